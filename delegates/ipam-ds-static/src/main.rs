@@ -1,0 +1,3 @@
+//! The delegate `ipam-ds-static`.
+
+fn main() {}

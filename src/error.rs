@@ -1,0 +1,243 @@
+//! Errors, and the only table between their numbers and meanings.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// The number of an error, as the runtime reads it.
+///
+/// 1 to 99 belong to the [CNI specification], 100 and up to plugins.
+///
+/// [CNI specification]: https://github.com/containernetworking/cni/blob/spec-v1.1.0/SPEC.md#error
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ErrorCode(u32);
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])+ $name:ident = $number:literal, $advice:literal;)+) => {
+        impl ErrorCode {
+            $($(#[doc = $doc])+ pub const $name: Self = Self($number);)+
+
+            /// Every code of this project: number, name and what an operator can do about it.
+            pub const TABLE: &'static [(Self, &'static str, &'static str)] =
+                &[$((Self::$name, stringify!($name), $advice)),+];
+        }
+    };
+}
+
+codes! {
+    /// The configuration's `cniVersion` does not go with this plugin or this verb.
+    INCOMPATIBLE_VERSION = 1, "set `cniVersion` to a supported version";
+    /// A field of the configuration is not supported.
+    UNSUPPORTED_FIELD = 2, "remove the field or choose another delegate";
+    /// The container is unknown.
+    UNKNOWN_CONTAINER = 3, "create the attachment first";
+    /// A `CNI_*` variable is missing or invalid.
+    INVALID_ENVIRONMENT = 4, "let the runtime set the variable the message names";
+    /// A file or process could not be used.
+    IO = 5, "look at the path in the message: rights, space, mount";
+    /// The input is not the JSON expected.
+    DECODE = 6, "send one JSON object";
+    /// The network configuration is invalid at the path named.
+    INVALID_CONFIG = 7, "edit the configuration at the path in the message";
+    /// A passing condition: the runtime should call again.
+    TRY_AGAIN = 11, "call again; if it stays, look at what holds the lock or the store";
+    /// STATUS: the plugin cannot serve an ADD.
+    UNAVAILABLE = 50, "see the details";
+    /// STATUS: the plugin cannot serve an ADD, and running containers may lose their network.
+    LIMITED = 51, "see the details";
+    /// No address is free.
+    EXHAUSTED = 100, "free leases, or add a range to the pool";
+    /// The requested address lies in no pool or may not be given out.
+    NOT_IN_POOL = 101, "request an address inside a range of the pool";
+    /// The requested address is held by another owner.
+    TAKEN = 102, "request another address, or release the one that is held";
+    /// The server behind a delegate refused or answered nonsense.
+    BACKEND = 103, "see the server's answer in the details";
+    /// CHECK: an address of the attachment is not held any more.
+    NOT_HELD = 104, "re-create the attachment";
+    /// A delegate answered against the contract between delegates, or not at all.
+    DELEGATE = 110, "repair or replace the delegate named";
+    /// A delegate did not end in its time and was killed.
+    TIMED_OUT = 111, "raise `ipam.timeout`, or look at what the delegate waited for";
+    /// The chain ended with pools that no delegate served, or without any address.
+    UNSERVED = 112, "add an allocator for these pools to `ipam.delegates`";
+    /// The record of an attachment could not be written or read.
+    RECORD = 113, "look at the state folder: rights, space, mount";
+    /// A defect of the plugin itself.
+    INTERNAL = 199, "report it with the verbose log";
+}
+
+impl ErrorCode {
+    /// The code a plugin answered, whatever it means.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The number on the wire.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What went wrong, with the code the runtime sees.
+///
+/// `Display` shows the message alone; [`Error::details`] joins the causes, once, at the edge.
+#[derive(Debug)]
+pub struct Error {
+    code: ErrorCode,
+    message: String,
+    advice: Option<String>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// A result whose error carries a CNI code.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error with a code and a message that says what was expected.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            advice: None,
+            source: None,
+        }
+    }
+
+    /// The configuration is invalid at `path`, as in `ipam.pools[1].name`.
+    pub fn config(path: impl fmt::Display, message: impl fmt::Display) -> Self {
+        Self::new(ErrorCode::INVALID_CONFIG, format!("{path}: {message}"))
+    }
+
+    /// A file or folder could not be used.
+    pub fn io(what: impl fmt::Display, error: std::io::Error) -> Self {
+        Self::new(ErrorCode::IO, what.to_string()).caused_by(error)
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Adds what the operator can do.
+    #[must_use]
+    pub fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    /// Puts `what` in front of the message, as in `ipam-da-etcd: no endpoint answered`.
+    #[must_use]
+    pub fn within(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    /// Replaces the code.
+    #[must_use]
+    pub fn with_code(mut self, code: ErrorCode) -> Self {
+        self.code = code;
+        self
+    }
+
+    /// The code the runtime sees.
+    pub fn code(&self) -> ErrorCode {
+        self.code
+    }
+
+    /// The causes and the advice in one line, empty when there are none.
+    pub fn details(&self) -> String {
+        let mut parts = Vec::new();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            parts.push(error.to_string());
+            cause = error.source();
+        }
+        let mut text = parts.join(": ");
+        if let Some(advice) = &self.advice {
+            if !text.is_empty() {
+                text.push_str("; ");
+            }
+            text.push_str(advice);
+        }
+        text
+    }
+
+    /// Several failures as one: the first code stays, every message is kept.
+    ///
+    /// `None` when there was no failure.
+    pub fn join(errors: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut errors = errors.into_iter();
+        let first = errors.next()?;
+        let rest: Vec<Self> = errors.collect();
+        if rest.is_empty() {
+            return Some(first);
+        }
+        let code = first.code;
+        let texts: Vec<String> = [first].iter().chain(&rest).map(Self::in_full).collect();
+        Some(Self::new(code, texts.join("; ")))
+    }
+
+    /// Message and details in one line, for a log or a joined error.
+    pub fn in_full(&self) -> String {
+        let details = self.details();
+        if details.is_empty() {
+            self.message.clone()
+        } else {
+            format!("{}: {details}", self.message)
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|error| error as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn display_does_not_repeat_the_source() {
+        let error =
+            Error::io("cannot read /x", std::io::Error::other("no such disk")).advise("mount it");
+        assert_eq!(error.to_string(), "cannot read /x");
+        assert_eq!(error.details(), "no such disk; mount it");
+        assert_eq!(error.in_full(), "cannot read /x: no such disk; mount it");
+    }
+
+    #[test]
+    fn joined_errors_keep_the_first_code_and_every_message() {
+        let joined = Error::join([
+            Error::new(ErrorCode::TRY_AGAIN, "a"),
+            Error::new(ErrorCode::IO, "b").caused_by("why"),
+        ])
+        .unwrap();
+        assert_eq!(joined.code(), ErrorCode::TRY_AGAIN);
+        assert_eq!(joined.to_string(), "a; b: why");
+        assert!(Error::join([]).is_none());
+    }
+
+    #[test]
+    fn every_number_has_one_meaning() {
+        let mut numbers: Vec<_> = ErrorCode::TABLE.iter().map(|row| row.0.number()).collect();
+        numbers.dedup();
+        assert_eq!(numbers.len(), ErrorCode::TABLE.len());
+        assert!(numbers.is_sorted());
+    }
+}

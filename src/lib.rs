@@ -1,0 +1,5 @@
+//! IP address management for containers as a chain of small parts.
+
+pub mod error;
+
+pub use error::{Error, ErrorCode, Result};

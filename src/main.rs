@@ -1,0 +1,3 @@
+//! The meta-plugin `ipam-delegated`.
+
+fn main() {}
