@@ -1,0 +1,290 @@
+use std::collections::BTreeSet;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::{Args, IpamResult, NetworkName, Requested, Version};
+use crate::error::{Error, ErrorCode, Result};
+
+/// A network configuration, as a runtime or a chain sends it to an IPAM plugin on stdin.
+///
+/// Keys that are not known here belong to others and are kept.
+#[derive(Clone, Debug)]
+pub struct Network {
+    version: Version,
+    name: NetworkName,
+    config: Map<String, Value>,
+}
+
+impl Network {
+    /// Takes a configuration that names a supported version and a network, and has an `ipam`
+    /// object.
+    pub fn new(config: Map<String, Value>) -> Result<Self> {
+        let version = Version::of(&config)?;
+        let name = match config.get("name") {
+            Some(Value::String(name)) => NetworkName::parse(name)?,
+            Some(other) => {
+                return Err(Error::config(
+                    "name",
+                    format!("expected a text, found {other}"),
+                ));
+            }
+            None => return Err(Error::config("name", "missing network name")),
+        };
+        match config.get("ipam") {
+            Some(Value::Object(_)) => Ok(Self {
+                version,
+                name,
+                config,
+            }),
+            Some(other) => Err(Error::config(
+                "ipam",
+                format!("expected an object, found {other}"),
+            )),
+            None => Err(Error::config(
+                "ipam",
+                "missing: the network configuration has no IPAM section",
+            )),
+        }
+    }
+
+    /// The version to answer in.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The network's name.
+    pub fn name(&self) -> &NetworkName {
+        &self.name
+    }
+
+    /// The whole configuration.
+    pub fn config(&self) -> &Map<String, Value> {
+        &self.config
+    }
+
+    /// The section `ipam`.
+    pub fn ipam(&self) -> &Map<String, Value> {
+        match &self.config["ipam"] {
+            Value::Object(ipam) => ipam,
+            _ => unreachable!("Network::new takes no other"),
+        }
+    }
+
+    /// The section `ipam` as a type of the delegate's own.
+    ///
+    /// Errors name the path. Keys the type does not know are other delegates' keys.
+    pub fn settings<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_path_to_error::deserialize(&self.config["ipam"]).map_err(|error| {
+            let path = error.path().to_string();
+            let path = if path == "." {
+                "ipam".to_owned()
+            } else {
+                format!("ipam.{path}")
+            };
+            Error::config(path, error.inner())
+        })
+    }
+
+    /// A copy with another `ipam`.
+    #[must_use]
+    pub fn with_ipam(&self, ipam: Map<String, Value>) -> Self {
+        self.with("ipam", Value::Object(ipam))
+    }
+
+    /// A copy with another value at a top-level key.
+    ///
+    /// # Panics
+    ///
+    /// When `key` is one that [`Network::new`] checks and `value` would not pass.
+    #[must_use]
+    pub fn with(&self, key: &str, value: Value) -> Self {
+        let mut config = self.config.clone();
+        config.insert(key.to_owned(), value);
+        Self::new(config).expect("the replaced value passes the checks of a network configuration")
+    }
+
+    /// The previous result, when there is one.
+    pub fn prev_result(&self) -> Result<Option<IpamResult>> {
+        match self.config.get("prevResult") {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => IpamResult::parse(value, "prevResult").map(Some),
+        }
+    }
+
+    /// Ranges the runtime adds (`runtimeConfig.ipRanges`, in the form of `ipam.ranges`).
+    pub fn ip_ranges(&self) -> Option<&Value> {
+        self.config
+            .get("runtimeConfig")?
+            .get("ipRanges")
+            .filter(|ranges| !ranges.is_null())
+    }
+
+    /// The addresses asked for in the configuration and in `args`.
+    pub fn requested(&self, args: &Args) -> Result<Vec<Requested>> {
+        Requested::all(args, &self.config)
+    }
+
+    /// GC's list of valid attachments: both of its keys together.
+    ///
+    /// Neither key is error 7: an empty list would mean to release everything.
+    pub fn keep(&self) -> Result<Keep> {
+        let lists: Vec<_> = Keep::KEYS
+            .into_iter()
+            .filter_map(|key| Some((key, self.config.get(key).filter(|v| !v.is_null())?)))
+            .collect();
+        if lists.is_empty() {
+            return Err(Error::config(
+                Keep::KEYS[0],
+                "missing: GC needs the list of attachments to keep, be it empty",
+            ));
+        }
+        let mut keep = Keep::default();
+        for (key, list) in lists {
+            let list = list
+                .as_array()
+                .ok_or_else(|| Error::config(key, "expected an array of attachments"))?;
+            for (i, entry) in list.iter().enumerate() {
+                let text = |member: &str| {
+                    entry.get(member).and_then(Value::as_str).ok_or_else(|| {
+                        Error::config(format!("{key}[{i}].{member}"), "expected a text")
+                    })
+                };
+                keep.insert(text("containerID")?, text("ifname")?);
+            }
+        }
+        Ok(keep)
+    }
+}
+
+/// The attachments that GC must leave alone: pairs of container id and ifname.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keep(BTreeSet<(String, String)>);
+
+impl Keep {
+    /// The key of the specification, and the one it had before; libcni sends both.
+    pub const KEYS: [&'static str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
+
+    /// Whether the attachment is to be kept.
+    pub fn contains(&self, container: &str, ifname: &str) -> bool {
+        self.0.contains(&(container.to_owned(), ifname.to_owned()))
+    }
+
+    /// Adds an attachment.
+    pub fn insert(&mut self, container: &str, ifname: &str) {
+        self.0.insert((container.to_owned(), ifname.to_owned()));
+    }
+
+    /// Every attachment.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(container, ifname)| (container.as_str(), ifname.as_str()))
+    }
+
+    /// The list on the wire.
+    pub fn to_json(&self) -> Value {
+        self.iter()
+            .map(|(container, ifname)| serde_json::json!({"containerID": container, "ifname": ifname}))
+            .collect()
+    }
+}
+
+/// Parses exactly one JSON object; error 6 otherwise, in words that fit `what`.
+pub fn parse_object(bytes: &[u8], what: &str) -> Result<Map<String, Value>> {
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(Error::new(
+            ErrorCode::DECODE,
+            format!("{what} is JSON, but no object"),
+        )),
+        Err(error) if bytes.iter().all(u8::is_ascii_whitespace) => {
+            Err(Error::new(ErrorCode::DECODE, format!("{what} is empty")).caused_by(error))
+        }
+        Err(error) => Err(
+            Error::new(ErrorCode::DECODE, format!("{what} is not one JSON object"))
+                .caused_by(error),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(json: &str) -> Result<Network> {
+        Network::new(parse_object(json.as_bytes(), "stdin")?)
+    }
+
+    #[test]
+    fn settings_name_the_path() {
+        #[derive(serde::Deserialize, Debug)]
+        struct Settings {
+            #[allow(dead_code)]
+            servers: Vec<String>,
+        }
+        let network = network(r#"{"name":"n","ipam":{"servers":["a",1],"other":true}}"#).unwrap();
+        let error = network.settings::<Settings>().unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("ipam.servers[1]: invalid type"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn gc_takes_the_union_of_both_keys() {
+        let config = r#"{"name":"n","ipam":{},
+            "cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}],
+            "cni.dev/valid-attachments":[{"containerID":"b","ifname":"eth0"}]}"#;
+        let keep = network(config).unwrap().keep().unwrap();
+        assert!(keep.contains("a", "eth0") && keep.contains("b", "eth0"));
+        assert!(!keep.contains("a", "eth1"));
+        let empty = r#"{"name":"n","ipam":{},"cni.dev/attachments":[]}"#;
+        assert_eq!(network(empty).unwrap().keep().unwrap(), Keep::default());
+        let none = network(r#"{"name":"n","ipam":{}}"#)
+            .unwrap()
+            .keep()
+            .unwrap_err();
+        assert_eq!(none.code(), ErrorCode::INVALID_CONFIG);
+        let bad = r#"{"name":"n","ipam":{},"cni.dev/attachments":[{"containerID":"a"}]}"#;
+        let error = network(bad).unwrap().keep().unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("cni.dev/attachments[0].ifname"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn anything_but_one_object_is_refused() {
+        for text in ["", "  \n", "null", "[]", "{} {}", "{", "{}x"] {
+            assert_eq!(
+                parse_object(text.as_bytes(), "stdin").unwrap_err().code(),
+                ErrorCode::DECODE
+            );
+        }
+        assert!(parse_object(b" {} \n", "stdin").is_ok());
+        assert!(parse_object("[".repeat(100_000).as_bytes(), "stdin").is_err());
+    }
+
+    #[test]
+    fn a_network_needs_a_name_and_ipam() {
+        for (json, path) in [
+            ("{}", "name"),
+            (r#"{"name":1,"ipam":{}}"#, "name"),
+            (r#"{"name":"../n","ipam":{}}"#, "name"),
+            (r#"{"name":"n"}"#, "ipam"),
+            (r#"{"name":"n","ipam":[]}"#, "ipam"),
+        ] {
+            let error = network(json).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
+            assert!(
+                error.to_string().starts_with(&format!("{path}: ")),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,384 @@
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::{Map, Value, json};
+
+use super::{Version, parse_address, parse_cidr};
+use crate::error::{Error, ErrorCode, Result};
+
+/// The result of an IPAM plugin, in whatever version it came, with members that are not known
+/// here kept.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct IpamResult {
+    /// Addresses, in order.
+    pub ips: Vec<IpConfig>,
+    /// Routes.
+    pub routes: Vec<Route>,
+    /// Name resolution.
+    pub dns: Dns,
+    /// Members beyond the specification, such as `pools`.
+    pub extra: Map<String, Value>,
+}
+
+/// One address of a result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IpConfig {
+    /// The address with its prefix length.
+    pub address: IpNet,
+    /// The gateway on its network.
+    pub gateway: Option<IpAddr>,
+    /// Further members, such as `interface`.
+    pub extra: Map<String, Value>,
+}
+
+impl IpConfig {
+    /// An address and its gateway.
+    pub fn new(address: IpNet, gateway: Option<IpAddr>) -> Self {
+        Self {
+            address,
+            gateway,
+            extra: Map::new(),
+        }
+    }
+}
+
+/// One route of a result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// The destination, host bits as given.
+    pub dst: IpNet,
+    /// The next hop; without it main plugins take the address' gateway.
+    pub gw: Option<IpAddr>,
+    /// Further members: `mtu`, `advmss`, `priority`, `table`, `scope`.
+    pub extra: Map<String, Value>,
+}
+
+/// The `dns` of a result: `nameservers`, `domain`, `search`, `options`, kept as they came.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Dns(pub Map<String, Value>);
+
+impl IpamResult {
+    /// Reads a result of any version; `path` is where it stands, for errors.
+    pub fn parse(value: &Value, path: &str) -> Result<Self> {
+        let Value::Object(object) = value else {
+            return Err(invalid(path, "expected an object"));
+        };
+        let mut extra = object.clone();
+        extra.remove("cniVersion");
+        let mut result = Self {
+            extra,
+            ..Self::default()
+        };
+        result.take_ips(path)?;
+        result.take_single_addresses(path)?;
+        for (i, route) in array(result.extra.remove("routes"), &format!("{path}.routes"))?
+            .into_iter()
+            .enumerate()
+        {
+            result
+                .routes
+                .push(Route::parse(route, &format!("{path}.routes[{i}]"))?);
+        }
+        match result.extra.remove("dns") {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(dns)) => result.dns = Dns(dns),
+            Some(_) => return Err(invalid(&format!("{path}.dns"), "expected an object")),
+        }
+        Ok(result)
+    }
+
+    /// Writes the result in the form of `version`.
+    ///
+    /// Up to 0.2.0 only one address per family has a place: a second one is an error, since a
+    /// dropped address would stay leased without anybody knowing.
+    pub fn to_json(&self, version: Version) -> Result<Value> {
+        let mut object = self.extra.clone();
+        object.insert("cniVersion".to_owned(), version.as_str().into());
+        if version.has_single_addresses() {
+            self.put_single_addresses(&mut object, version)?;
+        } else {
+            self.put_ips(&mut object, version);
+        }
+        if version < Version::V1_0_0 || !self.dns.0.is_empty() {
+            object.insert("dns".to_owned(), Value::Object(self.dns.0.clone()));
+        }
+        Ok(Value::Object(object))
+    }
+
+    /// Whether an address is among `ips`.
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.ips.iter().any(|ip| ip.address.addr() == address)
+    }
+
+    fn take_ips(&mut self, path: &str) -> Result<()> {
+        let path = format!("{path}.ips");
+        for (i, ip) in array(self.extra.remove("ips"), &path)?
+            .into_iter()
+            .enumerate()
+        {
+            let path = format!("{path}[{i}]");
+            let mut ip = into_object(ip, &path)?;
+            ip.remove("version");
+            let address = cidr(ip.remove("address"), &format!("{path}.address"))?;
+            let gateway = address_of(ip.remove("gateway"), &format!("{path}.gateway"))?;
+            self.ips.push(IpConfig {
+                address,
+                gateway,
+                extra: ip,
+            });
+        }
+        Ok(())
+    }
+
+    fn take_single_addresses(&mut self, path: &str) -> Result<()> {
+        for key in ["ip4", "ip6"] {
+            let path = format!("{path}.{key}");
+            let Some(single) = self.extra.remove(key).filter(|single| !single.is_null()) else {
+                continue;
+            };
+            let mut single = into_object(single, &path)?;
+            let address = cidr(single.remove("ip"), &format!("{path}.ip"))?;
+            let gateway = address_of(single.remove("gateway"), &format!("{path}.gateway"))?;
+            self.ips.push(IpConfig::new(address, gateway));
+            let routes = array(single.remove("routes"), &format!("{path}.routes"))?;
+            for (i, route) in routes.into_iter().enumerate() {
+                self.routes
+                    .push(Route::parse(route, &format!("{path}.routes[{i}]"))?);
+            }
+        }
+        Ok(())
+    }
+
+    fn put_ips(&self, object: &mut Map<String, Value>, version: Version) {
+        let ip = |ip: &IpConfig| {
+            let mut entry = ip.extra.clone();
+            entry.insert("address".to_owned(), ip.address.to_string().into());
+            if let Some(gateway) = ip.gateway {
+                entry.insert("gateway".to_owned(), gateway.to_string().into());
+            }
+            if version < Version::V1_0_0 {
+                let family = if ip.address.addr().is_ipv4() {
+                    "4"
+                } else {
+                    "6"
+                };
+                entry.insert("version".to_owned(), family.into());
+            }
+            Value::Object(entry)
+        };
+        object.insert("ips".to_owned(), self.ips.iter().map(ip).collect());
+        if !self.routes.is_empty() {
+            object.insert(
+                "routes".to_owned(),
+                self.routes.iter().map(Route::to_json).collect(),
+            );
+        }
+    }
+
+    fn put_single_addresses(
+        &self,
+        object: &mut Map<String, Value>,
+        version: Version,
+    ) -> Result<()> {
+        for (key, v4) in [("ip4", true), ("ip6", false)] {
+            let mut ips = self
+                .ips
+                .iter()
+                .filter(|ip| ip.address.addr().is_ipv4() == v4);
+            let Some(ip) = ips.next() else { continue };
+            if let Some(second) = ips.next() {
+                return Err(Error::new(
+                    ErrorCode::INCOMPATIBLE_VERSION,
+                    format!(
+                        "cniVersion {version} has no place for a second address of a family ({})",
+                        second.address
+                    ),
+                )
+                .advise("use cniVersion 0.3.0 or newer"));
+            }
+            let mut entry = json!({ "ip": ip.address.to_string() });
+            if let Some(gateway) = ip.gateway {
+                entry["gateway"] = gateway.to_string().into();
+            }
+            // The old form knows a destination and a next hop, nothing else.
+            let routes: Vec<Value> = self
+                .routes
+                .iter()
+                .filter(|route| route.dst.addr().is_ipv4() == v4)
+                .map(|route| {
+                    Route {
+                        extra: Map::new(),
+                        ..route.clone()
+                    }
+                    .to_json()
+                })
+                .collect();
+            if !routes.is_empty() {
+                entry["routes"] = routes.into();
+            }
+            object.insert(key.to_owned(), entry);
+        }
+        Ok(())
+    }
+}
+
+impl Route {
+    /// Reads a route; `path` is where it stands, for errors.
+    pub fn parse(value: Value, path: &str) -> Result<Self> {
+        let mut extra = into_object(value, path)?;
+        let dst = cidr(extra.remove("dst"), &format!("{path}.dst"))?;
+        let gw = address_of(extra.remove("gw"), &format!("{path}.gw"))?;
+        Ok(Self { dst, gw, extra })
+    }
+
+    /// The route on the wire.
+    pub fn to_json(&self) -> Value {
+        let mut object = self.extra.clone();
+        object.insert("dst".to_owned(), self.dst.to_string().into());
+        if let Some(gw) = self.gw {
+            object.insert("gw".to_owned(), gw.to_string().into());
+        }
+        Value::Object(object)
+    }
+}
+
+fn invalid(path: &str, message: &str) -> Error {
+    Error::config(path, message)
+}
+
+fn array(value: Option<Value>, path: &str) -> Result<Vec<Value>> {
+    match value {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(array)) => Ok(array),
+        Some(_) => Err(invalid(path, "expected an array")),
+    }
+}
+
+fn into_object(value: Value, path: &str) -> Result<Map<String, Value>> {
+    match value {
+        Value::Object(object) => Ok(object),
+        _ => Err(invalid(path, "expected an object")),
+    }
+}
+
+fn cidr(value: Option<Value>, path: &str) -> Result<IpNet> {
+    let Some(Value::String(text)) = value else {
+        return Err(invalid(
+            path,
+            "expected an address with prefix length, as 10.1.2.3/24",
+        ));
+    };
+    parse_cidr(&text).map_err(|error| {
+        invalid(path, &format!("{text:?} is no address with prefix length")).caused_by(error)
+    })
+}
+
+fn address_of(value: Option<Value>, path: &str) -> Result<Option<IpAddr>> {
+    match value {
+        None | Some(Value::Null) => Ok(None),
+        // Go's encoder writes an unset address as an empty text.
+        Some(Value::String(text)) if text.is_empty() => Ok(None),
+        Some(Value::String(text)) => parse_address(&text)
+            .map(Some)
+            .map_err(|error| invalid(path, &format!("{text:?} is no address")).caused_by(error)),
+        Some(_) => Err(invalid(path, "expected an address")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> IpamResult {
+        let value = json!({
+            "cniVersion": "1.1.0",
+            "ips": [{"address": "10.9.3.4/16", "gateway": "10.9.0.1", "interface": 0},
+                    {"address": "fd00:0::4/64"}],
+            "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0", "gw": "fd00::1", "mtu": 1400}],
+            "dns": {"nameservers": ["10.9.0.53"]},
+            "pools": [],
+        });
+        IpamResult::parse(&value, "result").unwrap()
+    }
+
+    #[test]
+    fn each_version_has_its_form() {
+        let new = sample().to_json(Version::V1_1_0).unwrap();
+        assert_eq!(new["ips"][1], json!({"address": "fd00::4/64"}));
+        assert_eq!(new["routes"][1]["mtu"], 1400);
+        assert_eq!(new["pools"], json!([]));
+
+        let middle = sample().to_json(Version::V0_3_1).unwrap();
+        assert_eq!(middle["ips"][0]["version"], "4");
+        assert_eq!(middle["ips"][1]["version"], "6");
+
+        let old = sample().to_json(Version::V0_1_0).unwrap();
+        assert_eq!(old["cniVersion"], "0.1.0");
+        assert_eq!(
+            old["ip4"],
+            json!({"ip": "10.9.3.4/16", "gateway": "10.9.0.1", "routes": [{"dst": "0.0.0.0/0"}]})
+        );
+        assert_eq!(
+            old["ip6"]["routes"],
+            json!([{"dst": "::/0", "gw": "fd00::1"}])
+        );
+        assert!(old.get("ips").is_none() && old.get("routes").is_none());
+    }
+
+    #[test]
+    fn dns_is_left_out_where_the_version_allows() {
+        let empty = IpamResult::default();
+        assert_eq!(empty.to_json(Version::V0_4_0).unwrap()["dns"], json!({}));
+        assert!(empty.to_json(Version::V1_0_0).unwrap().get("dns").is_none());
+    }
+
+    #[test]
+    fn an_old_form_never_drops_an_address() {
+        let mut two = sample();
+        two.ips[1] = two.ips[0].clone();
+        let error = two.to_json(Version::V0_2_0).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::INCOMPATIBLE_VERSION);
+        assert!(two.to_json(Version::V0_3_0).is_ok());
+    }
+
+    #[test]
+    fn every_form_is_read_back() {
+        for version in Version::ALL {
+            let written = sample().to_json(version).unwrap();
+            let read = IpamResult::parse(&written, "result").unwrap();
+            assert_eq!(read.ips.len(), 2, "{version}");
+            assert_eq!(read.ips[0].gateway, sample().ips[0].gateway);
+            assert_eq!(read.routes.len(), 2);
+            assert_eq!(read.to_json(version).unwrap(), written);
+        }
+    }
+
+    #[test]
+    fn errors_name_the_path() {
+        for (value, path) in [
+            (json!([]), "r"),
+            (json!({"ips": {}}), "r.ips"),
+            (json!({"ips": [{}]}), "r.ips[0].address"),
+            (
+                json!({"ips": [{"address": "10.0.0.1"}]}),
+                "r.ips[0].address",
+            ),
+            (
+                json!({"ips": [{"address": "10.0.0.1/24", "gateway": 1}]}),
+                "r.ips[0].gateway",
+            ),
+            (json!({"ip4": {"ip": "x"}}), "r.ip4.ip"),
+            (
+                json!({"routes": [{"dst": "0.0.0.0/0", "gw": "x"}]}),
+                "r.routes[0].gw",
+            ),
+            (json!({"dns": []}), "r.dns"),
+        ] {
+            let error = IpamResult::parse(&value, "r").unwrap_err();
+            assert!(
+                error.to_string().starts_with(&format!("{path}: ")),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,221 @@
+use std::io::{Read, Write};
+use std::process::ExitCode;
+
+use ::log::debug;
+use serde_json::{Map, Value};
+
+use super::request::told;
+use super::{Delegate, Request};
+use crate::cni::{Environment, Verb, Version};
+use crate::error::{Error, ErrorCode, Result};
+use crate::host::Settings;
+use crate::log;
+
+/// What a call prints and how it exits.
+#[derive(Debug)]
+pub struct Reply {
+    /// One JSON object, or nothing.
+    pub stdout: String,
+    /// 0, or 1 with an error object on stdout.
+    pub exit: u8,
+    /// The request whose addresses are lost when `stdout` cannot be delivered.
+    granted: Option<Request>,
+}
+
+/// Runs a delegate as the process it is called in: `main` of every delegate.
+///
+/// Called without `CNI_COMMAND`, it says on stderr what it is.
+pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
+    let environment = Environment::new(std::env::vars_os());
+    if !matches!(environment.verb(), Ok(None)) {
+        return serve(name, &delegate, environment);
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    eprintln!(
+        "{name} {version}: a CNI IPAM delegate. Runtimes call it with CNI_COMMAND set and a network configuration on stdin."
+    );
+    ExitCode::SUCCESS
+}
+
+/// Answers the call this process was started for.
+pub(crate) fn serve(
+    name: &'static str,
+    delegate: &dyn Delegate,
+    environment: Environment,
+) -> ExitCode {
+    answer_panics(name);
+    end_in_time(&environment);
+    let mut stdin = Vec::new();
+    // VERSION works whatever stdin is, be it closed or a terminal.
+    let read = match environment.verb() {
+        Ok(Some(Verb::Version)) => Ok(0),
+        _ => std::io::stdin().read_to_end(&mut stdin),
+    };
+    let reply = match (read, Settings::load()) {
+        (Err(error), _) => Reply::error(Version::NEWEST, &Error::io("cannot read stdin", error)),
+        (_, Err(error)) => Reply::error(Version::NEWEST, &error),
+        (Ok(_), Ok(settings)) => answer_with(delegate, environment, &stdin, settings, |request| {
+            log::start(name, request)
+        }),
+    };
+    deliver(name, delegate, reply)
+}
+
+/// A whole call as a function: environment and stdin in, stdout and exit code out.
+pub fn answer(
+    delegate: &dyn Delegate,
+    environment: Environment,
+    stdin: &[u8],
+    settings: Settings,
+) -> Reply {
+    answer_with(delegate, environment, stdin, settings, |_| ())
+}
+
+fn answer_with(
+    delegate: &dyn Delegate,
+    environment: Environment,
+    stdin: &[u8],
+    settings: Settings,
+    started: impl FnOnce(&Request),
+) -> Reply {
+    let verb = match environment.verb() {
+        Ok(Some(verb)) => verb,
+        Ok(None) => {
+            let error = Error::new(
+                ErrorCode::INVALID_ENVIRONMENT,
+                "required env variables [CNI_COMMAND] missing",
+            );
+            return Reply::error(version_for_errors(stdin), &error);
+        }
+        Err(error) => return Reply::error(version_for_errors(stdin), &error),
+    };
+    if verb == Verb::Version {
+        return Reply::success(Version::supported().to_string());
+    }
+    let request = match Request::parse(verb, environment, stdin, settings) {
+        Ok(request) => request,
+        Err(error) => return Reply::error(version_for_errors(stdin), &error),
+    };
+    started(&request);
+    let version = request.network.version();
+    let reply = match dispatch(delegate, &request) {
+        Ok(reply) => reply,
+        Err(error) => {
+            debug!("error {}: {}", error.code(), error.in_full());
+            Reply::error(version, &error)
+        }
+    };
+    match verb {
+        Verb::Add if reply.exit == 0 => Reply {
+            granted: Some(request),
+            ..reply
+        },
+        _ => reply,
+    }
+}
+
+fn dispatch(delegate: &dyn Delegate, request: &Request) -> Result<Reply> {
+    let result = match request.verb {
+        Verb::Add => Some(delegate.add(request)?),
+        Verb::Del => delegate.del(request)?,
+        Verb::Check => delegate.check(request)?,
+        Verb::Gc => delegate.gc(request, &request.keep)?,
+        Verb::Status => delegate.status(request)?,
+        Verb::Version => None,
+    };
+    let Some(result) = result else {
+        return Ok(Reply::success(String::new()));
+    };
+    match result.to_json(request.network.version()) {
+        Ok(json) => Ok(Reply::success(json.to_string())),
+        Err(error) if request.verb == Verb::Add => Err(Error::join(
+            [Some(error), delegate.undelivered(request).err()]
+                .into_iter()
+                .flatten(),
+        )
+        .expect("there is one")),
+        Err(error) => Err(error),
+    }
+}
+
+fn deliver(name: &str, delegate: &dyn Delegate, reply: Reply) -> ExitCode {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout
+        .write_all(reply.stdout.as_bytes())
+        .and_then(|()| stdout.flush());
+    let Err(error) = written else {
+        return ExitCode::from(reply.exit);
+    };
+    eprintln!("{name}: cannot deliver the answer on stdout: {error}");
+    if let Some(request) = &reply.granted
+        && let Err(error) = delegate.undelivered(request)
+    {
+        eprintln!("{name}: {}", error.in_full());
+    }
+    ExitCode::FAILURE
+}
+
+impl Reply {
+    fn success(stdout: String) -> Self {
+        Self {
+            stdout,
+            exit: 0,
+            granted: None,
+        }
+    }
+
+    fn error(version: Version, error: &Error) -> Self {
+        let mut object = Map::new();
+        object.insert("cniVersion".to_owned(), version.as_str().into());
+        object.insert("code".to_owned(), error.code().number().into());
+        object.insert("msg".to_owned(), error.to_string().into());
+        let details = error.details();
+        if !details.is_empty() {
+            object.insert("details".to_owned(), details.into());
+        }
+        Self {
+            stdout: Value::Object(object).to_string(),
+            exit: 1,
+            granted: None,
+        }
+    }
+}
+
+/// The configuration's version where it can be told, for an error about the rest of it.
+fn version_for_errors(stdin: &[u8]) -> Version {
+    serde_json::from_slice::<Map<String, Value>>(stdin)
+        .ok()
+        .and_then(|config| Version::of(&config).ok())
+        .unwrap_or(Version::NEWEST)
+}
+
+/// Prints an error object when the program panics, and ends it without a core dump: memory may
+/// hold secrets.
+fn answer_panics(name: &'static str) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let error = Error::new(
+            ErrorCode::INTERNAL,
+            format!("{name} met a defect of its own"),
+        )
+        .caused_by(panic.to_string())
+        .advise("report it with the verbose log");
+        eprintln!("{name}: {}", error.in_full());
+        let reply = Reply::error(Version::NEWEST, &error);
+        let _ = std::io::stdout().write_all(reply.stdout.as_bytes());
+        std::process::exit(1);
+    }));
+}
+
+/// Ends this process at the time the chain told it, should it hang and the chain have died.
+fn end_in_time(environment: &Environment) {
+    let Some(time) = told(environment) else {
+        return;
+    };
+    std::thread::spawn(move || {
+        std::thread::sleep(time);
+        let error = Error::new(ErrorCode::TIMED_OUT, format!("not done within {time:?}"));
+        let _ =
+            std::io::stdout().write_all(Reply::error(Version::NEWEST, &error).stdout.as_bytes());
+        std::process::exit(1);
+    });
+}

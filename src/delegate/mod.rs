@@ -1,0 +1,47 @@
+//! What a delegate is, and the only edge that touches environment, stdin, stdout and exit.
+//!
+//! A delegate is a CNI IPAM plugin that stands in a chain. It gets the network configuration with
+//! the previous delegate's result as `prevResult`, and answers with that result, enriched.
+
+mod deadline;
+mod edge;
+mod request;
+
+pub use deadline::Deadline;
+pub use edge::{Reply, answer, run};
+pub use request::Request;
+
+use crate::cni::{IpamResult, Keep};
+use crate::error::Result;
+
+/// A program that answers the verbs of CNI as a delegate.
+///
+/// Most delegates are a [`Selector`](crate::select::Selector) or an
+/// [`Allocator`](crate::allocate::Allocator), which bring this trait with them.
+pub trait Delegate {
+    /// ADD: answers `prevResult` with more pools or more addresses.
+    fn add(&self, request: &Request) -> Result<IpamResult>;
+
+    /// DEL: releases what the attachment holds. Repeated calls succeed.
+    ///
+    /// What is answered is `prevResult` for the next delegate.
+    fn del(&self, request: &Request) -> Result<Option<IpamResult>>;
+
+    /// CHECK: fails when the attachment does not hold what `prevResult` says.
+    fn check(&self, request: &Request) -> Result<Option<IpamResult>>;
+
+    /// GC: releases what this node holds on this network beyond `keep`.
+    fn gc(&self, _request: &Request, _keep: &Keep) -> Result<Option<IpamResult>> {
+        Ok(None)
+    }
+
+    /// STATUS: fails when an ADD could not be served.
+    fn status(&self, _request: &Request) -> Result<Option<IpamResult>> {
+        Ok(None)
+    }
+
+    /// ADD succeeded, but its result could not be delivered: releases what this ADD took.
+    fn undelivered(&self, _request: &Request) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+use super::Deadline;
+use crate::cni::{
+    Args, Attachment, Environment, IpamResult, Keep, Network, Requested, Verb, parse_object,
+};
+use crate::error::{Error, ErrorCode, Result};
+use crate::host::{Settings, StateDir};
+
+/// One call of a delegate.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The verb.
+    pub verb: Verb,
+    /// The network configuration.
+    pub network: Network,
+    /// The attachment of an ADD, DEL or CHECK.
+    pub attachment: Option<Attachment>,
+    /// The attachments a GC must keep.
+    pub keep: Keep,
+    /// `CNI_ARGS`.
+    pub args: Args,
+    /// Every variable of the call.
+    pub environment: Environment,
+    /// The host-wide settings.
+    pub settings: Settings,
+    /// When the call must have ended.
+    pub deadline: Deadline,
+}
+
+impl Request {
+    /// Parses a call of any verb but VERSION.
+    pub fn parse(
+        verb: Verb,
+        environment: Environment,
+        stdin: &[u8],
+        settings: Settings,
+    ) -> Result<Self> {
+        let network = Network::new(parse_object(stdin, "the network configuration on stdin")?)?;
+        network.version().allows(verb)?;
+        let keep = if verb == Verb::Gc {
+            network.keep()?
+        } else {
+            Keep::default()
+        };
+        Ok(Self {
+            verb,
+            attachment: environment.attachment(verb)?,
+            keep,
+            args: environment.args(),
+            deadline: Deadline::after(told(&environment).unwrap_or(Deadline::DEFAULT)),
+            network,
+            environment,
+            settings,
+        })
+    }
+
+    /// The attachment; error 4 for a verb that has none.
+    pub fn attachment(&self) -> Result<&Attachment> {
+        self.attachment.as_ref().ok_or_else(|| {
+            Error::new(
+                ErrorCode::INVALID_ENVIRONMENT,
+                format!("{} is about no attachment", self.verb),
+            )
+        })
+    }
+
+    /// The previous result, empty when there is none.
+    pub fn prev_result(&self) -> Result<IpamResult> {
+        Ok(self.network.prev_result()?.unwrap_or_default())
+    }
+
+    /// The addresses asked for, from all the places a runtime may name them in.
+    pub fn requested(&self) -> Result<Vec<Requested>> {
+        self.network.requested(&self.args)
+    }
+
+    /// The state folder for this call.
+    pub fn state_dir(&self) -> Result<StateDir> {
+        StateDir::of(&self.network, &self.settings)
+    }
+
+    /// What log lines call this request: the attachment, else the network.
+    pub(crate) fn subject(&self) -> String {
+        match &self.attachment {
+            Some(attachment) => attachment.to_string(),
+            None => self.network.name().to_string(),
+        }
+    }
+}
+
+/// The time the chain gave this delegate.
+pub(super) fn told(environment: &Environment) -> Option<std::time::Duration> {
+    environment
+        .text(Deadline::VARIABLE)?
+        .parse()
+        .ok()
+        .map(std::time::Duration::from_millis)
+}

@@ -1,0 +1,52 @@
+use std::time::Duration;
+
+/// Parses `10s`, `500ms`, `1m30s` or `2h`: whole numbers with a unit each. `None` otherwise, and
+/// for zero in all.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let letters = rest
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        let milliseconds = match &rest[..letters] {
+            "ms" => number,
+            "s" => number.checked_mul(1000)?,
+            "m" => number.checked_mul(60_000)?,
+            "h" => number.checked_mul(3_600_000)?,
+            _ => return None,
+        };
+        total = total.checked_add(Duration::from_millis(milliseconds))?;
+        rest = &rest[letters..];
+    }
+    (!total.is_zero()).then_some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_need_units() {
+        assert_eq!(parse_duration("1m30s"), Some(Duration::from_secs(90)));
+        assert_eq!(parse_duration("250ms"), Some(Duration::from_millis(250)));
+        assert_eq!(parse_duration("2h"), Some(Duration::from_secs(7200)));
+        for text in [
+            "",
+            "0s",
+            "10",
+            "s",
+            "-1s",
+            "1.5s",
+            "1d",
+            "10 s",
+            "99999999999999999999s",
+            "18446744073709551615h",
+        ] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! What this machine knows: host-wide settings, the state folder and the node's identity.
+
+mod duration;
+mod node;
+mod settings;
+mod state;
+
+pub use duration::parse_duration;
+pub use node::Node;
+pub use settings::Settings;
+pub use state::StateDir;

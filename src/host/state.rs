@@ -1,0 +1,116 @@
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::{Node, Settings};
+use crate::cni::{Attachment, Network, NetworkName};
+use crate::error::{Error, Result};
+
+/// The state folder: what this node knows of its attachments, and its identity.
+#[derive(Clone, Debug)]
+pub struct StateDir {
+    root: PathBuf,
+    from_network: bool,
+}
+
+impl StateDir {
+    /// The state folder of the host-wide settings.
+    pub fn of_host(settings: &Settings) -> Self {
+        Self {
+            root: settings.state_dir.clone(),
+            from_network: false,
+        }
+    }
+
+    /// The state folder for calls with this network configuration: `ipam.stateDir`, else the
+    /// host-wide one.
+    pub fn of(network: &Network, settings: &Settings) -> Result<Self> {
+        match network.ipam().get("stateDir") {
+            None => Ok(Self::of_host(settings)),
+            Some(value) => match value.as_str().map(PathBuf::from) {
+                Some(root) if root.is_absolute() => Ok(Self {
+                    root,
+                    from_network: true,
+                }),
+                _ => Err(Error::config(
+                    "ipam.stateDir",
+                    format!("{value} is no absolute path"),
+                )),
+            },
+        }
+    }
+
+    /// Whether the network configuration chose the folder, so that a DEL whose configuration was
+    /// stripped will not find it.
+    pub fn is_from_network(&self) -> bool {
+        self.from_network
+    }
+
+    /// The folder itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The folder of attachment records.
+    pub fn attachments(&self) -> PathBuf {
+        self.root.join("attachments")
+    }
+
+    /// The folder of one network's attachment records.
+    pub fn network(&self, network: &NetworkName) -> PathBuf {
+        self.attachments().join(network.as_str())
+    }
+
+    /// The record of an attachment.
+    pub fn record(&self, network: &NetworkName, attachment: &Attachment) -> PathBuf {
+        self.network(network)
+            .join(attachment.container.as_str())
+            .join(attachment.ifname.as_str())
+    }
+
+    /// The folder that names the records whose DEL has to be repeated.
+    pub fn unsure(&self) -> PathBuf {
+        self.root.join("unsure")
+    }
+
+    /// This node's identity, made when there is none.
+    ///
+    /// A state folder that came from another machine (a cloned image) gets a new identity, and
+    /// its attachments are renamed: they are the original's.
+    pub fn node(&self, settings: &Settings) -> Result<Node> {
+        Node::establish(self, settings)
+    }
+
+    /// Tells whether an ADD could write its record, without writing.
+    pub fn writable(&self) -> io::Result<()> {
+        let mut folder = self.attachments();
+        loop {
+            match rustix::fs::access(
+                &folder,
+                rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
+            ) {
+                Err(rustix::io::Errno::NOENT) if folder.pop() => {}
+                other => return other.map_err(io::Error::from),
+            }
+        }
+    }
+}
+
+/// Makes a folder and its parents, each 0700 when new.
+pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+}
+
+/// Creates a file of mode 0600 with this content; it must not exist.
+pub(crate) fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+    fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?
+        .write_all(content)
+}

@@ -1,0 +1,173 @@
+//! Logs: warnings and errors on stderr, everything in a file when that is asked for.
+//!
+//! Each line carries time (UTC), level, verb and attachment, so that `grep` follows one attachment
+//! across all delegates. One record is one write in append mode, so that lines of processes that
+//! log at once stay whole.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ::log::{LevelFilter, Log, Metadata, Record, debug};
+use simplelog::{Config, ConfigBuilder, WriteLogger};
+
+use crate::delegate::Request;
+
+/// Set to `debug` by hand, it shows everything on stderr and in the file.
+const VARIABLE: &str = "IPAM_DELEGATED_LOG";
+
+/// Starts logging for this call. A log that cannot be written never fails the call.
+pub(crate) fn start(name: &str, request: &Request) {
+    let by_hand = request.environment.text(VARIABLE) == Some("debug");
+    let in_config = request
+        .network
+        .ipam()
+        .get("verbose")
+        .and_then(|v| v.as_bool());
+    let verbose = by_hand || in_config.unwrap_or(request.settings.verbose);
+    let stderr_level = if by_hand {
+        LevelFilter::Debug
+    } else {
+        LevelFilter::Warn
+    };
+    let context = format!("{} {}", request.verb, request.subject());
+
+    let mut loggers = vec![Lines::new(
+        stderr_level,
+        format!("{name}: {context}"),
+        io::stderr(),
+    )];
+    if verbose {
+        match open(&request.settings.log_dir, name) {
+            Ok(file) => loggers.push(Lines::new(LevelFilter::Debug, context, file)),
+            Err(error) => eprintln!(
+                "{name}: no verbose log in {}: {error}",
+                request.settings.log_dir.display()
+            ),
+        }
+        ::log::set_max_level(LevelFilter::Debug);
+    } else {
+        ::log::set_max_level(stderr_level);
+    }
+    if ::log::set_boxed_logger(Box::new(Both(loggers))).is_ok() {
+        debug!("{name} {}", env!("CARGO_PKG_VERSION"));
+    }
+}
+
+fn open(folder: &Path, name: &str) -> io::Result<File> {
+    fs::create_dir_all(folder)?;
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .open(folder.join(format!("{name}.log")))
+}
+
+struct Both(Vec<Lines>);
+
+impl Log for Both {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.0.iter().any(|logger| logger.inner.enabled(metadata))
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        for logger in &self.0 {
+            logger.log(record);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// A logger whose records reach `out` in one write each.
+///
+/// simplelog writes a record in several pieces, which mix when processes share a file.
+struct Lines {
+    inner: Box<WriteLogger<Pieces>>,
+    pieces: Pieces,
+    context: String,
+    out: Mutex<Box<dyn Write + Send>>,
+}
+
+#[derive(Clone, Default)]
+struct Pieces(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Pieces {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(piece);
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn new(level: LevelFilter, context: String, out: impl Write + Send + 'static) -> Self {
+        let pieces = Pieces::default();
+        let inner = WriteLogger::new(level, format(), pieces.clone());
+        Self {
+            inner,
+            pieces,
+            context,
+            out: Mutex::new(Box::new(out)),
+        }
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        self.inner.log(record);
+        let pieces =
+            std::mem::take(&mut *self.pieces.0.lock().unwrap_or_else(PoisonError::into_inner));
+        if pieces.is_empty() {
+            return;
+        }
+        let text = String::from_utf8_lossy(&pieces);
+        // One line a record, whatever the message holds.
+        let text = text.trim_end().replace('\n', "\\n");
+        let line = match text.split_once("] ") {
+            Some((head, message)) => format!("{head}] {}: {message}\n", self.context),
+            None => format!("{}: {text}\n", self.context),
+        };
+        let _ = out.write_all(line.as_bytes());
+    }
+}
+
+fn format() -> Config {
+    ConfigBuilder::new()
+        .set_time_format_rfc3339()
+        .set_time_level(LevelFilter::Error)
+        .set_target_level(LevelFilter::Off)
+        .set_thread_level(LevelFilter::Off)
+        .set_location_level(LevelFilter::Off)
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_line_in_one_write() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let lines = Lines::new(LevelFilter::Debug, "ADD c1/eth0".to_owned(), writer);
+        lines.log(
+            &Record::builder()
+                .args(format_args!("a\nb {}", 1))
+                .level(::log::Level::Warn)
+                .build(),
+        );
+        drop(lines);
+        let mut text = String::new();
+        io::Read::read_to_string(&mut reader, &mut text).unwrap();
+        let (time, rest) = text.split_once(' ').unwrap();
+        assert!(time.ends_with('Z') && time.contains('T'), "{time}");
+        assert_eq!(rest, "[WARN] ADD c1/eth0: a\\nb 1\n");
+    }
+}
