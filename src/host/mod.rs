@@ -9,3 +9,4 @@ pub use duration::parse_duration;
 pub use node::Node;
 pub use settings::Settings;
 pub use state::StateDir;
+pub(crate) use state::make_private_folder;

@@ -1,0 +1,471 @@
+//! The attachment record: what this node knows of an attachment's ADD.
+//!
+//! One small file per attachment, one JSON line per event, only ever appended to. The lines are
+//! written before what they announce happens, so whatever a kill leaves behind, the record names
+//! every delegate that may hold a lease.
+
+mod file;
+mod unsure;
+
+pub(crate) use file::{Opened, RecordFile, is_record_name};
+pub(crate) use unsure::Unsure;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// One line of a record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "camelCase")]
+pub(crate) enum Event {
+    /// An ADD begins.
+    Attempt(Attempt),
+    /// A delegate that may take a lease is about to run.
+    Running(Run),
+    /// The ADD succeeded.
+    Held(Held),
+    /// The ADD failed.
+    Failed(Failed),
+    /// A DEL released everything, but a claim may still commit.
+    Released(Released),
+}
+
+/// The circumstances of an ADD.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Attempt {
+    /// When, in milliseconds since 1970.
+    pub time: u64,
+    /// The chain's process.
+    pub pid: u32,
+    /// The boot it ran in.
+    pub boot: String,
+    /// The node as the leases name it.
+    pub node: String,
+    pub netns: String,
+    pub cni_version: String,
+    /// The delegates planned, in order.
+    pub chain: Vec<String>,
+    /// An earlier record could not be read: what it held may be in use.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub after_unreadable: bool,
+}
+
+/// A delegate with all it needs to be run again, for a DEL.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Run {
+    pub delegate: String,
+    /// Its program at the time, for calls that come without `CNI_PATH`.
+    pub program: String,
+    /// The section `ipam` as the delegate got it.
+    pub ipam: Map<String, Value>,
+    /// The pools it was shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pools: Option<Vec<Value>>,
+    /// The configuration's `args`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args: Option<Value>,
+    /// `runtimeConfig.ipRanges` as the delegate got it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip_ranges: Option<Value>,
+}
+
+/// Who gave what.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Held {
+    pub time: u64,
+    /// One entry for each `running` of the attempt, in order.
+    pub gave: Vec<Gave>,
+    /// The result the runtime got.
+    pub result: Value,
+}
+
+/// What one delegate gave.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Gave {
+    pub delegate: String,
+    /// Addresses with prefix length.
+    pub ips: Vec<String>,
+    /// Its own words about its leases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<Value>,
+}
+
+/// How an ADD failed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Failed {
+    pub time: u64,
+    /// A delegate ended without saying what it did: its claim may still commit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsure: bool,
+}
+
+/// A DEL after which a claim may still commit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Released {
+    pub time: u64,
+    /// When its DEL is to be repeated, in milliseconds since 1970.
+    pub due: u64,
+}
+
+/// A record, read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Record {
+    pub attempts: Vec<AttemptState>,
+}
+
+/// One ADD and what became of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AttemptState {
+    pub attempt: Attempt,
+    pub runs: Vec<Run>,
+    pub outcome: Outcome,
+    /// The DEL that released it, while its repetition is due.
+    pub released: Option<Released>,
+}
+
+/// How an ADD ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Outcome {
+    /// Not told: it runs, or was killed.
+    Open,
+    Held(Held),
+    Failed(Failed),
+}
+
+/// What a record amounts to, in one word, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Empty,
+    /// Addresses are held.
+    Held,
+    /// An ADD neither succeeded nor failed.
+    Unfinished,
+    /// Every ADD failed.
+    Failed,
+    /// Released, to be released once more.
+    Unsure,
+}
+
+impl State {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Held => "held",
+            Self::Unfinished => "unfinished",
+            Self::Failed => "failed",
+            Self::Unsure => "unsure",
+        }
+    }
+}
+
+impl Record {
+    /// Adds an event that follows those before it.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::Attempt(attempt) => self.attempts.push(AttemptState {
+                attempt,
+                runs: Vec::new(),
+                outcome: Outcome::Open,
+                released: None,
+            }),
+            Event::Running(run) => self.last().runs.push(run),
+            Event::Held(held) => self.last().outcome = Outcome::Held(held),
+            Event::Failed(failed) => self.last().outcome = Outcome::Failed(failed),
+            Event::Released(released) => {
+                for attempt in &mut self.attempts {
+                    attempt.released = Some(released.clone());
+                }
+            }
+        }
+    }
+
+    /// The last successful ADD that no DEL released.
+    pub fn held(&self) -> Option<(&AttemptState, &Held)> {
+        self.standing()
+            .rev()
+            .find_map(|attempt| match &attempt.outcome {
+                Outcome::Held(held) => Some((attempt, held)),
+                _ => None,
+            })
+    }
+
+    /// Whether addresses may be in use, so that a failed ADD must not release anything.
+    pub fn may_be_in_use(&self) -> bool {
+        self.held().is_some()
+            || self
+                .standing()
+                .any(|attempt| attempt.attempt.after_unreadable)
+    }
+
+    /// Every delegate that may hold a lease, each once for each configuration it had, in order.
+    pub fn runs(&self) -> Vec<&Run> {
+        let mut runs: Vec<&Run> = Vec::new();
+        for run in self.attempts.iter().flat_map(|attempt| &attempt.runs) {
+            if !runs.iter().any(|known| known.owes_the_same(run)) {
+                runs.push(run);
+            }
+        }
+        runs
+    }
+
+    /// What the delegate last said of the leases it holds for this run.
+    pub fn leases(&self, run: &Run) -> &[Value] {
+        let Some((attempt, held)) = self.held() else {
+            return &[];
+        };
+        attempt
+            .runs
+            .iter()
+            .zip(&held.gave)
+            .find(|(known, _)| known.owes_the_same(run))
+            .map_or(&[], |(_, gave)| &gave.leases)
+    }
+
+    /// Whether a claim of some ADD may still commit after a DEL.
+    pub fn is_unsure(&self) -> bool {
+        self.standing().any(|attempt| {
+            let unsure = match &attempt.outcome {
+                Outcome::Open => true,
+                Outcome::Failed(failed) => failed.unsure,
+                Outcome::Held(_) => false,
+            };
+            unsure && !attempt.runs.is_empty()
+        })
+    }
+
+    /// The DEL that has released every ADD of the record, when there was one.
+    pub fn released(&self) -> Option<&Released> {
+        let released = self.attempts.last()?.released.as_ref()?;
+        Some(released)
+    }
+
+    /// When the last ADD began, in milliseconds since 1970.
+    pub fn last_attempt(&self) -> Option<u64> {
+        self.attempts.last().map(|attempt| attempt.attempt.time)
+    }
+
+    pub fn state(&self) -> State {
+        let Some(last) = self.attempts.last() else {
+            return State::Empty;
+        };
+        if last.released.is_some() {
+            State::Unsure
+        } else if self.held().is_some() {
+            State::Held
+        } else if self
+            .standing()
+            .any(|attempt| attempt.outcome == Outcome::Open)
+        {
+            State::Unfinished
+        } else {
+            State::Failed
+        }
+    }
+
+    /// The fewest events that amount to the same.
+    pub fn compacted(&self) -> Vec<Event> {
+        let held = self.held();
+        let kept: Vec<&AttemptState> = held.iter().map(|(attempt, _)| *attempt).collect();
+        let is_kept = |attempt: &AttemptState| kept.iter().any(|k| std::ptr::eq(*k, attempt));
+        let mut events = Vec::new();
+        for (released, open) in [(true, false), (true, true), (false, false), (false, true)] {
+            let group = self.attempts.iter().filter(|attempt| {
+                attempt.released.is_some() == released
+                    && (attempt.outcome == Outcome::Open) == open
+                    && !is_kept(attempt)
+            });
+            merge(&group.collect::<Vec<_>>(), &mut events);
+        }
+        if let Some((attempt, held)) = held {
+            events.push(Event::Attempt(attempt.attempt.clone()));
+            events.extend(attempt.runs.iter().cloned().map(Event::Running));
+            events.push(Event::Held(held.clone()));
+        }
+        events
+    }
+
+    fn standing(&self) -> impl DoubleEndedIterator<Item = &AttemptState> {
+        self.attempts
+            .iter()
+            .filter(|attempt| attempt.released.is_none())
+    }
+
+    fn last(&mut self) -> &mut AttemptState {
+        if self.attempts.is_empty() {
+            self.apply(Event::Attempt(Attempt::default()));
+        }
+        let last = self.attempts.len() - 1;
+        &mut self.attempts[last]
+    }
+}
+
+impl Run {
+    fn owes_the_same(&self, other: &Self) -> bool {
+        let mut other = other.clone();
+        other.program.clone_from(&self.program);
+        *self == other
+    }
+}
+
+/// Several ADDs of one fate as a single one.
+fn merge(group: &[&AttemptState], events: &mut Vec<Event>) {
+    let Some(last) = group.last() else { return };
+    let merged = Record {
+        attempts: group.iter().map(|attempt| (*attempt).clone()).collect(),
+    };
+    let mut attempt = last.attempt.clone();
+    attempt.after_unreadable = group.iter().any(|a| a.attempt.after_unreadable);
+    events.push(Event::Attempt(attempt));
+    events.extend(merged.runs().into_iter().cloned().map(Event::Running));
+    if last.outcome != Outcome::Open {
+        let leaves_doubt = |attempt: &&AttemptState| {
+            !attempt.runs.is_empty() && matches!(&attempt.outcome, Outcome::Failed(f) if f.unsure)
+        };
+        let unsure = group.iter().copied().any(|attempt| leaves_doubt(&attempt));
+        events.push(Event::Failed(Failed {
+            time: last.attempt.time,
+            unsure,
+        }));
+    }
+    if let Some(released) = &last.released {
+        events.push(Event::Released(released.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(delegate: &str, store: &str) -> Run {
+        let ipam = Map::from_iter([("store".to_owned(), store.into())]);
+        Run {
+            delegate: delegate.to_owned(),
+            ipam,
+            ..Run::default()
+        }
+    }
+
+    fn record(events: impl IntoIterator<Item = Event>) -> Record {
+        let mut record = Record::default();
+        events.into_iter().for_each(|event| record.apply(event));
+        record
+    }
+
+    fn attempt() -> Event {
+        Event::Attempt(Attempt::default())
+    }
+
+    fn held(leases: &[&str]) -> Event {
+        let gave = leases.iter().map(|lease| Gave {
+            leases: vec![Value::from(*lease)],
+            ..Gave::default()
+        });
+        Event::Held(Held {
+            gave: gave.collect(),
+            ..Held::default()
+        })
+    }
+
+    fn failed(unsure: bool) -> Event {
+        Event::Failed(Failed { time: 0, unsure })
+    }
+
+    #[test]
+    fn a_failed_re_add_leaves_what_is_held() {
+        let record = record([
+            attempt(),
+            Event::Running(run("a", "1")),
+            held(&["l"]),
+            attempt(),
+            Event::Running(run("a", "2")),
+            failed(false),
+        ]);
+        assert_eq!(record.state(), State::Held);
+        assert!(record.may_be_in_use());
+        assert_eq!(record.runs(), [&run("a", "1"), &run("a", "2")]);
+        assert_eq!(record.leases(&run("a", "1")), [Value::from("l")]);
+        assert!(record.leases(&run("a", "2")).is_empty());
+        assert!(!record.is_unsure());
+    }
+
+    #[test]
+    fn an_edited_store_stays_owed() {
+        let record = record([
+            attempt(),
+            Event::Running(run("a", "old")),
+            held(&["l1"]),
+            attempt(),
+            Event::Running(run("a", "new")),
+            held(&["l2"]),
+        ]);
+        assert_eq!(record.runs().len(), 2);
+        assert_eq!(record.leases(&run("a", "new")), [Value::from("l2")]);
+    }
+
+    #[test]
+    fn a_killed_add_is_unsure_only_when_a_delegate_ran() {
+        assert!(!record([attempt()]).is_unsure());
+        let killed = record([attempt(), Event::Running(run("a", "1"))]);
+        assert!(killed.is_unsure());
+        assert_eq!(killed.state(), State::Unfinished);
+        assert!(record([attempt(), Event::Running(run("a", "1")), failed(true)]).is_unsure());
+    }
+
+    #[test]
+    fn a_released_record_holds_nothing_until_the_next_add() {
+        let released = Event::Released(Released { time: 1, due: 2 });
+        let mut record = record([
+            attempt(),
+            Event::Running(run("a", "1")),
+            held(&["l"]),
+            released,
+        ]);
+        assert_eq!(record.state(), State::Unsure);
+        assert!(!record.may_be_in_use());
+        record.apply(attempt());
+        assert!(record.released().is_none());
+        record.apply(Event::Running(run("a", "1")));
+        record.apply(held(&["m"]));
+        assert_eq!(record.state(), State::Held);
+        assert_eq!(record.runs().len(), 1);
+    }
+
+    #[test]
+    fn compaction_changes_nothing_that_follows() {
+        let event = |n: u32| match n {
+            0 => attempt(),
+            1 => Event::Running(run("a", "1")),
+            2 => Event::Running(run("b", "2")),
+            3 => held(&["l", "m"]),
+            4 => failed(true),
+            5 => failed(false),
+            _ => Event::Released(Released { time: 1, due: 2 }),
+        };
+        // Every sequence of six events after a first attempt.
+        for code in 0..7_u32.pow(6) {
+            let sequence = (0..6).map(|place| event(code / 7_u32.pow(place) % 7));
+            let long = record([attempt()].into_iter().chain(sequence));
+            let short = record(long.compacted());
+            assert_eq!(short.state(), long.state(), "{long:?}");
+            assert_eq!(short.is_unsure(), long.is_unsure(), "{long:?}");
+            assert_eq!(short.may_be_in_use(), long.may_be_in_use(), "{long:?}");
+            assert_eq!(short.released(), long.released(), "{long:?}");
+            assert_eq!(
+                short.held().map(|h| h.1),
+                long.held().map(|h| h.1),
+                "{long:?}"
+            );
+            let sorted = |record: &Record| {
+                let mut runs: Vec<_> = record.runs().iter().map(|r| r.delegate.clone()).collect();
+                runs.sort();
+                runs
+            };
+            assert_eq!(sorted(&short), sorted(&long), "{long:?}");
+        }
+    }
+}

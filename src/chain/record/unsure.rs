@@ -1,0 +1,126 @@
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use crate::cni::{Attachment, ContainerId, IfName, NetworkName};
+use crate::host::{StateDir, make_private_folder};
+
+/// The list of records whose DEL is to be repeated: one link per entry, its name the time when it
+/// is due, its target the record's place.
+///
+/// The list is nearly always empty, and it is a hint: the record itself says what is due.
+#[derive(Debug)]
+pub(crate) struct Unsure {
+    folder: PathBuf,
+}
+
+/// An entry that is due.
+#[derive(Debug)]
+pub(crate) struct Due {
+    link: PathBuf,
+    /// The network of the record.
+    pub network: NetworkName,
+    /// The attachment of the record, without a network namespace.
+    pub attachment: Attachment,
+}
+
+impl Unsure {
+    /// The list of this state folder.
+    pub fn of(state: &StateDir) -> Self {
+        Self {
+            folder: state.unsure(),
+        }
+    }
+
+    /// Adds a record, due at a time in milliseconds since 1970.
+    pub fn add(&self, due: u64, network: &NetworkName, attachment: &Attachment) -> io::Result<()> {
+        let target = format!("{network}/{attachment}");
+        make_private_folder(&self.folder)?;
+        for number in 0..1000 {
+            let link = self
+                .folder
+                .join(format!("{due:015}.{}.{number}", std::process::id()));
+            match std::os::unix::fs::symlink(&target, link) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                other => return other,
+            }
+        }
+        Err(ErrorKind::AlreadyExists.into())
+    }
+
+    /// The entry that has been due longest at `now`.
+    pub fn due(&self, now: u64) -> Option<Due> {
+        let names = fs::read_dir(&self.folder).ok()?;
+        let first = names
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| due_time(name).is_some_and(|due| due <= now))
+            .min()?;
+        let link = self.folder.join(first);
+        let due = parse(&link);
+        if due.is_none() {
+            let _ = fs::remove_file(&link);
+        }
+        due
+    }
+}
+
+impl Due {
+    /// Takes the entry off the list.
+    pub fn remove(&self) {
+        let _ = fs::remove_file(&self.link);
+    }
+}
+
+fn due_time(name: &str) -> Option<u64> {
+    name.split('.').next()?.parse().ok()
+}
+
+fn parse(link: &Path) -> Option<Due> {
+    let target = fs::read_link(link).ok()?;
+    let mut parts = target.to_str()?.splitn(3, '/');
+    Some(Due {
+        link: link.to_owned(),
+        network: NetworkName::parse(parts.next()?).ok()?,
+        attachment: Attachment {
+            container: ContainerId::parse(parts.next()?).ok()?,
+            ifname: IfName::parse(parts.next()?).ok()?,
+            netns: String::new(),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Settings;
+
+    #[test]
+    fn the_oldest_entry_comes_first_and_only_when_due() {
+        let temp = tempfile::TempDir::new().unwrap();
+        let settings = Settings {
+            state_dir: temp.path().to_owned(),
+            ..Settings::default()
+        };
+        let unsure = Unsure::of(&StateDir::of_host(&settings));
+        assert!(unsure.due(u64::MAX).is_none());
+        let network = NetworkName::parse("net").unwrap();
+        for (due, container) in [(300, "c"), (100, "a"), (200, "b"), (100, "a2")] {
+            let attachment = Attachment {
+                container: ContainerId::parse(container).unwrap(),
+                ifname: IfName::parse("eth0").unwrap(),
+                netns: String::new(),
+            };
+            unsure.add(due, &network, &attachment).unwrap();
+        }
+        assert!(unsure.due(99).is_none());
+        for expected in ["a/eth0", "a2/eth0", "b/eth0"] {
+            let due = unsure.due(200).unwrap();
+            assert_eq!(due.attachment.to_string(), expected);
+            due.remove();
+        }
+        assert!(unsure.due(200).is_none());
+        std::os::unix::fs::symlink("../../etc", temp.path().join("unsure/000000000000001.1.1"))
+            .unwrap();
+        assert!(unsure.due(200).is_none());
+    }
+}
