@@ -1,5 +1,6 @@
 //! The chain.
 
+mod exec;
 mod record;
 
 /// Milliseconds since 1970.

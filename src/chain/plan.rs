@@ -1,0 +1,277 @@
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::preset::{OwnFile, Preset};
+use crate::delegate::Deadline;
+use crate::error::{Error, ErrorCode, Result};
+use crate::host::parse_duration;
+
+/// Which delegates run, in order, and with what.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub steps: Vec<Step>,
+    /// The time of the whole chain.
+    pub timeout: Duration,
+}
+
+/// One delegate of a plan.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    pub name: String,
+    pub program: PathBuf,
+    /// Less than what the chain would give it.
+    pub timeout: Option<Duration>,
+    /// The only pools it is shown.
+    pub serves: Option<Vec<String>>,
+    /// Keys that override `ipam` for this delegate alone.
+    pub overrides: Map<String, Value>,
+}
+
+/// What the plan is made from, beside the `ipam` section.
+#[derive(Clone, Debug)]
+pub(super) struct Planner<'a> {
+    pub presets: &'static [Preset],
+    /// The preset this program was started as.
+    pub preset: Option<&'static Preset>,
+    pub own: &'a OwnFile,
+    /// The folders of `CNI_PATH`.
+    pub path: &'a [PathBuf],
+}
+
+/// Whether a delegate of this name is a selector: the name is the role.
+pub(super) fn is_selector(name: &str) -> bool {
+    name.starts_with("ipam-ds-")
+}
+
+impl Planner<'_> {
+    /// Plans the chain of an `ipam` section.
+    pub fn plan(&self, ipam: &Map<String, Value>) -> Result<Plan> {
+        let timeout = match ipam.get("timeout") {
+            None => Deadline::DEFAULT,
+            Some(value) => duration(value, "ipam.timeout")?,
+        };
+        let mut steps = Vec::new();
+        if let Some(preset) = self.preset {
+            self.expand(preset, ipam, &Wanted::default(), &mut steps)?;
+        } else {
+            for wanted in listed(ipam)? {
+                self.step(wanted, ipam, &mut steps)?;
+            }
+        }
+        Ok(Plan { steps, timeout })
+    }
+
+    /// Finds a delegate's program in `CNI_PATH`.
+    pub fn find(&self, name: &str) -> Result<PathBuf> {
+        let found = self.path.iter().map(|folder| folder.join(name)).find(|file| is_program(file));
+        found.ok_or_else(|| {
+            let folders: Vec<_> = self.path.iter().map(|p| p.display().to_string()).collect();
+            let error = Error::new(
+                ErrorCode::INVALID_CONFIG,
+                format!("ipam.delegates: {name} is not in CNI_PATH ({})", folders.join(":")),
+            );
+            if folders.is_empty() {
+                error.with_code(ErrorCode::INVALID_ENVIRONMENT).advise("the runtime must set CNI_PATH")
+            } else {
+                error.advise(format!("install {name} there, or correct the name"))
+            }
+        })
+    }
+
+    fn step(&self, wanted: Wanted, ipam: &Map<String, Value>, steps: &mut Vec<Step>) -> Result<()> {
+        let program = self.find(&wanted.name)?;
+        if !self.own.is(&program) {
+            steps.push(wanted.step(program));
+            return Ok(());
+        }
+        match self.presets.iter().find(|preset| preset.name == wanted.name) {
+            Some(preset) => self.expand(preset, ipam, &wanted, steps),
+            None => Err(Error::config(
+                &wanted.path,
+                format!("{} is ipam-delegated itself, under a name that is no preset", program.display()),
+            )
+            .advise(format!("install the real {0} there, or name another delegate; a replaced {0} is kept as {0}.orig", wanted.name))),
+        }
+    }
+
+    fn expand(&self, preset: &Preset, ipam: &Map<String, Value>, wanted: &Wanted, steps: &mut Vec<Step>) -> Result<()> {
+        let mut seen = ipam.clone();
+        seen.extend(wanted.overrides.clone());
+        let chain = preset.chain(&seen).ok_or_else(|| {
+            let keys: Vec<_> = preset.chains.iter().filter_map(|c| c.when).map(|(k, v)| format!("{k}={v}")).collect();
+            Error::config("ipam", format!("the preset {} needs one of {}", preset.name, keys.join(", ")))
+        })?;
+        for name in chain.delegates {
+            let mut part = Wanted { name: (*name).to_owned(), ..wanted.clone() };
+            part.overrides.extend(chain.settings());
+            let program = self.find(name)?;
+            steps.push(part.step(program));
+        }
+        Ok(())
+    }
+}
+
+/// An element of `ipam.delegates`.
+#[derive(Clone, Debug, Default)]
+struct Wanted {
+    path: String,
+    name: String,
+    timeout: Option<Duration>,
+    serves: Option<Vec<String>>,
+    overrides: Map<String, Value>,
+}
+
+impl Wanted {
+    fn step(self, program: PathBuf) -> Step {
+        let Self { name, timeout, serves, overrides, .. } = self;
+        Step { name, program, timeout, serves, overrides }
+    }
+
+    fn parse(value: &Value, path: String) -> Result<Self> {
+        let mut object = match value {
+            Value::String(name) => Map::from_iter([("type".to_owned(), name.clone().into())]),
+            Value::Object(object) => object.clone(),
+            _ => return Err(Error::config(path, format!("expected a delegate's name or an object with `type`, found {value}"))),
+        };
+        let name = match object.remove("type") {
+            Some(Value::String(name)) => name,
+            _ => return Err(Error::config(format!("{path}.type"), "expected the delegate's name")),
+        };
+        if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+            return Err(Error::config(path, format!("{name:?} is no delegate's name"))
+                .advise("name a program of CNI_PATH, without a slash"));
+        }
+        let timeout = match object.remove("timeout") {
+            None => None,
+            Some(value) => Some(duration(&value, &format!("{path}.timeout"))?),
+        };
+        let serves = match object.remove("serves") {
+            None => None,
+            Some(value) => Some(serde_json::from_value(value).map_err(|error| {
+                Error::config(format!("{path}.serves"), "expected an array of pool names").caused_by(error)
+            })?),
+        };
+        Ok(Self { path, name, timeout, serves, overrides: object })
+    }
+}
+
+fn listed(ipam: &Map<String, Value>) -> Result<Vec<Wanted>> {
+    let example = "as in \"delegates\": [\"ipam-ds-static\", \"host-local\"]";
+    let list = match ipam.get("delegates") {
+        Some(Value::Array(list)) if !list.is_empty() => list,
+        Some(Value::Array(_)) => return Err(Error::config("ipam.delegates", "no delegate is named").advise(example)),
+        Some(other) => return Err(Error::config("ipam.delegates", format!("expected an array, found {other}")).advise(example)),
+        None => return Err(Error::config("ipam.delegates", "missing").advise(example)),
+    };
+    list.iter()
+        .enumerate()
+        .map(|(i, value)| Wanted::parse(value, format!("ipam.delegates[{i}]")))
+        .collect()
+}
+
+fn duration(value: &Value, path: &str) -> Result<Duration> {
+    value
+        .as_str()
+        .and_then(parse_duration)
+        .ok_or_else(|| Error::config(path, format!("{value} is no duration such as \"10s\"")))
+}
+
+fn is_program(file: &Path) -> bool {
+    file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::preset::PresetChain;
+    use super::*;
+    use serde_json::json;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    const PRESETS: &[Preset] = &[Preset {
+        name: "old",
+        chains: &[PresetChain { when: None, delegates: &["sel", "alloc"], settings: &[("layout", "\"old\"")] }],
+        has_default_place: true,
+    }];
+
+    struct Bin(tempfile::TempDir);
+
+    impl Bin {
+        fn with(names: &[&str]) -> Self {
+            let temp = tempfile::TempDir::new().unwrap();
+            for name in names {
+                let mut options = std::fs::OpenOptions::new();
+                options.write(true).create(true).mode(0o755).open(temp.path().join(name)).unwrap();
+            }
+            Self(temp)
+        }
+
+        fn plan(&self, ipam: Value, preset: Option<&'static Preset>) -> Result<Plan> {
+            let path = [self.0.path().to_owned()];
+            let planner = Planner { presets: PRESETS, preset, own: &OwnFile::find(), path: &path };
+            planner.plan(ipam.as_object().unwrap())
+        }
+
+        fn link_own(&self, name: &str) {
+            let exe = std::env::current_exe().unwrap();
+            std::os::unix::fs::symlink(exe, self.0.path().join(name)).unwrap();
+        }
+    }
+
+    #[test]
+    fn bad_lists_name_their_path() {
+        let bin = Bin::with(&["a"]);
+        bin.link_own("self");
+        for (delegates, start) in [
+            (json!(null), "ipam.delegates: expected an array"),
+            (json!("a"), "ipam.delegates: expected an array"),
+            (json!([]), "ipam.delegates: no delegate"),
+            (json!(["a", 1]), "ipam.delegates[1]: expected a delegate's name"),
+            (json!([{"serves": ["x"]}]), "ipam.delegates[0].type: "),
+            (json!([{"type": "a", "timeout": 10}]), "ipam.delegates[0].timeout: "),
+            (json!([{"type": "a", "serves": "x"}]), "ipam.delegates[0].serves: "),
+            (json!(["../a"]), "ipam.delegates[0]: "),
+            (json!([""]), "ipam.delegates[0]: "),
+            (json!(["a", "b"]), "ipam.delegates: b is not in CNI_PATH"),
+            (json!(["self"]), "ipam.delegates[0]: "),
+        ] {
+            let error = bin.plan(json!({ "delegates": delegates }), None).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::INVALID_CONFIG, "{error}");
+            assert!(error.to_string().starts_with(start), "{error}");
+        }
+        assert!(bin.plan(json!({}), None).unwrap_err().to_string().contains("missing"));
+    }
+
+    #[test]
+    fn object_form_carries_overrides() {
+        let bin = Bin::with(&["a"]);
+        let plan = bin
+            .plan(json!({"timeout": "5s", "delegates": [{"type": "a", "timeout": "1s", "serves": ["blue"], "prefix": "/x"}]}), None)
+            .unwrap();
+        let step = &plan.steps[0];
+        assert_eq!(plan.timeout, Duration::from_secs(5));
+        assert_eq!((step.timeout, step.serves.as_deref()), (Some(Duration::from_secs(1)), Some(&["blue".to_owned()][..])));
+        assert_eq!(Value::from(step.overrides.clone()), json!({"prefix": "/x"}));
+    }
+
+    #[test]
+    fn a_preset_stands_for_its_chain() {
+        let bin = Bin::with(&["sel", "alloc", "a"]);
+        bin.link_own("old");
+        let names = |plan: &Plan| plan.steps.iter().map(|s| s.name.clone()).collect::<Vec<_>>();
+        let started_as = bin.plan(json!({"delegates": ["ignored"]}), Some(&PRESETS[0])).unwrap();
+        assert_eq!(names(&started_as), ["sel", "alloc"]);
+        let named = bin.plan(json!({"delegates": ["a", {"type": "old", "k": 1}]}), None).unwrap();
+        assert_eq!(names(&named), ["a", "sel", "alloc"]);
+        assert_eq!(Value::from(named.steps[2].overrides.clone()), json!({"k": 1, "layout": "old"}));
+    }
+
+    #[test]
+    fn a_foreign_program_under_a_preset_name_is_itself() {
+        let bin = Bin::with(&["old"]);
+        let plan = bin.plan(json!({"delegates": ["old"]}), None).unwrap();
+        assert_eq!(plan.steps[0].name, "old");
+        assert!(plan.steps[0].overrides.is_empty());
+    }
+}

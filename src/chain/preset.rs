@@ -1,0 +1,128 @@
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+/// A chain under the name of the system it replaces.
+///
+/// Where this program is installed under that name (a symlink `host-local`), an unchanged network
+/// configuration keeps working on the same state.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// The name of the replaced plugin.
+    pub name: &'static str,
+    /// The chains to choose from: the first whose condition holds.
+    pub chains: &'static [PresetChain],
+    /// The replaced system keeps its state in a place that needs no configuration, so a DEL whose
+    /// configuration was stripped can still release what was held before the take-over.
+    pub has_default_place: bool,
+}
+
+/// One chain of a preset.
+#[derive(Clone, Copy, Debug)]
+pub struct PresetChain {
+    /// The key of `ipam` and its value that choose this chain; `None` for any.
+    pub when: Option<(&'static str, &'static str)>,
+    /// The delegates, in order.
+    pub delegates: &'static [&'static str],
+    /// Settings put over `ipam`: keys, and values as JSON text.
+    pub settings: &'static [(&'static str, &'static str)],
+}
+
+impl Preset {
+    /// The chain for this `ipam` section.
+    pub(super) fn chain(&self, ipam: &Map<String, Value>) -> Option<&'static PresetChain> {
+        self.chains.iter().find(|chain| match chain.when {
+            None => true,
+            Some((key, value)) => ipam.get(key).and_then(Value::as_str) == Some(value),
+        })
+    }
+}
+
+impl PresetChain {
+    /// The settings, parsed.
+    ///
+    /// # Panics
+    ///
+    /// When the preset table holds a text that is no JSON.
+    pub(super) fn settings(&self) -> impl Iterator<Item = (String, Value)> {
+        self.settings.iter().map(|(key, text)| {
+            let value = serde_json::from_str(text).expect("preset settings are JSON");
+            ((*key).to_owned(), value)
+        })
+    }
+}
+
+/// The file this process runs, to recognise it under other names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OwnFile {
+    path: PathBuf,
+    identity: Option<(u64, u64, u64)>,
+}
+
+impl OwnFile {
+    const EXE: &'static str = "/proc/self/exe";
+
+    /// Looks at the running program.
+    pub fn find() -> Self {
+        let path = fs::read_link(Self::EXE).unwrap_or_default();
+        // The kernel marks a file that an upgrade has replaced meanwhile.
+        let text = path.to_string_lossy();
+        let path = text.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from);
+        let identity = fs::metadata(Self::EXE).ok().map(|m| (m.dev(), m.ino(), m.len()));
+        Self { path, identity }
+    }
+
+    /// Whether a file is this program: at the same place, the same file, or a copy of it.
+    pub fn is(&self, file: &Path) -> bool {
+        if fs::canonicalize(file).is_ok_and(|path| path == self.path) {
+            return true;
+        }
+        let (Some((dev, ino, len)), Ok(other)) = (self.identity, fs::metadata(file)) else {
+            return false;
+        };
+        (dev, ino) == (other.dev(), other.ino())
+            || (len == other.len() && same_bytes(file, Path::new(Self::EXE)))
+    }
+}
+
+fn same_bytes(one: &Path, other: &Path) -> bool {
+    matches!((fs::read(one), fs::read(other)), (Ok(a), Ok(b)) if a == b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_known_by_place_link_and_copy() {
+        let temp = tempfile::TempDir::new().unwrap();
+        let own = OwnFile::find();
+        let exe = std::env::current_exe().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        std::os::unix::fs::symlink(&exe, at("link")).unwrap();
+        fs::copy(&exe, at("copy")).unwrap();
+        fs::write(at("other"), vec![0; fs::metadata(&exe).unwrap().len() as usize]).unwrap();
+        assert!(own.is(&exe) && own.is(&at("link")) && own.is(&at("copy")));
+        assert!(!own.is(&at("other")) && !own.is(&at("missing")));
+    }
+
+    #[test]
+    fn a_key_chooses_among_chains() {
+        const CHAIN: PresetChain = PresetChain { when: None, delegates: &["b"], settings: &[] };
+        let preset = Preset {
+            name: "old",
+            chains: &[
+                PresetChain { when: Some(("datastore", "etcd")), delegates: &["a"], settings: &[("x", "[1]")] },
+                CHAIN,
+            ],
+            has_default_place: false,
+        };
+        let etcd = Map::from_iter([("datastore".to_owned(), Value::from("etcd"))]);
+        let chosen = preset.chain(&etcd).unwrap();
+        assert_eq!(chosen.delegates, ["a"]);
+        assert_eq!(chosen.settings().next().unwrap().1, serde_json::json!([1]));
+        assert_eq!(preset.chain(&Map::new()).unwrap().delegates, ["b"]);
+    }
+}
