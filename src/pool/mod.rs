@@ -1,0 +1,3 @@
+//! Pools of addresses: what they are made of, and how they are written.
+
+pub mod cidr;
