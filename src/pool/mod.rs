@@ -1,5 +1,6 @@
 //! Pools of addresses: what they are made of, and how they are written.
 
+mod bounds;
 pub mod cidr;
 mod range;
 mod range_config;

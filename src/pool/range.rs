@@ -1,13 +1,14 @@
 //! One range of addresses, read: what lies in it and what of it may be given out.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv6Net};
+use ipnet::IpNet;
 
-use super::cidr::{self, Malformed};
-use super::{GatewayPlace, HostBits, RangeConfig, RangeRules, SmallSubnets};
-use crate::error::{Error, Result};
+use super::bounds::{Bounds, IPV4_MAPPED};
+use super::cidr;
+use super::{RangeConfig, RangeRules};
+use crate::error::Result;
 
 /// A range that can be allocated from: start <= end, both in the subnet.
 ///
@@ -22,12 +23,6 @@ pub struct Range {
     segments: Vec<(IpAddr, IpAddr)>,
 }
 
-/// No address that Go would print as IPv4 is given out of an IPv6 range.
-const MAPPED: IpNet = IpNet::V6(Ipv6Net::new_assert(
-    Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0),
-    96,
-));
-
 impl Range {
     /// Reads a range; `path` is its place in the configuration, as in `ipam.ranges[0][1]`.
     ///
@@ -39,16 +34,15 @@ impl Range {
     /// A member is missing, malformed, of another family than the subnet or against the rules, or
     /// start and end are outside of the subnet or in the wrong order.
     pub fn parse(config: &RangeConfig, rules: RangeRules, path: &str) -> Result<Self> {
-        let members = Members { config, path };
-        let subnet = members.subnet(rules)?;
-        let defaults = Defaults::of(subnet);
-        let gateway = members.gateway(subnet, rules, defaults.gateway)?;
-        let start = members.bound("rangeStart", &config.range_start, subnet)?;
-        let end = members.bound("rangeEnd", &config.range_end, subnet)?;
-        let (start, end) = members.span(start.or(defaults.start), end.unwrap_or(defaults.end))?;
-        let exclude = members.exclude(subnet)?;
+        let Bounds {
+            subnet,
+            start,
+            end,
+            gateway,
+            exclude,
+        } = Bounds::read(config, rules, path)?;
         Ok(Self {
-            segments: cut(start, end, exclude.iter().chain([&MAPPED])),
+            segments: cut(start, end, exclude.iter().chain([&IPV4_MAPPED])),
             subnet,
             start,
             end,
@@ -82,8 +76,9 @@ impl Range {
         &self.exclude
     }
 
-    /// Start to end without what is excluded, in order and never adjacent; the gateway is not cut
-    /// out, nor is it excluded by anything but its own address.
+    /// Start to end without what is excluded, in order and never adjacent.
+    ///
+    /// The gateway is not cut out. IPv4-mapped addresses are: Go would print them as IPv4.
     pub fn segments(&self) -> &[(IpAddr, IpAddr)] {
         &self.segments
     }
@@ -138,160 +133,6 @@ impl fmt::Display for Range {
     }
 }
 
-struct Defaults {
-    start: Option<IpAddr>,
-    end: IpAddr,
-    gateway: Option<IpAddr>,
-}
-
-impl Defaults {
-    fn of(subnet: IpNet) -> Self {
-        let last = subnet.broadcast();
-        if is_small(subnet) {
-            return Self {
-                start: Some(subnet.network()),
-                end: last,
-                gateway: None,
-            };
-        }
-        let first = cidr::next(subnet.addr());
-        Self {
-            start: first,
-            end: match last {
-                IpAddr::V4(_) => cidr::previous(last).unwrap_or(last),
-                IpAddr::V6(_) => last,
-            },
-            gateway: first,
-        }
-    }
-}
-
-/// The members of a range, each with its place for the error.
-struct Members<'a> {
-    config: &'a RangeConfig,
-    path: &'a str,
-}
-
-impl Members<'_> {
-    fn subnet(&self, rules: RangeRules) -> Result<IpNet> {
-        let Some(text) = &self.config.subnet else {
-            return Err(self.error("subnet", "missing: expected a CIDR as 10.1.0.0/16"));
-        };
-        let subnet = cidr::parse_cidr(text).map_err(|error| self.error("subnet", error))?;
-        if rules.small == SmallSubnets::Refuse && is_small(subnet) {
-            return Err(self.error("subnet", format!("{subnet} is too small to allocate from")));
-        }
-        if rules.host_bits == HostBits::Refuse && subnet != subnet.trunc() {
-            let message = format!("{subnet} has host bits set: write {}", subnet.trunc());
-            return Err(self.error("subnet", message));
-        }
-        Ok(subnet)
-    }
-
-    fn gateway(
-        &self,
-        subnet: IpNet,
-        rules: RangeRules,
-        default: Option<IpAddr>,
-    ) -> Result<Option<IpAddr>> {
-        let written = self.address("gateway", &self.config.gateway, subnet)?;
-        let gateway = written.or(default);
-        match gateway {
-            Some(gateway)
-                if rules.gateway == GatewayPlace::InsideSubnet && !subnet.contains(&gateway) =>
-            {
-                let which = if written.is_some() {
-                    ""
-                } else {
-                    "the default "
-                };
-                Err(self.error("gateway", format!("{which}{gateway} is not in {subnet}")))
-            }
-            _ => Ok(gateway),
-        }
-    }
-
-    fn bound(&self, name: &str, text: &Option<String>, subnet: IpNet) -> Result<Option<IpAddr>> {
-        let bound = self.address(name, text, subnet)?;
-        match bound {
-            Some(bound) if !subnet.contains(&bound) => {
-                Err(self.error(name, format!("{bound} is not in {subnet}")))
-            }
-            _ => Ok(bound),
-        }
-    }
-
-    fn span(&self, start: Option<IpAddr>, end: IpAddr) -> Result<(IpAddr, IpAddr)> {
-        let culprit = if present(&self.config.range_start).is_some() {
-            "rangeStart"
-        } else if present(&self.config.range_end).is_some() {
-            "rangeEnd"
-        } else {
-            "subnet"
-        };
-        let Some(start) = start else {
-            return Err(self.error(culprit, "no address is left after the subnet's"));
-        };
-        if start > end {
-            let message = format!("the range starts at {start}, after its end {end}");
-            return Err(self.error(culprit, message));
-        }
-        if [start, end].iter().any(|bound| MAPPED.contains(bound)) {
-            let message = format!("{start}-{end} starts or ends among IPv4-mapped addresses");
-            return Err(self.error(culprit, message));
-        }
-        Ok((start, end))
-    }
-
-    fn exclude(&self, subnet: IpNet) -> Result<Vec<IpNet>> {
-        let read = |(index, text): (usize, &String)| {
-            let name = format!("exclude[{index}]");
-            let hole = parse_hole(text).map_err(|error| self.error(&name, error))?;
-            self.same_family(&name, hole.addr(), subnet)?;
-            Ok(hole)
-        };
-        self.config.exclude.iter().enumerate().map(read).collect()
-    }
-
-    fn address(&self, name: &str, text: &Option<String>, subnet: IpNet) -> Result<Option<IpAddr>> {
-        let Some(text) = present(text) else {
-            return Ok(None);
-        };
-        let address = cidr::parse_address(text).map_err(|error| self.error(name, error))?;
-        self.same_family(name, address, subnet)?;
-        Ok(Some(address))
-    }
-
-    fn same_family(&self, name: &str, address: IpAddr, subnet: IpNet) -> Result<()> {
-        if address.is_ipv4() == subnet.addr().is_ipv4() {
-            return Ok(());
-        }
-        let message = format!("{address} is of another address family than {subnet}");
-        Err(self.error(name, message))
-    }
-
-    fn error(&self, name: &str, message: impl fmt::Display) -> Error {
-        Error::config(format_args!("{}.{name}", self.path), message)
-    }
-}
-
-/// Go reads an empty address as none.
-fn present(text: &Option<String>) -> Option<&str> {
-    text.as_deref().filter(|text| !text.is_empty())
-}
-
-fn is_small(subnet: IpNet) -> bool {
-    subnet.max_prefix_len() - subnet.prefix_len() < 2
-}
-
-fn parse_hole(text: &str) -> Result<IpNet, Malformed> {
-    if text.contains('/') {
-        cidr::parse_cidr(text).map(|net| net.trunc())
-    } else {
-        cidr::parse_address(text).map(IpNet::from)
-    }
-}
-
 fn cut<'a>(
     start: IpAddr,
     end: IpAddr,
@@ -321,4 +162,71 @@ fn cut<'a>(
         segments.push((at, end));
     }
     segments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(json: serde_json::Value) -> Range {
+        let config = serde_json::from_value(json).unwrap();
+        Range::parse(&config, RangeRules::OURS, "r").unwrap()
+    }
+
+    fn address(text: &str) -> IpAddr {
+        cidr::parse_address(text).unwrap()
+    }
+
+    fn segments(range: &Range) -> Vec<String> {
+        let print = |(first, last): &(IpAddr, IpAddr)| format!("{first}-{last}");
+        range.segments().iter().map(print).collect()
+    }
+
+    #[test]
+    fn excludes_are_cut_out_and_merged() {
+        let range = range(serde_json::json!({
+            "subnet": "10.0.0.0/24",
+            "exclude": ["10.0.0.64/27", "10.0.0.4", "10.0.0.3/31", "10.0.0.70", "10.0.0.254",
+                "10.0.0.5", "192.168.0.0/16"],
+        }));
+        assert_eq!(
+            segments(&range),
+            [
+                "10.0.0.1-10.0.0.1",
+                "10.0.0.6-10.0.0.63",
+                "10.0.0.96-10.0.0.253"
+            ]
+        );
+        assert_eq!(range.size(), 58 + 158);
+        for (text, spanned, usable) in [
+            ("10.0.0.0", false, false),
+            ("10.0.0.1", true, false),
+            ("10.0.0.2", true, false),
+            ("10.0.0.6", true, true),
+            ("10.0.0.95", true, false),
+            ("10.0.0.96", true, true),
+            ("10.0.0.255", false, false),
+            ("::a00:60", false, false),
+        ] {
+            assert_eq!(range.spans(address(text)), spanned, "{text}");
+            assert_eq!(range.usable(address(text)), usable, "{text}");
+        }
+    }
+
+    #[test]
+    fn whole_families_do_not_overflow() {
+        let all = range(serde_json::json!({"subnet": "::/0", "rangeStart": "::"}));
+        assert_eq!(
+            segments(&all),
+            [
+                "::-::fffe:ffff:ffff",
+                "::1:0:0:0-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+            ]
+        );
+        assert_eq!(all.size(), u128::MAX - (1 << 32));
+        let all = range(serde_json::json!({"subnet": "::/0", "exclude": ["::/0"]}));
+        assert_eq!((all.segments().len(), all.size()), (0, 0));
+        let all = range(serde_json::json!({"subnet": "0.0.0.0/0", "rangeEnd": "255.255.255.255"}));
+        assert_eq!(all.size(), (1 << 32) - 2);
+    }
 }
