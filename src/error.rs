@@ -101,12 +101,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error with a code and a message that says what was expected.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            advice: None,
-            source: None,
-        }
+        Self { code, message: message.into(), advice: None, source: None }
     }
 
     /// The configuration is invalid at `path`, as in `ipam.pools[1].name`.

@@ -7,5 +7,9 @@ pub mod delegate;
 pub mod error;
 pub mod host;
 mod log;
+pub mod pool;
+pub mod select;
 
+pub use delegate::{Delegate, Request, run};
 pub use error::{Error, ErrorCode, Result};
+pub use select::{Select, Selection, Selector};

@@ -21,24 +21,12 @@ const VARIABLE: &str = "IPAM_DELEGATED_LOG";
 /// Starts logging for this call. A log that cannot be written never fails the call.
 pub(crate) fn start(name: &str, request: &Request) {
     let by_hand = request.environment.text(VARIABLE) == Some("debug");
-    let in_config = request
-        .network
-        .ipam()
-        .get("verbose")
-        .and_then(|v| v.as_bool());
+    let in_config = request.network.ipam().get("verbose").and_then(|v| v.as_bool());
     let verbose = by_hand || in_config.unwrap_or(request.settings.verbose);
-    let stderr_level = if by_hand {
-        LevelFilter::Debug
-    } else {
-        LevelFilter::Warn
-    };
+    let stderr_level = if by_hand { LevelFilter::Debug } else { LevelFilter::Warn };
     let context = format!("{} {}", request.verb, request.subject());
 
-    let mut loggers = vec![Lines::new(
-        stderr_level,
-        format!("{name}: {context}"),
-        io::stderr(),
-    )];
+    let mut loggers = vec![Lines::new(stderr_level, format!("{name}: {context}"), io::stderr())];
     if verbose {
         match open(&request.settings.log_dir, name) {
             Ok(file) => loggers.push(Lines::new(LevelFilter::Debug, context, file)),
@@ -96,10 +84,7 @@ struct Pieces(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Pieces {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend_from_slice(piece);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(piece);
         Ok(piece.len())
     }
 
@@ -112,12 +97,7 @@ impl Lines {
     fn new(level: LevelFilter, context: String, out: impl Write + Send + 'static) -> Self {
         let pieces = Pieces::default();
         let inner = WriteLogger::new(level, format(), pieces.clone());
-        Self {
-            inner,
-            pieces,
-            context,
-            out: Mutex::new(Box::new(out)),
-        }
+        Self { inner, pieces, context, out: Mutex::new(Box::new(out)) }
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -158,10 +138,7 @@ mod tests {
         let (mut reader, writer) = io::pipe().unwrap();
         let lines = Lines::new(LevelFilter::Debug, "ADD c1/eth0".to_owned(), writer);
         lines.log(
-            &Record::builder()
-                .args(format_args!("a\nb {}", 1))
-                .level(::log::Level::Warn)
-                .build(),
+            &Record::builder().args(format_args!("a\nb {}", 1)).level(::log::Level::Warn).build(),
         );
         drop(lines);
         let mut text = String::new();

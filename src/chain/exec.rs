@@ -46,9 +46,7 @@ impl Call<'_> {
     pub fn run(self) -> Result<Option<Map<String, Value>>, Failure> {
         let began = Instant::now();
         let answer = match self.spawn() {
-            Ok(process) => process
-                .attend(&self, began)
-                .and_then(|ended| self.read(&ended)),
+            Ok(process) => process.attend(&self, began).and_then(|ended| self.read(&ended)),
             Err(error) => Err(Failure {
                 error: Error::io(
                     format!("{}: cannot start {}", self.name, self.program.display()),
@@ -59,18 +57,9 @@ impl Call<'_> {
         };
         let outcome = match &answer {
             Ok(_) => "done".to_owned(),
-            Err(failure) => format!(
-                "error {}: {}",
-                failure.error.code(),
-                failure.error.in_full()
-            ),
+            Err(failure) => format!("error {}: {}", failure.error.code(), failure.error.in_full()),
         };
-        debug!(
-            "{} {} in {:?}: {outcome}",
-            self.name,
-            self.verb,
-            began.elapsed()
-        );
+        debug!("{} {} in {:?}: {outcome}", self.name, self.verb, began.elapsed());
         answer
     }
 
@@ -87,11 +76,7 @@ impl Call<'_> {
         // A little less than is really left, so that a delegate of ours can still say why.
         let told = self.time.saturating_sub(self.time / 20);
         command.env(Deadline::VARIABLE, told.as_millis().to_string());
-        command
-            .stdin(stdin_reader)
-            .stdout(stdout_writer)
-            .stderr(stderr_writer)
-            .process_group(0);
+        command.stdin(stdin_reader).stdout(stdout_writer).stderr(stderr_writer).process_group(0);
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
@@ -108,12 +93,7 @@ impl Call<'_> {
 
     /// What the ended process amounts to.
     fn read(&self, ended: &Ended) -> Result<Option<Map<String, Value>>, Failure> {
-        let fail = |error: Error, unsure| {
-            Err(Failure {
-                error: error.within(self.name),
-                unsure,
-            })
-        };
+        let fail = |error: Error, unsure| Err(Failure { error: error.within(self.name), unsure });
         let quiet = ended.stdout.iter().all(u8::is_ascii_whitespace);
         let object = match parse_object(&ended.stdout, "its answer") {
             _ if quiet => None,
@@ -163,11 +143,7 @@ impl Ended {
         if !tail.trim().is_empty() {
             cause.push(format!("stderr: {}", tail.trim()));
         }
-        if cause.is_empty() {
-            error
-        } else {
-            error.caused_by(cause.join("; "))
-        }
+        if cause.is_empty() { error } else { error.caused_by(cause.join("; ")) }
     }
 }
 
@@ -217,11 +193,7 @@ impl Process {
             }
             if exited && let Ok(Some(status)) = self.child.try_wait() {
                 // What a descendant still prints is not the delegate's answer.
-                return Ok(Ended {
-                    status,
-                    stdout,
-                    stderr_tail,
-                });
+                return Ok(Ended { status, stdout, stderr_tail });
             }
         }
     }
@@ -275,10 +247,7 @@ impl Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         kill_children(&self.spared);
-        Failure {
-            error,
-            unsure: true,
-        }
+        Failure { error, unsure: true }
     }
 }
 
@@ -316,10 +285,7 @@ fn kill_children(spared: &BTreeSet<i32>) {
 fn children_now() -> BTreeSet<i32> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     // One call instead of a walk through /proc in the common case.
-    if matches!(
-        rustix::process::waitid(WaitId::All, options),
-        Err(rustix::io::Errno::CHILD)
-    ) {
+    if matches!(rustix::process::waitid(WaitId::All, options), Err(rustix::io::Errno::CHILD)) {
         return BTreeSet::new();
     }
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
@@ -328,9 +294,7 @@ fn children_now() -> BTreeSet<i32> {
     tasks
         .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok())
         .flat_map(|list| {
-            list.split_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-                .collect::<Vec<_>>()
+            list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
         })
         .collect()
 }
@@ -355,10 +319,7 @@ fn read_available(pipe: &mut Option<PipeReader>, mut take: impl FnMut(&[u8])) {
 fn relay(piece: &[u8]) {
     let stderr = io::stderr();
     let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     if matches!(poll(&mut fds, Some(&now)), Ok(1)) && fds[0].revents().contains(PollFlags::OUT) {
         let _ = io::stderr().write_all(piece);
     }
@@ -366,23 +327,13 @@ fn relay(piece: &[u8]) {
 
 /// The delegate's own error, and whether it leaves open what it did.
 fn error_of(object: &Map<String, Value>) -> (Error, bool) {
-    let code = object
-        .get("code")
-        .and_then(Value::as_u64)
-        .and_then(|code| u32::try_from(code).ok());
+    let code = object.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok());
     let code = code.map_or(ErrorCode::DELEGATE, ErrorCode::new);
     let text = |key| object.get(key).and_then(Value::as_str).unwrap_or_default();
-    let message = if text("msg").is_empty() {
-        "an error without a message"
-    } else {
-        text("msg")
-    };
+    let message = if text("msg").is_empty() { "an error without a message" } else { text("msg") };
     let mut error = Error::new(code, message);
     if !text("details").is_empty() {
         error = error.caused_by(text("details").to_owned());
     }
-    (
-        error,
-        code == ErrorCode::TRY_AGAIN || code == ErrorCode::TIMED_OUT,
-    )
+    (error, code == ErrorCode::TRY_AGAIN || code == ErrorCode::TIMED_OUT)
 }

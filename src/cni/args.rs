@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
-use super::parse_requested;
+use super::address::parse_address_or_cidr;
 use crate::error::{Error, ErrorCode, Result};
 
 /// The pairs of `CNI_ARGS`.
@@ -28,11 +28,7 @@ impl Args {
 
     /// The last value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.pairs
-            .iter()
-            .rev()
-            .find(|pair| pair.0 == key)
-            .map(|pair| pair.1.as_str())
+        self.pairs.iter().rev().find(|pair| pair.0 == key).map(|pair| pair.1.as_str())
     }
 }
 
@@ -51,7 +47,7 @@ impl Requested {
     pub fn all(args: &Args, config: &Map<String, Value>) -> Result<Vec<Self>> {
         let mut all: Vec<Self> = Vec::new();
         let mut add = |text: &str, path: String, code: ErrorCode| -> Result<()> {
-            let address = parse_requested(text).map_err(|error| {
+            let (address, _) = parse_address_or_cidr(text).map_err(|error| {
                 Error::new(code, format!("{path}: {text:?} is no address"))
                     .caused_by(error)
                     .advise("expected an address such as 10.1.2.3 or 10.1.2.3/24")
@@ -62,16 +58,8 @@ impl Requested {
             Ok(())
         };
         if let Some(list) = args.get("IP").or_else(|| args.get("ip")) {
-            for text in list
-                .split(',')
-                .map(str::trim)
-                .filter(|text| !text.is_empty())
-            {
-                add(
-                    text,
-                    "CNI_ARGS IP".to_owned(),
-                    ErrorCode::INVALID_ENVIRONMENT,
-                )?;
+            for text in list.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+                add(text, "CNI_ARGS IP".to_owned(), ErrorCode::INVALID_ENVIRONMENT)?;
             }
         }
         for keys in [&["args", "cni", "ips"][..], &["runtimeConfig", "ips"][..]] {
@@ -104,10 +92,7 @@ mod tests {
 
     fn requested(args: &str, config: &str) -> Result<Vec<String>> {
         let all = Requested::all(&Args::parse(args), &serde_json::from_str(config).unwrap())?;
-        Ok(all
-            .into_iter()
-            .map(|r| format!("{} {}", r.address, r.path))
-            .collect())
+        Ok(all.into_iter().map(|r| format!("{} {}", r.address, r.path)).collect())
     }
 
     #[test]
@@ -124,25 +109,14 @@ mod tests {
                          "runtimeConfig":{"ips":["10.0.0.9","FD00:0::9/64"]}}"#;
         let all = requested("MAC=x;IP=10.0.0.9/16", config).unwrap();
         assert_eq!(all, ["10.0.0.9 CNI_ARGS IP", "fd00::9 args.cni.ips[1]"]);
-        assert_eq!(
-            requested("ip=10.0.0.8", "{}").unwrap(),
-            ["10.0.0.8 CNI_ARGS IP"]
-        );
-        assert_eq!(
-            requested("IP=", r#"{"runtimeConfig":{"ips":null}}"#).unwrap(),
-            [""; 0]
-        );
+        assert_eq!(requested("ip=10.0.0.8", "{}").unwrap(), ["10.0.0.8 CNI_ARGS IP"]);
+        assert_eq!(requested("IP=", r#"{"runtimeConfig":{"ips":null}}"#).unwrap(), [""; 0]);
     }
 
     #[test]
     fn a_bad_address_names_its_place() {
         let error = requested("", r#"{"runtimeConfig":{"ips":["10.0.0.1","10.0.0.300"]}}"#);
-        assert!(
-            error
-                .unwrap_err()
-                .to_string()
-                .starts_with("runtimeConfig.ips[1]:")
-        );
+        assert!(error.unwrap_err().to_string().starts_with("runtimeConfig.ips[1]:"));
         assert_eq!(requested("IP=pear", "{}").unwrap_err().code().number(), 4);
     }
 }

@@ -73,10 +73,7 @@ impl NetworkName {
         if is_plain(text) {
             return Ok(Self(text.to_owned()));
         }
-        Err(Error::config(
-            "name",
-            format!("{text:?} is no network name: expected {PLAIN}"),
-        ))
+        Err(Error::config("name", format!("{text:?} is no network name: expected {PLAIN}")))
     }
 }
 
@@ -88,11 +85,7 @@ impl IfName {
         if fits && !text.contains(foreign) {
             return Ok(Self(text.to_owned()));
         }
-        Err(invalid(
-            "CNI_IFNAME",
-            text,
-            "1 to 15 bytes without '/', ':' or white space",
-        ))
+        Err(invalid("CNI_IFNAME", text, "1 to 15 bytes without '/', ':' or white space"))
     }
 }
 
@@ -100,9 +93,7 @@ const PLAIN: &str = "letters, digits, '_', '.' and '-', beginning with a letter 
 
 fn is_plain(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
 }
 
 fn invalid(variable: &str, text: &str, expected: &str) -> Error {
@@ -118,9 +109,7 @@ mod tests {
 
     #[test]
     fn names_stay_inside_a_folder() {
-        for text in [
-            "", ".", "..", "../x", "a/b", "-a", "_a", "a b", "a\n", "ä", "a\0",
-        ] {
+        for text in ["", ".", "..", "../x", "a/b", "-a", "_a", "a b", "a\n", "ä", "a\0"] {
             assert!(ContainerId::parse(text).is_err(), "{text:?}");
             assert!(NetworkName::parse(text).is_err(), "{text:?}");
         }
@@ -131,16 +120,7 @@ mod tests {
 
     #[test]
     fn interface_names_follow_the_kernel() {
-        for text in [
-            "",
-            ".",
-            "..",
-            "a/b",
-            "a:b",
-            "a b",
-            "a\tb",
-            "0123456789abcdef",
-        ] {
+        for text in ["", ".", "..", "a/b", "a:b", "a b", "a\tb", "0123456789abcdef"] {
             assert!(IfName::parse(text).is_err(), "{text:?}");
         }
         for text in ["eth0", "net1@x", "0123456789abcde", "-"] {

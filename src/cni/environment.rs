@@ -16,18 +16,13 @@ impl Environment {
     pub fn new<K: Into<OsString>, V: Into<OsString>>(
         variables: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
-        let variables = variables
-            .into_iter()
-            .map(|(k, v)| (k.into(), v.into()))
-            .collect();
+        let variables = variables.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
         Self { variables }
     }
 
     /// Every variable, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
-        self.variables
-            .iter()
-            .map(|(k, v)| (k.as_os_str(), v.as_os_str()))
+        self.variables.iter().map(|(k, v)| (k.as_os_str(), v.as_os_str()))
     }
 
     /// Sets a variable.
@@ -37,10 +32,7 @@ impl Environment {
 
     /// The variable's text; `None` when it is absent, empty or not UTF-8.
     pub fn text(&self, name: &str) -> Option<&str> {
-        self.variables
-            .get(OsStr::new(name))?
-            .to_str()
-            .filter(|text| !text.is_empty())
+        self.variables.get(OsStr::new(name))?.to_str().filter(|text| !text.is_empty())
     }
 
     /// `CNI_COMMAND`; `None` when it is absent, which means that a person called.
@@ -48,20 +40,14 @@ impl Environment {
         let Some(text) = self.variables.get(OsStr::new("CNI_COMMAND")) else {
             return Ok(None);
         };
-        text.to_str()
-            .and_then(Verb::parse)
-            .map(Some)
-            .ok_or_else(|| {
-                let known = Verb::ALL.map(Verb::as_str).join(", ");
-                // The words libcni and its plugins recognise.
-                Error::new(
-                    ErrorCode::INVALID_ENVIRONMENT,
-                    format!(
-                        "unknown CNI_COMMAND: {}: expected one of {known}",
-                        text.to_string_lossy()
-                    ),
-                )
-            })
+        text.to_str().and_then(Verb::parse).map(Some).ok_or_else(|| {
+            let known = Verb::ALL.map(Verb::as_str).join(", ");
+            // The words libcni and its plugins recognise.
+            Error::new(
+                ErrorCode::INVALID_ENVIRONMENT,
+                format!("unknown CNI_COMMAND: {}: expected one of {known}", text.to_string_lossy()),
+            )
+        })
     }
 
     /// The attachment the verb is about: the variables the specification requires for it.
@@ -73,17 +59,12 @@ impl Environment {
         if verb != Verb::Del {
             required.push("CNI_NETNS");
         }
-        let missing: Vec<_> = required
-            .into_iter()
-            .filter(|name| self.text(name).is_none())
-            .collect();
+        let missing: Vec<_> =
+            required.into_iter().filter(|name| self.text(name).is_none()).collect();
         if !missing.is_empty() {
             return Err(Error::new(
                 ErrorCode::INVALID_ENVIRONMENT,
-                format!(
-                    "required env variables [{}] missing for {verb}",
-                    missing.join(",")
-                ),
+                format!("required env variables [{}] missing for {verb}", missing.join(",")),
             ));
         }
         let text = |name| self.text(name).unwrap_or_default();
@@ -103,11 +84,7 @@ impl Environment {
     pub fn path(&self) -> Vec<PathBuf> {
         self.variables
             .get(OsStr::new("CNI_PATH"))
-            .map(|path| {
-                std::env::split_paths(path)
-                    .filter(|p| !p.as_os_str().is_empty())
-                    .collect()
-            })
+            .map(|path| std::env::split_paths(path).filter(|p| !p.as_os_str().is_empty()).collect())
             .unwrap_or_default()
     }
 }
@@ -120,29 +97,20 @@ mod tests {
     fn every_missing_variable_is_named() {
         let environment = Environment::new([("CNI_IFNAME", "eth0"), ("CNI_NETNS", "")]);
         let error = environment.attachment(Verb::Add).unwrap_err();
-        assert!(
-            error.to_string().contains("[CNI_CONTAINERID,CNI_NETNS]"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("[CNI_CONTAINERID,CNI_NETNS]"), "{error}");
         assert!(environment.attachment(Verb::Status).unwrap().is_none());
     }
 
     #[test]
     fn del_needs_no_namespace() {
         let environment = Environment::new([("CNI_CONTAINERID", "a"), ("CNI_IFNAME", "eth0")]);
-        assert_eq!(
-            environment.attachment(Verb::Del).unwrap().unwrap().netns,
-            ""
-        );
+        assert_eq!(environment.attachment(Verb::Del).unwrap().unwrap().netns, "");
     }
 
     #[test]
     fn without_a_command_a_person_called() {
         assert_eq!(Environment::default().verb().unwrap(), None);
         let environment = Environment::new([("CNI_COMMAND", "FROB")]);
-        assert_eq!(
-            environment.verb().unwrap_err().code(),
-            ErrorCode::INVALID_ENVIRONMENT
-        );
+        assert_eq!(environment.verb().unwrap_err().code(), ErrorCode::INVALID_ENVIRONMENT);
     }
 }

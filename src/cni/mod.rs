@@ -6,7 +6,7 @@
 //!
 //! [specification]: https://github.com/containernetworking/cni/blob/spec-v1.1.0/SPEC.md
 
-mod address;
+pub mod address;
 mod args;
 mod attachment;
 mod environment;
@@ -15,7 +15,6 @@ mod result;
 mod verb;
 mod version;
 
-pub use address::{ParseError, parse_address, parse_cidr, parse_requested};
 pub use args::{Args, Requested};
 pub use attachment::{Attachment, ContainerId, IfName, NetworkName};
 pub use environment::Environment;

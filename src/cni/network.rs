@@ -24,27 +24,16 @@ impl Network {
         let name = match config.get("name") {
             Some(Value::String(name)) => NetworkName::parse(name)?,
             Some(other) => {
-                return Err(Error::config(
-                    "name",
-                    format!("expected a text, found {other}"),
-                ));
+                return Err(Error::config("name", format!("expected a text, found {other}")));
             }
             None => return Err(Error::config("name", "missing network name")),
         };
         match config.get("ipam") {
-            Some(Value::Object(_)) => Ok(Self {
-                version,
-                name,
-                config,
-            }),
-            Some(other) => Err(Error::config(
-                "ipam",
-                format!("expected an object, found {other}"),
-            )),
-            None => Err(Error::config(
-                "ipam",
-                "missing: the network configuration has no IPAM section",
-            )),
+            Some(Value::Object(_)) => Ok(Self { version, name, config }),
+            Some(other) => Err(Error::config("ipam", format!("expected an object, found {other}"))),
+            None => {
+                Err(Error::config("ipam", "missing: the network configuration has no IPAM section"))
+            }
         }
     }
 
@@ -77,11 +66,7 @@ impl Network {
     pub fn settings<T: DeserializeOwned>(&self) -> Result<T> {
         serde_path_to_error::deserialize(&self.config["ipam"]).map_err(|error| {
             let path = error.path().to_string();
-            let path = if path == "." {
-                "ipam".to_owned()
-            } else {
-                format!("ipam.{path}")
-            };
+            let path = if path == "." { "ipam".to_owned() } else { format!("ipam.{path}") };
             Error::config(path, error.inner())
         })
     }
@@ -114,10 +99,7 @@ impl Network {
 
     /// Ranges the runtime adds (`runtimeConfig.ipRanges`, in the form of `ipam.ranges`).
     pub fn ip_ranges(&self) -> Option<&Value> {
-        self.config
-            .get("runtimeConfig")?
-            .get("ipRanges")
-            .filter(|ranges| !ranges.is_null())
+        self.config.get("runtimeConfig")?.get("ipRanges").filter(|ranges| !ranges.is_null())
     }
 
     /// The addresses asked for in the configuration and in `args`.
@@ -177,9 +159,7 @@ impl Keep {
 
     /// Every attachment.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0
-            .iter()
-            .map(|(container, ifname)| (container.as_str(), ifname.as_str()))
+        self.0.iter().map(|(container, ifname)| (container.as_str(), ifname.as_str()))
     }
 
     /// The list on the wire.
@@ -194,17 +174,12 @@ impl Keep {
 pub fn parse_object(bytes: &[u8], what: &str) -> Result<Map<String, Value>> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(Error::new(
-            ErrorCode::DECODE,
-            format!("{what} is JSON, but no object"),
-        )),
+        Ok(_) => Err(Error::new(ErrorCode::DECODE, format!("{what} is JSON, but no object"))),
         Err(error) if bytes.iter().all(u8::is_ascii_whitespace) => {
             Err(Error::new(ErrorCode::DECODE, format!("{what} is empty")).caused_by(error))
         }
-        Err(error) => Err(
-            Error::new(ErrorCode::DECODE, format!("{what} is not one JSON object"))
-                .caused_by(error),
-        ),
+        Err(error) => Err(Error::new(ErrorCode::DECODE, format!("{what} is not one JSON object"))
+            .caused_by(error)),
     }
 }
 
@@ -225,12 +200,7 @@ mod tests {
         }
         let network = network(r#"{"name":"n","ipam":{"servers":["a",1],"other":true}}"#).unwrap();
         let error = network.settings::<Settings>().unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("ipam.servers[1]: invalid type"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("ipam.servers[1]: invalid type"), "{error}");
     }
 
     #[test]
@@ -243,19 +213,11 @@ mod tests {
         assert!(!keep.contains("a", "eth1"));
         let empty = r#"{"name":"n","ipam":{},"cni.dev/attachments":[]}"#;
         assert_eq!(network(empty).unwrap().keep().unwrap(), Keep::default());
-        let none = network(r#"{"name":"n","ipam":{}}"#)
-            .unwrap()
-            .keep()
-            .unwrap_err();
+        let none = network(r#"{"name":"n","ipam":{}}"#).unwrap().keep().unwrap_err();
         assert_eq!(none.code(), ErrorCode::INVALID_CONFIG);
         let bad = r#"{"name":"n","ipam":{},"cni.dev/attachments":[{"containerID":"a"}]}"#;
         let error = network(bad).unwrap().keep().unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("cni.dev/attachments[0].ifname"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("cni.dev/attachments[0].ifname"), "{error}");
     }
 
     #[test]
@@ -281,10 +243,7 @@ mod tests {
         ] {
             let error = network(json).unwrap_err();
             assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
-            assert!(
-                error.to_string().starts_with(&format!("{path}: ")),
-                "{error}"
-            );
+            assert!(error.to_string().starts_with(&format!("{path}: ")), "{error}");
         }
     }
 }

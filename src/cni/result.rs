@@ -3,7 +3,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
-use super::{Version, parse_address, parse_cidr};
+use super::Version;
+use super::address::{parse_address, parse_cidr};
 use crate::error::{Error, ErrorCode, Result};
 
 /// The result of an IPAM plugin, in whatever version it came, with members that are not known
@@ -34,11 +35,7 @@ pub struct IpConfig {
 impl IpConfig {
     /// An address and its gateway.
     pub fn new(address: IpNet, gateway: Option<IpAddr>) -> Self {
-        Self {
-            address,
-            gateway,
-            extra: Map::new(),
-        }
+        Self { address, gateway, extra: Map::new() }
     }
 }
 
@@ -65,19 +62,13 @@ impl IpamResult {
         };
         let mut extra = object.clone();
         extra.remove("cniVersion");
-        let mut result = Self {
-            extra,
-            ..Self::default()
-        };
+        let mut result = Self { extra, ..Self::default() };
         result.take_ips(path)?;
         result.take_single_addresses(path)?;
-        for (i, route) in array(result.extra.remove("routes"), &format!("{path}.routes"))?
-            .into_iter()
-            .enumerate()
+        for (i, route) in
+            array(result.extra.remove("routes"), &format!("{path}.routes"))?.into_iter().enumerate()
         {
-            result
-                .routes
-                .push(Route::parse(route, &format!("{path}.routes[{i}]"))?);
+            result.routes.push(Route::parse(route, &format!("{path}.routes[{i}]"))?);
         }
         match result.extra.remove("dns") {
             None | Some(Value::Null) => {}
@@ -112,20 +103,13 @@ impl IpamResult {
 
     fn take_ips(&mut self, path: &str) -> Result<()> {
         let path = format!("{path}.ips");
-        for (i, ip) in array(self.extra.remove("ips"), &path)?
-            .into_iter()
-            .enumerate()
-        {
+        for (i, ip) in array(self.extra.remove("ips"), &path)?.into_iter().enumerate() {
             let path = format!("{path}[{i}]");
             let mut ip = into_object(ip, &path)?;
             ip.remove("version");
             let address = cidr(ip.remove("address"), &format!("{path}.address"))?;
             let gateway = address_of(ip.remove("gateway"), &format!("{path}.gateway"))?;
-            self.ips.push(IpConfig {
-                address,
-                gateway,
-                extra: ip,
-            });
+            self.ips.push(IpConfig { address, gateway, extra: ip });
         }
         Ok(())
     }
@@ -142,8 +126,7 @@ impl IpamResult {
             self.ips.push(IpConfig::new(address, gateway));
             let routes = array(single.remove("routes"), &format!("{path}.routes"))?;
             for (i, route) in routes.into_iter().enumerate() {
-                self.routes
-                    .push(Route::parse(route, &format!("{path}.routes[{i}]"))?);
+                self.routes.push(Route::parse(route, &format!("{path}.routes[{i}]"))?);
             }
         }
         Ok(())
@@ -157,21 +140,14 @@ impl IpamResult {
                 entry.insert("gateway".to_owned(), gateway.to_string().into());
             }
             if version < Version::V1_0_0 {
-                let family = if ip.address.addr().is_ipv4() {
-                    "4"
-                } else {
-                    "6"
-                };
+                let family = if ip.address.addr().is_ipv4() { "4" } else { "6" };
                 entry.insert("version".to_owned(), family.into());
             }
             Value::Object(entry)
         };
         object.insert("ips".to_owned(), self.ips.iter().map(ip).collect());
         if !self.routes.is_empty() {
-            object.insert(
-                "routes".to_owned(),
-                self.routes.iter().map(Route::to_json).collect(),
-            );
+            object.insert("routes".to_owned(), self.routes.iter().map(Route::to_json).collect());
         }
     }
 
@@ -181,10 +157,7 @@ impl IpamResult {
         version: Version,
     ) -> Result<()> {
         for (key, v4) in [("ip4", true), ("ip6", false)] {
-            let mut ips = self
-                .ips
-                .iter()
-                .filter(|ip| ip.address.addr().is_ipv4() == v4);
+            let mut ips = self.ips.iter().filter(|ip| ip.address.addr().is_ipv4() == v4);
             let Some(ip) = ips.next() else { continue };
             if let Some(second) = ips.next() {
                 return Err(Error::new(
@@ -205,13 +178,7 @@ impl IpamResult {
                 .routes
                 .iter()
                 .filter(|route| route.dst.addr().is_ipv4() == v4)
-                .map(|route| {
-                    Route {
-                        extra: Map::new(),
-                        ..route.clone()
-                    }
-                    .to_json()
-                })
+                .map(|route| Route { extra: Map::new(), ..route.clone() }.to_json())
                 .collect();
             if !routes.is_empty() {
                 entry["routes"] = routes.into();
@@ -263,10 +230,7 @@ fn into_object(value: Value, path: &str) -> Result<Map<String, Value>> {
 
 fn cidr(value: Option<Value>, path: &str) -> Result<IpNet> {
     let Some(Value::String(text)) = value else {
-        return Err(invalid(
-            path,
-            "expected an address with prefix length, as 10.1.2.3/24",
-        ));
+        return Err(invalid(path, "expected an address with prefix length, as 10.1.2.3/24"));
     };
     parse_cidr(&text).map_err(|error| {
         invalid(path, &format!("{text:?} is no address with prefix length")).caused_by(error)
@@ -318,10 +282,7 @@ mod tests {
             old["ip4"],
             json!({"ip": "10.9.3.4/16", "gateway": "10.9.0.1", "routes": [{"dst": "0.0.0.0/0"}]})
         );
-        assert_eq!(
-            old["ip6"]["routes"],
-            json!([{"dst": "::/0", "gw": "fd00::1"}])
-        );
+        assert_eq!(old["ip6"]["routes"], json!([{"dst": "::/0", "gw": "fd00::1"}]));
         assert!(old.get("ips").is_none() && old.get("routes").is_none());
     }
 
@@ -359,26 +320,14 @@ mod tests {
             (json!([]), "r"),
             (json!({"ips": {}}), "r.ips"),
             (json!({"ips": [{}]}), "r.ips[0].address"),
-            (
-                json!({"ips": [{"address": "10.0.0.1"}]}),
-                "r.ips[0].address",
-            ),
-            (
-                json!({"ips": [{"address": "10.0.0.1/24", "gateway": 1}]}),
-                "r.ips[0].gateway",
-            ),
+            (json!({"ips": [{"address": "10.0.0.1"}]}), "r.ips[0].address"),
+            (json!({"ips": [{"address": "10.0.0.1/24", "gateway": 1}]}), "r.ips[0].gateway"),
             (json!({"ip4": {"ip": "x"}}), "r.ip4.ip"),
-            (
-                json!({"routes": [{"dst": "0.0.0.0/0", "gw": "x"}]}),
-                "r.routes[0].gw",
-            ),
+            (json!({"routes": [{"dst": "0.0.0.0/0", "gw": "x"}]}), "r.routes[0].gw"),
             (json!({"dns": []}), "r.dns"),
         ] {
             let error = IpamResult::parse(&value, "r").unwrap_err();
-            assert!(
-                error.to_string().starts_with(&format!("{path}: ")),
-                "{error}"
-            );
+            assert!(error.to_string().starts_with(&format!("{path}: ")), "{error}");
         }
     }
 }

@@ -19,14 +19,8 @@ pub enum Verb {
 
 impl Verb {
     /// Every verb.
-    pub const ALL: [Self; 6] = [
-        Self::Add,
-        Self::Del,
-        Self::Check,
-        Self::Gc,
-        Self::Status,
-        Self::Version,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Add, Self::Del, Self::Check, Self::Gc, Self::Status, Self::Version];
 
     /// The text on the wire.
     pub const fn as_str(self) -> &'static str {

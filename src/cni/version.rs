@@ -65,11 +65,7 @@ impl Version {
                 )
             })?;
             // libcni reads an empty version as an absent one.
-            return if text.is_empty() {
-                Ok(Self::V0_1_0)
-            } else {
-                Self::parse(text)
-            };
+            return if text.is_empty() { Ok(Self::V0_1_0) } else { Self::parse(text) };
         }
         let Some(list) = config.get("cniVersions") else {
             return Ok(Self::V0_1_0);
@@ -96,11 +92,8 @@ impl Version {
         if self >= since {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorCode::INCOMPATIBLE_VERSION,
-            format!("cniVersion {self} has no {verb}"),
-        )
-        .advise(format!("{verb} needs cniVersion {since} or newer")))
+        Err(Error::new(ErrorCode::INCOMPATIBLE_VERSION, format!("cniVersion {self} has no {verb}"))
+            .advise(format!("{verb} needs cniVersion {since} or newer")))
     }
 
     /// Whether results of this version carry `ip4` and `ip6` instead of `ips`.
@@ -131,14 +124,8 @@ impl fmt::Display for Version {
 }
 
 fn incompatible(found: &str) -> Error {
-    Error::new(
-        ErrorCode::INCOMPATIBLE_VERSION,
-        format!("cniVersion: {found} is not supported"),
-    )
-    .advise(format!(
-        "use one of {}",
-        Version::ALL.map(Version::as_str).join(", ")
-    ))
+    Error::new(ErrorCode::INCOMPATIBLE_VERSION, format!("cniVersion: {found} is not supported"))
+        .advise(format!("use one of {}", Version::ALL.map(Version::as_str).join(", ")))
 }
 
 #[cfg(test)]
@@ -159,20 +146,8 @@ mod tests {
     fn a_list_gives_its_newest_known_version() {
         let list = r#"{"cniVersions":["0.4.0","1.0.0","9.0.0","0.3.1"]}"#;
         assert_eq!(of(list).unwrap(), Version::V1_0_0);
-        assert_eq!(
-            of(r#"{"cniVersions":["9.0.0"]}"#)
-                .unwrap_err()
-                .code()
-                .number(),
-            1
-        );
-        assert_eq!(
-            of(r#"{"cniVersions":"1.0.0"}"#)
-                .unwrap_err()
-                .code()
-                .number(),
-            7
-        );
+        assert_eq!(of(r#"{"cniVersions":["9.0.0"]}"#).unwrap_err().code().number(), 1);
+        assert_eq!(of(r#"{"cniVersions":"1.0.0"}"#).unwrap_err().code().number(), 7);
     }
 
     #[test]

@@ -106,10 +106,7 @@ fn answer_with(
         }
     };
     match verb {
-        Verb::Add if reply.exit == 0 => Reply {
-            granted: Some(request),
-            ..reply
-        },
+        Verb::Add if reply.exit == 0 => Reply { granted: Some(request), ..reply },
         _ => reply,
     }
 }
@@ -129,9 +126,7 @@ fn dispatch(delegate: &dyn Delegate, request: &Request) -> Result<Reply> {
     match result.to_json(request.network.version()) {
         Ok(json) => Ok(Reply::success(json.to_string())),
         Err(error) if request.verb == Verb::Add => Err(Error::join(
-            [Some(error), delegate.undelivered(request).err()]
-                .into_iter()
-                .flatten(),
+            [Some(error), delegate.undelivered(request).err()].into_iter().flatten(),
         )
         .expect("there is one")),
         Err(error) => Err(error),
@@ -140,9 +135,7 @@ fn dispatch(delegate: &dyn Delegate, request: &Request) -> Result<Reply> {
 
 fn deliver(name: &str, delegate: &dyn Delegate, reply: Reply) -> ExitCode {
     let mut stdout = std::io::stdout().lock();
-    let written = stdout
-        .write_all(reply.stdout.as_bytes())
-        .and_then(|()| stdout.flush());
+    let written = stdout.write_all(reply.stdout.as_bytes()).and_then(|()| stdout.flush());
     let Err(error) = written else {
         return ExitCode::from(reply.exit);
     };
@@ -157,11 +150,7 @@ fn deliver(name: &str, delegate: &dyn Delegate, reply: Reply) -> ExitCode {
 
 impl Reply {
     fn success(stdout: String) -> Self {
-        Self {
-            stdout,
-            exit: 0,
-            granted: None,
-        }
+        Self { stdout, exit: 0, granted: None }
     }
 
     fn error(version: Version, error: &Error) -> Self {
@@ -173,11 +162,7 @@ impl Reply {
         if !details.is_empty() {
             object.insert("details".to_owned(), details.into());
         }
-        Self {
-            stdout: Value::Object(object).to_string(),
-            exit: 1,
-            granted: None,
-        }
+        Self { stdout: Value::Object(object).to_string(), exit: 1, granted: None }
     }
 }
 
@@ -193,12 +178,9 @@ fn version_for_errors(stdin: &[u8]) -> Version {
 /// hold secrets.
 fn answer_panics(name: &'static str) {
     std::panic::set_hook(Box::new(move |panic| {
-        let error = Error::new(
-            ErrorCode::INTERNAL,
-            format!("{name} met a defect of its own"),
-        )
-        .caused_by(panic.to_string())
-        .advise("report it with the verbose log");
+        let error = Error::new(ErrorCode::INTERNAL, format!("{name} met a defect of its own"))
+            .caused_by(panic.to_string())
+            .advise("report it with the verbose log");
         eprintln!("{name}: {}", error.in_full());
         let reply = Reply::error(Version::NEWEST, &error);
         let _ = std::io::stdout().write_all(reply.stdout.as_bytes());

@@ -36,11 +36,7 @@ impl Request {
     ) -> Result<Self> {
         let network = Network::new(parse_object(stdin, "the network configuration on stdin")?)?;
         network.version().allows(verb)?;
-        let keep = if verb == Verb::Gc {
-            network.keep()?
-        } else {
-            Keep::default()
-        };
+        let keep = if verb == Verb::Gc { network.keep()? } else { Keep::default() };
         Ok(Self {
             verb,
             attachment: environment.attachment(verb)?,
@@ -89,9 +85,5 @@ impl Request {
 
 /// The time the chain gave this delegate.
 pub(super) fn told(environment: &Environment) -> Option<std::time::Duration> {
-    environment
-        .text(Deadline::VARIABLE)?
-        .parse()
-        .ok()
-        .map(std::time::Duration::from_millis)
+    environment.text(Deadline::VARIABLE)?.parse().ok().map(std::time::Duration::from_millis)
 }

@@ -9,9 +9,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         let digits = rest.find(|c: char| !c.is_ascii_digit())?;
         let number: u64 = rest[..digits].parse().ok()?;
         rest = &rest[digits..];
-        let letters = rest
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(rest.len());
+        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
         let milliseconds = match &rest[..letters] {
             "ms" => number,
             "s" => number.checked_mul(1000)?,

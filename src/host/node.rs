@@ -36,11 +36,8 @@ impl Node {
         let machine_id = read_machine_id(Path::new("/etc/machine-id"));
         let path = state.root().join("node");
         let failed = |error| {
-            Error::io(
-                format!("cannot establish the node's identity in {}", path.display()),
-                error,
-            )
-            .advise("the state folder must be writable by root")
+            Error::io(format!("cannot establish the node's identity in {}", path.display()), error)
+                .advise("the state folder must be writable by root")
         };
         let identity = Identity::read_or_make(state, &path, &machine_id).map_err(failed)?;
         // Without a machine-id nothing can be compared.
@@ -71,10 +68,7 @@ impl Identity {
     }
 
     fn new(machine_id: &str) -> io::Result<Self> {
-        Ok(Self {
-            uuid: random_uuid()?,
-            machine_id: machine_id.to_owned(),
-        })
+        Ok(Self { uuid: random_uuid()?, machine_id: machine_id.to_owned() })
     }
 
     fn read(path: &Path) -> io::Result<Self> {
@@ -115,10 +109,7 @@ fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<
     );
     for folder in [
         (state.attachments(), aside),
-        (
-            state.unsure(),
-            state.root().join(format!("unsure.{}", old.uuid)),
-        ),
+        (state.unsure(), state.root().join(format!("unsure.{}", old.uuid))),
     ] {
         match fs::rename(&folder.0, &folder.1) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -134,17 +125,11 @@ fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<
 fn read_machine_id(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let text = text.trim();
-    if text == "uninitialized" {
-        String::new()
-    } else {
-        text.to_owned()
-    }
+    if text == "uninitialized" { String::new() } else { text.to_owned() }
 }
 
 fn random_uuid() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/uuid")?
-        .trim()
-        .to_owned())
+    Ok(fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -153,10 +138,7 @@ mod tests {
     use tempfile::TempDir;
 
     fn state(temp: &TempDir) -> (StateDir, Settings) {
-        let settings = Settings {
-            state_dir: temp.path().join("state"),
-            ..Settings::default()
-        };
+        let settings = Settings { state_dir: temp.path().join("state"), ..Settings::default() };
         (StateDir::of_host(&settings), settings)
     }
 
@@ -167,10 +149,7 @@ mod tests {
         let ids: Vec<_> = std::thread::scope(|scope| {
             let make = || state.node(&settings).unwrap().id().to_owned();
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect()
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
         assert_eq!(fs::read_dir(state.root()).unwrap().count(), 1);
@@ -186,16 +165,8 @@ mod tests {
         let clone = replace_clone(&state, &path, "machine-b").unwrap();
         assert_ne!(original.uuid, clone.uuid);
         assert!(!state.attachments().exists());
-        assert!(
-            state
-                .root()
-                .join(format!("attachments.{}/net", original.uuid))
-                .exists()
-        );
-        assert_eq!(
-            replace_clone(&state, &path, "machine-b").unwrap().uuid,
-            clone.uuid
-        );
+        assert!(state.root().join(format!("attachments.{}/net", original.uuid)).exists());
+        assert_eq!(replace_clone(&state, &path, "machine-b").unwrap().uuid, clone.uuid);
     }
 
     #[test]

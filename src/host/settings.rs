@@ -68,10 +68,7 @@ impl Settings {
     fn parse(bytes: &[u8]) -> Result<Self> {
         let mut deserializer = serde_json::Deserializer::from_slice(bytes);
         let file: File = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-            Error::new(
-                ErrorCode::INVALID_CONFIG,
-                format!("{}: {}", error.path(), error.inner()),
-            )
+            Error::new(ErrorCode::INVALID_CONFIG, format!("{}: {}", error.path(), error.inner()))
         })?;
         deserializer.end().map_err(|error| {
             Error::new(ErrorCode::INVALID_CONFIG, "not one JSON object").caused_by(error)
@@ -92,10 +89,7 @@ impl Settings {
                 })?,
             },
         };
-        let folders = [
-            ("stateDir", &settings.state_dir),
-            ("logDir", &settings.log_dir),
-        ];
+        let folders = [("stateDir", &settings.state_dir), ("logDir", &settings.log_dir)];
         let data_dirs = settings.data_dirs.iter().map(|folder| ("dataDirs", folder));
         for (key, folder) in folders.into_iter().chain(data_dirs) {
             if !is_plain_absolute(folder) {
@@ -120,18 +114,13 @@ impl Settings {
     /// one of [`Settings::data_dirs`].
     pub fn allows_data_dir(&self, folder: &Path) -> bool {
         is_plain_absolute(folder)
-            && self
-                .data_dirs
-                .iter()
-                .any(|allowed| folder.starts_with(allowed))
+            && self.data_dirs.iter().any(|allowed| folder.starts_with(allowed))
     }
 }
 
 fn is_plain_absolute(path: &Path) -> bool {
     path.is_absolute()
-        && path
-            .components()
-            .all(|c| matches!(c, Component::RootDir | Component::Normal(_)))
+        && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)))
 }
 
 #[cfg(test)]
@@ -165,12 +154,7 @@ mod tests {
     fn data_dirs_hold_what_lies_inside() {
         let settings = Settings::default();
         assert!(settings.allows_data_dir(Path::new("/var/lib/cni/networks")));
-        for path in [
-            "/var/lib/cni/../../../etc",
-            "/var/lib/cnix",
-            "networks",
-            "/run/x",
-        ] {
+        for path in ["/var/lib/cni/../../../etc", "/var/lib/cnix", "networks", "/run/x"] {
             assert!(!settings.allows_data_dir(Path::new(path)), "{path}");
         }
     }

@@ -17,10 +17,7 @@ pub struct StateDir {
 impl StateDir {
     /// The state folder of the host-wide settings.
     pub fn of_host(settings: &Settings) -> Self {
-        Self {
-            root: settings.state_dir.clone(),
-            from_network: false,
-        }
+        Self { root: settings.state_dir.clone(), from_network: false }
     }
 
     /// The state folder for calls with this network configuration: `ipam.stateDir`, else the
@@ -29,14 +26,8 @@ impl StateDir {
         match network.ipam().get("stateDir") {
             None => Ok(Self::of_host(settings)),
             Some(value) => match value.as_str().map(PathBuf::from) {
-                Some(root) if root.is_absolute() => Ok(Self {
-                    root,
-                    from_network: true,
-                }),
-                _ => Err(Error::config(
-                    "ipam.stateDir",
-                    format!("{value} is no absolute path"),
-                )),
+                Some(root) if root.is_absolute() => Ok(Self { root, from_network: true }),
+                _ => Err(Error::config("ipam.stateDir", format!("{value} is no absolute path"))),
             },
         }
     }
@@ -64,9 +55,7 @@ impl StateDir {
 
     /// The record of an attachment.
     pub fn record(&self, network: &NetworkName, attachment: &Attachment) -> PathBuf {
-        self.network(network)
-            .join(attachment.container.as_str())
-            .join(attachment.ifname.as_str())
+        self.network(network).join(attachment.container.as_str()).join(attachment.ifname.as_str())
     }
 
     /// The folder that names the records whose DEL has to be repeated.
@@ -99,18 +88,10 @@ impl StateDir {
 
 /// Makes a folder and its parents, each 0700 when new.
 pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// Creates a file of mode 0600 with this content; it must not exist.
 pub(crate) fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
-    fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?
-        .write_all(content)
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(content)
 }

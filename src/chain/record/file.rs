@@ -75,17 +75,12 @@ impl RecordFile {
             let Some(mut file) = open_file(path, create).map_err(failed)? else {
                 return Ok(None);
             };
-            lock(&file, give_up)
-                .map_err(failed)?
-                .then_some(())
-                .ok_or_else(|| busy(path))?;
+            lock(&file, give_up).map_err(failed)?.then_some(()).ok_or_else(|| busy(path))?;
             if !is_at(&file, path).map_err(failed)? {
                 continue;
             }
             let mut bytes = Vec::new();
-            let read = file
-                .read_to_end(&mut bytes)
-                .map_err(|error| error.to_string());
+            let read = file.read_to_end(&mut bytes).map_err(|error| error.to_string());
             let mut this = Self {
                 path: path.to_owned(),
                 file,
@@ -97,11 +92,7 @@ impl RecordFile {
                     if create && bytes.len() > COMPACT_BEYOND {
                         this = this.compact(&record).map_err(failed)?;
                     }
-                    return Ok(Some(Opened {
-                        file: this,
-                        record,
-                        after_unreadable,
-                    }));
+                    return Ok(Some(Opened { file: this, record, after_unreadable }));
                 }
                 Err(reason) => {
                     this.set_aside(&reason).map_err(failed)?;
@@ -154,18 +145,9 @@ impl RecordFile {
     fn compact(self, record: &Record) -> io::Result<Self> {
         let new = with_suffix(&self.path, "new");
         let _ = fs::remove_file(&new);
-        let file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
-        let mut compacted = Self {
-            path: self.path.clone(),
-            file,
-            torn: false,
-            empty: false,
-        };
+        let file =
+            OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(&new)?;
+        let mut compacted = Self { path: self.path.clone(), file, torn: false, empty: false };
         inherit(&compacted.file)?;
         compacted.file.lock()?;
         for event in record.compacted() {
@@ -217,10 +199,7 @@ fn open_file(path: &Path, create: bool) -> io::Result<Option<File>> {
             }
         }
     }
-    Err(io::Error::new(
-        ErrorKind::NotFound,
-        "its folder vanishes as often as it is made",
-    ))
+    Err(io::Error::new(ErrorKind::NotFound, "its folder vanishes as often as it is made"))
 }
 
 fn inherit(file: &File) -> io::Result<()> {
@@ -278,10 +257,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 fn busy(path: &Path) -> Error {
     Error::new(
         ErrorCode::TRY_AGAIN,
-        format!(
-            "another call holds the attachment record {}",
-            path.display()
-        ),
+        format!("another call holds the attachment record {}", path.display()),
     )
     .advise("the runtime calls again; if it stays, look for a delegate that hangs (fuser shows it)")
 }
@@ -304,20 +280,14 @@ mod tests {
     fn what_is_appended_is_read_back() {
         let temp = TempDir::new().unwrap();
         let mut opened = RecordFile::open(&path(&temp)).unwrap();
-        let run = Run {
-            delegate: "d".to_owned(),
-            ..Run::default()
-        };
+        let run = Run { delegate: "d".to_owned(), ..Run::default() };
         opened.file.append(&attempt()).unwrap();
         opened.file.append(&Event::Running(run.clone())).unwrap();
         drop(opened);
         let opened = RecordFile::open(&path(&temp)).unwrap();
         assert_eq!(opened.record.runs(), [&run]);
         assert_eq!(fs::metadata(path(&temp)).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(
-            fs::metadata(temp.path().join("net")).unwrap().mode() & 0o777,
-            0o700
-        );
+        assert_eq!(fs::metadata(temp.path().join("net")).unwrap().mode() & 0o777, 0o700);
         opened.file.remove().unwrap();
         assert!(!temp.path().join("net/container").exists());
         assert!(RecordFile::open_existing(&path(&temp)).unwrap().is_none());
@@ -334,10 +304,7 @@ mod tests {
             drop(opened);
             let mut opened = RecordFile::open(&path(&temp)).unwrap();
             assert_eq!(opened.record.state(), State::Unfinished);
-            opened
-                .file
-                .append(&Event::Failed(Failed::default()))
-                .unwrap();
+            opened.file.append(&Event::Failed(Failed::default())).unwrap();
             drop(opened);
             let opened = RecordFile::open(&path(&temp)).unwrap();
             assert!(!opened.after_unreadable, "cut at {cut}");
@@ -349,12 +316,7 @@ mod tests {
     fn a_record_that_cannot_be_read_is_set_aside() {
         let temp = TempDir::new().unwrap();
         fs::create_dir_all(temp.path().join("net/container")).unwrap();
-        for bytes in [
-            &b"not json\n"[..],
-            b"\xff\xfe\n",
-            b"{\"event\":\"held\"}\n",
-            b"{}\n\n",
-        ] {
+        for bytes in [&b"not json\n"[..], b"\xff\xfe\n", b"{\"event\":\"held\"}\n", b"{}\n\n"] {
             fs::write(path(&temp), bytes).unwrap();
             let opened = RecordFile::open(&path(&temp)).unwrap();
             assert!(opened.after_unreadable);
@@ -402,18 +364,11 @@ mod tests {
         let temp = TempDir::new().unwrap();
         let mut opened = RecordFile::open(&path(&temp)).unwrap();
         let ipam = serde_json::Map::from_iter([("x".to_owned(), "y".repeat(1000).into())]);
-        let run = Run {
-            delegate: "d".to_owned(),
-            ipam,
-            ..Run::default()
-        };
+        let run = Run { delegate: "d".to_owned(), ipam, ..Run::default() };
         for _ in 0..100 {
             opened.file.append(&attempt()).unwrap();
             opened.file.append(&Event::Running(run.clone())).unwrap();
-            opened
-                .file
-                .append(&Event::Failed(Failed::default()))
-                .unwrap();
+            opened.file.append(&Event::Failed(Failed::default())).unwrap();
         }
         drop(opened);
         let opened = RecordFile::open(&path(&temp)).unwrap();

@@ -186,20 +186,15 @@ impl Record {
 
     /// The last successful ADD that no DEL released.
     pub fn held(&self) -> Option<(&AttemptState, &Held)> {
-        self.standing()
-            .rev()
-            .find_map(|attempt| match &attempt.outcome {
-                Outcome::Held(held) => Some((attempt, held)),
-                _ => None,
-            })
+        self.standing().rev().find_map(|attempt| match &attempt.outcome {
+            Outcome::Held(held) => Some((attempt, held)),
+            _ => None,
+        })
     }
 
     /// Whether addresses may be in use, so that a failed ADD must not release anything.
     pub fn may_be_in_use(&self) -> bool {
-        self.held().is_some()
-            || self
-                .standing()
-                .any(|attempt| attempt.attempt.after_unreadable)
+        self.held().is_some() || self.standing().any(|attempt| attempt.attempt.after_unreadable)
     }
 
     /// Every delegate that may hold a lease, each once for each configuration it had, in order.
@@ -257,10 +252,7 @@ impl Record {
             State::Unsure
         } else if self.held().is_some() {
             State::Held
-        } else if self
-            .standing()
-            .any(|attempt| attempt.outcome == Outcome::Open)
-        {
+        } else if self.standing().any(|attempt| attempt.outcome == Outcome::Open) {
             State::Unfinished
         } else {
             State::Failed
@@ -290,9 +282,7 @@ impl Record {
     }
 
     fn standing(&self) -> impl DoubleEndedIterator<Item = &AttemptState> {
-        self.attempts
-            .iter()
-            .filter(|attempt| attempt.released.is_none())
+        self.attempts.iter().filter(|attempt| attempt.released.is_none())
     }
 
     fn last(&mut self) -> &mut AttemptState {
@@ -315,9 +305,7 @@ impl Run {
 /// Several ADDs of one fate as a single one.
 fn merge(group: &[&AttemptState], events: &mut Vec<Event>) {
     let Some(last) = group.last() else { return };
-    let merged = Record {
-        attempts: group.iter().map(|attempt| (*attempt).clone()).collect(),
-    };
+    let merged = Record { attempts: group.iter().map(|attempt| (*attempt).clone()).collect() };
     let mut attempt = last.attempt.clone();
     attempt.after_unreadable = group.iter().any(|a| a.attempt.after_unreadable);
     events.push(Event::Attempt(attempt));
@@ -327,10 +315,7 @@ fn merge(group: &[&AttemptState], events: &mut Vec<Event>) {
             !attempt.runs.is_empty() && matches!(&attempt.outcome, Outcome::Failed(f) if f.unsure)
         };
         let unsure = group.iter().copied().any(|attempt| leaves_doubt(&attempt));
-        events.push(Event::Failed(Failed {
-            time: last.attempt.time,
-            unsure,
-        }));
+        events.push(Event::Failed(Failed { time: last.attempt.time, unsure }));
     }
     if let Some(released) = &last.released {
         events.push(Event::Released(released.clone()));
@@ -343,11 +328,7 @@ mod tests {
 
     fn run(delegate: &str, store: &str) -> Run {
         let ipam = Map::from_iter([("store".to_owned(), store.into())]);
-        Run {
-            delegate: delegate.to_owned(),
-            ipam,
-            ..Run::default()
-        }
+        Run { delegate: delegate.to_owned(), ipam, ..Run::default() }
     }
 
     fn record(events: impl IntoIterator<Item = Event>) -> Record {
@@ -361,14 +342,10 @@ mod tests {
     }
 
     fn held(leases: &[&str]) -> Event {
-        let gave = leases.iter().map(|lease| Gave {
-            leases: vec![Value::from(*lease)],
-            ..Gave::default()
-        });
-        Event::Held(Held {
-            gave: gave.collect(),
-            ..Held::default()
-        })
+        let gave = leases
+            .iter()
+            .map(|lease| Gave { leases: vec![Value::from(*lease)], ..Gave::default() });
+        Event::Held(Held { gave: gave.collect(), ..Held::default() })
     }
 
     fn failed(unsure: bool) -> Event {
@@ -419,12 +396,7 @@ mod tests {
     #[test]
     fn a_released_record_holds_nothing_until_the_next_add() {
         let released = Event::Released(Released { time: 1, due: 2 });
-        let mut record = record([
-            attempt(),
-            Event::Running(run("a", "1")),
-            held(&["l"]),
-            released,
-        ]);
+        let mut record = record([attempt(), Event::Running(run("a", "1")), held(&["l"]), released]);
         assert_eq!(record.state(), State::Unsure);
         assert!(!record.may_be_in_use());
         record.apply(attempt());
@@ -455,11 +427,7 @@ mod tests {
             assert_eq!(short.is_unsure(), long.is_unsure(), "{long:?}");
             assert_eq!(short.may_be_in_use(), long.may_be_in_use(), "{long:?}");
             assert_eq!(short.released(), long.released(), "{long:?}");
-            assert_eq!(
-                short.held().map(|h| h.1),
-                long.held().map(|h| h.1),
-                "{long:?}"
-            );
+            assert_eq!(short.held().map(|h| h.1), long.held().map(|h| h.1), "{long:?}");
             let sorted = |record: &Record| {
                 let mut runs: Vec<_> = record.runs().iter().map(|r| r.delegate.clone()).collect();
                 runs.sort();

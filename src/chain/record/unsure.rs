@@ -27,9 +27,7 @@ pub(crate) struct Due {
 impl Unsure {
     /// The list of this state folder.
     pub fn of(state: &StateDir) -> Self {
-        Self {
-            folder: state.unsure(),
-        }
+        Self { folder: state.unsure() }
     }
 
     /// Adds a record, due at a time in milliseconds since 1970.
@@ -37,9 +35,7 @@ impl Unsure {
         let target = format!("{network}/{attachment}");
         make_private_folder(&self.folder)?;
         for number in 0..1000 {
-            let link = self
-                .folder
-                .join(format!("{due:015}.{}.{number}", std::process::id()));
+            let link = self.folder.join(format!("{due:015}.{}.{number}", std::process::id()));
             match std::os::unix::fs::symlink(&target, link) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 other => return other,
@@ -97,10 +93,7 @@ mod tests {
     #[test]
     fn the_oldest_entry_comes_first_and_only_when_due() {
         let temp = tempfile::TempDir::new().unwrap();
-        let settings = Settings {
-            state_dir: temp.path().to_owned(),
-            ..Settings::default()
-        };
+        let settings = Settings { state_dir: temp.path().to_owned(), ..Settings::default() };
         let unsure = Unsure::of(&StateDir::of_host(&settings));
         assert!(unsure.due(u64::MAX).is_none());
         let network = NetworkName::parse("net").unwrap();

@@ -1,0 +1,110 @@
+//! A range as it is written, and the rules by which systems read it.
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+
+/// A range as it stands in a configuration, unread; members in the order the etcd plugin stores.
+///
+/// Null and, for the addresses, `""` mean absent, as in Go.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct RangeConfig {
+    /// The first address to give out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range_start: Option<String>,
+    /// The last address to give out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range_end: Option<String>,
+    /// The network, a CIDR.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subnet: Option<String>,
+    /// The gateway, which is never given out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+    /// CIDRs and addresses that are not given out.
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+    /// Members of others, kept as they came.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
+}
+
+/// How a system reads a [`RangeConfig`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeRules {
+    /// Whether the subnet may have host bits.
+    pub host_bits: HostBits,
+    /// Where the gateway may lie.
+    pub gateway: GatewayPlace,
+    /// Whether subnets of one or two addresses are ranges.
+    pub small: SmallSubnets,
+}
+
+/// What a subnet as `10.1.2.3/24` means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostBits {
+    /// An error.
+    Refuse,
+    /// Gateway and start are by default the address after the one written.
+    Accept,
+}
+
+/// Where a gateway may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GatewayPlace {
+    /// Anywhere in the subnet's family.
+    Anywhere,
+    /// In the subnet only.
+    InsideSubnet,
+}
+
+/// What a /31, /32, /127 or /128 means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SmallSubnets {
+    /// Too small to allocate from: an error.
+    Refuse,
+    /// Every address is given out; there is no gateway unless one is written.
+    Accept,
+}
+
+impl RangeRules {
+    /// host-local's rules.
+    pub const HOST_LOCAL: Self = Self {
+        host_bits: HostBits::Refuse,
+        gateway: GatewayPlace::Anywhere,
+        small: SmallSubnets::Refuse,
+    };
+
+    /// The rules of the etcd plugins, cni-ipam-etcd and host-etcd.
+    pub const ETCD: Self = Self {
+        host_bits: HostBits::Accept,
+        gateway: GatewayPlace::InsideSubnet,
+        small: SmallSubnets::Refuse,
+    };
+
+    /// Our own rules: host-local's, with small subnets.
+    pub const OURS: Self = Self { small: SmallSubnets::Accept, ..Self::HOST_LOCAL };
+}
+
+fn null_is_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_keep_the_order_the_etcd_plugin_stores() {
+        let text = r#"{"rangeStart":"203.0.113.1","rangeEnd":"203.0.113.254","subnet":"203.0.113.0/24","gateway":"203.0.113.1"}"#;
+        let config: RangeConfig = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&config).unwrap(), text);
+    }
+
+    #[test]
+    fn null_is_absent_and_unknown_members_stay() {
+        let text = r#"{"subnet":"10.0.0.0/8","gateway":null,"exclude":null,"vlan":7}"#;
+        let config: RangeConfig = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&config).unwrap(), r#"{"subnet":"10.0.0.0/8","vlan":7}"#);
+    }
+}

@@ -1,0 +1,223 @@
+//! Range sets: the ranges that one address is taken from.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::{Range, RangeConfig, RangeRules};
+use crate::error::{Error, Result};
+
+/// At least one range, all of one family, none overlapping another, not wholly excluded.
+///
+/// `Display` shows `start-end,start-end`, host-local's form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeSet {
+    ranges: Vec<Range>,
+}
+
+impl RangeSet {
+    /// Reads one set; `path` is its place in the configuration, as in `ipam.ranges[0]`.
+    ///
+    /// # Errors
+    /// There is no range, a range is invalid, two are of different families or overlap, or no
+    /// address is left by their excludes.
+    pub fn parse(ranges: &[RangeConfig], rules: RangeRules, path: &str) -> Result<Self> {
+        let set = Self {
+            ranges: ranges
+                .iter()
+                .enumerate()
+                .map(|(index, range)| Range::parse(range, rules, &format!("{path}[{index}]")))
+                .collect::<Result<_>>()?,
+        };
+        let fault = set.fault();
+        fault.map_or(Ok(set), |fault| Err(Error::config(path, fault)))
+    }
+
+    /// Reads all sets of a network; `path` is their place, as in `ipam.ranges`.
+    ///
+    /// # Errors
+    /// A set is invalid, or two overlap.
+    pub fn parse_sets(
+        sets: &[Vec<RangeConfig>],
+        rules: RangeRules,
+        path: &str,
+    ) -> Result<Vec<Self>> {
+        let mut read: Vec<Self> = Vec::with_capacity(sets.len());
+        for (index, ranges) in sets.iter().enumerate() {
+            let place = format!("{path}[{index}]");
+            let set = Self::parse(ranges, rules, &place)?;
+            for (earlier, other) in read.iter().enumerate() {
+                if let Some((its, others)) = set.overlap(other) {
+                    let message = format!("{its} overlaps {others} of {path}[{earlier}]");
+                    return Err(Error::config(place, message));
+                }
+            }
+            read.push(set);
+        }
+        Ok(read)
+    }
+
+    /// The ranges in the order written; never empty.
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
+    /// Whether the set is of IPv4; else it is of IPv6.
+    pub fn is_ipv4(&self) -> bool {
+        self.ranges.iter().all(|range| range.start().is_ipv4())
+    }
+
+    /// The range whose start and end the address lies between, usable or not.
+    pub fn find(&self, address: IpAddr) -> Option<&Range> {
+        self.ranges.iter().find(|range| range.spans(address))
+    }
+
+    /// Whether a range of this set and one of the other overlap.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.overlap(other).is_some()
+    }
+
+    /// The first range of this set, with that of the other, that overlap.
+    pub fn overlap<'a>(&'a self, other: &'a Self) -> Option<(&'a Range, &'a Range)> {
+        self.ranges.iter().find_map(|range| {
+            let clash = other.ranges.iter().find(|others| range.overlaps(others));
+            clash.map(|others| (range, others))
+        })
+    }
+
+    /// How many addresses may be given out; saturating.
+    pub fn size(&self) -> u128 {
+        self.ranges.iter().map(Range::size).fold(0, u128::saturating_add)
+    }
+
+    /// The ranges with every default written out, as the etcd plugins store them.
+    pub fn to_config(&self) -> Vec<RangeConfig> {
+        self.ranges.iter().map(Range::to_config).collect()
+    }
+
+    /// The same addresses in ranges that host-local understands: one per segment, without host
+    /// bits in the subnet. It still refuses small subnets.
+    pub fn without_excludes(&self) -> Vec<RangeConfig> {
+        let segments = |range: &Range| {
+            let whole = RangeConfig {
+                subnet: Some(range.subnet().trunc().to_string()),
+                exclude: Vec::new(),
+                ..range.to_config()
+            };
+            let segment = |&(first, last): &(IpAddr, IpAddr)| RangeConfig {
+                range_start: Some(first.to_string()),
+                range_end: Some(last.to_string()),
+                ..whole.clone()
+            };
+            range.segments().iter().map(segment).collect::<Vec<_>>()
+        };
+        self.ranges.iter().flat_map(segments).collect()
+    }
+
+    fn fault(&self) -> Option<String> {
+        let Some(first) = self.ranges.first() else {
+            return Some("empty range set".into());
+        };
+        let ipv4 = first.start().is_ipv4();
+        if self.ranges.iter().any(|range| range.start().is_ipv4() != ipv4) {
+            return Some("mixed address families".into());
+        }
+        let clash = self.ranges.iter().enumerate().find_map(|(index, range)| {
+            let other = self.ranges[index + 1..].iter().find(|other| range.overlaps(other))?;
+            Some(format!("{range} and {other} overlap"))
+        });
+        let excluded = || {
+            let all = self.ranges.iter().all(|range| range.segments().is_empty());
+            all.then(|| format!("every address of {self} is excluded"))
+        };
+        clash.or_else(excluded)
+    }
+}
+
+impl fmt::Display for RangeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, range) in self.ranges.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(f, "{comma}{range}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn sets(json: Value) -> Result<Vec<RangeSet>> {
+        let configs: Vec<Vec<RangeConfig>> = serde_json::from_value(json).unwrap();
+        RangeSet::parse_sets(&configs, RangeRules::HOST_LOCAL, "ipam.ranges")
+    }
+
+    #[test]
+    fn a_bad_set_is_named() {
+        for (json, message) in [
+            (json!([[]]), "ipam.ranges[0]: empty range set"),
+            (
+                json!([[{"subnet": "10.1.0.0/16"}], [{"subnet": "10.2.0.0/16"}, {"subnet": "fd00::/64"}]]),
+                "ipam.ranges[1]: mixed address families",
+            ),
+            (
+                json!([[
+                    {"subnet": "10.1.0.0/16", "rangeEnd": "10.1.0.9"},
+                    {"subnet": "10.1.0.0/16", "rangeStart": "10.1.0.5", "rangeEnd": "10.1.0.20"},
+                ]]),
+                "ipam.ranges[0]: 10.1.0.1-10.1.0.9 and 10.1.0.5-10.1.0.20 overlap",
+            ),
+            (
+                json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.0.0.0/8"}]]),
+                "ipam.ranges[1]: 10.0.0.1-10.255.255.254 overlaps 10.1.0.1-10.1.0.254 of ipam.ranges[0]",
+            ),
+            (
+                json!([[{"subnet": "10.1.0.0/24"}, {"subnet": "10.2.0.0/31"}]]),
+                "ipam.ranges[0][1].subnet: 10.2.0.0/31 is too small to allocate from",
+            ),
+            (
+                json!([[{"subnet": "10.1.0.0/24", "exclude": ["10.1.0.0/25", "10.1.0.128/25"]}]]),
+                "ipam.ranges[0]: every address of 10.1.0.1-10.1.0.254 is excluded",
+            ),
+        ] {
+            assert_eq!(sets(json).unwrap_err().to_string(), message);
+        }
+    }
+
+    #[test]
+    fn addresses_find_their_range() {
+        let sets = sets(json!([
+            [{"subnet": "10.1.2.0/24"}, {"subnet": "10.2.2.0/24"}],
+            [{"subnet": "2001:db8:1::0/64"}],
+        ]))
+        .unwrap();
+        let find =
+            |set: usize, text: &str| sets[set].find(text.parse().unwrap()).map(Range::to_string);
+        assert_eq!(find(0, "10.2.2.1").unwrap(), "10.2.2.1-10.2.2.254");
+        assert_eq!(find(0, "10.2.2.255"), None);
+        assert_eq!(find(0, "2001:db8:1::1"), None);
+        assert!(find(1, "2001:db8:1::1").is_some());
+        assert_eq!(sets[0].to_string(), "10.1.2.1-10.1.2.254,10.2.2.1-10.2.2.254");
+        assert_eq!((sets[0].is_ipv4(), sets[1].is_ipv4()), (true, false));
+        assert_eq!(sets[0].size(), 2 * 253);
+        assert!(sets[0].overlaps(&sets[0]) && !sets[0].overlaps(&sets[1]));
+    }
+
+    #[test]
+    fn host_local_gets_one_range_per_segment() {
+        let config = serde_json::from_value(json!({
+            "subnet": "10.1.2.9/24", "rangeStart": "10.1.2.1", "exclude": ["10.1.2.64/26"],
+        }))
+        .unwrap();
+        let set = RangeSet::parse(&[config], RangeRules::ETCD, "r").unwrap();
+        assert_eq!(
+            json!(set.without_excludes()),
+            json!([
+                {"rangeStart": "10.1.2.1", "rangeEnd": "10.1.2.63", "subnet": "10.1.2.0/24", "gateway": "10.1.2.10"},
+                {"rangeStart": "10.1.2.128", "rangeEnd": "10.1.2.254", "subnet": "10.1.2.0/24", "gateway": "10.1.2.10"},
+            ])
+        );
+    }
+}
