@@ -1,6 +1,5 @@
 //! IP address management for containers as a chain of small parts.
 
-#[allow(dead_code, unused_imports)]
 pub mod chain;
 pub mod cni;
 pub mod delegate;

@@ -1,3 +1,12 @@
-//! The meta-plugin `ipam-delegated`.
+//! The meta-plugin `ipam-delegated`: runs a chain of IPAM delegates as one IPAM plugin.
 
-fn main() {}
+use std::process::ExitCode;
+
+use ipam_delegated::chain::{self, Preset};
+
+/// The systems whose place a chain takes under their own name.
+const PRESETS: &[Preset] = &[];
+
+fn main() -> ExitCode {
+    chain::main(PRESETS)
+}

@@ -73,7 +73,9 @@ impl Planner<'_> {
                 format!("ipam.delegates: {name} is not in CNI_PATH ({})", folders.join(":")),
             );
             if folders.is_empty() {
-                error.with_code(ErrorCode::INVALID_ENVIRONMENT).advise("the runtime must set CNI_PATH")
+                error
+                    .with_code(ErrorCode::INVALID_ENVIRONMENT)
+                    .advise("the runtime must set CNI_PATH")
             } else {
                 error.advise(format!("install {name} there, or correct the name"))
             }
@@ -96,12 +98,26 @@ impl Planner<'_> {
         }
     }
 
-    fn expand(&self, preset: &Preset, ipam: &Map<String, Value>, wanted: &Wanted, steps: &mut Vec<Step>) -> Result<()> {
+    fn expand(
+        &self,
+        preset: &Preset,
+        ipam: &Map<String, Value>,
+        wanted: &Wanted,
+        steps: &mut Vec<Step>,
+    ) -> Result<()> {
         let mut seen = ipam.clone();
         seen.extend(wanted.overrides.clone());
         let chain = preset.chain(&seen).ok_or_else(|| {
-            let keys: Vec<_> = preset.chains.iter().filter_map(|c| c.when).map(|(k, v)| format!("{k}={v}")).collect();
-            Error::config("ipam", format!("the preset {} needs one of {}", preset.name, keys.join(", ")))
+            let keys: Vec<_> = preset
+                .chains
+                .iter()
+                .filter_map(|c| c.when)
+                .map(|(k, v)| format!("{k}={v}"))
+                .collect();
+            Error::config(
+                "ipam",
+                format!("the preset {} needs one of {}", preset.name, keys.join(", ")),
+            )
         })?;
         for name in chain.delegates {
             let mut part = Wanted { name: (*name).to_owned(), ..wanted.clone() };
@@ -133,7 +149,12 @@ impl Wanted {
         let mut object = match value {
             Value::String(name) => Map::from_iter([("type".to_owned(), name.clone().into())]),
             Value::Object(object) => object.clone(),
-            _ => return Err(Error::config(path, format!("expected a delegate's name or an object with `type`, found {value}"))),
+            _ => {
+                return Err(Error::config(
+                    path,
+                    format!("expected a delegate's name or an object with `type`, found {value}"),
+                ));
+            }
         };
         let name = match object.remove("type") {
             Some(Value::String(name)) => name,
@@ -150,7 +171,8 @@ impl Wanted {
         let serves = match object.remove("serves") {
             None => None,
             Some(value) => Some(serde_json::from_value(value).map_err(|error| {
-                Error::config(format!("{path}.serves"), "expected an array of pool names").caused_by(error)
+                Error::config(format!("{path}.serves"), "expected an array of pool names")
+                    .caused_by(error)
             })?),
         };
         Ok(Self { path, name, timeout, serves, overrides: object })
@@ -161,8 +183,16 @@ fn listed(ipam: &Map<String, Value>) -> Result<Vec<Wanted>> {
     let example = "as in \"delegates\": [\"ipam-ds-static\", \"host-local\"]";
     let list = match ipam.get("delegates") {
         Some(Value::Array(list)) if !list.is_empty() => list,
-        Some(Value::Array(_)) => return Err(Error::config("ipam.delegates", "no delegate is named").advise(example)),
-        Some(other) => return Err(Error::config("ipam.delegates", format!("expected an array, found {other}")).advise(example)),
+        Some(Value::Array(_)) => {
+            return Err(Error::config("ipam.delegates", "no delegate is named").advise(example));
+        }
+        Some(other) => {
+            return Err(Error::config(
+                "ipam.delegates",
+                format!("expected an array, found {other}"),
+            )
+            .advise(example));
+        }
         None => return Err(Error::config("ipam.delegates", "missing").advise(example)),
     };
     list.iter()
@@ -191,7 +221,11 @@ mod tests {
 
     const PRESETS: &[Preset] = &[Preset {
         name: "old",
-        chains: &[PresetChain { when: None, delegates: &["sel", "alloc"], settings: &[("layout", "\"old\"")] }],
+        chains: &[PresetChain {
+            when: None,
+            delegates: &["sel", "alloc"],
+            settings: &[("layout", "\"old\"")],
+        }],
         has_default_place: true,
     }];
 
@@ -251,7 +285,10 @@ mod tests {
             .unwrap();
         let step = &plan.steps[0];
         assert_eq!(plan.timeout, Duration::from_secs(5));
-        assert_eq!((step.timeout, step.serves.as_deref()), (Some(Duration::from_secs(1)), Some(&["blue".to_owned()][..])));
+        assert_eq!(
+            (step.timeout, step.serves.as_deref()),
+            (Some(Duration::from_secs(1)), Some(&["blue".to_owned()][..]))
+        );
         assert_eq!(Value::from(step.overrides.clone()), json!({"prefix": "/x"}));
     }
 

@@ -114,7 +114,11 @@ mod tests {
         let preset = Preset {
             name: "old",
             chains: &[
-                PresetChain { when: Some(("datastore", "etcd")), delegates: &["a"], settings: &[("x", "[1]")] },
+                PresetChain {
+                    when: Some(("datastore", "etcd")),
+                    delegates: &["a"],
+                    settings: &[("x", "[1]")],
+                },
                 CHAIN,
             ],
             has_default_place: false,

@@ -8,6 +8,7 @@ mod edge;
 mod request;
 
 pub use deadline::Deadline;
+pub(crate) use edge::serve;
 pub use edge::{Reply, answer, run};
 pub use request::Request;
 

@@ -60,6 +60,42 @@ impl RecordFile {
         Self::open_with(path, false, Duration::ZERO)
     }
 
+    /// Opens and locks an existing record; `None` where there is none.
+    pub fn open_for_undo(path: &Path) -> Result<Option<Opened>> {
+        Self::open_with(path, false, Self::PATIENCE)
+    }
+
+    /// Reads a record without changing anything, and tells whether a call works on it.
+    pub fn look(path: &Path) -> Result<Option<(Record, bool)>, String> {
+        let mut file = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|error| error.to_string())?,
+        };
+        let busy = file.try_lock_shared().is_err();
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        Ok(Some((parse(&bytes)?, busy)))
+    }
+
+    /// Opens and locks an existing record where nothing can be written; `None` where there is
+    /// none, or none that can be read.
+    pub fn open_read_only(path: &Path) -> Result<Option<Opened>> {
+        let Ok(mut file) = File::open(path) else { return Ok(None) };
+        let give_up = Instant::now() + Self::PATIENCE;
+        if !lock(&file, give_up).unwrap_or(true) {
+            return Err(busy(path));
+        }
+        let mut bytes = Vec::new();
+        let Ok(record) =
+            file.read_to_end(&mut bytes).map_err(|e| e.to_string()).and_then(|_| parse(&bytes))
+        else {
+            return Ok(None);
+        };
+        let empty = bytes.is_empty();
+        let file = Self { path: path.to_owned(), file, torn: false, empty };
+        Ok(Some(Opened { file, record, after_unreadable: false }))
+    }
+
     fn open_with(path: &Path, create: bool, patience: Duration) -> Result<Option<Opened>> {
         let failed = |error| {
             Error::new(

@@ -1,0 +1,191 @@
+//! ADD, and its undo.
+
+use log::{debug, warn};
+use serde_json::Value;
+
+use super::carry::Carry;
+use super::exec::Failure;
+use super::now;
+use super::plan::{Plan, is_selector};
+use super::record::{Event, Failed, Gave, Held, Opened, RecordFile, Run};
+use super::session::{Owner, Session};
+use crate::cni::{IpamResult, Verb};
+use crate::delegate::Deadline;
+use crate::error::{Error, Result};
+
+/// Runs the chain; on failure releases what it took.
+pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
+    let plan = session.plan()?;
+    if session.state.is_from_network() {
+        warn!(
+            "ipam.stateDir is set in the network configuration: a DEL whose configuration the runtime strips will not \
+             find {}; set stateDir in /etc/cni/ipam-delegated.json instead",
+            session.state.root().display()
+        );
+    }
+    let Opened { mut file, record, after_unreadable } = RecordFile::open(&session.record_path()?)?;
+    session.repeat_one_due(plan.timeout / 4);
+    let in_use = after_unreadable || record.may_be_in_use();
+    if let Err(error) = file.append(&Event::Attempt(session.attempt(&plan, after_unreadable)?)) {
+        if record.attempts.is_empty() {
+            let _ = file.remove();
+        }
+        return Err(error);
+    }
+    let mut walk = Walk::new(session, &plan);
+    let outcome = walk.through(&mut file).and_then(|result| {
+        let held = Held {
+            time: now(),
+            gave: std::mem::take(&mut walk.gave),
+            result: walk.render(&result)?,
+        };
+        debug!("gives {}", addresses(&result));
+        // What is held stays known to the undo until the record says it.
+        walk.gave.clone_from(&held.gave);
+        file.append(&Event::Held(held)).map_err(Failure::from)?;
+        Ok(result)
+    });
+    let failure = match outcome {
+        Ok(result) => return Ok(result),
+        Err(failure) => failure,
+    };
+    let mut errors = vec![failure.error];
+    if in_use {
+        debug!("no undo: addresses of an earlier ADD may be in use");
+    } else {
+        errors.extend(walk.undo());
+    }
+    if let Err(error) = file.append(&Event::Failed(Failed { time: now(), unsure: failure.unsure }))
+    {
+        warn!("{}", error.in_full());
+    }
+    Err(Error::join(errors).expect("there is a first error"))
+}
+
+/// Releases what an ADD of this process gave, for its result did not reach the runtime.
+pub(super) fn undeliver(session: &Session<'_>) -> Result<()> {
+    let Some(Opened { mut file, record, .. }) = RecordFile::open_for_undo(&session.record_path()?)?
+    else {
+        return Ok(());
+    };
+    let mine = record.attempts.last().filter(|attempt| attempt.attempt.pid == std::process::id());
+    let Some(mine) = mine.filter(|attempt| attempt.released.is_none()) else { return Ok(()) };
+    let (last, earlier) = (
+        record.attempts.len() - 1,
+        super::record::Record { attempts: record.attempts[..record.attempts.len() - 1].to_vec() },
+    );
+    debug!("attempt {last} could not be delivered");
+    let mut errors = Vec::new();
+    if !earlier.may_be_in_use() {
+        let deadline = Deadline::after(session.timeout() / 4);
+        let runs: Vec<(&Run, &[Value])> =
+            mine.runs.iter().map(|run| (run, record.leases(run))).collect();
+        let result = record.held().map(|(_, held)| &held.result);
+        let result = result.map_or_else(
+            || Ok(IpamResult::default()),
+            |json| IpamResult::parse(json, "recorded result"),
+        )?;
+        errors = release_all(session, &runs, &result, deadline);
+        file.append(&Event::Failed(Failed { time: now(), unsure: false }))?;
+    }
+    Error::join(errors).map_or(Ok(()), Err)
+}
+
+/// One walk through the delegates.
+struct Walk<'a> {
+    session: &'a Session<'a>,
+    plan: &'a Plan,
+    carry: Carry<'a>,
+    /// The delegates that may hold something, in order.
+    runs: Vec<Run>,
+    gave: Vec<Gave>,
+    deadline: Deadline,
+    /// The moment from which time is kept for the undo.
+    undo_from: Deadline,
+}
+
+impl<'a> Walk<'a> {
+    fn new(session: &'a Session<'a>, plan: &'a Plan) -> Self {
+        let request = session.request;
+        Self {
+            session,
+            plan,
+            // When our caller is itself chained, the addresses of the plugin before it are not ours.
+            carry: Carry::new(
+                &request.network,
+                &request.settings,
+                &session.node,
+                IpamResult::default(),
+            ),
+            runs: Vec::new(),
+            gave: Vec::new(),
+            deadline: Deadline::after(plan.timeout),
+            undo_from: Deadline::after(plan.timeout * 3 / 4),
+        }
+    }
+
+    fn through(&mut self, file: &mut RecordFile) -> Result<IpamResult, Failure> {
+        for step in &self.plan.steps {
+            let Some(run) = self.carry.run_of(step) else {
+                debug!("{} has no pool to serve", step.name);
+                continue;
+            };
+            let stdin = run.stdin(&self.session.request.network, &self.carry.result, &[])?;
+            if !is_selector(&step.name) {
+                file.append(&Event::Running(run.clone()))?;
+                self.runs.push(run);
+            }
+            let answer = self
+                .session
+                .exec(Verb::Add, step, stdin, self.undo_from.left())?
+                .unwrap_or_default();
+            let gave = self.carry.take(step, answer)?;
+            if !is_selector(&step.name) {
+                self.gave.push(gave);
+            }
+        }
+        Ok(self.carry.finish()?)
+    }
+
+    /// The result in the form the runtime gets it, before anybody is told that it is held.
+    fn render(&self, result: &IpamResult) -> Result<Value> {
+        result.to_json(self.session.request.network.version())
+    }
+
+    /// DEL to the delegates that ran, in order, the failed one last.
+    fn undo(&self) -> Vec<Error> {
+        let leases = |i: usize| self.gave.get(i).map_or(&[][..], |gave| &gave.leases);
+        let runs: Vec<(&Run, &[Value])> =
+            self.runs.iter().enumerate().map(|(i, run)| (run, leases(i))).collect();
+        release_all(self.session, &runs, &self.carry.result, self.deadline)
+    }
+}
+
+/// Runs DEL of each, in what time is left, and collects what failed.
+fn release_all(
+    session: &Session<'_>,
+    runs: &[(&Run, &[Value])],
+    result: &IpamResult,
+    deadline: Deadline,
+) -> Vec<Error> {
+    let Ok(attachment) = session.attachment() else { return Vec::new() };
+    let owner = Owner { network: &session.request.network, attachment };
+    let mut errors = Vec::new();
+    for (i, (run, leases)) in runs.iter().enumerate() {
+        let time = deadline.left() / u32::try_from(runs.len() - i).unwrap_or(u32::MAX);
+        if let Err(failure) = session.release(&owner, run, result, leases, time) {
+            errors.push(failure.error.within("the undo failed"));
+        }
+    }
+    errors
+}
+
+fn addresses(result: &IpamResult) -> String {
+    result.ips.iter().map(|ip| ip.address.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, unsure: false }
+    }
+}

@@ -1,0 +1,471 @@
+//! What goes from delegate to delegate: the configuration each gets, and what its answer adds.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::plan::{Step, is_selector};
+use super::record::{Gave, Run};
+use crate::cni::{IpConfig, IpamResult, Network};
+use crate::error::{Error, ErrorCode, Result};
+use crate::host::Settings;
+
+/// The state of a chain between two delegates.
+#[derive(Clone, Debug)]
+pub(super) struct Carry<'a> {
+    network: &'a Network,
+    settings: &'a Settings,
+    node: &'a str,
+    /// The result so far.
+    pub result: IpamResult,
+    /// The pools nobody has served yet; `None` while nobody has named any.
+    pools: Option<Vec<Value>>,
+    /// Settings that selectors put over `ipam`.
+    patch: Map<String, Value>,
+}
+
+/// Keys that decide about the chain itself, which no delegate's answer may set.
+const NOT_FOR_SELECTORS: [&str; 11] = [
+    "type",
+    "delegates",
+    "timeout",
+    "stateDir",
+    "node",
+    "verbose",
+    "log",
+    "logDir",
+    "logFile",
+    "log_file",
+    "logfile",
+];
+
+impl<'a> Carry<'a> {
+    /// The state before the first delegate.
+    pub fn new(
+        network: &'a Network,
+        settings: &'a Settings,
+        node: &'a str,
+        result: IpamResult,
+    ) -> Self {
+        Self { network, settings, node, result, pools: None, patch: Map::new() }
+    }
+
+    /// What a delegate is run with; `None` when the pools are known and none is for it.
+    pub fn run_of(&self, step: &Step) -> Option<Run> {
+        let pools = self.shown_to(step);
+        if step.serves.is_some() && pools.as_ref().is_some_and(Vec::is_empty) {
+            return None;
+        }
+        let mut ipam = self.network.ipam().clone();
+        merge_patch(&mut ipam, &self.patch);
+        ipam.extend(step.overrides.clone());
+        ipam.insert("type".to_owned(), step.name.clone().into());
+        ipam.insert("node".to_owned(), self.node.into());
+        // A selector that answers ranges has folded the runtime's into them.
+        let folded = self.patch.contains_key("ranges");
+        Some(Run {
+            delegate: step.name.clone(),
+            program: step.program.display().to_string(),
+            ipam,
+            pools,
+            args: self.network.config().get("args").cloned(),
+            ip_ranges: self.network.ip_ranges().filter(|_| !folded).cloned(),
+        })
+    }
+
+    /// Takes a delegate's answer to an ADD.
+    pub fn take(&mut self, step: &Step, answer: Map<String, Value>) -> Result<Gave> {
+        let before = self.result.clone();
+        let (answer, extras) = Extras::split(&step.name, answer)?;
+        let new: Vec<&IpConfig> =
+            answer.ips.iter().filter(|ip| !before.has(ip.address.addr())).collect();
+        let ips: Vec<String> = new.iter().map(|ip| ip.address.to_string()).collect();
+        if is_selector(&step.name) && !ips.is_empty() {
+            return Err(against_contract(
+                &step.name,
+                format!(
+                    "a selector gave an address ({}), which no DEL would release",
+                    ips.join(", ")
+                ),
+            )
+            .advise("name an allocator ipam-da-…, not ipam-ds-…"));
+        }
+        self.serve(step, extras.pools, !ips.is_empty());
+        self.merge(&step.name, extras.ipam)?;
+        self.result = restore(before, answer);
+        Ok(Gave { delegate: step.name.clone(), ips, leases: extras.leases })
+    }
+
+    /// Takes what a delegate's answer to another verb tells the next one: its pools and settings.
+    pub fn take_pools(&mut self, step: &Step, answer: Map<String, Value>) -> Result<()> {
+        let (_, extras) = Extras::split(&step.name, answer)?;
+        if is_selector(&step.name) {
+            self.serve(step, extras.pools, false);
+        }
+        self.merge(&step.name, extras.ipam)
+    }
+
+    /// The result for the runtime; error 112 while pools are unserved or no address was given.
+    pub fn finish(&self) -> Result<IpamResult> {
+        let unserved: Vec<String> = self.pools.iter().flatten().map(describe_pool).collect();
+        if !unserved.is_empty() {
+            return Err(Error::new(
+                ErrorCode::UNSERVED,
+                format!("no delegate served {}", unserved.join(", ")),
+            )
+            .advise("add an allocator for it to ipam.delegates"));
+        }
+        if self.result.ips.is_empty() {
+            return Err(Error::new(ErrorCode::UNSERVED, "the chain ended without an address")
+                .advise("add an allocator (ipam-da-…, or a plugin such as host-local) to ipam.delegates"));
+        }
+        Ok(self.result.clone())
+    }
+
+    fn shown_to(&self, step: &Step) -> Option<Vec<Value>> {
+        let pools = self.pools.as_ref()?;
+        Some(pools.iter().filter(|pool| serves(step, pool)).cloned().collect())
+    }
+
+    fn serve(&mut self, step: &Step, answered: Option<Vec<Value>>, gave: bool) {
+        let left = match answered {
+            Some(pools) => pools,
+            // A standard plugin knows no pools: with an address it served all it was shown.
+            None if gave => Vec::new(),
+            None => return,
+        };
+        let kept = self.pools.iter().flatten().filter(|pool| !serves(step, pool)).cloned();
+        self.pools = Some(kept.chain(left).collect());
+    }
+
+    fn merge(&mut self, name: &str, patch: Map<String, Value>) -> Result<()> {
+        for (key, value) in &patch {
+            if NOT_FOR_SELECTORS.contains(&key.as_str()) {
+                return Err(against_contract(
+                    name,
+                    format!("its answer sets ipam.{key}, which only the network configuration may"),
+                ));
+            }
+            if key == "dataDir" && !value.is_null() {
+                let allowed = value
+                    .as_str()
+                    .is_some_and(|folder| self.settings.allows_data_dir(Path::new(folder)));
+                if !allowed {
+                    return Err(against_contract(
+                        name,
+                        format!(
+                            "its answer sets ipam.dataDir to {value}, outside the allowed folders"
+                        ),
+                    )
+                    .advise(format!("add the folder to dataDirs in {}", Settings::PATH)));
+                }
+            }
+        }
+        // Later patches go over earlier ones, their nulls kept: they remove keys of the configuration.
+        for (key, value) in patch {
+            self.patch.insert(key, value);
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    /// The configuration for this delegate on stdin, with `prevResult`, pools and leases.
+    pub fn stdin(
+        &self,
+        network: &Network,
+        prev_result: &IpamResult,
+        leases: &[Value],
+    ) -> Result<String> {
+        let mut config = network.config().clone();
+        config.insert("ipam".to_owned(), Value::Object(self.ipam.clone()));
+        if let Some(args) = &self.args {
+            config.insert("args".to_owned(), args.clone());
+        }
+        if let Some(ranges) = &self.ip_ranges {
+            let runtime =
+                config.entry("runtimeConfig").or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(runtime) = runtime {
+                runtime.insert("ipRanges".to_owned(), ranges.clone());
+            }
+        } else if let Some(Value::Object(runtime)) = config.get_mut("runtimeConfig") {
+            runtime.remove("ipRanges");
+        }
+        let mut prev_result = prev_result.clone();
+        if let Some(pools) = &self.pools {
+            prev_result.extra.insert("pools".to_owned(), pools.clone().into());
+        }
+        if !leases.is_empty() {
+            prev_result.extra.insert("leases".to_owned(), leases.to_vec().into());
+        }
+        config.insert("prevResult".to_owned(), prev_result.to_json(network.version())?);
+        Ok(Value::Object(config).to_string())
+    }
+
+    /// Takes secrets from a newer `ipam` section: they rotate, all else stays as recorded.
+    pub fn refresh_secrets(&mut self, newer: &Map<String, Value>) {
+        refresh_secrets(&mut self.ipam, newer);
+    }
+}
+
+/// Members of an answer that are for the chain.
+struct Extras {
+    pools: Option<Vec<Value>>,
+    leases: Vec<Value>,
+    ipam: Map<String, Value>,
+}
+
+impl Extras {
+    fn split(name: &str, answer: Map<String, Value>) -> Result<(IpamResult, Self)> {
+        let refuse = |error: Error| error.with_code(ErrorCode::DELEGATE).within(name);
+        let mut result = IpamResult::parse(&Value::Object(answer), "its answer").map_err(refuse)?;
+        let pools = match result.extra.remove("pools") {
+            None | Some(Value::Null) => None,
+            Some(Value::Array(pools)) if pools.iter().all(Value::is_object) => Some(pools),
+            Some(_) => {
+                return Err(against_contract(name, "its answer's pools are no array of objects"));
+            }
+        };
+        let leases = match result.extra.remove("leases") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(leases)) => leases,
+            Some(_) => return Err(against_contract(name, "its answer's leases are no array")),
+        };
+        let ipam = match result.extra.remove("ipam") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(ipam)) => ipam,
+            Some(_) => return Err(against_contract(name, "its answer's ipam is no object")),
+        };
+        Ok((result, Self { pools, leases, ipam }))
+    }
+}
+
+fn against_contract(name: &str, message: impl std::fmt::Display) -> Error {
+    Error::new(ErrorCode::DELEGATE, format!("{name}: {message}"))
+}
+
+/// Puts back what an answer lost: standard plugins look at no previous result.
+fn restore(before: IpamResult, mut answer: IpamResult) -> IpamResult {
+    let lost = before.ips.into_iter().filter(|ip| !answer.has(ip.address.addr()));
+    answer.ips = lost.collect::<Vec<_>>().into_iter().chain(answer.ips.clone()).collect();
+    for route in before.routes {
+        if !answer.routes.iter().any(|known| known.dst == route.dst) {
+            answer.routes.push(route);
+        }
+    }
+    if answer.dns.0.is_empty() {
+        answer.dns = before.dns;
+    }
+    answer
+}
+
+fn serves(step: &Step, pool: &Value) -> bool {
+    let Some(names) = &step.serves else { return true };
+    pool.get("name").and_then(Value::as_str).is_some_and(|name| names.iter().any(|n| n == name))
+}
+
+fn describe_pool(pool: &Value) -> String {
+    match pool.get("name").and_then(Value::as_str) {
+        Some(name) => format!("the pool {name:?}"),
+        None => format!("the pool with ranges {}", pool.get("ranges").unwrap_or(&Value::Null)),
+    }
+}
+
+/// JSON merge patch (RFC 7396).
+fn merge_patch(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
+    for (key, value) in patch {
+        match value {
+            Value::Null => {
+                target.remove(key);
+            }
+            Value::Object(inner) => {
+                let slot = target.entry(key.clone()).or_insert_with(|| Value::Object(Map::new()));
+                if !slot.is_object() {
+                    *slot = Value::Object(Map::new());
+                }
+                if let Value::Object(slot) = slot {
+                    merge_patch(slot, inner);
+                }
+            }
+            other => {
+                target.insert(key.clone(), other.clone());
+            }
+        }
+    }
+}
+
+fn refresh_secrets(recorded: &mut Map<String, Value>, newer: &Map<String, Value>) {
+    for (key, value) in newer {
+        if is_secret(key) {
+            recorded.insert(key.clone(), value.clone());
+        } else if let Some(known) = recorded.get_mut(key) {
+            refresh_value(known, value);
+        }
+    }
+}
+
+fn refresh_value(known: &mut Value, value: &Value) {
+    match (known, value) {
+        (Value::Object(known), Value::Object(value)) => refresh_secrets(known, value),
+        (Value::Array(known), Value::Array(value)) if known.len() == value.len() => {
+            known.iter_mut().zip(value).for_each(|(known, value)| refresh_value(known, value));
+        }
+        _ => {}
+    }
+}
+
+fn is_secret(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    ["password", "passwd", "token", "secret"].iter().any(|end| key.ends_with(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn step(name: &str) -> Step {
+        Step {
+            name: name.to_owned(),
+            program: format!("/bin/{name}").into(),
+            timeout: None,
+            serves: None,
+            overrides: Map::new(),
+        }
+    }
+
+    fn object(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    fn network(ipam: Value) -> Network {
+        Network::new(object(json!({"cniVersion": "1.0.0", "name": "n", "ipam": ipam}))).unwrap()
+    }
+
+    /// Runs answers through a carry and gives the outcome.
+    fn chain(answers: &[(Step, Value)]) -> Result<IpamResult> {
+        let (network, settings) = (network(json!({})), Settings::default());
+        let mut carry = Carry::new(&network, &settings, "node", IpamResult::default());
+        for (step, answer) in answers {
+            carry.take(step, object(answer.clone()))?;
+        }
+        carry.finish()
+    }
+
+    fn ips(result: &IpamResult) -> Vec<String> {
+        result.ips.iter().map(|ip| ip.address.to_string()).collect()
+    }
+
+    #[test]
+    fn a_standard_plugin_with_an_address_served_all() {
+        let result = chain(&[
+            (
+                step("ipam-ds-x"),
+                json!({"pools": [{"name": "a"}, {"name": "b"}], "routes": [{"dst": "10.0.0.0/8"}]}),
+            ),
+            (step("host-local"), json!({"ips": [{"address": "10.0.0.2/24"}]})),
+        ])
+        .unwrap();
+        assert_eq!(ips(&result), ["10.0.0.2/24"]);
+        assert_eq!(result.routes.len(), 1);
+        assert!(result.extra.is_empty());
+    }
+
+    #[test]
+    fn an_allocator_says_which_pools_are_left() {
+        let selector = (step("ipam-ds-x"), json!({"pools": [{"name": "a"}, {"name": "b"}]}));
+        let one = (
+            step("ipam-da-x"),
+            json!({"ips": [{"address": "10.0.0.2/24"}], "pools": [{"name": "b"}], "leases": [1]}),
+        );
+        let error = chain(&[selector.clone(), one.clone()]).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::UNSERVED);
+        assert!(error.to_string().contains("\"b\""));
+        // The second one forgets the first one's address, as standard plugins do.
+        let two = (step("ipam-da-y"), json!({"ips": [{"address": "fd00::2/64"}], "pools": []}));
+        assert_eq!(ips(&chain(&[selector, one, two]).unwrap()), ["10.0.0.2/24", "fd00::2/64"]);
+    }
+
+    #[test]
+    fn two_allocators_serve_a_pool_each() {
+        let mut blue = step("ipam-da-blue");
+        blue.serves = Some(vec!["blue".to_owned()]);
+        let (network, settings) = (network(json!({})), Settings::default());
+        let mut carry = Carry::new(&network, &settings, "node", IpamResult::default());
+        assert!(carry.run_of(&blue).is_some(), "unknown pools: the delegate must see for itself");
+        carry
+            .take(&step("ipam-ds-x"), object(json!({"pools": [{"name": "red"}, {"name": "blue"}]})))
+            .unwrap();
+        assert_eq!(carry.run_of(&blue).unwrap().pools.unwrap(), [json!({"name": "blue"})]);
+        carry
+            .take(&blue, object(json!({"ips": [{"address": "10.0.0.2/24"}], "pools": []})))
+            .unwrap();
+        assert!(carry.run_of(&blue).is_none());
+        assert!(carry.finish().unwrap_err().to_string().contains("\"red\""));
+        carry
+            .take(&step("host-local"), object(json!({"ips": [{"address": "10.0.0.3/24"}]})))
+            .unwrap();
+        assert_eq!(ips(&carry.finish().unwrap()), ["10.0.0.2/24", "10.0.0.3/24"]);
+    }
+
+    #[test]
+    fn answers_against_the_contract_name_what_is_wrong() {
+        for (name, answer, part) in [
+            (
+                "ipam-ds-x",
+                json!({"ips": [{"address": "10.0.0.2/24"}]}),
+                "a selector gave an address",
+            ),
+            ("a", json!({"pools": {}}), "pools are no array"),
+            ("a", json!({"pools": [1]}), "pools are no array"),
+            ("a", json!({"leases": {}}), "leases are no array"),
+            ("a", json!({"ipam": []}), "ipam is no object"),
+            ("a", json!({"ipam": {"type": "x"}}), "ipam.type"),
+            ("a", json!({"ipam": {"stateDir": null}}), "ipam.stateDir"),
+            ("a", json!({"ipam": {"dataDir": "/etc"}}), "ipam.dataDir"),
+            ("a", json!({"ips": [{"address": "10.0.0.2"}]}), "its answer.ips[0].address"),
+        ] {
+            let error = chain(&[(step(name), answer)]).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::DELEGATE);
+            assert!(error.to_string().starts_with(&format!("{name}: ")), "{error}");
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        assert_eq!(chain(&[]).unwrap_err().code(), ErrorCode::UNSERVED);
+    }
+
+    #[test]
+    fn a_selector_sets_what_later_delegates_read() {
+        let network = network(
+            json!({"type": "ipam-delegated", "subnet": "10.0.0.0/24", "keep": 1}),
+        )
+        .with("runtimeConfig", json!({"ipRanges": [[{"subnet": "10.9.0.0/24"}]], "mac": "m"}));
+        let settings = Settings::default();
+        let mut carry = Carry::new(&network, &settings, "node-1", IpamResult::default());
+        assert!(carry.run_of(&step("host-local")).unwrap().ip_ranges.is_some());
+        let patch = json!({"pools": [], "ipam": {"ranges": [[1]], "subnet": null, "dataDir": "/var/lib/cni/x"}});
+        carry.take(&step("ipam-ds-x"), object(patch)).unwrap();
+        let run = carry.run_of(&step("host-local")).unwrap();
+        let expected = json!({"type": "host-local", "keep": 1, "ranges": [[1]], "dataDir": "/var/lib/cni/x", "node": "node-1"});
+        assert_eq!(Value::from(run.ipam.clone()), expected);
+        let stdin: Value = serde_json::from_str(
+            &run.stdin(&network, &IpamResult::default(), &[json!("l")]).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(stdin["runtimeConfig"], json!({"mac": "m"}));
+        assert_eq!(stdin["prevResult"]["pools"], json!([]));
+        assert_eq!(stdin["prevResult"]["leases"], json!(["l"]));
+    }
+
+    #[test]
+    fn secrets_rotate_and_nothing_else() {
+        let mut run = Run {
+            ipam: object(
+                json!({"url": "a", "etcd": {"password": "1", "user": "u"}, "s": [{"apiToken": "1"}]}),
+            ),
+            ..Run::default()
+        };
+        run.refresh_secrets(&object(json!({"url": "b", "etcd": {"password": "2", "user": "v"}, "s": [{"apiToken": "2"}], "new_secret": "n", "x": {"token": 1}})));
+        let expected = json!({"url": "a", "etcd": {"password": "2", "user": "u"}, "s": [{"apiToken": "2"}], "new_secret": "n"});
+        assert_eq!(Value::from(run.ipam), expected);
+    }
+}

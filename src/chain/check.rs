@@ -1,0 +1,125 @@
+//! CHECK and STATUS.
+
+use super::carry::Carry;
+use super::record::{AttemptState, Held, Opened};
+use super::session::{Session, open_record};
+use crate::cni::address::parse_cidr;
+use crate::cni::{IpamResult, Verb};
+use crate::delegate::Deadline;
+use crate::error::{Error, ErrorCode, Result};
+
+/// Asks every delegate whether the attachment still holds what it gave.
+pub(super) fn check(session: &Session<'_>) -> Result<()> {
+    let opened = open_record(&session.record_path()?)?;
+    let deadline = Deadline::after(session.timeout());
+    let Some(Opened { file, record, .. }) = opened else {
+        return check_configured(session, deadline);
+    };
+    if record.attempts.is_empty() {
+        let outcome = check_configured(session, deadline);
+        file.remove_if_empty();
+        return outcome;
+    }
+    let Some((attempt, held)) = record.held() else {
+        let state = record.state().as_str();
+        return Err(Error::new(
+            ErrorCode::NOT_HELD,
+            format!("{} holds no address: its record is {state}", session.attachment()?),
+        )
+        .advise("ADD it again"));
+    };
+    check_recorded(session, attempt, held, deadline)
+}
+
+fn check_recorded(
+    session: &Session<'_>,
+    attempt: &AttemptState,
+    held: &Held,
+    deadline: Deadline,
+) -> Result<()> {
+    let network = &session.request.network;
+    let prev_result = match network.prev_result()? {
+        Some(prev_result) => {
+            is_listed(held, &prev_result)?;
+            prev_result
+        }
+        None => IpamResult::parse(&held.result, "recorded result")?,
+    };
+    for (i, (run, gave)) in attempt.runs.iter().zip(&held.gave).enumerate() {
+        let time = share(deadline, attempt.runs.len() - i);
+        let mut run = run.clone();
+        run.refresh_secrets(session.request.network.ipam());
+        let stdin = run.stdin(network, &prev_result, &gave.leases)?;
+        let step = session.recorded_step(&run);
+        session.exec(Verb::Check, &step, stdin, time).map_err(|failure| failure.error)?;
+    }
+    Ok(())
+}
+
+/// Every address that was given is in the runtime's `prevResult`.
+fn is_listed(held: &Held, prev_result: &IpamResult) -> Result<()> {
+    let given =
+        held.gave.iter().flat_map(|gave| gave.ips.iter().map(move |ip| (&gave.delegate, ip)));
+    for (delegate, ip) in given {
+        let listed = parse_cidr(ip).is_ok_and(|net| prev_result.has(net.addr()));
+        if !listed {
+            return Err(Error::new(
+                ErrorCode::NOT_HELD,
+                format!("{delegate} gave {ip}, which prevResult does not list"),
+            )
+            .advise("the runtime's cached result is of another ADD: re-create the attachment"));
+        }
+    }
+    Ok(())
+}
+
+fn check_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
+    let prev_result = session.request.prev_result()?;
+    let errors = walk(session, Verb::Check, prev_result, deadline)?;
+    Error::join(errors).map_or(Ok(()), Err)
+}
+
+/// Asks every delegate whether an ADD could be served, and looks at the state folder.
+pub(super) fn status(session: &Session<'_>) -> Result<()> {
+    session.state.writable().map_err(|error| {
+        Error::new(
+            ErrorCode::UNAVAILABLE,
+            format!("the state folder {} is not writable", session.state.root().display()),
+        )
+        .caused_by(error)
+        .advise("an ADD would fail: it records what it takes there")
+    })?;
+    let errors =
+        walk(session, Verb::Status, IpamResult::default(), Deadline::after(session.timeout()))?;
+    Error::join(errors).map_or(Ok(()), Err)
+}
+
+/// Runs a verb through the whole chain as configured and collects what failed.
+pub(super) fn walk(
+    session: &Session<'_>,
+    verb: Verb,
+    prev_result: IpamResult,
+    deadline: Deadline,
+) -> Result<Vec<Error>> {
+    let plan = session.plan()?;
+    let request = session.request;
+    let mut carry = Carry::new(&request.network, &request.settings, &session.node, prev_result);
+    let mut errors = Vec::new();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let Some(run) = carry.run_of(step) else { continue };
+        let time = share(deadline, plan.steps.len() - i);
+        let outcome = run
+            .stdin(&request.network, &carry.result, &[])
+            .and_then(|stdin| {
+                session.exec(verb, step, stdin, time).map_err(|failure| failure.error)
+            })
+            .and_then(|answer| answer.map_or(Ok(()), |answer| carry.take_pools(step, answer)));
+        errors.extend(outcome.err());
+    }
+    Ok(errors)
+}
+
+/// What is left, divided by the delegates still to run.
+pub(super) fn share(deadline: Deadline, delegates: usize) -> std::time::Duration {
+    deadline.left() / u32::try_from(delegates).unwrap_or(u32::MAX).max(1)
+}

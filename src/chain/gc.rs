@@ -1,0 +1,137 @@
+//! GC: releases what no valid attachment holds.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use log::{debug, warn};
+
+use super::check::walk;
+use super::del::release_stale;
+use super::now;
+use super::record::{Opened, RecordFile, State, is_record_name};
+use super::session::Session;
+use crate::cni::{Attachment, ContainerId, IfName, IpamResult, Keep, Verb};
+use crate::delegate::{Deadline, Request};
+use crate::error::{Error, ErrorCode, Result};
+
+/// Releases the stale records of this network, then calls every delegate with the list of what to
+/// keep: the runtime's, and what is too young or too busy to be judged.
+pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
+    let mut keep = keep.clone();
+    let mut errors = Vec::new();
+    let deadline = Deadline::after(session.timeout());
+    let folder = session.state.network(session.request.network.name());
+    for attachment in attachments(&folder)
+        .map_err(|error| Error::io(format!("cannot list {}", folder.display()), error))?
+    {
+        let (container, ifname) = (attachment.container.as_str(), attachment.ifname.as_str());
+        if keep.contains(container, ifname) {
+            continue;
+        }
+        match judge(session, &attachment) {
+            Ok(Verdict::Stale(opened)) => {
+                debug!("{attachment} is in no list and stale");
+                errors.extend(release_stale(session, &attachment, *opened, deadline).err());
+            }
+            Ok(Verdict::Gone) => {}
+            Ok(Verdict::Keep(why)) => {
+                debug!("{attachment} is kept: {why}");
+                keep.insert(container, ifname);
+            }
+            Err(error) => {
+                keep.insert(container, ifname);
+                errors.push(error);
+            }
+        }
+    }
+    let request = with_keep(session.request, &keep);
+    let widened = session.open_with(&request);
+    errors.extend(walk(&widened, Verb::Gc, IpamResult::default(), deadline)?);
+    Error::join(errors).map_or(Ok(()), Err)
+}
+
+enum Verdict {
+    Stale(Box<Opened>),
+    Keep(&'static str),
+    Gone,
+}
+
+/// Judges an attachment that the runtime did not list, under its lock.
+fn judge(session: &Session<'_>, attachment: &Attachment) -> Result<Verdict> {
+    let path = session.state.record(session.request.network.name(), attachment);
+    let opened = match RecordFile::open_existing(&path) {
+        Ok(Some(opened)) => opened,
+        Ok(None) => return Ok(Verdict::Gone),
+        Err(error) if error.code() == ErrorCode::TRY_AGAIN => {
+            return Ok(Verdict::Keep("a call works on it"));
+        }
+        Err(error) => return Err(error),
+    };
+    if opened.after_unreadable || opened.record.state() == State::Empty {
+        opened.file.remove_if_empty();
+        return Ok(Verdict::Gone);
+    }
+    if let Some(released) = opened.record.released() {
+        let due = released.due <= now();
+        return Ok(if due {
+            Verdict::Stale(Box::new(opened))
+        } else {
+            Verdict::Keep("its DEL is to be repeated later")
+        });
+    }
+    // An ADD that the runtime made after it wrote its list is not in the list.
+    let age = now().saturating_sub(opened.record.last_attempt().unwrap_or(0));
+    if u128::from(age) < session.request.settings.gc_grace.as_millis() {
+        return Ok(Verdict::Keep("it is younger than gcGrace"));
+    }
+    Ok(Verdict::Stale(Box::new(opened)))
+}
+
+/// The attachments that have a record in a network's folder.
+pub(super) fn attachments(folder: &Path) -> io::Result<Vec<Attachment>> {
+    let mut found = Vec::new();
+    for container in names(folder)? {
+        for ifname in names(&folder.join(&container))? {
+            if !is_record_name(&ifname) {
+                continue;
+            }
+            match (ContainerId::parse(&container), IfName::parse(&ifname)) {
+                (Ok(container), Ok(ifname)) => {
+                    found.push(Attachment { container, ifname, netns: String::new() })
+                }
+                _ => warn!(
+                    "{} is no attachment record",
+                    folder.join(&container).join(&ifname).display()
+                ),
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The entries of a folder, sorted; none where there is no such folder.
+pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    match fs::read_dir(folder) {
+        Ok(entries) => {
+            for entry in entries {
+                names.extend(entry?.file_name().into_string());
+            }
+        }
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+        Err(error) => return Err(error),
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The request with a longer list, under both keys.
+fn with_keep(request: &Request, keep: &Keep) -> Request {
+    let list = keep.to_json();
+    let network = Keep::KEYS
+        .into_iter()
+        .fold(request.network.clone(), |network, key| network.with(key, list.clone()));
+    Request { network, keep: keep.clone(), ..request.clone() }
+}
