@@ -12,6 +12,7 @@ mod del;
 mod exec;
 mod gc;
 mod operator;
+mod patch;
 mod plan;
 mod preset;
 mod record;

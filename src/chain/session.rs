@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::carry::Carry;
 use super::exec::{Call, Failure, adopt_orphans};
+use super::patch::refresh_secrets;
 use super::plan::{Plan, Planner, Step};
 use super::record::{Attempt, RecordFile, Run};
 use super::{Chain, now};
@@ -168,7 +169,7 @@ impl<'a> Session<'a> {
         time: Duration,
     ) -> Result<(), Failure> {
         let mut run = run.clone();
-        run.refresh_secrets(&self.newer_ipam(&run.delegate));
+        refresh_secrets(&mut run.ipam, &self.newer_ipam(&run.delegate));
         let program = self.recorded_step(&run).program;
         let stdin = run.stdin(owner.network, prev_result, leases).map_err(Failure::from)?;
         let mut environment = self.environment.clone();
