@@ -45,7 +45,9 @@ impl<'a> Session<'a> {
         let state = request.state_dir()?;
         let node = match state.node(&request.settings) {
             Ok(node) => node.id().to_owned(),
-            Err(error) if request.verb == Verb::Add => return Err(error),
+            Err(error) if request.verb == Verb::Add || error.code() == ErrorCode::RECORD => {
+                return Err(error);
+            }
             Err(error) => {
                 warn!("{}", error.in_full());
                 String::new()
