@@ -37,9 +37,7 @@ impl Node {
         let path = state.root().join("node");
         let failed = |error: io::Error| {
             let advice = match error.kind() {
-                ErrorKind::InvalidData => {
-                    "remove the file for a new identity; leases of the old one then need `release --node`"
-                }
+                ErrorKind::InvalidData => "remove the file: the next ADD makes a new identity",
                 _ => "the state folder must be writable by root",
             };
             Error::io(format!("cannot establish the node's identity in {}", path.display()), error)
