@@ -76,7 +76,9 @@ pub(super) fn undeliver(session: &Session<'_>) -> Result<()> {
     );
     debug!("attempt {last} could not be delivered");
     let mut errors = Vec::new();
-    if !earlier.may_be_in_use() {
+    if earlier.may_be_in_use() {
+        debug!("no undo: addresses of an earlier ADD may be in use");
+    } else {
         let deadline = Deadline::after(session.timeout() / 4);
         let runs: Vec<(&Run, &[Value])> =
             mine.runs.iter().map(|run| (run, record.leases(run))).collect();
@@ -86,8 +88,9 @@ pub(super) fn undeliver(session: &Session<'_>) -> Result<()> {
             |json| IpamResult::parse(json, "recorded result"),
         )?;
         errors = release_all(session, &runs, &result, deadline);
-        file.append(&Event::Failed(Failed { time: now(), unsure: false }))?;
     }
+    // Else CHECK would go by what the runtime never got.
+    errors.extend(file.append(&Event::Failed(Failed { time: now(), unsure: false })).err());
     Error::join(errors).map_or(Ok(()), Err)
 }
 
