@@ -32,7 +32,7 @@ impl<'a> Session<'a> {
 
     pub fn open(chain: &'a Chain, request: &'a Request) -> Result<Self> {
         if let Some(outer) = request.environment.text(Self::MARKER) {
-            let own = chain.name();
+            let own = &chain.called;
             return Err(Error::config(
                 "ipam.delegates",
                 format!("{own} was run by the chain of {outer}, but {own} is ipam-delegated; the replaced {own} was kept as {own}.orig"),
