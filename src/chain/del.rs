@@ -49,6 +49,10 @@ impl Session<'_> {
         match RecordFile::open_existing(&path) {
             // Somebody works on it now; another ADD will find it.
             Err(error) => debug!("{}", error.in_full()),
+            // Deleted anew since, so that a later entry stands for it.
+            Ok(Some(opened)) if opened.record.released().is_some_and(|r| r.due > now()) => {
+                due.remove();
+            }
             Ok(Some(opened)) if opened.record.released().is_some() => {
                 debug!("repeats the DEL of {}", due.attachment);
                 due.remove();
@@ -144,11 +148,15 @@ fn release_recorded(
 
 /// What becomes of a record whose leases are released.
 fn settle(session: &Session<'_>, owner: &Owner<'_>, record: &Record, file: RecordFile) {
-    let repeated = record.released().is_some_and(|released| released.due > now());
+    let now = now();
+    let repeated = record.released().is_some_and(|released| released.due > now);
     if repeated {
         return;
     }
-    if record.is_unsure() {
+    // An ADD since has taken an earlier repetition off the list.
+    let still_due = |released: &Released| released.due > now;
+    let pending = record.attempts.iter().any(|a| a.released.as_ref().is_some_and(still_due));
+    if pending || record.is_unsure() {
         session.mark_unsure(owner.network.name(), owner.attachment, file);
     } else {
         remove(file);
