@@ -71,7 +71,11 @@ impl Session<'_> {
         deadline: Deadline,
     ) {
         let Opened { file, record, .. } = opened;
-        let outcome = recorded_network(network, &record).and_then(|network| {
+        // Secrets of another network are not this one's.
+        let called_for = &self.request.network;
+        let newer =
+            if called_for.name() == network { called_for.ipam().clone() } else { Map::new() };
+        let outcome = recorded_network(network, &record, newer).and_then(|network| {
             let owner = Owner { network: &network, attachment };
             release_recorded(self, &owner, &record, None, deadline)
         });
@@ -212,12 +216,16 @@ fn release_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
 }
 
 /// The network configuration of a record whose network is not the one we were called for.
-fn recorded_network(network: &NetworkName, record: &Record) -> Result<Network> {
+fn recorded_network(
+    network: &NetworkName,
+    record: &Record,
+    ipam: Map<String, Value>,
+) -> Result<Network> {
     let version = record.attempts.last().map(|attempt| attempt.attempt.cni_version.clone());
     Network::new(Map::from_iter([
         ("cniVersion".to_owned(), version.unwrap_or_default().into()),
         ("name".to_owned(), network.as_str().into()),
-        ("ipam".to_owned(), Value::Object(Map::new())),
+        ("ipam".to_owned(), Value::Object(ipam)),
     ]))
 }
 
