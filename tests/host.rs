@@ -1,6 +1,8 @@
 //! What the machine brings: the default state folder, host-wide settings, node identity, full and
 //! read-only disks, and GC under its grace. Each test has a mount namespace of its own.
 
+#![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
+
 mod support;
 
 use std::fs;
@@ -161,6 +163,27 @@ fn del_works_on_a_read_only_state_folder() {
     // Of another attachment nothing is recorded.
     host.call(&world, "DEL", "c2", &network).success();
     assert_eq!(world.take_calls(), ["a DEL"]);
+}
+
+#[test]
+fn the_delegate_of_a_killed_del_excludes_others_on_a_read_only_state_folder_too() {
+    let (world, host) = (World::new(), Host::new());
+    small_disk(&host);
+    world.allocator("a", "10.0.0.2/24");
+    let network = network(&world, json!(["a"]));
+    host.call(&world, "ADD", "c1", &network).success();
+    host.shell(&format!("mount -o remount,ro {STATE}"));
+    world.delegate("a", &world.gate("a"));
+    world.take_calls();
+    let mut one = start(host.command(&world, "DEL", "c1"), &network);
+    world.at_gate("a");
+    support::kill_now(&mut one);
+    let two = start(host.command(&world, "DEL", "c1"), &network);
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    assert_eq!(world.calls().len(), 1);
+    world.open_gate("a");
+    wait(two).success();
+    assert_eq!(world.take_calls(), ["a DEL", "a DEL"]);
 }
 
 #[test]

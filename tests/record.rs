@@ -1,6 +1,8 @@
 //! The attachment record: what is undone, what stays owed, and what is released, with real
 //! processes.
 
+#![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
+
 mod support;
 
 use std::fs::{self, File};
@@ -320,6 +322,79 @@ fn two_hundred_failed_adds_stay_below_64_kib_and_one_attempt() {
     world.call("DEL", "c1", &fat).success();
     assert_eq!(world.take_calls(), ["a DEL"]);
     assert!(!world.record("c1").exists());
+}
+
+#[test]
+fn a_hundred_failed_re_adds_keep_what_is_held_and_a_stranger_s_debt() {
+    let world = World::new();
+    world.allocator("a", "10.0.0.2/24").allocator("earlier", "10.0.1.2/24").full("b");
+    world.call("ADD", "c1", &world.network(json!(["earlier"]))).success();
+    let network = world.network(json!(["a"]));
+    world.call("ADD", "c1", &network).success();
+    let failing = with(&world.network(json!(["a", "b"])), "fat", "x".repeat(4000));
+    for _ in 0..100 {
+        world.call("ADD", "c1", &failing).failure();
+    }
+    assert!(fs::metadata(world.record("c1")).unwrap().len() < 64 * 1024 + 12_000);
+    assert_eq!(world.held(), ["a-c1-eth0", "earlier-c1-eth0"]);
+    assert_eq!(world.state_of("c1"), "held");
+    let mut checked = network.clone();
+    checked["prevResult"] = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]});
+    world.call("CHECK", "c1", &checked).success();
+    world.take_calls();
+    world.call("DEL", "c1", &network).success();
+    let calls = world.take_calls();
+    for delegate in ["earlier DEL", "a DEL", "b DEL"] {
+        assert!(calls.iter().any(|call| call == delegate), "{delegate}: {calls:?}");
+    }
+    assert!(world.held().is_empty() && !world.record("c1").exists());
+}
+
+#[test]
+fn interfaces_of_one_container_have_records_of_their_own() {
+    let world = World::new();
+    world.allocator("a", "10.0.0.2/24");
+    let network = world.network(json!(["a"]));
+    let call = |verb: &str, ifname: &str| {
+        let mut command = world.command(verb, "c1");
+        command.env("CNI_IFNAME", ifname);
+        wait(start(command, &network)).success();
+    };
+    call("ADD", "eth0");
+    call("ADD", "net1");
+    call("DEL", "eth0");
+    assert_eq!(world.held(), ["a-c1-net1"]);
+    assert!(!world.record("c1").exists() && world.record("c1").with_file_name("net1").exists());
+    call("DEL", "net1");
+    assert!(world.held().is_empty() && !world.record("c1").parent().unwrap().exists());
+}
+
+#[test]
+fn an_undo_that_fails_leaves_the_record_for_del() {
+    let world = World::new();
+    world.delegate("a", "case $CNI_COMMAND in ADD) printf '{\"ips\":[{\"address\":\"10.0.0.2/24\"}]}';; DEL) printf '{\"code\":103,\"msg\":\"away\"}'; exit 1;; esac");
+    world.full("b");
+    let network = world.network(json!(["a", "b"]));
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 100, "the first error's code");
+    assert!(text.contains("the undo failed: a: away"), "{text}");
+    world.allocator("a", "10.0.0.2/24").take_calls();
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(world.take_calls(), ["a DEL", "b DEL"]);
+    assert!(!world.record("c1").exists());
+}
+
+#[test]
+fn records_are_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new();
+    world.allocator("a", "10.0.0.2/24");
+    world.call("ADD", "c1", &with(&world.network(json!(["a"])), "password", "x")).success();
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let record = world.record("c1");
+    assert_eq!(mode(&record), 0o600);
+    let folders: Vec<u32> = record.ancestors().skip(1).take(3).map(mode).collect();
+    assert_eq!(folders, [0o700; 3]);
 }
 
 #[test]

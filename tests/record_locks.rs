@@ -1,5 +1,7 @@
 //! Calls at once on one attachment, and chains that are killed.
 
+#![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
+
 mod support;
 
 use std::path::Path;
