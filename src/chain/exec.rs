@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use log::debug;
@@ -22,6 +23,9 @@ const STDOUT_LIMIT: usize = 1024 * 1024;
 
 /// How much of its stderr an error quotes.
 const STDERR_TAIL: usize = 512;
+
+/// The variable that tells the processes of one call from those of another.
+const MARK: &str = "IPAM_DELEGATED_CALL";
 
 /// One call of a delegate.
 pub(super) struct Call<'a> {
@@ -91,11 +95,14 @@ impl Call<'_> {
         // A little less than is really left, so that a delegate of ours can still say why.
         let told = self.time.saturating_sub(self.time / 20);
         command.env(Deadline::VARIABLE, told.as_millis().to_string());
+        let mark = next_mark();
+        command.env(MARK, &mark);
         command.stdin(stdin_reader).stdout(stdout_writer).stderr(stderr_writer).process_group(0);
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
-        Ok(Process { child, pid, pidfd, spared, stdin, stdout: Some(stdout), stderr: Some(stderr) })
+        let (stdout, stderr) = (Some(stdout), Some(stderr));
+        Ok(Process { child, pid, pidfd, spared, mark, stdin, stdout, stderr })
     }
 
     /// What the ended process amounts to.
@@ -160,6 +167,8 @@ struct Process<'a> {
     pidfd: Option<OwnedFd>,
     /// Children that were there before: daemons of delegates that have ended well.
     spared: BTreeSet<i32>,
+    /// What the processes of this call carry in their environment.
+    mark: String,
     stdin: Feed<'a>,
     stdout: Option<PipeReader>,
     stderr: Option<PipeReader>,
@@ -224,7 +233,7 @@ impl Process<'_> {
         let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
-        kill_children(&self.spared);
+        kill_children(&self.spared, &self.mark);
         Failure { error, unsure: true }
     }
 }
@@ -261,13 +270,14 @@ pub(super) fn adopt_orphans() {
     }
 }
 
-/// Kills and reaps every child but the spared ones, and their children as they become ours.
-fn kill_children(spared: &BTreeSet<i32>) {
+/// Kills and reaps every child but the spared ones and those of other calls, and their children as
+/// they become ours.
+fn kill_children(spared: &BTreeSet<i32>, mark: &str) {
     let give_up = Instant::now() + Duration::from_secs(2);
     loop {
         let children: Vec<Pid> = children_now()
             .into_iter()
-            .filter(|pid| !spared.contains(pid))
+            .filter(|pid| !spared.contains(pid) && !is_of_another_call(*pid, mark))
             .filter_map(Pid::from_raw)
             .collect();
         if children.is_empty() || Instant::now() > give_up {
@@ -282,6 +292,22 @@ fn kill_children(spared: &BTreeSet<i32>) {
         }
         std::thread::sleep(Duration::from_micros(500));
     }
+}
+
+/// Whether a process carries the mark of another call: a daemon of an earlier delegate, which may
+/// have made it only after it had ended itself.
+fn is_of_another_call(pid: i32, mark: &str) -> bool {
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let marked = environ
+        .split(|byte| *byte == 0)
+        .find_map(|entry| entry.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="));
+    marked.is_some_and(|other| other != mark.as_bytes())
+}
+
+/// A mark no other call of this process has.
+fn next_mark() -> String {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    format!("{}.{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed))
 }
 
 /// This process' children, by process id.
