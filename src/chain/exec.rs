@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -22,6 +22,9 @@ const STDOUT_LIMIT: usize = 1024 * 1024;
 
 /// How much of its stderr an error quotes.
 const STDERR_TAIL: usize = 512;
+
+/// What to do about a delegate that does not say what is wrong.
+const RUN_IT: &str = "run it by hand with the same input: it must print one JSON object on stdout, and logs on stderr";
 
 /// One call of a delegate.
 pub(super) struct Call<'a> {
@@ -51,7 +54,8 @@ impl Call<'_> {
                 error: Error::io(
                     format!("{}: cannot start {}", self.name, self.program.display()),
                     error,
-                ),
+                )
+                .advise("reinstall it, for this machine's architecture"),
                 unsure: false,
             }),
         };
@@ -98,14 +102,29 @@ impl Call<'_> {
         let object = match parse_object(&ended.stdout, "its answer") {
             _ if quiet => None,
             Ok(object) => Some(object),
-            Err(error) => return fail(ended.explain(error.with_code(ErrorCode::DELEGATE)), true),
+            Err(mut error) => {
+                if !ended.status.success() {
+                    error = error.within(format_args!("it ended with {}", ended.status));
+                }
+                let error = ended.explain(error.with_code(ErrorCode::DELEGATE));
+                return fail(error.advise(RUN_IT), true);
+            }
         };
         if ended.status.success() {
-            if object.is_none() && self.verb == Verb::Add {
-                let error = Error::new(ErrorCode::DELEGATE, "it succeeded without an answer");
-                return fail(ended.explain(error.advise("ADD must print a result")), true);
+            match &object {
+                None if self.verb == Verb::Add => {
+                    let error = Error::new(ErrorCode::DELEGATE, "it succeeded without an answer");
+                    return fail(ended.explain(error).advise("ADD must print a result"), true);
+                }
+                // Whether it holds something is anybody's guess.
+                Some(object) if object.contains_key("code") && object.contains_key("msg") => {
+                    let (error, _) = error_of(object);
+                    let advice =
+                        format!("it ended with {}: an error must end with 1", ended.status);
+                    return fail(error.advise(advice), true);
+                }
+                _ => return Ok(object),
             }
-            return Ok(object);
         }
         match object {
             Some(object) if object.contains_key("code") => {
@@ -117,7 +136,7 @@ impl Call<'_> {
                     ErrorCode::DELEGATE,
                     format!("it ended with {} and no error object", ended.status),
                 );
-                fail(ended.explain(error), true)
+                fail(ended.explain(error).advise(RUN_IT), true)
             }
         }
     }
@@ -131,19 +150,16 @@ struct Ended {
 }
 
 impl Ended {
-    /// Adds how it ended and the end of its stderr.
+    /// Adds the end of its stderr to the causes of an error that has no advice yet.
     fn explain(&self, error: Error) -> Error {
-        let mut cause = Vec::new();
-        if error.details().is_empty() && self.status.signal().is_some() {
-            cause.push(self.status.to_string());
-        } else if !error.details().is_empty() {
-            cause.push(error.details());
-        }
         let tail = String::from_utf8_lossy(&self.stderr_tail);
-        if !tail.trim().is_empty() {
-            cause.push(format!("stderr: {}", tail.trim()));
+        if tail.trim().is_empty() {
+            return error;
         }
-        if cause.is_empty() { error } else { error.caused_by(cause.join("; ")) }
+        let stderr = format!("stderr: {}", tail.trim());
+        let details = error.details();
+        let causes = if details.is_empty() { stderr } else { format!("{details}; {stderr}") };
+        error.caused_by(causes)
     }
 }
 
@@ -188,7 +204,8 @@ impl Process {
                 let error = Error::new(
                     ErrorCode::DELEGATE,
                     format!("{}: it printed more than 1 MiB, killed", call.name),
-                );
+                )
+                .advise("an answer is one JSON object; logs belong on stderr");
                 return Err(self.kill(error));
             }
             if exited && let Ok(Some(status)) = self.child.try_wait() {
