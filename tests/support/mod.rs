@@ -12,6 +12,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -122,6 +123,15 @@ impl World {
         self
     }
 
+    /// A program in the plugin folder, as it is given.
+    pub fn program(&self, name: &str, content: &str) -> &Self {
+        let new = self.path(&format!("new-{name}"));
+        fs::write(&new, content).unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::rename(&new, self.path("bin").join(name)).unwrap();
+        self
+    }
+
     /// A selector that answers these pools.
     pub fn selector(&self, name: &str, pools: &Value) -> &Self {
         let answer = json!({"cniVersion": "1.0.0", "pools": pools});
@@ -219,6 +229,36 @@ impl World {
     /// The record of an attachment on `net`.
     pub fn record(&self, container: &str) -> PathBuf {
         self.path("state").join("attachments/net").join(container).join("eth0")
+    }
+
+    /// The processes whose environment names this world's plugin folder: calls, their delegates
+    /// and what those left behind.
+    pub fn processes(&self) -> Vec<u32> {
+        let marker = self.path("bin").into_os_string().into_encoded_bytes();
+        let marked = |pid: &u32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.windows(marker.len()).any(|piece| piece == marker)
+        };
+        let entries = fs::read_dir("/proc").unwrap();
+        let pids = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+        pids.filter(marked).collect()
+    }
+
+    /// Waits until no process of this world is left; false when the time is over.
+    pub fn is_quiet_within(&self, time: Duration) -> bool {
+        let give_up = Instant::now() + time;
+        while !self.processes().is_empty() {
+            if Instant::now() > give_up {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    /// Whether no process holds the record's lock.
+    pub fn is_unlocked(&self, container: &str) -> bool {
+        fs::File::open(self.record(container)).is_ok_and(|file| file.try_lock().is_ok())
     }
 
     /// The events of a record, by name.
