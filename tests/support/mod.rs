@@ -158,12 +158,7 @@ impl World {
 
     /// What the allocators hold: `<delegate>-<container>-<ifname>`, sorted.
     pub fn held(&self) -> Vec<String> {
-        let mut names: Vec<String> = match fs::read_dir(self.path("held")) {
-            Ok(entries) => entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect(),
-            Err(_) => Vec::new(),
-        };
-        names.sort();
-        names
+        names(&self.path("held"))
     }
 
     /// A network configuration for a chain, with the state folder of this world.
@@ -269,6 +264,15 @@ impl World {
         };
         text.lines().map(event).collect()
     }
+}
+
+/// The names in a folder, sorted; none where there is no folder.
+pub fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 /// Starts a call with this network configuration on stdin.
