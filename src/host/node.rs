@@ -56,15 +56,15 @@ impl Identity {
             other => return other,
         }
         make_private_folder(state.root())?;
-        let identity = Self::new(machine_id)?;
-        let new = identity.write_beside(path)?;
-        // A link fails where another first ADD was quicker; both then read the same.
-        let linked = fs::hard_link(&new, path);
-        fs::remove_file(&new)?;
-        match linked {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
-            _ => Self::read(path),
+        let _guard = lock(state)?;
+        match Self::read(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            // Another first ADD was quicker.
+            other => return other,
         }
+        let identity = Self::new(machine_id)?;
+        identity.put(path)?;
+        Ok(identity)
     }
 
     fn new(machine_id: &str) -> io::Result<Self> {
@@ -80,12 +80,24 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Writes a file of a name of its own in the same folder.
-    fn write_beside(&self, path: &Path) -> io::Result<std::path::PathBuf> {
-        let new = path.with_file_name(format!("node.{}", random_uuid()?));
+    /// Puts it in place, under the lock: what a kill leaves is the one file that the next call
+    /// replaces.
+    fn put(&self, path: &Path) -> io::Result<()> {
+        let new = path.with_file_name("node.new");
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         write_new(&new, serde_json::to_string(self)?.as_bytes())?;
-        Ok(new)
+        fs::rename(&new, path)
     }
+}
+
+/// Locks the state folder for a change of the node's identity.
+fn lock(state: &StateDir) -> io::Result<fs::File> {
+    let guard = fs::File::open(state.root())?;
+    guard.lock()?;
+    Ok(guard)
 }
 
 /// Gives a cloned machine an identity of its own.
@@ -93,8 +105,7 @@ impl Identity {
 /// The attachments step aside before the new identity stands, so that a kill in between repeats
 /// the step instead of adopting the original's records.
 fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<Identity> {
-    let guard = fs::File::open(state.root())?;
-    guard.lock()?;
+    let _guard = lock(state)?;
     let old = Identity::read(path)?;
     if old.machine_id == machine_id {
         return Ok(old);
@@ -117,7 +128,7 @@ fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<
         }
     }
     let identity = Identity::new(machine_id)?;
-    fs::rename(identity.write_beside(path)?, path)?;
+    identity.put(path)?;
     Ok(identity)
 }
 
