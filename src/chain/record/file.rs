@@ -91,7 +91,7 @@ impl RecordFile {
         else {
             return Ok(None);
         };
-        let empty = bytes.is_empty();
+        let empty = record.attempts.is_empty();
         let file = Self { path: path.to_owned(), file, torn: false, empty };
         Ok(Some(Opened { file, record, after_unreadable: false }))
     }
@@ -121,10 +121,12 @@ impl RecordFile {
                 path: path.to_owned(),
                 file,
                 torn: bytes.last().is_some_and(|last| *last != b'\n'),
-                empty: bytes.is_empty(),
+                empty: true,
             };
             match read.and_then(|_| parse(&bytes)) {
                 Ok(record) => {
+                    // A first line that was cut short announced nothing.
+                    this.empty = record.attempts.is_empty();
                     if create && bytes.len() > COMPACT_BEYOND {
                         this = this.compact(&record).map_err(failed)?;
                     }
@@ -171,7 +173,7 @@ impl RecordFile {
         Ok(())
     }
 
-    /// Removes the record if nothing was ever written to it.
+    /// Removes the record if no event was ever written to it.
     pub fn remove_if_empty(self) {
         if self.empty {
             let _ = self.remove();
