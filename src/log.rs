@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::log::{LevelFilter, Log, Metadata, Record, debug};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use simplelog::{Config, ConfigBuilder, WriteLogger};
 
 /// What a call logs.
@@ -35,18 +36,51 @@ impl Wanted<'_> {
     pub fn start(self) {
         let Self { name, context, verbose, by_hand, folder } = self;
         let level = if by_hand { LevelFilter::Debug } else { LevelFilter::Warn };
-        let mut loggers = vec![Lines::new(level, format!("{name}: {context}"), io::stderr())];
+        let mut loggers = vec![Lines::new(level, format!("{name}: {context}"), Stderr)];
         ::log::set_max_level(level);
         if verbose || by_hand {
             match open(folder, name) {
                 Ok(file) => loggers.push(Lines::new(LevelFilter::Debug, context, file)),
-                Err(error) => eprintln!("{name}: no verbose log in {}: {error}", folder.display()),
+                Err(error) => {
+                    let line = format!("{name}: no verbose log in {}: {error}\n", folder.display());
+                    to_stderr(line.as_bytes());
+                }
             }
             ::log::set_max_level(LevelFilter::Debug);
         }
         if ::log::set_boxed_logger(Box::new(Both(loggers))).is_ok() {
             debug!("{name} {}", env!("CARGO_PKG_VERSION"));
         }
+    }
+}
+
+/// Writes to stderr what it takes without waiting; the rest is dropped: a caller that does not
+/// read its plugin's stderr must not hold up an attachment.
+pub(crate) fn to_stderr(text: &[u8]) {
+    // A pipe that is ready takes at least this much (PIPE_BUF).
+    for piece in text.chunks(4096) {
+        let stderr = io::stderr();
+        let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ready = matches!(poll(&mut fds, Some(&at_once)), Ok(1));
+        if !ready || !fds[0].revents().contains(PollFlags::OUT) {
+            return;
+        }
+        let _ = io::stderr().write_all(piece);
+    }
+}
+
+/// [`to_stderr`] as a writer.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        to_stderr(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

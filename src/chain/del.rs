@@ -48,16 +48,12 @@ impl Session<'_> {
         match RecordFile::open_existing(&path) {
             // Somebody works on it now; another ADD will find it.
             Err(error) => debug!("{}", error.in_full()),
-            // Deleted anew since, so that a later entry stands for it.
-            Ok(Some(opened)) if opened.record.released().is_some_and(|r| r.due > now()) => {
-                due.remove();
-            }
-            Ok(Some(opened)) if opened.record.released().is_some() => {
+            Ok(Some(opened)) if opened.record.released().is_some_and(|it| it.due <= now()) => {
                 debug!("repeats the DEL of {}", due.attachment);
                 due.remove();
                 self.repeat(&due.network, &due.attachment, opened, Deadline::after(time));
             }
-            // Released for good, or added anew.
+            // Released for good, added anew, or due later, which another entry says.
             Ok(_) => due.remove(),
         }
     }
@@ -153,15 +149,13 @@ fn release_recorded(
 
 /// What becomes of a record whose leases are released.
 fn settle(session: &Session<'_>, owner: &Owner<'_>, record: &Record, file: RecordFile) {
-    let now = now();
-    let repeated = record.released().is_some_and(|released| released.due > now);
+    let time = now();
+    let repeated = record.released().is_some_and(|released| released.due > time);
     if repeated {
         return;
     }
-    // An ADD since has taken an earlier repetition off the list.
-    let still_due = |released: &Released| released.due > now;
-    let pending = record.attempts.iter().any(|a| a.released.as_ref().is_some_and(still_due));
-    if pending || record.is_unsure() {
+    // A claim of an ADD before the last DEL may also commit after this one.
+    if record.is_unsure() || record.unsure_until().is_some_and(|until| until > time) {
         session.mark_unsure(owner.network.name(), owner.attachment, file);
     } else {
         remove(file);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use crate::cni::{Environment, Verb, parse_object};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode};
+use crate::log::to_stderr;
 
 /// A delegate that prints more than this on stdout is killed.
 const STDOUT_LIMIT: usize = 1024 * 1024;
@@ -26,6 +27,8 @@ const STDERR_TAIL: usize = 512;
 
 /// The variable that tells the processes of one call from those of another.
 const MARK: &str = "IPAM_DELEGATED_CALL";
+/// What to do about a delegate that does not say what is wrong.
+const RUN_IT: &str = "run it by hand with the same input: it must print one JSON object on stdout, and logs on stderr";
 
 /// One call of a delegate.
 pub(super) struct Call<'a> {
@@ -67,7 +70,8 @@ impl Call<'_> {
                 error: Error::io(
                     format!("{}: cannot start {}", self.name, self.program.display()),
                     error,
-                ),
+                )
+                .advise("reinstall it, for this machine's architecture"),
                 unsure: false,
             }),
         };
@@ -98,7 +102,7 @@ impl Call<'_> {
         let mark = next_mark();
         command.env(MARK, &mark);
         command.stdin(stdin_reader).stdout(stdout_writer).stderr(stderr_writer).process_group(0);
-        let child = command.spawn()?;
+        let child = start(&mut command, self.time)?;
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
         let (stdout, stderr) = (Some(stdout), Some(stderr));
@@ -112,14 +116,29 @@ impl Call<'_> {
         let object = match parse_object(&ended.stdout, "its answer") {
             _ if quiet => None,
             Ok(object) => Some(object),
-            Err(error) => return fail(ended.explain(error.with_code(ErrorCode::DELEGATE)), true),
+            Err(mut error) => {
+                if !ended.status.success() {
+                    error = error.within(format_args!("it ended with {}", ended.status));
+                }
+                let error = ended.explain(error.with_code(ErrorCode::DELEGATE));
+                return fail(error.advise(RUN_IT), true);
+            }
         };
         if ended.status.success() {
-            if object.is_none() && self.verb == Verb::Add {
-                let error = Error::new(ErrorCode::DELEGATE, "it succeeded without an answer");
-                return fail(ended.explain(error.advise("ADD must print a result")), true);
+            match &object {
+                None if self.verb == Verb::Add => {
+                    let error = Error::new(ErrorCode::DELEGATE, "it succeeded without an answer");
+                    return fail(ended.explain(error).advise("ADD must print a result"), true);
+                }
+                // Whether it holds something is anybody's guess.
+                Some(object) if object.contains_key("code") && object.contains_key("msg") => {
+                    let (error, _) = error_of(object);
+                    let advice =
+                        format!("it ended with {}: an error must end with 1", ended.status);
+                    return fail(error.advise(advice), true);
+                }
+                _ => return Ok(object),
             }
-            return Ok(object);
         }
         match object {
             Some(object) if object.contains_key("code") => {
@@ -131,8 +150,23 @@ impl Call<'_> {
                     ErrorCode::DELEGATE,
                     format!("it ended with {} and no error object", ended.status),
                 );
-                fail(ended.explain(error), true)
+                fail(ended.explain(error).advise(RUN_IT), true)
             }
+        }
+    }
+}
+
+/// Starts a program, which an installer may be writing at this moment.
+fn start(command: &mut Command, time: Duration) -> io::Result<Child> {
+    let give_up = Instant::now() + time.min(Duration::from_secs(1));
+    loop {
+        match command.spawn() {
+            Err(error)
+                if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < give_up =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
         }
     }
 }
@@ -145,19 +179,16 @@ struct Ended {
 }
 
 impl Ended {
-    /// Adds how it ended and the end of its stderr.
+    /// Adds the end of its stderr to the causes of an error that has no advice yet.
     fn explain(&self, error: Error) -> Error {
-        let mut cause = Vec::new();
-        if error.details().is_empty() && self.status.signal().is_some() {
-            cause.push(self.status.to_string());
-        } else if !error.details().is_empty() {
-            cause.push(error.details());
-        }
         let tail = String::from_utf8_lossy(&self.stderr_tail);
-        if !tail.trim().is_empty() {
-            cause.push(format!("stderr: {}", tail.trim()));
+        if tail.trim().is_empty() {
+            return error;
         }
-        if cause.is_empty() { error } else { error.caused_by(cause.join("; ")) }
+        let stderr = format!("stderr: {}", tail.trim());
+        let details = error.details();
+        let causes = if details.is_empty() { stderr } else { format!("{details}; {stderr}") };
+        error.caused_by(causes)
     }
 }
 
@@ -194,7 +225,7 @@ impl Process<'_> {
             self.stdin.feed();
             read_available(&mut self.stdout, |piece| stdout.extend_from_slice(piece));
             read_available(&mut self.stderr, |piece| {
-                relay(piece);
+                to_stderr(piece);
                 stderr_tail.extend_from_slice(piece);
                 let excess = stderr_tail.len().saturating_sub(STDERR_TAIL);
                 stderr_tail.drain(..excess);
@@ -203,7 +234,8 @@ impl Process<'_> {
                 let error = Error::new(
                     ErrorCode::DELEGATE,
                     format!("{}: it printed more than 1 MiB, killed", call.name),
-                );
+                )
+                .advise("an answer is one JSON object; logs belong on stderr");
                 return Err(self.kill(error));
             }
             if exited && let Ok(Some(status)) = self.child.try_wait() {
@@ -341,16 +373,6 @@ fn read_available(pipe: &mut Option<PipeReader>, mut take: impl FnMut(&[u8])) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(_) => *pipe = None,
         }
-    }
-}
-
-/// Passes a piece of a delegate's stderr on, unless that would block.
-fn relay(piece: &[u8]) {
-    let stderr = io::stderr();
-    let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    if matches!(poll(&mut fds, Some(&now)), Ok(1)) && fds[0].revents().contains(PollFlags::OUT) {
-        let _ = io::stderr().write_all(piece);
     }
 }
 

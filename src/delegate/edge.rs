@@ -9,7 +9,7 @@ use super::{Delegate, Request};
 use crate::cni::{Environment, Verb, Version};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
-use crate::log::Wanted;
+use crate::log::{Wanted, to_stderr};
 
 /// What a call prints and how it exits.
 #[derive(Debug)]
@@ -152,11 +152,11 @@ fn deliver(name: &str, delegate: &dyn Delegate, reply: Reply) -> ExitCode {
     let Err(error) = written else {
         return ExitCode::from(reply.exit);
     };
-    eprintln!("{name}: cannot deliver the answer on stdout: {error}");
+    to_stderr(format!("{name}: cannot deliver the answer on stdout: {error}\n").as_bytes());
     if let Some(request) = &reply.granted
         && let Err(error) = delegate.undelivered(request)
     {
-        eprintln!("{name}: {}", error.in_full());
+        to_stderr(format!("{name}: {}\n", error.in_full()).as_bytes());
     }
     ExitCode::FAILURE
 }
@@ -194,7 +194,7 @@ fn answer_panics(name: &'static str) {
         let error = Error::new(ErrorCode::INTERNAL, format!("{name} met a defect of its own"))
             .caused_by(panic.to_string())
             .advise("report it with the verbose log");
-        eprintln!("{name}: {}", error.in_full());
+        to_stderr(format!("{name}: {}\n", error.in_full()).as_bytes());
         let reply = Reply::error(Version::NEWEST, &error);
         let _ = std::io::stdout().write_all(reply.stdout.as_bytes());
         std::process::exit(1);

@@ -1,12 +1,13 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use log::warn;
 use serde::{Deserialize, Serialize};
 
 use super::state::{make_private_folder, write_new};
-use super::{Settings, StateDir};
+use super::{Settings, StateDir, lock};
 use crate::error::{Error, ErrorCode, Result};
 
 /// Which node this is: part of what owns a lease.
@@ -62,15 +63,15 @@ impl Identity {
             other => return other,
         }
         make_private_folder(state.root())?;
-        let identity = Self::new(machine_id)?;
-        let new = identity.write_beside(path)?;
-        // A link fails where another first ADD was quicker; both then read the same.
-        let linked = fs::hard_link(&new, path);
-        fs::remove_file(&new)?;
-        match linked {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
-            _ => Self::read(path),
+        let _guard = lock_folder(state)?;
+        match Self::read(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            // Another first ADD was quicker.
+            other => return other,
         }
+        let identity = Self::new(machine_id)?;
+        identity.put(path)?;
+        Ok(identity)
     }
 
     fn new(machine_id: &str) -> io::Result<Self> {
@@ -87,14 +88,28 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Writes a file of a name of its own in the same folder.
-    fn write_beside(&self, path: &Path) -> io::Result<std::path::PathBuf> {
-        let new = path.with_file_name(format!("node.{}", random_uuid()?));
+    /// Puts it in place, under the lock: what a kill leaves is the one file that the next call
+    /// replaces.
+    fn put(&self, path: &Path) -> io::Result<()> {
+        let new = path.with_file_name("node.new");
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         write_new(&new, serde_json::to_string(self)?.as_bytes())?;
         // Written once in a node's life: an empty file after a power loss would stop every ADD.
         fs::File::open(&new)?.sync_all()?;
-        Ok(new)
+        fs::rename(&new, path)
     }
+}
+
+/// Locks the state folder for a change of the node's identity.
+fn lock_folder(state: &StateDir) -> io::Result<fs::File> {
+    let guard = fs::File::open(state.root())?;
+    if lock(&guard, Instant::now() + Duration::from_secs(10))? {
+        return Ok(guard);
+    }
+    Err(io::Error::new(ErrorKind::TimedOut, "another process has held the folder's lock for 10 s"))
 }
 
 /// Gives a cloned machine an identity of its own.
@@ -102,8 +117,7 @@ impl Identity {
 /// The attachments step aside before the new identity stands, so that a kill in between repeats
 /// the step instead of adopting the original's records.
 fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<Identity> {
-    let guard = fs::File::open(state.root())?;
-    guard.lock()?;
+    let _guard = lock_folder(state)?;
     let old = Identity::read(path)?;
     if old.machine_id == machine_id {
         return Ok(old);
@@ -126,7 +140,7 @@ fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<
         }
     }
     let identity = Identity::new(machine_id)?;
-    fs::rename(identity.write_beside(path)?, path)?;
+    identity.put(path)?;
     Ok(identity)
 }
 

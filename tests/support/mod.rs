@@ -124,6 +124,15 @@ impl World {
         self
     }
 
+    /// A program in the plugin folder, as it is given.
+    pub fn program(&self, name: &str, content: &str) -> &Self {
+        let new = self.path(&format!("new-{name}"));
+        fs::write(&new, content).unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::rename(&new, self.path("bin").join(name)).unwrap();
+        self
+    }
+
     /// A selector that answers these pools.
     pub fn selector(&self, name: &str, pools: &Value) -> &Self {
         let answer = json!({"cniVersion": "1.0.0", "pools": pools});
@@ -150,12 +159,7 @@ impl World {
 
     /// What the allocators hold: `<delegate>-<container>-<ifname>`, sorted.
     pub fn held(&self) -> Vec<String> {
-        let mut names: Vec<String> = match fs::read_dir(self.path("held")) {
-            Ok(entries) => entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect(),
-            Err(_) => Vec::new(),
-        };
-        names.sort();
-        names
+        names(&self.path("held"))
     }
 
     /// A network configuration for a chain, with the state folder of this world.
@@ -223,6 +227,36 @@ impl World {
         self.path("state").join("attachments/net").join(container).join("eth0")
     }
 
+    /// The processes whose environment names this world's plugin folder: calls, their delegates
+    /// and what those left behind.
+    pub fn processes(&self) -> Vec<u32> {
+        let marker = self.path("bin").into_os_string().into_encoded_bytes();
+        let marked = |pid: &u32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.windows(marker.len()).any(|piece| piece == marker)
+        };
+        let entries = fs::read_dir("/proc").unwrap();
+        let pids = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+        pids.filter(marked).collect()
+    }
+
+    /// Waits until no process of this world is left; false when the time is over.
+    pub fn is_quiet_within(&self, time: Duration) -> bool {
+        let give_up = Instant::now() + time;
+        while !self.processes().is_empty() {
+            if Instant::now() > give_up {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    /// Whether no process holds the record's lock.
+    pub fn is_unlocked(&self, container: &str) -> bool {
+        fs::File::open(self.record(container)).is_ok_and(|file| file.try_lock().is_ok())
+    }
+
     /// The events of a record, by name.
     pub fn events(&self, container: &str) -> Vec<String> {
         let text = fs::read_to_string(self.record(container)).unwrap_or_default();
@@ -231,6 +265,15 @@ impl World {
         };
         text.lines().map(event).collect()
     }
+}
+
+/// The names in a folder, sorted; none where there is no folder.
+pub fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 /// Starts a call with this network configuration on stdin.

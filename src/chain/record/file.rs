@@ -1,4 +1,4 @@
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rustix::io::FdFlags;
 
 use super::{Event, Record};
 use crate::error::{Error, ErrorCode, Result};
-use crate::host::make_private_folder;
+use crate::host::{lock, make_private_folder};
 
 /// Records beyond this many bytes are rewritten when the next ADD opens them.
 const COMPACT_BEYOND: usize = 64 * 1024;
@@ -92,7 +92,7 @@ impl RecordFile {
         else {
             return Ok(None);
         };
-        let empty = bytes.is_empty();
+        let empty = record.attempts.is_empty();
         let file = Self { path: path.to_owned(), file, torn: false, empty };
         Ok(Some(Opened { file, record, after_unreadable: false }))
     }
@@ -122,10 +122,12 @@ impl RecordFile {
                 path: path.to_owned(),
                 file,
                 torn: bytes.last().is_some_and(|last| *last != b'\n'),
-                empty: bytes.is_empty(),
+                empty: true,
             };
             match read.and_then(|_| parse(&bytes)) {
                 Ok(record) => {
+                    // A first line that was cut short announced nothing.
+                    this.empty = record.attempts.is_empty();
                     if create && bytes.len() > COMPACT_BEYOND {
                         this = this.compact(&record).map_err(failed)?;
                     }
@@ -172,7 +174,7 @@ impl RecordFile {
         Ok(())
     }
 
-    /// Removes the record if nothing was ever written to it.
+    /// Removes the record if no event was ever written to it.
     pub fn remove_if_empty(self) {
         if self.empty {
             let _ = self.remove();
@@ -241,22 +243,6 @@ fn open_file(path: &Path, create: bool) -> io::Result<Option<File>> {
 
 fn inherit(file: &File) -> io::Result<()> {
     Ok(rustix::io::fcntl_setfd(file, FdFlags::empty())?)
-}
-
-/// Locks the file; false when somebody else holds it until `give_up`.
-fn lock(file: &File, give_up: Instant) -> io::Result<bool> {
-    let mut pause = Duration::from_micros(200);
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) if Instant::now() >= give_up => return Ok(false),
-            Err(TryLockError::WouldBlock) => {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(Duration::from_millis(20));
-            }
-        }
-    }
 }
 
 /// Whether the path still names this file: a lock on a removed record excludes nobody.

@@ -147,6 +147,11 @@ impl Record {
         Some(released)
     }
 
+    /// Until when a claim of some released ADD may still commit, in milliseconds since 1970.
+    pub fn unsure_until(&self) -> Option<u64> {
+        self.attempts.iter().filter_map(|attempt| Some(attempt.released.as_ref()?.due)).max()
+    }
+
     /// When the last ADD began, in milliseconds since 1970.
     pub fn last_attempt(&self) -> Option<u64> {
         self.attempts.last().map(|attempt| attempt.attempt.time)
@@ -328,6 +333,7 @@ mod tests {
             assert_eq!(short.is_unsure(), long.is_unsure(), "{long:?}");
             assert_eq!(short.may_be_in_use(), long.may_be_in_use(), "{long:?}");
             assert_eq!(short.released(), long.released(), "{long:?}");
+            assert_eq!(short.unsure_until(), long.unsure_until(), "{long:?}");
             assert_eq!(short.held().map(|h| h.1), long.held().map(|h| h.1), "{long:?}");
             let sorted = |record: &Record| {
                 let mut runs: Vec<_> = record.runs().iter().map(|r| r.delegate.clone()).collect();
