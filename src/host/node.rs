@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::state::{make_private_folder, write_new};
 use super::{Settings, StateDir};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 
 /// Which node this is: part of what owns a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,15 @@ impl Node {
         if machine_id.is_empty() || identity.machine_id == machine_id {
             return Ok(Self { id: identity.uuid });
         }
-        let identity = replace_clone(state, &path, &machine_id).map_err(failed)?;
+        let identity = replace_clone(state, &path, &machine_id).map_err(|error| match error {
+            CloneError::Records(error) => Error::new(
+                ErrorCode::RECORD,
+                format!("cannot set aside the records of another machine in {}", state.root().display()),
+            )
+            .caused_by(error)
+            .advise("to act on them would release that machine's leases; the state folder must be writable by root"),
+            CloneError::Identity(error) => failed(error),
+        })?;
         Ok(Self { id: identity.uuid })
     }
 }
@@ -88,11 +96,25 @@ impl Identity {
     }
 }
 
+/// What kept a cloned machine from an identity of its own.
+#[derive(Debug)]
+enum CloneError {
+    /// The records of the original still stand where this machine's would.
+    Records(io::Error),
+    Identity(io::Error),
+}
+
+impl From<io::Error> for CloneError {
+    fn from(error: io::Error) -> Self {
+        Self::Identity(error)
+    }
+}
+
 /// Gives a cloned machine an identity of its own.
 ///
 /// The attachments step aside before the new identity stands, so that a kill in between repeats
 /// the step instead of adopting the original's records.
-fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<Identity> {
+fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> Result<Identity, CloneError> {
     let guard = fs::File::open(state.root())?;
     guard.lock()?;
     let old = Identity::read(path)?;
@@ -112,7 +134,10 @@ fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<
         (state.unsure(), state.root().join(format!("unsure.{}", old.uuid))),
     ] {
         match fs::rename(&folder.0, &folder.1) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            // A read-only disk says so even where there is nothing to rename.
+            Err(error) if fs::exists(&folder.0).unwrap_or(true) => {
+                return Err(CloneError::Records(error));
+            }
             _ => {}
         }
     }
