@@ -340,6 +340,20 @@ fn del_on_a_clone_whose_disk_is_full_sets_the_records_aside() {
 }
 
 #[test]
+fn a_clone_whose_disk_was_full_adds_again_once_there_is_room() {
+    let (world, host) = (World::new(), Host::new());
+    small_disk(&host);
+    let original = cloned(&world, &host);
+    fill_bytes(&host);
+    for container in ["c1", "c2"] {
+        host.call(&world, "DEL", container, &stripped()).success();
+    }
+    fs::remove_file(host.path(&format!("{STATE}/filling"))).unwrap();
+    assert_ne!(node_of_add(&world, &host, "c3"), original.as_str());
+    assert!(host.path(&format!("{STATE}/attachments.{original}/net/c1/eth0")).exists());
+}
+
+#[test]
 fn gc_on_a_clone_does_not_act_on_the_records_of_the_original() {
     let (world, host) = (World::new(), Host::new());
     cloned(&world, &host);

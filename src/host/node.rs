@@ -133,17 +133,30 @@ fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> Result<Iden
         (state.attachments(), aside),
         (state.unsure(), state.root().join(format!("unsure.{}", old.uuid))),
     ] {
-        match fs::rename(&folder.0, &folder.1) {
-            // A read-only disk says so even where there is nothing to rename.
-            Err(error) if fs::exists(&folder.0).unwrap_or(true) => {
-                return Err(CloneError::Records(error));
-            }
-            _ => {}
-        }
+        step_aside(&folder.0, &folder.1).map_err(CloneError::Records)?;
     }
     let identity = Identity::new(machine_id)?;
     fs::rename(identity.write_beside(path)?, path)?;
     Ok(identity)
+}
+
+/// Renames a folder where there is one; to a numbered name where a step that was not finished (a
+/// full disk, a kill) has taken the plain one.
+fn step_aside(folder: &Path, aside: &Path) -> io::Result<()> {
+    let mut name = aside.to_owned();
+    for number in 1..1000 {
+        match fs::rename(folder, &name) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+                let mut numbered = aside.as_os_str().to_owned();
+                numbered.push(format!(".{number}"));
+                name = numbered.into();
+            }
+            // A read-only disk says so even where there is nothing to rename.
+            Err(error) if fs::exists(folder).unwrap_or(true) => return Err(error),
+            _ => return Ok(()),
+        }
+    }
+    Err(ErrorKind::DirectoryNotEmpty.into())
 }
 
 /// The machine-id; empty where there is none, or none yet.
