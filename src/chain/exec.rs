@@ -45,6 +45,18 @@ pub(super) struct Failure {
     pub unsure: bool,
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, unsure: false }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        failure.error
+    }
+}
+
 impl Call<'_> {
     /// Runs the delegate. Its answer is an object, or nothing on the verbs that allow that.
     pub fn run(self) -> Result<Option<Map<String, Value>>, Failure> {
@@ -67,7 +79,7 @@ impl Call<'_> {
         answer
     }
 
-    fn spawn(&self) -> io::Result<Process> {
+    fn spawn(&self) -> io::Result<Process<'_>> {
         let spared = children_now();
         let (stdin_reader, stdin) = io::pipe()?;
         let (stdout, stdout_writer) = io::pipe()?;
@@ -75,6 +87,9 @@ impl Call<'_> {
         for end in [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
+        // The pipe holds most configurations whole: the delegate never waits for its stdin.
+        let mut stdin = Feed { pipe: Some(stdin), unsent: self.stdin.as_bytes() };
+        stdin.feed();
         let mut command = Command::new(self.program);
         command.env_clear().envs(self.environment.iter());
         // A little less than is really left, so that a delegate of ours can still say why.
@@ -86,16 +101,8 @@ impl Call<'_> {
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
-        Ok(Process {
-            child,
-            pid,
-            pidfd,
-            spared,
-            mark,
-            stdin: Some(stdin),
-            stdout: Some(stdout),
-            stderr: Some(stderr),
-        })
+        let (stdout, stderr) = (Some(stdout), Some(stderr));
+        Ok(Process { child, pid, pidfd, spared, mark, stdin, stdout, stderr })
     }
 
     /// What the ended process amounts to.
@@ -154,7 +161,7 @@ impl Ended {
     }
 }
 
-struct Process {
+struct Process<'a> {
     child: Child,
     pid: Pid,
     pidfd: Option<OwnedFd>,
@@ -162,16 +169,15 @@ struct Process {
     spared: BTreeSet<i32>,
     /// What the processes of this call carry in their environment.
     mark: String,
-    stdin: Option<PipeWriter>,
+    stdin: Feed<'a>,
     stdout: Option<PipeReader>,
     stderr: Option<PipeReader>,
 }
 
-impl Process {
+impl Process<'_> {
     /// Feeds and reads the process until it ends; kills it with all its descendants when its time
     /// is over or its answer too long.
     fn attend(mut self, call: &Call<'_>, began: Instant) -> Result<Ended, Failure> {
-        let mut unsent = call.stdin.as_bytes();
         let mut stdout = Vec::new();
         let mut stderr_tail = Vec::new();
         loop {
@@ -184,8 +190,8 @@ impl Process {
                 .advise("look at what it waits for, or raise ipam.timeout or its own timeout");
                 return Err(self.kill(error));
             }
-            let exited = self.wait(left, !unsent.is_empty());
-            unsent = self.feed(unsent);
+            let exited = self.wait(left);
+            self.stdin.feed();
             read_available(&mut self.stdout, |piece| stdout.extend_from_slice(piece));
             read_available(&mut self.stderr, |piece| {
                 relay(piece);
@@ -208,47 +214,19 @@ impl Process {
     }
 
     /// Waits until there is something to do; tells whether the process may have ended.
-    fn wait(&self, left: Duration, sending: bool) -> bool {
-        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(4);
-        fds.extend(self.stdout.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        fds.extend(self.stderr.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        if sending {
-            fds.extend(self.stdin.iter().map(|fd| PollFd::new(fd, PollFlags::OUT)));
-        }
-        // Kernels before 5.3 have no pidfd: then the end is looked for often.
-        let time = match &self.pidfd {
-            Some(pidfd) => {
-                fds.push(PollFd::new(pidfd, PollFlags::IN));
-                left
-            }
-            None => left.min(Duration::from_millis(5)),
-        };
-        let timeout = Timespec::try_from(time).ok();
+    fn wait(&self, left: Duration) -> bool {
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(2);
+        fds.extend(self.stdin.pipe.iter().map(|fd| PollFd::new(fd, PollFlags::OUT)));
+        fds.extend(self.pidfd.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        // An answer that fits the pipe waits there: waking up for each piece of it would cost more
+        // than all the rest. Kernels before 5.3 have no pidfd: there the end is looked for often.
+        let tick = if self.pidfd.is_some() { 20 } else { 2 };
+        let timeout = Timespec::try_from(left.min(Duration::from_millis(tick))).ok();
         let ready = poll(&mut fds, timeout.as_ref()).unwrap_or(0);
         match &self.pidfd {
             Some(_) => ready > 0 && fds.last().is_some_and(|fd| !fd.revents().is_empty()),
             None => true,
         }
-    }
-
-    /// Writes what the pipe takes; the rest comes back. A delegate may close its stdin.
-    fn feed<'a>(&mut self, mut unsent: &'a [u8]) -> &'a [u8] {
-        while let Some(stdin) = &mut self.stdin {
-            if unsent.is_empty() {
-                self.stdin = None;
-                break;
-            }
-            match stdin.write(unsent) {
-                Ok(n) => unsent = &unsent[n..],
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => {
-                    self.stdin = None;
-                    unsent = &[];
-                }
-            }
-        }
-        unsent
     }
 
     fn kill(mut self, error: Error) -> Failure {
@@ -257,6 +235,31 @@ impl Process {
         let _ = self.child.wait();
         kill_children(&self.spared, &self.mark);
         Failure { error, unsure: true }
+    }
+}
+
+/// A delegate's stdin and what it has not got yet.
+struct Feed<'a> {
+    /// Closed once all is sent.
+    pipe: Option<PipeWriter>,
+    unsent: &'a [u8],
+}
+
+impl Feed<'_> {
+    /// Writes what the pipe takes. A delegate may close its stdin: then the rest is dropped.
+    fn feed(&mut self) {
+        while let Some(pipe) = &mut self.pipe {
+            if self.unsent.is_empty() {
+                self.pipe = None;
+                return;
+            }
+            match pipe.write(self.unsent) {
+                Ok(n) => self.unsent = &self.unsent[n..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => self.pipe = None,
+            }
+        }
     }
 }
 

@@ -7,10 +7,12 @@
 mod add;
 mod carry;
 mod check;
+mod configured;
 mod del;
 mod exec;
 mod gc;
 mod operator;
+mod patch;
 mod plan;
 mod preset;
 mod record;

@@ -6,7 +6,9 @@ use std::time::Duration;
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
+use super::carry::Carry;
 use super::exec::{Call, Failure, adopt_orphans};
+use super::patch::refresh_secrets;
 use super::plan::{Plan, Planner, Step};
 use super::record::{Attempt, RecordFile, Run};
 use super::{Chain, now};
@@ -93,6 +95,11 @@ impl<'a> Session<'a> {
         text.and_then(crate::host::parse_duration).unwrap_or(Deadline::DEFAULT)
     }
 
+    /// The state before the first delegate of a chain.
+    pub fn carry(&self, result: IpamResult) -> Carry<'_> {
+        Carry::new(&self.request.network, &self.request.settings, &self.node, result)
+    }
+
     /// What plans are made with.
     pub fn planner(&self) -> Planner<'_> {
         Planner {
@@ -163,11 +170,10 @@ impl<'a> Session<'a> {
         leases: &[Value],
         time: Duration,
     ) -> Result<(), Failure> {
-        let refuse = |error| Failure { error, unsure: false };
         let mut run = run.clone();
-        run.refresh_secrets(&newer_ipam(owner.network, &run.delegate));
+        refresh_secrets(&mut run.ipam, &newer_ipam(owner.network, &run.delegate));
         let program = self.recorded_step(&run).program;
-        let stdin = run.stdin(owner.network, prev_result, leases).map_err(refuse)?;
+        let stdin = run.stdin(owner.network, prev_result, leases).map_err(Failure::from)?;
         let mut environment = self.environment.clone();
         environment.set("CNI_COMMAND", Verb::Del.as_str());
         environment.set("CNI_CONTAINERID", owner.attachment.container.as_str());

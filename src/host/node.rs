@@ -35,9 +35,13 @@ impl Node {
         }
         let machine_id = read_machine_id(Path::new("/etc/machine-id"));
         let path = state.root().join("node");
-        let failed = |error| {
+        let failed = |error: io::Error| {
+            let advice = match error.kind() {
+                ErrorKind::InvalidData => "remove the file: the next ADD makes a new identity",
+                _ => "the state folder must be writable by root",
+            };
             Error::io(format!("cannot establish the node's identity in {}", path.display()), error)
-                .advise("the state folder must be writable by root")
+                .advise(advice)
         };
         let identity = Identity::read_or_make(state, &path, &machine_id).map_err(failed)?;
         // Without a machine-id nothing can be compared.
@@ -80,7 +84,8 @@ impl Identity {
     }
 
     fn read(path: &Path) -> io::Result<Self> {
-        let identity: Self = serde_json::from_slice(&fs::read(path)?)?;
+        let identity: Self = serde_json::from_slice(&fs::read(path)?)
+            .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
         let plain = |c: char| c.is_ascii_hexdigit() || c == '-';
         if identity.uuid.is_empty() || !identity.uuid.chars().all(plain) {
             return Err(io::Error::new(ErrorKind::InvalidData, "its uuid is none"));
@@ -101,13 +106,8 @@ impl Identity {
 enum CloneError {
     /// The records of the original still stand where this machine's would.
     Records(io::Error),
+    /// They have stepped aside.
     Identity(io::Error),
-}
-
-impl From<io::Error> for CloneError {
-    fn from(error: io::Error) -> Self {
-        Self::Identity(error)
-    }
 }
 
 /// Gives a cloned machine an identity of its own.
@@ -115,9 +115,10 @@ impl From<io::Error> for CloneError {
 /// The attachments step aside before the new identity stands, so that a kill in between repeats
 /// the step instead of adopting the original's records.
 fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> Result<Identity, CloneError> {
-    let guard = fs::File::open(state.root())?;
-    guard.lock()?;
-    let old = Identity::read(path)?;
+    use CloneError::{Identity as Unmade, Records};
+    let guard = fs::File::open(state.root()).map_err(Records)?;
+    guard.lock().map_err(Records)?;
+    let old = Identity::read(path).map_err(Records)?;
     if old.machine_id == machine_id {
         return Ok(old);
     }
@@ -133,10 +134,11 @@ fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> Result<Iden
         (state.attachments(), aside),
         (state.unsure(), state.root().join(format!("unsure.{}", old.uuid))),
     ] {
-        step_aside(&folder.0, &folder.1).map_err(CloneError::Records)?;
+        step_aside(&folder.0, &folder.1).map_err(Records)?;
     }
-    let identity = Identity::new(machine_id)?;
-    fs::rename(identity.write_beside(path)?, path)?;
+    let identity = Identity::new(machine_id).map_err(Unmade)?;
+    let new = identity.write_beside(path).map_err(Unmade)?;
+    fs::rename(new, path).map_err(Unmade)?;
     Ok(identity)
 }
 
