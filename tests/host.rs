@@ -312,6 +312,48 @@ fn del_on_a_clone_does_not_act_on_the_records_of_the_original() {
 }
 
 #[test]
+fn del_on_a_clone_whose_state_folder_is_read_only_fails_rather_than_release() {
+    let (world, host) = (World::new(), Host::new());
+    small_disk(&host);
+    cloned(&world, &host);
+    host.shell(&format!("mount -o remount,ro {STATE}"));
+    let (code, text) = host.call(&world, "DEL", "c1", &stripped()).failure();
+    assert_eq!(code, 113, "{text}");
+    assert!(text.contains("records of another machine"), "{text}");
+    assert_eq!(world.held(), ["a-c1-eth0"]);
+    // Where there is nothing to set aside, DEL goes on.
+    host.shell(&format!(
+        "mount -o remount,rw {STATE}; rm -r {STATE}/attachments; mount -o remount,ro {STATE}"
+    ));
+    host.call(&world, "DEL", "c1", &stripped()).success();
+}
+
+#[test]
+fn del_on_a_clone_whose_disk_is_full_sets_the_records_aside() {
+    let (world, host) = (World::new(), Host::new());
+    small_disk(&host);
+    let original = cloned(&world, &host);
+    fill(&host);
+    host.call(&world, "DEL", "c1", &stripped()).success();
+    assert!(host.path(&format!("{STATE}/attachments.{original}/net/c1/eth0")).exists());
+    assert_eq!(world.held(), ["a-c1-eth0"]);
+}
+
+#[test]
+fn a_clone_whose_disk_was_full_adds_again_once_there_is_room() {
+    let (world, host) = (World::new(), Host::new());
+    small_disk(&host);
+    let original = cloned(&world, &host);
+    fill_bytes(&host);
+    for container in ["c1", "c2"] {
+        host.call(&world, "DEL", container, &stripped()).success();
+    }
+    fs::remove_file(host.path(&format!("{STATE}/filling"))).unwrap();
+    assert_ne!(node_of_add(&world, &host, "c3"), original.as_str());
+    assert!(host.path(&format!("{STATE}/attachments.{original}/net/c1/eth0")).exists());
+}
+
+#[test]
 fn gc_on_a_clone_does_not_act_on_the_records_of_the_original() {
     let (world, host) = (World::new(), Host::new());
     cloned(&world, &host);

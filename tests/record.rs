@@ -98,6 +98,18 @@ fn del_uses_the_recorded_chain_whatever_the_configuration_names_now() {
 }
 
 #[test]
+fn del_without_cni_path_runs_the_recorded_program() {
+    let world = World::new();
+    world.allocator("a", "10.0.0.2/24");
+    let network = world.network(json!(["a"]));
+    world.call("ADD", "c1", &network).success();
+    let mut command = world.command("DEL", "c1");
+    command.env_remove("CNI_PATH").env_remove("CNI_NETNS");
+    wait(start(command, &network)).success();
+    assert!(world.held().is_empty());
+}
+
+#[test]
 fn del_takes_secrets_from_stdin_and_all_else_from_the_record() {
     let world = World::new();
     world.allocator("a", "10.0.0.2/24");

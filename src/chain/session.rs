@@ -45,9 +45,9 @@ impl<'a> Session<'a> {
         let state = request.state_dir()?;
         let node = match state.node(&request.settings) {
             Ok(node) => node.id().to_owned(),
-            Err(error) if request.verb == Verb::Add || error.code() == ErrorCode::RECORD => {
-                return Err(error);
-            }
+            Err(error) if request.verb == Verb::Add => return Err(error),
+            // The records are another machine's, whose leases must stay.
+            Err(error) if error.code() == ErrorCode::RECORD => return Err(error),
             Err(error) => {
                 warn!("{}", error.in_full());
                 String::new()

@@ -49,9 +49,15 @@ impl Node {
         if machine_id.is_empty() || identity.machine_id == machine_id {
             return Ok(Self { id: identity.uuid });
         }
-        // The records here are another machine's: nothing may act on them.
-        let foreign = |error| failed(error).with_code(ErrorCode::RECORD);
-        let identity = replace_clone(state, &path, &machine_id).map_err(foreign)?;
+        let identity = replace_clone(state, &path, &machine_id).map_err(|error| match error {
+            CloneError::Records(error) => Error::new(
+                ErrorCode::RECORD,
+                format!("cannot set aside the records of another machine in {}", state.root().display()),
+            )
+            .caused_by(error)
+            .advise("to act on them would release that machine's leases; the state folder must be writable by root"),
+            CloneError::Identity(error) => failed(error),
+        })?;
         Ok(Self { id: identity.uuid })
     }
 }
@@ -97,8 +103,6 @@ impl Identity {
             _ => {}
         }
         write_new(&new, serde_json::to_string(self)?.as_bytes())?;
-        // Written once in a node's life: an empty file after a power loss would stop every ADD.
-        fs::File::open(&new)?.sync_all()?;
         fs::rename(&new, path)
     }
 }
@@ -112,13 +116,23 @@ fn lock_folder(state: &StateDir) -> io::Result<fs::File> {
     Err(io::Error::new(ErrorKind::TimedOut, "another process has held the folder's lock for 10 s"))
 }
 
+/// What kept a cloned machine from an identity of its own.
+#[derive(Debug)]
+enum CloneError {
+    /// The records of the original still stand where this machine's would.
+    Records(io::Error),
+    /// They have stepped aside.
+    Identity(io::Error),
+}
+
 /// Gives a cloned machine an identity of its own.
 ///
 /// The attachments step aside before the new identity stands, so that a kill in between repeats
 /// the step instead of adopting the original's records.
-fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<Identity> {
-    let _guard = lock_folder(state)?;
-    let old = Identity::read(path)?;
+fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> Result<Identity, CloneError> {
+    use CloneError::{Identity as Unmade, Records};
+    let _guard = lock_folder(state).map_err(Records)?;
+    let old = Identity::read(path).map_err(Records)?;
     if old.machine_id == machine_id {
         return Ok(old);
     }
@@ -134,14 +148,30 @@ fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<
         (state.attachments(), aside),
         (state.unsure(), state.root().join(format!("unsure.{}", old.uuid))),
     ] {
-        match fs::rename(&folder.0, &folder.1) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
+        step_aside(&folder.0, &folder.1).map_err(Records)?;
+    }
+    let identity = Identity::new(machine_id).map_err(Unmade)?;
+    identity.put(path).map_err(Unmade)?;
+    Ok(identity)
+}
+
+/// Renames a folder where there is one; to a numbered name where a step that was not finished (a
+/// full disk, a kill) has taken the plain one.
+fn step_aside(folder: &Path, aside: &Path) -> io::Result<()> {
+    let mut name = aside.to_owned();
+    for number in 1..1000 {
+        match fs::rename(folder, &name) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+                let mut numbered = aside.as_os_str().to_owned();
+                numbered.push(format!(".{number}"));
+                name = numbered.into();
+            }
+            // A read-only disk says so even where there is nothing to rename.
+            Err(error) if fs::exists(folder).unwrap_or(true) => return Err(error),
+            _ => return Ok(()),
         }
     }
-    let identity = Identity::new(machine_id)?;
-    identity.put(path)?;
-    Ok(identity)
+    Err(ErrorKind::DirectoryNotEmpty.into())
 }
 
 /// The machine-id; empty where there is none, or none yet.

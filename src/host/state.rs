@@ -91,11 +91,11 @@ pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Creates a file of mode 0600 with this content; it must not exist.
+/// Creates a file of mode 0600 with this content, safe from a loss of power; it must not exist.
 pub(crate) fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     // A full disk lets files be made, but not written.
-    file.write_all(content).inspect_err(|_| {
+    file.write_all(content).and_then(|()| file.sync_all()).inspect_err(|_| {
         let _ = fs::remove_file(path);
     })
 }

@@ -10,7 +10,6 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -116,10 +115,17 @@ impl World {
             calls.display()
         );
         let path = self.path("bin").join(name);
-        // Written aside first: a file open for writing cannot be run.
+        // Written aside first, and by another process: a file open for writing cannot be run, and
+        // what this process has open, a call that another thread starts may hold for a moment.
         let new = self.path("new-delegate");
-        fs::write(&new, script).unwrap();
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut writer = Command::new("sh")
+            .args(["-c", "cat >\"$0\" && chmod 755 \"$0\""])
+            .arg(&new)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        writer.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        assert!(writer.wait().unwrap().success());
         fs::rename(&new, path).unwrap();
         self
     }
