@@ -161,7 +161,11 @@ fn the_three_selectors_answer_alike() {
         ),
         (
             "STATUS",
-            config("1.1.0", json!({"rackFile": world.path("elsewhere"), "racks": racks}), json!({})),
+            config(
+                "1.1.0",
+                json!({"rackFile": world.path("elsewhere"), "racks": racks}),
+                json!({}),
+            ),
             Err((7, "ipam.racks: no pool for rack \"r9\"")),
         ),
         (
@@ -175,7 +179,8 @@ fn the_three_selectors_answer_alike() {
         let outcomes = selectors().map(|(language, p)| (language, call(&world, &p, verb, &stdin)));
         match expected {
             Ok(pools) => {
-                let [first, rest @ ..] = outcomes.map(|(language, o)| (language, plain(o.success())));
+                let [first, rest @ ..] =
+                    outcomes.map(|(language, o)| (language, plain(o.success())));
                 assert_eq!(&first.1["pools"], pools, "{stdin}");
                 for (language, result) in rest {
                     assert_eq!(result, first.1, "{language}: {verb} {stdin}");
@@ -246,14 +251,16 @@ fn every_conflist_runs_a_chain() {
                     world.selector(name, &json!([{"name": "red"}, {"name": "blue"}]));
                 } else if delegate["serves"].is_array() {
                     // Serves all it is shown.
-                    let answer = json!({"ips": [{"address": format!("10.0.{i}.2/24")}], "pools": []});
+                    let answer =
+                        json!({"ips": [{"address": format!("10.0.{i}.2/24")}], "pools": []});
                     world.delegate(name, &format!("printf '%s' '{answer}'"));
                 } else {
                     world.allocator(name, &format!("10.0.{i}.2/24"));
                 }
             }
             network["ipam"]["stateDir"] = json!(world.path("state"));
-            let allocators = delegates.iter().filter(|d| !d.as_str().unwrap_or("").contains("-ds-"));
+            let allocators =
+                delegates.iter().filter(|d| !d.as_str().unwrap_or("").contains("-ds-"));
             assert_eq!(
                 world.call("ADD", "c1", &network).ips().len(),
                 allocators.count(),
@@ -434,7 +441,8 @@ fn secrets_of_the_object_form_rotate() {
     let of_preset = |t: &str| json!([{"type": "rack-local", "scope": "site", "apiToken": t}]);
     assert_eq!(tokens(of_preset), ["1", "2", "3"]);
     let of_one_among_two = |t: &str| {
-        let other = json!({"type": "ipam-da-site", "serves": ["red"], "site": "a", "apiToken": "x"});
+        let other =
+            json!({"type": "ipam-da-site", "serves": ["red"], "site": "a", "apiToken": "x"});
         let ours = json!({"type": "ipam-da-site", "serves": ["blue"], "site": "b", "apiToken": t});
         json!(["ipam-ds-rack", other, ours])
     };
