@@ -206,6 +206,14 @@ impl Run {
     pub fn refresh_secrets(&mut self, newer: &Map<String, Value>) {
         refresh_secrets(&mut self.ipam, newer);
     }
+
+    /// Whether the keys of an entry of `ipam.delegates` are those of this run, secrets aside.
+    pub fn fits(&self, entry: &Map<String, Value>) -> bool {
+        let mut ipam = self.ipam.clone();
+        refresh_secrets(&mut ipam, entry);
+        let steers = |key: &str| matches!(key, "type" | "timeout" | "serves");
+        entry.iter().all(|(key, value)| steers(key) || ipam.get(key) == Some(value))
+    }
 }
 
 /// Members of an answer that are for the chain.

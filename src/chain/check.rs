@@ -47,8 +47,7 @@ fn check_recorded(
     };
     for (i, (run, gave)) in attempt.runs.iter().zip(&held.gave).enumerate() {
         let time = share(deadline, attempt.runs.len() - i);
-        let mut run = run.clone();
-        run.refresh_secrets(session.request.network.ipam());
+        let run = session.with_newer_secrets(run);
         let stdin = run.stdin(network, &prev_result, &gave.leases)?;
         let step = session.recorded_step(&run);
         session.exec(Verb::Check, &step, stdin, time).map_err(|failure| failure.error)?;

@@ -162,8 +162,7 @@ impl<'a> Session<'a> {
         time: Duration,
     ) -> Result<(), Failure> {
         let refuse = |error| Failure { error, unsure: false };
-        let mut run = run.clone();
-        run.refresh_secrets(&self.newer_ipam(&run.delegate));
+        let run = self.with_newer_secrets(run);
         let program = self.recorded_step(&run).program;
         let stdin = run.stdin(owner.network, prev_result, leases).map_err(refuse)?;
         let mut environment = self.environment.clone();
@@ -182,16 +181,33 @@ impl<'a> Session<'a> {
         call.run().map(drop)
     }
 
-    /// The present configuration for a delegate, for secrets that have changed.
-    fn newer_ipam(&self, delegate: &str) -> Map<String, Value> {
-        let mut ipam = self.request.network.ipam().clone();
-        let listed = ipam.get("delegates").and_then(Value::as_array).cloned().unwrap_or_default();
-        let own =
-            listed.iter().find(|entry| entry.get("type").and_then(Value::as_str) == Some(delegate));
-        if let Some(Value::Object(own)) = own {
-            ipam.extend(own.clone());
-        }
-        ipam
+    /// A recorded delegate with the secrets of the present configuration, for they rotate.
+    pub fn with_newer_secrets(&self, run: &Run) -> Run {
+        let mut newer = self.request.network.ipam().clone();
+        let listed = newer.get("delegates").and_then(Value::as_array).cloned().unwrap_or_default();
+        let own: Vec<Map<String, Value>> = listed
+            .into_iter()
+            .map(|entry| match entry {
+                Value::Object(entry) => entry,
+                name => Map::from_iter([("type".to_owned(), name)]),
+            })
+            .filter(|entry| self.stands_for(entry, &run.delegate))
+            .collect();
+        // A delegate may stand in the chain twice: the entry is the one that fits in all the rest.
+        let fitting = own.iter().filter(|entry| run.fits(entry)).max_by_key(|entry| entry.len());
+        let only = if own.len() == 1 { own.first() } else { None };
+        newer.extend(fitting.or(only).cloned().unwrap_or_default());
+        let mut run = run.clone();
+        run.refresh_secrets(&newer);
+        run
+    }
+
+    /// Whether an entry of `ipam.delegates` is this delegate, or a preset with it.
+    fn stands_for(&self, entry: &Map<String, Value>, delegate: &str) -> bool {
+        let Some(name) = entry.get("type").and_then(Value::as_str) else { return false };
+        let presets = self.chain.presets.iter().filter(|preset| preset.name == name);
+        let mut parts = presets.flat_map(|preset| preset.chains).flat_map(|chain| chain.delegates);
+        name == delegate || parts.any(|part| *part == delegate)
     }
 }
 
