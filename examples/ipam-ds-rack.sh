@@ -13,13 +13,17 @@ if [ -z "${CNI_COMMAND+set}" ]; then
     echo 'ipam-ds-rack: a CNI IPAM delegate; runtimes call it with CNI_COMMAND set.' >&2
     exit 0
 fi
-case $CNI_COMMAND in
-ADD | DEL | CHECK | GC | STATUS) ;;
-VERSION)
+if [ "$CNI_COMMAND" = VERSION ]; then
     echo '{"cniVersion": "1.1.0", "supportedVersions":
         ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]}'
     exit 0
-    ;;
+fi
+if ! command -v jq >/dev/null; then
+    echo '{"cniVersion": "1.1.0", "code": 5, "msg": "jq is not installed: this delegate needs it"}'
+    exit 1
+fi
+case $CNI_COMMAND in
+ADD | DEL | CHECK | GC | STATUS) ;;
 *) answer_error 4 "unknown CNI_COMMAND: $CNI_COMMAND" ;;
 esac
 

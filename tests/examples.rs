@@ -98,6 +98,8 @@ fn the_three_selectors_answer_alike() {
     let world = World::new();
     fs::write(world.path("rack"), "\n\tr1 \n").unwrap();
     fs::write(world.path("elsewhere"), "r9").unwrap();
+    fs::write(world.path("empty"), "").unwrap();
+    fs::write(world.path("two"), "r1\nr2\n").unwrap();
     let rack = world.path("rack");
     let config = |version: &str, ipam: Value, prev_result: Value| {
         let mut config = json!({"cniVersion": version, "name": "n", "type": "t", "ipam": ipam});
@@ -117,6 +119,7 @@ fn the_three_selectors_answer_alike() {
         "leases": ["opaque"],
         "ofOthers": {"kept": true},
     });
+    let old = json!({"cniVersion": "0.2.0", "ip4": {"ip": "10.0.0.2/24", "gateway": "10.0.0.1"}});
     let blue = json!([{"name": "blue"}]);
 
     // Verb, stdin, and the pools or the code and the beginning of the message.
@@ -124,6 +127,7 @@ fn the_three_selectors_answer_alike() {
         ("ADD", config("1.0.0", ipam.clone(), Value::Null), Ok(&blue)),
         ("ADD", config("1.0.0", ipam.clone(), json!({})), Ok(&blue)),
         ("ADD", config("1.0.0", ipam.clone(), full.clone()), Ok(&blue)),
+        ("ADD", config("0.2.0", ipam.clone(), old), Ok(&blue)),
         ("DEL", config("1.0.0", ipam.clone(), full.clone()), Ok(&blue)),
         ("CHECK", config("1.0.0", ipam.clone(), full), Ok(&blue)),
         ("STATUS", config("1.1.0", ipam.clone(), Value::Null), Ok(&blue)),
@@ -173,6 +177,26 @@ fn the_three_selectors_answer_alike() {
             config("1.0.0", json!({"rackFile": "/nonexistent/rack", "racks": racks}), json!({})),
             Err((5, "ipam.rackFile: cannot read /nonexistent/rack")),
         ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": world.path(""), "racks": racks}), json!({})),
+            Err((5, "ipam.rackFile: cannot read ")),
+        ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": "", "racks": racks}), json!({})),
+            Err((5, "ipam.rackFile: cannot read ")),
+        ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": world.path("empty"), "racks": racks}), json!({})),
+            Err((7, "ipam.racks: no pool for rack \"\"")),
+        ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": world.path("two"), "racks": racks}), json!({})),
+            Err((7, "ipam.racks: no pool for rack \"r1")),
+        ),
         ("FROB", "{}".to_owned(), Err((4, "unknown CNI_COMMAND: FROB"))),
     ];
     for (verb, stdin, expected) in cases {
@@ -212,6 +236,16 @@ fn the_three_selectors_answer_version_whatever_stdin_is() {
         assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "{language}");
         assert!(outcome.stderr.starts_with("ipam-ds-rack"), "{language}: {}", outcome.stderr);
     }
+}
+
+#[test]
+fn the_shell_selector_says_that_jq_is_missing() {
+    let world = World::new();
+    let mut command = world.command_of(&example("ipam-ds-rack.sh"), "ADD", "c1");
+    command.env("PATH", "/nonexistent");
+    let (code, text) = wait(start(command, &json!({}))).failure();
+    assert_eq!(code, 5);
+    assert!(text.starts_with("jq is not installed"), "{text}");
 }
 
 /// The plugins of a conflist as a runtime sends them, one configuration each.
