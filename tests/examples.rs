@@ -415,6 +415,23 @@ fn a_foreign_program_of_a_presets_name_runs_as_itself() {
 }
 
 #[test]
+fn what_was_held_before_a_preset_took_over_is_released_by_the_program_kept_aside() {
+    let world = world_of_preset();
+    world.allocator("rack-local", "10.0.9.2/24");
+    let network = world.network(json!(["ipam-ds-static", "rack-local"]));
+    let call = |verb| wait(start(world.command_of(&own_preset(), verb, "c1"), &network));
+    call("ADD").success();
+    let bin = world.path("bin");
+    fs::rename(bin.join("rack-local"), bin.join("rack-local.orig")).unwrap();
+    install_as(&world, &own_preset(), "rack-local");
+    call("CHECK").success();
+    call("DEL").success();
+    assert!(world.held().is_empty());
+    let calls = world.take_calls();
+    assert_eq!(calls[2..], ["rack-local CHECK", "rack-local DEL"]);
+}
+
+#[test]
 fn a_preset_is_known_after_an_upgrade_by_rename() {
     let world = world_of_preset();
     let program = world.path("bin").join("ipam-delegated");

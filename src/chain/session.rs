@@ -67,13 +67,18 @@ impl<'a> Session<'a> {
     }
 
     /// A recorded delegate as a step: found in `CNI_PATH`, else where it was.
+    ///
+    /// Where a preset has taken its name since, it is the program that was kept aside.
     pub fn recorded_step(&self, run: &Run) -> Step {
+        let foreign = |name: &str| {
+            let program = self.planner().find(name).ok()?;
+            (!self.chain.own().is(&program)).then_some(program)
+        };
         Step {
             name: run.delegate.clone(),
-            program: self
-                .planner()
-                .find(&run.delegate)
-                .unwrap_or_else(|_| PathBuf::from(&run.program)),
+            program: foreign(&run.delegate)
+                .or_else(|| foreign(&format!("{}.orig", run.delegate)))
+                .unwrap_or_else(|| PathBuf::from(&run.program)),
             timeout: None,
             serves: None,
             overrides: Map::new(),
