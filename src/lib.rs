@@ -38,6 +38,7 @@
 //! - [`chain`]: the meta-plugin: which delegates run, running each as a process, undo, and the
 //!   record of each attachment. It knows processes, not addresses.
 
+pub mod allocate;
 pub mod chain;
 pub mod cni;
 pub mod delegate;
@@ -47,6 +48,7 @@ mod log;
 pub mod pool;
 pub mod select;
 
+pub use allocate::{Allocate, Allocator};
 pub use delegate::{Delegate, Request, run};
 pub use error::{Error, ErrorCode, Result};
 pub use select::{Select, Selection, Selector};

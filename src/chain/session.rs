@@ -6,7 +6,9 @@ use std::time::Duration;
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
+use super::carry::Carry;
 use super::exec::{Call, Failure, adopt_orphans};
+use super::patch::refresh_secrets;
 use super::plan::{Plan, Planner, Step};
 use super::record::{Attempt, RecordFile, Run};
 use super::{Chain, now};
@@ -32,7 +34,7 @@ impl<'a> Session<'a> {
 
     pub fn open(chain: &'a Chain, request: &'a Request) -> Result<Self> {
         if let Some(outer) = request.environment.text(Self::MARKER) {
-            let own = chain.name();
+            let own = &chain.called;
             return Err(Error::config(
                 "ipam.delegates",
                 format!("{own} was run by the chain of {outer}, but {own} is ipam-delegated; the replaced {own} was kept as {own}.orig"),
@@ -43,7 +45,9 @@ impl<'a> Session<'a> {
         let state = request.state_dir()?;
         let node = match state.node(&request.settings) {
             Ok(node) => node.id().to_owned(),
-            Err(error) if request.verb == Verb::Add => return Err(error),
+            Err(error) if request.verb == Verb::Add || error.code() == ErrorCode::RECORD => {
+                return Err(error);
+            }
             Err(error) => {
                 warn!("{}", error.in_full());
                 String::new()
@@ -94,6 +98,11 @@ impl<'a> Session<'a> {
     pub fn timeout(&self) -> Duration {
         let text = self.request.network.ipam().get("timeout").and_then(Value::as_str);
         text.and_then(crate::host::parse_duration).unwrap_or(Deadline::DEFAULT)
+    }
+
+    /// The state before the first delegate of a chain.
+    pub fn carry(&self, result: IpamResult) -> Carry<'_> {
+        Carry::new(&self.request.network, &self.request.settings, &self.node, result)
     }
 
     /// What plans are made with.
@@ -166,15 +175,21 @@ impl<'a> Session<'a> {
         leases: &[Value],
         time: Duration,
     ) -> Result<(), Failure> {
-        let refuse = |error| Failure { error, unsure: false };
-        let run = self.with_newer_secrets(run);
+        let run = self.with_newer_secrets(run, owner.network);
         let program = self.recorded_step(&run).program;
-        let stdin = run.stdin(owner.network, prev_result, leases).map_err(refuse)?;
+        let stdin = run.stdin(owner.network, prev_result, leases).map_err(Failure::from)?;
         let mut environment = self.environment.clone();
         environment.set("CNI_COMMAND", Verb::Del.as_str());
         environment.set("CNI_CONTAINERID", owner.attachment.container.as_str());
         environment.set("CNI_IFNAME", owner.attachment.ifname.as_str());
         environment.set("CNI_NETNS", owner.attachment.netns.as_str());
+        let of_this_call = self.request.attachment.as_ref().is_some_and(|called| {
+            (&called.container, &called.ifname)
+                == (&owner.attachment.container, &owner.attachment.ifname)
+        });
+        if !of_this_call {
+            environment.set("CNI_ARGS", "");
+        }
         let call = Call {
             name: &run.delegate,
             program: &program,
@@ -186,9 +201,9 @@ impl<'a> Session<'a> {
         call.run().map(drop)
     }
 
-    /// A recorded delegate with the secrets of the present configuration, for they rotate.
-    pub fn with_newer_secrets(&self, run: &Run) -> Run {
-        let mut newer = self.request.network.ipam().clone();
+    /// A recorded delegate with the secrets of the network's present configuration: they rotate.
+    pub fn with_newer_secrets(&self, run: &Run, network: &Network) -> Run {
+        let mut newer = network.ipam().clone();
         let listed = newer.get("delegates").and_then(Value::as_array).cloned().unwrap_or_default();
         let own: Vec<Map<String, Value>> = listed
             .into_iter()
@@ -203,7 +218,7 @@ impl<'a> Session<'a> {
         let only = if own.len() == 1 { own.first() } else { None };
         newer.extend(fitting.or(only).cloned().unwrap_or_default());
         let mut run = run.clone();
-        run.refresh_secrets(&newer);
+        refresh_secrets(&mut run.ipam, &newer);
         run
     }
 
