@@ -35,6 +35,7 @@
 //! - [`delegate`]: the trait [`Delegate`] and the only edge that touches environment, stdin, stdout
 //!   and exit.
 //! - [`select`]: the role of a selector.
+//! - [`allocate`]: the role of an allocator.
 //! - [`chain`]: the meta-plugin: which delegates run, running each as a process, undo, and the
 //!   record of each attachment. It knows processes, not addresses.
 

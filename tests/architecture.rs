@@ -11,8 +11,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("cni", &["error"]),
     ("pool", &["cni", "error"]),
     ("host", &["pool", "cni", "error"]),
-    // The log belongs to the edge: only the edge starts it, with the request it has read.
-    ("log", &["delegate", "host", "cni", "error"]),
+    ("log", &[]),
     ("delegate", &["log", "host", "pool", "cni", "error"]),
     ("select", &["delegate", "host", "pool", "cni", "error"]),
     ("allocate", &["delegate", "host", "pool", "cni", "error"]),
