@@ -1,4 +1,43 @@
 //! IP address management for containers as a chain of small parts.
+//!
+//! Every system that gives containers their addresses is a chain: something chooses the pools for
+//! a container, and something takes an address out of each. The program `ipam-delegated` is a CNI
+//! IPAM plugin that runs such a chain: an ordered list of small programs, the *delegates*. Each
+//! gets the network configuration with the result of the one before as `prevResult`, and answers
+//! with that result, enriched. *Selectors* (`ipam-ds-…`) choose pools, *allocators* (`ipam-da-…`,
+//! or any standard IPAM plugin) give addresses. When an ADD fails, what it took is released; when
+//! it succeeds, a record says what a later DEL has to release, whatever has become of the
+//! configuration meanwhile.
+//!
+//! This library is what delegates in Rust are made of. A delegate may be written in any language:
+//! the README holds the contract, and the folder `examples` this same selector in shell and Python.
+//!
+//! # A complete delegate
+//!
+//! ```no_run
+#![doc = include_str!("../examples/ipam-ds-rack.rs")]
+//! ```
+//!
+//! With `"rackFile": "/etc/rack", "racks": {"r1": "blue"}` in the section `ipam`, a host whose
+//! `/etc/rack` says `r1` gets its addresses from the pool `blue`. Reading stdin, all verbs,
+//! versions, errors, logs and the time limit are [`run`]'s affair, and what a selector does on
+//! each verb is [`Select`]'s.
+//!
+//! # The rooms
+//!
+//! Imports point down this list only; ARCHITECTURE.md says why, and a test holds it.
+//!
+//! - [`error`]: [`Error`] and the only table of error codes.
+//! - [`cni`]: the protocol, without I/O: verbs, environment, network configuration, results of
+//!   every version, addresses read as Go reads them.
+//! - [`pool`]: pools, ranges and range sets, which selectors choose and allocators serve.
+//! - [`host`]: what this machine knows: host-wide settings, the state folder, the node's identity.
+//! - [`delegate`]: the trait [`Delegate`] and the only edge that touches environment, stdin, stdout
+//!   and exit.
+//! - [`select`]: the role of a selector.
+//! - [`allocate`]: the role of an allocator.
+//! - [`chain`]: the meta-plugin: which delegates run, running each as a process, undo, and the
+//!   record of each attachment. It knows processes, not addresses.
 
 pub mod allocate;
 pub mod chain;

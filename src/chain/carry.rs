@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::patch::{is_allowed, merge_patch};
+use super::patch::{is_allowed, merge_patch, refresh_secrets};
 use super::plan::{Step, is_selector};
 use super::record::{Gave, Run};
 use crate::cni::{IpConfig, IpamResult, Network};
@@ -161,6 +161,14 @@ impl Run {
         }
         config.insert("prevResult".to_owned(), prev_result.to_json(network.version())?);
         Ok(Value::Object(config).to_string())
+    }
+
+    /// Whether the keys of an entry of `ipam.delegates` are those of this run, secrets aside.
+    pub fn fits(&self, entry: &Map<String, Value>) -> bool {
+        let mut ipam = self.ipam.clone();
+        refresh_secrets(&mut ipam, entry);
+        let steers = |key: &str| matches!(key, "type" | "timeout" | "serves");
+        entry.iter().all(|(key, value)| steers(key) || ipam.get(key) == Some(value))
     }
 }
 

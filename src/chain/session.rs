@@ -71,13 +71,18 @@ impl<'a> Session<'a> {
     }
 
     /// A recorded delegate as a step: found in `CNI_PATH`, else where it was.
+    ///
+    /// Where a preset has taken its name since, it is the program that was kept aside.
     pub fn recorded_step(&self, run: &Run) -> Step {
+        let foreign = |name: &str| {
+            let program = self.planner().find(name).ok()?;
+            (!self.chain.own().is(&program)).then_some(program)
+        };
         Step {
             name: run.delegate.clone(),
-            program: self
-                .planner()
-                .find(&run.delegate)
-                .unwrap_or_else(|_| PathBuf::from(&run.program)),
+            program: foreign(&run.delegate)
+                .or_else(|| foreign(&format!("{}.orig", run.delegate)))
+                .unwrap_or_else(|| PathBuf::from(&run.program)),
             timeout: None,
             serves: None,
             overrides: Map::new(),
@@ -170,8 +175,7 @@ impl<'a> Session<'a> {
         leases: &[Value],
         time: Duration,
     ) -> Result<(), Failure> {
-        let mut run = run.clone();
-        refresh_secrets(&mut run.ipam, &newer_ipam(owner.network, &run.delegate));
+        let run = self.with_newer_secrets(run, owner.network);
         let program = self.recorded_step(&run).program;
         let stdin = run.stdin(owner.network, prev_result, leases).map_err(Failure::from)?;
         let mut environment = self.environment.clone();
@@ -196,18 +200,35 @@ impl<'a> Session<'a> {
         };
         call.run().map(drop)
     }
-}
 
-/// A network's present configuration for a delegate, for secrets that have changed.
-pub(super) fn newer_ipam(network: &Network, delegate: &str) -> Map<String, Value> {
-    let mut ipam = network.ipam().clone();
-    let listed = ipam.get("delegates").and_then(Value::as_array).cloned().unwrap_or_default();
-    let own =
-        listed.iter().find(|entry| entry.get("type").and_then(Value::as_str) == Some(delegate));
-    if let Some(Value::Object(own)) = own {
-        ipam.extend(own.clone());
+    /// A recorded delegate with the secrets of the network's present configuration: they rotate.
+    pub fn with_newer_secrets(&self, run: &Run, network: &Network) -> Run {
+        let mut newer = network.ipam().clone();
+        let listed = newer.get("delegates").and_then(Value::as_array).cloned().unwrap_or_default();
+        let own: Vec<Map<String, Value>> = listed
+            .into_iter()
+            .map(|entry| match entry {
+                Value::Object(entry) => entry,
+                name => Map::from_iter([("type".to_owned(), name)]),
+            })
+            .filter(|entry| self.stands_for(entry, &run.delegate))
+            .collect();
+        // A delegate may stand in the chain twice: the entry is the one that fits in all the rest.
+        let fitting = own.iter().filter(|entry| run.fits(entry)).max_by_key(|entry| entry.len());
+        let only = if own.len() == 1 { own.first() } else { None };
+        newer.extend(fitting.or(only).cloned().unwrap_or_default());
+        let mut run = run.clone();
+        refresh_secrets(&mut run.ipam, &newer);
+        run
     }
-    ipam
+
+    /// Whether an entry of `ipam.delegates` is this delegate, or a preset with it.
+    fn stands_for(&self, entry: &Map<String, Value>, delegate: &str) -> bool {
+        let Some(name) = entry.get("type").and_then(Value::as_str) else { return false };
+        let presets = self.chain.presets.iter().filter(|preset| preset.name == name);
+        let mut parts = presets.flat_map(|preset| preset.chains).flat_map(|chain| chain.delegates);
+        name == delegate || parts.any(|part| *part == delegate)
+    }
 }
 
 /// What a delegate printed: an object, or nothing.

@@ -17,8 +17,7 @@ use crate::error::Result;
 
 /// A program that answers the verbs of CNI as a delegate.
 ///
-/// Most delegates are a [`Selector`](crate::select::Selector) or an
-/// [`Allocator`](crate::allocate::Allocator), which bring this trait with them.
+/// Most delegates are a [`Selector`](crate::select::Selector), which brings this trait with it.
 pub trait Delegate {
     /// ADD: answers `prevResult` with more pools or more addresses.
     fn add(&self, request: &Request) -> Result<IpamResult>;

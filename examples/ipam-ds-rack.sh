@@ -1,0 +1,53 @@
+#!/bin/sh
+# Chooses the pool by the rack this host stands in: a delegate in POSIX shell. Needs jq.
+#
+# Install it as `ipam-ds-rack`, without the ending: the chain knows a selector by its name.
+set -u
+
+answer_error() { # CODE MESSAGE
+    jq -cn --argjson code "$1" --arg msg "$2" '{cniVersion: "1.1.0", code: $code, msg: $msg}'
+    exit 1
+}
+
+if [ -z "${CNI_COMMAND+set}" ]; then
+    echo 'ipam-ds-rack: a CNI IPAM delegate; runtimes call it with CNI_COMMAND set.' >&2
+    exit 0
+fi
+if [ "$CNI_COMMAND" = VERSION ]; then
+    echo '{"cniVersion": "1.1.0", "supportedVersions":
+        ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]}'
+    exit 0
+fi
+if ! command -v jq >/dev/null; then
+    echo '{"cniVersion": "1.1.0", "code": 5, "msg": "jq is not installed: this delegate needs it"}'
+    exit 1
+fi
+case $CNI_COMMAND in
+ADD | DEL | CHECK | GC | STATUS) ;;
+*) answer_error 4 "unknown CNI_COMMAND: $CNI_COMMAND" ;;
+esac
+
+config=$(cat)
+
+# Prints what a jq filter finds in the network configuration; fails where it finds nothing.
+ask() { # FILTER [JQ OPTION...]
+    filter=$1
+    shift
+    printf '%s' "$config" | jq -cre "$@" "$filter" 2>/dev/null
+}
+
+ask 'length == 1 and (.[0] | type == "object")' -s >/dev/null ||
+    answer_error 6 'the network configuration on stdin is not one JSON object'
+rack_file=$(ask '.ipam.rackFile | strings') ||
+    answer_error 7 'ipam.rackFile: expected the path of a file with the name of the rack'
+ask '.ipam.racks | type == "object" and all(.[]; type == "string")' >/dev/null ||
+    answer_error 7 'ipam.racks: expected an object: the name of a pool for each rack'
+
+text=$(cat -- "$rack_file") || answer_error 5 "ipam.rackFile: cannot read $rack_file"
+rack=$(jq -nr --arg text "$text" '$text | gsub("^\\s+|\\s+$"; "")')
+pool=$(ask '.ipam.racks[$rack] | strings | select(. != "")' --arg rack "$rack") ||
+    answer_error 7 "ipam.racks: no pool for rack \"$rack\""
+
+# The previous result goes on, with our pools in it.
+ask '{cniVersion: (.cniVersion // "0.1.0"), ips: []} + .prevResult + {pools: [{name: $pool}]}' \
+    --arg pool "$pool"

@@ -1,0 +1,32 @@
+//! A meta-plugin with presets of one's own: a whole chain under one name.
+//!
+//! Installed as `rack-local` (a symlink), it turns `"ipam": {"type": "rack-local", …}` into the
+//! chain below. The same name works among the delegates of a longer chain.
+
+use std::process::ExitCode;
+
+use ipam_delegated::chain::{self, Preset, PresetChain};
+
+const PRESETS: &[Preset] = &[Preset {
+    name: "rack-local",
+    // The first chain whose condition holds.
+    chains: &[
+        // `"scope": "site"`: racks share one store, each has a pool there.
+        PresetChain {
+            when: Some(("scope", "site")),
+            delegates: &["ipam-ds-rack", "ipam-da-site"],
+            settings: &[("rackFile", r#""/etc/rack""#)],
+        },
+        // Otherwise each host gives out its own ranges.
+        PresetChain {
+            when: None,
+            delegates: &["ipam-ds-static", "host-local"],
+            settings: &[("dataDir", r#""/var/lib/cni/rack-local""#)],
+        },
+    ],
+    has_default_place: false,
+}];
+
+fn main() -> ExitCode {
+    chain::main(PRESETS)
+}

@@ -1,0 +1,139 @@
+//! The rooms of `src/` and what may import what, as ARCHITECTURE.md draws it.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each room with the rooms it may import.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("error", &[]),
+    ("cni", &["error"]),
+    ("pool", &["cni", "error"]),
+    ("host", &["pool", "cni", "error"]),
+    ("log", &[]),
+    ("delegate", &["log", "host", "pool", "cni", "error"]),
+    ("select", &["delegate", "host", "pool", "cni", "error"]),
+    ("allocate", &["delegate", "host", "pool", "cni", "error"]),
+    // The chain knows processes, not addresses.
+    ("chain", &["delegate", "host", "cni", "error"]),
+];
+
+/// What touches the process, and the files that may.
+const EDGES: &[(&str, &[&str])] = &[
+    ("env::var", &["delegate/edge.rs", "chain/mod.rs"]),
+    ("env::args", &["chain/mod.rs"]),
+    ("stdin()", &["delegate/edge.rs"]),
+    // An operator's verb prints what it found.
+    ("stdout()", &["delegate/edge.rs", "chain/operator.rs"]),
+    // Delegates' stderr is passed on as it comes.
+    ("stderr()", &["log.rs", "chain/exec.rs"]),
+    ("eprintln!", &["log.rs", "delegate/edge.rs", "chain/operator.rs"]),
+    ("println!(", &["log.rs", "delegate/edge.rs", "chain/operator.rs"]),
+    ("process::exit", &["delegate/edge.rs"]),
+    ("Command::new", &["chain/exec.rs"]),
+];
+
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// Every source file but the crate's two roots: its path below `src`, and its lines without
+/// comments and unit tests.
+fn files() -> Vec<(String, Vec<String>)> {
+    let mut folders = vec![src()];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(src()).unwrap().to_str().unwrap().to_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".rs") && name != "lib.rs" && name != "main.rs" {
+                let text = fs::read_to_string(&path).unwrap();
+                let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
+                let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+                files.push((name, lines.map(str::to_owned).collect()));
+            }
+        }
+    }
+    assert!(files.len() > 20, "{files:?}");
+    files.sort();
+    files
+}
+
+fn room_of(file: &str) -> &str {
+    file.split('/').next().unwrap().trim_end_matches(".rs")
+}
+
+/// The rooms that a line names as `crate::room` or `crate::{room, …}`.
+fn imports(line: &str) -> Vec<String> {
+    let word = |text: &str| {
+        text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>()
+    };
+    let mut found = Vec::new();
+    for rest in line.split("crate::").skip(1) {
+        match rest.strip_prefix('{') {
+            Some(list) => found.extend(list.split(',').map(|item| word(item.trim()))),
+            None => found.push(word(rest)),
+        }
+    }
+    found.retain(|room| !room.is_empty());
+    found
+}
+
+#[test]
+fn imports_point_down() {
+    let mut wrong = Vec::new();
+    for (file, lines) in files() {
+        let room = room_of(&file);
+        let Some((_, allowed)) = ROOMS.iter().find(|(name, _)| *name == room) else {
+            wrong.push(format!("src/{file}: the room {room} is not in tests/architecture.rs"));
+            continue;
+        };
+        for line in lines {
+            for import in imports(&line) {
+                if import != room && !allowed.contains(&import.as_str()) {
+                    wrong.push(format!("src/{file} imports {import}: {}", line.trim()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn only_the_edge_touches_the_process() {
+    let mut wrong = Vec::new();
+    for (file, lines) in files() {
+        for line in lines {
+            for (what, may) in EDGES {
+                if line.contains(what) && !may.contains(&file.as_str()) {
+                    wrong.push(format!("src/{file} uses {what}: {}", line.trim()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_source_names_a_backend() {
+    for (file, lines) in files() {
+        for line in lines {
+            let words = ["etcd", "consul", "nomad", "whereabouts", "phpipam", "openwisp"];
+            // Range rules are named after the system whose reading they are.
+            let rules = file.starts_with("pool/");
+            let found = words.iter().find(|word| line.to_lowercase().contains(**word));
+            assert!(rules || found.is_none(), "src/{file}: {line}");
+        }
+    }
+}
+
+#[test]
+fn the_scan_sees_what_it_looks_for() {
+    assert_eq!(imports("use crate::cni::{Network, Verb};"), ["cni"]);
+    assert_eq!(imports("use crate::{cni, error::Error};"), ["cni", "error"]);
+    assert_eq!(imports("    text.and_then(crate::host::parse_duration)"), ["host"]);
+    assert!(imports("use super::record::Record;").is_empty());
+}

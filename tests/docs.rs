@@ -1,0 +1,135 @@
+//! The documents say what the code does, where that can be compared.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ipam_delegated::ErrorCode;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The cells of the table rows below a heading.
+fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
+    let (_, section) = document.split_once(&format!("\n{heading}\n")).expect(heading);
+    let section = section.split("\n#").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with('|'));
+    rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect())
+        .collect()
+}
+
+#[test]
+fn the_readme_has_the_table_of_errors() {
+    let expected: Vec<Vec<String>> = ErrorCode::TABLE
+        .iter()
+        .map(|(code, name, advice)| {
+            vec![code.to_string(), format!("`{name}`"), (*advice).to_owned()]
+        })
+        .collect();
+    assert_eq!(table(&read("README.md"), "## Errors")[2..], expected);
+}
+
+#[test]
+fn the_readme_has_the_host_wide_settings() {
+    let source = read("src/host/settings.rs");
+    let (_, file) = source.split_once("struct File {").unwrap();
+    let (file, _) = file.split_once('}').unwrap();
+    let camel_case = |field: &str| {
+        let mut words = field.split('_');
+        let mut key = words.next().unwrap().to_owned();
+        for word in words {
+            key.push_str(&word[..1].to_uppercase());
+            key.push_str(&word[1..]);
+        }
+        format!("`{key}`")
+    };
+    let keys: Vec<String> = file
+        .lines()
+        .filter_map(|line| line.trim().split_once(':'))
+        .map(|(field, _)| camel_case(field))
+        .collect();
+    let rows = table(&read("README.md"), "## Host-wide settings");
+    let documented: Vec<String> = rows[2..].iter().map(|row| row[0].clone()).collect();
+    assert_eq!(documented, keys);
+}
+
+#[test]
+fn the_readme_shows_the_examples_as_they_are() {
+    let readme = read("README.md");
+    for name in ["ipam-ds-rack.rs", "10-ipam-delegated-host-local.conflist"] {
+        let example = read(&format!("examples/{name}"));
+        assert!(readme.contains(&format!("\n{example}```\n")), "{name} differs");
+    }
+}
+
+#[test]
+fn every_delegate_is_in_both_tables() {
+    for entry in fs::read_dir(root().join("delegates")).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.is_dir() {
+            continue;
+        }
+        let name = format!("`{}`", path.file_name().unwrap().to_str().unwrap());
+        for (document, heading) in
+            [("README.md", "## Delegates"), ("delegates/README.md", "# Delegates")]
+        {
+            let text = format!("\n{}", read(document));
+            let named = table(&text, heading).iter().any(|row| row[0] == name);
+            assert!(named, "{name} is not in the table of {document}");
+        }
+    }
+}
+
+/// Every Markdown file of the project.
+fn documents() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().to_owned(), root().join("delegates"), root().join("examples")];
+    let delegates = fs::read_dir(root().join("delegates")).unwrap();
+    folders.extend(delegates.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()));
+    for folder in folders {
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        found.extend(files.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    }
+    assert!(found.len() >= 4, "{found:?}");
+    found
+}
+
+/// The anchor that a heading gets.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.collect::<String>().replace(' ', "-")
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            if link.starts_with("http") {
+                continue;
+            }
+            let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => document.clone(),
+                file => document.parent().unwrap().join(file),
+            };
+            assert!(target.exists(), "{}: {link}", document.display());
+            if !fragment.is_empty() {
+                let text = fs::read_to_string(&target).unwrap();
+                let headings = text.lines().filter(|line| line.starts_with('#')).map(anchor);
+                assert!(
+                    headings.into_iter().any(|heading| heading == fragment),
+                    "{}: {link}",
+                    document.display()
+                );
+            }
+        }
+    }
+}

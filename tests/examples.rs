@@ -1,0 +1,501 @@
+//! What stands in `examples/` works as it says.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use support::{Outcome, World, binary, start, wait};
+
+/// The same selector, three times.
+fn selectors() -> [(&'static str, PathBuf); 3] {
+    [
+        ("Rust", binary("examples/ipam-ds-rack")),
+        ("shell", example("ipam-ds-rack.sh")),
+        ("Python", example("ipam-ds-rack.py")),
+    ]
+}
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
+}
+
+/// A program under another name in the plugin folder.
+fn install_as(world: &World, program: &Path, name: &str) {
+    symlink(program, world.path("bin").join(name)).unwrap();
+}
+
+/// Calls a program with `stdin` as it is.
+fn call(world: &World, program: &Path, verb: &str, stdin: &str) -> Outcome {
+    let mut command = world.command_of(program, verb, "c1");
+    if matches!(verb, "GC" | "STATUS" | "VERSION") {
+        // libcni sets them, empty.
+        command.env("CNI_CONTAINERID", "").env("CNI_IFNAME", "").env("CNI_NETNS", "");
+    }
+    let mut child = command.spawn().unwrap();
+    let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
+    wait(child)
+}
+
+/// A result without members that say nothing.
+fn plain(mut result: Value) -> Value {
+    let nothing = [json!([]), json!({}), Value::Null];
+    result.as_object_mut().unwrap().retain(|_, member| !nothing.contains(member));
+    result
+}
+
+#[test]
+fn a_selector_in_any_language_stands_in_a_chain() {
+    for (language, program) in selectors() {
+        let world = World::new();
+        install_as(&world, &program, "ipam-ds-rack");
+        world.allocator("ipam-da-x", "10.1.0.2/24");
+        fs::write(world.path("rack"), " r1\n").unwrap();
+        let mut network = world.network(json!(["ipam-ds-rack", "ipam-da-x"]));
+        network["ipam"]["rackFile"] = json!(world.path("rack"));
+        network["ipam"]["racks"] = json!({"r1": "blue", "r2": "red"});
+
+        let result = world.call("ADD", "c1", &network).success();
+        assert_eq!(
+            result,
+            json!({"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}),
+            "{language}"
+        );
+        assert_eq!(
+            world.calls()[0]["stdin"]["prevResult"]["pools"],
+            json!([{"name": "blue"}]),
+            "{language}"
+        );
+        world.call("CHECK", "c1", &network).success();
+        world.call("DEL", "c1", &network).success();
+        assert!(world.held().is_empty(), "{language}");
+
+        // Without a record the whole chain runs; its selector may fail.
+        world.call("DEL", "c1", &network).success();
+        fs::remove_file(world.path("rack")).unwrap();
+        world.call("DEL", "c1", &network).success();
+        let (code, text) = world.call("ADD", "c1", &network).failure();
+        assert_eq!(code, 5, "{language}: {text}");
+        assert!(text.starts_with("ipam-ds-rack: ipam.rackFile: cannot read"), "{language}: {text}");
+
+        network["cniVersion"] = json!("1.1.0");
+        network["cni.dev/valid-attachments"] = json!([]);
+        fs::write(world.path("rack"), "r2").unwrap();
+        for verb in ["STATUS", "GC"] {
+            world.call(verb, "", &network).success();
+        }
+    }
+}
+
+#[test]
+fn the_three_selectors_answer_alike() {
+    let world = World::new();
+    fs::write(world.path("rack"), "\n\tr1 \n").unwrap();
+    fs::write(world.path("elsewhere"), "r9").unwrap();
+    fs::write(world.path("empty"), "").unwrap();
+    fs::write(world.path("two"), "r1\nr2\n").unwrap();
+    let rack = world.path("rack");
+    let config = |version: &str, ipam: Value, prev_result: Value| {
+        let mut config = json!({"cniVersion": version, "name": "n", "type": "t", "ipam": ipam});
+        if !prev_result.is_null() {
+            config["prevResult"] = prev_result;
+        }
+        config.to_string()
+    };
+    let racks = json!({"r1": "blue", "r2": "red"});
+    let ipam = json!({"type": "ipam-ds-rack", "rackFile": rack, "racks": racks, "other": [1]});
+    let full = json!({
+        "cniVersion": "1.0.0",
+        "ips": [{"address": "10.0.0.2/24", "gateway": "10.0.0.1"}, {"address": "fd00::2/64"}],
+        "routes": [{"dst": "0.0.0.0/0", "gw": "10.0.0.1", "mtu": 1400}],
+        "dns": {"nameservers": ["10.0.0.53"]},
+        "pools": [{"name": "an earlier selector's"}],
+        "leases": ["opaque"],
+        "ofOthers": {"kept": true},
+    });
+    let old = json!({"cniVersion": "0.2.0", "ip4": {"ip": "10.0.0.2/24", "gateway": "10.0.0.1"}});
+    let blue = json!([{"name": "blue"}]);
+
+    // Verb, stdin, and the pools or the code and the beginning of the message.
+    let cases = [
+        ("ADD", config("1.0.0", ipam.clone(), Value::Null), Ok(&blue)),
+        ("ADD", config("1.0.0", ipam.clone(), json!({})), Ok(&blue)),
+        ("ADD", config("1.0.0", ipam.clone(), full.clone()), Ok(&blue)),
+        ("ADD", config("0.2.0", ipam.clone(), old), Ok(&blue)),
+        ("DEL", config("1.0.0", ipam.clone(), full.clone()), Ok(&blue)),
+        ("CHECK", config("1.0.0", ipam.clone(), full), Ok(&blue)),
+        ("STATUS", config("1.1.0", ipam.clone(), Value::Null), Ok(&blue)),
+        ("ADD", String::new(), Err((6, ""))),
+        ("ADD", "[]".to_owned(), Err((6, ""))),
+        ("ADD", "{} {}".to_owned(), Err((6, ""))),
+        ("ADD", "{".to_owned(), Err((6, ""))),
+        ("ADD", config("1.0.0", json!("x"), Value::Null), Err((7, "ipam"))),
+        ("ADD", config("1.0.0", json!({"racks": {}}), Value::Null), Err((7, "ipam"))),
+        ("ADD", config("1.0.0", json!({"rackFile": rack}), Value::Null), Err((7, "ipam"))),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": 7, "racks": {}}), Value::Null),
+            Err((7, "ipam.rackFile: ")),
+        ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": rack, "racks": []}), Value::Null),
+            Err((7, "ipam.racks: ")),
+        ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": rack, "racks": {"r1": "blue", "r2": 2}}), json!({})),
+            Err((7, "ipam.racks")),
+        ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": rack, "racks": {"r2": "red"}}), Value::Null),
+            Err((7, "ipam.racks: no pool for rack \"r1\"")),
+        ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": rack, "racks": {"r1": ""}}), Value::Null),
+            Err((7, "ipam.racks: no pool for rack \"r1\"")),
+        ),
+        (
+            "STATUS",
+            config(
+                "1.1.0",
+                json!({"rackFile": world.path("elsewhere"), "racks": racks}),
+                json!({}),
+            ),
+            Err((7, "ipam.racks: no pool for rack \"r9\"")),
+        ),
+        (
+            "DEL",
+            config("1.0.0", json!({"rackFile": "/nonexistent/rack", "racks": racks}), json!({})),
+            Err((5, "ipam.rackFile: cannot read /nonexistent/rack")),
+        ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": world.path(""), "racks": racks}), json!({})),
+            Err((5, "ipam.rackFile: cannot read ")),
+        ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": "", "racks": racks}), json!({})),
+            Err((5, "ipam.rackFile: cannot read ")),
+        ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": world.path("empty"), "racks": racks}), json!({})),
+            Err((7, "ipam.racks: no pool for rack \"\"")),
+        ),
+        (
+            "ADD",
+            config("1.0.0", json!({"rackFile": world.path("two"), "racks": racks}), json!({})),
+            Err((7, "ipam.racks: no pool for rack \"r1")),
+        ),
+        ("FROB", "{}".to_owned(), Err((4, "unknown CNI_COMMAND: FROB"))),
+    ];
+    for (verb, stdin, expected) in cases {
+        let outcomes = selectors().map(|(language, p)| (language, call(&world, &p, verb, &stdin)));
+        match expected {
+            Ok(pools) => {
+                let [first, rest @ ..] =
+                    outcomes.map(|(language, o)| (language, plain(o.success())));
+                assert_eq!(&first.1["pools"], pools, "{stdin}");
+                for (language, result) in rest {
+                    assert_eq!(result, first.1, "{language}: {verb} {stdin}");
+                }
+            }
+            Err((code, start)) => {
+                for (language, outcome) in outcomes {
+                    let (found, text) = outcome.failure();
+                    assert_eq!(found, code, "{language}: {verb} {stdin}: {text}");
+                    assert!(text.starts_with(start), "{language}: {verb} {stdin}: {text}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_three_selectors_answer_version_whatever_stdin_is() {
+    let world = World::new();
+    let answers = selectors().map(|(_, p)| call(&world, &p, "VERSION", "").success());
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[0], answers[2]);
+    for (language, program) in selectors() {
+        assert!(call(&world, &program, "VERSION", "no JSON").success().is_object(), "{language}");
+        // A person called.
+        let mut command = world.command_of(&program, "ADD", "c1");
+        command.env_remove("CNI_COMMAND");
+        let outcome = wait(start(command, &json!({})));
+        assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "{language}");
+        assert!(outcome.stderr.starts_with("ipam-ds-rack"), "{language}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn the_shell_selector_says_that_jq_is_missing() {
+    let world = World::new();
+    let mut command = world.command_of(&example("ipam-ds-rack.sh"), "ADD", "c1");
+    command.env("PATH", "/nonexistent");
+    let (code, text) = wait(start(command, &json!({}))).failure();
+    assert_eq!(code, 5);
+    assert!(text.starts_with("jq is not installed"), "{text}");
+}
+
+/// The plugins of a conflist as a runtime sends them, one configuration each.
+fn plugins(conflist: &Value) -> Vec<Value> {
+    let plugins = conflist["plugins"].as_array().expect("an array of plugins");
+    plugins
+        .iter()
+        .map(|plugin| {
+            let mut plugin = plugin.clone();
+            plugin["cniVersion"] = conflist["cniVersion"].clone();
+            plugin["name"] = conflist["name"].clone();
+            plugin
+        })
+        .collect()
+}
+
+#[test]
+fn every_conflist_runs_a_chain() {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(example("")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|end| end != "conflist") {
+            continue;
+        }
+        names.push(path.file_name().unwrap().to_str().unwrap().to_owned());
+        let conflist: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let with_ipam: Vec<Value> =
+            plugins(&conflist).into_iter().filter(|plugin| plugin["ipam"].is_object()).collect();
+        assert_eq!(with_ipam.len(), 1, "{}", path.display());
+        for mut network in with_ipam {
+            assert_eq!(network["ipam"]["type"], "ipam-delegated", "{}", path.display());
+            let world = World::new();
+            let delegates = network["ipam"]["delegates"].as_array().unwrap().clone();
+            for (i, delegate) in delegates.iter().enumerate() {
+                let name = delegate.as_str().or(delegate["type"].as_str()).unwrap();
+                if name.starts_with("ipam-ds-") {
+                    world.selector(name, &json!([{"name": "red"}, {"name": "blue"}]));
+                } else if delegate["serves"].is_array() {
+                    // Serves all it is shown.
+                    let answer =
+                        json!({"ips": [{"address": format!("10.0.{i}.2/24")}], "pools": []});
+                    world.delegate(name, &format!("printf '%s' '{answer}'"));
+                } else {
+                    world.allocator(name, &format!("10.0.{i}.2/24"));
+                }
+            }
+            network["ipam"]["stateDir"] = json!(world.path("state"));
+            let allocators =
+                delegates.iter().filter(|d| !d.as_str().unwrap_or("").contains("-ds-"));
+            assert_eq!(
+                world.call("ADD", "c1", &network).ips().len(),
+                allocators.count(),
+                "{}",
+                path.display()
+            );
+            // The keys of the object form reach their delegate and nobody else.
+            for (delegate, call) in delegates.iter().zip(world.calls()) {
+                let Value::Object(own) = delegate else { continue };
+                for (key, value) in own {
+                    let seen = &call["stdin"]["ipam"][key];
+                    let steers = matches!(key.as_str(), "serves" | "timeout");
+                    assert!(steers || seen == value, "{}: {key}: {seen}", path.display());
+                }
+            }
+            world.call("DEL", "c1", &network).success();
+        }
+    }
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "10-ipam-delegated-host-local.conflist",
+            "20-ipam-delegated-dual-stack.conflist",
+            "30-ipam-delegated-two-allocators.conflist"
+        ]
+    );
+}
+
+/// A world with the parts of the example's preset `rack-local`, in shell.
+fn world_of_preset() -> World {
+    let world = World::new();
+    world.selector("ipam-ds-static", &json!([{"name": "a"}]));
+    world.selector("ipam-ds-rack", &json!([{"name": "blue"}]));
+    world.allocator("host-local", "10.0.0.2/24").allocator("ipam-da-site", "10.0.1.2/24");
+    world
+}
+
+fn own_preset() -> PathBuf {
+    binary("examples/own-preset")
+}
+
+/// Copies a program. A file that this process had open for writing could not be run at once.
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+}
+
+#[test]
+fn a_preset_is_the_name_the_program_was_started_under() {
+    let world = world_of_preset();
+    install_as(&world, &own_preset(), "rack-local");
+    let mut network = world.network(json!(["ignored: the preset says which"]));
+    network["ipam"]["type"] = json!("rack-local");
+    let program = world.path("bin").join("rack-local");
+    let call = |verb| {
+        let command = world.command_of(&program, verb, "c1");
+        wait(start(command, &network))
+    };
+    assert_eq!(call("ADD").ips(), ["10.0.0.2/24"]);
+    let seen = world.calls();
+    assert_eq!(seen[1]["stdin"]["ipam"]["dataDir"], "/var/lib/cni/rack-local", "a fixed setting");
+    assert_eq!(seen[1]["stdin"]["ipam"]["type"], "host-local");
+    call("CHECK").success();
+    call("DEL").success();
+    assert_eq!(
+        world.take_calls(),
+        ["ipam-ds-static ADD", "host-local ADD", "host-local CHECK", "host-local DEL"]
+    );
+    assert!(world.held().is_empty());
+
+    network["ipam"]["scope"] = json!("site");
+    let add = wait(start(world.command_of(&program, "ADD", "c2"), &network));
+    assert_eq!(add.ips(), ["10.0.1.2/24"]);
+    assert_eq!(world.calls()[0]["stdin"]["ipam"]["rackFile"], "/etc/rack");
+    assert_eq!(world.take_calls(), ["ipam-ds-rack ADD", "ipam-da-site ADD"]);
+}
+
+#[test]
+fn a_preset_among_delegates_is_replaced_by_its_parts() {
+    let world = world_of_preset();
+    install_as(&world, &own_preset(), "rack-local");
+    world.selector("ipam-ds-first", &json!([{"name": "first"}]));
+    let preset = json!({"type": "rack-local", "scope": "site", "mark": 7, "timeout": "4s"});
+    let network = world.network(json!(["ipam-ds-first", preset]));
+    let call = |verb| wait(start(world.command_of(&own_preset(), verb, "c1"), &network));
+    assert_eq!(call("ADD").ips(), ["10.0.1.2/24"]);
+    let seen = world.calls();
+    assert_eq!(seen[0]["stdin"]["ipam"].get("mark"), None, "it is the preset's own");
+    for part in &seen[1..] {
+        assert_eq!(part["stdin"]["ipam"]["mark"], 7);
+        assert_eq!(part["stdin"]["ipam"]["rackFile"], "/etc/rack");
+    }
+    assert_eq!(world.take_calls(), ["ipam-ds-first ADD", "ipam-ds-rack ADD", "ipam-da-site ADD"]);
+    let record = fs::read_to_string(world.record("c1")).unwrap();
+    let attempt: Value = serde_json::from_str(record.lines().next().unwrap()).unwrap();
+    assert_eq!(attempt["chain"], json!(["ipam-ds-first", "ipam-ds-rack", "ipam-da-site"]));
+    call("DEL").success();
+    assert_eq!(world.take_calls(), ["ipam-da-site DEL"]);
+}
+
+#[test]
+fn a_copy_of_the_program_is_the_preset_too() {
+    let world = world_of_preset();
+    copy(&own_preset(), &world.path("bin").join("rack-local"));
+    let network = world.network(json!(["rack-local"]));
+    let add = wait(start(world.command_of(&own_preset(), "ADD", "c1"), &network));
+    assert_eq!(add.ips(), ["10.0.0.2/24"]);
+}
+
+#[test]
+fn a_foreign_program_of_a_presets_name_runs_as_itself() {
+    let world = world_of_preset();
+    world.allocator("rack-local", "10.0.9.2/24");
+    let network = world.network(json!(["rack-local"]));
+    let add = wait(start(world.command_of(&own_preset(), "ADD", "c1"), &network));
+    assert_eq!(add.ips(), ["10.0.9.2/24"]);
+    assert_eq!(world.take_calls(), ["rack-local ADD"]);
+}
+
+#[test]
+fn what_was_held_before_a_preset_took_over_is_released_by_the_program_kept_aside() {
+    let world = world_of_preset();
+    world.allocator("rack-local", "10.0.9.2/24");
+    let network = world.network(json!(["ipam-ds-static", "rack-local"]));
+    let call = |verb| wait(start(world.command_of(&own_preset(), verb, "c1"), &network));
+    call("ADD").success();
+    let bin = world.path("bin");
+    fs::rename(bin.join("rack-local"), bin.join("rack-local.orig")).unwrap();
+    install_as(&world, &own_preset(), "rack-local");
+    call("CHECK").success();
+    call("DEL").success();
+    assert!(world.held().is_empty());
+    let calls = world.take_calls();
+    assert_eq!(calls[2..], ["rack-local CHECK", "rack-local DEL"]);
+}
+
+#[test]
+fn a_preset_is_known_after_an_upgrade_by_rename() {
+    let world = world_of_preset();
+    let program = world.path("bin").join("ipam-delegated");
+    copy(&own_preset(), &program);
+    symlink("ipam-delegated", world.path("bin").join("rack-local")).unwrap();
+    let network = world.network(json!(["rack-local"]));
+    // It waits for its stdin while the next version takes its place.
+    let mut child = world.command_of(&program, "ADD", "c1").spawn().unwrap();
+    let next = world.path("next");
+    copy(&own_preset(), &next);
+    let grow = Command::new("sh").args(["-c", "echo newer >>\"$0\""]).arg(&next).status();
+    assert!(grow.unwrap().success());
+    fs::rename(&next, &program).unwrap();
+    child.stdin.take().unwrap().write_all(network.to_string().as_bytes()).unwrap();
+    assert_eq!(wait(child).ips(), ["10.0.0.2/24"]);
+    assert_eq!(world.take_calls(), ["ipam-ds-static ADD", "host-local ADD"]);
+}
+
+#[test]
+fn a_chain_does_not_run_inside_a_chain() {
+    let world = world_of_preset();
+    // Another build of the meta-plugin: not our own file, so it runs, and refuses.
+    world.install(&binary("ipam-delegated"));
+    let network = world.network(json!(["ipam-delegated"]));
+    let (code, text) =
+        wait(start(world.command_of(&own_preset(), "ADD", "c1"), &network)).failure();
+    assert_eq!(code, 7, "{text}");
+    assert!(text.contains("ipam-delegated was run by the chain of ipam-delegated"), "{text}");
+
+    // Our own file, under a name that is no preset: refused before anything runs.
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 7);
+    assert!(text.contains("is ipam-delegated itself"), "{text}");
+    assert!(world.take_calls().is_empty());
+}
+
+#[test]
+fn secrets_of_the_object_form_rotate() {
+    let world = world_of_preset();
+    install_as(&world, &own_preset(), "rack-local");
+    let tokens = |delegates: fn(&str) -> Value| {
+        let call = |verb, token| {
+            let command = world.command_of(&own_preset(), verb, "c1");
+            wait(start(command, &world.network(delegates(token)))).success()
+        };
+        call("ADD", "1");
+        call("CHECK", "2");
+        call("DEL", "3");
+        let calls = world.calls().into_iter();
+        world.take_calls();
+        calls
+            .filter(|call| call["delegate"] == "ipam-da-site")
+            .map(|call| call["stdin"]["ipam"]["apiToken"].clone())
+            .collect::<Vec<_>>()
+    };
+    let own = |t: &str| json!(["ipam-ds-rack", {"type": "ipam-da-site", "apiToken": t}]);
+    assert_eq!(tokens(own), ["1", "2", "3"]);
+    let of_preset = |t: &str| json!([{"type": "rack-local", "scope": "site", "apiToken": t}]);
+    assert_eq!(tokens(of_preset), ["1", "2", "3"]);
+    let of_one_among_two = |t: &str| {
+        let other =
+            json!({"type": "ipam-da-site", "serves": ["red"], "site": "a", "apiToken": "x"});
+        let ours = json!({"type": "ipam-da-site", "serves": ["blue"], "site": "b", "apiToken": t});
+        json!(["ipam-ds-rack", other, ours])
+    };
+    assert_eq!(tokens(of_one_among_two), ["1", "2", "3"]);
+}
