@@ -1,0 +1,356 @@
+use std::net::IpAddr;
+
+use ipam_delegated::cni::{Network, Requested};
+use ipam_delegated::pool::{Pool, Range, RangeConfig, RangeRules, RangeSet};
+use ipam_delegated::{Error, ErrorCode, Result};
+use log::warn;
+use serde_json::Value;
+
+use crate::config::Config;
+
+const IP_RANGES: &str = "runtimeConfig.ipRanges";
+
+/// A pool on its way to the allocator, with what is needed to find the address asked for.
+#[derive(Debug)]
+pub struct Offer {
+    /// Its place in the configuration.
+    pub path: String,
+    /// The pool, with the requested address that it has of its own.
+    pub pool: Pool,
+    /// Its ranges, read.
+    pub set: Option<RangeSet>,
+    /// What the runtime asks of it.
+    pub request: Option<Requested>,
+}
+
+impl Offer {
+    /// The address asked for, and where.
+    pub fn wanted(&self) -> Option<(IpAddr, String)> {
+        let own = self.pool.requested_ip.map(|own| (own, self.own_path()));
+        own.or_else(|| self.request.as_ref().map(|asked| (asked.address, asked.path.clone())))
+    }
+
+    /// The place of the pool's own requested address.
+    pub fn own_path(&self) -> String {
+        format!("{}.requested-ip", self.path)
+    }
+
+    /// The pool, with the address asked for.
+    pub fn into_pool(self) -> Pool {
+        let requested_ip = self.wanted().map(|(address, _)| address);
+        let mut pool = self.pool;
+        pool.requested_ip = requested_ip;
+        pool
+    }
+
+    fn of_pool(value: &Value, rules: RangeRules, path: String) -> Result<Self> {
+        let pool = Pool::parse(value, &path)?;
+        Ok(Self { set: pool.range_set(rules, &path)?, path, pool, request: None })
+    }
+
+    fn of_set(ranges: &[RangeConfig], rules: RangeRules, path: String) -> Result<Self> {
+        let set = RangeSet::parse(ranges, rules, &path)?;
+        let canonical = set.to_config().into_iter().zip(ranges);
+        let ranges = canonical
+            .map(|(range, written)| RangeConfig { unknown: written.unknown.clone(), ..range })
+            .collect();
+        let pool = Pool::new(None, ranges).expect("a range set is not empty");
+        Ok(Self { path, pool, set: Some(set), request: None })
+    }
+}
+
+/// Reads the pools of `ipam.pools`, else makes one of each of host-local's range sets.
+///
+/// # Errors
+/// There is neither or there are both, one is invalid, two overlap, or the `cniVersion` has no
+/// place for so many.
+pub fn read(config: &Config, network: &Network) -> Result<Vec<Offer>> {
+    let offers = match config.pools.as_ref().filter(|pools| !pools.is_null()) {
+        Some(pools) => from_pools(pools, config, network)?,
+        None => from_sets(config, network)?,
+    };
+    refuse_overlaps(&offers)?;
+    refuse_for_version(&offers, network)?;
+    Ok(offers)
+}
+
+fn from_pools(pools: &Value, config: &Config, network: &Network) -> Result<Vec<Offer>> {
+    const PATH: &str = "ipam.pools";
+    let ranges = config.ranges.as_ref().filter(|ranges| !ranges.is_empty()).map(|_| "ipam.ranges");
+    if let Some(other) = ranges.or(config.single_range().map(|_| "ipam.subnet")) {
+        return Err(Error::config(PATH, format!("given together with {other}"))
+            .advise(format!("give one of both: ranges may be written into the pools in {PATH}")));
+    }
+    if network.ip_ranges().is_some() {
+        warn!("{IP_RANGES} is not used: {PATH} says what the pools are");
+    }
+    let expected = || {
+        Error::config(PATH, "expected an array of at least one pool")
+            .advise(r#"as in "pools": [{"name": "blue"}]"#)
+    };
+    let pools = pools.as_array().filter(|pools| !pools.is_empty()).ok_or_else(expected)?;
+    let rules = config.rules();
+    let numbered = pools.iter().enumerate();
+    numbered.map(|(i, pool)| Offer::of_pool(pool, rules, format!("{PATH}[{i}]"))).collect()
+}
+
+/// In host-local's order: the runtime's sets, the single range of old style, `ipam.ranges`.
+fn from_sets(config: &Config, network: &Network) -> Result<Vec<Offer>> {
+    let rules = config.rules();
+    let all = |sets: &[Vec<RangeConfig>], path: &str| -> Result<Vec<Offer>> {
+        let numbered = sets.iter().enumerate();
+        numbered.map(|(i, set)| Offer::of_set(set, rules, format!("{path}[{i}]"))).collect()
+    };
+    let mut offers = all(&runtime_sets(network)?, IP_RANGES)?;
+    if let Some(range) = config.single_range() {
+        // Its members stand in `ipam` itself, and are errors there.
+        Range::parse(&range, rules, "ipam")?;
+        offers.push(Offer::of_set(&[range], rules, "ipam".to_owned())?);
+    }
+    offers.extend(all(config.ranges.as_deref().unwrap_or_default(), "ipam.ranges")?);
+    if offers.is_empty() {
+        return Err(Error::config("ipam", "no IP ranges specified")
+            .advise("give ranges, as in \"ranges\": [[{\"subnet\": \"10.1.2.0/24\"}]], or pools"));
+    }
+    for (index, offer) in (0..).zip(&mut offers) {
+        offer.pool.index = Some(index);
+    }
+    Ok(offers)
+}
+
+fn runtime_sets(network: &Network) -> Result<Vec<Vec<RangeConfig>>> {
+    let Some(sets) = network.ip_ranges() else {
+        return Ok(Vec::new());
+    };
+    serde_path_to_error::deserialize(sets).map_err(|error| {
+        let inner = error.path().to_string();
+        let inner = if inner == "." { "" } else { &inner };
+        Error::config(format_args!("{IP_RANGES}{inner}"), error.inner())
+    })
+}
+
+fn refuse_overlaps(offers: &[Offer]) -> Result<()> {
+    let sets = || offers.iter().filter_map(|offer| Some((&offer.path, offer.set.as_ref()?)));
+    for (i, (path, set)) in sets().enumerate() {
+        for (other, earlier) in sets().take(i) {
+            if let Some((range, its)) = set.overlap(earlier) {
+                let message = format!("{range} overlaps {its} of {other}");
+                return Err(Error::config(path, message));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn refuse_for_version(offers: &[Offer], network: &Network) -> Result<()> {
+    let version = network.version();
+    if !version.has_single_addresses() {
+        return Ok(());
+    }
+    for ipv4 in [true, false] {
+        let of_family = |set: &RangeSet| set.is_ipv4() == ipv4;
+        let family = offers.iter().filter(|offer| offer.set.as_ref().is_some_and(of_family));
+        let paths: Vec<_> = family.map(|offer| offer.path.as_str()).collect();
+        if paths.len() > 1 {
+            return Err(Error::new(
+                ErrorCode::INCOMPATIBLE_VERSION,
+                format!(
+                    "cniVersion {version} has no place for more than one address per family ({})",
+                    paths.join(", ")
+                ),
+            )
+            .advise("use cniVersion 0.3.0 or newer"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::Call;
+
+    #[test]
+    fn pools_are_copied() {
+        let pools = json!([
+            {"name": "blue"},
+            {"name": "red", "requested-ip": "10.1.2.3", "requested_ip": "10.1.2.3", "colour": {},
+             "strategy": "lowest", "takeover": true, "index": 7,
+             "ranges": [{"subnet": "10.1.2.0/24", "exclude": ["10.1.2.9"], "vlan": 7}]},
+        ]);
+        let answer = Call::ipam(json!({"pools": pools, "ranges": [], "subnet": ""})).ok();
+        assert_eq!(answer["pools"], pools);
+        let answer =
+            Call::ipam(json!({"pools": [{"name": "a", "requested_ip": "10.1.2.3/24"}]})).ok();
+        let both = json!([{"name": "a", "requested-ip": "10.1.2.3", "requested_ip": "10.1.2.3"}]);
+        assert_eq!(answer["pools"], both);
+    }
+
+    #[test]
+    fn bad_pools_name_their_place() {
+        for (pools, message) in [
+            (json!({"any": ["thing"]}), ": expected an array of at least one pool"),
+            (json!([]), ": expected an array of at least one pool"),
+            (json!("blue"), ": expected an array of at least one pool"),
+            (json!([{"name": "a"}, "b"]), "[1]: expected an object with name or ranges"),
+            (json!([{}]), "[0]: expected a name or ranges"),
+            (json!([{"name": 5}]), "[0].name: invalid type"),
+            (
+                json!([{"name": "a", "requested-ip": "x"}]),
+                "[0].requested-ip: \"x\" is no IP address",
+            ),
+            (
+                json!([{"name": "a", "requested-ip": "::1", "requested_ip": "::2"}]),
+                "[0]: requested-ip ::1 and requested_ip ::2 differ",
+            ),
+            (
+                json!([{"name": "a"}, {"ranges": [{"subnet": "10.1.2.3/24"}]}]),
+                "[1].ranges[0].subnet: 10.1.2.3/24 has host bits set",
+            ),
+            (
+                json!([{"ranges": [{"subnet": "10.1.2.0/24"}]}, {"name": "a"},
+                       {"name": "b", "ranges": [{"subnet": "10.1.0.0/16"}]}]),
+                "[2]: 10.1.0.1-10.1.255.254 overlaps 10.1.2.1-10.1.2.254 of ipam.pools[0]",
+            ),
+        ] {
+            Call::ipam(json!({"pools": pools})).err(7, &format!("ipam.pools{message}"));
+        }
+    }
+
+    #[test]
+    fn pools_and_ranges_exclude_each_other() {
+        let pools = json!([{"name": "a"}]);
+        for (key, value) in
+            [("ranges", json!([[{"subnet": "10.1.2.0/24"}]])), ("subnet", json!("10.1.2.0/24"))]
+        {
+            let details = Call::ipam(json!({"pools": pools, key: value}))
+                .err(7, &format!("ipam.pools: given together with ipam.{key}"));
+            assert!(details.starts_with("give one of both"), "{details}");
+        }
+        let runtime = json!({"ipRanges": [[{"subnet": "10.1.2.0/24"}]]});
+        let answer = Call::ipam(json!({"pools": pools})).with("runtimeConfig", runtime).ok();
+        assert_eq!(answer["pools"], pools);
+    }
+
+    #[test]
+    fn sets_come_in_host_locals_order() {
+        let answer = Call::ipam(json!({
+            "ranges": [[{"subnet": "10.3.0.0/24"}, {"subnet": "10.4.0.0/24", "exclude": ["10.4.0.9"], "vlan": 7}],
+                       [{"subnet": "fd00::/64"}]],
+            "subnet": "10.2.0.0/24", "rangeStart": "10.2.0.5", "rangeEnd": "10.2.0.7",
+            "gateway": "10.2.0.254", "exclude": ["10.2.0.6"],
+        }))
+        .with("runtimeConfig", json!({"ipRanges": [[{"subnet": "10.1.0.0/24"}]]}))
+        .ok();
+        let range = |subnet: &str, start: &str, end: &str, gateway: &str| json!({"subnet": subnet, "rangeStart": start, "rangeEnd": end, "gateway": gateway});
+        let mut old = range("10.2.0.0/24", "10.2.0.5", "10.2.0.7", "10.2.0.254");
+        old["exclude"] = json!(["10.2.0.6/32"]);
+        let mut second = range("10.4.0.0/24", "10.4.0.1", "10.4.0.254", "10.4.0.1");
+        second["exclude"] = json!(["10.4.0.9/32"]);
+        second["vlan"] = json!(7);
+        let first = range("10.3.0.0/24", "10.3.0.1", "10.3.0.254", "10.3.0.1");
+        assert_eq!(
+            answer["pools"],
+            json!([
+                {"index": 0, "ranges": [range("10.1.0.0/24", "10.1.0.1", "10.1.0.254", "10.1.0.1")]},
+                {"index": 1, "ranges": [old]},
+                {"index": 2, "ranges": [first, second]},
+                {"index": 3, "ranges": [range("fd00::/64", "fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1")]},
+            ])
+        );
+    }
+
+    #[test]
+    fn bad_sets_name_their_place() {
+        for (ipam, message) in [
+            (json!({}), "ipam: no IP ranges specified"),
+            (json!({"ranges": []}), "ipam: no IP ranges specified"),
+            (json!({"ranges": null, "pools": null, "subnet": ""}), "ipam: no IP ranges specified"),
+            (json!({"rangeStart": "10.1.2.3"}), "ipam: no IP ranges specified"),
+            (json!({"ranges": [[]]}), "ipam.ranges[0]: empty range set"),
+            (json!({"ranges": [{"subnet": "10.1.2.0/24"}]}), "ipam.ranges[0]: invalid type"),
+            (json!({"ranges": [[{"subnet": 5}]]}), "ipam.ranges[0][0].subnet: invalid type"),
+            (json!({"subnet": 5}), "ipam.subnet: invalid type"),
+            (json!({"subnet": "10.1.2.0"}), "ipam.subnet: \"10.1.2.0\" is no CIDR"),
+            (
+                json!({"subnet": "2001:db8::/127"}),
+                "ipam.subnet: 2001:db8::/127 is too small to allocate from",
+            ),
+            (
+                json!({"subnet": "2001:DB8:24:19ff::/63"}),
+                "ipam.subnet: 2001:db8:24:19ff::/63 has host bits set: write 2001:db8:24:19fe::/63",
+            ),
+            (
+                json!({"subnet": "10.1.2.0/24", "rangeEnd": "10.1.3.1"}),
+                "ipam.rangeEnd: 10.1.3.1 is not in 10.1.2.0/24",
+            ),
+            (
+                json!({"subnet": "10.1.2.0/24", "exclude": ["10.1.2.0/24"]}),
+                "ipam: every address of 10.1.2.1-10.1.2.254 is excluded",
+            ),
+            (
+                json!({"ranges": [[{"subnet": "10.1.2.0/24"}, {"subnet": "fd00::/64"}]]}),
+                "ipam.ranges[0]: mixed address families",
+            ),
+            (
+                json!({"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.2.128/25"}]]}),
+                "ipam.ranges[1]: 10.1.2.129-10.1.2.254 overlaps 10.1.2.1-10.1.2.254 of ipam.ranges[0]",
+            ),
+            (
+                json!({"subnet": "10.1.0.0/16", "ranges": [[{"subnet": "10.1.2.0/24"}]]}),
+                "ipam.ranges[0]: 10.1.2.1-10.1.2.254 overlaps 10.1.0.1-10.1.255.254 of ipam",
+            ),
+        ] {
+            Call::ipam(ipam).err(7, message);
+        }
+    }
+
+    #[test]
+    fn bad_sets_of_the_runtime_name_their_place() {
+        for (sets, message) in [
+            (json!("x"), ": invalid type: string"),
+            (json!([[{"subnet": 5}]]), "[0][0].subnet: invalid type"),
+            (json!([[{"subnet": "10.1.2.0/24"}], [{}]]), "[1][0].subnet: missing"),
+            (
+                json!([[{"subnet": "10.9.0.0/16"}], [{"subnet": "10.9.1.0/24"}]]),
+                "[1]: 10.9.1.1-10.9.1.254 overlaps 10.9.0.1-10.9.255.254 of runtimeConfig.ipRanges[0]",
+            ),
+        ] {
+            Call::ipam(json!({"subnet": "10.1.0.0/16"}))
+                .with("runtimeConfig", json!({"ipRanges": sets}))
+                .err(7, &format!("{IP_RANGES}{message}"));
+        }
+    }
+
+    #[test]
+    fn old_versions_have_one_address_per_family() {
+        let call = |ipam| Call::ipam(ipam).with("cniVersion", json!("0.2.0"));
+        let sets = json!({"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}],
+                                     [{"subnet": "11.1.2.0/24"}]]});
+        call(sets.clone()).err(
+            1,
+            "cniVersion 0.2.0 has no place for more than one address per family (ipam.ranges[0], ipam.ranges[2])",
+        );
+        Call::ipam(sets).with("cniVersion", json!("0.3.0")).ok();
+        call(json!({"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]})).ok();
+        call(json!({"pools": [{"name": "a"}, {"name": "b"}]})).ok();
+    }
+
+    #[test]
+    fn the_range_rules_can_be_chosen() {
+        let call =
+            |rules: Value, subnet| Call::ipam(json!({"rangeRules": rules, "subnet": subnet}));
+        let start = |rules, subnet| call(rules, subnet).ok()["pools"][0]["ranges"][0].clone();
+        assert_eq!(start(json!("etcd"), "10.1.2.9/24")["rangeStart"], "10.1.2.10");
+        assert_eq!(start(json!("own"), "10.1.2.8/31")["rangeEnd"], "10.1.2.9");
+        for rules in [json!(null), json!("host-local")] {
+            call(rules.clone(), "10.1.2.9/24").err(7, "ipam.subnet: 10.1.2.9/24 has host bits set");
+            call(rules, "10.1.2.8/31").err(7, "ipam.subnet: 10.1.2.8/31 is too small");
+        }
+        call(json!("mine"), "10.1.2.0/24").err(7, "ipam.rangeRules: unknown variant `mine`");
+        let pools = json!([{"ranges": [{"subnet": "10.1.2.8/31"}]}]);
+        Call::ipam(json!({"rangeRules": "own", "pools": pools})).ok();
+    }
+}

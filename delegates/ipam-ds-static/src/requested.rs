@@ -1,0 +1,258 @@
+use std::net::IpAddr;
+
+use ipam_delegated::cni::{Requested, Verb};
+use ipam_delegated::pool::{Range, RangeSet};
+use ipam_delegated::{Error, ErrorCode, Request, Result};
+use log::debug;
+
+use crate::offer::Offer;
+
+/// Finds the pool that each requested address is for.
+///
+/// Only an ADD takes addresses: on the other verbs a request that does not fit is left out.
+///
+/// # Errors
+/// On ADD: a request is malformed, fits no pool or more than one, may not be given out, or is the
+/// second for its pool.
+pub fn place(offers: &mut [Offer], request: &Request) -> Result<()> {
+    let unless_add = |error: Error| match request.verb {
+        Verb::Add => Err(error),
+        _ => {
+            debug!("a requested address is left out: {}", error.in_full());
+            Ok(())
+        }
+    };
+    for offer in &*offers {
+        check_own(offer).or_else(unless_add)?;
+    }
+    let requests = match request.requested() {
+        Ok(requests) => requests,
+        Err(error) => return unless_add(error),
+    };
+    for asked in requests {
+        place_one(offers, asked).or_else(unless_add)?;
+    }
+    Ok(())
+}
+
+/// Why the address may not be given out of these ranges, if so.
+pub fn refusal(set: &RangeSet, address: IpAddr) -> Option<String> {
+    let Some(range) = set.find(address) else {
+        return Some(format!("in no range of {set}"));
+    };
+    if range.usable(address) {
+        return None;
+    }
+    let hole = range.exclude().iter().find(|hole| hole.contains(&address));
+    Some(match hole {
+        _ if range.gateway() == Some(address) => format!("the gateway of {range}"),
+        Some(hole) => format!("excluded from {range} by {hole}"),
+        None => format!("never given out of {range}"),
+    })
+}
+
+/// The address in `requested-ip` must fit the pool's own ranges.
+fn check_own(offer: &Offer) -> Result<()> {
+    let refused = offer.pool.requested_ip.zip(offer.set.as_ref()).and_then(|(own, set)| {
+        refusal(set, own).map(|reason| refused(&offer.own_path(), own, reason))
+    });
+    refused.map_or(Ok(()), Err)
+}
+
+fn place_one(offers: &mut [Offer], asked: Requested) -> Result<()> {
+    if offers.iter().any(|offer| offer.pool.requested_ip == Some(asked.address)) {
+        return Ok(());
+    }
+    let index = find(offers, &asked)?;
+    let offer = &mut offers[index];
+    if let Some((address, path)) = offer.wanted() {
+        let reason = format!("for {}, as is {address} of {path}", offer.path);
+        return Err(refused(&asked.path, asked.address, reason)
+            .advise("a pool gives one address: request one of them"));
+    }
+    offer.request = Some(asked);
+    Ok(())
+}
+
+fn find(offers: &[Offer], asked: &Requested) -> Result<usize> {
+    let address = asked.address;
+    let refuse = |reason: String| refused(&asked.path, address, reason);
+    let numbered = || offers.iter().enumerate();
+    let mut ranged = numbered().filter_map(|(i, offer)| Some((i, offer.set.as_ref()?)));
+    if let Some((i, set)) = ranged.find(|(_, set)| set.find(address).is_some()) {
+        return refusal(set, address).map_or(Ok(i), |reason| Err(refuse(reason)));
+    }
+    if let Some(range) = ranges(offers).find(|range| range.gateway() == Some(address)) {
+        return Err(refuse(format!("the gateway of {range}")));
+    }
+    let without_ranges = || numbered().filter(|(_, offer)| offer.set.is_none());
+    let open = without_ranges().filter(|(_, offer)| offer.pool.requested_ip.is_none());
+    match open.collect::<Vec<_>>()[..] {
+        [(i, _)] => Ok(i),
+        [] => {
+            let ranges: Vec<_> = ranges(offers).map(Range::to_string).collect();
+            let taken: Vec<_> = without_ranges().map(|(_, offer)| offer.own_path()).collect();
+            let mut places = Vec::new();
+            if !ranges.is_empty() {
+                places.push(format!("in no range of {}", ranges.join(",")));
+            }
+            if !taken.is_empty() {
+                places.push(format!("not what {} says", taken.join(", ")));
+            }
+            Err(refuse(places.join(" and ")))
+        }
+        [..] => {
+            let paths: Vec<_> = without_ranges().map(|(_, offer)| offer.path.as_str()).collect();
+            Err(refuse(format!("perhaps for one of {}, which have no ranges", paths.join(", ")))
+                .advise("give the pool its ranges, or set requested-ip in it"))
+        }
+    }
+}
+
+fn ranges(offers: &[Offer]) -> impl Iterator<Item = &Range> {
+    offers.iter().filter_map(|offer| offer.set.as_ref()).flat_map(RangeSet::ranges)
+}
+
+fn refused(path: &str, address: IpAddr, reason: String) -> Error {
+    Error::new(ErrorCode::NOT_IN_POOL, format!("{path}: {address} is {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::testing::Call;
+
+    fn requested(call: Call) -> Vec<Value> {
+        let answer = call.ok();
+        let pools = answer["pools"].as_array().unwrap().iter();
+        pools
+            .map(|pool| {
+                assert_eq!(pool.get("requested-ip"), pool.get("requested_ip"));
+                pool.get("requested-ip").cloned().unwrap_or_default()
+            })
+            .collect()
+    }
+
+    fn two_sets() -> Call {
+        Call::ipam(json!({"ranges": [
+            [{"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.9", "exclude": ["10.1.2.64/26"]},
+             {"subnet": "10.3.0.0/16"}],
+            [{"subnet": "fd00::/64"}],
+        ]}))
+    }
+
+    #[test]
+    fn requests_find_their_set_from_every_source() {
+        for call in [
+            two_sets().args("IP=fd00::9/64,10.3.0.9"),
+            two_sets().args("ip=10.3.0.9").with("runtimeConfig", json!({"ips": ["fd00::9"]})),
+            two_sets().with("args", json!({"cni": {"ips": ["10.3.0.9/16", "FD00:0::9"]}})),
+            two_sets()
+                .args("IgnoreUnknown=1;IP=10.3.0.9")
+                .with("args", json!({"cni": {"ips": ["10.3.0.9", "fd00::9"]}}))
+                .with("runtimeConfig", json!({"ips": ["fd00::9"]})),
+        ] {
+            assert_eq!(requested(call), ["10.3.0.9", "fd00::9"]);
+        }
+        assert_eq!(requested(two_sets().args("IP=fd00::9")), [json!(null), json!("fd00::9")]);
+    }
+
+    #[test]
+    fn requests_that_do_not_fit_are_refused() {
+        for (args, message) in [
+            ("10.9.9.9", "10.9.9.9 is in no range of 10.1.2.9-10.1.2.254,10.3.0.1-10.3.255.254,fd"),
+            ("10.1.2.255", "10.1.2.255 is in no range of 10.1.2.9-"),
+            ("10.3.0.1", "10.3.0.1 is the gateway of 10.3.0.1-10.3.255.254"),
+            ("10.1.2.1", "10.1.2.1 is the gateway of 10.1.2.9-10.1.2.254"),
+            ("10.1.2.65", "10.1.2.65 is excluded from 10.1.2.9-10.1.2.254 by 10.1.2.64/26"),
+            ("10.1.2.9,10.3.0.9", "10.3.0.9 is for ipam.ranges[0], as is 10.1.2.9 of CNI_ARGS IP"),
+        ] {
+            let call = two_sets().args(&format!("IP={args}"));
+            call.err(101, &format!("CNI_ARGS IP: {message}"));
+        }
+        two_sets()
+            .with("args", json!({"cni": {"ips": ["10.1.2.9"]}}))
+            .with("runtimeConfig", json!({"ips": ["10.1.2.10"]}))
+            .err(
+                101,
+                "runtimeConfig.ips[0]: 10.1.2.10 is for ipam.ranges[0], as is 10.1.2.9 of args.cni",
+            );
+        two_sets().args("IP=pear").err(4, "CNI_ARGS IP: \"pear\" is no address");
+    }
+
+    #[test]
+    fn other_verbs_leave_out_what_does_not_fit() {
+        for verb in ["DEL", "CHECK", "GC", "STATUS"] {
+            let call = two_sets().args("IP=10.9.9.9,10.3.0.1,10.1.2.9,10.3.0.9").verb(verb);
+            assert_eq!(requested(call), [json!("10.1.2.9"), json!(null)], "{verb}");
+            let call = two_sets().args("IP=pear").verb(verb);
+            assert_eq!(requested(call), [json!(null), json!(null)], "{verb}");
+            let pools =
+                json!([{"ranges": [{"subnet": "10.1.2.0/24"}], "requested-ip": "10.1.2.1"}]);
+            let call = Call::ipam(json!({"pools": pools})).verb(verb);
+            assert_eq!(requested(call), ["10.1.2.1"], "{verb}");
+        }
+    }
+
+    fn pools(pools: Value, args: &str) -> Call {
+        Call::ipam(json!({"pools": pools})).args(args)
+    }
+
+    #[test]
+    fn the_one_pool_without_ranges_takes_the_rest() {
+        let one = json!([
+            {"name": "a", "ranges": [{"subnet": "10.1.2.0/24"}]},
+            {"name": "b", "requested_ip": "192.0.2.1"},
+            {"name": "c"},
+        ]);
+        let call = pools(one.clone(), "IP=10.9.9.9,10.1.2.9");
+        assert_eq!(requested(call), ["10.1.2.9", "192.0.2.1", "10.9.9.9"]);
+        let call = pools(one.clone(), "IP=192.0.2.1");
+        assert_eq!(requested(call), [json!(null), json!("192.0.2.1"), json!(null)]);
+        pools(one.clone(), "IP=10.9.9.9,10.9.9.8")
+            .err(101, "CNI_ARGS IP: 10.9.9.8 is for ipam.pools[2], as is 10.9.9.9 of CNI_ARGS IP");
+        pools(one, "IP=10.1.2.1").err(101, "CNI_ARGS IP: 10.1.2.1 is the gateway of 10.1.2.1-");
+    }
+
+    #[test]
+    fn a_request_fits_one_pool_or_none() {
+        for (given, message) in [
+            (
+                json!([{"name": "a"}, {"name": "b"}]),
+                "perhaps for one of ipam.pools[0], ipam.pools[1], which have no ranges",
+            ),
+            (
+                json!([{"name": "a", "requested-ip": "10.1.2.3"}]),
+                "not what ipam.pools[0].requested-ip says",
+            ),
+            (
+                json!([{"name": "a", "requested-ip": "10.1.2.3"}, {"ranges": [{"subnet": "10.1.0.0/24"}]}]),
+                "in no range of 10.1.0.1-10.1.0.254 and not what ipam.pools[0].requested-ip says",
+            ),
+            (
+                json!([{"ranges": [{"subnet": "10.9.9.0/24"}], "requested-ip": "10.9.9.8"}]),
+                "for ipam.pools[0], as is 10.9.9.8 of ipam.pools[0].requested-ip",
+            ),
+        ] {
+            let details = pools(given, "IP=10.9.9.9")
+                .err(101, &format!("CNI_ARGS IP: 10.9.9.9 is {message}"));
+            if message.starts_with("perhaps") {
+                assert_eq!(details, "give the pool its ranges, or set requested-ip in it");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pools_own_request_must_fit_its_ranges() {
+        for (own, message) in [
+            ("10.1.2.1", "10.1.2.1 is the gateway of 10.1.2.1-10.1.2.254"),
+            ("10.9.9.9", "10.9.9.9 is in no range of 10.1.2.1-10.1.2.254"),
+            ("10.1.2.7", "10.1.2.7 is excluded from 10.1.2.1-10.1.2.254 by 10.1.2.7/32"),
+        ] {
+            let range = json!({"subnet": "10.1.2.0/24", "exclude": ["10.1.2.7"]});
+            pools(json!([{"ranges": [range], "requested-ip": own}]), "")
+                .err(101, &format!("ipam.pools[0].requested-ip: {message}"));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The delegate as a process.
+
+mod common;
+
+use common::call;
+use serde_json::{Value, json};
+
+fn config() -> String {
+    json!({
+        "cniVersion": "1.0.0", "name": "net", "type": "bridge",
+        "ipam": {"type": "ipam-ds-static", "subnet": "10.1.2.0/24", "exclude": ["10.1.2.9"],
+                 "routes": [{"dst": "0.0.0.0/0"}]},
+    })
+    .to_string()
+}
+
+#[track_caller]
+fn answer(output: std::process::Output, exit: i32) -> Value {
+    assert_eq!(output.status.code(), Some(exit), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    serde_json::from_slice(&output.stdout).expect("stdout is JSON")
+}
+
+fn expected(pool: Value) -> Value {
+    let range = |start, end| json!({"subnet": "10.1.2.0/24", "rangeStart": start, "rangeEnd": end, "gateway": "10.1.2.1"});
+    json!({
+        "cniVersion": "1.0.0", "ips": [], "routes": [{"dst": "0.0.0.0/0"}], "pools": [pool],
+        "ipam": {
+            "subnet": null, "rangeStart": null, "rangeEnd": null, "gateway": null,
+            "ranges": [[range("10.1.2.1", "10.1.2.8"), range("10.1.2.10", "10.1.2.254")]],
+        },
+    })
+}
+
+#[test]
+fn add_and_del_answer_with_the_pools() {
+    let range = json!({"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.1", "rangeEnd": "10.1.2.254",
+        "gateway": "10.1.2.1", "exclude": ["10.1.2.9/32"]});
+    let mut pool = json!({"index": 0, "ranges": [range]});
+    assert_eq!(answer(call("DEL", "IP=10.1.2.9", &config()), 0), expected(pool.clone()));
+    pool["requested-ip"] = json!("10.1.2.7");
+    pool["requested_ip"] = json!("10.1.2.7");
+    assert_eq!(answer(call("ADD", "IP=10.1.2.7", &config()), 0), expected(pool));
+}
+
+#[test]
+fn version_needs_no_stdin() {
+    let answer = answer(call("VERSION", "", ""), 0);
+    assert_eq!(answer["supportedVersions"].as_array().unwrap().len(), 7);
+}
+
+#[test]
+fn an_error_is_an_object_on_stdout() {
+    assert_eq!(
+        answer(call("ADD", "IP=10.1.2.9", &config()), 1),
+        json!({
+            "cniVersion": "1.0.0", "code": 101,
+            "msg": "CNI_ARGS IP: 10.1.2.9 is excluded from 10.1.2.1-10.1.2.254 by 10.1.2.9/32",
+        })
+    );
+}
