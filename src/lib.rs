@@ -1,5 +1,6 @@
 //! IP address management for containers as a chain of small parts.
 
+pub mod allocate;
 pub mod chain;
 pub mod cni;
 pub mod delegate;
@@ -9,6 +10,7 @@ mod log;
 pub mod pool;
 pub mod select;
 
+pub use allocate::{Allocate, Allocator};
 pub use delegate::{Delegate, Request, run};
 pub use error::{Error, ErrorCode, Result};
 pub use select::{Select, Selection, Selector};

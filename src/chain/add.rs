@@ -7,7 +7,7 @@ use super::carry::Carry;
 use super::exec::Failure;
 use super::now;
 use super::plan::{Plan, is_selector};
-use super::record::{Event, Failed, Gave, Held, Opened, RecordFile, Run};
+use super::record::{Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run};
 use super::session::{Owner, Session};
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;
@@ -34,14 +34,9 @@ pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
     }
     let mut walk = Walk::new(session, &plan);
     let outcome = walk.through(&mut file).and_then(|result| {
-        let held = Held {
-            time: now(),
-            gave: std::mem::take(&mut walk.gave),
-            result: walk.render(&result)?,
-        };
+        let rendered = result.to_json(session.request.network.version())?;
+        let held = Held { time: now(), gave: walk.gave.clone(), result: rendered };
         debug!("gives {}", addresses(&result));
-        // What is held stays known to the undo until the record says it.
-        walk.gave.clone_from(&held.gave);
         file.append(&Event::Held(held)).map_err(Failure::from)?;
         Ok(result)
     });
@@ -68,26 +63,22 @@ pub(super) fn undeliver(session: &Session<'_>) -> Result<()> {
     else {
         return Ok(());
     };
-    let mine = record.attempts.last().filter(|attempt| attempt.attempt.pid == std::process::id());
-    let Some(mine) = mine.filter(|attempt| attempt.released.is_none()) else { return Ok(()) };
-    let (last, earlier) = (
-        record.attempts.len() - 1,
-        super::record::Record { attempts: record.attempts[..record.attempts.len() - 1].to_vec() },
-    );
-    debug!("attempt {last} could not be delivered");
-    let mut errors = Vec::new();
-    if !earlier.may_be_in_use() {
-        let deadline = Deadline::after(session.timeout() / 4);
-        let runs: Vec<(&Run, &[Value])> =
-            mine.runs.iter().map(|run| (run, record.leases(run))).collect();
-        let result = record.held().map(|(_, held)| &held.result);
-        let result = result.map_or_else(
-            || Ok(IpamResult::default()),
-            |json| IpamResult::parse(json, "recorded result"),
-        )?;
-        errors = release_all(session, &runs, &result, deadline);
-        file.append(&Event::Failed(Failed { time: now(), unsure: false }))?;
+    let Some((mine, before)) = record.split_last() else { return Ok(()) };
+    // A DEL or another ADD may have come between.
+    if mine.attempt.pid != std::process::id() || mine.released.is_some() {
+        return Ok(());
     }
+    if before.may_be_in_use() || mine.attempt.after_unreadable {
+        debug!("no undo: addresses of an earlier ADD may be in use");
+        return Ok(());
+    }
+    let Outcome::Held(held) = &mine.outcome else { return Ok(()) };
+    let result = IpamResult::parse(&held.result, "recorded result")?;
+    let deadline = Deadline::after(session.timeout() / 4);
+    let runs: Vec<(&Run, &[Value])> =
+        mine.runs.iter().map(|run| (run, record.leases(run))).collect();
+    let errors = release_all(session, &runs, &result, deadline);
+    file.append(&Event::Failed(Failed { time: now(), unsure: false }))?;
     Error::join(errors).map_or(Ok(()), Err)
 }
 
@@ -106,17 +97,11 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn new(session: &'a Session<'a>, plan: &'a Plan) -> Self {
-        let request = session.request;
         Self {
             session,
             plan,
             // When our caller is itself chained, the addresses of the plugin before it are not ours.
-            carry: Carry::new(
-                &request.network,
-                &request.settings,
-                &session.node,
-                IpamResult::default(),
-            ),
+            carry: session.carry(IpamResult::default()),
             runs: Vec::new(),
             gave: Vec::new(),
             deadline: Deadline::after(plan.timeout),
@@ -147,11 +132,6 @@ impl<'a> Walk<'a> {
         Ok(self.carry.finish()?)
     }
 
-    /// The result in the form the runtime gets it, before anybody is told that it is held.
-    fn render(&self, result: &IpamResult) -> Result<Value> {
-        result.to_json(self.session.request.network.version())
-    }
-
     /// DEL to the delegates that ran, in order, the failed one last.
     fn undo(&self) -> Vec<Error> {
         let leases = |i: usize| self.gave.get(i).map_or(&[][..], |gave| &gave.leases);
@@ -172,7 +152,7 @@ fn release_all(
     let owner = Owner { network: &session.request.network, attachment };
     let mut errors = Vec::new();
     for (i, (run, leases)) in runs.iter().enumerate() {
-        let time = deadline.left() / u32::try_from(runs.len() - i).unwrap_or(u32::MAX);
+        let time = deadline.share(runs.len() - i);
         if let Err(failure) = session.release(&owner, run, result, leases, time) {
             errors.push(failure.error.within("the undo failed"));
         }
@@ -182,10 +162,4 @@ fn release_all(
 
 fn addresses(result: &IpamResult) -> String {
     result.ips.iter().map(|ip| ip.address.to_string()).collect::<Vec<_>>().join(", ")
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self { error, unsure: false }
-    }
 }

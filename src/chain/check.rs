@@ -1,6 +1,6 @@
 //! CHECK and STATUS.
 
-use super::carry::Carry;
+use super::configured::walk;
 use super::record::{AttemptState, Held, Opened};
 use super::session::{Session, open_record};
 use crate::cni::address::parse_cidr;
@@ -46,7 +46,7 @@ fn check_recorded(
         None => IpamResult::parse(&held.result, "recorded result")?,
     };
     for (i, (run, gave)) in attempt.runs.iter().zip(&held.gave).enumerate() {
-        let time = share(deadline, attempt.runs.len() - i);
+        let time = deadline.share(attempt.runs.len() - i);
         let mut run = run.clone();
         run.refresh_secrets(session.request.network.ipam());
         let stdin = run.stdin(network, &prev_result, &gave.leases)?;
@@ -75,8 +75,7 @@ fn is_listed(held: &Held, prev_result: &IpamResult) -> Result<()> {
 
 fn check_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
     let prev_result = session.request.prev_result()?;
-    let errors = walk(session, Verb::Check, prev_result, deadline)?;
-    Error::join(errors).map_or(Ok(()), Err)
+    walk(session, Verb::Check, &prev_result, deadline)?.all()
 }
 
 /// Asks every delegate whether an ADD could be served, and looks at the state folder.
@@ -89,37 +88,6 @@ pub(super) fn status(session: &Session<'_>) -> Result<()> {
         .caused_by(error)
         .advise("an ADD would fail: it records what it takes there")
     })?;
-    let errors =
-        walk(session, Verb::Status, IpamResult::default(), Deadline::after(session.timeout()))?;
-    Error::join(errors).map_or(Ok(()), Err)
-}
-
-/// Runs a verb through the whole chain as configured and collects what failed.
-pub(super) fn walk(
-    session: &Session<'_>,
-    verb: Verb,
-    prev_result: IpamResult,
-    deadline: Deadline,
-) -> Result<Vec<Error>> {
-    let plan = session.plan()?;
-    let request = session.request;
-    let mut carry = Carry::new(&request.network, &request.settings, &session.node, prev_result);
-    let mut errors = Vec::new();
-    for (i, step) in plan.steps.iter().enumerate() {
-        let Some(run) = carry.run_of(step) else { continue };
-        let time = share(deadline, plan.steps.len() - i);
-        let outcome = run
-            .stdin(&request.network, &carry.result, &[])
-            .and_then(|stdin| {
-                session.exec(verb, step, stdin, time).map_err(|failure| failure.error)
-            })
-            .and_then(|answer| answer.map_or(Ok(()), |answer| carry.take_pools(step, answer)));
-        errors.extend(outcome.err());
-    }
-    Ok(errors)
-}
-
-/// What is left, divided by the delegates still to run.
-pub(super) fn share(deadline: Deadline, delegates: usize) -> std::time::Duration {
-    deadline.left() / u32::try_from(delegates).unwrap_or(u32::MAX).max(1)
+    let deadline = Deadline::after(session.timeout());
+    walk(session, Verb::Status, &IpamResult::default(), deadline)?.all()
 }

@@ -5,9 +5,8 @@ use std::time::Duration;
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
-use super::carry::Carry;
+use super::configured::walk;
 use super::now;
-use super::plan::is_selector;
 use super::record::{Event, Opened, Record, RecordFile, Released, Unsure};
 use super::session::{Owner, Session, open_record};
 use crate::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
@@ -86,7 +85,9 @@ impl Session<'_> {
     fn mark_unsure(&self, network: &NetworkName, attachment: &Attachment, mut file: RecordFile) {
         let time = now();
         let due = time + u64::try_from(UNSURE_FOR.as_millis()).unwrap_or(u64::MAX);
-        let listed = Unsure::of(&self.state).add(due, network, attachment).map_err(Error::from_io);
+        let listed = Unsure::of(&self.state).add(due, network, attachment).map_err(|error| {
+            Error::new(ErrorCode::RECORD, "cannot write the state folder").caused_by(error)
+        });
         let marked = listed.and_then(|()| file.append(&Event::Released(Released { time, due })));
         if let Err(error) = marked {
             // DEL needs no disk space: what may still commit is then GC's case.
@@ -129,7 +130,7 @@ fn release_recorded(
     let runs = record.runs();
     let mut errors = Vec::new();
     for (i, run) in runs.iter().enumerate() {
-        let time = deadline.left() / u32::try_from(runs.len() - i).unwrap_or(u32::MAX);
+        let time = deadline.share(runs.len() - i);
         if let Err(failure) = session.release(owner, run, &prev_result, record.leases(run), time) {
             errors.push(failure.error);
         }
@@ -163,44 +164,17 @@ fn remove(file: RecordFile) {
 
 /// DEL to the whole chain as configured: nothing is known of the attachment.
 fn release_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
-    let request = session.request;
-    let stripped = request.network.ipam().keys().all(|key| key == "type");
+    let stripped = session.request.network.ipam().keys().all(|key| key == "type");
     if stripped && session.chain.preset.is_none_or(|preset| !preset.has_default_place) {
         warn!(
             "no record of this attachment, and the configuration names no delegates: nothing to release"
         );
         return Ok(());
     }
-    let plan = session.plan()?;
-    let prev_result = request.prev_result()?;
-    let mut carry =
-        Carry::new(&request.network, &request.settings, &session.node, prev_result.clone());
-    let (mut errors, mut warnings) = (Vec::new(), Vec::new());
-    for (i, step) in plan.steps.iter().enumerate() {
-        let Some(run) = carry.run_of(step) else { continue };
-        let time = deadline.left() / u32::try_from(plan.steps.len() - i).unwrap_or(u32::MAX);
-        let outcome = run
-            .stdin(&request.network, &prev_result, &[])
-            .and_then(|stdin| {
-                session.exec(Verb::Del, step, stdin, time).map_err(|failure| failure.error)
-            })
-            .and_then(|answer| answer.map_or(Ok(()), |answer| carry.take_pools(step, answer)));
-        match outcome {
-            Ok(()) => {}
-            Err(error) if is_selector(&step.name) => warnings.push(error),
-            Err(error) => errors.push(error),
-        }
-    }
-    match Error::join(errors) {
-        None => {
-            warnings.iter().for_each(|warning| warn!("{}", warning.in_full()));
-            Ok(())
-        }
-        // An allocator may have failed for want of its pools: the selector's error says why.
-        Some(error) => {
-            Err(Error::join(std::iter::once(error).chain(warnings)).expect("there is one"))
-        }
-    }
+    let prev_result = session.request.prev_result()?;
+    let warnings = walk(session, Verb::Del, &prev_result, deadline)?.but_selectors()?;
+    warnings.iter().for_each(|warning| warn!("{}", warning.in_full()));
+    Ok(())
 }
 
 /// The network configuration of a record whose network is not the one we were called for.
@@ -211,10 +185,4 @@ fn recorded_network(network: &NetworkName, record: &Record) -> Result<Network> {
         ("name".to_owned(), network.as_str().into()),
         ("ipam".to_owned(), Value::Object(Map::new())),
     ]))
-}
-
-impl Error {
-    fn from_io(error: std::io::Error) -> Self {
-        Self::new(ErrorCode::RECORD, "cannot write the state folder").caused_by(error)
-    }
 }

@@ -41,6 +41,18 @@ pub(super) struct Failure {
     pub unsure: bool,
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, unsure: false }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        failure.error
+    }
+}
+
 impl Call<'_> {
     /// Runs the delegate. Its answer is an object, or nothing on the verbs that allow that.
     pub fn run(self) -> Result<Option<Map<String, Value>>, Failure> {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use log::{debug, warn};
 
-use super::check::walk;
+use super::configured::{Failures, walk};
 use super::del::release_stale;
 use super::now;
 use super::record::{Opened, RecordFile, State, is_record_name};
@@ -22,32 +22,28 @@ pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     let mut errors = Vec::new();
     let deadline = Deadline::after(session.timeout());
     let folder = session.state.network(session.request.network.name());
-    for attachment in attachments(&folder)
-        .map_err(|error| Error::io(format!("cannot list {}", folder.display()), error))?
-    {
-        let (container, ifname) = (attachment.container.as_str(), attachment.ifname.as_str());
-        if keep.contains(container, ifname) {
-            continue;
-        }
-        match judge(session, &attachment) {
+    let mut unlisted = attachments(&folder)
+        .map_err(|error| Error::io(format!("cannot list {}", folder.display()), error))?;
+    unlisted.retain(|found| !keep.contains(found.container.as_str(), found.ifname.as_str()));
+    for (i, attachment) in unlisted.iter().enumerate() {
+        match judge(session, attachment) {
             Ok(Verdict::Stale(opened)) => {
                 debug!("{attachment} is in no list and stale");
-                errors.extend(release_stale(session, &attachment, *opened, deadline).err());
+                // One share is for the delegates' own GC.
+                let time = Deadline::after(deadline.share(unlisted.len() - i + 1));
+                errors.extend(release_stale(session, attachment, *opened, time).err());
+                continue;
             }
-            Ok(Verdict::Gone) => {}
-            Ok(Verdict::Keep(why)) => {
-                debug!("{attachment} is kept: {why}");
-                keep.insert(container, ifname);
-            }
-            Err(error) => {
-                keep.insert(container, ifname);
-                errors.push(error);
-            }
+            Ok(Verdict::Gone) => continue,
+            Ok(Verdict::Keep(why)) => debug!("{attachment} is kept: {why}"),
+            Err(error) => errors.push(error),
         }
+        keep.insert(attachment.container.as_str(), attachment.ifname.as_str());
     }
     let request = with_keep(session.request, &keep);
     let widened = session.open_with(&request);
-    errors.extend(walk(&widened, Verb::Gc, IpamResult::default(), deadline)?);
+    let walked = walk(&widened, Verb::Gc, &IpamResult::default(), deadline);
+    errors.extend(walked.and_then(Failures::all).err());
     Error::join(errors).map_or(Ok(()), Err)
 }
 

@@ -7,6 +7,7 @@
 mod add;
 mod carry;
 mod check;
+mod configured;
 mod del;
 mod exec;
 mod gc;

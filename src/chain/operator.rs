@@ -142,7 +142,10 @@ impl Words {
         let mut text = String::new();
         for attachment in found {
             let path = state.record(&network, &attachment);
-            let Some(opened) = RecordFile::open_existing(&path)? else { continue };
+            let Some(opened) = RecordFile::open_existing(&path)? else {
+                let _ = writeln!(text, "{attachment} on {network} could not be read: set aside");
+                continue;
+            };
             let left = leaves(&opened.record);
             if self.yes {
                 opened.file.remove().map_err(|error| {

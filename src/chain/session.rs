@@ -6,6 +6,7 @@ use std::time::Duration;
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
+use super::carry::Carry;
 use super::exec::{Call, Failure, adopt_orphans};
 use super::plan::{Plan, Planner, Step};
 use super::record::{Attempt, RecordFile, Run};
@@ -91,6 +92,11 @@ impl<'a> Session<'a> {
         text.and_then(crate::host::parse_duration).unwrap_or(Deadline::DEFAULT)
     }
 
+    /// The state before the first delegate of a chain.
+    pub fn carry(&self, result: IpamResult) -> Carry<'_> {
+        Carry::new(&self.request.network, &self.request.settings, &self.node, result)
+    }
+
     /// What plans are made with.
     pub fn planner(&self) -> Planner<'_> {
         Planner {
@@ -161,11 +167,10 @@ impl<'a> Session<'a> {
         leases: &[Value],
         time: Duration,
     ) -> Result<(), Failure> {
-        let refuse = |error| Failure { error, unsure: false };
         let mut run = run.clone();
         run.refresh_secrets(&self.newer_ipam(&run.delegate));
         let program = self.recorded_step(&run).program;
-        let stdin = run.stdin(owner.network, prev_result, leases).map_err(refuse)?;
+        let stdin = run.stdin(owner.network, prev_result, leases).map_err(Failure::from)?;
         let mut environment = self.environment.clone();
         environment.set("CNI_COMMAND", Verb::Del.as_str());
         environment.set("CNI_CONTAINERID", owner.attachment.container.as_str());

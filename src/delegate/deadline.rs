@@ -22,9 +22,8 @@ impl Deadline {
         self.0.saturating_duration_since(Instant::now())
     }
 
-    /// The earlier of two.
-    #[must_use]
-    pub fn min(self, other: Self) -> Self {
-        Self(self.0.min(other.0))
+    /// What is left, divided by the calls still to come.
+    pub fn share(self, calls: usize) -> Duration {
+        self.left() / u32::try_from(calls).unwrap_or(u32::MAX).max(1)
     }
 }

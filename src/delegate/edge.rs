@@ -1,7 +1,7 @@
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-use ::log::debug;
+use ::log::error;
 use serde_json::{Map, Value};
 
 use super::request::told;
@@ -101,7 +101,7 @@ fn answer_with(
     let reply = match dispatch(delegate, &request) {
         Ok(reply) => reply,
         Err(error) => {
-            debug!("error {}: {}", error.code(), error.in_full());
+            error!("{}: {}", error.code(), error.in_full());
             Reply::error(version, &error)
         }
     };

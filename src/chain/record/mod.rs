@@ -192,6 +192,12 @@ impl Record {
         })
     }
 
+    /// The last ADD, and the record as it was before.
+    pub fn split_last(&self) -> Option<(&AttemptState, Self)> {
+        let (last, before) = self.attempts.split_last()?;
+        Some((last, Self { attempts: before.to_vec() }))
+    }
+
     /// Whether addresses may be in use, so that a failed ADD must not release anything.
     pub fn may_be_in_use(&self) -> bool {
         self.held().is_some() || self.standing().any(|attempt| attempt.attempt.after_unreadable)

@@ -1,0 +1,66 @@
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cni::{ContainerId, IfName, NetworkName};
+
+/// Who holds a lease: an attachment on a network of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// The node and the network.
+    pub scope: Scope,
+    /// The container.
+    pub container: ContainerId,
+    /// The interface inside it.
+    pub ifname: IfName,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} on {}", self.container, self.ifname, self.scope)
+    }
+}
+
+/// One node's part of a network: what its GC may judge.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Scope {
+    /// The node's identity.
+    pub node: String,
+    /// The network.
+    pub network: NetworkName,
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of node {}", self.network, self.node)
+    }
+}
+
+/// An address held by an owner.
+///
+/// It travels as an entry of `leases` through the attachment record, so that a DEL finds it again
+/// without a search.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The pool's name, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// The address with the prefix length of its subnet.
+    pub address: IpNet,
+    /// The gateway of the subnet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+    /// What the store said of this very lease, to guard changes with: a revision, an id.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub revision: Value,
+}
+
+/// What is left in the pools of a STATUS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headroom {
+    /// Free addresses of the scarcest pool; `None` when telling would be costly.
+    pub free: Option<u64>,
+}

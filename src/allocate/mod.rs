@@ -1,0 +1,47 @@
+//! The role of an allocator: a delegate that gives addresses and takes them back.
+
+mod lease;
+mod role;
+
+pub use lease::{Headroom, Lease, Owner, Scope};
+pub use role::Allocate;
+
+use serde::de::DeserializeOwned;
+
+use crate::cni::Keep;
+use crate::delegate::Request;
+use crate::error::Result;
+use crate::pool::Pool;
+
+/// What gives addresses out of pools, one for each.
+///
+/// Implement it for a server that picks addresses itself. Every method is about an [`Owner`] or a
+/// [`Scope`]: a lease is never released by its address, a pod's name or a bare container id.
+pub trait Allocator: Sized {
+    /// What the allocator reads of the section `ipam`. Keys it does not know are other delegates'.
+    type Config: DeserializeOwned;
+
+    /// Takes the settings for one call.
+    fn open(config: Self::Config, request: &Request) -> Result<Self>;
+
+    /// ADD: one lease for each pool, in order; all of them or, after an error, none.
+    ///
+    /// The same owner gets its leases again.
+    fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>>;
+
+    /// DEL: releases everything the owner holds and tells what that was.
+    ///
+    /// `known` are hints from the attachment record: a stale one must not release what is another
+    /// owner's by now, and a missing one must not leave anything behind.
+    fn release(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;
+
+    /// CHECK: what the owner holds.
+    fn held(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;
+
+    /// GC: releases what is held in the scope by attachments that are not to be kept, and tells
+    /// what that was. Leases younger than the host-wide `gcGrace` stay.
+    fn retain(&self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>>;
+
+    /// STATUS: fails when the store cannot be reached; else tells what is free.
+    fn ready(&self, want: &[Pool]) -> Result<Headroom>;
+}

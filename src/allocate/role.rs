@@ -1,0 +1,316 @@
+use std::marker::PhantomData;
+
+use log::debug;
+use serde_json::Value;
+
+use super::{Allocator, Lease, Owner, Scope};
+use crate::cni::{IpConfig, IpamResult, Keep};
+use crate::delegate::{Delegate, Request};
+use crate::error::{Error, ErrorCode, Result};
+use crate::pool::{Pool, RangeRules};
+
+/// An [`Allocator`] as a [`Delegate`].
+#[derive(Clone, Copy, Debug)]
+pub struct Allocate<A>(PhantomData<fn() -> A>);
+
+impl<A> Default for Allocate<A> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<A: Allocator> Delegate for Allocate<A> {
+    fn add(&self, request: &Request) -> Result<IpamResult> {
+        let mut result = request.prev_result()?;
+        let want = pools(&result)?;
+        if want.is_empty() {
+            return Err(Error::config(
+                "prevResult.pools",
+                "missing or empty: nothing says which pools to serve",
+            )
+            .advise("put a selector (ipam-ds-…) before this delegate in ipam.delegates"));
+        }
+        let owner = owner(request)?;
+        let leases = open::<A>(request)?.allocate(&owner, &want)?;
+        if leases.len() != want.len() {
+            let message = format!("{} leases for {} pools of {owner}", leases.len(), want.len());
+            return Err(Error::new(ErrorCode::INTERNAL, message));
+        }
+        for lease in &leases {
+            debug!("{owner} holds {}", lease.address);
+            result.ips.push(IpConfig::new(lease.address, lease.gateway));
+        }
+        result.extra.insert("pools".to_owned(), Value::Array(Vec::new()));
+        let leases = serde_json::to_value(&leases).map_err(|error| {
+            Error::new(ErrorCode::INTERNAL, "a lease cannot be written").caused_by(error)
+        })?;
+        result.extra.insert("leases".to_owned(), leases);
+        Ok(result)
+    }
+
+    fn del(&self, request: &Request) -> Result<Option<IpamResult>> {
+        let owner = owner(request)?;
+        let released = open::<A>(request)?.release(&owner, &known(request))?;
+        released.iter().for_each(|lease| debug!("{owner} gave back {}", lease.address));
+        Ok(None)
+    }
+
+    fn check(&self, request: &Request) -> Result<Option<IpamResult>> {
+        let owner = owner(request)?;
+        let result = request.prev_result()?;
+        let known = known(request);
+        let held = open::<A>(request)?.held(&owner, &known)?;
+        let not_held = |message: String| {
+            Error::new(ErrorCode::NOT_HELD, message).advise("re-create the attachment")
+        };
+        // Without a record, an address inside our pools is one that we gave.
+        let given: Vec<_> = if known.is_empty() {
+            let pools = pools(&result)?;
+            result
+                .ips
+                .iter()
+                .map(|ip| ip.address.addr())
+                .filter(|address| spans(&pools, *address))
+                .collect()
+        } else {
+            known.iter().map(|lease| lease.address.addr()).collect()
+        };
+        for address in &given {
+            if !result.has(*address) {
+                return Err(not_held(format!("{address} of {owner} is not in prevResult")));
+            }
+            if !held.iter().any(|lease| lease.address.addr() == *address) {
+                return Err(not_held(format!("{address} is not held by {owner}")));
+            }
+        }
+        if given.is_empty() && held.is_empty() {
+            return Err(not_held(format!("{owner} holds no address")));
+        }
+        Ok(None)
+    }
+
+    fn gc(&self, request: &Request, keep: &Keep) -> Result<Option<IpamResult>> {
+        let scope = scope(request)?;
+        let released = open::<A>(request)?.retain(&scope, keep)?;
+        released.iter().for_each(|lease| debug!("GC of {scope} released {}", lease.address));
+        Ok(None)
+    }
+
+    fn status(&self, request: &Request) -> Result<Option<IpamResult>> {
+        let want = pools(&request.prev_result()?)?;
+        let headroom = open::<A>(request)?.ready(&want)?;
+        let asked = request.network.ipam().get("statusExhaustion").and_then(Value::as_bool);
+        if asked == Some(true) && headroom.free == Some(0) {
+            return Err(Error::new(ErrorCode::UNAVAILABLE, "a pool has no free address")
+                .advise("free leases, or add a range to the pool"));
+        }
+        Ok(None)
+    }
+}
+
+fn open<A: Allocator>(request: &Request) -> Result<A> {
+    A::open(request.network.settings()?, request)
+}
+
+fn owner(request: &Request) -> Result<Owner> {
+    let attachment = request.attachment()?;
+    Ok(Owner {
+        scope: scope(request)?,
+        container: attachment.container.clone(),
+        ifname: attachment.ifname.clone(),
+    })
+}
+
+/// The node is the one the chain names, which on a DEL is the one of the record.
+fn scope(request: &Request) -> Result<Scope> {
+    let told =
+        request.network.ipam().get("node").and_then(Value::as_str).filter(|node| !node.is_empty());
+    let node = match told {
+        Some(node) => node.to_owned(),
+        None => request.state_dir()?.node(&request.settings)?.id().to_owned(),
+    };
+    Ok(Scope { node, network: request.network.name().clone() })
+}
+
+fn pools(result: &IpamResult) -> Result<Vec<Pool>> {
+    let path = "prevResult.pools";
+    match result.extra.get("pools") {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(pools)) => pools
+            .iter()
+            .enumerate()
+            .map(|(i, pool)| Pool::parse(pool, &format!("{path}[{i}]")))
+            .collect(),
+        Some(_) => Err(Error::config(path, "expected an array of pools")),
+    }
+}
+
+/// The leases the chain remembered; what cannot be read is no hint.
+fn known(request: &Request) -> Vec<Lease> {
+    let leases = request.prev_result().ok().and_then(|result| result.extra.get("leases").cloned());
+    leases.and_then(|leases| serde_json::from_value(leases).ok()).unwrap_or_default()
+}
+
+fn spans(pools: &[Pool], address: std::net::IpAddr) -> bool {
+    pools.iter().any(|pool| {
+        let set = pool.range_set(RangeRules::OURS, "prevResult.pools").ok().flatten();
+        set.is_some_and(|set| set.find(address).is_some())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Headroom;
+    use super::*;
+    use crate::cni::Environment;
+    use crate::delegate::answer;
+    use crate::host::Settings;
+    use serde_json::json;
+    use std::cell::RefCell;
+
+    thread_local! {
+        static STORE: RefCell<Vec<(Owner, Lease)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// A server that counts up in 10.0.0.0/24.
+    struct Counter;
+
+    impl Allocator for Counter {
+        type Config = serde::de::IgnoredAny;
+
+        fn open(_: Self::Config, _: &Request) -> Result<Self> {
+            Ok(Self)
+        }
+
+        fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
+            STORE.with_borrow_mut(|store| {
+                let lease = |pool: &Pool| {
+                    let number = store.len() + 2;
+                    let lease = Lease {
+                        pool: pool.name().map(str::to_owned),
+                        address: format!("10.0.0.{number}/24").parse().unwrap(),
+                        gateway: Some("10.0.0.1".parse().unwrap()),
+                        revision: number.into(),
+                    };
+                    store.push((owner.clone(), lease.clone()));
+                    lease
+                };
+                Ok(want.iter().map(lease).collect())
+            })
+        }
+
+        fn release(&self, owner: &Owner, _: &[Lease]) -> Result<Vec<Lease>> {
+            let held = self.held(owner, &[])?;
+            STORE.with_borrow_mut(|store| store.retain(|(other, _)| other != owner));
+            Ok(held)
+        }
+
+        fn held(&self, owner: &Owner, _: &[Lease]) -> Result<Vec<Lease>> {
+            STORE.with_borrow(|store| {
+                Ok(store.iter().filter(|(o, _)| o == owner).map(|(_, l)| l.clone()).collect())
+            })
+        }
+
+        fn retain(&self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
+            STORE.with_borrow_mut(|store| {
+                let stale = |o: &Owner| {
+                    o.scope == *scope && !keep.contains(o.container.as_str(), o.ifname.as_str())
+                };
+                Ok(store
+                    .extract_if(.., |(owner, _)| stale(owner))
+                    .map(|(_, lease)| lease)
+                    .collect())
+            })
+        }
+
+        fn ready(&self, _: &[Pool]) -> Result<Headroom> {
+            Ok(Headroom { free: Some(0) })
+        }
+    }
+
+    fn call(verb: &str, container: &str, prev_result: Value, more: Value) -> (u8, Value) {
+        let environment = Environment::new([
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", container),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_NETNS", "/run/netns/x"),
+        ]);
+        let mut config = json!({"cniVersion": "1.1.0", "name": "n", "ipam": {"node": "node-1"}, "prevResult": prev_result});
+        for (key, value) in more.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        let reply = answer(
+            &Allocate::<Counter>::default(),
+            environment,
+            config.to_string().as_bytes(),
+            Settings::default(),
+        );
+        (reply.exit, serde_json::from_str(&reply.stdout).unwrap_or(Value::Null))
+    }
+
+    fn held() -> Vec<String> {
+        STORE.with_borrow(|store| {
+            store.iter().map(|(owner, _)| owner.container.to_string()).collect()
+        })
+    }
+
+    #[test]
+    fn an_address_per_pool_is_appended_and_found_again() {
+        let before =
+            json!({"ips": [{"address": "172.16.0.9/24"}], "pools": [{"name": "a"}, {"name": "b"}]});
+        let (exit, result) = call("ADD", "c1", before, json!({}));
+        assert_eq!(exit, 0, "{result}");
+        assert_eq!(result["ips"].as_array().unwrap().len(), 3);
+        assert_eq!(result["pools"], json!([]));
+        assert_eq!(
+            result["leases"][1],
+            json!({"pool": "b", "address": "10.0.0.3/24", "gateway": "10.0.0.1", "revision": 3})
+        );
+        assert_eq!(call("CHECK", "c1", result.clone(), json!({})).0, 0);
+        let mut lost = result.clone();
+        lost["ips"] = json!([]);
+        assert_eq!(call("CHECK", "c1", lost, json!({})).1["code"], 104);
+        assert_eq!(call("DEL", "c1", result.clone(), json!({})), (0, Value::Null));
+        assert!(held().is_empty());
+        assert_eq!(call("DEL", "c1", json!({}), json!({})).0, 0);
+        assert_eq!(call("CHECK", "c1", result, json!({})).1["code"], 104);
+    }
+
+    #[test]
+    fn without_a_record_the_pools_tell_which_addresses_are_ours() {
+        let ranges = json!([{"ranges": [{"subnet": "10.0.0.0/24"}]}]);
+        let (_, result) = call("ADD", "c1", json!({"pools": ranges}), json!({}));
+        let mut foreign = json!({"ips": result["ips"], "pools": ranges});
+        foreign["ips"].as_array_mut().unwrap().push(json!({"address": "192.168.0.1/24"}));
+        assert_eq!(call("CHECK", "c1", foreign, json!({})).0, 0);
+        assert_eq!(
+            call("CHECK", "c2", json!({"ips": result["ips"], "pools": ranges}), json!({})).1["code"],
+            104
+        );
+    }
+
+    #[test]
+    fn gc_stays_in_its_scope() {
+        for container in ["c1", "c2"] {
+            call("ADD", container, json!({"pools": [{"name": "a"}]}), json!({}));
+        }
+        call("ADD", "c3", json!({"pools": [{"name": "a"}]}), json!({"ipam": {"node": "node-2"}}));
+        let keep = json!({"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]});
+        assert_eq!(call("GC", "", json!({}), keep).0, 0);
+        assert_eq!(held(), ["c1", "c3"]);
+    }
+
+    #[test]
+    fn a_full_pool_fails_status_only_when_asked_to() {
+        assert_eq!(call("STATUS", "", json!({}), json!({})).0, 0);
+        let asked = json!({"ipam": {"node": "x", "statusExhaustion": true}});
+        assert_eq!(call("STATUS", "", json!({}), asked).1["code"], 50);
+    }
+
+    #[test]
+    fn an_allocator_needs_pools() {
+        let (exit, error) = call("ADD", "c1", json!({}), json!({}));
+        assert_eq!((exit, error["code"].clone()), (1, json!(7)));
+        assert!(error["msg"].as_str().unwrap().starts_with("prevResult.pools"));
+    }
+}

@@ -1,0 +1,65 @@
+//! The whole chain as configured, for the verbs that take nothing.
+
+use super::plan::is_selector;
+use super::session::Session;
+use crate::cni::{IpamResult, Verb};
+use crate::delegate::Deadline;
+use crate::error::{Error, Result};
+
+/// What failed on a walk.
+pub(super) struct Failures {
+    errors: Vec<(Role, Error)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Selector,
+    Other,
+}
+
+/// Runs a verb through every delegate in order, whatever fails on the way.
+///
+/// Each gets this `prev_result` with the pools that the selectors before it answered.
+pub(super) fn walk(
+    session: &Session<'_>,
+    verb: Verb,
+    prev_result: &IpamResult,
+    deadline: Deadline,
+) -> Result<Failures> {
+    let plan = session.plan()?;
+    let mut carry = session.carry(prev_result.clone());
+    let mut errors = Vec::new();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let Some(run) = carry.run_of(step) else { continue };
+        let time = deadline.share(plan.steps.len() - i);
+        let outcome = run
+            .stdin(&session.request.network, prev_result, &[])
+            .and_then(|stdin| Ok(session.exec(verb, step, stdin, time)?))
+            .and_then(|answer| answer.map_or(Ok(()), |answer| carry.take_pools(step, answer)));
+        if let Err(error) = outcome {
+            let role = if is_selector(&step.name) { Role::Selector } else { Role::Other };
+            errors.push((role, error));
+        }
+    }
+    Ok(Failures { errors })
+}
+
+impl Failures {
+    /// Every failure counts.
+    pub fn all(self) -> Result<()> {
+        Error::join(self.errors.into_iter().map(|(_, error)| error)).map_or(Ok(()), Err)
+    }
+
+    /// A selector's failure counts only beside another delegate's, which may have failed for want
+    /// of its pools; alone it comes back as a warning.
+    pub fn but_selectors(self) -> Result<Vec<Error>> {
+        let (others, selectors): (Vec<_>, Vec<_>) =
+            self.errors.into_iter().partition(|(role, _)| *role == Role::Other);
+        let warnings: Vec<Error> = selectors.into_iter().map(|(_, error)| error).collect();
+        let errors: Vec<Error> = others.into_iter().map(|(_, error)| error).collect();
+        if errors.is_empty() {
+            return Ok(warnings);
+        }
+        Err(Error::join(errors.into_iter().chain(warnings)).expect("there is a first error"))
+    }
+}
