@@ -121,10 +121,14 @@ impl Error {
         self
     }
 
-    /// Adds what the operator can do.
+    /// Adds what the operator can do, after what was advised before.
     #[must_use]
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
-        self.advice = Some(advice.into());
+        let advice = advice.into();
+        self.advice = Some(match self.advice {
+            Some(before) => format!("{before}; {advice}"),
+            None => advice,
+        });
         self
     }
 

@@ -13,34 +13,40 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ::log::{LevelFilter, Log, Metadata, Record, debug};
 use simplelog::{Config, ConfigBuilder, WriteLogger};
 
-use crate::delegate::Request;
+/// What a call logs.
+pub(crate) struct Wanted<'a> {
+    /// The program.
+    pub name: &'a str,
+    /// Verb and attachment.
+    pub context: String,
+    /// Whether debug lines go to the file.
+    pub verbose: bool,
+    /// Whether a person called, who wants to see them too.
+    pub by_hand: bool,
+    /// Where the file lies.
+    pub folder: &'a Path,
+}
 
-/// Set to `debug` by hand, it shows everything on stderr and in the file.
-const VARIABLE: &str = "IPAM_DELEGATED_LOG";
+impl Wanted<'_> {
+    /// Set to `debug` by hand, it shows everything on stderr and in the file.
+    pub const VARIABLE: &'static str = "IPAM_DELEGATED_LOG";
 
-/// Starts logging for this call. A log that cannot be written never fails the call.
-pub(crate) fn start(name: &str, request: &Request) {
-    let by_hand = request.environment.text(VARIABLE) == Some("debug");
-    let in_config = request.network.ipam().get("verbose").and_then(|v| v.as_bool());
-    let verbose = by_hand || in_config.unwrap_or(request.settings.verbose);
-    let stderr_level = if by_hand { LevelFilter::Debug } else { LevelFilter::Warn };
-    let context = format!("{} {}", request.verb, request.subject());
-
-    let mut loggers = vec![Lines::new(stderr_level, format!("{name}: {context}"), io::stderr())];
-    if verbose {
-        match open(&request.settings.log_dir, name) {
-            Ok(file) => loggers.push(Lines::new(LevelFilter::Debug, context, file)),
-            Err(error) => eprintln!(
-                "{name}: no verbose log in {}: {error}",
-                request.settings.log_dir.display()
-            ),
+    /// Starts logging for this call. A log that cannot be written never fails the call.
+    pub fn start(self) {
+        let Self { name, context, verbose, by_hand, folder } = self;
+        let level = if by_hand { LevelFilter::Debug } else { LevelFilter::Warn };
+        let mut loggers = vec![Lines::new(level, format!("{name}: {context}"), io::stderr())];
+        ::log::set_max_level(level);
+        if verbose || by_hand {
+            match open(folder, name) {
+                Ok(file) => loggers.push(Lines::new(LevelFilter::Debug, context, file)),
+                Err(error) => eprintln!("{name}: no verbose log in {}: {error}", folder.display()),
+            }
+            ::log::set_max_level(LevelFilter::Debug);
         }
-        ::log::set_max_level(LevelFilter::Debug);
-    } else {
-        ::log::set_max_level(stderr_level);
-    }
-    if ::log::set_boxed_logger(Box::new(Both(loggers))).is_ok() {
-        debug!("{name} {}", env!("CARGO_PKG_VERSION"));
+        if ::log::set_boxed_logger(Box::new(Both(loggers))).is_ok() {
+            debug!("{name} {}", env!("CARGO_PKG_VERSION"));
+        }
     }
 }
 

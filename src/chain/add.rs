@@ -68,17 +68,19 @@ pub(super) fn undeliver(session: &Session<'_>) -> Result<()> {
     if mine.attempt.pid != std::process::id() || mine.released.is_some() {
         return Ok(());
     }
+    let Outcome::Held(held) = &mine.outcome else { return Ok(()) };
+    let mut errors = Vec::new();
     if before.may_be_in_use() || mine.attempt.after_unreadable {
         debug!("no undo: addresses of an earlier ADD may be in use");
-        return Ok(());
+    } else {
+        let result = IpamResult::parse(&held.result, "recorded result")?;
+        let deadline = Deadline::after(session.timeout() / 4);
+        let runs: Vec<(&Run, &[Value])> =
+            mine.runs.iter().map(|run| (run, record.leases(run))).collect();
+        errors = release_all(session, &runs, &result, deadline);
     }
-    let Outcome::Held(held) = &mine.outcome else { return Ok(()) };
-    let result = IpamResult::parse(&held.result, "recorded result")?;
-    let deadline = Deadline::after(session.timeout() / 4);
-    let runs: Vec<(&Run, &[Value])> =
-        mine.runs.iter().map(|run| (run, record.leases(run))).collect();
-    let errors = release_all(session, &runs, &result, deadline);
-    file.append(&Event::Failed(Failed { time: now(), unsure: false }))?;
+    // Else CHECK would go by what the runtime never got.
+    errors.extend(file.append(&Event::Failed(Failed { time: now(), unsure: false })).err());
     Error::join(errors).map_or(Ok(()), Err)
 }
 

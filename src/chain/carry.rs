@@ -1,9 +1,8 @@
 //! What goes from delegate to delegate: the configuration each gets, and what its answer adds.
 
-use std::path::Path;
-
 use serde_json::{Map, Value};
 
+use super::patch::{is_allowed, merge_patch};
 use super::plan::{Step, is_selector};
 use super::record::{Gave, Run};
 use crate::cni::{IpConfig, IpamResult, Network};
@@ -23,21 +22,6 @@ pub(super) struct Carry<'a> {
     /// Settings that selectors put over `ipam`.
     patch: Map<String, Value>,
 }
-
-/// Keys that decide about the chain itself, which no delegate's answer may set.
-const NOT_FOR_SELECTORS: [&str; 11] = [
-    "type",
-    "delegates",
-    "timeout",
-    "stateDir",
-    "node",
-    "verbose",
-    "log",
-    "logDir",
-    "logFile",
-    "log_file",
-    "logfile",
-];
 
 impl<'a> Carry<'a> {
     /// The state before the first delegate.
@@ -139,32 +123,9 @@ impl<'a> Carry<'a> {
     }
 
     fn merge(&mut self, name: &str, patch: Map<String, Value>) -> Result<()> {
-        for (key, value) in &patch {
-            if NOT_FOR_SELECTORS.contains(&key.as_str()) {
-                return Err(against_contract(
-                    name,
-                    format!("its answer sets ipam.{key}, which only the network configuration may"),
-                ));
-            }
-            if key == "dataDir" && !value.is_null() {
-                let allowed = value
-                    .as_str()
-                    .is_some_and(|folder| self.settings.allows_data_dir(Path::new(folder)));
-                if !allowed {
-                    return Err(against_contract(
-                        name,
-                        format!(
-                            "its answer sets ipam.dataDir to {value}, outside the allowed folders"
-                        ),
-                    )
-                    .advise(format!("add the folder to dataDirs in {}", Settings::PATH)));
-                }
-            }
-        }
+        is_allowed(&patch, self.settings).map_err(|error| error.within(name))?;
         // Later patches go over earlier ones, their nulls kept: they remove keys of the configuration.
-        for (key, value) in patch {
-            self.patch.insert(key, value);
-        }
+        self.patch.extend(patch);
         Ok(())
     }
 }
@@ -200,11 +161,6 @@ impl Run {
         }
         config.insert("prevResult".to_owned(), prev_result.to_json(network.version())?);
         Ok(Value::Object(config).to_string())
-    }
-
-    /// Takes secrets from a newer `ipam` section: they rotate, all else stays as recorded.
-    pub fn refresh_secrets(&mut self, newer: &Map<String, Value>) {
-        refresh_secrets(&mut self.ipam, newer);
     }
 }
 
@@ -269,54 +225,6 @@ fn describe_pool(pool: &Value) -> String {
         Some(name) => format!("the pool {name:?}"),
         None => format!("the pool with ranges {}", pool.get("ranges").unwrap_or(&Value::Null)),
     }
-}
-
-/// JSON merge patch (RFC 7396).
-fn merge_patch(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
-    for (key, value) in patch {
-        match value {
-            Value::Null => {
-                target.remove(key);
-            }
-            Value::Object(inner) => {
-                let slot = target.entry(key.clone()).or_insert_with(|| Value::Object(Map::new()));
-                if !slot.is_object() {
-                    *slot = Value::Object(Map::new());
-                }
-                if let Value::Object(slot) = slot {
-                    merge_patch(slot, inner);
-                }
-            }
-            other => {
-                target.insert(key.clone(), other.clone());
-            }
-        }
-    }
-}
-
-fn refresh_secrets(recorded: &mut Map<String, Value>, newer: &Map<String, Value>) {
-    for (key, value) in newer {
-        if is_secret(key) {
-            recorded.insert(key.clone(), value.clone());
-        } else if let Some(known) = recorded.get_mut(key) {
-            refresh_value(known, value);
-        }
-    }
-}
-
-fn refresh_value(known: &mut Value, value: &Value) {
-    match (known, value) {
-        (Value::Object(known), Value::Object(value)) => refresh_secrets(known, value),
-        (Value::Array(known), Value::Array(value)) if known.len() == value.len() => {
-            known.iter_mut().zip(value).for_each(|(known, value)| refresh_value(known, value));
-        }
-        _ => {}
-    }
-}
-
-fn is_secret(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    ["password", "passwd", "token", "secret"].iter().any(|end| key.ends_with(end))
 }
 
 #[cfg(test)]
@@ -454,18 +362,5 @@ mod tests {
         assert_eq!(stdin["runtimeConfig"], json!({"mac": "m"}));
         assert_eq!(stdin["prevResult"]["pools"], json!([]));
         assert_eq!(stdin["prevResult"]["leases"], json!(["l"]));
-    }
-
-    #[test]
-    fn secrets_rotate_and_nothing_else() {
-        let mut run = Run {
-            ipam: object(
-                json!({"url": "a", "etcd": {"password": "1", "user": "u"}, "s": [{"apiToken": "1"}]}),
-            ),
-            ..Run::default()
-        };
-        run.refresh_secrets(&object(json!({"url": "b", "etcd": {"password": "2", "user": "v"}, "s": [{"apiToken": "2"}], "new_secret": "n", "x": {"token": 1}})));
-        let expected = json!({"url": "a", "etcd": {"password": "2", "user": "u"}, "s": [{"apiToken": "2"}], "new_secret": "n"});
-        assert_eq!(Value::from(run.ipam), expected);
     }
 }

@@ -1,8 +1,9 @@
 //! CHECK and STATUS.
 
 use super::configured::walk;
+use super::patch::refresh_secrets;
 use super::record::{AttemptState, Held, Opened};
-use super::session::{Session, open_record};
+use super::session::{Session, newer_ipam, open_record};
 use crate::cni::address::parse_cidr;
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;
@@ -48,7 +49,7 @@ fn check_recorded(
     for (i, (run, gave)) in attempt.runs.iter().zip(&held.gave).enumerate() {
         let time = deadline.share(attempt.runs.len() - i);
         let mut run = run.clone();
-        run.refresh_secrets(session.request.network.ipam());
+        refresh_secrets(&mut run.ipam, &newer_ipam(network, &run.delegate));
         let stdin = run.stdin(network, &prev_result, &gave.leases)?;
         let step = session.recorded_step(&run);
         session.exec(Verb::Check, &step, stdin, time).map_err(|failure| failure.error)?;

@@ -48,6 +48,10 @@ impl Session<'_> {
         match RecordFile::open_existing(&path) {
             // Somebody works on it now; another ADD will find it.
             Err(error) => debug!("{}", error.in_full()),
+            // Deleted anew since, so that a later entry stands for it.
+            Ok(Some(opened)) if opened.record.released().is_some_and(|r| r.due > now()) => {
+                due.remove();
+            }
             Ok(Some(opened)) if opened.record.released().is_some() => {
                 debug!("repeats the DEL of {}", due.attachment);
                 due.remove();
@@ -66,7 +70,11 @@ impl Session<'_> {
         deadline: Deadline,
     ) {
         let Opened { file, record, .. } = opened;
-        let outcome = recorded_network(network, &record).and_then(|network| {
+        // Secrets of another network are not this one's.
+        let called_for = &self.request.network;
+        let newer =
+            if called_for.name() == network { called_for.ipam().clone() } else { Map::new() };
+        let outcome = recorded_network(network, &record, newer).and_then(|network| {
             let owner = Owner { network: &network, attachment };
             release_recorded(self, &owner, &record, None, deadline)
         });
@@ -145,11 +153,15 @@ fn release_recorded(
 
 /// What becomes of a record whose leases are released.
 fn settle(session: &Session<'_>, owner: &Owner<'_>, record: &Record, file: RecordFile) {
-    let repeated = record.released().is_some_and(|released| released.due > now());
+    let now = now();
+    let repeated = record.released().is_some_and(|released| released.due > now);
     if repeated {
         return;
     }
-    if record.is_unsure() {
+    // An ADD since has taken an earlier repetition off the list.
+    let still_due = |released: &Released| released.due > now;
+    let pending = record.attempts.iter().any(|a| a.released.as_ref().is_some_and(still_due));
+    if pending || record.is_unsure() {
         session.mark_unsure(owner.network.name(), owner.attachment, file);
     } else {
         remove(file);
@@ -178,11 +190,15 @@ fn release_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
 }
 
 /// The network configuration of a record whose network is not the one we were called for.
-fn recorded_network(network: &NetworkName, record: &Record) -> Result<Network> {
+fn recorded_network(
+    network: &NetworkName,
+    record: &Record,
+    ipam: Map<String, Value>,
+) -> Result<Network> {
     let version = record.attempts.last().map(|attempt| attempt.attempt.cni_version.clone());
     Network::new(Map::from_iter([
         ("cniVersion".to_owned(), version.unwrap_or_default().into()),
         ("name".to_owned(), network.as_str().into()),
-        ("ipam".to_owned(), Value::Object(Map::new())),
+        ("ipam".to_owned(), Value::Object(ipam)),
     ]))
 }

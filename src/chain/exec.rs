@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use log::debug;
@@ -22,6 +23,9 @@ const STDOUT_LIMIT: usize = 1024 * 1024;
 
 /// How much of its stderr an error quotes.
 const STDERR_TAIL: usize = 512;
+
+/// The variable that tells the processes of one call from those of another.
+const MARK: &str = "IPAM_DELEGATED_CALL";
 
 /// One call of a delegate.
 pub(super) struct Call<'a> {
@@ -75,7 +79,7 @@ impl Call<'_> {
         answer
     }
 
-    fn spawn(&self) -> io::Result<Process> {
+    fn spawn(&self) -> io::Result<Process<'_>> {
         let spared = children_now();
         let (stdin_reader, stdin) = io::pipe()?;
         let (stdout, stdout_writer) = io::pipe()?;
@@ -83,24 +87,22 @@ impl Call<'_> {
         for end in [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
+        // The pipe holds most configurations whole: the delegate never waits for its stdin.
+        let mut stdin = Feed { pipe: Some(stdin), unsent: self.stdin.as_bytes() };
+        stdin.feed();
         let mut command = Command::new(self.program);
         command.env_clear().envs(self.environment.iter());
         // A little less than is really left, so that a delegate of ours can still say why.
         let told = self.time.saturating_sub(self.time / 20);
         command.env(Deadline::VARIABLE, told.as_millis().to_string());
+        let mark = next_mark();
+        command.env(MARK, &mark);
         command.stdin(stdin_reader).stdout(stdout_writer).stderr(stderr_writer).process_group(0);
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
-        Ok(Process {
-            child,
-            pid,
-            pidfd,
-            spared,
-            stdin: Some(stdin),
-            stdout: Some(stdout),
-            stderr: Some(stderr),
-        })
+        let (stdout, stderr) = (Some(stdout), Some(stderr));
+        Ok(Process { child, pid, pidfd, spared, mark, stdin, stdout, stderr })
     }
 
     /// What the ended process amounts to.
@@ -159,22 +161,23 @@ impl Ended {
     }
 }
 
-struct Process {
+struct Process<'a> {
     child: Child,
     pid: Pid,
     pidfd: Option<OwnedFd>,
     /// Children that were there before: daemons of delegates that have ended well.
     spared: BTreeSet<i32>,
-    stdin: Option<PipeWriter>,
+    /// What the processes of this call carry in their environment.
+    mark: String,
+    stdin: Feed<'a>,
     stdout: Option<PipeReader>,
     stderr: Option<PipeReader>,
 }
 
-impl Process {
+impl Process<'_> {
     /// Feeds and reads the process until it ends; kills it with all its descendants when its time
     /// is over or its answer too long.
     fn attend(mut self, call: &Call<'_>, began: Instant) -> Result<Ended, Failure> {
-        let mut unsent = call.stdin.as_bytes();
         let mut stdout = Vec::new();
         let mut stderr_tail = Vec::new();
         loop {
@@ -187,8 +190,8 @@ impl Process {
                 .advise("look at what it waits for, or raise ipam.timeout or its own timeout");
                 return Err(self.kill(error));
             }
-            let exited = self.wait(left, !unsent.is_empty());
-            unsent = self.feed(unsent);
+            let exited = self.wait(left);
+            self.stdin.feed();
             read_available(&mut self.stdout, |piece| stdout.extend_from_slice(piece));
             read_available(&mut self.stderr, |piece| {
                 relay(piece);
@@ -211,22 +214,14 @@ impl Process {
     }
 
     /// Waits until there is something to do; tells whether the process may have ended.
-    fn wait(&self, left: Duration, sending: bool) -> bool {
-        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(4);
-        fds.extend(self.stdout.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        fds.extend(self.stderr.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        if sending {
-            fds.extend(self.stdin.iter().map(|fd| PollFd::new(fd, PollFlags::OUT)));
-        }
-        // Kernels before 5.3 have no pidfd: then the end is looked for often.
-        let time = match &self.pidfd {
-            Some(pidfd) => {
-                fds.push(PollFd::new(pidfd, PollFlags::IN));
-                left
-            }
-            None => left.min(Duration::from_millis(5)),
-        };
-        let timeout = Timespec::try_from(time).ok();
+    fn wait(&self, left: Duration) -> bool {
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(2);
+        fds.extend(self.stdin.pipe.iter().map(|fd| PollFd::new(fd, PollFlags::OUT)));
+        fds.extend(self.pidfd.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        // An answer that fits the pipe waits there: waking up for each piece of it would cost more
+        // than all the rest. Kernels before 5.3 have no pidfd: there the end is looked for often.
+        let tick = if self.pidfd.is_some() { 20 } else { 2 };
+        let timeout = Timespec::try_from(left.min(Duration::from_millis(tick))).ok();
         let ready = poll(&mut fds, timeout.as_ref()).unwrap_or(0);
         match &self.pidfd {
             Some(_) => ready > 0 && fds.last().is_some_and(|fd| !fd.revents().is_empty()),
@@ -234,32 +229,37 @@ impl Process {
         }
     }
 
-    /// Writes what the pipe takes; the rest comes back. A delegate may close its stdin.
-    fn feed<'a>(&mut self, mut unsent: &'a [u8]) -> &'a [u8] {
-        while let Some(stdin) = &mut self.stdin {
-            if unsent.is_empty() {
-                self.stdin = None;
-                break;
-            }
-            match stdin.write(unsent) {
-                Ok(n) => unsent = &unsent[n..],
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => {
-                    self.stdin = None;
-                    unsent = &[];
-                }
-            }
-        }
-        unsent
-    }
-
     fn kill(mut self, error: Error) -> Failure {
         let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
-        kill_children(&self.spared);
+        kill_children(&self.spared, &self.mark);
         Failure { error, unsure: true }
+    }
+}
+
+/// A delegate's stdin and what it has not got yet.
+struct Feed<'a> {
+    /// Closed once all is sent.
+    pipe: Option<PipeWriter>,
+    unsent: &'a [u8],
+}
+
+impl Feed<'_> {
+    /// Writes what the pipe takes. A delegate may close its stdin: then the rest is dropped.
+    fn feed(&mut self) {
+        while let Some(pipe) = &mut self.pipe {
+            if self.unsent.is_empty() {
+                self.pipe = None;
+                return;
+            }
+            match pipe.write(self.unsent) {
+                Ok(n) => self.unsent = &self.unsent[n..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => self.pipe = None,
+            }
+        }
     }
 }
 
@@ -270,13 +270,14 @@ pub(super) fn adopt_orphans() {
     }
 }
 
-/// Kills and reaps every child but the spared ones, and their children as they become ours.
-fn kill_children(spared: &BTreeSet<i32>) {
+/// Kills and reaps every child but the spared ones and those of other calls, and their children as
+/// they become ours.
+fn kill_children(spared: &BTreeSet<i32>, mark: &str) {
     let give_up = Instant::now() + Duration::from_secs(2);
     loop {
         let children: Vec<Pid> = children_now()
             .into_iter()
-            .filter(|pid| !spared.contains(pid))
+            .filter(|pid| !spared.contains(pid) && !is_of_another_call(*pid, mark))
             .filter_map(Pid::from_raw)
             .collect();
         if children.is_empty() || Instant::now() > give_up {
@@ -291,6 +292,22 @@ fn kill_children(spared: &BTreeSet<i32>) {
         }
         std::thread::sleep(Duration::from_micros(500));
     }
+}
+
+/// Whether a process carries the mark of another call: a daemon of an earlier delegate, which may
+/// have made it only after it had ended itself.
+fn is_of_another_call(pid: i32, mark: &str) -> bool {
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let marked = environ
+        .split(|byte| *byte == 0)
+        .find_map(|entry| entry.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="));
+    marked.is_some_and(|other| other != mark.as_bytes())
+}
+
+/// A mark no other call of this process has.
+fn next_mark() -> String {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    format!("{}.{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed))
 }
 
 /// This process' children, by process id.

@@ -12,6 +12,7 @@ mod del;
 mod exec;
 mod gc;
 mod operator;
+mod patch;
 mod plan;
 mod preset;
 mod record;
@@ -34,6 +35,8 @@ use session::Session;
 pub struct Chain {
     presets: &'static [Preset],
     preset: Option<&'static Preset>,
+    /// The name this program was started under.
+    called: String,
     own: std::cell::OnceCell<OwnFile>,
 }
 
@@ -43,7 +46,8 @@ impl Chain {
     pub fn new(presets: &'static [Preset], program: &Path) -> Self {
         let name = program.file_name().and_then(|name| name.to_str());
         let preset = presets.iter().find(|preset| Some(preset.name) == name);
-        Self { presets, preset, own: std::cell::OnceCell::new() }
+        let called = name.unwrap_or("ipam-delegated").to_owned();
+        Self { presets, preset, called, own: std::cell::OnceCell::new() }
     }
 
     fn name(&self) -> &'static str {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::carry::Carry;
 use super::exec::{Call, Failure, adopt_orphans};
+use super::patch::refresh_secrets;
 use super::plan::{Plan, Planner, Step};
 use super::record::{Attempt, RecordFile, Run};
 use super::{Chain, now};
@@ -33,7 +34,7 @@ impl<'a> Session<'a> {
 
     pub fn open(chain: &'a Chain, request: &'a Request) -> Result<Self> {
         if let Some(outer) = request.environment.text(Self::MARKER) {
-            let own = chain.name();
+            let own = &chain.called;
             return Err(Error::config(
                 "ipam.delegates",
                 format!("{own} was run by the chain of {outer}, but {own} is ipam-delegated; the replaced {own} was kept as {own}.orig"),
@@ -44,7 +45,9 @@ impl<'a> Session<'a> {
         let state = request.state_dir()?;
         let node = match state.node(&request.settings) {
             Ok(node) => node.id().to_owned(),
-            Err(error) if request.verb == Verb::Add => return Err(error),
+            Err(error) if request.verb == Verb::Add || error.code() == ErrorCode::RECORD => {
+                return Err(error);
+            }
             Err(error) => {
                 warn!("{}", error.in_full());
                 String::new()
@@ -168,7 +171,7 @@ impl<'a> Session<'a> {
         time: Duration,
     ) -> Result<(), Failure> {
         let mut run = run.clone();
-        run.refresh_secrets(&self.newer_ipam(&run.delegate));
+        refresh_secrets(&mut run.ipam, &newer_ipam(owner.network, &run.delegate));
         let program = self.recorded_step(&run).program;
         let stdin = run.stdin(owner.network, prev_result, leases).map_err(Failure::from)?;
         let mut environment = self.environment.clone();
@@ -176,6 +179,13 @@ impl<'a> Session<'a> {
         environment.set("CNI_CONTAINERID", owner.attachment.container.as_str());
         environment.set("CNI_IFNAME", owner.attachment.ifname.as_str());
         environment.set("CNI_NETNS", owner.attachment.netns.as_str());
+        let of_this_call = self.request.attachment.as_ref().is_some_and(|called| {
+            (&called.container, &called.ifname)
+                == (&owner.attachment.container, &owner.attachment.ifname)
+        });
+        if !of_this_call {
+            environment.set("CNI_ARGS", "");
+        }
         let call = Call {
             name: &run.delegate,
             program: &program,
@@ -186,18 +196,18 @@ impl<'a> Session<'a> {
         };
         call.run().map(drop)
     }
+}
 
-    /// The present configuration for a delegate, for secrets that have changed.
-    fn newer_ipam(&self, delegate: &str) -> Map<String, Value> {
-        let mut ipam = self.request.network.ipam().clone();
-        let listed = ipam.get("delegates").and_then(Value::as_array).cloned().unwrap_or_default();
-        let own =
-            listed.iter().find(|entry| entry.get("type").and_then(Value::as_str) == Some(delegate));
-        if let Some(Value::Object(own)) = own {
-            ipam.extend(own.clone());
-        }
-        ipam
+/// A network's present configuration for a delegate, for secrets that have changed.
+pub(super) fn newer_ipam(network: &Network, delegate: &str) -> Map<String, Value> {
+    let mut ipam = network.ipam().clone();
+    let listed = ipam.get("delegates").and_then(Value::as_array).cloned().unwrap_or_default();
+    let own =
+        listed.iter().find(|entry| entry.get("type").and_then(Value::as_str) == Some(delegate));
+    if let Some(Value::Object(own)) = own {
+        ipam.extend(own.clone());
     }
+    ipam
 }
 
 /// What a delegate printed: an object, or nothing.

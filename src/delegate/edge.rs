@@ -9,7 +9,7 @@ use super::{Delegate, Request};
 use crate::cni::{Environment, Verb, Version};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
-use crate::log;
+use crate::log::Wanted;
 
 /// What a call prints and how it exits.
 #[derive(Debug)]
@@ -54,9 +54,9 @@ pub(crate) fn serve(
     let reply = match (read, Settings::load()) {
         (Err(error), _) => Reply::error(Version::NEWEST, &Error::io("cannot read stdin", error)),
         (_, Err(error)) => Reply::error(Version::NEWEST, &error),
-        (Ok(_), Ok(settings)) => answer_with(delegate, environment, &stdin, settings, |request| {
-            log::start(name, request)
-        }),
+        (Ok(_), Ok(settings)) => {
+            answer_with(delegate, environment, &stdin, settings, |request| start_log(name, request))
+        }
     };
     deliver(name, delegate, reply)
 }
@@ -131,6 +131,19 @@ fn dispatch(delegate: &dyn Delegate, request: &Request) -> Result<Reply> {
         .expect("there is one")),
         Err(error) => Err(error),
     }
+}
+
+fn start_log(name: &str, request: &Request) {
+    let settings = &request.settings;
+    let in_config = request.network.ipam().get("verbose").and_then(Value::as_bool);
+    let wanted = Wanted {
+        name,
+        context: format!("{} {}", request.verb, request.subject()),
+        verbose: in_config.unwrap_or(settings.verbose),
+        by_hand: request.environment.text(Wanted::VARIABLE) == Some("debug"),
+        folder: &settings.log_dir,
+    };
+    wanted.start();
 }
 
 fn deliver(name: &str, delegate: &dyn Delegate, reply: Reply) -> ExitCode {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::state::{make_private_folder, write_new};
 use super::{Settings, StateDir};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 
 /// Which node this is: part of what owns a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,16 +35,22 @@ impl Node {
         }
         let machine_id = read_machine_id(Path::new("/etc/machine-id"));
         let path = state.root().join("node");
-        let failed = |error| {
+        let failed = |error: io::Error| {
+            let advice = match error.kind() {
+                ErrorKind::InvalidData => "remove the file: the next ADD makes a new identity",
+                _ => "the state folder must be writable by root",
+            };
             Error::io(format!("cannot establish the node's identity in {}", path.display()), error)
-                .advise("the state folder must be writable by root")
+                .advise(advice)
         };
         let identity = Identity::read_or_make(state, &path, &machine_id).map_err(failed)?;
         // Without a machine-id nothing can be compared.
         if machine_id.is_empty() || identity.machine_id == machine_id {
             return Ok(Self { id: identity.uuid });
         }
-        let identity = replace_clone(state, &path, &machine_id).map_err(failed)?;
+        // The records here are another machine's: nothing may act on them.
+        let foreign = |error| failed(error).with_code(ErrorCode::RECORD);
+        let identity = replace_clone(state, &path, &machine_id).map_err(foreign)?;
         Ok(Self { id: identity.uuid })
     }
 }
@@ -72,7 +78,8 @@ impl Identity {
     }
 
     fn read(path: &Path) -> io::Result<Self> {
-        let identity: Self = serde_json::from_slice(&fs::read(path)?)?;
+        let identity: Self = serde_json::from_slice(&fs::read(path)?)
+            .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
         let plain = |c: char| c.is_ascii_hexdigit() || c == '-';
         if identity.uuid.is_empty() || !identity.uuid.chars().all(plain) {
             return Err(io::Error::new(ErrorKind::InvalidData, "its uuid is none"));
@@ -84,6 +91,8 @@ impl Identity {
     fn write_beside(&self, path: &Path) -> io::Result<std::path::PathBuf> {
         let new = path.with_file_name(format!("node.{}", random_uuid()?));
         write_new(&new, serde_json::to_string(self)?.as_bytes())?;
+        // Written once in a node's life: an empty file after a power loss would stop every ADD.
+        fs::File::open(&new)?.sync_all()?;
         Ok(new)
     }
 }

@@ -93,5 +93,9 @@ pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
 
 /// Creates a file of mode 0600 with this content; it must not exist.
 pub(crate) fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
-    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(content)
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    // A full disk lets files be made, but not written.
+    file.write_all(content).inspect_err(|_| {
+        let _ = fs::remove_file(path);
+    })
 }

@@ -7,11 +7,13 @@
     reason = "test support; each test file uses a part of it"
 )]
 
+use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -247,4 +249,203 @@ pub fn wait(child: Child) -> Outcome {
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
+}
+
+/// Waits until a condition holds; a bounded time, so that a defect fails the test.
+#[track_caller]
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < give_up, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Kills a process with SIGKILL, as the kernel does when memory is short.
+pub fn kill_now(child: &mut Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+impl World {
+    /// Shell that waits until [`World::open_gate`], for a bounded time, and first says that it is
+    /// there.
+    pub fn gate(&self, name: &str) -> String {
+        format!(
+            "n=0; : >'{at}'; while [ ! -e '{open}' ] && [ $n -lt 3000 ]; do sleep 0.01; n=$((n+1)); done",
+            at = self.path(&format!("{name}.at")).display(),
+            open = self.path(&format!("{name}.open")).display(),
+        )
+    }
+
+    /// Waits until a delegate has come to the gate.
+    #[track_caller]
+    pub fn at_gate(&self, name: &str) {
+        let at = self.path(&format!("{name}.at"));
+        until(&format!("a delegate at the gate {name}"), || at.exists());
+    }
+
+    pub fn open_gate(&self, name: &str) {
+        fs::write(self.path(&format!("{name}.open")), "").unwrap();
+    }
+
+    /// An allocator as [`World::allocator`] makes it, which waits at a gate of its name before it
+    /// takes its address.
+    pub fn gated_allocator(&self, name: &str, address: &str) -> &Self {
+        let held = self.path("held");
+        fs::create_dir_all(&held).unwrap();
+        let answer = json!({"cniVersion": "1.0.0", "ips": [{"address": address}], "pools": []});
+        self.delegate(
+            name,
+            &format!(
+                "f='{held}'/{name}-$CNI_CONTAINERID-$CNI_IFNAME\ncase $CNI_COMMAND in\n\
+                 ADD) {gate}; echo {address} >\"$f\"; printf '%s' '{answer}';;\n\
+                 DEL) rm -f \"$f\";;\nesac",
+                held = held.display(),
+                gate = self.gate(name),
+            ),
+        )
+    }
+
+    /// A delegate whose ADD fails with code 100.
+    pub fn full(&self, name: &str) -> &Self {
+        self.delegate(
+            name,
+            "case $CNI_COMMAND in ADD) printf '{\"code\":100,\"msg\":\"full\"}'; exit 1;; esac",
+        )
+    }
+
+    /// What is in the record, line by line.
+    pub fn lines(&self, container: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.record(container)).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The state of a record, in the operator's word.
+    #[track_caller]
+    pub fn state_of(&self, container: &str) -> String {
+        let output = Command::new(binary("ipam-delegated"))
+            .args(["attachments", "--json", "--state-dir"])
+            .arg(self.path("state"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        let row = rows.iter().find(|row| row["containerID"] == container);
+        row.map_or("none".to_owned(), |row| row["state"].as_str().unwrap().to_owned())
+    }
+
+    /// Makes the repetition of every unsure DEL due now.
+    pub fn make_due(&self) {
+        let folder = self.path("state/unsure");
+        for entry in fs::read_dir(&folder).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let record = fs::read_link(folder.join(&name)).unwrap();
+            let record = self.path("state/attachments").join(record);
+            let (due, rest) = name.split_once('.').unwrap();
+            let number: u64 = due.parse().unwrap();
+            if let Ok(text) = fs::read_to_string(&record) {
+                let text = text.replace(&format!("\"due\":{number}"), "\"due\":1");
+                fs::write(&record, text).unwrap();
+            }
+            let new = folder.join(format!("{:015}.{rest}", 1));
+            fs::rename(folder.join(&name), new).unwrap();
+        }
+    }
+
+    /// How many DELs are to be repeated.
+    pub fn unsure(&self) -> usize {
+        fs::read_dir(self.path("state/unsure")).map_or(0, Iterator::count)
+    }
+}
+
+/// A mount namespace of a test's own, with empty `/etc/cni`, `/var/lib/cni` and `/var/log/cni`.
+pub struct Host {
+    keeper: Child,
+}
+
+impl Host {
+    /// Makes the namespace. Needs root: a test that cannot run fails.
+    pub fn new() -> Self {
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "this test mounts in a namespace of its own: run it as root (cargo test under sudo, or in a container with CAP_SYS_ADMIN)"
+        );
+        let script = "for d in /etc/cni /var/lib/cni /var/log/cni; do mkdir -p $d && mount -t tmpfs tmpfs $d || exit 1; done\n\
+                      echo ready; exec cat >/dev/null";
+        let mut keeper = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare of util-linux is needed");
+        let mut line = String::new();
+        BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "the namespace could not be made");
+        Self { keeper }
+    }
+
+    /// A place in the namespace, seen from outside.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{inside}", self.keeper.id()))
+    }
+
+    /// Runs shell in the namespace; it must succeed.
+    #[track_caller]
+    pub fn shell(&self, script: &str) {
+        let output = self.enter("/bin/sh").args(["-ec", script]).output().unwrap();
+        assert!(output.status.success(), "{script}: {output:?}");
+    }
+
+    /// Writes the host-wide settings.
+    pub fn settings(&self, settings: &Value) -> &Self {
+        fs::write(self.path("/etc/cni/ipam-delegated.json"), settings.to_string()).unwrap();
+        self
+    }
+
+    /// A program to run in the namespace.
+    pub fn enter(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.id())).arg(program);
+        command
+    }
+
+    /// A call of `ipam-delegated` in the namespace, ready to be changed and started.
+    pub fn command(&self, world: &World, verb: &str, container: &str) -> Command {
+        let outside = world.command(verb, container);
+        let mut command = self.enter(outside.get_program());
+        command.env_clear();
+        command.envs(outside.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Calls `ipam-delegated` in the namespace and waits.
+    pub fn call(&self, world: &World, verb: &str, container: &str, network: &Value) -> Outcome {
+        wait(start(self.command(world, verb, container), network))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+/// Removes members of `ipam`.
+pub fn without(network: &Value, keys: &[&str]) -> Value {
+    let mut network = network.clone();
+    let ipam = network["ipam"].as_object_mut().unwrap();
+    keys.iter().for_each(|key| {
+        ipam.remove(*key);
+    });
+    network
+}
+
+/// Sets a member of `ipam`.
+pub fn with(network: &Value, key: &str, value: impl Into<Value>) -> Value {
+    let mut network = network.clone();
+    network["ipam"][key] = value.into();
+    network
 }

@@ -17,7 +17,10 @@ fn config() -> String {
 #[track_caller]
 fn answer(output: std::process::Output, exit: i32) -> Value {
     assert_eq!(output.status.code(), Some(exit), "{}", String::from_utf8_lossy(&output.stdout));
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    // Errors, and nothing else, are also lines of the log.
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(stderr.contains("[ERROR] ipam-ds-static: "), exit != 0, "{stderr}");
+    assert_eq!(stderr.lines().count(), usize::from(exit != 0), "{stderr}");
     serde_json::from_slice(&output.stdout).expect("stdout is JSON")
 }
 

@@ -81,6 +81,7 @@ impl RecordFile {
     /// none, or none that can be read.
     pub fn open_read_only(path: &Path) -> Result<Option<Opened>> {
         let Ok(mut file) = File::open(path) else { return Ok(None) };
+        let _ = inherit(&file);
         let give_up = Instant::now() + Self::PATIENCE;
         if !lock(&file, give_up).unwrap_or(true) {
             return Err(busy(path));

@@ -4,113 +4,15 @@
 //! written before what they announce happens, so whatever a kill leaves behind, the record names
 //! every delegate that may hold a lease.
 
+mod event;
 mod file;
 mod unsure;
 
+pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run};
 pub(crate) use file::{Opened, RecordFile, is_record_name};
 pub(crate) use unsure::Unsure;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-
-/// One line of a record.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "camelCase")]
-pub(crate) enum Event {
-    /// An ADD begins.
-    Attempt(Attempt),
-    /// A delegate that may take a lease is about to run.
-    Running(Run),
-    /// The ADD succeeded.
-    Held(Held),
-    /// The ADD failed.
-    Failed(Failed),
-    /// A DEL released everything, but a claim may still commit.
-    Released(Released),
-}
-
-/// The circumstances of an ADD.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Attempt {
-    /// When, in milliseconds since 1970.
-    pub time: u64,
-    /// The chain's process.
-    pub pid: u32,
-    /// The boot it ran in.
-    pub boot: String,
-    /// The node as the leases name it.
-    pub node: String,
-    pub netns: String,
-    pub cni_version: String,
-    /// The delegates planned, in order.
-    pub chain: Vec<String>,
-    /// An earlier record could not be read: what it held may be in use.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub after_unreadable: bool,
-}
-
-/// A delegate with all it needs to be run again, for a DEL.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Run {
-    pub delegate: String,
-    /// Its program at the time, for calls that come without `CNI_PATH`.
-    pub program: String,
-    /// The section `ipam` as the delegate got it.
-    pub ipam: Map<String, Value>,
-    /// The pools it was shown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pools: Option<Vec<Value>>,
-    /// The configuration's `args`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub args: Option<Value>,
-    /// `runtimeConfig.ipRanges` as the delegate got it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ip_ranges: Option<Value>,
-}
-
-/// Who gave what.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Held {
-    pub time: u64,
-    /// One entry for each `running` of the attempt, in order.
-    pub gave: Vec<Gave>,
-    /// The result the runtime got.
-    pub result: Value,
-}
-
-/// What one delegate gave.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Gave {
-    pub delegate: String,
-    /// Addresses with prefix length.
-    pub ips: Vec<String>,
-    /// Its own words about its leases.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub leases: Vec<Value>,
-}
-
-/// How an ADD failed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Failed {
-    pub time: u64,
-    /// A delegate ended without saying what it did: its claim may still commit.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub unsure: bool,
-}
-
-/// A DEL after which a claim may still commit.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Released {
-    pub time: u64,
-    /// When its DEL is to be repeated, in milliseconds since 1970.
-    pub due: u64,
-}
+use serde_json::Value;
 
 /// A record, read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -300,14 +202,6 @@ impl Record {
     }
 }
 
-impl Run {
-    fn owes_the_same(&self, other: &Self) -> bool {
-        let mut other = other.clone();
-        other.program.clone_from(&self.program);
-        *self == other
-    }
-}
-
 /// Several ADDs of one fate as a single one.
 fn merge(group: &[&AttemptState], events: &mut Vec<Event>) {
     let Some(last) = group.last() else { return };
@@ -331,6 +225,7 @@ fn merge(group: &[&AttemptState], events: &mut Vec<Event>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Map;
 
     fn run(delegate: &str, store: &str) -> Run {
         let ipam = Map::from_iter([("store".to_owned(), store.into())]);

@@ -1,0 +1,117 @@
+//! What is put over the section `ipam`: selectors' settings, and secrets that have rotated.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::host::Settings;
+
+/// Keys that decide about the chain itself, which no delegate's answer may set.
+const NOT_FOR_SELECTORS: [&str; 11] = [
+    "type",
+    "delegates",
+    "timeout",
+    "stateDir",
+    "node",
+    "verbose",
+    "log",
+    "logDir",
+    "logFile",
+    "log_file",
+    "logfile",
+];
+
+/// Refuses settings that a delegate's answer may not make.
+pub(super) fn is_allowed(patch: &Map<String, Value>, settings: &Settings) -> Result<()> {
+    let refuse = |message| Error::new(ErrorCode::DELEGATE, message);
+    for (key, value) in patch {
+        if NOT_FOR_SELECTORS.contains(&key.as_str()) {
+            let message = "which only the network configuration may";
+            return Err(refuse(format!("its answer sets ipam.{key}, {message}")));
+        }
+        let is_allowed = |folder: &str| settings.allows_data_dir(Path::new(folder));
+        if key == "dataDir" && !value.is_null() && !value.as_str().is_some_and(is_allowed) {
+            let message =
+                format!("its answer sets ipam.dataDir to {value}, outside the allowed folders");
+            return Err(
+                refuse(message).advise(format!("add the folder to dataDirs in {}", Settings::PATH))
+            );
+        }
+    }
+    Ok(())
+}
+
+/// JSON merge patch (RFC 7396).
+pub(super) fn merge_patch(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
+    for (key, value) in patch {
+        match value {
+            Value::Null => {
+                target.remove(key);
+            }
+            Value::Object(inner) => {
+                let slot = target.entry(key.clone()).or_insert_with(|| Value::Object(Map::new()));
+                if !slot.is_object() {
+                    *slot = Value::Object(Map::new());
+                }
+                if let Value::Object(slot) = slot {
+                    merge_patch(slot, inner);
+                }
+            }
+            other => {
+                target.insert(key.clone(), other.clone());
+            }
+        }
+    }
+}
+
+/// Takes secrets from a newer `ipam` section: they rotate, all else stays as recorded.
+pub(super) fn refresh_secrets(recorded: &mut Map<String, Value>, newer: &Map<String, Value>) {
+    for (key, value) in newer {
+        if is_secret(key) {
+            recorded.insert(key.clone(), value.clone());
+        } else if let Some(known) = recorded.get_mut(key) {
+            refresh_value(known, value);
+        }
+    }
+}
+
+fn refresh_value(known: &mut Value, value: &Value) {
+    match (known, value) {
+        (Value::Object(known), Value::Object(value)) => refresh_secrets(known, value),
+        (Value::Array(known), Value::Array(value)) if known.len() == value.len() => {
+            known.iter_mut().zip(value).for_each(|(known, value)| refresh_value(known, value));
+        }
+        _ => {}
+    }
+}
+
+fn is_secret(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    ["password", "passwd", "token", "secret"].iter().any(|end| key.ends_with(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn secrets_rotate_and_nothing_else() {
+        let mut recorded = object(
+            json!({"url": "a", "etcd": {"password": "1", "user": "u"}, "s": [{"apiToken": "1"}]}),
+        );
+        refresh_secrets(
+            &mut recorded,
+            &object(
+                json!({"url": "b", "etcd": {"password": "2", "user": "v"}, "s": [{"apiToken": "2"}], "new_secret": "n", "x": {"token": 1}}),
+            ),
+        );
+        let expected = json!({"url": "a", "etcd": {"password": "2", "user": "u"}, "s": [{"apiToken": "2"}], "new_secret": "n"});
+        assert_eq!(Value::from(recorded), expected);
+    }
+}
