@@ -1,0 +1,249 @@
+//! Debian's own bridge and host-local plugins around and under the chain, in network namespaces.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use support::{Outcome, World, binary, host_local, start, wait};
+
+const PLUGINS: &str = "/usr/lib/cni";
+
+/// A network namespace, removed with all that is in it even when the test panics.
+struct Namespace(String);
+
+impl Namespace {
+    fn new(role: &str) -> Self {
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "network namespaces need root: run tests/run.sh as root"
+        );
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let name = format!("ipamd-{role}-{}-{:x}", std::process::id(), since.subsec_nanos());
+        run("ip", &["netns", "add", &name]);
+        let this = Self(name);
+        this.run("ip", &["link", "set", "lo", "up"]);
+        this
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.0)
+    }
+
+    /// Runs a program inside; it must succeed.
+    fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let net = format!("--net={}", self.path().display());
+        run("nsenter", &[&[net.as_str(), program], arguments].concat())
+    }
+
+    fn ping(&self, address: IpAddr) {
+        // The first packet may be lost while an IPv6 address is tentative.
+        self.run("ping", &["-c", "1", "-i", "0.2", "-w", "10", &address.to_string()]);
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| {
+        panic!("{program}: {error}: tests/run.sh installs what the tests need")
+    });
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A host of its own: its bridge, forwarding setting and plugin folders are not this machine's.
+struct Host {
+    // The namespaces go before the folders.
+    outside: Namespace,
+    world: World,
+}
+
+impl Host {
+    fn new() -> Self {
+        let bridge = Path::new(PLUGINS).join("bridge");
+        assert!(
+            bridge.exists() && host_local().exists(),
+            "{}: apt-get install containernetworking-plugins",
+            bridge.display()
+        );
+        let world = World::new();
+        world.install(&binary("ipam-delegated")).install(&binary("ipam-ds-static"));
+        Self { outside: Namespace::new("host"), world }
+    }
+
+    fn network(&self, ranges: &Value) -> Value {
+        let mut network = self.world.network(json!(["ipam-ds-static", "host-local"]));
+        network["bridge"] = json!("br-e2e");
+        network["isGateway"] = json!(true);
+        network["ipam"]["ranges"] = ranges.clone();
+        network
+    }
+
+    /// Calls the bridge plugin as a runtime does, on this host.
+    fn bridge(&self, verb: &str, container: &Container, network: &Value) -> Outcome {
+        let mut command = self.world.command_of(Path::new("nsenter"), verb, container.id);
+        command
+            .arg(format!("--net={}", self.outside.path().display()))
+            .arg(Path::new(PLUGINS).join("bridge"))
+            .env("CNI_PATH", format!("{}:{PLUGINS}", self.world.path("bin").display()))
+            .env("CNI_NETNS", container.namespace.path());
+        wait(start(command, network))
+    }
+
+    /// The links of the bridge's ports.
+    fn ports(&self) -> usize {
+        self.outside.run("ip", &["-o", "link", "show", "master", "br-e2e"]).lines().count()
+    }
+
+    /// The addresses that host-local holds.
+    fn reserved(&self) -> BTreeSet<String> {
+        names(&self.world.path("data/net"))
+            .into_iter()
+            .filter(|name| name.parse::<IpAddr>().is_ok())
+            .collect()
+    }
+}
+
+struct Container {
+    id: &'static str,
+    namespace: Namespace,
+}
+
+impl Container {
+    fn new(id: &'static str) -> Self {
+        Self { id, namespace: Namespace::new(id) }
+    }
+}
+
+fn addresses(result: &Value) -> Vec<IpAddr> {
+    let ips = result["ips"].as_array().expect("ips");
+    let address = |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().parse();
+    ips.iter().map(|ip| address(ip).unwrap()).collect()
+}
+
+/// Two containers on one bridge, from ADD to DEL; they reach each other by every address.
+fn two_containers(ranges: &Value, families: usize) {
+    let host = Host::new();
+    let network = host.network(ranges);
+    let containers = [Container::new("one"), Container::new("two")];
+    let results: Vec<Value> =
+        containers.iter().map(|c| host.bridge("ADD", c, &network).success()).collect();
+    let held: Vec<Vec<IpAddr>> = results.iter().map(addresses).collect();
+    assert!(held.iter().all(|held| held.len() == families), "{held:?}");
+    let all: BTreeSet<String> = held.iter().flatten().map(IpAddr::to_string).collect();
+    assert_eq!(all.len(), 2 * families, "{held:?}");
+    assert_eq!(host.reserved(), all);
+    assert_eq!(host.ports(), 2);
+    for (container, others) in containers.iter().zip(held.iter().rev()) {
+        others.iter().for_each(|address| container.namespace.ping(*address));
+    }
+    for (container, result) in containers.iter().zip(&results) {
+        let mut checked = network.clone();
+        checked["prevResult"] = result.clone();
+        host.bridge("CHECK", container, &checked).success();
+    }
+    for container in &containers {
+        assert!(host.world.record(container.id).exists());
+        // A runtime may call twice.
+        for _ in 0..2 {
+            host.bridge("DEL", container, &network).success();
+        }
+        assert!(!host.world.record(container.id).exists());
+    }
+    assert_eq!(host.reserved(), BTreeSet::new());
+    assert_eq!(host.ports(), 0);
+}
+
+#[test]
+fn containers_on_a_bridge_ping_each_other() {
+    two_containers(&json!([[{"subnet": "10.91.0.0/24"}]]), 1);
+}
+
+#[test]
+fn containers_on_a_bridge_ping_each_other_over_both_families() {
+    let ranges = json!([[{"subnet": "10.92.0.0/24"}], [{"subnet": "fd92::/64"}]]);
+    two_containers(&ranges, 2);
+}
+
+#[test]
+fn a_failed_add_leaves_nothing() {
+    let host = Host::new();
+    let network = host.network(&json!([[{"subnet": "10.93.0.0/30"}]]));
+    let containers = [Container::new("one"), Container::new("two")];
+    host.bridge("ADD", &containers[0], &network).success();
+    let (_, text) = host.bridge("ADD", &containers[1], &network).failure();
+    assert!(text.contains("host-local"), "the error names the delegate: {text}");
+    assert_eq!(host.reserved().len(), 1);
+    // The bridge plugin leaves its link to the DEL that runtimes send after a failed ADD.
+    host.bridge("DEL", &containers[1], &network).success();
+    assert_eq!((host.ports(), host.reserved().len()), (1, 1));
+}
+
+#[test]
+fn many_workers_at_once_get_addresses_of_their_own() {
+    const ATTACHMENTS: usize = 200;
+    const WORKERS: usize = 20;
+    let world = World::new();
+    world.install(&binary("ipam-delegated")).install(&binary("ipam-ds-static"));
+    world.install(&host_local());
+    let mut network = world.network(json!(["ipam-ds-static", "host-local"]));
+    network["ipam"]["ranges"] = json!([[{"subnet": "10.94.0.0/22"}]]);
+    let all = |verb: &str| -> Vec<Outcome> {
+        let numbers = Mutex::new(0..ATTACHMENTS);
+        let outcomes = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..WORKERS {
+                scope.spawn(|| {
+                    loop {
+                        let Some(number) = numbers.lock().unwrap().next() else { break };
+                        let outcome = world.call(verb, &format!("container-{number}"), &network);
+                        outcomes.lock().unwrap().push(outcome);
+                    }
+                });
+            }
+        });
+        outcomes.into_inner().unwrap()
+    };
+    let given: Vec<String> = all("ADD").into_iter().flat_map(Outcome::ips).collect();
+    assert_eq!(given.len(), ATTACHMENTS);
+    assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), ATTACHMENTS, "{given:?}");
+    assert_eq!(files(&world.path("state/attachments")).len(), ATTACHMENTS);
+
+    all("DEL").into_iter().for_each(|outcome| drop(outcome.success()));
+    let left = names(&world.path("data/net"));
+    let own: BTreeSet<String> = ["last_reserved_ip.0", "lock"].map(str::to_owned).into();
+    assert_eq!(left, own);
+    assert_eq!(files(&world.path("state/attachments")), Vec::<PathBuf>::new());
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// The files under a folder, at any depth.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
