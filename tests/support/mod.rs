@@ -232,10 +232,15 @@ impl World {
 }
 
 /// Starts a call with this network configuration on stdin.
-pub fn start(mut command: Command, network: &Value) -> Child {
+pub fn start(command: Command, network: &Value) -> Child {
+    start_raw(command, network.to_string().as_bytes())
+}
+
+/// Starts a call with these bytes on stdin.
+pub fn start_raw(mut command: Command, stdin: &[u8]) -> Child {
     let mut child = command.spawn().unwrap();
     // A program that ends without reading closes the pipe.
-    let _ = child.stdin.take().unwrap().write_all(network.to_string().as_bytes());
+    let _ = child.stdin.take().unwrap().write_all(stdin);
     child
 }
 
