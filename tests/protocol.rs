@@ -4,7 +4,8 @@
 //! `tests/golden/chain/*.json` by the program `ipam-delegated` with delegates in shell, the cases
 //! of a file one after the other in one world. A file is `{"about", "env", "stdin", "delegate"
 //! or "delegates", "cases"}`; `env` and `stdin` of a case are merged over the file's (null
-//! removes), a text as `stdin` is sent as it is. Expected is either `stdout`, exactly (null:
+//! removes), a text as `stdin` is sent as it is (`piece×1000`: that many times; `${STATE}`: the
+//! state folder). Expected is either `stdout`, exactly (null:
 //! nothing), or `code` with the beginning of `msg` and, where it matters, a part of `details`;
 //! `as` is the error's `cniVersion` where it is not the configuration's.
 
@@ -13,6 +14,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ipam_delegated::chain::Chain;
 use ipam_delegated::cni::{Environment, IpamResult, Keep, Version};
 use ipam_delegated::delegate::answer;
 use ipam_delegated::host::Settings;
@@ -309,6 +311,9 @@ fn the_chain_answers_as_written() {
             {
                 ipam.insert("stateDir".to_owned(), json!(world.path("state")));
             }
+            if let Value::String(text) = &mut stdin {
+                *text = text.replace("${STATE}", world.path("state").to_str().unwrap());
+            }
             let outcome = support::wait(support::start_raw(command, &bytes_of(&stdin)));
             let mut fault = case.fault(&stdin, outcome.exit.unwrap_or(-1), &outcome.stdout);
             let calls = world.take_calls();
@@ -326,4 +331,34 @@ fn the_chain_answers_as_written() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Multus sends a default network's DEL with nothing but `type` in `ipam`.
+#[test]
+fn a_stripped_del_releases_from_the_record() {
+    let world = World::new();
+    world.allocator("ipam-da-x", "10.0.0.2/24");
+    let chain = Chain::new(&[], Path::new("/opt/cni/bin/ipam-delegated"));
+    let call = |verb: &str, ipam: Value| {
+        let mut env = default_env();
+        merge(&mut env, &json!({"CNI_COMMAND": verb, "CNI_PATH": world.path("bin")}));
+        merge(&mut env, &json!({"PATH": "/usr/bin:/bin"}));
+        let env = env.as_object().unwrap().iter();
+        let environment = Environment::new(env.map(|(k, v)| (k.clone(), v.as_str().unwrap())));
+        let stdin = json!({
+            "cniVersion": "1.0.0", "name": "lossy", "type": "macvlan",
+            "capabilities": {"ips": true}, "ipam": ipam,
+        });
+        let settings = Settings { state_dir: world.path("state"), ..Settings::default() };
+        let reply = answer(&chain, environment, stdin.to_string().as_bytes(), settings);
+        assert_eq!(reply.exit, 0, "{}", reply.stdout);
+        world.take_calls()
+    };
+    let ipam = json!({"type": "ipam-delegated", "delegates": ["ipam-da-x"], "prefix": "/x"});
+    assert_eq!(call("ADD", ipam), ["ipam-da-x ADD"]);
+    assert_eq!(world.held(), ["ipam-da-x-c1-eth0"]);
+    let stripped = json!({"type": "ipam-delegated"});
+    assert_eq!(call("DEL", stripped.clone()), ["ipam-da-x DEL"]);
+    assert!(world.held().is_empty());
+    assert_eq!(call("DEL", stripped), [""; 0], "nothing is known of it any more");
 }
