@@ -5,9 +5,9 @@
 //! of a file one after the other in one world. A file is `{"about", "env", "stdin", "delegate"
 //! or "delegates", "cases"}`; `env` and `stdin` of a case are merged over the file's (null
 //! removes), a text as `stdin` is sent as it is (`piece×1000`: that many times; `${STATE}`: the
-//! state folder). Expected is either `stdout`, exactly (null:
-//! nothing), or `code` with the beginning of `msg` and, where it matters, a part of `details`;
-//! `as` is the error's `cniVersion` where it is not the configuration's.
+//! state folder). Expected is either `stdout`, exactly (null: nothing), or `code` with the
+//! beginning of `msg` and, where it matters, a part of `details`; `as` is the error's `cniVersion`
+//! where it is not the configuration's.
 
 mod support;
 
