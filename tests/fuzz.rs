@@ -127,8 +127,9 @@ const TEXTS: &[&str] = &[
 /// Changes an input, as bytes or as the JSON it is.
 fn mutate(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = random.pick(seeds).clone();
+    // Most inputs stay JSON, or little would be seen but errors of decoding.
+    let json = !random.one_in(4);
     for _ in 0..=random.below(4) {
-        let json = !random.one_in(3);
         match serde_json::from_slice::<Value>(&bytes) {
             Ok(mut value) if json => {
                 let donor: &Vec<u8> = random.pick(seeds);
