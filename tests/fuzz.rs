@@ -178,7 +178,7 @@ fn mutate_value(random: &mut Random, value: &mut Value, donor: &Value, depth: us
         Value::Array(array) => array.len(),
         _ => 0,
     };
-    if inner > 0 && !random.one_in(depth + 2) || depth == 0 && inner > 0 {
+    if inner > 0 && (depth == 0 || !random.one_in(depth + 2)) {
         let at = random.below(inner);
         match value {
             Value::Object(object) => {

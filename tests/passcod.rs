@@ -117,7 +117,7 @@ impl Step {
         });
         if self.recorded.get("delegate_stdin").is_some() {
             let mut stdin = calls[0]["stdin"].clone();
-            let ipam = stdin["ipam"].as_object_mut().unwrap();
+            let ipam = stdin["ipam"].as_object_mut().expect("an object");
             ipam.remove("stateDir");
             // A random UUID.
             assert!(ipam.remove("node").is_some_and(|node| node.is_string()));

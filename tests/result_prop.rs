@@ -1,6 +1,8 @@
 //! What holds for every result in every version: what the form has a place for survives, nothing
 //! is invented, and what has no place is an error where an address would be lost.
 
+#![allow(clippy::unwrap_used, reason = "a test, and its helpers")]
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipam_delegated::cni::{Dns, IpConfig, IpamResult, Route, Version};
