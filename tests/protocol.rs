@@ -9,7 +9,7 @@
 //! beginning of `msg` and, where it matters, a part of `details`; `as` is the error's `cniVersion`
 //! where it is not the configuration's.
 
-#![allow(clippy::unwrap_used, reason = "a test, and its helpers")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! What holds for every result in every version: what the form has a place for survives, nothing
 //! is invented, and what has no place is an error where an address would be lost.
 
-#![allow(clippy::unwrap_used, reason = "a test, and its helpers")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
