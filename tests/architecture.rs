@@ -16,7 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("select", &["delegate", "host", "pool", "cni", "error"]),
     ("allocate", &["delegate", "host", "pool", "cni", "error"]),
     // The chain knows processes, not addresses.
-    ("chain", &["delegate", "host", "cni", "error"]),
+    ("chain", &["delegate", "log", "host", "cni", "error"]),
 ];
 
 /// What touches the process, and the files that may.
@@ -26,10 +26,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("stdin()", &["delegate/edge.rs"]),
     // An operator's verb prints what it found.
     ("stdout()", &["delegate/edge.rs", "chain/operator.rs"]),
-    // Delegates' stderr is passed on as it comes.
-    ("stderr()", &["log.rs", "chain/exec.rs"]),
-    ("eprintln!", &["log.rs", "delegate/edge.rs", "chain/operator.rs"]),
-    ("println!(", &["log.rs", "delegate/edge.rs", "chain/operator.rs"]),
+    // All that goes to stderr goes without waiting for a reader.
+    ("stderr()", &["log.rs"]),
+    ("eprintln!", &["delegate/edge.rs", "chain/operator.rs"]),
+    ("println!(", &["delegate/edge.rs", "chain/operator.rs"]),
     ("process::exit", &["delegate/edge.rs"]),
     ("Command::new", &["chain/exec.rs"]),
 ];

@@ -51,3 +51,28 @@ fn a_failed_add_is_undone_in_list_order() {
     assert_eq!(calls[3]["stdin"]["prevResult"]["leases"], json!([7]));
     assert_eq!(world.events("c1"), ["attempt", "running", "running", "failed"]);
 }
+
+#[test]
+fn a_del_whose_version_was_edited_down_still_releases() {
+    let world = World::new();
+    world.allocator("one", "10.0.0.2/24").allocator("two", "10.0.1.2/24");
+    let mut network = world.network(json!(["one", "two"]));
+    assert_eq!(world.call("ADD", "c1", &network).ips(), ["10.0.0.2/24", "10.0.1.2/24"]);
+    // No place for two addresses of a family: prevResult cannot be written in this form.
+    network["cniVersion"] = json!("0.2.0");
+    world.call("DEL", "c1", &network).success();
+    assert!(world.held().is_empty());
+}
+
+#[test]
+fn what_has_no_place_in_the_version_is_undone() {
+    let world = World::new();
+    world.allocator("one", "10.0.0.2/24").allocator("two", "10.0.1.2/24");
+    let mut network = world.network(json!(["one", "two"]));
+    network["cniVersion"] = json!("0.2.0");
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 1, "{text}");
+    assert!(!text.contains("undo"), "{text}");
+    assert_eq!(world.take_calls(), ["one ADD", "two ADD", "one DEL", "two DEL"]);
+    assert!(world.held().is_empty());
+}

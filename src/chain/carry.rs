@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::patch::{is_allowed, merge_patch, refresh_secrets};
 use super::plan::{Step, is_selector};
 use super::record::{Gave, Run};
-use crate::cni::{IpConfig, IpamResult, Network};
+use crate::cni::{IpConfig, IpamResult, Network, Route};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
 
@@ -212,8 +212,11 @@ fn against_contract(name: &str, message: impl std::fmt::Display) -> Error {
 fn restore(before: IpamResult, mut answer: IpamResult) -> IpamResult {
     let lost = before.ips.into_iter().filter(|ip| !answer.has(ip.address.addr()));
     answer.ips = lost.collect::<Vec<_>>().into_iter().chain(answer.ips.clone()).collect();
+    // The same destination in another routing table is another route.
+    let table = |route: &Route| route.extra.get("table").cloned();
     for route in before.routes {
-        if !answer.routes.iter().any(|known| known.dst == route.dst) {
+        let same = |known: &Route| known.dst == route.dst && table(known) == table(&route);
+        if !answer.routes.iter().any(same) {
             answer.routes.push(route);
         }
     }
@@ -285,6 +288,20 @@ mod tests {
         assert_eq!(ips(&result), ["10.0.0.2/24"]);
         assert_eq!(result.routes.len(), 1);
         assert!(result.extra.is_empty());
+    }
+
+    #[test]
+    fn a_route_of_another_table_is_no_duplicate() {
+        let selector = json!({"pools": [], "routes": [{"dst": "0.0.0.0/0", "table": 100}, {"dst": "0.0.0.0/0", "gw": "10.0.0.9"}]});
+        let standard =
+            json!({"ips": [{"address": "10.0.0.2/24"}], "routes": [{"dst": "0.0.0.0/0"}]});
+        let result =
+            chain(&[(step("ipam-ds-x"), selector), (step("host-local"), standard)]).unwrap();
+        let routes: Vec<Value> = result.routes.iter().map(Route::to_json).collect();
+        assert_eq!(
+            routes,
+            [json!({"dst": "0.0.0.0/0"}), json!({"dst": "0.0.0.0/0", "table": 100})]
+        );
     }
 
     #[test]

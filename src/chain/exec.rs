@@ -379,6 +379,8 @@ fn read_available(pipe: &mut Option<PipeReader>, mut take: impl FnMut(&[u8])) {
 /// The delegate's own error, and whether it leaves open what it did.
 fn error_of(object: &Map<String, Value>) -> (Error, bool) {
     let code = object.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok());
+    // Zero would tell the runtime that there is no error.
+    let code = code.filter(|code| *code > 0);
     let code = code.map_or(ErrorCode::DELEGATE, ErrorCode::new);
     let text = |key| object.get(key).and_then(Value::as_str).unwrap_or_default();
     let message = if text("msg").is_empty() { "an error without a message" } else { text("msg") };
@@ -387,4 +389,19 @@ fn error_of(object: &Map<String, Value>) -> (Error, bool) {
         error = error.caused_by(text("details").to_owned());
     }
     (error, code == ErrorCode::TRY_AGAIN || code == ErrorCode::TIMED_OUT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_error_never_has_a_code_that_means_success() {
+        for code in [json!(0), json!(-1), json!("100"), json!(1_u64 << 32), json!(null)] {
+            let object = json!({"code": code, "msg": "m"});
+            let (error, unsure) = error_of(object.as_object().unwrap());
+            assert_eq!((error.code(), unsure), (ErrorCode::DELEGATE, false), "{object}");
+        }
+    }
 }

@@ -177,7 +177,14 @@ impl<'a> Session<'a> {
     ) -> Result<(), Failure> {
         let run = self.with_newer_secrets(run, owner.network);
         let program = self.recorded_step(&run).program;
-        let stdin = run.stdin(owner.network, prev_result, leases).map_err(Failure::from)?;
+        let stdin = match run.stdin(owner.network, prev_result, leases) {
+            // Old forms have no place for a second address, and no prevResult on DEL.
+            Err(error) if error.code() == ErrorCode::INCOMPATIBLE_VERSION => {
+                let without = IpamResult { ips: Vec::new(), ..prev_result.clone() };
+                run.stdin(owner.network, &without, leases)?
+            }
+            other => other?,
+        };
         let mut environment = self.environment.clone();
         environment.set("CNI_COMMAND", Verb::Del.as_str());
         environment.set("CNI_CONTAINERID", owner.attachment.container.as_str());

@@ -185,6 +185,17 @@ impl IpamResult {
             }
             object.insert(key.to_owned(), entry);
         }
+        // A selector has routes before there is an address to hang them on: the next delegate
+        // reads them here. Runtimes do not look.
+        let homeless = |route: &&Route| {
+            let v4 = route.dst.addr().is_ipv4();
+            !self.ips.iter().any(|ip| ip.address.addr().is_ipv4() == v4)
+        };
+        let homeless: Vec<Value> =
+            self.routes.iter().filter(homeless).map(Route::to_json).collect();
+        if !homeless.is_empty() {
+            object.insert("routes".to_owned(), homeless.into());
+        }
         Ok(())
     }
 }
@@ -284,6 +295,14 @@ mod tests {
         );
         assert_eq!(old["ip6"]["routes"], json!([{"dst": "::/0", "gw": "fd00::1"}]));
         assert!(old.get("ips").is_none() && old.get("routes").is_none());
+    }
+
+    #[test]
+    fn an_old_form_keeps_routes_that_have_no_address_yet() {
+        let mut selected = sample();
+        selected.ips.clear();
+        let written = selected.to_json(Version::V0_2_0).unwrap();
+        assert_eq!(IpamResult::parse(&written, "prevResult").unwrap(), selected);
     }
 
     #[test]

@@ -114,27 +114,22 @@ impl World {
              \"$CNI_COMMAND\" \"$CNI_CONTAINERID\" \"$in\" >>'{}'\n{body}\n",
             calls.display()
         );
-        let path = self.path("bin").join(name);
+        self.program(name, &script)
+    }
+
+    /// A program in the plugin folder, as it is given.
+    pub fn program(&self, name: &str, content: &str) -> &Self {
         // Written aside first, and by another process: a file open for writing cannot be run, and
         // what this process has open, a call that another thread starts may hold for a moment.
-        let new = self.path("new-delegate");
+        let new = self.path(&format!("new-{name}"));
         let mut writer = Command::new("sh")
             .args(["-c", "cat >\"$0\" && chmod 755 \"$0\""])
             .arg(&new)
             .stdin(Stdio::piped())
             .spawn()
             .unwrap();
-        writer.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        writer.stdin.take().unwrap().write_all(content.as_bytes()).unwrap();
         assert!(writer.wait().unwrap().success());
-        fs::rename(&new, path).unwrap();
-        self
-    }
-
-    /// A program in the plugin folder, as it is given.
-    pub fn program(&self, name: &str, content: &str) -> &Self {
-        let new = self.path(&format!("new-{name}"));
-        fs::write(&new, content).unwrap();
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
         fs::rename(&new, self.path("bin").join(name)).unwrap();
         self
     }
@@ -283,10 +278,15 @@ pub fn names(folder: &Path) -> Vec<String> {
 }
 
 /// Starts a call with this network configuration on stdin.
-pub fn start(mut command: Command, network: &Value) -> Child {
+pub fn start(command: Command, network: &Value) -> Child {
+    start_raw(command, network.to_string().as_bytes())
+}
+
+/// Starts a call with these bytes on stdin.
+pub fn start_raw(mut command: Command, stdin: &[u8]) -> Child {
     let mut child = command.spawn().unwrap();
     // A program that ends without reading closes the pipe.
-    let _ = child.stdin.take().unwrap().write_all(network.to_string().as_bytes());
+    let _ = child.stdin.take().unwrap().write_all(stdin);
     child
 }
 
