@@ -16,7 +16,7 @@ use support::{Outcome, World, binary, start, wait};
 const SLACK: Duration = Duration::from_secs(1);
 
 /// The timeout of the chains here, as the configuration and as a duration.
-const TIMEOUT: (&str, Duration) = ("2s", Duration::from_secs(2));
+const TIMEOUT: (&str, Duration) = ("4s", Duration::from_secs(4));
 
 /// A chain of an honest allocator and a hostile delegate after it, which misbehaves on ADD.
 struct Trial {
@@ -320,7 +320,7 @@ fn a_child_that_keeps_stdout_open_delays_nothing() {
     let began = Instant::now();
     let outcome = wait(start(trial.world.command("ADD", "c1"), &trial.network));
     assert_eq!(outcome.ips(), ["10.0.0.2/24", "10.0.0.3/24"]);
-    assert!(began.elapsed() < Duration::from_secs(1));
+    assert!(began.elapsed() < Duration::from_secs(3));
     // A daemon of a delegate that ended well may live on, but it does not hold the attachment.
     assert_eq!(trial.world.processes().len(), 1);
     assert!(trial.world.is_unlocked("c1"));
@@ -334,7 +334,7 @@ fn a_child_that_keeps_stdout_open_delays_nothing() {
 #[test]
 fn a_daemon_of_an_earlier_delegate_survives_the_kill_of_a_later_one() {
     let trial = Trial::new("sleep 600");
-    trial.world.program("honest", "#!/bin/sh\ncat >/dev/null\n[ $CNI_COMMAND = DEL ] && exit\nsleep 4 &\nprintf '{\"ips\":[{\"address\":\"10.0.0.2/24\"}]}'\n");
+    trial.world.program("honest", "#!/bin/sh\ncat >/dev/null\n[ $CNI_COMMAND = DEL ] && exit\nsleep 9 &\nprintf '{\"ips\":[{\"address\":\"10.0.0.2/24\"}]}'\n");
     let outcome = wait(start(trial.world.command("ADD", "c1"), &trial.network));
     assert_eq!(outcome.failure().0, 111);
     assert_eq!(trial.world.processes().len(), 1, "the daemon only");
@@ -353,8 +353,8 @@ fn a_delegate_that_also_hangs_on_del_does_not_take_longer_than_the_chain_may() {
     assert!(trial.world.held().is_empty(), "the other delegate is undone first");
     let verbs = trial.verbs();
     // Told a little less than there is, so that it can still say why.
-    assert!((1300..1500).contains(&verbs[0].1), "{verbs:?}");
-    assert!((300..500).contains(&verbs[1].1), "{verbs:?}");
+    assert!((2500..3000).contains(&verbs[0].1), "{verbs:?}");
+    assert!((500..1000).contains(&verbs[1].1), "{verbs:?}");
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn on_del_what_is_left_is_shared_by_those_still_to_run() {
             .map(|(name, time)| (name, time.parse().unwrap()))
             .collect();
         assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), ["one", "two", "three"]);
-        assert!(told.iter().all(|(_, time)| (850..1000).contains(time)), "{told:?}");
+        assert!(told.iter().all(|(_, time)| (600..1000).contains(time)), "{told:?}");
         fs::remove_file(world.path("times")).unwrap();
     };
     // By the record, and by the configuration.
@@ -404,8 +404,42 @@ fn on_del_what_is_left_is_shared_by_those_still_to_run() {
 }
 
 #[test]
+fn a_del_that_fails_names_the_delegate_and_runs_the_others() {
+    for (on_del, code) in [
+        ("exit 3", 110),
+        ("kill -9 $$", 110),
+        ("printf garbage", 110),
+        ("printf '[]'", 110),
+        ("yes", 110),
+        ("printf '{\"code\":11,\"msg\":\"later\"}'; exit 1", 11),
+        ("printf '{\"code\":11,\"msg\":\"later\"}'", 11),
+    ] {
+        let trial = Trial::with(
+            "cat >/dev/null; [ $CNI_COMMAND = DEL ] || printf '{\"ips\":[{\"address\":\"10.0.0.3/24\"}]}'",
+        );
+        let world = &trial.world;
+        world.allocator("honest", "10.0.0.2/24");
+        let mut network = trial.network.clone();
+        network["ipam"]["delegates"] = json!(["hostile", "honest"]);
+        world.call("ADD", "c1", &network).success();
+        let healthy = fs::read_to_string(world.path("bin/hostile")).unwrap();
+        world.program("hostile", &format!("#!/bin/sh\ncat >/dev/null\n{on_del}\n"));
+        let (got, text) = world.call("DEL", "c1", &network).failure();
+        assert_eq!(got, code, "{text}");
+        assert!(text.starts_with("hostile: "), "{text}");
+        assert!(text.contains("ipam-delegated forget net c1 eth0 --yes"), "{text}");
+        assert!(world.held().is_empty(), "the one after it was not run: {text}");
+        assert!(world.record("c1").exists() && world.is_unlocked("c1"), "{text}");
+        assert!(world.is_quiet_within(Duration::from_millis(100)), "{text}");
+        world.program("hostile", &healthy);
+        world.call("DEL", "c1", &network).success();
+        assert!(!world.record("c1").exists());
+    }
+}
+
+#[test]
 fn a_delegates_own_timeout_is_less_and_never_more() {
-    for (own, least, most) in [("500ms", 400, 1000), ("1h", 1400, 2000)] {
+    for (own, least, most) in [("500ms", 400, 2500), ("1h", 2900, 4000)] {
         let mut trial = Trial::new("exec sleep 600");
         trial.network["ipam"]["delegates"][1] = json!({"type": "hostile", "timeout": own});
         let (outcome, took) = trial.add();
@@ -440,11 +474,11 @@ fn a_delegate_of_ours_ends_itself_when_the_chain_has_died() {
         "#!/bin/sh\nmkfifo '{fifo}'\nexec 9<>'{fifo}'\nenv -u IPAM_DELEGATED_CHAIN '{ours}' <&9 >'{ended}.out'\necho $? >'{ended}'\n"
     ));
     let mut network = world.network(json!(["hostile"]));
-    network["ipam"]["timeout"] = "2s".into();
+    network["ipam"]["timeout"] = "4s".into();
     let mut chain = start(world.command("ADD", "c1"), &network);
     let began = Instant::now();
     while !fs::exists(&fifo).unwrap() {
-        assert!(began.elapsed() < SLACK);
+        assert!(began.elapsed() < 2 * SLACK);
         std::thread::sleep(Duration::from_millis(1));
     }
     chain.kill().unwrap();
@@ -452,7 +486,7 @@ fn a_delegate_of_ours_ends_itself_when_the_chain_has_died() {
     std::thread::sleep(Duration::from_millis(100));
     assert!(!world.processes().is_empty(), "it ended too early");
     assert!(!world.is_unlocked("c1"), "the survivor must exclude others");
-    assert!(world.is_quiet_within(Duration::from_secs(2)));
+    assert!(world.is_quiet_within(Duration::from_secs(4)));
     assert_eq!(fs::read_to_string(&ended).unwrap(), "1\n");
     let said: Value = serde_json::from_slice(&fs::read(format!("{ended}.out")).unwrap()).unwrap();
     assert_eq!(said["code"], 111);

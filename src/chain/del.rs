@@ -47,15 +47,22 @@ impl Session<'_> {
         let path = self.state.record(&due.network, &due.attachment);
         match RecordFile::open_existing(&path) {
             // Somebody works on it now; another ADD will find it.
-            Err(error) => debug!("{}", error.in_full()),
+            Err(error) => return debug!("{}", error.in_full()),
             Ok(Some(opened)) if opened.record.released().is_some_and(|it| it.due <= now()) => {
                 debug!("repeats the DEL of {}", due.attachment);
-                due.remove();
                 self.repeat(&due.network, &due.attachment, opened, Deadline::after(time));
             }
-            // Released for good, added anew, or due later, which another entry says.
-            Ok(_) => due.remove(),
+            // Added anew, or due later, which another entry says.
+            Ok(Some(_)) => {}
+            // Released for good, but perhaps killed before its folder was removed.
+            Ok(None) => {
+                if let Some(folder) = path.parent() {
+                    let _ = std::fs::remove_dir(folder);
+                }
+            }
         }
+        // Only now: a kill before this repeats it.
+        due.remove();
     }
 
     fn repeat(
