@@ -53,3 +53,7 @@ pub use allocate::{Allocate, Allocator};
 pub use delegate::{Delegate, Request, run};
 pub use error::{Error, ErrorCode, Result};
 pub use select::{Select, Selection, Selector};
+
+#[cfg(all(target_env = "musl", feature = "allocator"))]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

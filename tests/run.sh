@@ -11,6 +11,8 @@ declare -A package=(
     [ip]=iproute2
     [nsenter]=util-linux
     [ping]=iputils-ping
+    [jq]=jq
+    [python3]=python3
 )
 
 # The tools that are missing, one a line.
@@ -47,5 +49,5 @@ if command -v rustup >/dev/null && ! rustup target list --installed | grep -qx "
 fi
 
 # The tests run the programs of the whole workspace, which `cargo test` builds only in part.
-cargo build --workspace --all-features --bins --examples
-cargo test --workspace --all-features "$@"
+cargo build --workspace --bins --examples
+cargo test --workspace "$@"
