@@ -6,13 +6,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::log::{LevelFilter, Log, Metadata, Record, debug};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use simplelog::{Config, ConfigBuilder, WriteLogger};
+use simplelog::{Config, ConfigBuilder, WriteLogger, format_description};
 
 /// What a call logs.
 pub(crate) struct Wanted<'a> {
@@ -54,19 +55,25 @@ impl Wanted<'_> {
     }
 }
 
-/// Writes to stderr what it takes without waiting; the rest is dropped: a caller that does not
-/// read its plugin's stderr must not hold up an attachment.
+/// Writes to stderr what it takes without waiting: a caller that does not read its plugin's stderr
+/// must not hold up an attachment.
 pub(crate) fn to_stderr(text: &[u8]) {
-    // A pipe that is ready takes at least this much (PIPE_BUF).
+    write_without_waiting(rustix::stdio::stderr(), text);
+}
+
+/// Writes what the descriptor takes without waiting; the rest is dropped.
+pub(crate) fn write_without_waiting(fd: BorrowedFd<'_>, text: &[u8]) {
+    // A pipe that is ready takes at least this much (PIPE_BUF) at once.
     for piece in text.chunks(4096) {
-        let stderr = io::stderr();
-        let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let ready = matches!(poll(&mut fds, Some(&at_once)), Ok(1));
         if !ready || !fds[0].revents().contains(PollFlags::OUT) {
             return;
         }
-        let _ = io::stderr().write_all(piece);
+        if rustix::io::write(fd, piece).is_err() {
+            return;
+        }
     }
 }
 
@@ -161,7 +168,10 @@ impl Lines {
 
 fn format() -> Config {
     ConfigBuilder::new()
-        .set_time_format_rfc3339()
+        // As many digits in each line, so that lines sort by time.
+        .set_time_format_custom(format_description!(
+            "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z"
+        ))
         .set_time_level(LevelFilter::Error)
         .set_target_level(LevelFilter::Off)
         .set_thread_level(LevelFilter::Off)

@@ -31,7 +31,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("eprintln!", &["delegate/edge.rs", "chain/operator.rs"]),
     ("println!(", &["delegate/edge.rs", "chain/operator.rs"]),
     ("process::exit", &["delegate/edge.rs"]),
-    ("Command::new", &["chain/exec.rs"]),
+    ("Command::new", &["chain/process.rs"]),
 ];
 
 fn src() -> PathBuf {

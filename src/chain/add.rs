@@ -4,7 +4,7 @@ use log::{debug, warn};
 use serde_json::Value;
 
 use super::carry::Carry;
-use super::exec::Failure;
+use super::exec::{Ending, Failure};
 use super::now;
 use super::plan::{Plan, is_selector};
 use super::record::{Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run};
@@ -24,7 +24,8 @@ pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
         );
     }
     let Opened { mut file, record, after_unreadable } = RecordFile::open(&session.record_path()?)?;
-    session.repeat_one_due(plan.timeout / 4);
+    let mut walk = Walk::new(session, &plan);
+    session.repeat_one_due(plan.timeout / 8);
     let in_use = after_unreadable || record.may_be_in_use();
     if let Err(error) = file.append(&Event::Attempt(session.attempt(&plan, after_unreadable)?)) {
         if record.attempts.is_empty() {
@@ -32,7 +33,6 @@ pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
         }
         return Err(error);
     }
-    let mut walk = Walk::new(session, &plan);
     let outcome = walk.through(&mut file).and_then(|result| {
         let rendered = result.to_json(session.request.network.version())?;
         let held = Held { time: now(), gave: walk.gave.clone(), result: rendered };
@@ -44,14 +44,14 @@ pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
         Ok(result) => return Ok(result),
         Err(failure) => failure,
     };
+    let unsure = failure.ending == Ending::Unsure;
     let mut errors = vec![failure.error];
     if in_use {
         debug!("no undo: addresses of an earlier ADD may be in use");
     } else {
         errors.extend(walk.undo());
     }
-    if let Err(error) = file.append(&Event::Failed(Failed { time: now(), unsure: failure.unsure }))
-    {
+    if let Err(error) = file.append(&Event::Failed(Failed { time: now(), unsure })) {
         warn!("{}", error.in_full());
     }
     Err(Error::join(errors).expect("there is a first error"))
@@ -122,10 +122,15 @@ impl<'a> Walk<'a> {
                 file.append(&Event::Running(run.clone()))?;
                 self.runs.push(run);
             }
-            let answer = self
-                .session
-                .exec(Verb::Add, step, stdin, self.undo_from.left())?
-                .unwrap_or_default();
+            let answer = match self.session.exec(Verb::Add, step, stdin, self.undo_from.left()) {
+                Ok(answer) => answer.unwrap_or_default(),
+                Err(failure) => {
+                    if failure.ending == Ending::NotRun && !is_selector(&step.name) {
+                        self.runs.pop();
+                    }
+                    return Err(failure);
+                }
+            };
             let gave = self.carry.take(step, answer)?;
             if !is_selector(&step.name) {
                 self.gave.push(gave);

@@ -1,5 +1,6 @@
 //! What goes from delegate to delegate: the configuration each gets, and what its answer adds.
 
+use log::debug;
 use serde_json::{Map, Value};
 
 use super::patch::{is_allowed, merge_patch, refresh_secrets};
@@ -74,6 +75,14 @@ impl<'a> Carry<'a> {
             )
             .advise("name an allocator ipam-da-…, not ipam-ds-…"));
         }
+        if let Some(pools) = &extras.pools
+            && is_selector(&step.name)
+        {
+            debug!("{} chose {}", step.name, describe_pools(pools));
+        }
+        if !ips.is_empty() {
+            debug!("{} gave {}", step.name, ips.join(", "));
+        }
         self.serve(step, extras.pools, !ips.is_empty());
         self.merge(&step.name, extras.ipam)?;
         self.result = restore(before, answer);
@@ -91,11 +100,10 @@ impl<'a> Carry<'a> {
 
     /// The result for the runtime; error 112 while pools are unserved or no address was given.
     pub fn finish(&self) -> Result<IpamResult> {
-        let unserved: Vec<String> = self.pools.iter().flatten().map(describe_pool).collect();
-        if !unserved.is_empty() {
+        if let Some(unserved) = self.pools.as_deref().filter(|pools| !pools.is_empty()) {
             return Err(Error::new(
                 ErrorCode::UNSERVED,
-                format!("no delegate served {}", unserved.join(", ")),
+                format!("no delegate served {}", describe_pools(unserved)),
             )
             .advise("add an allocator for it to ipam.delegates"));
         }
@@ -229,6 +237,13 @@ fn restore(before: IpamResult, mut answer: IpamResult) -> IpamResult {
 fn serves(step: &Step, pool: &Value) -> bool {
     let Some(names) = &step.serves else { return true };
     pool.get("name").and_then(Value::as_str).is_some_and(|name| names.iter().any(|n| n == name))
+}
+
+fn describe_pools(pools: &[Value]) -> String {
+    if pools.is_empty() {
+        return "no pool".to_owned();
+    }
+    pools.iter().map(describe_pool).collect::<Vec<_>>().join(", ")
 }
 
 fn describe_pool(pool: &Value) -> String {

@@ -24,7 +24,10 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
         Some(Opened { file, record, .. }) if !record.attempts.is_empty() => {
             let owner =
                 Owner { network: &session.request.network, attachment: session.attachment()? };
-            let prev_result = session.request.network.prev_result()?;
+            let prev_result = session.request.network.prev_result().unwrap_or_else(|error| {
+                warn!("{}; going by the record", error.in_full());
+                None
+            });
             release_recorded(session, &owner, &record, prev_result, deadline)?;
             settle(session, &owner, &record, file);
             Ok(())
@@ -42,27 +45,31 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
 impl Session<'_> {
     /// Repeats the DEL of one record that is due, whose claim may have committed late.
     pub fn repeat_one_due(&self, time: Duration) {
-        let unsure = Unsure::of(&self.state);
-        let Some(due) = unsure.due(now()) else { return };
-        let path = self.state.record(&due.network, &due.attachment);
-        match RecordFile::open_existing(&path) {
-            // Somebody works on it now; another ADD will find it.
-            Err(error) => return debug!("{}", error.in_full()),
-            Ok(Some(opened)) if opened.record.released().is_some_and(|it| it.due <= now()) => {
-                debug!("repeats the DEL of {}", due.attachment);
-                self.repeat(&due.network, &due.attachment, opened, Deadline::after(time));
-            }
-            // Added anew, or due later, which another entry says.
-            Ok(Some(_)) => {}
-            // Released for good, but perhaps killed before its folder was removed.
-            Ok(None) => {
-                if let Some(folder) = path.parent() {
-                    let _ = std::fs::remove_dir(folder);
+        for due in Unsure::of(&self.state).due(now()) {
+            let path = self.state.record(&due.network, &due.attachment);
+            match RecordFile::open_existing(&path) {
+                // Somebody works on it now; another ADD will find it.
+                Err(error) => {
+                    debug!("{}", error.in_full());
+                    continue;
+                }
+                Ok(Some(opened)) if opened.record.released().is_some_and(|it| it.due <= now()) => {
+                    debug!("repeats the DEL of {}", due.attachment);
+                    self.repeat(&due.network, &due.attachment, opened, Deadline::after(time));
+                    // Only now: a kill before this repeats it.
+                    return due.remove();
+                }
+                // Added anew, or due later, which another entry says.
+                Ok(Some(_)) => {}
+                // Released for good, but perhaps killed before its folder was removed.
+                Ok(None) => {
+                    if let Some(folder) = path.parent() {
+                        let _ = std::fs::remove_dir(folder);
+                    }
                 }
             }
+            due.remove();
         }
-        // Only now: a kill before this repeats it.
-        due.remove();
     }
 
     fn repeat(

@@ -15,6 +15,7 @@ mod operator;
 mod patch;
 mod plan;
 mod preset;
+mod process;
 mod record;
 mod session;
 

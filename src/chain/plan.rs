@@ -49,7 +49,7 @@ impl Planner<'_> {
     /// Plans the chain of an `ipam` section.
     pub fn plan(&self, ipam: &Map<String, Value>) -> Result<Plan> {
         let timeout = match ipam.get("timeout") {
-            None => Deadline::DEFAULT,
+            None | Some(Value::Null) => Deadline::DEFAULT,
             Some(value) => duration(value, "ipam.timeout")?,
         };
         let mut steps = Vec::new();

@@ -57,7 +57,8 @@ impl PresetChain {
 /// The file this process runs, to recognise it under other names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnFile {
-    path: PathBuf,
+    /// Where it was before an upgrade replaced it; `None` while it is still there.
+    replaced: Option<PathBuf>,
     identity: Option<(u64, u64, u64)>,
 }
 
@@ -67,23 +68,24 @@ impl OwnFile {
     /// Looks at the running program.
     pub fn find() -> Self {
         let path = fs::read_link(Self::EXE).unwrap_or_default();
-        // The kernel marks a file that an upgrade has replaced meanwhile.
-        let text = path.to_string_lossy();
-        let path = text.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from);
+        // The kernel marks a file that is not there any more.
+        let replaced = path.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
         let identity = fs::metadata(Self::EXE).ok().map(|m| (m.dev(), m.ino(), m.len()));
-        Self { path, identity }
+        Self { replaced: replaced.map(PathBuf::from), identity }
     }
 
-    /// Whether a file is this program: at the same place, the same file, or a copy of it.
+    /// Whether a file is this program: the same file, a copy of it, or what an upgrade has put in
+    /// its place.
     pub fn is(&self, file: &Path) -> bool {
-        if fs::canonicalize(file).is_ok_and(|path| path == self.path) {
-            return true;
-        }
         let (Some((dev, ino, len)), Ok(other)) = (self.identity, fs::metadata(file)) else {
             return false;
         };
         (dev, ino) == (other.dev(), other.ino())
             || (len == other.len() && same_bytes(file, Path::new(Self::EXE)))
+            || self
+                .replaced
+                .as_ref()
+                .is_some_and(|own| fs::canonicalize(file).is_ok_and(|f| f == *own))
     }
 }
 

@@ -7,9 +7,10 @@ use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use super::carry::Carry;
-use super::exec::{Call, Failure, adopt_orphans};
+use super::exec::{Call, Failure};
 use super::patch::refresh_secrets;
 use super::plan::{Plan, Planner, Step};
+use super::process::adopt_orphans;
 use super::record::{Attempt, RecordFile, Run};
 use super::{Chain, now};
 use crate::cni::{Attachment, Environment, IpamResult, Network, Verb};

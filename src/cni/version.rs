@@ -57,7 +57,7 @@ impl Version {
     ///
     /// Only versions spelled as the specification's releases are taken, as libcni does.
     pub fn of(config: &Map<String, Value>) -> Result<Self> {
-        if let Some(version) = config.get("cniVersion") {
+        if let Some(version) = config.get("cniVersion").filter(|version| !version.is_null()) {
             let text = version.as_str().ok_or_else(|| {
                 Error::config(
                     "cniVersion",
@@ -140,6 +140,7 @@ mod tests {
     fn a_config_without_version_is_the_oldest() {
         assert_eq!(of("{}").unwrap(), Version::V0_1_0);
         assert_eq!(of(r#"{"cniVersion":""}"#).unwrap(), Version::V0_1_0);
+        assert_eq!(of(r#"{"cniVersion":null}"#).unwrap(), Version::V0_1_0);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{Delegate, Request};
 use crate::cni::{Environment, Verb, Version};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
-use crate::log::{Wanted, to_stderr};
+use crate::log::{Wanted, to_stderr, write_without_waiting};
 
 /// What a call prints and how it exits.
 #[derive(Debug)]
@@ -45,17 +45,18 @@ pub(crate) fn serve(
 ) -> ExitCode {
     answer_panics(name);
     end_in_time(&environment);
-    let mut stdin = Vec::new();
-    // VERSION works whatever stdin is, be it closed or a terminal.
-    let read = match environment.verb() {
-        Ok(Some(Verb::Version)) => Ok(0),
-        _ => std::io::stdin().read_to_end(&mut stdin),
-    };
+    // VERSION works whatever stdin and the settings are.
+    if let Ok(Some(Verb::Version)) = environment.verb() {
+        return deliver(name, delegate, Reply::success(Version::supported().to_string()));
+    }
+    let mut stdin = Vec::with_capacity(8192);
+    let read = std::io::stdin().read_to_end(&mut stdin);
     let reply = match (read, Settings::load()) {
         (Err(error), _) => Reply::error(Version::NEWEST, &Error::io("cannot read stdin", error)),
-        (_, Err(error)) => Reply::error(Version::NEWEST, &error),
+        (_, Err(error)) => Reply::error(version_for_errors(&stdin), &error),
         (Ok(_), Ok(settings)) => {
-            answer_with(delegate, environment, &stdin, settings, |request| start_log(name, request))
+            let started = |request: &Request| start_log(name, request);
+            answer_with(delegate, environment, &stdin, settings, started)
         }
     };
     deliver(name, delegate, reply)
@@ -209,8 +210,9 @@ fn end_in_time(environment: &Environment) {
     std::thread::spawn(move || {
         std::thread::sleep(time);
         let error = Error::new(ErrorCode::TIMED_OUT, format!("not done within {time:?}"));
-        let _ =
-            std::io::stdout().write_all(Reply::error(Version::NEWEST, &error).stdout.as_bytes());
+        let reply = Reply::error(Version::NEWEST, &error);
+        // Without stdout's lock: an answer may be stuck in a pipe that nobody reads.
+        write_without_waiting(rustix::stdio::stdout(), reply.stdout.as_bytes());
         std::process::exit(1);
     });
 }

@@ -80,8 +80,9 @@ impl RecordFile {
     /// Opens and locks an existing record where nothing can be written; `None` where there is
     /// none, or none that can be read.
     pub fn open_read_only(path: &Path) -> Result<Option<Opened>> {
-        let Ok(mut file) = File::open(path) else { return Ok(None) };
-        let _ = inherit(&file);
+        let Ok(mut file) = File::open(path).and_then(|file| inherited(&file)) else {
+            return Ok(None);
+        };
         let give_up = Instant::now() + Self::PATIENCE;
         if !lock(&file, give_up).unwrap_or(true) {
             return Err(busy(path));
@@ -128,8 +129,12 @@ impl RecordFile {
                 Ok(record) => {
                     // A first line that was cut short announced nothing.
                     this.empty = record.attempts.is_empty();
-                    if create && bytes.len() > COMPACT_BEYOND {
-                        this = this.compact(&record).map_err(failed)?;
+                    if bytes.len() > COMPACT_BEYOND {
+                        match this.compact(&record) {
+                            Ok(compacted) => this = compacted,
+                            // It still reads; a full disk is the next append's affair.
+                            Err(error) => debug!("{} stays long: {error}", path.display()),
+                        }
                     }
                     return Ok(Some(Opened { file: this, record, after_unreadable }));
                 }
@@ -168,7 +173,11 @@ impl RecordFile {
     pub fn remove(self) -> io::Result<()> {
         fs::remove_file(&self.path)?;
         // Other interfaces of the container keep the folder.
-        if let Some(folder) = self.path.parent() {
+        if let Some(folder) = self.path.parent()
+            && fs::remove_dir(folder).is_err()
+        {
+            // What a kill left of a compaction.
+            let _ = fs::remove_file(with_suffix(&self.path, "new"));
             let _ = fs::remove_dir(folder);
         }
         Ok(())
@@ -181,13 +190,13 @@ impl RecordFile {
         }
     }
 
-    fn compact(self, record: &Record) -> io::Result<Self> {
+    fn compact(&self, record: &Record) -> io::Result<Self> {
         let new = with_suffix(&self.path, "new");
         let _ = fs::remove_file(&new);
         let file =
             OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(&new)?;
+        let file = inherited(&file)?;
         let mut compacted = Self { path: self.path.clone(), file, torn: false, empty: false };
-        inherit(&compacted.file)?;
         compacted.file.lock()?;
         for event in record.compacted() {
             compacted.append(&event).map_err(io::Error::other)?;
@@ -232,17 +241,18 @@ fn open_file(path: &Path, create: bool) -> io::Result<Option<File>> {
             }
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
-            Ok(file) => {
-                inherit(&file)?;
-                return Ok(Some(file));
-            }
+            Ok(file) => return inherited(&file).map(Some),
         }
     }
     Err(io::Error::new(ErrorKind::NotFound, "its folder vanishes as often as it is made"))
 }
 
-fn inherit(file: &File) -> io::Result<()> {
-    Ok(rustix::io::fcntl_setfd(file, FdFlags::empty())?)
+/// The same file on a descriptor that delegates inherit, with a number that a script's own
+/// redirections do not reach.
+fn inherited(file: &File) -> io::Result<File> {
+    let high = rustix::io::fcntl_dupfd_cloexec(file, 100)?;
+    rustix::io::fcntl_setfd(&high, FdFlags::empty())?;
+    Ok(high.into())
 }
 
 /// Whether the path still names this file: a lock on a removed record excludes nobody.

@@ -44,19 +44,24 @@ impl Unsure {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// The entry that has been due longest at `now`.
-    pub fn due(&self, now: u64) -> Option<Due> {
-        let names = fs::read_dir(&self.folder).ok()?;
-        let first = names
+    /// The entries that are due at `now`, the oldest first.
+    pub fn due(&self, now: u64) -> Vec<Due> {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
+        let mut names: Vec<String> = entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| due_time(name).is_some_and(|due| due <= now))
-            .min()?;
-        let link = self.folder.join(first);
-        let due = parse(&link);
-        if due.is_none() {
-            let _ = fs::remove_file(&link);
-        }
-        due
+            .collect();
+        names.sort();
+        let links = names.into_iter().map(|name| self.folder.join(name));
+        links
+            .filter_map(|link| {
+                let due = parse(&link);
+                if due.is_none() {
+                    let _ = fs::remove_file(&link);
+                }
+                due
+            })
+            .collect()
     }
 }
 
@@ -95,7 +100,7 @@ mod tests {
         let temp = tempfile::TempDir::new().unwrap();
         let settings = Settings { state_dir: temp.path().to_owned(), ..Settings::default() };
         let unsure = Unsure::of(&StateDir::of_host(&settings));
-        assert!(unsure.due(u64::MAX).is_none());
+        assert!(unsure.due(u64::MAX).is_empty());
         let network = NetworkName::parse("net").unwrap();
         for (due, container) in [(300, "c"), (100, "a"), (200, "b"), (100, "a2")] {
             let attachment = Attachment {
@@ -105,15 +110,14 @@ mod tests {
             };
             unsure.add(due, &network, &attachment).unwrap();
         }
-        assert!(unsure.due(99).is_none());
-        for expected in ["a/eth0", "a2/eth0", "b/eth0"] {
-            let due = unsure.due(200).unwrap();
-            assert_eq!(due.attachment.to_string(), expected);
-            due.remove();
-        }
-        assert!(unsure.due(200).is_none());
+        assert!(unsure.due(99).is_empty());
+        let due = unsure.due(200);
+        let names: Vec<String> = due.iter().map(|due| due.attachment.to_string()).collect();
+        assert_eq!(names, ["a/eth0", "a2/eth0", "b/eth0"]);
+        due.iter().for_each(Due::remove);
+        assert!(unsure.due(200).is_empty());
         std::os::unix::fs::symlink("../../etc", temp.path().join("unsure/000000000000001.1.1"))
             .unwrap();
-        assert!(unsure.due(200).is_none());
+        assert!(unsure.due(200).is_empty());
     }
 }

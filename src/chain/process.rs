@@ -1,0 +1,269 @@
+//! A process that is fed, read, and ended in its time.
+
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use log::debug;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+
+use crate::cni::Environment;
+use crate::log::to_stderr;
+
+/// A delegate that prints more than this on stdout is killed.
+const STDOUT_LIMIT: usize = 1024 * 1024;
+
+/// How much of its stderr an error quotes.
+const STDERR_TAIL: usize = 512;
+
+/// The variable that tells the processes of one call from those of another.
+const MARK: &str = "IPAM_DELEGATED_CALL";
+
+/// A delegate while it runs.
+pub(super) struct Process<'a> {
+    child: Child,
+    pid: Pid,
+    pidfd: Option<OwnedFd>,
+    /// Children that were there before: daemons of delegates that have ended well.
+    spared: BTreeSet<i32>,
+    /// What the processes of this call carry in their environment.
+    mark: String,
+    began: Instant,
+    time: Duration,
+    stdin: Feed<'a>,
+    stdout: Option<PipeReader>,
+    stderr: Option<PipeReader>,
+}
+
+impl<'a> Process<'a> {
+    /// Starts a program in a process group of its own, to be ended after `time`.
+    pub fn start(
+        program: &Path,
+        environment: &Environment,
+        stdin_text: &'a str,
+        time: Duration,
+    ) -> io::Result<Self> {
+        let began = Instant::now();
+        let spared = children_now();
+        let (stdin_reader, stdin) = io::pipe()?;
+        let (stdout, stdout_writer) = io::pipe()?;
+        let (stderr, stderr_writer) = io::pipe()?;
+        for end in [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()] {
+            rustix::io::ioctl_fionbio(end, true)?;
+        }
+        // The pipe holds most configurations whole: the delegate never waits for its stdin.
+        let mut feed = Feed { pipe: Some(stdin), unsent: stdin_text.as_bytes() };
+        feed.feed();
+        let mut command = Command::new(program);
+        command.env_clear().envs(environment.iter());
+        let mark = next_mark();
+        command.env(MARK, &mark);
+        command.stdin(stdin_reader).stdout(stdout_writer).stderr(stderr_writer).process_group(0);
+        let child = spawn(&mut command, time)?;
+        let pid = Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
+        let (stdout, stderr) = (Some(stdout), Some(stderr));
+        Ok(Self { child, pid, pidfd, spared, mark, began, time, stdin: feed, stdout, stderr })
+    }
+
+    /// Feeds and reads the process until it ends; kills it when its time is over or its answer too
+    /// long.
+    pub fn attend(&mut self) -> Result<Ended, Killed> {
+        let mut stdout = Vec::new();
+        let mut stderr_tail = Vec::new();
+        loop {
+            let left = self.time.saturating_sub(self.began.elapsed());
+            if left.is_zero() {
+                self.kill();
+                return Err(Killed::TimedOut);
+            }
+            let exited = self.wait(left);
+            self.stdin.feed();
+            read_available(&mut self.stdout, |piece| stdout.extend_from_slice(piece));
+            read_available(&mut self.stderr, |piece| {
+                to_stderr(piece);
+                stderr_tail.extend_from_slice(piece);
+                let excess = stderr_tail.len().saturating_sub(STDERR_TAIL);
+                stderr_tail.drain(..excess);
+            });
+            if stdout.len() > STDOUT_LIMIT {
+                self.kill();
+                return Err(Killed::TooLong);
+            }
+            if exited && let Ok(Some(status)) = self.child.try_wait() {
+                // What a descendant still prints is not the delegate's answer.
+                return Ok(Ended { status, stdout, stderr_tail });
+            }
+        }
+    }
+
+    /// Waits until there is something to do; tells whether the process may have ended.
+    fn wait(&self, left: Duration) -> bool {
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(2);
+        fds.extend(self.stdin.pipe.iter().map(|fd| PollFd::new(fd, PollFlags::OUT)));
+        fds.extend(self.pidfd.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        // An answer that fits the pipe waits there: waking up for each piece of it would cost more
+        // than all the rest. Kernels before 5.3 have no pidfd: there the end is looked for often.
+        let tick = if self.pidfd.is_some() { 20 } else { 2 };
+        let timeout = Timespec::try_from(left.min(Duration::from_millis(tick))).ok();
+        let ready = poll(&mut fds, timeout.as_ref()).unwrap_or(0);
+        match &self.pidfd {
+            Some(_) => ready > 0 && fds.last().is_some_and(|fd| !fd.revents().is_empty()),
+            None => true,
+        }
+    }
+
+    fn kill(&mut self) {
+        let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// What it has left running may still take a lease.
+    pub fn kill_descendants(&self) {
+        kill_children(&self.spared, &self.mark);
+    }
+}
+
+/// A delegate's stdin and what it has not got yet.
+struct Feed<'a> {
+    /// Closed once all is sent.
+    pipe: Option<PipeWriter>,
+    unsent: &'a [u8],
+}
+
+impl Feed<'_> {
+    /// Writes what the pipe takes. A delegate may close its stdin: then the rest is dropped.
+    fn feed(&mut self) {
+        while let Some(pipe) = &mut self.pipe {
+            if self.unsent.is_empty() {
+                self.pipe = None;
+                return;
+            }
+            match pipe.write(self.unsent) {
+                Ok(n) => self.unsent = &self.unsent[n..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => self.pipe = None,
+            }
+        }
+    }
+}
+
+/// Why a process was killed.
+pub(super) enum Killed {
+    /// Its time was over.
+    TimedOut,
+    /// It printed more than an answer may have.
+    TooLong,
+}
+
+/// A process that has ended, with what it printed.
+pub(super) struct Ended {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    /// The last bytes of its stderr.
+    pub stderr_tail: Vec<u8>,
+}
+
+/// Starts a program, which an installer may be writing at this moment.
+fn spawn(command: &mut Command, time: Duration) -> io::Result<Child> {
+    let give_up = Instant::now() + time.min(Duration::from_secs(1));
+    loop {
+        match command.spawn() {
+            Err(error)
+                if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < give_up =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Makes orphans of delegates children of this process, so that none outlives its time.
+pub(super) fn adopt_orphans() {
+    if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
+        debug!("no child subreaper: {error}");
+    }
+}
+
+/// Kills and reaps every child but the spared ones and those of other calls, and their children as
+/// they become ours.
+fn kill_children(spared: &BTreeSet<i32>, mark: &str) {
+    let give_up = Instant::now() + Duration::from_secs(2);
+    loop {
+        let children: Vec<Pid> = children_now()
+            .into_iter()
+            .filter(|pid| !spared.contains(pid) && !is_of_another_call(*pid, mark))
+            .filter_map(Pid::from_raw)
+            .collect();
+        if children.is_empty() || Instant::now() > give_up {
+            return;
+        }
+        for pid in &children {
+            let _ = rustix::process::kill_process(*pid, Signal::KILL);
+        }
+        for pid in &children {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+            let _ = rustix::process::waitid(WaitId::Pid(*pid), options);
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// Whether a process carries the mark of another call: a daemon of an earlier delegate, which may
+/// have made it only after it had ended itself.
+fn is_of_another_call(pid: i32, mark: &str) -> bool {
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let marked = environ
+        .split(|byte| *byte == 0)
+        .find_map(|entry| entry.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="));
+    marked.is_some_and(|other| other != mark.as_bytes())
+}
+
+/// A mark no other call of this process has.
+fn next_mark() -> String {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    format!("{}.{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// This process' children, by process id.
+fn children_now() -> BTreeSet<i32> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    // One call instead of a walk through /proc in the common case.
+    if matches!(rustix::process::waitid(WaitId::All, options), Err(rustix::io::Errno::CHILD)) {
+        return BTreeSet::new();
+    }
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
+        return BTreeSet::new();
+    };
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok())
+        .flat_map(|list| {
+            list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Reads what is there now; the pipe is given up at its end.
+fn read_available(pipe: &mut Option<PipeReader>, mut take: impl FnMut(&[u8])) {
+    let mut piece = [0; 4096];
+    // Bounded, so that a flood does not keep the loop from looking at the clock.
+    for _ in 0..64 {
+        let Some(reader) = pipe else { return };
+        match reader.read(&mut piece) {
+            Ok(0) => *pipe = None,
+            Ok(n) => take(&piece[..n]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(_) => *pipe = None,
+        }
+    }
+}
