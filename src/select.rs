@@ -16,6 +16,9 @@ pub trait Selector {
     /// What the selector reads of the section `ipam`. Keys it does not know are other delegates'.
     type Config: DeserializeOwned;
 
+    /// Whether choosing may have to wait for a server: see [`Delegate::waits`].
+    const WAITS: bool = true;
+
     /// Chooses the pools for this call.
     ///
     /// [`Request::attachment`] tells which attachment; on STATUS and GC there is none.
@@ -70,6 +73,10 @@ impl<S: Selector> Select<S> {
 }
 
 impl<S: Selector> Delegate for Select<S> {
+    fn waits(&self) -> bool {
+        S::WAITS
+    }
+
     fn add(&self, request: &Request) -> Result<IpamResult> {
         self.answer(request)
     }

@@ -44,7 +44,9 @@ pub(crate) fn serve(
     environment: Environment,
 ) -> ExitCode {
     answer_panics(name);
-    end_in_time(&environment);
+    if delegate.waits() {
+        end_in_time(&environment);
+    }
     // VERSION works whatever stdin and the settings are.
     if let Ok(Some(Verb::Version)) = environment.verb() {
         return deliver(name, delegate, Reply::success(Version::supported().to_string()));

@@ -40,6 +40,14 @@ pub trait Delegate {
         Ok(None)
     }
 
+    /// Whether a call may have to wait for somebody: a server, a lock, another process.
+    ///
+    /// Where it may, the process ends itself when the time is over that the chain told it, should
+    /// the chain have died; the watch costs some 80 µs a call.
+    fn waits(&self) -> bool {
+        true
+    }
+
     /// ADD succeeded, but its result could not be delivered: releases what this ADD took.
     fn undelivered(&self, _request: &Request) -> Result<()> {
         Ok(())

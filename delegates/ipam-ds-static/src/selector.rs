@@ -13,6 +13,8 @@ pub struct Static;
 impl Selector for Static {
     type Config = Config;
 
+    const WAITS: bool = false;
+
     fn select(&self, config: Config, request: &Request) -> Result<Selection> {
         let mut offers = offer::read(&config, &request.network)?;
         requested::place(&mut offers, request)?;
