@@ -7,6 +7,7 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -457,4 +458,36 @@ fn forget_does_not_touch_a_record_that_a_call_works_on() {
     world.open_gate("a");
     wait(adding).success();
     until("the record to be free", || world.state_of("c1") == "held");
+}
+
+#[test]
+fn a_low_limit_of_descriptors_keeps_nobody_from_the_record() {
+    let world = World::new();
+    world.allocator("one", "10.0.0.2/24");
+    let network = world.network(json!(["one"]));
+    let limited = |verb: &str| {
+        let mut command = world.command_of(Path::new("prlimit"), verb, "c1");
+        command.arg("--nofile=32").arg(binary("ipam-delegated"));
+        wait(start(command, &network))
+    };
+    assert_eq!(limited("ADD").ips(), ["10.0.0.2/24"]);
+    assert_eq!(world.events("c1"), ["attempt", "running", "held"]);
+    limited("DEL").success();
+    assert!(world.held().is_empty() && !world.record("c1").exists());
+}
+
+#[test]
+fn a_link_in_the_place_of_a_record_is_an_error_and_del_goes_on() {
+    let world = World::new();
+    world.allocator("one", "10.0.0.2/24");
+    let network = world.network(json!(["one"]));
+    fs::create_dir_all(world.record("c1").parent().unwrap()).unwrap();
+    fs::write(world.path("elsewhere"), "").unwrap();
+    std::os::unix::fs::symlink(world.path("elsewhere"), world.record("c1")).unwrap();
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 113, "{text}");
+    assert!(world.take_calls().is_empty());
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(world.take_calls(), ["one DEL"]);
+    assert_eq!(fs::read(world.path("elsewhere")).unwrap(), b"");
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use log::{debug, warn};
-use rustix::io::FdFlags;
+use rustix::fs::OFlags;
+use rustix::io::{Errno, FdFlags};
 
 use super::{Event, Record};
 use crate::error::{Error, ErrorCode, Result};
@@ -229,6 +230,8 @@ impl Drop for RecordFile {
 fn open_file(path: &Path, create: bool) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(create).mode(0o600);
+    // A link is no record: its target's place would never be the record's.
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     for _ in 0..100 {
         match options.open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound && create => {
@@ -250,7 +253,11 @@ fn open_file(path: &Path, create: bool) -> io::Result<Option<File>> {
 /// The same file on a descriptor that delegates inherit, with a number that a script's own
 /// redirections do not reach.
 fn inherited(file: &File) -> io::Result<File> {
-    let high = rustix::io::fcntl_dupfd_cloexec(file, 100)?;
+    let high = match rustix::io::fcntl_dupfd_cloexec(file, 100) {
+        // Under a limit of that many descriptors the lowest number must do.
+        Err(Errno::INVAL) => rustix::io::fcntl_dupfd_cloexec(file, 3)?,
+        other => other?,
+    };
     rustix::io::fcntl_setfd(&high, FdFlags::empty())?;
     Ok(high.into())
 }
