@@ -491,3 +491,24 @@ fn a_link_in_the_place_of_a_record_is_an_error_and_del_goes_on() {
     assert_eq!(world.take_calls(), ["one DEL"]);
     assert_eq!(fs::read(world.path("elsewhere")).unwrap(), b"");
 }
+
+#[test]
+fn a_delegate_that_could_not_be_started_is_owed_no_del() {
+    let world = World::new();
+    world.allocator("one", "10.0.0.2/24").program("broken", "#!/no/such/interpreter\n");
+    let network = world.network(json!(["one", "broken"]));
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 5, "{text}");
+    assert_eq!(world.take_calls(), ["one ADD", "one DEL"]);
+    assert_eq!(world.state_of("c1"), "failed");
+    world.call("DEL", "c1", &network).success();
+    assert!(world.held().is_empty() && !world.record("c1").exists());
+    // One that ran before stays owed its DEL, whatever becomes of its program.
+    let network = world.network(json!(["one"]));
+    world.call("ADD", "c1", &network).success();
+    fs::remove_file(world.path("bin/one")).unwrap();
+    world.program("one", "#!/no/such/interpreter\n");
+    world.call("ADD", "c1", &network).failure();
+    world.call("DEL", "c1", &network).failure();
+    assert_eq!(world.state_of("c1"), "held");
+}

@@ -89,6 +89,9 @@ pub(crate) struct Failed {
     /// A delegate ended without saying what it did: its claim may still commit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
+    /// The last delegate announced could not be started, so it owes nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_run: bool,
 }
 
 /// A DEL after which a claim may still commit.

@@ -439,7 +439,7 @@ mod tests {
             attempt(),
             Event::Running(run("a")),
             Event::Running(run("b")),
-            Event::Failed(Failed { time: 5, unsure: true }),
+            Event::Failed(Failed { time: 5, unsure: true, ..Failed::default() }),
             Event::Released(Released { time: 6, due: 7 }),
             attempt(),
             Event::Running(run("a")),
