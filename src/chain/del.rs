@@ -33,7 +33,9 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
             Ok(())
         }
         opened => {
-            let outcome = release_configured(session, deadline);
+            // Where the record stands but cannot be opened, nobody knows what is held.
+            let hidden = opened.is_none() && session.record_path()?.symlink_metadata().is_ok();
+            let outcome = release_configured(session, hidden, deadline);
             if let Some(Opened { file, .. }) = opened {
                 file.remove_if_empty();
             }
@@ -183,8 +185,19 @@ fn remove(file: RecordFile) {
 }
 
 /// DEL to the whole chain as configured: nothing is known of the attachment.
-fn release_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
+fn release_configured(session: &Session<'_>, hidden: bool, deadline: Deadline) -> Result<()> {
     let stripped = session.request.network.ipam().keys().all(|key| key == "type");
+    if stripped && hidden {
+        let path = session.record_path()?;
+        return Err(Error::new(
+            ErrorCode::RECORD,
+            format!(
+                "the attachment record {} cannot be read, and the configuration names no delegates",
+                path.display()
+            ),
+        )
+        .advise("mend the state folder; the runtime repeats DEL"));
+    }
     if stripped && session.chain.preset.is_none_or(|preset| !preset.has_default_place) {
         warn!(
             "no record of this attachment, and the configuration names no delegates: nothing to release"
