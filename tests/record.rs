@@ -512,3 +512,28 @@ fn a_delegate_that_could_not_be_started_is_owed_no_del() {
     world.call("DEL", "c1", &network).failure();
     assert_eq!(world.state_of("c1"), "held");
 }
+
+#[test]
+fn an_answer_that_gives_an_address_twice_is_an_error_and_undone() {
+    let world = World::new();
+    let twice = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}, {"address": "10.0.0.2/24"}]});
+    world.delegate("twice", &format!("[ $CNI_COMMAND != ADD ] || printf '%s' '{twice}'"));
+    let (code, text) = world.call("ADD", "c1", &world.network(json!(["twice"]))).failure();
+    assert_eq!(code, 110, "{text}");
+    assert!(text.contains("twice: its answer gives 10.0.0.2 twice"), "{text}");
+    assert_eq!(world.take_calls(), ["twice ADD", "twice DEL"]);
+}
+
+#[test]
+fn a_delegate_found_by_a_relative_path_is_found_from_another_folder() {
+    let world = World::new();
+    world.allocator("one", "10.0.0.2/24");
+    let network = world.network(json!(["one"]));
+    let mut add = world.command("ADD", "c1");
+    add.env("CNI_PATH", "bin").current_dir(world.path(""));
+    assert_eq!(wait(start(add, &network)).ips(), ["10.0.0.2/24"]);
+    let mut del = world.command("DEL", "c1");
+    del.env_remove("CNI_PATH").current_dir("/");
+    wait(start(del, &network)).success();
+    assert!(world.held().is_empty());
+}

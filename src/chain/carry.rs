@@ -1,5 +1,7 @@
 //! What goes from delegate to delegate: the configuration each gets, and what its answer adds.
 
+use std::net::IpAddr;
+
 use log::debug;
 use serde_json::{Map, Value};
 
@@ -65,6 +67,15 @@ impl<'a> Carry<'a> {
         let new: Vec<&IpConfig> =
             answer.ips.iter().filter(|ip| !before.has(ip.address.addr())).collect();
         let ips: Vec<String> = new.iter().map(|ip| ip.address.to_string()).collect();
+        let mut seen: Vec<IpAddr> = Vec::new();
+        for address in answer.ips.iter().map(|ip| ip.address.addr()) {
+            if seen.contains(&address) {
+                let message = format!("its answer gives {address} twice");
+                return Err(against_contract(&step.name, message)
+                    .advise("an allocator takes one address per pool, each another one"));
+            }
+            seen.push(address);
+        }
         if is_selector(&step.name) && !ips.is_empty() {
             return Err(against_contract(
                 &step.name,
