@@ -537,3 +537,18 @@ fn a_delegate_found_by_a_relative_path_is_found_from_another_folder() {
     wait(start(del, &network)).success();
     assert!(world.held().is_empty());
 }
+
+#[test]
+fn an_add_whose_record_is_removed_meanwhile_is_undone() {
+    let world = World::new();
+    world.gated_allocator("one", "10.0.0.2/24");
+    let network = world.network(json!(["one"]));
+    let add = start(world.command("ADD", "c1"), &network);
+    world.at_gate("one");
+    fs::remove_dir_all(world.path("state")).unwrap();
+    world.open_gate("one");
+    let (code, text) = wait(add).failure();
+    assert_eq!(code, 113, "{text}");
+    assert!(text.contains("somebody has removed it"), "{text}");
+    assert!(world.held().is_empty());
+}

@@ -158,20 +158,37 @@ impl RecordFile {
         // Until the write has ended well, its end may be missing.
         self.torn = true;
         self.empty = false;
-        self.file.write_all(line.as_bytes()).map_err(|error| {
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.is_linked());
+        written.map_err(|error| {
+            let error_kind = error.kind();
             Error::new(
                 ErrorCode::RECORD,
                 format!("cannot write the attachment record {}", self.path.display()),
             )
             .caused_by(error)
-            .advise("make room in the state folder")
+            .advise(match error_kind {
+                ErrorKind::NotFound => "leave the state folder alone while calls run",
+                _ => "make room in the state folder",
+            })
         })?;
         self.torn = false;
         Ok(())
     }
 
+    /// A line in a file that somebody has removed is no record.
+    fn is_linked(&self) -> io::Result<()> {
+        if self.file.metadata()?.nlink() > 0 {
+            return Ok(());
+        }
+        Err(io::Error::new(ErrorKind::NotFound, "somebody has removed it"))
+    }
+
     /// Removes the record: the attachment holds nothing any more.
     pub fn remove(self) -> io::Result<()> {
+        if self.is_linked().is_err() {
+            // What stands at its path now is another call's.
+            return Ok(());
+        }
         fs::remove_file(&self.path)?;
         // Other interfaces of the container keep the folder.
         if let Some(folder) = self.path.parent()
