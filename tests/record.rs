@@ -552,3 +552,20 @@ fn an_add_whose_record_is_removed_meanwhile_is_undone() {
     assert!(text.contains("somebody has removed it"), "{text}");
     assert!(world.held().is_empty());
 }
+
+#[test]
+fn an_unsure_del_is_repeated_though_the_clock_was_set_back() {
+    let world = World::new();
+    world.delegate("dies", "[ $CNI_COMMAND != ADD ] || kill -9 $$");
+    world.allocator("one", "10.0.0.2/24");
+    let network = world.network(json!(["dies"]));
+    world.call("ADD", "c1", &network).failure();
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(world.state_of("c1"), "unsure");
+    world.take_calls();
+    // In the year 2100, by a clock that was wrong.
+    world.make_due_at(4_102_444_800_000);
+    world.call("ADD", "c2", &world.network(json!(["one"]))).success();
+    assert_eq!(world.take_calls(), ["dies DEL", "one ADD"]);
+    assert_eq!((world.state_of("c1").as_str(), world.unsure()), ("none", 0));
+}

@@ -103,6 +103,22 @@ pub(crate) struct Released {
     pub due: u64,
 }
 
+/// How long after a DEL a claim of a killed ADD may still commit, in milliseconds.
+pub(crate) const UNSURE_FOR: u64 = 60_000;
+
+impl Released {
+    /// Whether its DEL is to be repeated now.
+    pub fn is_due(&self, now: u64) -> bool {
+        is_due(self.due, now)
+    }
+}
+
+/// Whether a time has come. One further off than any that was ever set is of a clock that has been
+/// set back since.
+pub(super) fn is_due(due: u64, now: u64) -> bool {
+    due <= now || due > now.saturating_add(UNSURE_FOR)
+}
+
 impl Run {
     /// Whether one DEL serves both: all but the program's place is the same.
     pub fn owes_the_same(&self, other: &Self) -> bool {

@@ -8,7 +8,7 @@ mod event;
 mod file;
 mod unsure;
 
-pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run};
+pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run, UNSURE_FOR};
 pub(crate) use file::{Opened, RecordFile, is_record_name};
 pub(crate) use unsure::Unsure;
 
