@@ -53,6 +53,15 @@ fn a_stripped_del_without_a_record_succeeds_with_a_warning() {
 }
 
 #[test]
+fn a_stripped_del_whose_record_cannot_be_read_is_an_error() {
+    let (world, host) = (World::new(), Host::new());
+    host.shell(&format!("mkdir -p {STATE}/attachments/net/c1/eth0"));
+    let (code, text) = host.call(&world, "DEL", "c1", &stripped()).failure();
+    assert_eq!(code, 113, "{text}");
+    assert!(text.contains("cannot be read"), "{text}");
+}
+
+#[test]
 fn a_state_folder_from_the_network_configuration_is_warned_of() {
     let world = World::new();
     world.allocator("a", "10.0.0.2/24");

@@ -7,6 +7,7 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -457,4 +458,114 @@ fn forget_does_not_touch_a_record_that_a_call_works_on() {
     world.open_gate("a");
     wait(adding).success();
     until("the record to be free", || world.state_of("c1") == "held");
+}
+
+#[test]
+fn a_low_limit_of_descriptors_keeps_nobody_from_the_record() {
+    let world = World::new();
+    world.allocator("one", "10.0.0.2/24");
+    let network = world.network(json!(["one"]));
+    let limited = |verb: &str| {
+        let mut command = world.command_of(Path::new("prlimit"), verb, "c1");
+        command.arg("--nofile=32").arg(binary("ipam-delegated"));
+        wait(start(command, &network))
+    };
+    assert_eq!(limited("ADD").ips(), ["10.0.0.2/24"]);
+    assert_eq!(world.events("c1"), ["attempt", "running", "held"]);
+    limited("DEL").success();
+    assert!(world.held().is_empty() && !world.record("c1").exists());
+}
+
+#[test]
+fn a_link_in_the_place_of_a_record_is_an_error_and_del_goes_on() {
+    let world = World::new();
+    world.allocator("one", "10.0.0.2/24");
+    let network = world.network(json!(["one"]));
+    fs::create_dir_all(world.record("c1").parent().unwrap()).unwrap();
+    fs::write(world.path("elsewhere"), "").unwrap();
+    std::os::unix::fs::symlink(world.path("elsewhere"), world.record("c1")).unwrap();
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 113, "{text}");
+    assert!(world.take_calls().is_empty());
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(world.take_calls(), ["one DEL"]);
+    assert_eq!(fs::read(world.path("elsewhere")).unwrap(), b"");
+}
+
+#[test]
+fn a_delegate_that_could_not_be_started_is_owed_no_del() {
+    let world = World::new();
+    world.allocator("one", "10.0.0.2/24").program("broken", "#!/no/such/interpreter\n");
+    let network = world.network(json!(["one", "broken"]));
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 5, "{text}");
+    assert_eq!(world.take_calls(), ["one ADD", "one DEL"]);
+    assert_eq!(world.state_of("c1"), "failed");
+    world.call("DEL", "c1", &network).success();
+    assert!(world.held().is_empty() && !world.record("c1").exists());
+    // One that ran before stays owed its DEL, whatever becomes of its program.
+    let network = world.network(json!(["one"]));
+    world.call("ADD", "c1", &network).success();
+    fs::remove_file(world.path("bin/one")).unwrap();
+    world.program("one", "#!/no/such/interpreter\n");
+    world.call("ADD", "c1", &network).failure();
+    world.call("DEL", "c1", &network).failure();
+    assert_eq!(world.state_of("c1"), "held");
+}
+
+#[test]
+fn an_answer_that_gives_an_address_twice_is_an_error_and_undone() {
+    let world = World::new();
+    let twice = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}, {"address": "10.0.0.2/24"}]});
+    world.delegate("twice", &format!("[ $CNI_COMMAND != ADD ] || printf '%s' '{twice}'"));
+    let (code, text) = world.call("ADD", "c1", &world.network(json!(["twice"]))).failure();
+    assert_eq!(code, 110, "{text}");
+    assert!(text.contains("twice: its answer gives 10.0.0.2 twice"), "{text}");
+    assert_eq!(world.take_calls(), ["twice ADD", "twice DEL"]);
+}
+
+#[test]
+fn a_delegate_found_by_a_relative_path_is_found_from_another_folder() {
+    let world = World::new();
+    world.allocator("one", "10.0.0.2/24");
+    let network = world.network(json!(["one"]));
+    let mut add = world.command("ADD", "c1");
+    add.env("CNI_PATH", "bin").current_dir(world.path(""));
+    assert_eq!(wait(start(add, &network)).ips(), ["10.0.0.2/24"]);
+    let mut del = world.command("DEL", "c1");
+    del.env_remove("CNI_PATH").current_dir("/");
+    wait(start(del, &network)).success();
+    assert!(world.held().is_empty());
+}
+
+#[test]
+fn an_add_whose_record_is_removed_meanwhile_is_undone() {
+    let world = World::new();
+    world.gated_allocator("one", "10.0.0.2/24");
+    let network = world.network(json!(["one"]));
+    let add = start(world.command("ADD", "c1"), &network);
+    world.at_gate("one");
+    fs::remove_dir_all(world.path("state")).unwrap();
+    world.open_gate("one");
+    let (code, text) = wait(add).failure();
+    assert_eq!(code, 113, "{text}");
+    assert!(text.contains("somebody has removed it"), "{text}");
+    assert!(world.held().is_empty());
+}
+
+#[test]
+fn an_unsure_del_is_repeated_though_the_clock_was_set_back() {
+    let world = World::new();
+    world.delegate("dies", "[ $CNI_COMMAND != ADD ] || kill -9 $$");
+    world.allocator("one", "10.0.0.2/24");
+    let network = world.network(json!(["dies"]));
+    world.call("ADD", "c1", &network).failure();
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(world.state_of("c1"), "unsure");
+    world.take_calls();
+    // In the year 2100, by a clock that was wrong.
+    world.make_due_at(4_102_444_800_000);
+    world.call("ADD", "c2", &world.network(json!(["one"]))).success();
+    assert_eq!(world.take_calls(), ["dies DEL", "one ADD"]);
+    assert_eq!((world.state_of("c1").as_str(), world.unsure()), ("none", 0));
 }

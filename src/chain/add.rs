@@ -51,7 +51,8 @@ pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
     } else {
         errors.extend(walk.undo());
     }
-    if let Err(error) = file.append(&Event::Failed(Failed { time: now(), unsure })) {
+    let failed = Failed { time: now(), unsure, not_run: walk.not_run };
+    if let Err(error) = file.append(&Event::Failed(failed)) {
         warn!("{}", error.in_full());
     }
     Err(Error::join(errors).expect("there is a first error"))
@@ -80,7 +81,7 @@ pub(super) fn undeliver(session: &Session<'_>) -> Result<()> {
         errors = release_all(session, &runs, &result, deadline);
     }
     // Else CHECK would go by what the runtime never got.
-    errors.extend(file.append(&Event::Failed(Failed { time: now(), unsure: false })).err());
+    errors.extend(file.append(&Event::Failed(Failed { time: now(), ..Failed::default() })).err());
     Error::join(errors).map_or(Ok(()), Err)
 }
 
@@ -91,6 +92,8 @@ struct Walk<'a> {
     carry: Carry<'a>,
     /// The delegates that may hold something, in order.
     runs: Vec<Run>,
+    /// The last one announced in the record could not be started.
+    not_run: bool,
     gave: Vec<Gave>,
     deadline: Deadline,
     /// The moment from which time is kept for the undo.
@@ -105,6 +108,7 @@ impl<'a> Walk<'a> {
             // When our caller is itself chained, the addresses of the plugin before it are not ours.
             carry: session.carry(IpamResult::default()),
             runs: Vec::new(),
+            not_run: false,
             gave: Vec::new(),
             deadline: Deadline::after(plan.timeout),
             undo_from: Deadline::after(plan.timeout * 3 / 4),
@@ -127,6 +131,7 @@ impl<'a> Walk<'a> {
                 Err(failure) => {
                     if failure.ending == Ending::NotRun && !is_selector(&step.name) {
                         self.runs.pop();
+                        self.not_run = true;
                     }
                     return Err(failure);
                 }

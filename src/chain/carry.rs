@@ -1,5 +1,7 @@
 //! What goes from delegate to delegate: the configuration each gets, and what its answer adds.
 
+use std::net::IpAddr;
+
 use log::debug;
 use serde_json::{Map, Value};
 
@@ -20,8 +22,10 @@ pub(super) struct Carry<'a> {
     pub result: IpamResult,
     /// The pools nobody has served yet; `None` while nobody has named any.
     pools: Option<Vec<Value>>,
-    /// Settings that selectors put over `ipam`.
-    patch: Map<String, Value>,
+    /// The section `ipam` with the settings that selectors put over it.
+    ipam: Map<String, Value>,
+    /// A selector's settings had ranges: it has folded the runtime's into them.
+    folded: bool,
 }
 
 impl<'a> Carry<'a> {
@@ -32,7 +36,15 @@ impl<'a> Carry<'a> {
         node: &'a str,
         result: IpamResult,
     ) -> Self {
-        Self { network, settings, node, result, pools: None, patch: Map::new() }
+        Self {
+            network,
+            settings,
+            node,
+            result,
+            pools: None,
+            ipam: network.ipam().clone(),
+            folded: false,
+        }
     }
 
     /// What a delegate is run with; `None` when the pools are known and none is for it.
@@ -41,20 +53,17 @@ impl<'a> Carry<'a> {
         if step.serves.is_some() && pools.as_ref().is_some_and(Vec::is_empty) {
             return None;
         }
-        let mut ipam = self.network.ipam().clone();
-        merge_patch(&mut ipam, &self.patch);
+        let mut ipam = self.ipam.clone();
         ipam.extend(step.overrides.clone());
         ipam.insert("type".to_owned(), step.name.clone().into());
         ipam.insert("node".to_owned(), self.node.into());
-        // A selector that answers ranges has folded the runtime's into them.
-        let folded = self.patch.contains_key("ranges");
         Some(Run {
             delegate: step.name.clone(),
             program: step.program.display().to_string(),
             ipam,
             pools,
             args: self.network.config().get("args").cloned(),
-            ip_ranges: self.network.ip_ranges().filter(|_| !folded).cloned(),
+            ip_ranges: self.network.ip_ranges().filter(|_| !self.folded).cloned(),
         })
     }
 
@@ -65,6 +74,15 @@ impl<'a> Carry<'a> {
         let new: Vec<&IpConfig> =
             answer.ips.iter().filter(|ip| !before.has(ip.address.addr())).collect();
         let ips: Vec<String> = new.iter().map(|ip| ip.address.to_string()).collect();
+        let mut seen: Vec<IpAddr> = Vec::new();
+        for address in answer.ips.iter().map(|ip| ip.address.addr()) {
+            if seen.contains(&address) {
+                let message = format!("its answer gives {address} twice");
+                return Err(against_contract(&step.name, message)
+                    .advise("an allocator takes one address per pool, each another one"));
+            }
+            seen.push(address);
+        }
         if is_selector(&step.name) && !ips.is_empty() {
             return Err(against_contract(
                 &step.name,
@@ -132,8 +150,8 @@ impl<'a> Carry<'a> {
 
     fn merge(&mut self, name: &str, patch: Map<String, Value>) -> Result<()> {
         is_allowed(&patch, self.settings).map_err(|error| error.within(name))?;
-        // Later patches go over earlier ones, their nulls kept: they remove keys of the configuration.
-        self.patch.extend(patch);
+        self.folded |= patch.contains_key("ranges");
+        merge_patch(&mut self.ipam, &patch);
         Ok(())
     }
 }
@@ -317,6 +335,18 @@ mod tests {
             routes,
             [json!({"dst": "0.0.0.0/0"}), json!({"dst": "0.0.0.0/0", "table": 100})]
         );
+    }
+
+    #[test]
+    fn settings_of_two_selectors_are_merged_at_every_depth() {
+        let (network, settings) =
+            (network(json!({"opt": {"a": 1, "b": 2}, "gone": 1})), Settings::default());
+        let mut carry = Carry::new(&network, &settings, "node", IpamResult::default());
+        for ipam in [json!({"opt": {"x": 1, "b": null}, "gone": null}), json!({"opt": {"y": 2}})] {
+            carry.take(&step("ipam-ds-x"), object(json!({"ipam": ipam}))).unwrap();
+        }
+        let ipam = carry.run_of(&step("a")).unwrap().ipam;
+        assert_eq!((&ipam["opt"], ipam.get("gone")), (&json!({"a": 1, "x": 1, "y": 2}), None));
     }
 
     #[test]

@@ -7,14 +7,11 @@ use serde_json::{Map, Value};
 
 use super::configured::walk;
 use super::now;
-use super::record::{Event, Opened, Record, RecordFile, Released, Unsure};
+use super::record::{Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure};
 use super::session::{Owner, Session, open_record};
 use crate::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode, Result};
-
-/// How long after a DEL a claim of a killed ADD may still commit.
-const UNSURE_FOR: Duration = Duration::from_secs(60);
 
 /// Releases what the attachment holds, from the record where there is one.
 pub(super) fn del(session: &Session<'_>) -> Result<()> {
@@ -33,7 +30,9 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
             Ok(())
         }
         opened => {
-            let outcome = release_configured(session, deadline);
+            // Where the record stands but cannot be opened, nobody knows what is held.
+            let hidden = opened.is_none() && session.record_path()?.symlink_metadata().is_ok();
+            let outcome = release_configured(session, hidden, deadline);
             if let Some(Opened { file, .. }) = opened {
                 file.remove_if_empty();
             }
@@ -53,7 +52,7 @@ impl Session<'_> {
                     debug!("{}", error.in_full());
                     continue;
                 }
-                Ok(Some(opened)) if opened.record.released().is_some_and(|it| it.due <= now()) => {
+                Ok(Some(opened)) if opened.record.released().is_some_and(|it| it.is_due(now())) => {
                     debug!("repeats the DEL of {}", due.attachment);
                     self.repeat(&due.network, &due.attachment, opened, Deadline::after(time));
                     // Only now: a kill before this repeats it.
@@ -102,7 +101,7 @@ impl Session<'_> {
 
     fn mark_unsure(&self, network: &NetworkName, attachment: &Attachment, mut file: RecordFile) {
         let time = now();
-        let due = time + u64::try_from(UNSURE_FOR.as_millis()).unwrap_or(u64::MAX);
+        let due = time + UNSURE_FOR;
         let listed = Unsure::of(&self.state).add(due, network, attachment).map_err(|error| {
             Error::new(ErrorCode::RECORD, "cannot write the state folder").caused_by(error)
         });
@@ -183,8 +182,19 @@ fn remove(file: RecordFile) {
 }
 
 /// DEL to the whole chain as configured: nothing is known of the attachment.
-fn release_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
+fn release_configured(session: &Session<'_>, hidden: bool, deadline: Deadline) -> Result<()> {
     let stripped = session.request.network.ipam().keys().all(|key| key == "type");
+    if stripped && hidden {
+        let path = session.record_path()?;
+        return Err(Error::new(
+            ErrorCode::RECORD,
+            format!(
+                "the attachment record {} cannot be read, and the configuration names no delegates",
+                path.display()
+            ),
+        )
+        .advise("mend the state folder; the runtime repeats DEL"));
+    }
     if stripped && session.chain.preset.is_none_or(|preset| !preset.has_default_place) {
         warn!(
             "no record of this attachment, and the configuration names no delegates: nothing to release"

@@ -69,8 +69,7 @@ fn judge(session: &Session<'_>, attachment: &Attachment) -> Result<Verdict> {
         return Ok(Verdict::Gone);
     }
     if let Some(released) = opened.record.released() {
-        let due = released.due <= now();
-        return Ok(if due {
+        return Ok(if released.is_due(now()) {
             Verdict::Stale(Box::new(opened))
         } else {
             Verdict::Keep("its DEL is to be repeated later")

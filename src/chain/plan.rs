@@ -66,6 +66,8 @@ impl Planner<'_> {
     /// Finds a delegate's program in `CNI_PATH`.
     pub fn find(&self, name: &str) -> Result<PathBuf> {
         let found = self.path.iter().map(|folder| folder.join(name)).find(|file| is_program(file));
+        // The record outlives this process' working folder.
+        let found = found.map(|file| std::path::absolute(&file).unwrap_or(file));
         found.ok_or_else(|| {
             let folders: Vec<_> = self.path.iter().map(|p| p.display().to_string()).collect();
             let error = Error::new(

@@ -97,6 +97,10 @@ impl<'a> Process<'a> {
                 return Err(Killed::TooLong);
             }
             if exited && let Ok(Some(status)) = self.child.try_wait() {
+                if self.pidfd.is_none() {
+                    // It may have answered and ended since it was read from.
+                    read_available(&mut self.stdout, |piece| stdout.extend_from_slice(piece));
+                }
                 // What a descendant still prints is not the delegate's answer.
                 return Ok(Ended { status, stdout, stderr_tail });
             }

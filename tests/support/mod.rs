@@ -386,6 +386,11 @@ impl World {
 
     /// Makes the repetition of every unsure DEL due now.
     pub fn make_due(&self) {
+        self.make_due_at(1);
+    }
+
+    /// Makes the repetition of every unsure DEL due at a time in milliseconds since 1970.
+    pub fn make_due_at(&self, time: u64) {
         let folder = self.path("state/unsure");
         for entry in fs::read_dir(&folder).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
@@ -394,10 +399,10 @@ impl World {
             let (due, rest) = name.split_once('.').unwrap();
             let number: u64 = due.parse().unwrap();
             if let Ok(text) = fs::read_to_string(&record) {
-                let text = text.replace(&format!("\"due\":{number}"), "\"due\":1");
+                let text = text.replace(&format!("\"due\":{number}"), &format!("\"due\":{time}"));
                 fs::write(&record, text).unwrap();
             }
-            let new = folder.join(format!("{:015}.{rest}", 1));
+            let new = folder.join(format!("{time:015}.{rest}"));
             fs::rename(folder.join(&name), new).unwrap();
         }
     }

@@ -89,6 +89,9 @@ pub(crate) struct Failed {
     /// A delegate ended without saying what it did: its claim may still commit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
+    /// The last delegate announced could not be started, so it owes nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_run: bool,
 }
 
 /// A DEL after which a claim may still commit.
@@ -98,6 +101,22 @@ pub(crate) struct Released {
     pub time: u64,
     /// When its DEL is to be repeated, in milliseconds since 1970.
     pub due: u64,
+}
+
+/// How long after a DEL a claim of a killed ADD may still commit, in milliseconds.
+pub(crate) const UNSURE_FOR: u64 = 60_000;
+
+impl Released {
+    /// Whether its DEL is to be repeated now.
+    pub fn is_due(&self, now: u64) -> bool {
+        is_due(self.due, now)
+    }
+}
+
+/// Whether a time has come. One further off than any that was ever set is of a clock that has been
+/// set back since.
+pub(super) fn is_due(due: u64, now: u64) -> bool {
+    due <= now || due > now.saturating_add(UNSURE_FOR)
 }
 
 impl Run {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use log::{debug, warn};
-use rustix::io::FdFlags;
+use rustix::fs::OFlags;
+use rustix::io::{Errno, FdFlags};
 
 use super::{Event, Record};
 use crate::error::{Error, ErrorCode, Result};
@@ -157,20 +158,37 @@ impl RecordFile {
         // Until the write has ended well, its end may be missing.
         self.torn = true;
         self.empty = false;
-        self.file.write_all(line.as_bytes()).map_err(|error| {
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.is_linked());
+        written.map_err(|error| {
+            let error_kind = error.kind();
             Error::new(
                 ErrorCode::RECORD,
                 format!("cannot write the attachment record {}", self.path.display()),
             )
             .caused_by(error)
-            .advise("make room in the state folder")
+            .advise(match error_kind {
+                ErrorKind::NotFound => "leave the state folder alone while calls run",
+                _ => "make room in the state folder",
+            })
         })?;
         self.torn = false;
         Ok(())
     }
 
+    /// A line in a file that somebody has removed is no record.
+    fn is_linked(&self) -> io::Result<()> {
+        if self.file.metadata()?.nlink() > 0 {
+            return Ok(());
+        }
+        Err(io::Error::new(ErrorKind::NotFound, "somebody has removed it"))
+    }
+
     /// Removes the record: the attachment holds nothing any more.
     pub fn remove(self) -> io::Result<()> {
+        if self.is_linked().is_err() {
+            // What stands at its path now is another call's.
+            return Ok(());
+        }
         fs::remove_file(&self.path)?;
         // Other interfaces of the container keep the folder.
         if let Some(folder) = self.path.parent()
@@ -229,6 +247,8 @@ impl Drop for RecordFile {
 fn open_file(path: &Path, create: bool) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(create).mode(0o600);
+    // A link is no record: its target's place would never be the record's.
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     for _ in 0..100 {
         match options.open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound && create => {
@@ -250,7 +270,11 @@ fn open_file(path: &Path, create: bool) -> io::Result<Option<File>> {
 /// The same file on a descriptor that delegates inherit, with a number that a script's own
 /// redirections do not reach.
 fn inherited(file: &File) -> io::Result<File> {
-    let high = rustix::io::fcntl_dupfd_cloexec(file, 100)?;
+    let high = match rustix::io::fcntl_dupfd_cloexec(file, 100) {
+        // Under a limit of that many descriptors the lowest number must do.
+        Err(Errno::INVAL) => rustix::io::fcntl_dupfd_cloexec(file, 3)?,
+        other => other?,
+    };
     rustix::io::fcntl_setfd(&high, FdFlags::empty())?;
     Ok(high.into())
 }
@@ -432,7 +456,7 @@ mod tests {
             attempt(),
             Event::Running(run("a")),
             Event::Running(run("b")),
-            Event::Failed(Failed { time: 5, unsure: true }),
+            Event::Failed(Failed { time: 5, unsure: true, ..Failed::default() }),
             Event::Released(Released { time: 6, due: 7 }),
             attempt(),
             Event::Running(run("a")),

@@ -8,7 +8,7 @@ mod event;
 mod file;
 mod unsure;
 
-pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run};
+pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run, UNSURE_FOR};
 pub(crate) use file::{Opened, RecordFile, is_record_name};
 pub(crate) use unsure::Unsure;
 
@@ -77,7 +77,13 @@ impl Record {
             }),
             Event::Running(run) => self.last().runs.push(run),
             Event::Held(held) => self.last().outcome = Outcome::Held(held),
-            Event::Failed(failed) => self.last().outcome = Outcome::Failed(failed),
+            Event::Failed(mut failed) => {
+                let last = self.last();
+                if std::mem::take(&mut failed.not_run) {
+                    last.runs.pop();
+                }
+                last.outcome = Outcome::Failed(failed);
+            }
             Event::Released(released) => {
                 for attempt in &mut self.attempts {
                     attempt.released = Some(released.clone());
@@ -220,7 +226,7 @@ fn merge(group: &[&AttemptState], events: &mut Vec<Event>) {
             !attempt.runs.is_empty() && matches!(&attempt.outcome, Outcome::Failed(f) if f.unsure)
         };
         let unsure = group.iter().copied().any(|attempt| leaves_doubt(&attempt));
-        events.push(Event::Failed(Failed { time: last.attempt.time, unsure }));
+        events.push(Event::Failed(Failed { time: last.attempt.time, unsure, not_run: false }));
     }
     if let Some(released) = &last.released {
         events.push(Event::Released(released.clone()));
@@ -255,7 +261,7 @@ mod tests {
     }
 
     fn failed(unsure: bool) -> Event {
-        Event::Failed(Failed { time: 0, unsure })
+        Event::Failed(Failed { unsure, ..Failed::default() })
     }
 
     #[test]

@@ -2,6 +2,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use super::event::is_due;
 use crate::cni::{Attachment, ContainerId, IfName, NetworkName};
 use crate::host::{StateDir, make_private_folder};
 
@@ -49,7 +50,7 @@ impl Unsure {
         let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
         let mut names: Vec<String> = entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| due_time(name).is_some_and(|due| due <= now))
+            .filter(|name| due_time(name).is_some_and(|due| is_due(due, now)))
             .collect();
         names.sort();
         let links = names.into_iter().map(|name| self.folder.join(name));
