@@ -47,7 +47,7 @@ pub(super) fn walk(
 impl Failures {
     /// Every failure counts.
     pub fn all(self) -> Result<()> {
-        Error::join(self.errors.into_iter().map(|(_, error)| error)).map_or(Ok(()), Err)
+        Error::join(self.errors.into_iter().map(|(_, error)| error))
     }
 
     /// A selector's failure counts only beside another delegate's, which may have failed for want
@@ -56,10 +56,10 @@ impl Failures {
         let (others, selectors): (Vec<_>, Vec<_>) =
             self.errors.into_iter().partition(|(role, _)| *role == Role::Other);
         let warnings: Vec<Error> = selectors.into_iter().map(|(_, error)| error).collect();
-        let errors: Vec<Error> = others.into_iter().map(|(_, error)| error).collect();
-        if errors.is_empty() {
-            return Ok(warnings);
+        let mut errors = others.into_iter().map(|(_, error)| error);
+        match errors.next() {
+            None => Ok(warnings),
+            Some(first) => Err(first.and(errors.chain(warnings))),
         }
-        Err(Error::join(errors.into_iter().chain(warnings)).expect("there is a first error"))
     }
 }

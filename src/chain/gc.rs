@@ -44,7 +44,7 @@ pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     let widened = session.open_with(&request);
     let walked = walk(&widened, Verb::Gc, &IpamResult::default(), deadline);
     errors.extend(walked.and_then(Failures::all).err());
-    Error::join(errors).map_or(Ok(()), Err)
+    Error::join(errors)
 }
 
 enum Verdict {

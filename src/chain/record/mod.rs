@@ -30,6 +30,18 @@ pub(crate) struct AttemptState {
     pub released: Option<Released>,
 }
 
+impl AttemptState {
+    /// Whether a claim of a delegate that ran may still commit.
+    fn is_unsure(&self) -> bool {
+        let unsure = match &self.outcome {
+            Outcome::Open => true,
+            Outcome::Failed(failed) => failed.unsure,
+            Outcome::Held(_) => false,
+        };
+        unsure && !self.runs.is_empty()
+    }
+}
+
 /// How an ADD ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
@@ -131,14 +143,7 @@ impl Record {
 
     /// Whether a claim of some ADD may still commit after a DEL.
     pub fn is_unsure(&self) -> bool {
-        self.standing().any(|attempt| {
-            let unsure = match &attempt.outcome {
-                Outcome::Open => true,
-                Outcome::Failed(failed) => failed.unsure,
-                Outcome::Held(_) => false,
-            };
-            unsure && !attempt.runs.is_empty()
-        })
+        self.standing().any(AttemptState::is_unsure)
     }
 
     /// The DEL that has released every ADD of the record, when there was one.
@@ -216,10 +221,7 @@ fn merge(group: &[&AttemptState], events: &mut Vec<Event>) {
     events.push(Event::Attempt(attempt));
     events.extend(merged.runs().into_iter().cloned().map(Event::Running));
     if last.outcome != Outcome::Open {
-        let leaves_doubt = |attempt: &&AttemptState| {
-            !attempt.runs.is_empty() && matches!(&attempt.outcome, Outcome::Failed(f) if f.unsure)
-        };
-        let unsure = group.iter().copied().any(|attempt| leaves_doubt(&attempt));
+        let unsure = group.iter().any(|attempt| attempt.is_unsure());
         events.push(Event::Failed(Failed { time: last.attempt.time, unsure }));
     }
     if let Some(released) = &last.released {
