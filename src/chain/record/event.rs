@@ -100,6 +100,13 @@ pub(crate) struct Released {
     pub due: u64,
 }
 
+impl Held {
+    /// Every address that was given, with prefix length.
+    pub fn ips(&self) -> Vec<String> {
+        self.gave.iter().flat_map(|gave| gave.ips.clone()).collect()
+    }
+}
+
 impl Run {
     /// Whether one DEL serves both: all but the program's place is the same.
     pub fn owes_the_same(&self, other: &Self) -> bool {

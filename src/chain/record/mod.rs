@@ -6,10 +6,13 @@
 
 mod event;
 mod file;
+mod lines;
+mod list;
 mod unsure;
 
 pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run};
-pub(crate) use file::{Opened, RecordFile, is_record_name};
+pub(crate) use file::{Opened, RecordFile};
+pub(crate) use list::{attachments, networks};
 pub(crate) use unsure::Unsure;
 
 use serde_json::Value;
