@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::carry::Carry;
 use super::exec::{Ending, Failure};
 use super::now;
-use super::plan::{Plan, is_selector};
+use super::plan::Plan;
 use super::record::{Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run};
 use super::session::{Owner, Session};
 use crate::cni::{IpamResult, Verb};
@@ -118,21 +118,21 @@ impl<'a> Walk<'a> {
                 continue;
             };
             let stdin = run.stdin(&self.session.request.network, &self.carry.result, &[])?;
-            if !is_selector(&step.name) {
+            if !step.is_selector() {
                 file.append(&Event::Running(run.clone()))?;
                 self.runs.push(run);
             }
             let answer = match self.session.exec(Verb::Add, step, stdin, self.undo_from.left()) {
                 Ok(answer) => answer.unwrap_or_default(),
                 Err(failure) => {
-                    if failure.ending == Ending::NotRun && !is_selector(&step.name) {
+                    if failure.ending == Ending::NotRun && !step.is_selector() {
                         self.runs.pop();
                     }
                     return Err(failure);
                 }
             };
             let gave = self.carry.take(step, answer)?;
-            if !is_selector(&step.name) {
+            if !step.is_selector() {
                 self.gave.push(gave);
             }
         }

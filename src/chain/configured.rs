@@ -1,6 +1,5 @@
 //! The whole chain as configured, for the verbs that take nothing.
 
-use super::plan::is_selector;
 use super::session::Session;
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;
@@ -37,7 +36,7 @@ pub(super) fn walk(
             .and_then(|stdin| Ok(session.exec(verb, step, stdin, time)?))
             .and_then(|answer| answer.map_or(Ok(()), |answer| carry.take_pools(step, answer)));
         if let Err(error) = outcome {
-            let role = if is_selector(&step.name) { Role::Selector } else { Role::Other };
+            let role = if step.is_selector() { Role::Selector } else { Role::Other };
             errors.push((role, error));
         }
     }

@@ -71,7 +71,7 @@ impl StateDir {
         Node::establish(self, settings)
     }
 
-    /// Tells whether an ADD could write its record, without writing.
+    /// Fails where an ADD could not write its record; writes nothing itself.
     pub fn writable(&self) -> io::Result<()> {
         let mut folder = self.attachments();
         loop {
