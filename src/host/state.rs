@@ -3,6 +3,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
 use super::{Node, Settings};
 use crate::cni::{Attachment, Network, NetworkName};
 use crate::error::{Error, Result};
@@ -75,11 +78,8 @@ impl StateDir {
     pub fn writable(&self) -> io::Result<()> {
         let mut folder = self.attachments();
         loop {
-            match rustix::fs::access(
-                &folder,
-                rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
-            ) {
-                Err(rustix::io::Errno::NOENT) if folder.pop() => {}
+            match access(&folder, Access::WRITE_OK | Access::EXEC_OK) {
+                Err(Errno::NOENT) if folder.pop() => {}
                 other => return other.map_err(io::Error::from),
             }
         }
