@@ -5,9 +5,8 @@ use serde_json::Value;
 
 use super::carry::Carry;
 use super::exec::{Ending, Failure};
-use super::now;
 use super::plan::Plan;
-use super::record::{Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run};
+use super::record::{Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run, now};
 use super::session::{Owner, Session};
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;

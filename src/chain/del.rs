@@ -6,8 +6,7 @@ use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use super::configured::walk;
-use super::now;
-use super::record::{Event, Opened, Record, RecordFile, Released, Run, Unsure};
+use super::record::{Event, Opened, Record, RecordFile, Released, Run, Unsure, now};
 use super::session::{Owner, Session, open_record};
 use crate::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
 use crate::delegate::Deadline;

@@ -4,8 +4,7 @@ use log::debug;
 
 use super::configured::{Failures, walk};
 use super::del::release_stale;
-use super::now;
-use super::record::{Opened, RecordFile, State, attachments};
+use super::record::{Opened, RecordFile, State, attachments, now};
 use super::session::Session;
 use crate::cni::{Attachment, IpamResult, Keep, Verb};
 use crate::delegate::{Deadline, Request};

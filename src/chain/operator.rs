@@ -9,8 +9,7 @@ use std::process::ExitCode;
 use lexopt::prelude::*;
 use serde_json::{Value, json};
 
-use super::now;
-use super::record::{Record, RecordFile, attachments, networks};
+use super::record::{Record, RecordFile, attachments, networks, now};
 use crate::cni::{Attachment, ContainerId, IfName, NetworkName};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, StateDir};

@@ -6,13 +6,13 @@ use std::time::Duration;
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
+use super::Chain;
 use super::carry::Carry;
 use super::exec::{Answer, Call, Failure};
 use super::patch::refresh_secrets;
 use super::plan::{Plan, Planner, Step};
 use super::process::adopt_orphans;
-use super::record::{Attempt, Opened, RecordFile, Run};
-use super::{Chain, now};
+use super::record::{Attempt, Opened, RecordFile, Run, now};
 use crate::cni::{Attachment, Environment, IpamResult, Network, Verb};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};

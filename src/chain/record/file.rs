@@ -8,7 +8,7 @@ use log::{debug, warn};
 use rustix::io::FdFlags;
 
 use super::lines::{parse, write};
-use super::{Event, Record};
+use super::{Event, Record, now};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{lock, make_private_folder};
 
@@ -203,7 +203,7 @@ impl RecordFile {
     }
 
     fn set_aside(self, reason: &str) -> io::Result<()> {
-        let aside = with_suffix(&self.path, &format!("unreadable-{}", super::super::now()));
+        let aside = with_suffix(&self.path, &format!("unreadable-{}", now()));
         fs::rename(&self.path, &aside)?;
         warn!(
             "the attachment record {} cannot be read ({reason}): kept as {}; what it held is for GC to find",

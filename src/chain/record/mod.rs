@@ -10,7 +10,7 @@ mod lines;
 mod list;
 mod unsure;
 
-pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run};
+pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run, now};
 pub(crate) use file::{Opened, RecordFile};
 pub(crate) use list::{attachments, networks};
 pub(crate) use unsure::Unsure;
