@@ -169,19 +169,25 @@ impl Error {
         text
     }
 
-    /// Several failures as one: the first code stays, every message is kept.
-    ///
-    /// `None` when there was no failure.
-    pub fn join(errors: impl IntoIterator<Item = Self>) -> Option<Self> {
+    /// Fails when there was a failure: several become one, as [`Error::and`] has it.
+    pub fn join(errors: impl IntoIterator<Item = Self>) -> Result<()> {
         let mut errors = errors.into_iter();
-        let first = errors.next()?;
-        let rest: Vec<Self> = errors.collect();
-        if rest.is_empty() {
-            return Some(first);
+        match errors.next() {
+            None => Ok(()),
+            Some(first) => Err(first.and(errors)),
         }
-        let code = first.code;
-        let texts: Vec<String> = [first].iter().chain(&rest).map(Self::in_full).collect();
-        Some(Self::new(code, texts.join("; ")))
+    }
+
+    /// This failure and those that followed it as one: its code stays, every message is kept.
+    #[must_use]
+    pub fn and(self, others: impl IntoIterator<Item = Self>) -> Self {
+        let others: Vec<Self> = others.into_iter().collect();
+        if others.is_empty() {
+            return self;
+        }
+        let code = self.code;
+        let texts: Vec<String> = [self].iter().chain(&others).map(Self::in_full).collect();
+        Self::new(code, texts.join("; "))
     }
 
     /// Message and details in one line, for a log or a joined error.
@@ -226,10 +232,10 @@ mod tests {
             Error::new(ErrorCode::TRY_AGAIN, "a"),
             Error::new(ErrorCode::IO, "b").caused_by("why"),
         ])
-        .unwrap();
+        .unwrap_err();
         assert_eq!(joined.code(), ErrorCode::TRY_AGAIN);
         assert_eq!(joined.to_string(), "a; b: why");
-        assert!(Error::join([]).is_none());
+        assert!(Error::join([]).is_ok());
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Wanted<'_> {
             }
             ::log::set_max_level(LevelFilter::Debug);
         }
-        if ::log::set_boxed_logger(Box::new(Both(loggers))).is_ok() {
+        if ::log::set_boxed_logger(Box::new(Loggers(loggers))).is_ok() {
             debug!("{name} {}", env!("CARGO_PKG_VERSION"));
         }
     }
@@ -100,9 +100,10 @@ fn open(folder: &Path, name: &str) -> io::Result<File> {
         .open(folder.join(format!("{name}.log")))
 }
 
-struct Both(Vec<Lines>);
+/// One logger to the facade: stderr, and the file when it is asked for.
+struct Loggers(Vec<Lines>);
 
-impl Log for Both {
+impl Log for Loggers {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         self.0.iter().any(|logger| logger.inner.enabled(metadata))
     }

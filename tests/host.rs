@@ -27,6 +27,17 @@ fn stripped() -> Value {
     json!({"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "ipam-delegated"}})
 }
 
+/// An ADD whose chain is killed while its allocator runs, which then takes its address. The network.
+fn killed_add(world: &World, host: &Host) -> Value {
+    world.gated_allocator("a", "10.0.0.2/24");
+    let network = network(world, json!(["a"]));
+    let mut adding = start(host.command(world, "ADD", "c1"), &network);
+    world.at_gate("a");
+    support::kill_now(&mut adding);
+    world.open_gate("a");
+    network
+}
+
 #[test]
 fn a_stripped_del_releases_from_the_record() {
     let (world, host) = (World::new(), Host::new());
@@ -142,12 +153,7 @@ fn del_without_a_record_needs_no_room_on_the_disk() {
 fn an_unsure_del_on_a_full_disk_releases_and_succeeds() {
     let (world, host) = (World::new(), Host::new());
     small_disk(&host);
-    world.gated_allocator("a", "10.0.0.2/24");
-    let network = network(&world, json!(["a"]));
-    let mut adding = start(host.command(&world, "ADD", "c1"), &network);
-    world.at_gate("a");
-    support::kill_now(&mut adding);
-    world.open_gate("a");
+    let network = killed_add(&world, &host);
     fill(&host);
     let outcome = host.call(&world, "DEL", "c1", &network);
     assert!(outcome.stderr.contains("cannot note"), "{outcome:?}");
@@ -199,12 +205,7 @@ fn the_delegate_of_a_killed_del_excludes_others_on_a_read_only_state_folder_too(
 fn an_unsure_del_on_a_read_only_state_folder_releases_and_succeeds() {
     let (world, host) = (World::new(), Host::new());
     small_disk(&host);
-    world.gated_allocator("a", "10.0.0.2/24");
-    let network = network(&world, json!(["a"]));
-    let mut adding = start(host.command(&world, "ADD", "c1"), &network);
-    world.at_gate("a");
-    support::kill_now(&mut adding);
-    world.open_gate("a");
+    let network = killed_add(&world, &host);
     // The survivor writes nothing there, but has the record open.
     support::until("the disk to be read-only", || {
         let remount = format!("mount -o remount,ro {STATE}");
@@ -550,12 +551,7 @@ fn gc_goes_on_past_a_delegate_that_fails_and_reports_it() {
 fn gc_repeats_an_unsure_del_only_when_due() {
     let (world, host) = (World::new(), Host::new());
     host.settings(&json!({"stateDir": world.path("state"), "gcGrace": "0s"}));
-    world.gated_allocator("a", "10.0.0.2/24");
-    let network = network(&world, json!(["a"]));
-    let mut adding = start(host.command(&world, "ADD", "c1"), &network);
-    world.at_gate("a");
-    support::kill_now(&mut adding);
-    world.open_gate("a");
+    let network = killed_add(&world, &host);
     host.call(&world, "DEL", "c1", &network).success();
     world.take_calls();
     gc(&world, &host, &["a"], &json!([])).success();

@@ -1,4 +1,5 @@
 use std::marker::PhantomData;
+use std::net::IpAddr;
 
 use log::debug;
 use serde_json::Value;
@@ -151,7 +152,7 @@ fn known(request: &Request) -> Vec<Lease> {
     leases.and_then(|leases| serde_json::from_value(leases).ok()).unwrap_or_default()
 }
 
-fn spans(pools: &[Pool], address: std::net::IpAddr) -> bool {
+fn spans(pools: &[Pool], address: IpAddr) -> bool {
     pools.iter().any(|pool| {
         let set = pool.range_set(RangeRules::OURS, "prevResult.pools").ok().flatten();
         set.is_some_and(|set| set.find(address).is_some())

@@ -5,9 +5,8 @@ use serde_json::Value;
 
 use super::carry::Carry;
 use super::exec::{Ending, Failure};
-use super::now;
-use super::plan::{Plan, is_selector};
-use super::record::{Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run};
+use super::plan::Plan;
+use super::record::{Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run, now};
 use super::session::{Owner, Session};
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;
@@ -45,17 +44,17 @@ pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
         Err(failure) => failure,
     };
     let unsure = failure.ending == Ending::Unsure;
-    let mut errors = vec![failure.error];
+    let mut error = failure.error;
     if in_use {
         debug!("no undo: addresses of an earlier ADD may be in use");
     } else {
-        errors.extend(walk.undo());
+        error = error.and(walk.undo());
     }
     let failed = Failed { time: now(), unsure, not_run: walk.not_run };
     if let Err(error) = file.append(&Event::Failed(failed)) {
         warn!("{}", error.in_full());
     }
-    Err(Error::join(errors).expect("there is a first error"))
+    Err(error)
 }
 
 /// Releases what an ADD of this process gave, for its result did not reach the runtime.
@@ -78,11 +77,11 @@ pub(super) fn undeliver(session: &Session<'_>) -> Result<()> {
         let deadline = Deadline::after(session.timeout() / 4);
         let runs: Vec<(&Run, &[Value])> =
             mine.runs.iter().map(|run| (run, record.leases(run))).collect();
-        errors = release_all(session, &runs, &result, deadline);
+        errors = undo(session, &runs, &result, deadline);
     }
     // Else CHECK would go by what the runtime never got.
     errors.extend(file.append(&Event::Failed(Failed { time: now(), ..Failed::default() })).err());
-    Error::join(errors).map_or(Ok(()), Err)
+    Error::join(errors)
 }
 
 /// One walk through the delegates.
@@ -122,14 +121,14 @@ impl<'a> Walk<'a> {
                 continue;
             };
             let stdin = run.stdin(&self.session.request.network, &self.carry.result, &[])?;
-            if !is_selector(&step.name) {
+            if !step.is_selector() {
                 file.append(&Event::Running(run.clone()))?;
                 self.runs.push(run);
             }
             let answer = match self.session.exec(Verb::Add, step, stdin, self.undo_from.left()) {
                 Ok(answer) => answer.unwrap_or_default(),
                 Err(failure) => {
-                    if failure.ending == Ending::NotRun && !is_selector(&step.name) {
+                    if failure.ending == Ending::NotRun && !step.is_selector() {
                         self.runs.pop();
                         self.not_run = true;
                     }
@@ -137,7 +136,7 @@ impl<'a> Walk<'a> {
                 }
             };
             let gave = self.carry.take(step, answer)?;
-            if !is_selector(&step.name) {
+            if !step.is_selector() {
                 self.gave.push(gave);
             }
         }
@@ -149,12 +148,12 @@ impl<'a> Walk<'a> {
         let leases = |i: usize| self.gave.get(i).map_or(&[][..], |gave| &gave.leases);
         let runs: Vec<(&Run, &[Value])> =
             self.runs.iter().enumerate().map(|(i, run)| (run, leases(i))).collect();
-        release_all(self.session, &runs, &self.carry.result, self.deadline)
+        undo(self.session, &runs, &self.carry.result, self.deadline)
     }
 }
 
-/// Runs DEL of each, in what time is left, and collects what failed.
-fn release_all(
+/// DEL to each, for the attachment of this call.
+fn undo(
     session: &Session<'_>,
     runs: &[(&Run, &[Value])],
     result: &IpamResult,
@@ -162,14 +161,8 @@ fn release_all(
 ) -> Vec<Error> {
     let Ok(attachment) = session.attachment() else { return Vec::new() };
     let owner = Owner { network: &session.request.network, attachment };
-    let mut errors = Vec::new();
-    for (i, (run, leases)) in runs.iter().enumerate() {
-        let time = deadline.share(runs.len() - i);
-        if let Err(failure) = session.release(&owner, run, result, leases, time) {
-            errors.push(failure.error.within("the undo failed"));
-        }
-    }
-    errors
+    let errors = session.release_all(&owner, runs, result, deadline);
+    errors.into_iter().map(|error| error.within("the undo failed")).collect()
 }
 
 fn addresses(result: &IpamResult) -> String {

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use log::debug;
 use serde_json::{Map, Value};
 
-use super::patch::{is_allowed, merge_patch, refresh_secrets};
-use super::plan::{Step, is_selector};
+use super::patch::{merge_patch, refresh_secrets, refuse_forbidden};
+use super::plan::Step;
 use super::record::{Gave, Run};
 use crate::cni::{IpConfig, IpamResult, Network, Route};
 use crate::error::{Error, ErrorCode, Result};
@@ -83,22 +83,19 @@ impl<'a> Carry<'a> {
             }
             seen.push(address);
         }
-        if is_selector(&step.name) && !ips.is_empty() {
-            return Err(against_contract(
-                &step.name,
-                format!(
+        if step.is_selector() {
+            if !ips.is_empty() {
+                let message = format!(
                     "a selector gave an address ({}), which no DEL would release",
                     ips.join(", ")
-                ),
-            )
-            .advise("name an allocator ipam-da-…, not ipam-ds-…"));
-        }
-        if let Some(pools) = &extras.pools
-            && is_selector(&step.name)
-        {
-            debug!("{} chose {}", step.name, describe_pools(pools));
-        }
-        if !ips.is_empty() {
+                );
+                return Err(against_contract(&step.name, message)
+                    .advise("name an allocator ipam-da-…, not ipam-ds-…"));
+            }
+            if let Some(pools) = &extras.pools {
+                debug!("{} chose {}", step.name, describe_pools(pools));
+            }
+        } else if !ips.is_empty() {
             debug!("{} gave {}", step.name, ips.join(", "));
         }
         self.serve(step, extras.pools, !ips.is_empty());
@@ -110,7 +107,7 @@ impl<'a> Carry<'a> {
     /// Takes what a delegate's answer to another verb tells the next one: its pools and settings.
     pub fn take_pools(&mut self, step: &Step, answer: Map<String, Value>) -> Result<()> {
         let (_, extras) = Extras::split(&step.name, answer)?;
-        if is_selector(&step.name) {
+        if step.is_selector() {
             self.serve(step, extras.pools, false);
         }
         self.merge(&step.name, extras.ipam)
@@ -149,7 +146,7 @@ impl<'a> Carry<'a> {
     }
 
     fn merge(&mut self, name: &str, patch: Map<String, Value>) -> Result<()> {
-        is_allowed(&patch, self.settings).map_err(|error| error.within(name))?;
+        refuse_forbidden(&patch, self.settings).map_err(|error| error.within(name))?;
         self.folded |= patch.contains_key("ranges");
         merge_patch(&mut self.ipam, &patch);
         Ok(())
@@ -236,8 +233,10 @@ fn against_contract(name: &str, message: impl std::fmt::Display) -> Error {
 
 /// Puts back what an answer lost: standard plugins look at no previous result.
 fn restore(before: IpamResult, mut answer: IpamResult) -> IpamResult {
-    let lost = before.ips.into_iter().filter(|ip| !answer.has(ip.address.addr()));
-    answer.ips = lost.collect::<Vec<_>>().into_iter().chain(answer.ips.clone()).collect();
+    let mut ips: Vec<IpConfig> =
+        before.ips.into_iter().filter(|ip| !answer.has(ip.address.addr())).collect();
+    ips.append(&mut answer.ips);
+    answer.ips = ips;
     // The same destination in another routing table is another route.
     let table = |route: &Route| route.extra.get("table").cloned();
     for route in before.routes {

@@ -40,7 +40,7 @@ fn check_recorded(
     let network = &session.request.network;
     let prev_result = match network.prev_result()? {
         Some(prev_result) => {
-            is_listed(held, &prev_result)?;
+            refuse_unlisted(held, &prev_result)?;
             prev_result
         }
         None => IpamResult::parse(&held.result, "recorded result")?,
@@ -55,8 +55,8 @@ fn check_recorded(
     Ok(())
 }
 
-/// Every address that was given is in the runtime's `prevResult`.
-fn is_listed(held: &Held, prev_result: &IpamResult) -> Result<()> {
+/// Refuses a runtime's `prevResult` that lacks an address that was given.
+fn refuse_unlisted(held: &Held, prev_result: &IpamResult) -> Result<()> {
     let given =
         held.gave.iter().flat_map(|gave| gave.ips.iter().map(move |ip| (&gave.delegate, ip)));
     for (delegate, ip) in given {

@@ -1,6 +1,5 @@
 //! The whole chain as configured, for the verbs that take nothing.
 
-use super::plan::is_selector;
 use super::session::Session;
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;
@@ -37,7 +36,7 @@ pub(super) fn walk(
             .and_then(|stdin| Ok(session.exec(verb, step, stdin, time)?))
             .and_then(|answer| answer.map_or(Ok(()), |answer| carry.take_pools(step, answer)));
         if let Err(error) = outcome {
-            let role = if is_selector(&step.name) { Role::Selector } else { Role::Other };
+            let role = if step.is_selector() { Role::Selector } else { Role::Other };
             errors.push((role, error));
         }
     }
@@ -47,7 +46,7 @@ pub(super) fn walk(
 impl Failures {
     /// Every failure counts.
     pub fn all(self) -> Result<()> {
-        Error::join(self.errors.into_iter().map(|(_, error)| error)).map_or(Ok(()), Err)
+        Error::join(self.errors.into_iter().map(|(_, error)| error))
     }
 
     /// A selector's failure counts only beside another delegate's, which may have failed for want
@@ -56,10 +55,10 @@ impl Failures {
         let (others, selectors): (Vec<_>, Vec<_>) =
             self.errors.into_iter().partition(|(role, _)| *role == Role::Other);
         let warnings: Vec<Error> = selectors.into_iter().map(|(_, error)| error).collect();
-        let errors: Vec<Error> = others.into_iter().map(|(_, error)| error).collect();
-        if errors.is_empty() {
-            return Ok(warnings);
+        let mut errors = others.into_iter().map(|(_, error)| error);
+        match errors.next() {
+            None => Ok(warnings),
+            Some(first) => Err(first.and(errors.chain(warnings))),
         }
-        Err(Error::join(errors.into_iter().chain(warnings)).expect("there is a first error"))
     }
 }

@@ -6,8 +6,7 @@ use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use super::configured::walk;
-use super::now;
-use super::record::{Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure};
+use super::record::{Event, Opened, Record, RecordFile, Released, Run, UNSURE_FOR, Unsure, now};
 use super::session::{Owner, Session, open_record};
 use crate::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
 use crate::delegate::Deadline;
@@ -144,17 +143,11 @@ fn release_recorded(
         (None, Some((_, held))) => IpamResult::parse(&held.result, "recorded result")?,
         (None, None) => IpamResult::default(),
     };
-    let runs = record.runs();
-    let mut errors = Vec::new();
-    for (i, run) in runs.iter().enumerate() {
-        let time = deadline.share(runs.len() - i);
-        if let Err(failure) = session.release(owner, run, &prev_result, record.leases(run), time) {
-            errors.push(failure.error);
-        }
-    }
-    let Some(error) = Error::join(errors) else { return Ok(()) };
+    let runs: Vec<(&Run, &[Value])> =
+        record.runs().into_iter().map(|run| (run, record.leases(run))).collect();
+    let errors = session.release_all(owner, &runs, &prev_result, deadline);
     let (network, attachment) = (owner.network.name(), owner.attachment);
-    Err(error.advise(format!(
+    Error::join(errors).map_err(|error| error.advise(format!(
         "the runtime repeats DEL; if the store is gone for ever: ipam-delegated forget {network} {} {} --yes",
         attachment.container, attachment.ifname
     )))

@@ -19,10 +19,13 @@ pub(super) struct Call<'a> {
     pub name: &'a str,
     pub program: &'a Path,
     pub verb: Verb,
-    pub environment: &'a Environment,
+    pub environment: Environment,
     pub stdin: String,
     pub time: Duration,
 }
+
+/// What a delegate printed: an object, or nothing on the verbs that allow that.
+pub(super) type Answer = Option<Map<String, Value>>;
 
 /// A delegate that failed.
 #[derive(Debug)]
@@ -55,14 +58,13 @@ impl From<Failure> for Error {
 }
 
 impl Call<'_> {
-    /// Runs the delegate. Its answer is an object, or nothing on the verbs that allow that.
-    pub fn run(self) -> Result<Option<Map<String, Value>>, Failure> {
+    /// Runs the delegate until it ends or its time is over.
+    pub fn run(mut self) -> Result<Answer, Failure> {
         let began = Instant::now();
         // A little less than is really left, so that a delegate of ours can still say why.
         let told = self.time.saturating_sub(self.time / 20);
-        let mut environment = self.environment.clone();
-        environment.set(Deadline::VARIABLE, told.as_millis().to_string());
-        let answer = match Process::start(self.program, &environment, &self.stdin, self.time) {
+        self.environment.set(Deadline::VARIABLE, told.as_millis().to_string());
+        let answer = match Process::start(self.program, &self.environment, &self.stdin, self.time) {
             Ok(mut process) => {
                 let answer = match process.attend() {
                     Ok(ended) => self.read(&ended),
@@ -105,7 +107,7 @@ impl Call<'_> {
     }
 
     /// What the ended process amounts to.
-    fn read(&self, ended: &Ended) -> Result<Option<Map<String, Value>>, Failure> {
+    fn read(&self, ended: &Ended) -> Result<Answer, Failure> {
         let fail = |error: Error, ending| Err(Failure { error: error.within(self.name), ending });
         let quiet = ended.stdout.iter().all(u8::is_ascii_whitespace);
         let object = match parse_object(&ended.stdout, "its answer") {

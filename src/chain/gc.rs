@@ -1,17 +1,12 @@
 //! GC: releases what no valid attachment holds.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-
-use log::{debug, warn};
+use log::debug;
 
 use super::configured::{Failures, walk};
 use super::del::release_stale;
-use super::now;
-use super::record::{Opened, RecordFile, State, is_record_name};
+use super::record::{Opened, RecordFile, State, attachments, now};
 use super::session::Session;
-use crate::cni::{Attachment, ContainerId, IfName, IpamResult, Keep, Verb};
+use crate::cni::{Attachment, IpamResult, Keep, Verb};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -21,9 +16,7 @@ pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     let mut keep = keep.clone();
     let mut errors = Vec::new();
     let deadline = Deadline::after(session.timeout());
-    let folder = session.state.network(session.request.network.name());
-    let mut unlisted = attachments(&folder)
-        .map_err(|error| Error::io(format!("cannot list {}", folder.display()), error))?;
+    let mut unlisted = attachments(&session.state.network(session.request.network.name()))?;
     unlisted.retain(|found| !keep.contains(found.container.as_str(), found.ifname.as_str()));
     for (i, attachment) in unlisted.iter().enumerate() {
         match judge(session, attachment) {
@@ -44,7 +37,7 @@ pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     let widened = session.open_with(&request);
     let walked = walk(&widened, Verb::Gc, &IpamResult::default(), deadline);
     errors.extend(walked.and_then(Failures::all).err());
-    Error::join(errors).map_or(Ok(()), Err)
+    Error::join(errors)
 }
 
 enum Verdict {
@@ -81,45 +74,6 @@ fn judge(session: &Session<'_>, attachment: &Attachment) -> Result<Verdict> {
         return Ok(Verdict::Keep("it is younger than gcGrace"));
     }
     Ok(Verdict::Stale(Box::new(opened)))
-}
-
-/// The attachments that have a record in a network's folder.
-pub(super) fn attachments(folder: &Path) -> io::Result<Vec<Attachment>> {
-    let mut found = Vec::new();
-    for container in names(folder)? {
-        for ifname in names(&folder.join(&container))? {
-            if !is_record_name(&ifname) {
-                continue;
-            }
-            match (ContainerId::parse(&container), IfName::parse(&ifname)) {
-                (Ok(container), Ok(ifname)) => {
-                    found.push(Attachment { container, ifname, netns: String::new() })
-                }
-                _ => warn!(
-                    "{} is no attachment record",
-                    folder.join(&container).join(&ifname).display()
-                ),
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// The entries of a folder, sorted; none where there is no such folder.
-pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    match fs::read_dir(folder) {
-        Ok(entries) => {
-            for entry in entries {
-                names.extend(entry?.file_name().into_string());
-            }
-        }
-        Err(error)
-            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
-        Err(error) => return Err(error),
-    }
-    names.sort();
-    Ok(names)
 }
 
 /// The request with a longer list, under both keys.

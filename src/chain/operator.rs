@@ -9,9 +9,7 @@ use std::process::ExitCode;
 use lexopt::prelude::*;
 use serde_json::{Value, json};
 
-use super::gc::{attachments, names};
-use super::now;
-use super::record::{Record, RecordFile};
+use super::record::{Record, RecordFile, attachments, networks, now};
 use crate::cni::{Attachment, ContainerId, IfName, NetworkName};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, StateDir};
@@ -96,19 +94,13 @@ impl Words {
 
     fn attachments(&self, network: Option<NetworkName>) -> Result<String> {
         let state = self.state()?;
-        let unreadable =
-            |error| Error::io(format!("cannot list {}", state.attachments().display()), error);
         let networks = match network {
             Some(network) => vec![network],
-            None => names(&state.attachments())
-                .map_err(unreadable)?
-                .iter()
-                .filter_map(|n| NetworkName::parse(n).ok())
-                .collect(),
+            None => networks(&state)?,
         };
         let mut rows = Vec::new();
         for network in &networks {
-            for attachment in attachments(&state.network(network)).map_err(unreadable)? {
+            for attachment in attachments(&state.network(network))? {
                 rows.extend(Row::read(&state, network, attachment));
             }
         }
@@ -125,8 +117,7 @@ impl Words {
         let container = ContainerId::parse(container)?;
         let ifname = ifname.map(IfName::parse).transpose()?;
         let folder = state.network(&network);
-        let found: Vec<Attachment> = attachments(&folder)
-            .map_err(|error| Error::io(format!("cannot list {}", folder.display()), error))?
+        let found: Vec<Attachment> = attachments(&folder)?
             .into_iter()
             .filter(|a| {
                 a.container == container && ifname.as_ref().is_none_or(|name| a.ifname == *name)
@@ -189,9 +180,7 @@ impl Row {
 
     fn addresses(&self) -> Vec<String> {
         let held = self.record.as_ref().and_then(Record::held);
-        held.iter()
-            .flat_map(|(_, held)| held.gave.iter().flat_map(|gave| gave.ips.clone()))
-            .collect()
+        held.map(|(_, held)| held.ips()).unwrap_or_default()
     }
 
     fn chain(&self) -> Vec<String> {
@@ -261,13 +250,11 @@ fn leaves(record: &Record) -> String {
     if delegates.is_empty() {
         return "no delegate had run for it".to_owned();
     }
-    let held = record
-        .held()
-        .map(|(_, held)| held.gave.iter().flat_map(|gave| gave.ips.clone()).collect::<Vec<_>>());
-    match held {
-        Some(ips) => format!("{} may still hold {}", delegates.join(", "), ips.join(", ")),
-        None => format!("{} may still hold an address for it", delegates.join(", ")),
-    }
+    let what = match record.held() {
+        Some((_, held)) => held.ips().join(", "),
+        None => "an address for it".to_owned(),
+    };
+    format!("{} may still hold {what}", delegates.join(", "))
 }
 
 fn usage(message: String) -> Error {

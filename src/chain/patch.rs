@@ -23,7 +23,7 @@ const NOT_FOR_SELECTORS: [&str; 11] = [
 ];
 
 /// Refuses settings that a delegate's answer may not make.
-pub(super) fn is_allowed(patch: &Map<String, Value>, settings: &Settings) -> Result<()> {
+pub(super) fn refuse_forbidden(patch: &Map<String, Value>, settings: &Settings) -> Result<()> {
     let refuse = |message| Error::new(ErrorCode::DELEGATE, message);
     for (key, value) in patch {
         if NOT_FOR_SELECTORS.contains(&key.as_str()) {

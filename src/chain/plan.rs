@@ -40,9 +40,11 @@ pub(super) struct Planner<'a> {
     pub path: &'a [PathBuf],
 }
 
-/// Whether a delegate of this name is a selector: the name is the role.
-pub(super) fn is_selector(name: &str) -> bool {
-    name.starts_with("ipam-ds-")
+impl Step {
+    /// Whether the delegate is a selector: the name is the role.
+    pub fn is_selector(&self) -> bool {
+        self.name.starts_with("ipam-ds-")
+    }
 }
 
 impl Planner<'_> {
@@ -54,10 +56,10 @@ impl Planner<'_> {
         };
         let mut steps = Vec::new();
         if let Some(preset) = self.preset {
-            self.expand(preset, ipam, &Wanted::default(), &mut steps)?;
+            self.expand(preset, ipam, &Entry::default(), &mut steps)?;
         } else {
-            for wanted in listed(ipam)? {
-                self.step(wanted, ipam, &mut steps)?;
+            for entry in listed(ipam)? {
+                self.step(entry, ipam, &mut steps)?;
             }
         }
         Ok(Plan { steps, timeout })
@@ -84,19 +86,19 @@ impl Planner<'_> {
         })
     }
 
-    fn step(&self, wanted: Wanted, ipam: &Map<String, Value>, steps: &mut Vec<Step>) -> Result<()> {
-        let program = self.find(&wanted.name)?;
+    fn step(&self, entry: Entry, ipam: &Map<String, Value>, steps: &mut Vec<Step>) -> Result<()> {
+        let program = self.find(&entry.name)?;
         if !self.own.is(&program) {
-            steps.push(wanted.step(program));
+            steps.push(entry.step(program));
             return Ok(());
         }
-        match self.presets.iter().find(|preset| preset.name == wanted.name) {
-            Some(preset) => self.expand(preset, ipam, &wanted, steps),
+        match self.presets.iter().find(|preset| preset.name == entry.name) {
+            Some(preset) => self.expand(preset, ipam, &entry, steps),
             None => Err(Error::config(
-                &wanted.path,
+                &entry.path,
                 format!("{} is ipam-delegated itself, under a name that is no preset", program.display()),
             )
-            .advise(format!("install the real {0} there, or name another delegate; a replaced {0} is kept as {0}.orig", wanted.name))),
+            .advise(format!("install the real {0} there, or name another delegate; a replaced {0} is kept as {0}.orig", entry.name))),
         }
     }
 
@@ -104,11 +106,11 @@ impl Planner<'_> {
         &self,
         preset: &Preset,
         ipam: &Map<String, Value>,
-        wanted: &Wanted,
+        entry: &Entry,
         steps: &mut Vec<Step>,
     ) -> Result<()> {
         let mut seen = ipam.clone();
-        seen.extend(wanted.overrides.clone());
+        seen.extend(entry.overrides.clone());
         let chain = preset.chain(&seen).ok_or_else(|| {
             let keys: Vec<_> = preset
                 .chains
@@ -122,7 +124,7 @@ impl Planner<'_> {
             )
         })?;
         for name in chain.delegates {
-            let mut part = Wanted { name: (*name).to_owned(), ..wanted.clone() };
+            let mut part = Entry { name: (*name).to_owned(), ..entry.clone() };
             part.overrides.extend(chain.settings());
             let program = self.find(name)?;
             steps.push(part.step(program));
@@ -131,9 +133,9 @@ impl Planner<'_> {
     }
 }
 
-/// An element of `ipam.delegates`.
+/// An entry of `ipam.delegates`.
 #[derive(Clone, Debug, Default)]
-struct Wanted {
+struct Entry {
     path: String,
     name: String,
     timeout: Option<Duration>,
@@ -141,7 +143,7 @@ struct Wanted {
     overrides: Map<String, Value>,
 }
 
-impl Wanted {
+impl Entry {
     fn step(self, program: PathBuf) -> Step {
         let Self { name, timeout, serves, overrides, .. } = self;
         Step { name, program, timeout, serves, overrides }
@@ -181,7 +183,7 @@ impl Wanted {
     }
 }
 
-fn listed(ipam: &Map<String, Value>) -> Result<Vec<Wanted>> {
+fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
     let example = "as in \"delegates\": [\"ipam-ds-static\", \"host-local\"]";
     let list = match ipam.get("delegates") {
         Some(Value::Array(list)) if !list.is_empty() => list,
@@ -199,7 +201,7 @@ fn listed(ipam: &Map<String, Value>) -> Result<Vec<Wanted>> {
     };
     list.iter()
         .enumerate()
-        .map(|(i, value)| Wanted::parse(value, format!("ipam.delegates[{i}]")))
+        .map(|(i, value)| Entry::parse(value, format!("ipam.delegates[{i}]")))
         .collect()
 }
 

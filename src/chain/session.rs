@@ -1,22 +1,22 @@
 //! What the verbs of the chain share: one call, its state folder, and running a delegate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
+use super::Chain;
 use super::carry::Carry;
-use super::exec::{Call, Failure};
+use super::exec::{Answer, Call, Failure};
 use super::patch::refresh_secrets;
 use super::plan::{Plan, Planner, Step};
 use super::process::adopt_orphans;
-use super::record::{Attempt, RecordFile, Run};
-use super::{Chain, now};
+use super::record::{Attempt, Opened, RecordFile, Run, now};
 use crate::cni::{Attachment, Environment, IpamResult, Network, Verb};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
-use crate::host::StateDir;
+use crate::host::{StateDir, parse_duration};
 
 /// One call of the chain.
 pub(super) struct Session<'a> {
@@ -98,7 +98,7 @@ impl<'a> Session<'a> {
     /// The time the chain has, from now on.
     pub fn timeout(&self) -> Duration {
         let text = self.request.network.ipam().get("timeout").and_then(Value::as_str);
-        text.and_then(crate::host::parse_duration).unwrap_or(Deadline::DEFAULT)
+        text.and_then(parse_duration).unwrap_or(Deadline::DEFAULT)
     }
 
     /// The state before the first delegate of a chain.
@@ -138,7 +138,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Runs a planned delegate.
+    /// Runs a delegate for the attachment of this call.
     pub fn exec(
         &self,
         verb: Verb,
@@ -146,29 +146,29 @@ impl<'a> Session<'a> {
         stdin: String,
         time: Duration,
     ) -> Result<Answer, Failure> {
-        let mut environment = self.environment.clone();
-        environment.set("CNI_COMMAND", verb.as_str());
-        let time = step.timeout.map_or(time, |own| own.min(time));
-        let call = Call {
-            name: &step.name,
-            program: &step.program,
-            verb,
-            environment: &environment,
-            stdin,
-            time,
-        };
-        let answer = call.run();
-        match answer {
-            Err(failure) if has_nothing_to_say(verb, &failure.error) => {
-                debug!("{} does not know {verb}", step.name);
-                Ok(None)
-            }
-            other => other,
-        }
+        self.exec_in(self.environment.clone(), verb, step, stdin, time)
     }
 
-    /// DEL of a recorded delegate.
-    pub fn release(
+    /// DEL of recorded delegates with the leases of each, in what time is left; every one runs even
+    /// after one failed. Tells what failed.
+    pub fn release_all(
+        &self,
+        owner: &Owner<'_>,
+        runs: &[(&Run, &[Value])],
+        prev_result: &IpamResult,
+        deadline: Deadline,
+    ) -> Vec<Error> {
+        let mut errors = Vec::new();
+        for (i, (run, leases)) in runs.iter().enumerate() {
+            let time = deadline.share(runs.len() - i);
+            if let Err(failure) = self.release(owner, run, prev_result, leases, time) {
+                errors.push(failure.error);
+            }
+        }
+        errors
+    }
+
+    fn release(
         &self,
         owner: &Owner<'_>,
         run: &Run,
@@ -177,7 +177,6 @@ impl<'a> Session<'a> {
         time: Duration,
     ) -> Result<(), Failure> {
         let run = self.with_newer_secrets(run, owner.network);
-        let program = self.recorded_step(&run).program;
         let stdin = match run.stdin(owner.network, prev_result, leases) {
             // Old forms have no place for a second address, and no prevResult on DEL.
             Err(error) if error.code() == ErrorCode::INCOMPATIBLE_VERSION => {
@@ -187,7 +186,6 @@ impl<'a> Session<'a> {
             other => other?,
         };
         let mut environment = self.environment.clone();
-        environment.set("CNI_COMMAND", Verb::Del.as_str());
         environment.set("CNI_CONTAINERID", owner.attachment.container.as_str());
         environment.set("CNI_IFNAME", owner.attachment.ifname.as_str());
         environment.set("CNI_NETNS", owner.attachment.netns.as_str());
@@ -198,15 +196,29 @@ impl<'a> Session<'a> {
         if !of_this_call {
             environment.set("CNI_ARGS", "");
         }
-        let call = Call {
-            name: &run.delegate,
-            program: &program,
-            verb: Verb::Del,
-            environment: &environment,
-            stdin,
-            time,
-        };
-        call.run().map(drop)
+        let step = self.recorded_step(&run);
+        self.exec_in(environment, Verb::Del, &step, stdin, time).map(drop)
+    }
+
+    fn exec_in(
+        &self,
+        mut environment: Environment,
+        verb: Verb,
+        step: &Step,
+        stdin: String,
+        time: Duration,
+    ) -> Result<Answer, Failure> {
+        environment.set("CNI_COMMAND", verb.as_str());
+        let time = step.timeout.map_or(time, |own| own.min(time));
+        let call =
+            Call { name: &step.name, program: &step.program, verb, environment, stdin, time };
+        match call.run() {
+            Err(failure) if has_nothing_to_say(verb, &failure.error) => {
+                debug!("{} does not know {verb}", step.name);
+                Ok(None)
+            }
+            other => other,
+        }
     }
 
     /// A recorded delegate with the secrets of the network's present configuration: they rotate.
@@ -239,13 +251,22 @@ impl<'a> Session<'a> {
     }
 }
 
-/// What a delegate printed: an object, or nothing.
-pub(super) type Answer = Option<Map<String, Value>>;
-
 /// Whose leases a DEL is about.
 pub(super) struct Owner<'a> {
     pub network: &'a Network,
     pub attachment: &'a Attachment,
+}
+
+/// Opens a record for a verb that only releases or looks: a full or read-only disk is no error.
+pub(super) fn open_record(path: &Path) -> Result<Option<Opened>> {
+    match RecordFile::open(path) {
+        Ok(opened) => Ok(Some(opened)),
+        Err(error) if error.code() == ErrorCode::TRY_AGAIN => Err(error),
+        Err(error) => {
+            warn!("{}", error.in_full());
+            RecordFile::open_read_only(path)
+        }
+    }
 }
 
 /// Whether a standard plugin's error only says that it does not know the verb.
@@ -265,16 +286,4 @@ fn has_nothing_to_say(verb: Verb, error: &Error) -> bool {
 fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     text.unwrap_or_default().trim().to_owned()
-}
-
-/// Opens a record for a verb that only releases or looks: a full or read-only disk is no error.
-pub(super) fn open_record(path: &std::path::Path) -> Result<Option<super::record::Opened>> {
-    match RecordFile::open(path) {
-        Ok(opened) => Ok(Some(opened)),
-        Err(error) if error.code() == ErrorCode::TRY_AGAIN => Err(error),
-        Err(error) => {
-            warn!("{}", error.in_full());
-            RecordFile::open_read_only(path)
-        }
-    }
 }

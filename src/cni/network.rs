@@ -64,17 +64,7 @@ impl Network {
     ///
     /// Errors name the path. Keys the type does not know are other delegates' keys.
     pub fn settings<T: DeserializeOwned>(&self) -> Result<T> {
-        serde_path_to_error::deserialize(&self.config["ipam"]).map_err(|error| {
-            let path = error.path().to_string();
-            let path = if path == "." { "ipam".to_owned() } else { format!("ipam.{path}") };
-            Error::config(path, error.inner())
-        })
-    }
-
-    /// A copy with another `ipam`.
-    #[must_use]
-    pub fn with_ipam(&self, ipam: Map<String, Value>) -> Self {
-        self.with("ipam", Value::Object(ipam))
+        parse_value(&self.config["ipam"], "ipam")
     }
 
     /// A copy with another value at a top-level key.
@@ -168,6 +158,19 @@ impl Keep {
             .map(|(container, ifname)| serde_json::json!({"containerID": container, "ifname": ifname}))
             .collect()
     }
+}
+
+/// Reads a value as a type; error 7 names the place inside `path`, which is the value's own.
+pub fn parse_value<T: DeserializeOwned>(value: &Value, path: &str) -> Result<T> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let inner = error.path().to_string();
+        let place = match inner.as_str() {
+            "." => path.to_owned(),
+            index if index.starts_with('[') => format!("{path}{index}"),
+            member => format!("{path}.{member}"),
+        };
+        Error::config(place, error.inner())
+    })
 }
 
 /// Parses exactly one JSON object; error 6 otherwise, in words that fit `what`.

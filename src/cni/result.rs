@@ -58,22 +58,18 @@ impl IpamResult {
     /// Reads a result of any version; `path` is where it stands, for errors.
     pub fn parse(value: &Value, path: &str) -> Result<Self> {
         let Value::Object(object) = value else {
-            return Err(invalid(path, "expected an object"));
+            return Err(Error::config(path, "expected an object"));
         };
         let mut extra = object.clone();
         extra.remove("cniVersion");
         let mut result = Self { extra, ..Self::default() };
         result.take_ips(path)?;
         result.take_single_addresses(path)?;
-        for (i, route) in
-            array(result.extra.remove("routes"), &format!("{path}.routes"))?.into_iter().enumerate()
-        {
-            result.routes.push(Route::parse(route, &format!("{path}.routes[{i}]"))?);
-        }
+        result.routes.extend(routes(result.extra.remove("routes"), path)?);
         match result.extra.remove("dns") {
             None | Some(Value::Null) => {}
             Some(Value::Object(dns)) => result.dns = Dns(dns),
-            Some(_) => return Err(invalid(&format!("{path}.dns"), "expected an object")),
+            Some(_) => return Err(Error::config(format!("{path}.dns"), "expected an object")),
         }
         Ok(result)
     }
@@ -124,10 +120,7 @@ impl IpamResult {
             let address = cidr(single.remove("ip"), &format!("{path}.ip"))?;
             let gateway = address_of(single.remove("gateway"), &format!("{path}.gateway"))?;
             self.ips.push(IpConfig::new(address, gateway));
-            let routes = array(single.remove("routes"), &format!("{path}.routes"))?;
-            for (i, route) in routes.into_iter().enumerate() {
-                self.routes.push(Route::parse(route, &format!("{path}.routes[{i}]"))?);
-            }
+            self.routes.extend(routes(single.remove("routes"), &path)?);
         }
         Ok(())
     }
@@ -220,31 +213,34 @@ impl Route {
     }
 }
 
-fn invalid(path: &str, message: &str) -> Error {
-    Error::config(path, message)
+/// The member `routes` of what stands at `path`.
+fn routes(value: Option<Value>, path: &str) -> Result<Vec<Route>> {
+    let path = format!("{path}.routes");
+    let routes = array(value, &path)?.into_iter().enumerate();
+    routes.map(|(i, route)| Route::parse(route, &format!("{path}[{i}]"))).collect()
 }
 
 fn array(value: Option<Value>, path: &str) -> Result<Vec<Value>> {
     match value {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(array)) => Ok(array),
-        Some(_) => Err(invalid(path, "expected an array")),
+        Some(_) => Err(Error::config(path, "expected an array")),
     }
 }
 
 fn into_object(value: Value, path: &str) -> Result<Map<String, Value>> {
     match value {
         Value::Object(object) => Ok(object),
-        _ => Err(invalid(path, "expected an object")),
+        _ => Err(Error::config(path, "expected an object")),
     }
 }
 
 fn cidr(value: Option<Value>, path: &str) -> Result<IpNet> {
     let Some(Value::String(text)) = value else {
-        return Err(invalid(path, "expected an address with prefix length, as 10.1.2.3/24"));
+        return Err(Error::config(path, "expected an address with prefix length, as 10.1.2.3/24"));
     };
     parse_cidr(&text).map_err(|error| {
-        invalid(path, &format!("{text:?} is no address with prefix length")).caused_by(error)
+        Error::config(path, format!("{text:?} is no address with prefix length")).caused_by(error)
     })
 }
 
@@ -253,10 +249,10 @@ fn address_of(value: Option<Value>, path: &str) -> Result<Option<IpAddr>> {
         None | Some(Value::Null) => Ok(None),
         // Go's encoder writes an unset address as an empty text.
         Some(Value::String(text)) if text.is_empty() => Ok(None),
-        Some(Value::String(text)) => parse_address(&text)
-            .map(Some)
-            .map_err(|error| invalid(path, &format!("{text:?} is no address")).caused_by(error)),
-        Some(_) => Err(invalid(path, "expected an address")),
+        Some(Value::String(text)) => parse_address(&text).map(Some).map_err(|error| {
+            Error::config(path, format!("{text:?} is no address")).caused_by(error)
+        }),
+        Some(_) => Err(Error::config(path, "expected an address")),
     }
 }
 

@@ -128,10 +128,9 @@ fn dispatch(delegate: &dyn Delegate, request: &Request) -> Result<Reply> {
     };
     match result.to_json(request.network.version()) {
         Ok(json) => Ok(Reply::success(json.to_string())),
-        Err(error) if request.verb == Verb::Add => Err(Error::join(
-            [Some(error), delegate.undelivered(request).err()].into_iter().flatten(),
-        )
-        .expect("there is one")),
+        Err(error) if request.verb == Verb::Add => {
+            Err(error.and(delegate.undelivered(request).err()))
+        }
         Err(error) => Err(error),
     }
 }

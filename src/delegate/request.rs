@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::Deadline;
 use crate::cni::{
     Args, Attachment, Environment, IpamResult, Keep, Network, Requested, Verb, parse_object,
@@ -84,6 +86,6 @@ impl Request {
 }
 
 /// The time the chain gave this delegate.
-pub(super) fn told(environment: &Environment) -> Option<std::time::Duration> {
-    environment.text(Deadline::VARIABLE)?.parse().ok().map(std::time::Duration::from_millis)
+pub(super) fn told(environment: &Environment) -> Option<Duration> {
+    environment.text(Deadline::VARIABLE)?.parse().ok().map(Duration::from_millis)
 }

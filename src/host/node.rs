@@ -144,12 +144,9 @@ fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> Result<Iden
         old.uuid,
         aside.display(),
     );
-    for folder in [
-        (state.attachments(), aside),
-        (state.unsure(), state.root().join(format!("unsure.{}", old.uuid))),
-    ] {
-        step_aside(&folder.0, &folder.1).map_err(Records)?;
-    }
+    step_aside(&state.attachments(), &aside).map_err(Records)?;
+    let unsure_aside = state.root().join(format!("unsure.{}", old.uuid));
+    step_aside(&state.unsure(), &unsure_aside).map_err(Records)?;
     let identity = Identity::new(machine_id).map_err(Unmade)?;
     identity.put(path).map_err(Unmade)?;
     Ok(identity)

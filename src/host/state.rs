@@ -3,6 +3,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
 use super::{Node, Settings};
 use crate::cni::{Attachment, Network, NetworkName};
 use crate::error::{Error, Result};
@@ -71,15 +74,12 @@ impl StateDir {
         Node::establish(self, settings)
     }
 
-    /// Tells whether an ADD could write its record, without writing.
+    /// Fails where an ADD could not write its record; writes nothing itself.
     pub fn writable(&self) -> io::Result<()> {
         let mut folder = self.attachments();
         loop {
-            match rustix::fs::access(
-                &folder,
-                rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
-            ) {
-                Err(rustix::io::Errno::NOENT) if folder.pop() => {}
+            match access(&folder, Access::WRITE_OK | Access::EXEC_OK) {
+                Err(Errno::NOENT) if folder.pop() => {}
                 other => return other.map_err(io::Error::from),
             }
         }

@@ -19,7 +19,7 @@ pub use range::Range;
 pub use range_config::{GatewayPlace, HostBits, RangeConfig, RangeRules, SmallSubnets};
 pub use range_set::RangeSet;
 
-use crate::cni::address;
+use crate::cni::{address, parse_value};
 use crate::error::{Error, Result};
 
 /// A pool of the contract between delegates: a name or ranges or both, and what is asked of it.
@@ -129,11 +129,7 @@ impl Members<'_> {
         let Some(value) = self.members.remove(key) else {
             return Ok(None);
         };
-        serde_path_to_error::deserialize(value).map_err(|error| {
-            let inner = error.path().to_string();
-            let inner = if inner == "." { "" } else { &inner };
-            Error::config(format_args!("{}.{key}{inner}", self.path), error.inner())
-        })
+        parse_value(&value, &format!("{}.{key}", self.path))
     }
 
     fn requested(&mut self) -> Result<Option<IpAddr>> {

@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use ipam_delegated::cni::{Network, Requested};
+use ipam_delegated::cni::{Network, Requested, parse_value};
 use ipam_delegated::pool::{Pool, Range, RangeConfig, RangeRules, RangeSet};
 use ipam_delegated::{Error, ErrorCode, Result};
 use log::warn;
@@ -122,11 +122,7 @@ fn runtime_sets(network: &Network) -> Result<Vec<Vec<RangeConfig>>> {
     let Some(sets) = network.ip_ranges() else {
         return Ok(Vec::new());
     };
-    serde_path_to_error::deserialize(sets).map_err(|error| {
-        let inner = error.path().to_string();
-        let inner = if inner == "." { "" } else { &inner };
-        Error::config(format_args!("{IP_RANGES}{inner}"), error.inner())
-    })
+    parse_value(sets, IP_RANGES)
 }
 
 fn refuse_overlaps(offers: &[Offer]) -> Result<()> {

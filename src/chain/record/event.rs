@@ -1,5 +1,13 @@
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+/// The time as events tell it: milliseconds since 1970.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
 
 /// One line of a record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -117,6 +125,13 @@ impl Released {
 /// set back since.
 pub(super) fn is_due(due: u64, now: u64) -> bool {
     due <= now || due > now.saturating_add(UNSURE_FOR)
+}
+
+impl Held {
+    /// Every address that was given, with prefix length.
+    pub fn ips(&self) -> Vec<String> {
+        self.gave.iter().flat_map(|gave| gave.ips.clone()).collect()
+    }
 }
 
 impl Run {

@@ -8,7 +8,8 @@ use log::{debug, warn};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
 
-use super::{Event, Record};
+use super::lines::{parse, write};
+use super::{Event, Record, now};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{lock, make_private_folder};
 
@@ -35,12 +36,6 @@ pub(crate) struct Opened {
     pub record: Record,
     /// The file before this one could not be read and was set aside.
     pub after_unreadable: bool,
-}
-
-/// Whether a file name in a container's folder is an interface name: what is set aside or half
-/// made carries a `:`, which no interface name has.
-pub(crate) fn is_record_name(name: &str) -> bool {
-    !name.contains(':')
 }
 
 impl RecordFile {
@@ -114,7 +109,9 @@ impl RecordFile {
             let Some(mut file) = open_file(path, create).map_err(failed)? else {
                 return Ok(None);
             };
-            lock(&file, give_up).map_err(failed)?.then_some(()).ok_or_else(|| busy(path))?;
+            if !lock(&file, give_up).map_err(failed)? {
+                return Err(busy(path));
+            }
             if !is_at(&file, path).map_err(failed)? {
                 continue;
             }
@@ -153,8 +150,7 @@ impl RecordFile {
         if self.torn {
             line.push('\n');
         }
-        line.push_str(&serde_json::to_string(event).expect("events have text keys only"));
-        line.push('\n');
+        line.push_str(&write(event));
         // Until the write has ended well, its end may be missing.
         self.torn = true;
         self.empty = false;
@@ -225,7 +221,7 @@ impl RecordFile {
     }
 
     fn set_aside(self, reason: &str) -> io::Result<()> {
-        let aside = with_suffix(&self.path, &format!("unreadable-{}", super::super::now()));
+        let aside = with_suffix(&self.path, &format!("unreadable-{}", now()));
         fs::rename(&self.path, &aside)?;
         warn!(
             "the attachment record {} cannot be read ({reason}): kept as {}; what it held is for GC to find",
@@ -289,21 +285,6 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Reads the lines; a line that a kill cut short is passed over.
-fn parse(bytes: &[u8]) -> Result<Record, String> {
-    let mut record = Record::default();
-    let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
-    // What follows the last newline is empty, or was cut short.
-    for (number, line) in lines[..lines.len() - 1].iter().enumerate() {
-        match serde_json::from_slice(line) {
-            Ok(event) => record.apply(event),
-            Err(error) if error.is_eof() && !line.is_empty() => {}
-            Err(error) => return Err(format!("line {}: {error}", number + 1)),
-        }
-    }
-    Ok(record)
-}
-
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(":");
@@ -321,7 +302,8 @@ fn busy(path: &Path) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Attempt, Failed, Gave, Held, Released, Run, State};
+    use super::super::list::is_record_name;
+    use super::super::{Attempt, Failed, Run, State};
     use super::*;
     use tempfile::TempDir;
 
@@ -435,106 +417,5 @@ mod tests {
         let opened = RecordFile::open(&path(&temp)).unwrap();
         assert_eq!(opened.record.runs(), [&run]);
         assert_eq!(opened.record.state(), State::Failed);
-    }
-
-    fn whole() -> Vec<Event> {
-        let run = |name: &str| Run {
-            delegate: name.to_owned(),
-            program: format!("/opt/cni/bin/{name}"),
-            ipam: serde_json::Map::from_iter([("type".to_owned(), name.into())]),
-            pools: Some(vec![serde_json::json!({"name": "blue"})]),
-            ..Run::default()
-        };
-        let gave = Gave {
-            delegate: "a".to_owned(),
-            ips: vec!["10.0.0.2/24".to_owned()],
-            leases: vec![7.into()],
-        };
-        let result =
-            serde_json::json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]});
-        vec![
-            attempt(),
-            Event::Running(run("a")),
-            Event::Running(run("b")),
-            Event::Failed(Failed { time: 5, unsure: true, ..Failed::default() }),
-            Event::Released(Released { time: 6, due: 7 }),
-            attempt(),
-            Event::Running(run("a")),
-            Event::Held(Held { time: 8, gave: vec![gave], result }),
-            attempt(),
-        ]
-    }
-
-    fn written(events: &[Event]) -> Vec<u8> {
-        let line = |event| serde_json::to_string(event).unwrap() + "\n";
-        events.iter().map(line).collect::<String>().into_bytes()
-    }
-
-    /// Whatever a record says, it is read, or an error, and compacting changes nothing in it.
-    fn check(bytes: &[u8]) -> bool {
-        let Ok(record) = parse(bytes) else { return false };
-        let again = parse(&written(&record.compacted())).unwrap();
-        assert_eq!((again.state(), again.is_unsure()), (record.state(), record.is_unsure()));
-        assert_eq!(again.may_be_in_use(), record.may_be_in_use());
-        assert_eq!(again.held().map(|(_, held)| held), record.held().map(|(_, held)| held));
-        let runs = record.runs();
-        assert_eq!(again.runs().len(), runs.len());
-        for run in runs {
-            // Of programs that took each other's place, either may be named.
-            assert!(again.runs().iter().any(|known| known.owes_the_same(run)));
-            assert_eq!(again.leases(run), record.leases(run));
-        }
-        true
-    }
-
-    #[test]
-    fn a_record_is_read_wherever_a_kill_cut_it() {
-        let bytes = written(&whole());
-        for cut in 0..=bytes.len() {
-            assert!(check(&bytes[..cut]), "cut at {cut}");
-        }
-    }
-
-    #[test]
-    fn no_bytes_make_the_reader_panic() {
-        let whole = written(&whole());
-        let mut state = 1_u64;
-        let mut below = |bound: usize| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            usize::try_from(state >> 33).unwrap() % bound
-        };
-        let mut read = 0;
-        for _ in 0..5_000 {
-            let mut lines: Vec<Vec<u8>> =
-                whole.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
-            for _ in 0..=below(6) {
-                let (at, other) = (below(lines.len()), below(lines.len()));
-                match below(8) {
-                    0..=2 => lines.swap(at, other),
-                    3 => lines.push(lines[at].clone()),
-                    4 if lines.len() > 1 => drop(lines.remove(at)),
-                    5 if !lines[at].is_empty() => {
-                        let byte = below(lines[at].len());
-                        lines[at][byte] ^= 1 << below(8);
-                    }
-                    6 => {
-                        let cut = below(lines[at].len() + 1);
-                        lines[at].truncate(cut);
-                    }
-                    _ => {
-                        let mut digits =
-                            lines[at].iter_mut().filter(|b| b.is_ascii_digit()).collect::<Vec<_>>();
-                        if !digits.is_empty() {
-                            let digit = below(digits.len());
-                            *digits[digit] = b'0' + u8::try_from(below(10)).unwrap();
-                        }
-                    }
-                }
-            }
-            read += usize::from(check(&lines.concat()));
-        }
-        assert!(read > 500, "only {read} could be read");
     }
 }

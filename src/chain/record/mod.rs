@@ -6,10 +6,13 @@
 
 mod event;
 mod file;
+mod lines;
+mod list;
 mod unsure;
 
-pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run, UNSURE_FOR};
-pub(crate) use file::{Opened, RecordFile, is_record_name};
+pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run, UNSURE_FOR, now};
+pub(crate) use file::{Opened, RecordFile};
+pub(crate) use list::{attachments, networks};
 pub(crate) use unsure::Unsure;
 
 use serde_json::Value;
@@ -28,6 +31,18 @@ pub(crate) struct AttemptState {
     pub outcome: Outcome,
     /// The DEL that released it, while its repetition is due.
     pub released: Option<Released>,
+}
+
+impl AttemptState {
+    /// Whether a claim of a delegate that ran may still commit.
+    fn is_unsure(&self) -> bool {
+        let unsure = match &self.outcome {
+            Outcome::Open => true,
+            Outcome::Failed(failed) => failed.unsure,
+            Outcome::Held(_) => false,
+        };
+        unsure && !self.runs.is_empty()
+    }
 }
 
 /// How an ADD ended.
@@ -137,14 +152,7 @@ impl Record {
 
     /// Whether a claim of some ADD may still commit after a DEL.
     pub fn is_unsure(&self) -> bool {
-        self.standing().any(|attempt| {
-            let unsure = match &attempt.outcome {
-                Outcome::Open => true,
-                Outcome::Failed(failed) => failed.unsure,
-                Outcome::Held(_) => false,
-            };
-            unsure && !attempt.runs.is_empty()
-        })
+        self.standing().any(AttemptState::is_unsure)
     }
 
     /// The DEL that has released every ADD of the record, when there was one.
@@ -222,10 +230,7 @@ fn merge(group: &[&AttemptState], events: &mut Vec<Event>) {
     events.push(Event::Attempt(attempt));
     events.extend(merged.runs().into_iter().cloned().map(Event::Running));
     if last.outcome != Outcome::Open {
-        let leaves_doubt = |attempt: &&AttemptState| {
-            !attempt.runs.is_empty() && matches!(&attempt.outcome, Outcome::Failed(f) if f.unsure)
-        };
-        let unsure = group.iter().copied().any(|attempt| leaves_doubt(&attempt));
+        let unsure = group.iter().any(|attempt| attempt.is_unsure());
         events.push(Event::Failed(Failed { time: last.attempt.time, unsure, not_run: false }));
     }
     if let Some(released) = &last.released {
