@@ -20,8 +20,8 @@ pub(super) struct Carry<'a> {
     pub result: IpamResult,
     /// The pools nobody has served yet; `None` while nobody has named any.
     pools: Option<Vec<Value>>,
-    /// Settings that selectors put over `ipam`.
-    patch: Map<String, Value>,
+    /// Settings that selectors put over `ipam`, in order.
+    patches: Vec<Map<String, Value>>,
 }
 
 impl<'a> Carry<'a> {
@@ -32,7 +32,7 @@ impl<'a> Carry<'a> {
         node: &'a str,
         result: IpamResult,
     ) -> Self {
-        Self { network, settings, node, result, pools: None, patch: Map::new() }
+        Self { network, settings, node, result, pools: None, patches: Vec::new() }
     }
 
     /// What a delegate is run with; `None` when the pools are known and none is for it.
@@ -42,12 +42,12 @@ impl<'a> Carry<'a> {
             return None;
         }
         let mut ipam = self.network.ipam().clone();
-        merge_patch(&mut ipam, &self.patch);
+        self.patches.iter().for_each(|patch| merge_patch(&mut ipam, patch));
         ipam.extend(step.overrides.clone());
         ipam.insert("type".to_owned(), step.name.clone().into());
         ipam.insert("node".to_owned(), self.node.into());
         // A selector that answers ranges has folded the runtime's into them.
-        let folded = self.patch.contains_key("ranges");
+        let folded = self.patches.iter().any(|patch| patch.contains_key("ranges"));
         Some(Run {
             delegate: step.name.clone(),
             program: step.program.display().to_string(),
@@ -132,8 +132,7 @@ impl<'a> Carry<'a> {
 
     fn merge(&mut self, name: &str, patch: Map<String, Value>) -> Result<()> {
         is_allowed(&patch, self.settings).map_err(|error| error.within(name))?;
-        // Later patches go over earlier ones, their nulls kept: they remove keys of the configuration.
-        self.patch.extend(patch);
+        self.patches.push(patch);
         Ok(())
     }
 }
