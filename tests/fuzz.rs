@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStringExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -291,7 +292,9 @@ fn fuzz_with(
             std::panic::resume_unwind(panic);
         }
     }
-    eprintln!("{target}: {runs} inputs and {} of the corpus", seeds.len());
+    // Not through the harness, which keeps what a passing test prints.
+    let count = format!("{target}: {runs} inputs and {} of the corpus", seeds.len());
+    let _ = writeln!(std::io::stderr(), "fuzz {count}");
 }
 
 /// Gives what it was given, and reads all there is to read.

@@ -4,6 +4,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::preset::{OwnFile, Preset};
+use crate::cni::shown;
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::parse_duration;
@@ -154,9 +155,10 @@ impl Entry {
             Value::String(name) => Map::from_iter([("type".to_owned(), name.clone().into())]),
             Value::Object(object) => object.clone(),
             _ => {
+                let found = shown(value);
                 return Err(Error::config(
                     path,
-                    format!("expected a delegate's name or an object with `type`, found {value}"),
+                    format!("expected a delegate's name or an object with `type`, found {found}"),
                 ));
             }
         };
@@ -193,7 +195,7 @@ fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
         Some(other) => {
             return Err(Error::config(
                 "ipam.delegates",
-                format!("expected an array, found {other}"),
+                format!("expected an array, found {}", shown(other)),
             )
             .advise(example));
         }

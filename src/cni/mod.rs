@@ -18,6 +18,7 @@ mod version;
 pub use args::{Args, Requested};
 pub use attachment::{Attachment, ContainerId, IfName, NetworkName};
 pub use environment::Environment;
+pub(crate) use network::shown;
 pub use network::{Keep, Network, parse_object, parse_value};
 pub use result::{Dns, IpConfig, IpamResult, Route};
 pub use verb::Verb;

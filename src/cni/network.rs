@@ -24,13 +24,19 @@ impl Network {
         let name = match config.get("name") {
             Some(Value::String(name)) => NetworkName::parse(name)?,
             Some(other) => {
-                return Err(Error::config("name", format!("expected a text, found {other}")));
+                return Err(Error::config(
+                    "name",
+                    format!("expected a text, found {}", shown(other)),
+                ));
             }
             None => return Err(Error::config("name", "missing network name")),
         };
         match config.get("ipam") {
             Some(Value::Object(_)) => Ok(Self { version, name, config }),
-            Some(other) => Err(Error::config("ipam", format!("expected an object, found {other}"))),
+            Some(other) => {
+                let message = format!("expected an object, found {}", shown(other));
+                Err(Error::config("ipam", message))
+            }
             None => {
                 Err(Error::config("ipam", "missing: the network configuration has no IPAM section"))
             }
@@ -183,6 +189,16 @@ pub fn parse_object(bytes: &[u8], what: &str) -> Result<Map<String, Value>> {
         }
         Err(error) => Err(Error::new(ErrorCode::DECODE, format!("{what} is not one JSON object"))
             .caused_by(error)),
+    }
+}
+
+/// A value as an error shows it. What is inside an object or an array is not shown: it may hold a
+/// secret.
+pub(crate) fn shown(value: &Value) -> String {
+    match value {
+        Value::Object(object) if !object.is_empty() => "an object".to_owned(),
+        Value::Array(array) if !array.is_empty() => "an array".to_owned(),
+        other => other.to_string(),
     }
 }
 

@@ -1,4 +1,5 @@
 use std::io::{Read, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ::log::error;
@@ -54,10 +55,21 @@ pub(crate) fn serve(
     let mut stdin = Vec::with_capacity(8192);
     let read = std::io::stdin().read_to_end(&mut stdin);
     let reply = match (read, Settings::load()) {
-        (Err(error), _) => Reply::error(Version::NEWEST, &Error::io("cannot read stdin", error)),
-        (_, Err(error)) => Reply::error(version_for_errors(&stdin), &error),
+        (Err(error), _) => {
+            let error = Error::io("cannot read stdin", error);
+            log_refusal(name, None, &error);
+            Reply::error(Version::NEWEST, &error)
+        }
+        (_, Err(error)) => {
+            log_refusal(name, None, &error);
+            Reply::error(version_for_errors(&stdin), &error)
+        }
         (Ok(_), Ok(settings)) => {
-            let started = |request: &Request| start_log(name, request);
+            let verbose = settings.verbose.then(|| settings.log_dir.clone());
+            let started = |request: Result<&Request, &Error>| match request {
+                Ok(request) => start_log(name, request),
+                Err(error) => log_refusal(name, verbose, error),
+            };
             answer_with(delegate, environment, &stdin, settings, started)
         }
     };
@@ -79,27 +91,23 @@ fn answer_with(
     environment: Environment,
     stdin: &[u8],
     settings: Settings,
-    started: impl FnOnce(&Request),
+    started: impl FnOnce(Result<&Request, &Error>),
 ) -> Reply {
-    let verb = match environment.verb() {
-        Ok(Some(verb)) => verb,
-        Ok(None) => {
-            let error = Error::new(
-                ErrorCode::INVALID_ENVIRONMENT,
-                "required env variables [CNI_COMMAND] missing",
-            );
-            return Reply::error(version_for_errors(stdin), &error);
-        }
-        Err(error) => return Reply::error(version_for_errors(stdin), &error),
+    let missing = || {
+        let message = "required env variables [CNI_COMMAND] missing";
+        Error::new(ErrorCode::INVALID_ENVIRONMENT, message)
     };
-    if verb == Verb::Version {
+    let verb = environment.verb().and_then(|verb| verb.ok_or_else(missing));
+    if let Ok(Verb::Version) = verb {
         return Reply::success(Version::supported().to_string());
     }
-    let request = match Request::parse(verb, environment, stdin, settings) {
+    let request = verb.and_then(|verb| Request::parse(verb, environment, stdin, settings));
+    started(request.as_ref());
+    let request = match request {
         Ok(request) => request,
         Err(error) => return Reply::error(version_for_errors(stdin), &error),
     };
-    started(&request);
+    let verb = request.verb;
     let version = request.network.version();
     let reply = match dispatch(delegate, &request) {
         Ok(reply) => reply,
@@ -146,6 +154,24 @@ fn start_log(name: &str, request: &Request) {
         folder: &settings.log_dir,
     };
     wanted.start();
+}
+
+/// Logs why a call could not even be read, under what its environment says it was about.
+fn log_refusal(name: &str, verbose: Option<PathBuf>, error: &Error) {
+    let environment = Environment::new(std::env::vars_os());
+    let text = |key| environment.text(key).unwrap_or_default();
+    let subject =
+        [text("CNI_COMMAND"), " ", text("CNI_CONTAINERID"), "/", text("CNI_IFNAME")].concat();
+    let wanted = Wanted {
+        name,
+        // Nothing has looked at these variables yet.
+        context: subject.replace(char::is_control, "?"),
+        verbose: verbose.is_some(),
+        by_hand: environment.text(Wanted::VARIABLE) == Some("debug"),
+        folder: &verbose.unwrap_or_else(|| Settings::default().log_dir),
+    };
+    wanted.start();
+    error!("{}: {}", error.code(), error.in_full());
 }
 
 fn deliver(name: &str, delegate: &dyn Delegate, reply: Reply) -> ExitCode {
