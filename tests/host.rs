@@ -241,6 +241,22 @@ fn an_add_on_a_full_disk_fails_before_any_delegate_runs_and_leaves_nothing() {
 }
 
 #[test]
+fn status_says_that_a_full_disk_has_no_room_for_a_record() {
+    for filler in [fill as fn(&Host), fill_bytes] {
+        let (world, host) = (World::new(), Host::new());
+        small_disk(&host);
+        world.allocator("a", "10.0.0.2/24");
+        let mut network = network(&world, json!(["a"]));
+        network["cniVersion"] = "1.1.0".into();
+        host.call(&world, "STATUS", "", &network).success();
+        filler(&host);
+        let (code, text) = host.call(&world, "STATUS", "", &network).failure();
+        assert_eq!(code, 50, "{text}");
+        assert!(text.contains("No space left on device"), "{text}");
+    }
+}
+
+#[test]
 fn an_add_that_finds_no_room_for_its_end_is_undone() {
     let (world, host) = (World::new(), Host::new());
     small_disk(&host);

@@ -464,6 +464,20 @@ fn stderr_of_a_delegate_reaches_ours() {
 }
 
 #[test]
+fn a_delegate_that_fails_leaves_no_child_that_could_still_take_a_lease() {
+    for (ending, code, unsure) in [
+        ("printf '{\"code\":100,\"msg\":\"full\"}'; exit 1", 100, false),
+        ("printf garbage; exit 1", 110, true),
+        ("kill -9 $$", 110, true),
+    ] {
+        // The verbs of the undo find nothing to wait for.
+        let body =
+            format!("cat >/dev/null; [ $CNI_COMMAND = ADD ] || exit 0; sleep 600 & {ending}");
+        Trial::new(&body).fails(code, &[], unsure);
+    }
+}
+
+#[test]
 fn a_delegate_of_ours_ends_itself_when_the_chain_has_died() {
     // Its stdin is a pipe that never ends: it waits for its configuration for ever.
     let world = World::new();

@@ -70,7 +70,7 @@ impl<'a> Carry<'a> {
     /// Takes a delegate's answer to an ADD.
     pub fn take(&mut self, step: &Step, answer: Map<String, Value>) -> Result<Gave> {
         let before = self.result.clone();
-        let (answer, extras) = Extras::split(&step.name, answer)?;
+        let (answer, extras) = Extras::split(step, answer)?;
         let new: Vec<&IpConfig> =
             answer.ips.iter().filter(|ip| !before.has(ip.address.addr())).collect();
         let ips: Vec<String> = new.iter().map(|ip| ip.address.to_string()).collect();
@@ -106,7 +106,7 @@ impl<'a> Carry<'a> {
 
     /// Takes what a delegate's answer to another verb tells the next one: its pools and settings.
     pub fn take_pools(&mut self, step: &Step, answer: Map<String, Value>) -> Result<()> {
-        let (_, extras) = Extras::split(&step.name, answer)?;
+        let (_, extras) = Extras::split(step, answer)?;
         if step.is_selector() {
             self.serve(step, extras.pools, false);
         }
@@ -203,7 +203,8 @@ struct Extras {
 }
 
 impl Extras {
-    fn split(name: &str, answer: Map<String, Value>) -> Result<(IpamResult, Self)> {
+    fn split(step: &Step, answer: Map<String, Value>) -> Result<(IpamResult, Self)> {
+        let name = step.name.as_str();
         let refuse = |error: Error| error.with_code(ErrorCode::DELEGATE).within(name);
         let mut result = IpamResult::parse(&Value::Object(answer), "its answer").map_err(refuse)?;
         let pools = match result.extra.remove("pools") {
@@ -220,7 +221,15 @@ impl Extras {
         };
         let ipam = match result.extra.remove("ipam") {
             None | Some(Value::Null) => Map::new(),
-            Some(Value::Object(ipam)) => ipam,
+            Some(Value::Object(ipam)) if ipam.is_empty() || step.is_selector() => ipam,
+            Some(Value::Object(ipam)) => {
+                let keys: Vec<&str> = ipam.keys().map(String::as_str).collect();
+                let message = format!(
+                    "its answer sets ipam.{}, which only a selector's may",
+                    keys.join(", ipam.")
+                );
+                return Err(against_contract(name, message).advise("name a selector ipam-ds-…"));
+            }
             Some(_) => return Err(against_contract(name, "its answer's ipam is no object")),
         };
         Ok((result, Self { pools, leases, ipam }))
@@ -397,9 +406,10 @@ mod tests {
             ("a", json!({"pools": [1]}), "pools are no array"),
             ("a", json!({"leases": {}}), "leases are no array"),
             ("a", json!({"ipam": []}), "ipam is no object"),
-            ("a", json!({"ipam": {"type": "x"}}), "ipam.type"),
-            ("a", json!({"ipam": {"stateDir": null}}), "ipam.stateDir"),
-            ("a", json!({"ipam": {"dataDir": "/etc"}}), "ipam.dataDir"),
+            ("a", json!({"ipam": {"x": 1}}), "only a selector's may"),
+            ("ipam-ds-x", json!({"ipam": {"type": "x"}}), "ipam.type"),
+            ("ipam-ds-x", json!({"ipam": {"stateDir": null}}), "ipam.stateDir"),
+            ("ipam-ds-x", json!({"ipam": {"dataDir": "/etc"}}), "ipam.dataDir"),
             ("a", json!({"ips": [{"address": "10.0.0.2"}]}), "its answer.ips[0].address"),
         ] {
             let error = chain(&[(step(name), answer)]).unwrap_err();

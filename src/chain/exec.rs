@@ -70,7 +70,7 @@ impl Call<'_> {
                     Ok(ended) => self.read(&ended),
                     Err(killed) => Err(self.killed(&killed)),
                 };
-                if matches!(&answer, Err(failure) if failure.ending == Ending::Unsure) {
+                if answer.is_err() {
                     process.kill_descendants();
                 }
                 answer

@@ -12,6 +12,9 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
 use crate::log::{Wanted, to_stderr, write_without_waiting};
 
+/// A network configuration is a few KiB; a caller that never ends must not fill the memory.
+const STDIN_LIMIT: u64 = 16 * 1024 * 1024;
+
 /// What a call prints and how it exits.
 #[derive(Debug)]
 pub struct Reply {
@@ -53,7 +56,7 @@ pub(crate) fn serve(
         return deliver(name, delegate, Reply::success(Version::supported().to_string()));
     }
     let mut stdin = Vec::with_capacity(8192);
-    let read = std::io::stdin().read_to_end(&mut stdin);
+    let read = std::io::stdin().take(STDIN_LIMIT).read_to_end(&mut stdin);
     let reply = match (read, Settings::load()) {
         (Err(error), _) => {
             let error = Error::io("cannot read stdin", error);
@@ -234,7 +237,7 @@ fn end_in_time(environment: &Environment) {
     let Some(time) = told(environment) else {
         return;
     };
-    std::thread::spawn(move || {
+    let watch = std::thread::Builder::new().spawn(move || {
         std::thread::sleep(time);
         let error = Error::new(ErrorCode::TIMED_OUT, format!("not done within {time:?}"));
         let reply = Reply::error(Version::NEWEST, &error);
@@ -242,4 +245,6 @@ fn end_in_time(environment: &Environment) {
         write_without_waiting(rustix::stdio::stdout(), reply.stdout.as_bytes());
         std::process::exit(1);
     });
+    // Where no thread can be had, the chain alone keeps the time.
+    drop(watch);
 }

@@ -3,7 +3,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, access, statvfs};
 use rustix::io::Errno;
 
 use super::{Node, Settings};
@@ -74,15 +74,21 @@ impl StateDir {
         Node::establish(self, settings)
     }
 
-    /// Fails where an ADD could not write its record; writes nothing itself.
+    /// Fails where an ADD could not write its record: no right, or a full disk. Writes nothing
+    /// itself.
     pub fn writable(&self) -> io::Result<()> {
         let mut folder = self.attachments();
         loop {
             match access(&folder, Access::WRITE_OK | Access::EXEC_OK) {
                 Err(Errno::NOENT) if folder.pop() => {}
-                other => return other.map_err(io::Error::from),
+                Err(error) => return Err(error.into()),
+                Ok(()) => break,
             }
         }
+        let disk = statvfs(&folder)?;
+        // Some file systems count no files.
+        let full = disk.f_bfree == 0 || (disk.f_files > 0 && disk.f_ffree == 0);
+        if full { Err(Errno::NOSPC.into()) } else { Ok(()) }
     }
 }
 

@@ -95,13 +95,17 @@ impl RecordFile {
     }
 
     fn open_with(path: &Path, create: bool, patience: Duration) -> Result<Option<Opened>> {
-        let failed = |error| {
+        let failed = |error: io::Error| {
+            let advice = match error.kind() {
+                ErrorKind::InvalidFilename => "a container id or network name may have 255 bytes",
+                _ => "the state folder must be writable by root and not full",
+            };
             Error::new(
                 ErrorCode::RECORD,
                 format!("cannot open the attachment record {}", path.display()),
             )
             .caused_by(error)
-            .advise("the state folder must be writable by root and not full")
+            .advise(advice)
         };
         let give_up = Instant::now() + patience;
         let mut after_unreadable = false;
