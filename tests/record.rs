@@ -289,6 +289,19 @@ fn without_a_record_a_failing_selector_is_a_warning_when_the_allocator_released(
 }
 
 #[test]
+fn without_a_record_a_selector_that_is_not_installed_any_more_is_a_warning() {
+    let world = World::new();
+    world.allocator("a", "10.0.0.2/24");
+    let network = world.network(json!(["ipam-ds-gone", "a"]));
+    let outcome = world.call("DEL", "c1", &network);
+    assert!(outcome.stderr.contains("ipam-ds-gone: cannot start"), "{outcome:?}");
+    outcome.success();
+    assert_eq!(world.take_calls(), ["a DEL"]);
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 7, "{text}");
+}
+
+#[test]
 fn without_a_record_a_failing_allocator_is_an_error_and_every_later_one_runs() {
     let world = World::new();
     world.delegate("ipam-ds-x", "printf '{\"code\":103,\"msg\":\"api is away\"}'; exit 1");

@@ -39,12 +39,14 @@ pub(super) struct Planner<'a> {
     pub own: &'a OwnFile,
     /// The folders of `CNI_PATH`.
     pub path: &'a [PathBuf],
+    /// The plan is for a DEL, which a selector that is gone must not hold up.
+    pub releasing: bool,
 }
 
 impl Step {
     /// Whether the delegate is a selector: the name is the role.
     pub fn is_selector(&self) -> bool {
-        self.name.starts_with("ipam-ds-")
+        is_selector(&self.name)
     }
 }
 
@@ -87,8 +89,16 @@ impl Planner<'_> {
         })
     }
 
+    /// [`Planner::find`], but a selector that is gone fails when it is run, not here, on a DEL.
+    fn locate(&self, name: &str) -> Result<PathBuf> {
+        match (self.find(name), self.path.first()) {
+            (Err(_), Some(folder)) if self.releasing && is_selector(name) => Ok(folder.join(name)),
+            (found, _) => found,
+        }
+    }
+
     fn step(&self, entry: Entry, ipam: &Map<String, Value>, steps: &mut Vec<Step>) -> Result<()> {
-        let program = self.find(&entry.name)?;
+        let program = self.locate(&entry.name)?;
         if !self.own.is(&program) {
             steps.push(entry.step(program));
             return Ok(());
@@ -127,7 +137,7 @@ impl Planner<'_> {
         for name in chain.delegates {
             let mut part = Entry { name: (*name).to_owned(), ..entry.clone() };
             part.overrides.extend(chain.settings());
-            let program = self.find(name)?;
+            let program = self.locate(name)?;
             steps.push(part.step(program));
         }
         Ok(())
@@ -207,6 +217,10 @@ fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
         .collect()
 }
 
+fn is_selector(name: &str) -> bool {
+    name.starts_with("ipam-ds-")
+}
+
 fn duration(value: &Value, path: &str) -> Result<Duration> {
     value
         .as_str()
@@ -249,7 +263,13 @@ mod tests {
 
         fn plan(&self, ipam: Value, preset: Option<&'static Preset>) -> Result<Plan> {
             let path = [self.0.path().to_owned()];
-            let planner = Planner { presets: PRESETS, preset, own: &OwnFile::find(), path: &path };
+            let planner = Planner {
+                presets: PRESETS,
+                preset,
+                own: &OwnFile::find(),
+                path: &path,
+                releasing: false,
+            };
             planner.plan(ipam.as_object().unwrap())
         }
 

@@ -113,6 +113,7 @@ impl<'a> Session<'a> {
             preset: self.chain.preset,
             own: self.chain.own(),
             path: &self.path,
+            releasing: self.request.verb == Verb::Del,
         }
     }
 
