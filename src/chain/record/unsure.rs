@@ -37,12 +37,26 @@ impl Unsure {
         make_private_folder(&self.folder)?;
         for number in 0..1000 {
             let link = self.folder.join(format!("{due:015}.{}.{number}", std::process::id()));
-            match std::os::unix::fs::symlink(&target, link) {
+            match std::os::unix::fs::symlink(&target, &link) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                other => return other,
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    self.keep_only(&link, Path::new(&target));
+                    return Ok(());
+                }
             }
         }
         Err(ErrorKind::AlreadyExists.into())
+    }
+
+    /// Removes the other entries of a record, which the newest one stands for.
+    fn keep_only(&self, newest: &Path, target: &Path) {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return };
+        for link in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            if link != newest && fs::read_link(&link).is_ok_and(|other| other == target) {
+                let _ = fs::remove_file(link);
+            }
+        }
     }
 
     /// The entries that are due at `now`, the oldest first.
@@ -103,7 +117,8 @@ mod tests {
         let unsure = Unsure::of(&StateDir::of_host(&settings));
         assert!(unsure.due(u64::MAX).is_empty());
         let network = NetworkName::parse("net").unwrap();
-        for (due, container) in [(300, "c"), (100, "a"), (200, "b"), (100, "a2")] {
+        // The second entry of "a" takes the place of the first.
+        for (due, container) in [(50, "a"), (300, "c"), (100, "a"), (200, "b"), (100, "a2")] {
             let attachment = Attachment {
                 container: ContainerId::parse(container).unwrap(),
                 ifname: IfName::parse("eth0").unwrap(),
