@@ -161,14 +161,20 @@ fn an_unsure_del_on_a_full_disk_releases_and_succeeds() {
     assert!(world.held().is_empty());
 }
 
-#[test]
-fn del_works_on_a_read_only_state_folder() {
+/// What `c1` holds is recorded in a state folder that takes no more.
+fn held_on_a_read_only_disk() -> (World, Host, Value) {
     let (world, host) = (World::new(), Host::new());
     small_disk(&host);
     world.allocator("a", "10.0.0.2/24");
     let network = network(&world, json!(["a"]));
     host.call(&world, "ADD", "c1", &network).success();
     host.shell(&format!("mount -o remount,ro {STATE}"));
+    (world, host, network)
+}
+
+#[test]
+fn del_works_on_a_read_only_state_folder() {
+    let (world, host, network) = held_on_a_read_only_disk();
     world.take_calls();
     let outcome = host.call(&world, "DEL", "c1", &stripped());
     assert!(outcome.stderr.contains("cannot remove the attachment record"), "{outcome:?}");
@@ -182,12 +188,7 @@ fn del_works_on_a_read_only_state_folder() {
 
 #[test]
 fn the_delegate_of_a_killed_del_excludes_others_on_a_read_only_state_folder_too() {
-    let (world, host) = (World::new(), Host::new());
-    small_disk(&host);
-    world.allocator("a", "10.0.0.2/24");
-    let network = network(&world, json!(["a"]));
-    host.call(&world, "ADD", "c1", &network).success();
-    host.shell(&format!("mount -o remount,ro {STATE}"));
+    let (world, host, network) = held_on_a_read_only_disk();
     world.delegate("a", &world.gate("a"));
     world.take_calls();
     let mut one = start(host.command(&world, "DEL", "c1"), &network);

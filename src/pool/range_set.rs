@@ -41,19 +41,31 @@ impl RangeSet {
         rules: RangeRules,
         path: &str,
     ) -> Result<Vec<Self>> {
-        let mut read: Vec<Self> = Vec::with_capacity(sets.len());
-        for (index, ranges) in sets.iter().enumerate() {
-            let place = format!("{path}[{index}]");
-            let set = Self::parse(ranges, rules, &place)?;
-            for (earlier, other) in read.iter().enumerate() {
-                if let Some((its, others)) = set.overlap(other) {
-                    let message = format!("{its} overlaps {others} of {path}[{earlier}]");
+        let place = |index| format!("{path}[{index}]");
+        let read = |(index, ranges): (usize, &Vec<_>)| {
+            Ok((place(index), Self::parse(ranges, rules, &place(index))?))
+        };
+        let sets: Vec<(String, Self)> = sets.iter().enumerate().map(read).collect::<Result<_>>()?;
+        Self::refuse_overlaps(sets.iter().map(|(place, set)| (place.as_str(), set)))?;
+        Ok(sets.into_iter().map(|(_, set)| set).collect())
+    }
+
+    /// Refuses sets of which two overlap; each comes with its place, for the error.
+    ///
+    /// # Errors
+    /// The later of the two is named as the place, with the ranges and the earlier one.
+    pub fn refuse_overlaps<'a>(
+        sets: impl Iterator<Item = (&'a str, &'a Self)> + Clone,
+    ) -> Result<()> {
+        for (index, (place, set)) in sets.clone().enumerate() {
+            for (other, earlier) in sets.clone().take(index) {
+                if let Some((its, others)) = set.overlap(earlier) {
+                    let message = format!("{its} overlaps {others} of {other}");
                     return Err(Error::config(place, message));
                 }
             }
-            read.push(set);
         }
-        Ok(read)
+        Ok(())
     }
 
     /// The ranges in the order written; never empty.

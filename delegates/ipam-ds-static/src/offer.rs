@@ -69,7 +69,9 @@ pub fn read(config: &Config, network: &Network) -> Result<Vec<Offer>> {
         Some(pools) => from_pools(pools, config, network)?,
         None => from_sets(config, network)?,
     };
-    refuse_overlaps(&offers)?;
+    RangeSet::refuse_overlaps(
+        offers.iter().filter_map(|offer| Some((offer.path.as_str(), offer.set.as_ref()?))),
+    )?;
     refuse_for_version(&offers, network)?;
     Ok(offers)
 }
@@ -123,19 +125,6 @@ fn runtime_sets(network: &Network) -> Result<Vec<Vec<RangeConfig>>> {
         return Ok(Vec::new());
     };
     parse_value(sets, IP_RANGES)
-}
-
-fn refuse_overlaps(offers: &[Offer]) -> Result<()> {
-    let sets = || offers.iter().filter_map(|offer| Some((&offer.path, offer.set.as_ref()?)));
-    for (i, (path, set)) in sets().enumerate() {
-        for (other, earlier) in sets().take(i) {
-            if let Some((range, its)) = set.overlap(earlier) {
-                let message = format!("{range} overlaps {its} of {other}");
-                return Err(Error::config(path, message));
-            }
-        }
-    }
-    Ok(())
 }
 
 fn refuse_for_version(offers: &[Offer], network: &Network) -> Result<()> {
