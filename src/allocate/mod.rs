@@ -1,10 +1,22 @@
 //! The role of an allocator: a delegate that gives addresses and takes them back.
+//!
+//! There are two seams under it. A server that picks addresses itself is an [`Allocator`]. A store
+//! that has to be searched is a [`Ledger`]: the [`Bookkeeper`] is the allocator over it, and holds
+//! search, retry, idempotency and GC once for all of them.
 
+mod bookkeeper;
 mod lease;
+pub mod ledger;
 mod role;
+pub mod search;
+mod want;
 
-pub use lease::{Headroom, Lease, Owner, Scope};
+pub use bookkeeper::Bookkeeper;
+pub use lease::{Headroom, Lease, Owner, Reach, Scope};
+pub use ledger::Ledger;
 pub use role::Allocate;
+pub use search::Strategy;
+pub use want::Want;
 
 use serde::de::DeserializeOwned;
 
@@ -20,6 +32,13 @@ use crate::pool::Pool;
 pub trait Allocator: Sized {
     /// What the allocator reads of the section `ipam`. Keys it does not know are other delegates'.
     type Config: DeserializeOwned;
+
+    /// Who else takes leases from the same store.
+    const REACH: Reach = Reach::Cluster;
+
+    /// Whether a call may have to wait for a server: see
+    /// [`Delegate::waits`](crate::delegate::Delegate::waits).
+    const WAITS: bool = true;
 
     /// Takes the settings for one call.
     fn open(config: Self::Config, request: &Request) -> Result<Self>;

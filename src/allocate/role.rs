@@ -21,6 +21,10 @@ impl<A> Default for Allocate<A> {
 }
 
 impl<A: Allocator> Delegate for Allocate<A> {
+    fn waits(&self) -> bool {
+        A::WAITS
+    }
+
     fn add(&self, request: &Request) -> Result<IpamResult> {
         let mut result = request.prev_result()?;
         let want = pools(&result)?;

@@ -57,6 +57,10 @@ impl<'a> Carry<'a> {
         ipam.extend(step.overrides.clone());
         ipam.insert("type".to_owned(), step.name.clone().into());
         ipam.insert("node".to_owned(), self.node.into());
+        // It must leave alone what the same owner holds of pools that it is not shown.
+        if let Some(names) = &step.serves {
+            ipam.insert("serves".to_owned(), names.clone().into());
+        }
         Some(Run {
             delegate: step.name.clone(),
             program: step.program.display().to_string(),

@@ -7,8 +7,8 @@ mod settings;
 mod state;
 
 pub use duration::parse_duration;
-pub(crate) use lock::lock;
+pub use lock::lock;
 pub use node::Node;
 pub use settings::Settings;
-pub use state::StateDir;
 pub(crate) use state::make_private_folder;
+pub use state::{StateDir, can_write};

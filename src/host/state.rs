@@ -77,19 +77,29 @@ impl StateDir {
     /// Fails where an ADD could not write its record: no right, or a full disk. Writes nothing
     /// itself.
     pub fn writable(&self) -> io::Result<()> {
-        let mut folder = self.attachments();
-        loop {
-            match access(&folder, Access::WRITE_OK | Access::EXEC_OK) {
-                Err(Errno::NOENT) if folder.pop() => {}
-                Err(error) => return Err(error.into()),
-                Ok(()) => break,
-            }
-        }
-        let disk = statvfs(&folder)?;
-        // Some file systems count no files.
-        let full = disk.f_bfree == 0 || (disk.f_files > 0 && disk.f_ffree == 0);
-        if full { Err(Errno::NOSPC.into()) } else { Ok(()) }
+        can_write(&self.attachments())
     }
+}
+
+/// Fails where no file could be made in a folder, which need not exist yet: no right, or a full
+/// disk. Writes nothing itself.
+///
+/// # Errors
+/// The reason.
+pub fn can_write(folder: &Path) -> io::Result<()> {
+    let mut folder = folder.to_owned();
+    loop {
+        match access(&folder, Access::WRITE_OK | Access::EXEC_OK) {
+            Err(Errno::NOENT) if folder.pop() => {}
+            Err(error) => return Err(error.into()),
+            Ok(()) if folder.is_dir() => break,
+            Ok(()) => return Err(Errno::NOTDIR.into()),
+        }
+    }
+    let disk = statvfs(&folder)?;
+    // Some file systems count no files.
+    let full = disk.f_bfree == 0 || (disk.f_files > 0 && disk.f_ffree == 0);
+    if full { Err(Errno::NOSPC.into()) } else { Ok(()) }
 }
 
 /// Makes a folder and its parents, each 0700 when new.

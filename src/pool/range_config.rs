@@ -82,6 +82,13 @@ impl RangeRules {
         small: SmallSubnets::Refuse,
     };
 
+    /// What an allocator accepts: whoever wrote the pool has judged it by its own rules.
+    pub const ANY: Self = Self {
+        host_bits: HostBits::Accept,
+        gateway: GatewayPlace::Anywhere,
+        small: SmallSubnets::Accept,
+    };
+
     /// Our own rules: host-local's, with small subnets.
     pub const OURS: Self = Self { small: SmallSubnets::Accept, ..Self::HOST_LOCAL };
 }

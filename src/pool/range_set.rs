@@ -83,6 +83,22 @@ impl RangeSet {
         self.ranges.iter().find(|range| range.spans(address))
     }
 
+    /// Why the address may not be given out of these ranges; none when it may.
+    pub fn refusal(&self, address: IpAddr) -> Option<String> {
+        let Some(range) = self.find(address) else {
+            return Some(format!("in no range of {self}"));
+        };
+        if range.usable(address) {
+            return None;
+        }
+        let hole = range.exclude().iter().find(|hole| hole.contains(&address));
+        Some(match hole {
+            _ if range.gateway() == Some(address) => format!("the gateway of {range}"),
+            Some(hole) => format!("excluded from {range} by {hole}"),
+            None => format!("never given out of {range}"),
+        })
+    }
+
     /// Whether a range of this set and one of the other overlap.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.overlap(other).is_some()

@@ -4,7 +4,6 @@ use ipam_delegated::pool::{RangeConfig, RangeSet};
 use serde_json::{Map, Value, json};
 
 use crate::offer::Offer;
-use crate::requested::refusal;
 
 /// The settings by which a plain host-local, which knows no pools, gives the same addresses.
 ///
@@ -24,7 +23,7 @@ pub fn patch(offers: &[Offer]) -> Map<String, Value> {
 /// host-local sees the runtime's requests itself, but not a pool's own.
 fn ranges(offer: &Offer) -> Option<Vec<RangeConfig>> {
     let set = offer.set.as_ref()?;
-    let own = offer.pool.requested_ip.filter(|own| refusal(set, *own).is_none());
+    let own = offer.pool.requested_ip.filter(|own| set.refusal(*own).is_none());
     Some(own.and_then(|own| only(set, own)).unwrap_or_else(|| set.without_excludes()))
 }
 

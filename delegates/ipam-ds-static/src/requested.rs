@@ -35,26 +35,10 @@ pub fn place(offers: &mut [Offer], request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Why the address may not be given out of these ranges, if so.
-pub fn refusal(set: &RangeSet, address: IpAddr) -> Option<String> {
-    let Some(range) = set.find(address) else {
-        return Some(format!("in no range of {set}"));
-    };
-    if range.usable(address) {
-        return None;
-    }
-    let hole = range.exclude().iter().find(|hole| hole.contains(&address));
-    Some(match hole {
-        _ if range.gateway() == Some(address) => format!("the gateway of {range}"),
-        Some(hole) => format!("excluded from {range} by {hole}"),
-        None => format!("never given out of {range}"),
-    })
-}
-
 /// The address in `requested-ip` must fit the pool's own ranges.
 fn check_own(offer: &Offer) -> Result<()> {
     let refused = offer.pool.requested_ip.zip(offer.set.as_ref()).and_then(|(own, set)| {
-        refusal(set, own).map(|reason| refused(&offer.own_path(), own, reason))
+        set.refusal(own).map(|reason| refused(&offer.own_path(), own, reason))
     });
     refused.map_or(Ok(()), Err)
 }
@@ -80,7 +64,7 @@ fn find(offers: &[Offer], asked: &Requested) -> Result<usize> {
     let numbered = || offers.iter().enumerate();
     let mut ranged = numbered().filter_map(|(i, offer)| Some((i, offer.set.as_ref()?)));
     if let Some((i, set)) = ranged.find(|(_, set)| set.find(address).is_some()) {
-        return refusal(set, address).map_or(Ok(i), |reason| Err(refuse(reason)));
+        return set.refusal(address).map_or(Ok(i), |reason| Err(refuse(reason)));
     }
     if let Some(range) = ranges(offers).find(|range| range.gateway() == Some(address)) {
         return Err(refuse(format!("the gateway of {range}")));

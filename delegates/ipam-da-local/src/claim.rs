@@ -1,0 +1,108 @@
+//! Taking an address: a lease file that comes into being with its content, or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use ipam_delegated::allocate::Owner;
+use log::debug;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+use rustix::io::Errno;
+
+use crate::lease_file::{LeaseFile, Revision};
+
+/// Takes the first of the candidates that is free; none when all are taken.
+///
+/// # Errors
+/// The folder cannot be written. Nothing is taken then.
+pub fn claim(
+    folder: &Path,
+    owner: &Owner,
+    candidates: impl IntoIterator<Item = IpAddr>,
+) -> io::Result<Option<(IpAddr, Revision)>> {
+    let mut draft = Draft::new(folder, owner)?;
+    for address in candidates {
+        let name = address.to_string();
+        if let Some(revision) = draft.publish(&name)? {
+            return Ok(Some((address, revision)));
+        }
+        let leftover = LeaseFile::read(folder, &name).is_some_and(|file| file.is_leftover());
+        if leftover {
+            debug!("{name} is an empty file that a killed plugin left: removed");
+            fs::remove_file(folder.join(&name))?;
+            if let Some(revision) = draft.publish(&name)? {
+                return Ok(Some((address, revision)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// A lease file without a name yet.
+struct Draft<'a> {
+    folder: &'a Path,
+    content: String,
+    /// Written already; `None` where the file system has no such files, or cannot name them.
+    nameless: Option<(File, Revision)>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(folder: &'a Path, owner: &Owner) -> io::Result<Self> {
+        let content = format!("{}\r\n{}", owner.container, owner.ifname);
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let nameless = match open(folder, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => {
+                let file = File::from(file);
+                let revision = fill(&file, &content)?;
+                Some((file, revision))
+            }
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self { folder, content, nameless })
+    }
+
+    /// Gives the file this name; `None` where the name is taken.
+    fn publish(&mut self, name: &str) -> io::Result<Option<Revision>> {
+        let path = self.folder.join(name);
+        if let Some((file, revision)) = &self.nameless {
+            let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
+            match linkat(CWD, nameless, CWD, &path, AtFlags::SYMLINK_FOLLOW) {
+                Ok(()) => return Ok(Some(*revision)),
+                Err(Errno::EXIST) => return Ok(None),
+                // No hard links here, or no /proc.
+                Err(Errno::XDEV | Errno::PERM | Errno::OPNOTSUPP | Errno::NOENT | Errno::NOSYS) => {
+                    self.nameless = None;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut options = OpenOptions::new();
+        let file = match options.write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // A full disk lets files be made, but not written.
+        let written = fill(&file, &self.content).inspect_err(|_| {
+            let _ = fs::remove_file(&path);
+        });
+        written.map(Some)
+    }
+}
+
+fn fill(mut file: &File, content: &str) -> io::Result<Revision> {
+    file.write_all(content.as_bytes())?;
+    confirm(file)
+}
+
+/// Gives a lease file a new revision. The kernel's own time is too coarse to tell two changes
+/// within some milliseconds apart.
+pub fn confirm(file: &File) -> io::Result<Revision> {
+    file.set_modified(SystemTime::now())?;
+    Ok(Revision::of(&file.metadata()?))
+}

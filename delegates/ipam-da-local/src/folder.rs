@@ -1,0 +1,207 @@
+//! The folder of a network's leases, `<dataDir>/<network>`, shared with host-local.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ipam_delegated::cni::NetworkName;
+use ipam_delegated::cni::address::parse_address;
+use ipam_delegated::host::lock;
+use ipam_delegated::{Error, ErrorCode, Result};
+use rustix::fs::{CWD, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, open, utimensat};
+
+use crate::lease_file::LeaseFile;
+
+/// The folder, unlocked.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+/// The folder under host-local's lock.
+#[derive(Debug)]
+pub struct Locked {
+    pub path: PathBuf,
+    _lock: File,
+}
+
+/// A cursor file as it was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cursor {
+    pub address: Option<IpAddr>,
+    length: u64,
+}
+
+impl Folder {
+    pub fn new(data_dir: &Path, network: &NetworkName) -> Self {
+        Self { path: data_dir.join(network.as_str()) }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes host-local's lock, and makes the folder first.
+    ///
+    /// # Errors
+    /// Code 11 when somebody holds the lock until `give_up`; 5 when the folder cannot be made.
+    pub fn lock_or_make(&self, give_up: Instant) -> Result<Locked> {
+        loop {
+            if let Some(locked) = self.lock(give_up)? {
+                return Ok(locked);
+            }
+            let mut builder = fs::DirBuilder::new();
+            let made = builder.recursive(true).mode(0o755).create(&self.path);
+            made.map_err(|error| self.failed("cannot make the folder of leases", error))?;
+        }
+    }
+
+    /// Takes host-local's lock; `None` where there is no folder, and so no lease.
+    ///
+    /// # Errors
+    /// Code 11 when somebody holds the lock until `give_up`.
+    pub fn lock(&self, give_up: Instant) -> Result<Option<Locked>> {
+        let path = self.path.join("lock");
+        loop {
+            let flags = OFlags::CREATE | OFlags::RDONLY | OFlags::CLOEXEC;
+            let file = match open(&path, flags, Mode::from_raw_mode(0o750)) {
+                Ok(file) => File::from(file),
+                Err(rustix::io::Errno::NOENT) => return Ok(None),
+                Err(error) => {
+                    return Err(self.failed("cannot open host-local's lock", error.into()));
+                }
+            };
+            let locked = lock(&file, give_up)
+                .map_err(|error| self.failed("cannot lock the folder of leases", error))?;
+            if !locked {
+                return Err(Error::new(
+                    ErrorCode::TRY_AGAIN,
+                    format!("another process has held {} all the time", path.display()),
+                )
+                .advise("call again; if it stays, fuser -v shows who holds the file"));
+            }
+            // Operators empty the folder, and the lock with it.
+            if is_at(&file, &path) {
+                return Ok(Some(Locked { path: self.path.clone(), _lock: file }));
+            }
+        }
+    }
+
+    /// Every file that is named like an address, in no order. A folder that is not there has none.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn names(&self, each: impl FnMut(String, IpAddr)) -> Result<()> {
+        names(&self.path, each)
+            .map_err(|error| self.failed("cannot list the folder of leases", error))
+    }
+
+    /// An error about this folder.
+    pub fn failed(&self, what: &str, error: io::Error) -> Error {
+        failed(&self.path, what, error)
+    }
+}
+
+impl Locked {
+    pub fn failed(&self, what: &str, error: io::Error) -> Error {
+        failed(&self.path, what, error)
+    }
+
+    pub fn names(&self, each: impl FnMut(String, IpAddr)) -> io::Result<()> {
+        names(&self.path, each)
+    }
+
+    pub fn read(&self, name: &str) -> Option<LeaseFile> {
+        LeaseFile::read(&self.path, name)
+    }
+
+    /// Removes a lease file; one that is gone already is fine.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        match fs::remove_file(self.path.join(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The address last given out of a range set, as host-local reads it: anything but an address
+    /// is no cursor.
+    pub fn cursor(&self, index: u32) -> Cursor {
+        let text = fs::read(self.cursor_path(index)).unwrap_or_default();
+        let address = std::str::from_utf8(&text).ok().and_then(|text| parse_address(text).ok());
+        Cursor { address, length: text.len() as u64 }
+    }
+
+    /// Moves a cursor. A torn one is no cursor: the search then begins with the first address.
+    pub fn set_cursor(&self, index: u32, before: Cursor, address: IpAddr) -> io::Result<()> {
+        if before.address == Some(address) {
+            return Ok(());
+        }
+        let text = address.to_string();
+        let mut options = fs::OpenOptions::new();
+        // In place: a new file each time costs more than the lease itself.
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(self.cursor_path(index))?;
+        file.write_all_at(text.as_bytes(), 0)?;
+        if before.length > text.len() as u64 {
+            file.set_len(text.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    /// When the folder changed last, in seconds and nanoseconds.
+    pub fn changed(&self) -> io::Result<(i64, i64)> {
+        let metadata = fs::metadata(&self.path)?;
+        Ok((metadata.mtime(), metadata.mtime_nsec()))
+    }
+
+    /// Sets the folder's time of change to a whole second.
+    pub fn set_changed(&self, seconds: i64) -> io::Result<()> {
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: Timespec { tv_sec: seconds, tv_nsec: 0 },
+        };
+        utimensat(CWD, &self.path, &times, rustix::fs::AtFlags::empty())?;
+        Ok(())
+    }
+
+    fn cursor_path(&self, index: u32) -> PathBuf {
+        self.path.join(format!("last_reserved_ip.{index}"))
+    }
+}
+
+fn names(path: &Path, mut each: impl FnMut(String, IpAddr)) -> io::Result<()> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    for entry in entries {
+        let Ok(name) = entry?.file_name().into_string() else { continue };
+        match LeaseFile::address_of(&name) {
+            Some(address) => each(name, address),
+            None if name == "lock" || name.starts_with("last_reserved_ip.") => {}
+            None => log::debug!("{} is no lease: left alone", path.join(name).display()),
+        }
+    }
+    Ok(())
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let ours = file.metadata().map(|m| (m.dev(), m.ino()));
+    let there = fs::metadata(path).map(|m| (m.dev(), m.ino()));
+    matches!((ours, there), (Ok(ours), Ok(there)) if ours == there)
+}
+
+fn failed(path: &Path, what: &str, error: io::Error) -> Error {
+    let advice = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on that disk",
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+            "ipam.dataDir must be a folder; a file stands in its place"
+        }
+        ErrorKind::ReadOnlyFilesystem => "mount it writable, or set ipam.dataDir to another folder",
+        _ => "the folder must be one that root can write",
+    };
+    Error::io(format!("{what} {}", path.display()), error).advise(advice)
+}

@@ -1,0 +1,269 @@
+//! Which owner holds which leases, so that nobody has to read them all.
+//!
+//! One symbolic link per owner in the state folder, its target the names of the lease files. It is
+//! never the truth: a lease file is read before anything is made of it. Whether the index is
+//! complete shows in the time of change of the folder of leases. After each change of our own it
+//! is set to a second long past, and noted; a change by anybody else, or one of ours that was
+//! killed half way, sets it to the present.
+
+use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ipam_delegated::cni::{ContainerId, IfName, NetworkName};
+use ipam_delegated::host::StateDir;
+use log::debug;
+
+use crate::folder::Locked;
+use crate::lease_file::{Content, LeaseFile};
+
+/// The index of one folder of leases.
+#[derive(Debug)]
+pub struct Index {
+    root: PathBuf,
+}
+
+/// What was noted when the index was last complete.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// The folder's time of change, in seconds since 1970.
+    folder: i64,
+    /// When that was, in seconds since 1970.
+    noted: i64,
+    /// Lease files whose names are not what we would write: an address in another form.
+    pub odd: Vec<String>,
+}
+
+/// An owner as a file name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key(String);
+
+/// Lease files changed this many seconds before the stamp are read again: clocks are coarse.
+const SLACK: i64 = 2;
+
+/// The longest target of a symbolic link.
+const TARGET: usize = 4095;
+
+impl Key {
+    pub fn of(container: &ContainerId, ifname: &IfName) -> Self {
+        Self::new(container.as_str(), ifname.as_str())
+    }
+
+    /// For leases that name no interface.
+    pub fn of_container(container: &ContainerId) -> Self {
+        Self::new(container.as_str(), "")
+    }
+
+    /// The key a lease file belongs to; none for one whose owner no call can name.
+    pub fn of_file(file: &LeaseFile) -> Option<Self> {
+        let Content::Holder { container, ifname } = &file.content else { return None };
+        ContainerId::parse(container).ok()?;
+        match ifname {
+            Some(ifname) => IfName::parse(ifname).ok()?,
+            None => return Some(Self::new(container, "")),
+        };
+        Some(Self::new(container, ifname.as_deref().unwrap_or_default()))
+    }
+
+    /// Neither a container id nor an interface name has a `:`. Of an id that is too long for a file
+    /// name, owners may share an entry: the lease files tell them apart.
+    fn new(container: &str, ifname: &str) -> Self {
+        let start = container.get(..230).unwrap_or(container);
+        Self(format!("{start}:{ifname}"))
+    }
+}
+
+impl Index {
+    pub fn new(state: &StateDir, network: &NetworkName, data_dir: &Path) -> Self {
+        let folder: String = data_dir.to_string_lossy().replace('%', "%25").replace('/', "%2F");
+        // A path too long for a file name shares its index: the stamp tells them apart.
+        let folder = folder.get(..240).unwrap_or(&folder);
+        Self { root: state.root().join("local").join(network.as_str()).join(folder) }
+    }
+
+    /// The stamp, if the index is complete.
+    pub fn stamp(&self, folder: &Locked) -> Option<Stamp> {
+        let stamp = self.read_stamp()?;
+        (folder.changed().ok()? == (stamp.folder, 0)).then_some(stamp)
+    }
+
+    /// Notes that the index is complete.
+    pub fn note(&self, folder: &Locked, odd: Vec<String>) -> io::Result<Stamp> {
+        let random = RandomState::new().build_hasher().finish();
+        let past = 100_000_000 + i64::try_from(random % 700_000_000).unwrap_or(0);
+        let stamp = Stamp { folder: past, noted: now(), odd };
+        let text = format!("{} {} {}\n", stamp.folder, stamp.noted, stamp.odd.join(" "));
+        let mut options = fs::OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false);
+        let file = options.open(self.stamp_path())?;
+        // What is left of a longer line comes after the newline.
+        std::os::unix::fs::FileExt::write_all_at(&file, text.as_bytes(), 0)?;
+        folder.set_changed(past)?;
+        Ok(stamp)
+    }
+
+    /// The names under a key.
+    pub fn names(&self, key: &Key) -> Vec<String> {
+        read(&self.entry(key))
+    }
+
+    /// Sets the names under a key.
+    pub fn set(&self, key: &Key, names: &[String]) -> io::Result<()> {
+        write(&self.entry(key), names)
+    }
+
+    /// Adds names to those under a key.
+    fn add(&self, key: &Key, name: String) -> io::Result<()> {
+        let mut names = self.names(key);
+        if !names.contains(&name) {
+            names.push(name);
+            self.set(key, &names)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a name off a key.
+    pub fn remove(&self, key: &Key, name: &str) -> io::Result<()> {
+        let mut names = self.names(key);
+        names.retain(|other| other != name);
+        self.set(key, &names)
+    }
+
+    /// Brings the index up to what the folder holds, and notes it.
+    ///
+    /// Lease files that the index knows and that have not changed since the last stamp are not
+    /// read.
+    pub fn rebuild(&self, folder: &Locked) -> io::Result<Stamp> {
+        fs::create_dir_all(self.owners())?;
+        let noted = self.read_stamp().map(|stamp| stamp.noted).filter(|noted| *noted <= now());
+        let mut known = self.prune(folder, noted)?;
+        known.sort_unstable();
+        let (mut odd, mut failed) = (Vec::new(), Ok(()));
+        folder.names(|name, address| {
+            let canonical = name == address.to_string();
+            if canonical && known.binary_search(&address).is_ok() {
+                return;
+            }
+            if let Some(file) = folder.read(&name) {
+                match (&file.content, Key::of_file(&file)) {
+                    (_, Some(key)) => {
+                        let added = self.add(&key, name.clone());
+                        failed = std::mem::replace(&mut failed, Ok(())).and(added);
+                    }
+                    (Content::Unreadable(reason), None) => log::warn!(
+                        "the lease file {} cannot be read ({reason}): its address counts as taken",
+                        folder.path.join(&name).display()
+                    ),
+                    _ => {}
+                }
+            }
+            if !canonical {
+                odd.push(name);
+            }
+        })?;
+        failed?;
+        debug!(
+            "{} is indexed anew: it was changed by another plugin, or for the first time",
+            folder.path.display()
+        );
+        self.note(folder, odd)
+    }
+
+    /// Takes off what is not so any more, and tells which addresses the index knows.
+    fn prune(&self, folder: &Locked, noted: Option<i64>) -> io::Result<Vec<IpAddr>> {
+        let mut known = Vec::new();
+        for entry in fs::read_dir(self.owners())? {
+            let path = entry?.path();
+            let Some(key) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            if key.starts_with('.') {
+                fs::remove_file(&path)?;
+                continue;
+            }
+            let names = read(&path);
+            let stands = |name: &String| {
+                let changed = fs::symlink_metadata(folder.path.join(name)).map(|m| m.ctime());
+                match (changed, noted) {
+                    (Err(_), _) => false,
+                    (Ok(changed), Some(noted)) if changed < noted - SLACK => true,
+                    _ => folder
+                        .read(name)
+                        .and_then(|file| Key::of_file(&file))
+                        .is_some_and(|other| other.0 == key),
+                }
+            };
+            let standing: Vec<String> = names.iter().filter(|name| stands(name)).cloned().collect();
+            if standing.is_empty() || standing.len() < names.len() {
+                write(&path, &standing)?;
+            }
+            known.extend(standing.iter().filter_map(|name| LeaseFile::address_of(name)));
+        }
+        Ok(known)
+    }
+
+    fn read_stamp(&self) -> Option<Stamp> {
+        let text = fs::read_to_string(self.stamp_path()).ok()?;
+        let (line, _) = text.split_once('\n')?;
+        let mut words = line.split(' ');
+        Some(Stamp {
+            folder: words.next()?.parse().ok()?,
+            noted: words.next()?.parse().ok()?,
+            odd: words.filter(|word| !word.is_empty()).map(str::to_owned).collect(),
+        })
+    }
+
+    fn owners(&self) -> PathBuf {
+        self.root.join("owners")
+    }
+
+    fn stamp_path(&self) -> PathBuf {
+        self.root.join("stamp")
+    }
+
+    fn entry(&self, key: &Key) -> PathBuf {
+        self.owners().join(&key.0)
+    }
+}
+
+impl Stamp {
+    /// Whether an address has a lease file under a name that we would not look for.
+    pub fn hides(&self, address: IpAddr) -> bool {
+        self.odd.iter().any(|name| LeaseFile::address_of(name) == Some(address))
+    }
+}
+
+fn read(path: &Path) -> Vec<String> {
+    let target = fs::read_link(path).unwrap_or_default();
+    let text = target.to_str().unwrap_or_default();
+    text.split(' ').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+fn write(path: &Path, names: &[String]) -> io::Result<()> {
+    if names.is_empty() {
+        return match fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+    }
+    let target = names.join(" ");
+    if target.len() > TARGET {
+        return Err(ErrorKind::InvalidFilename.into());
+    }
+    match std::os::unix::fs::symlink(&target, path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        other => return other,
+    }
+    // No owner's name begins with a dot, and the lock is ours.
+    let new = path.with_file_name(".new");
+    let _ = fs::remove_file(&new);
+    std::os::unix::fs::symlink(&target, &new)?;
+    fs::rename(new, path)
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,245 @@
+//! One lease file, as host-local writes it: `CONTAINER\r\nIFNAME`, its name the address.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use ipam_delegated::allocate::Lease;
+use ipam_delegated::allocate::Owner;
+use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
+use ipam_delegated::cni::address::parse_address;
+use ipnet::IpNet;
+use rustix::fs::{Mode, OFlags, open};
+use serde_json::Value;
+
+/// A lease file that was read.
+#[derive(Clone, Debug)]
+pub struct LeaseFile {
+    /// The file's name: the address, perhaps not in the form that we would write.
+    pub name: String,
+    pub address: IpAddr,
+    pub content: Content,
+    /// What changes with every lease and every confirmation of it: inode and mtime.
+    pub revision: Revision,
+    pub modified: Option<SystemTime>,
+}
+
+/// What a lease file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Who holds the lease; host-local before 0.8 wrote no interface.
+    Holder { container: String, ifname: Option<String> },
+    /// Nothing: what a plugin that was killed between two system calls leaves.
+    Empty,
+    /// Not readable, for this reason.
+    Unreadable(String),
+}
+
+/// The very lease: inode and mtime of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Revision {
+    inode: u64,
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+/// An empty lease file younger than this may be one that is just being written.
+const LEFTOVER_AFTER: Duration = Duration::from_secs(300);
+
+/// A container id and an interface name are shorter.
+const LIMIT: u64 = 4096;
+
+impl LeaseFile {
+    /// The address that a file name stands for, in whatever form; none for other files.
+    pub fn address_of(name: &str) -> Option<IpAddr> {
+        parse_address(name).ok()
+    }
+
+    /// Reads a lease file; `None` where there is none.
+    ///
+    /// # Errors
+    /// None: what cannot be read is [`Content::Unreadable`].
+    pub fn read(folder: &Path, name: &str) -> Option<Self> {
+        let address = Self::address_of(name)?;
+        let unreadable = |error: &dyn std::fmt::Display| Self {
+            name: name.to_owned(),
+            address,
+            content: Content::Unreadable(error.to_string()),
+            revision: Revision { inode: 0, seconds: 0, nanoseconds: 0 },
+            modified: None,
+        };
+        // A pipe of this name must not hold us up.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match open(folder.join(name), flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(rustix::io::Errno::NOENT) => return None,
+            Err(error) => return Some(unreadable(&io::Error::from(error))),
+        };
+        let metadata = match file.metadata() {
+            Ok(metadata) => metadata,
+            Err(error) => return Some(unreadable(&error)),
+        };
+        let content = if metadata.is_file() {
+            read_content(file).unwrap_or_else(|error| Content::Unreadable(error.to_string()))
+        } else {
+            Content::Unreadable("it is no plain file".to_owned())
+        };
+        Some(Self {
+            name: name.to_owned(),
+            address,
+            content,
+            revision: Revision::of(&metadata),
+            modified: metadata.modified().ok(),
+        })
+    }
+
+    /// Whether the file says that this owner holds it.
+    pub fn is_of(&self, owner: &Owner) -> bool {
+        matches!(&self.content, Content::Holder { container, ifname: Some(ifname) }
+            if container == owner.container.as_str() && ifname == owner.ifname.as_str())
+    }
+
+    /// Whether the file is of this container and names no interface.
+    pub fn is_of_container(&self, owner: &Owner) -> bool {
+        matches!(&self.content, Content::Holder { container, ifname: None }
+            if container == owner.container.as_str())
+    }
+
+    /// Whether the file is empty, and old enough that nobody is writing it.
+    pub fn is_leftover(&self) -> bool {
+        let age = self.modified.and_then(|time| SystemTime::now().duration_since(time).ok());
+        self.content == Content::Empty && age.is_some_and(|age| age >= LEFTOVER_AFTER)
+    }
+
+    /// The lease. Prefix length, gateway and pool are not on file.
+    pub fn lease(&self) -> Lease {
+        Lease {
+            pool: None,
+            address: IpNet::from(self.address),
+            gateway: None,
+            revision: self.revision.to_json(),
+        }
+    }
+
+    /// The file as an entry of the ledger.
+    pub fn entry(&self) -> Entry {
+        let holder = match &self.content {
+            Content::Holder { container, ifname } => {
+                Some(Holder { node: None, container: container.clone(), ifname: ifname.clone() })
+            }
+            _ => None,
+        };
+        let fault = match &self.content {
+            Content::Holder { .. } => None,
+            Content::Empty if self.is_leftover() => Some(Fault::Leftover),
+            Content::Empty => {
+                Some(Fault::Unreadable("empty, perhaps just being written".to_owned()))
+            }
+            Content::Unreadable(reason) => Some(Fault::Unreadable(reason.clone())),
+        };
+        Entry { lease: self.lease(), holder, since: self.modified, fault }
+    }
+}
+
+impl Revision {
+    pub fn of(metadata: &Metadata) -> Self {
+        Self {
+            inode: metadata.ino(),
+            seconds: metadata.mtime(),
+            nanoseconds: metadata.mtime_nsec(),
+        }
+    }
+
+    /// As it travels in a lease.
+    pub fn to_json(self) -> Value {
+        format!("{}.{}.{:09}", self.inode, self.seconds, self.nanoseconds).into()
+    }
+}
+
+fn read_content(file: File) -> io::Result<Content> {
+    let mut bytes = Vec::with_capacity(128);
+    file.take(LIMIT + 1).read_to_end(&mut bytes)?;
+    Ok(parse(&bytes))
+}
+
+/// host-local compares what it finds without the blanks around it.
+fn parse(bytes: &[u8]) -> Content {
+    let corrupt = |what: &str| Content::Unreadable(what.to_owned());
+    if bytes.len() as u64 > LIMIT {
+        return corrupt("it is longer than any container id");
+    }
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return corrupt("it is no text");
+    };
+    let text = text.trim();
+    if text.is_empty() {
+        return Content::Empty;
+    }
+    let (container, ifname) = match text.split_once("\r\n") {
+        None => (text, None),
+        Some((container, ifname)) => (container, Some(ifname)),
+    };
+    if text.replace("\r\n", "").contains(char::is_control)
+        || ifname.is_some_and(|i| i.contains("\r\n"))
+    {
+        return corrupt("it is no container id with an interface name");
+    }
+    Content::Holder { container: container.to_owned(), ifname: ifname.map(str::to_owned) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_as_host_local_reads_them() {
+        let holder = |container: &str, ifname: Option<&str>| Content::Holder {
+            container: container.to_owned(),
+            ifname: ifname.map(str::to_owned),
+        };
+        for (bytes, content) in [
+            ("c1\r\neth0", holder("c1", Some("eth0"))),
+            (" c1\r\neth0\n", holder("c1", Some("eth0"))),
+            ("c1", holder("c1", None)),
+            ("c1\n", holder("c1", None)),
+            ("", Content::Empty),
+            (" \r\n", Content::Empty),
+        ] {
+            assert_eq!(parse(bytes.as_bytes()), content, "{bytes:?}");
+        }
+        for bytes in [&b"c1\neth0"[..], b"c1\r\neth0\r\nx", b"c\x00", b"\xff\xfe", &[b'x'; 5000]] {
+            assert!(matches!(parse(bytes), Content::Unreadable(_)), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn names_in_any_form_of_an_address_are_leases() {
+        for name in ["10.1.2.3", "fd00::1", "fd00:0::1", "FD00::1", "::ffff:10.1.2.3"] {
+            assert!(LeaseFile::address_of(name).is_some(), "{name}");
+        }
+        for name in ["lock", "last_reserved_ip.0", "10.1.2.3.bak", "10.1.2.03", "fd00__1", ""] {
+            assert!(LeaseFile::address_of(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_an_old_empty_file_is_a_leftover() {
+        let temp = tempfile::TempDir::new().unwrap();
+        let path = temp.path().join("10.0.0.2");
+        let file = File::create(&path).unwrap();
+        let read = || LeaseFile::read(temp.path(), "10.0.0.2").unwrap();
+        assert!(!read().is_leftover());
+        file.set_modified(SystemTime::now() - LEFTOVER_AFTER).unwrap();
+        assert!(read().is_leftover());
+        std::fs::write(&path, "c1").unwrap();
+        file.set_modified(SystemTime::now() - LEFTOVER_AFTER).unwrap();
+        assert!(!read().is_leftover());
+        std::fs::create_dir(temp.path().join("10.0.0.3")).unwrap();
+        let folder = LeaseFile::read(temp.path(), "10.0.0.3").unwrap();
+        assert_eq!(folder.content, Content::Unreadable("it is no plain file".to_owned()));
+        assert!(LeaseFile::read(temp.path(), "10.0.0.4").is_none());
+    }
+}

@@ -1,0 +1,395 @@
+//! Leases in host-local's own layout, as a ledger.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use ipam_delegated::allocate::ledger::{
+    Change, Commit, Entry, Ledger, Look, PoolView, Question, Taken, Used, View,
+};
+use ipam_delegated::allocate::{Lease, Owner, Reach};
+use ipam_delegated::host::{StateDir, can_write};
+use ipam_delegated::pool::RangeSet;
+use ipam_delegated::{Error, ErrorCode, Request, Result};
+use log::{debug, warn};
+
+use crate::config::Config;
+use crate::folder::{Cursor, Folder, Locked};
+use crate::index::{Index, Key, Stamp};
+use crate::lease_file::{Content, LeaseFile};
+use crate::step::{Outcome, Step, Took};
+
+/// The leases of one network on this node's disk.
+#[derive(Debug)]
+pub struct Local {
+    folder: Folder,
+    index: Index,
+    state: StateDir,
+    /// When waiting for host-local's lock ends.
+    give_up: Instant,
+}
+
+/// The folder as it was seen, still under its lock.
+#[derive(Debug)]
+pub struct Seen {
+    pub folder: Locked,
+    /// The index, when it could be made complete.
+    pub stamp: Option<Stamp>,
+    /// What the owner holds.
+    pub held: Vec<LeaseFile>,
+    pools: Vec<SeenPool>,
+}
+
+/// A pool that was asked for.
+#[derive(Debug)]
+struct SeenPool {
+    path: String,
+    cursor: Cursor,
+}
+
+/// How long host-local may hold its lock.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many entries are removed under one lock.
+const BATCH: usize = 256;
+
+impl Ledger for Local {
+    type Config = Config;
+    /// None where there is no folder, and so nothing to change.
+    type Token = Option<Seen>;
+
+    const REACH: Reach = Reach::Node;
+    // All it waits for is a lock, and that for a bounded time.
+    const WAITS: bool = false;
+
+    fn open(config: Config, request: &Request) -> Result<Self> {
+        let data_dir = config.data_dir()?;
+        let state = request.state_dir()?;
+        let network = request.network.name();
+        Ok(Self {
+            folder: Folder::new(data_dir, network),
+            index: Index::new(&state, network, data_dir),
+            state,
+            give_up: Instant::now() + PATIENCE.min(request.deadline.left() * 9 / 10),
+        })
+    }
+
+    fn view(&self, question: &Question<'_>) -> Result<View<Option<Seen>>> {
+        let folder = if question.want.is_empty() {
+            self.folder.lock(self.give_up)?
+        } else {
+            Some(self.folder.lock_or_make(self.give_up)?)
+        };
+        let Some(folder) = folder else {
+            return Ok(View { held: Vec::new(), pools: Vec::new(), token: None });
+        };
+        let stamp = self.stamp(&folder);
+        let held = self.held(&folder, stamp.as_ref(), question)?;
+        let see = |want: &ipam_delegated::allocate::Want| SeenPool {
+            path: want.path.clone(),
+            cursor: folder.cursor(want.index),
+        };
+        let pools = question.want.iter().map(see).collect();
+        let seen = Seen { folder, stamp, held, pools };
+        let looked = question.want.iter().zip(question.looks);
+        let sets: Vec<(&str, Option<&RangeSet>)> = looked
+            .map(|(want, look)| {
+                (want.path.as_str(), want.set.as_ref().filter(|_| *look != Look::Nowhere))
+            })
+            .collect();
+        seen.into_view(&sets)
+    }
+
+    fn commit(
+        &self,
+        owner: &Owner,
+        seen: Option<Seen>,
+        change: &Change<'_>,
+    ) -> Result<Commit<Option<Seen>>> {
+        let Some(mut seen) = seen else {
+            return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
+        };
+        let step = Step { seen: &seen, owner, change };
+        match step.take()? {
+            Outcome::Done(took) => {
+                self.note(&mut seen, owner, change, &took);
+                let kept = change.keep.iter().zip(&took.kept).map(|(lease, revision)| Lease {
+                    revision: revision.to_json(),
+                    ..lease.clone()
+                });
+                let claimed = change.claim.iter().zip(&took.claimed);
+                let claimed = claimed
+                    .map(|(claim, (address, revision))| claim.lease(*address, revision.to_json()));
+                Ok(Commit::Done { kept: kept.collect(), claimed: claimed.collect() })
+            }
+            Outcome::Stale => Ok(Commit::Lost { taken: Vec::new(), view: None }),
+            Outcome::Taken { claim, undone } => {
+                let claimed = &change.claim[claim];
+                if undone {
+                    self.note_again(&mut seen);
+                }
+                if let [address] = claimed.candidates[..] {
+                    let holder = seen.find(address).map(|file| file.entry());
+                    return Ok(Commit::Lost {
+                        taken: vec![Taken { claim, address, holder }],
+                        view: None,
+                    });
+                }
+                let sets: Vec<(&str, Option<&RangeSet>)> = change
+                    .claim
+                    .iter()
+                    .map(|claim| (claim.want.path.as_str(), Some(&claim.set)))
+                    .collect();
+                Ok(Commit::Lost { taken: Vec::new(), view: Some(seen.into_view(&sets)?) })
+            }
+        }
+    }
+
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        let mut removed = Vec::new();
+        for batch in entries.chunks(BATCH) {
+            let Some(folder) = self.folder.lock(self.give_up)? else { break };
+            let mut stamp = self.stamp(&folder);
+            for entry in batch {
+                let same = |file: &LeaseFile| file.lease().revision == entry.lease.revision;
+                let file = find(&folder, stamp.as_ref(), entry.lease.address.addr()).filter(same);
+                let Some(file) = file else { continue };
+                folder
+                    .remove(&file.name)
+                    .map_err(|error| folder.failed("cannot remove a lease from", error))?;
+                if let Some(key) = Key::of_file(&file)
+                    && let Err(error) = self.index.remove(&key, &file.name)
+                {
+                    debug!("the index cannot be written: {error}");
+                    stamp = None;
+                }
+                removed.push(entry.clone());
+            }
+            if let Some(stamp) = stamp {
+                self.write_stamp(&folder, stamp);
+            }
+        }
+        Ok(removed)
+    }
+
+    fn scan(
+        &self,
+        _node: Option<&str>,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut flow = ControlFlow::Continue(());
+        self.folder.names(|name, _| {
+            if flow.is_continue()
+                && let Some(file) = LeaseFile::read(self.folder.path(), &name)
+            {
+                flow = each(file.entry());
+            }
+        })
+    }
+
+    fn ready(&self) -> Result<()> {
+        let unavailable = |what: &str, path: &std::path::Path, error: io::Error| {
+            let message = format!("the {what} {} is not writable", path.display());
+            Error::new(ErrorCode::UNAVAILABLE, message).caused_by(error)
+        };
+        can_write(self.folder.path())
+            .map_err(|error| unavailable("data folder", self.folder.path(), error))?;
+        self.state.writable().map_err(|error| unavailable("state folder", self.state.root(), error))
+    }
+}
+
+impl Local {
+    /// The stamp of a complete index, which is brought up to date when it is not; none where it
+    /// cannot be written.
+    fn stamp(&self, folder: &Locked) -> Option<Stamp> {
+        let rebuild = || {
+            let rebuilt = self.index.rebuild(folder);
+            rebuilt.inspect_err(|error| debug!("no index, every lease is read: {error}")).ok()
+        };
+        self.index.stamp(folder).or_else(rebuild)
+    }
+
+    /// What the owner holds.
+    ///
+    /// Where nothing is held under container and interface, a DEL or CHECK finds what an old
+    /// host-local wrote for the container alone, as host-local does.
+    fn held(
+        &self,
+        folder: &Locked,
+        stamp: Option<&Stamp>,
+        question: &Question<'_>,
+    ) -> Result<Vec<LeaseFile>> {
+        let owner = question.owner;
+        let find = |key: &Key, is_its: &dyn Fn(&LeaseFile) -> bool| -> Result<Vec<LeaseFile>> {
+            let names = match stamp {
+                Some(_) => self.index.names(key),
+                None => all_names(folder)?,
+            };
+            let files = names.iter().filter_map(|name| folder.read(name));
+            Ok(files.filter(|file| is_its(file)).collect())
+        };
+        let held = find(&Key::of(&owner.container, &owner.ifname), &|file| file.is_of(owner))?;
+        for lease in question.known {
+            let address = lease.address.addr();
+            if !held.iter().any(|file| file.address == address) {
+                refuse_unreadable(folder, &address.to_string())?;
+            }
+        }
+        if !held.is_empty() {
+            return Ok(held);
+        }
+        let old = find(&Key::of_container(&owner.container), &|file| file.is_of_container(owner))?;
+        if question.want.is_empty() {
+            return Ok(old);
+        }
+        let wanted = |file: &&LeaseFile| {
+            let mut sets = question.want.iter().filter_map(|want| want.set.as_ref());
+            sets.any(|set| set.find(file.address).is_some())
+        };
+        match old.iter().find(wanted) {
+            None => Ok(Vec::new()),
+            Some(file) => Err(Error::new(
+                ErrorCode::TAKEN,
+                format!(
+                    "container {} holds {} already, by a lease file that names no interface ({})",
+                    owner.container,
+                    file.address,
+                    folder.path.join(&file.name).display()
+                ),
+            )
+            .advise("host-local before 0.8 wrote it; DEL the container once, which releases it")),
+        }
+    }
+
+    /// Brings the index up to what was taken and dropped, and the cursors.
+    fn note(&self, seen: &mut Seen, owner: &Owner, change: &Change<'_>, took: &Took) {
+        for (claim, (address, _)) in change.claim.iter().zip(&took.claimed) {
+            let pool = seen.pools.iter().find(|pool| pool.path == claim.want.path);
+            let before = pool.map(|pool| pool.cursor).unwrap_or_default();
+            if let Err(error) = seen.folder.set_cursor(claim.want.index, before, *address) {
+                debug!("the cursor of range set {} stays: {error}", claim.want.index);
+            }
+        }
+        if took.claimed.is_empty() && change.drop.is_empty() {
+            return;
+        }
+        let Some(stamp) = seen.stamp.take() else { return };
+        match self.write_index(seen, owner, change, took) {
+            Ok(()) => self.write_stamp(&seen.folder, stamp),
+            // The stamp does not fit any more, so the next call reads the folder.
+            Err(error) => warn!("the index of leases cannot be written: {error}"),
+        }
+    }
+
+    fn write_index(
+        &self,
+        seen: &Seen,
+        owner: &Owner,
+        change: &Change<'_>,
+        took: &Took,
+    ) -> io::Result<()> {
+        let key = Key::of(&owner.container, &owner.ifname);
+        let dropped =
+            |file: &&LeaseFile| change.drop.iter().any(|l| l.address.addr() == file.address);
+        let mut names = Vec::new();
+        for file in &seen.held {
+            match Key::of_file(file) {
+                Some(own) if own == key && !dropped(&file) => names.push(file.name.clone()),
+                Some(other) if other != key && dropped(&file) => {
+                    self.index.remove(&other, &file.name)?;
+                }
+                _ => {}
+            }
+        }
+        names.extend(took.claimed.iter().map(|(address, _)| address.to_string()));
+        for replaced in &took.replaced {
+            if let Some(other) = Key::of_file(replaced) {
+                self.index.remove(&other, &replaced.name)?;
+            }
+        }
+        self.index.set(&key, &names)
+    }
+
+    /// Notes that the folder was changed, but not what the index says of it.
+    fn note_again(&self, seen: &mut Seen) {
+        if let Some(stamp) = seen.stamp.take() {
+            seen.stamp = self.index.note(&seen.folder, stamp.odd).ok();
+        }
+    }
+
+    fn write_stamp(&self, folder: &Locked, stamp: Stamp) {
+        if let Err(error) = self.index.note(folder, stamp.odd) {
+            warn!("the index of leases cannot be written: {error}");
+        }
+    }
+}
+
+impl Seen {
+    /// Whether the address has a lease file under a name that we would not look for.
+    pub fn hides(&self, address: IpAddr) -> bool {
+        self.stamp.as_ref().is_some_and(|stamp| stamp.hides(address))
+    }
+
+    fn find(&self, address: IpAddr) -> Option<LeaseFile> {
+        find(&self.folder, self.stamp.as_ref(), address)
+    }
+
+    /// The view of this, with all that is taken in the ranges that come with a pool's path.
+    fn into_view(self, sets: &[(&str, Option<&RangeSet>)]) -> Result<View<Option<Self>>> {
+        let mut taken: Vec<BTreeSet<IpAddr>> = vec![BTreeSet::new(); sets.len()];
+        if sets.iter().any(|(_, set)| set.is_some()) {
+            let listed = self.folder.names(|_, address| {
+                for ((_, set), taken) in sets.iter().zip(&mut taken) {
+                    if set.is_some_and(|set| set.find(address).is_some()) {
+                        taken.insert(address);
+                    }
+                }
+            });
+            listed
+                .map_err(|error| self.folder.failed("cannot list the folder of leases", error))?;
+        }
+        let used = |path: &str| {
+            let place = sets.iter().position(|(other, set)| *other == path && set.is_some());
+            place.map(|place| taken[place].clone())
+        };
+        let pools = self.pools.iter().map(|pool| PoolView {
+            set: None,
+            cursor: pool.cursor.address,
+            used: used(&pool.path).map_or(Used::Unknown, Used::All),
+        });
+        let pools = pools.collect();
+        Ok(View {
+            held: self.held.iter().map(LeaseFile::lease).collect(),
+            pools,
+            token: Some(self),
+        })
+    }
+}
+
+/// The lease file of an address, under whatever name.
+fn find(folder: &Locked, stamp: Option<&Stamp>, address: IpAddr) -> Option<LeaseFile> {
+    let odd = stamp.map(|stamp| stamp.odd.as_slice()).unwrap_or_default();
+    let other = odd.iter().find(|name| LeaseFile::address_of(name) == Some(address));
+    folder.read(&address.to_string()).or_else(|| folder.read(other?))
+}
+
+fn all_names(folder: &Locked) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    let listed = folder.names(|name, _| names.push(name));
+    listed.map_err(|error| folder.failed("cannot list the folder of leases", error))?;
+    Ok(names)
+}
+
+/// Fails when a lease that we gave has a file that cannot be read: nobody knows whose it is.
+fn refuse_unreadable(folder: &Locked, name: &str) -> Result<()> {
+    match folder.read(name).map(|file| file.content) {
+        Some(Content::Unreadable(reason)) => Err(Error::new(
+            ErrorCode::IO,
+            format!("cannot read the lease file {}: {reason}", folder.path.join(name).display()),
+        )
+        .advise("look at the file; remove it once nobody uses the address")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,142 @@
+//! One change of the folder: all of it, or none.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+
+use ipam_delegated::allocate::ledger::{Change, Claim};
+use ipam_delegated::allocate::{Lease, Owner};
+use ipam_delegated::{Error, Result};
+use log::warn;
+
+use crate::claim::{claim, confirm};
+use crate::lease_file::{LeaseFile, Revision};
+use crate::ledger::Seen;
+
+/// A change that is about to be made.
+pub struct Step<'a> {
+    pub seen: &'a Seen,
+    pub owner: &'a Owner,
+    pub change: &'a Change<'a>,
+}
+
+/// What became of it.
+pub enum Outcome {
+    Done(Took),
+    /// A lease is not as it was seen.
+    Stale,
+    /// All candidates of a claim are taken; what was claimed before it has been given back
+    /// (`undone`).
+    Taken {
+        claim: usize,
+        undone: bool,
+    },
+}
+
+/// What was taken and confirmed, in the order of the change.
+#[derive(Default)]
+pub struct Took {
+    pub kept: Vec<Revision>,
+    pub claimed: Vec<(IpAddr, Revision)>,
+    /// The lease files of others that were taken over.
+    pub replaced: Vec<LeaseFile>,
+}
+
+impl Step<'_> {
+    pub fn take(&self) -> Result<Outcome> {
+        let folder = &self.seen.folder;
+        if !self.fits() {
+            return Ok(Outcome::Stale);
+        }
+        let mut took = Took::default();
+        for lease in &self.change.keep {
+            match self.confirm(lease) {
+                Ok(Some(revision)) => took.kept.push(revision),
+                Ok(None) => return Ok(Outcome::Stale),
+                Err(error) => return Err(folder.failed("cannot confirm a lease in", error)),
+            }
+        }
+        let taken = match self.claim_all(&mut took) {
+            Ok(taken) => taken,
+            Err(error) => {
+                self.give_back(&took);
+                return Err(folder.failed("cannot take an address in", error));
+            }
+        };
+        if let Some(claim) = taken {
+            self.give_back(&took);
+            return Ok(Outcome::Taken { claim, undone: !took.claimed.is_empty() });
+        }
+        for lease in &self.change.drop {
+            let Some(file) = self.file(lease) else { continue };
+            if let Err(error) = folder.remove(&file.name) {
+                self.give_back(&took);
+                return Err(folder.failed("cannot remove a lease from", error));
+            }
+        }
+        Ok(Outcome::Done(took))
+    }
+
+    /// Whether the change is about exactly what the owner holds.
+    fn fits(&self) -> bool {
+        let named = || self.change.keep.iter().chain(&self.change.drop);
+        named().all(|lease| self.file(lease).is_some()) && named().count() == self.seen.held.len()
+    }
+
+    fn file(&self, lease: &Lease) -> Option<&LeaseFile> {
+        let is_it = |file: &&LeaseFile| {
+            file.address == lease.address.addr() && file.lease().revision == lease.revision
+        };
+        self.seen.held.iter().find(is_it)
+    }
+
+    fn confirm(&self, lease: &Lease) -> io::Result<Option<Revision>> {
+        let Some(file) = self.file(lease) else { return Ok(None) };
+        match File::open(self.seen.folder.path.join(&file.name)) {
+            Ok(file) => confirm(&file).map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells the claim for which nothing was free.
+    fn claim_all(&self, took: &mut Took) -> io::Result<Option<usize>> {
+        // In order, but what is taken over last: it cannot be given back.
+        let order = |replacing: bool| {
+            let numbered = self.change.claim.iter().enumerate();
+            numbered.filter(move |(_, claim)| claim.replaces.is_some() == replacing)
+        };
+        let mut claimed = vec![None; self.change.claim.len()];
+        for (number, claim) in order(false).chain(order(true)) {
+            claimed[number] = self.claim(claim, took)?;
+            took.claimed = claimed.iter().flatten().copied().collect();
+            if claimed[number].is_none() {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
+    fn claim(&self, wanted: &Claim<'_>, took: &mut Took) -> io::Result<Option<(IpAddr, Revision)>> {
+        let folder = &self.seen.folder;
+        if let Some(entry) = &wanted.replaces {
+            let file = folder.read(&entry.lease.address.addr().to_string());
+            let Some(file) = file.filter(|f| f.lease().revision == entry.lease.revision) else {
+                return Ok(None);
+            };
+            folder.remove(&file.name)?;
+            took.replaced.push(file);
+        }
+        let candidates = wanted.candidates.iter().copied();
+        claim(&folder.path, self.owner, candidates.filter(|address| !self.seen.hides(*address)))
+    }
+
+    fn give_back(&self, took: &Took) {
+        for (address, _) in &took.claimed {
+            if let Err(error) = self.seen.folder.remove(&address.to_string()) {
+                let error = Error::io(format!("cannot give {address} back"), error);
+                warn!("{}: the next ADD or DEL of {} finds it", error.in_full(), self.owner);
+            }
+        }
+    }
+}

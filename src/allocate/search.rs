@@ -1,0 +1,202 @@
+//! The choice of an address: pure functions of what is known of a pool.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::ledger::{Look, PoolView, Used};
+use crate::cni::address;
+use crate::pool::RangeSet;
+
+/// How an address is chosen among the free ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// The next one after the address given out last: host-local's way, which reuses an address
+    /// as late as possible.
+    RoundRobin,
+    /// The lowest.
+    Lowest,
+    /// Any.
+    Random,
+}
+
+impl Strategy {
+    /// Reads `round-robin`, `lowest` or `random`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "round-robin" => Some(Self::RoundRobin),
+            "lowest" => Some(Self::Lowest),
+            "random" => Some(Self::Random),
+            _ => None,
+        }
+    }
+}
+
+/// What a search goes by, beside the view of the pool.
+#[derive(Clone, Copy, Debug)]
+pub struct Search<'a> {
+    /// The pool's ranges.
+    pub set: &'a RangeSet,
+    /// How to choose.
+    pub strategy: Strategy,
+    /// Random bits.
+    pub random: u64,
+    /// Addresses that were found taken where nothing else is known.
+    pub avoid: &'a BTreeSet<IpAddr>,
+}
+
+/// How many addresses a window holds.
+const WINDOW: u128 = 256;
+
+impl Search<'_> {
+    /// The best addresses to try, at most `limit`, each usable and not known to be taken. None
+    /// means that all that was looked at is taken.
+    pub fn candidates(&self, view: &PoolView, limit: usize) -> Vec<IpAddr> {
+        let usable = |address: &IpAddr| self.is_usable(*address);
+        let untried = |address: &IpAddr| usable(address) && !self.avoid.contains(address);
+        if self.strategy == Strategy::Random && view.used == Used::Unknown {
+            return self.scattered(limit, untried);
+        }
+        let ring = self.ring(view.cursor);
+        let seen: Vec<(IpAddr, IpAddr)> = match &view.used {
+            Used::Window(from, to, _) => {
+                ring.into_iter().filter_map(|piece| clip(piece, *from, *to)).collect()
+            }
+            _ => ring,
+        };
+        let addresses = seen.into_iter().flat_map(|(first, last)| Count::new(first, last));
+        match &view.used {
+            Used::Unknown => addresses.filter(untried).take(limit).collect(),
+            Used::Window(_, _, taken) | Used::All(taken) => {
+                addresses.filter(|a| usable(a) && !taken.contains(a)).take(limit).collect()
+            }
+        }
+    }
+
+    /// Where to look after all of `seen` has proved taken; `None` when that was everything.
+    pub fn look_after(&self, seen: Look, cursor: Option<IpAddr>) -> Option<Look> {
+        match seen {
+            Look::Nowhere => Some(self.window(cursor)),
+            Look::Window(..) => Some(Look::Everywhere),
+            Look::Everywhere => None,
+        }
+    }
+
+    /// The part of the pool in which the strategy would choose.
+    fn window(&self, cursor: Option<IpAddr>) -> Look {
+        let Some((first, last)) = self.ring(cursor).into_iter().next() else {
+            return Look::Everywhere;
+        };
+        let end = address::offset(first, WINDOW - 1).map_or(last, |end| end.min(last));
+        Look::Window(first, end)
+    }
+
+    fn is_usable(&self, address: IpAddr) -> bool {
+        self.set.find(address).is_some_and(|range| range.usable(address))
+    }
+
+    /// The pool's addresses in the order in which they are tried, as pieces without a hole.
+    fn ring(&self, cursor: Option<IpAddr>) -> Vec<(IpAddr, IpAddr)> {
+        let pieces = self.pieces();
+        let after = match self.strategy {
+            Strategy::Lowest => None,
+            Strategy::RoundRobin => cursor.filter(|cursor| self.set.find(*cursor).is_some()),
+            Strategy::Random => self.nth(self.random),
+        };
+        let Some(after) = after else {
+            return pieces;
+        };
+        // The pieces stand in the order of the ranges, which need not be that of the addresses.
+        let of = |address| self.set.ranges().iter().position(|range| range.spans(address));
+        let here = of(after);
+        let (mut ahead, mut behind) = (Vec::new(), Vec::new());
+        for (first, last) in pieces {
+            let range = of(first);
+            if range > here || (range == here && first > after) {
+                ahead.push((first, last));
+            } else if range < here || last <= after {
+                behind.push((first, last));
+            } else {
+                behind.push((first, after));
+                ahead.extend(address::next(after).map(|next| (next, last)));
+            }
+        }
+        ahead.append(&mut behind);
+        ahead
+    }
+
+    fn pieces(&self) -> Vec<(IpAddr, IpAddr)> {
+        self.set.ranges().iter().flat_map(|range| range.segments().iter().copied()).collect()
+    }
+
+    /// Addresses all over the pool.
+    fn scattered(&self, limit: usize, free: impl Fn(&IpAddr) -> bool) -> Vec<IpAddr> {
+        let mut found = Vec::new();
+        let mut random = self.random;
+        for _ in 0..limit.saturating_mul(4) {
+            random = scramble(random);
+            let candidate = self.nth(random).filter(|a| free(a) && !found.contains(a));
+            found.extend(candidate);
+            if found.len() == limit {
+                return found;
+            }
+        }
+        // A pool with hardly an address left to try: one after the other.
+        let rest = self.ring(None).into_iter().flat_map(|(first, last)| Count::new(first, last));
+        let rest = rest.filter(|a| free(a) && !found.contains(a)).take(limit - found.len());
+        found.extend(rest.collect::<Vec<_>>());
+        found
+    }
+
+    /// The address at a random place.
+    fn nth(&self, random: u64) -> Option<IpAddr> {
+        let pieces = self.pieces();
+        let length = |&(first, last): &(IpAddr, IpAddr)| {
+            address::distance(first, last).unwrap_or(0).saturating_add(1)
+        };
+        let total = pieces.iter().map(length).fold(0, u128::saturating_add);
+        let wide = (u128::from(scramble(random)) << 64) | u128::from(scramble(!random));
+        let mut place = wide % total.max(1);
+        for piece in &pieces {
+            if place < length(piece) {
+                return address::offset(piece.0, place);
+            }
+            place -= length(piece);
+        }
+        None
+    }
+}
+
+/// The addresses from one to another, both included.
+struct Count {
+    next: Option<IpAddr>,
+    last: IpAddr,
+}
+
+impl Count {
+    fn new(first: IpAddr, last: IpAddr) -> Self {
+        Self { next: Some(first).filter(|first| *first <= last), last }
+    }
+}
+
+impl Iterator for Count {
+    type Item = IpAddr;
+
+    fn next(&mut self) -> Option<IpAddr> {
+        let this = self.next?;
+        self.next = if this < self.last { address::next(this) } else { None };
+        Some(this)
+    }
+}
+
+fn clip((first, last): (IpAddr, IpAddr), from: IpAddr, to: IpAddr) -> Option<(IpAddr, IpAddr)> {
+    let (first, last) = (first.max(from), last.min(to));
+    (first <= last).then_some((first, last))
+}
+
+/// Mixes the bits of a number (splitmix64).
+pub(super) fn scramble(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}

@@ -1,0 +1,109 @@
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::{Lease, Strategy};
+use crate::error::{Error, ErrorCode, Result};
+use crate::pool::{Pool, RangeRules, RangeSet};
+
+/// What an ADD asks of a ledger: one address out of a pool.
+#[derive(Clone, Debug)]
+pub struct Want {
+    /// Its place, for errors: `prevResult.pools[0]`.
+    pub path: String,
+    /// The pool's name.
+    pub pool: Option<String>,
+    /// The number of the range set, which names its cursor.
+    pub index: u32,
+    /// The pool's ranges; where there are none, the ledger knows them by the name.
+    pub set: Option<RangeSet>,
+    /// The address asked for.
+    pub requested: Option<IpAddr>,
+    /// How to choose an address.
+    pub strategy: Strategy,
+    /// Whether the address asked for is taken from another owner who holds it.
+    pub takeover: bool,
+}
+
+impl Want {
+    /// Reads the pools of `prevResult.pools`.
+    ///
+    /// # Errors
+    /// Ranges or a strategy are invalid, two pools overlap, or the address asked for may not be
+    /// given out.
+    pub fn read(pools: &[Pool], default: Strategy) -> Result<Vec<Self>> {
+        let wants: Vec<Self> = (0..)
+            .zip(pools)
+            .map(|(place, pool)| Self::of(pool, place, default))
+            .collect::<Result<_>>()?;
+        RangeSet::refuse_overlaps(
+            wants.iter().filter_map(|want| Some((want.path.as_str(), want.set.as_ref()?))),
+        )?;
+        Ok(wants)
+    }
+
+    fn of(pool: &Pool, place: u32, default: Strategy) -> Result<Self> {
+        let path = format!("prevResult.pools[{place}]");
+        let strategy = match &pool.strategy {
+            None => default,
+            Some(text) => Strategy::parse(text).ok_or_else(|| {
+                Error::config(format_args!("{path}.strategy"), format!("{text:?} is none"))
+                    .advise("expected round-robin, lowest or random")
+            })?,
+        };
+        let this = Self {
+            pool: pool.name().map(str::to_owned),
+            index: pool.index.unwrap_or(place),
+            set: pool.range_set(RangeRules::ANY, &path)?,
+            requested: pool.requested_ip,
+            strategy,
+            takeover: pool.takeover.unwrap_or(false),
+            path,
+        };
+        if let Some(set) = &this.set {
+            this.judge_request(set)?;
+        }
+        Ok(this)
+    }
+
+    /// Fails when the address asked for may not be given out of these ranges.
+    pub(super) fn judge_request(&self, set: &RangeSet) -> Result<()> {
+        let refusal = self.requested.and_then(|asked| Some((asked, set.refusal(asked)?)));
+        refusal.map_or(Ok(()), |(asked, reason)| {
+            let message = format!("{}: the requested address {asked} is {reason}", self.path);
+            Err(Error::new(ErrorCode::NOT_IN_POOL, message)
+                .advise("request an address inside a range of the pool"))
+        })
+    }
+
+    /// Whether a lease the owner holds is one of this pool.
+    pub(super) fn is_served_by(&self, lease: &Lease, set: &RangeSet) -> bool {
+        let address = lease.address.addr();
+        let other_pool =
+            matches!((&lease.pool, &self.pool), (Some(its), Some(ours)) if its != ours);
+        !other_pool
+            && self.requested.is_none_or(|asked| asked == address)
+            && set.find(address).is_some_and(|range| range.usable(address))
+    }
+
+    /// An address of the pool as a lease, with prefix length and gateway of its range.
+    pub fn lease(&self, set: &RangeSet, address: IpAddr, revision: Value) -> Lease {
+        let range = set.find(address);
+        let prefix = range.and_then(|range| IpNet::new(address, range.subnet().prefix_len()).ok());
+        Lease {
+            pool: self.pool.clone(),
+            address: prefix.unwrap_or(IpNet::from(address)),
+            gateway: range.and_then(crate::pool::Range::gateway),
+            revision,
+        }
+    }
+
+    /// The pool in words, for errors.
+    pub(super) fn describe(&self, set: &RangeSet) -> String {
+        match &self.pool {
+            Some(pool) => format!("{set} of the pool {pool:?}"),
+            None => set.to_string(),
+        }
+    }
+}
