@@ -306,6 +306,7 @@ uninstall_all() {
         [ -n "$dry" ] || rm -f "$dir/$name"
     done
     [ -n "$wanted" ] || say_left
+    if [ -z "$presets$programs" ]; then echo "nothing of ours is in $dir"; fi
 }
 
 # The names of the links to ipam-delegated, of all or of those wanted.
@@ -351,7 +352,7 @@ say_records() {
     records=$(($(echo "$table" | wc -l) - 1))
     [ "$records" -gt 0 ] || return 0
     cat <<END
-$records attachments have a record: a chain gave them their addresses. The records stay.
+attachments that have their addresses from a chain: $records. Their records stay.
   Networks that name a replaced plugin release through the plugin that is restored (host-local reads
   the same lease files). Networks that name ipam-delegated need it back for their DEL.
 END
