@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -527,6 +528,37 @@ impl<'a> Traffic<'a> {
             until("containers start", || rounds.load(Ordering::Relaxed) >= before + 2);
         }
     }
+}
+
+#[test]
+fn uninstall_waits_for_a_chain_that_is_under_way() {
+    let site = Site::real();
+    site.install(&["--preset", "site-local"]);
+    let gate = site.world.gate("gate");
+    site.world.delegate(
+        "ipam-ds-gate",
+        &format!("{gate}; printf '{{\"pools\":[{{\"name\":\"blue\"}}]}}'"),
+    );
+    let path = format!("{}:{}", site.world.path("bin").display(), site.plugins.display());
+    let traffic = Traffic::new(&site, path, json!(["ipam-ds-gate", "site-local.orig"]));
+    std::thread::scope(|scope| {
+        let adding = scope.spawn(|| traffic.call("site-local", "ADD", "c1").ips());
+        site.world.at_gate("gate");
+        let mut uninstall = site.command(&["--uninstall"]).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(uninstall.stdout.take().unwrap()).lines();
+        let mut lines = lines.map(Result::unwrap);
+        let waits = lines.any(|line| line.starts_with("waiting up to 10 s"));
+        let there = [!site.is_linked("site-local"), site.plugins.join("site-local.orig").exists()];
+        site.world.open_gate("gate");
+        assert!(waits && there == [true, true], "{waits} {there:?}");
+        assert_eq!(adding.join().unwrap(), ["10.9.0.2/24"]);
+        assert!(lines.all(|line| !line.contains("going on")));
+        assert!(uninstall.wait().unwrap().success());
+    });
+    assert_eq!(names(&site.plugins), ["site-local"]);
+    // The plugin that is restored knows the lease.
+    traffic.call("site-local", "DEL", "c1").success();
+    assert!(!site.world.path("data/net/10.9.0.2").exists());
 }
 
 /// Makes the programs of a release differ, and still run.
