@@ -1,12 +1,11 @@
 //! The meta-plugin `ipam-delegated`: runs a chain of IPAM delegates as one IPAM plugin.
 
+mod presets;
+
 use std::process::ExitCode;
 
-use ipam_delegated::chain::{self, Preset};
-
-/// The systems whose place a chain takes under their own name.
-const PRESETS: &[Preset] = &[];
+use ipam_delegated::chain;
 
 fn main() -> ExitCode {
-    chain::main(PRESETS)
+    chain::main(presets::PRESETS)
 }

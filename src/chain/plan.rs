@@ -247,6 +247,7 @@ mod tests {
             settings: &[("layout", "\"old\"")],
         }],
         has_default_place: true,
+        differences: &[],
     }];
 
     struct Bin(tempfile::TempDir);
