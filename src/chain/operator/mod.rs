@@ -1,273 +1,297 @@
-//! The verbs an operator types: `ipam-delegated attachments`, `forget`, `help`.
+//! The verbs an operator types, in a call without `CNI_COMMAND`: one file a verb.
+
+mod ask;
+mod attachments;
+mod dry_run;
+mod explain;
+mod findings;
+mod forget;
+mod lint;
+mod list;
+mod network;
+mod ours;
+mod pools;
+mod reap;
+mod release;
+mod who;
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use lexopt::prelude::*;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::record::{Record, RecordFile, attachments, networks, now};
-use crate::cni::{Attachment, ContainerId, IfName, NetworkName};
-use crate::error::{Error, ErrorCode, Result};
+use super::preset::Preset;
+use crate::cni::Environment;
+use crate::error::Result;
 use crate::host::{Settings, StateDir};
+use crate::log::Wanted;
+use crate::operate::{Known, Words};
 
-const HELP: &str = "\
-ipam-delegated runs a chain of IPAM delegates; container runtimes call it with CNI_COMMAND set.
+/// A verb, as the help shows it.
+struct Verb {
+    name: &'static str,
+    operands: &'static str,
+    about: &'static str,
+    options: &'static [&'static str],
+    run: fn(&Operator) -> Result<Printed>,
+}
 
-usage:
-  ipam-delegated attachments [NETWORK] [--json]
-      lists what this node knows of its attachments
-  ipam-delegated forget NETWORK CONTAINER [IFNAME] --yes
-      drops the record of an attachment whose store is gone for ever; says what it leaves
-  ipam-delegated help | version
+/// Options that find a network and its programs.
+const FIND: [&str; 3] = ["conf-dir", "cni-path", "state-dir"];
 
-options:
-  --state-dir DIR   the state folder, where a network configuration sets ipam.stateDir
-";
+const VERBS: &[Verb] = &[
+    Verb {
+        name: "list",
+        operands: "NETWORK",
+        about: "who holds which address, and what this node's records say of it",
+        options: &["json"],
+        run: list::run,
+    },
+    Verb {
+        name: "who",
+        operands: "NETWORK ADDRESS",
+        about: "who holds one address",
+        options: &["json"],
+        run: who::run,
+    },
+    Verb {
+        name: "pools",
+        operands: "NETWORK",
+        about: "how full the pools are, with a map of each",
+        options: &["json", "ascii"],
+        run: pools::run,
+    },
+    Verb {
+        name: "release",
+        operands: "NETWORK (ADDRESS… | --owner OWNER | --node NODE)",
+        about: "takes addresses back into their pools; a dry run unless --yes",
+        options: &["json", "yes", "owner", "node"],
+        run: release::run,
+    },
+    Verb {
+        name: "attachments",
+        operands: "[NETWORK]",
+        about: "what this node's records say of its attachments",
+        options: &["json"],
+        run: attachments::run,
+    },
+    Verb {
+        name: "reap",
+        operands: "[NETWORK]",
+        about: "releases what containers that are gone have left; a dry run unless --yes",
+        options: &["json", "yes", "cache-dir"],
+        run: reap::run,
+    },
+    Verb {
+        name: "forget",
+        operands: "NETWORK CONTAINER [IFNAME]",
+        about: "drops a record whose store is gone for ever; a dry run unless --yes",
+        options: &["yes"],
+        run: forget::run,
+    },
+    Verb {
+        name: "lint",
+        operands: "NETWORK",
+        about: "which chain a network runs on which state, and what is unsafe about it",
+        options: &["json"],
+        run: lint::run,
+    },
+    Verb {
+        name: "explain",
+        operands: "NETWORK",
+        about: "a dry run of ADD: what each delegate would get, and what selectors answer",
+        options: &["json", "container", "ifname", "args"],
+        run: explain::run,
+    },
+];
+
+const KNOWN: &[(Known, &str)] = &[
+    (alone("json"), "for programs"),
+    (alone("yes"), "do it; without, the verb only shows what it would do"),
+    (alone("ascii"), "draw the map without Unicode blocks"),
+    (with("owner", "OWNER"), "CONTAINER or CONTAINER/IFNAME"),
+    (with("node", "NODE"), "all that a node holds"),
+    (with("container", "ID"), "the container id of the dry run"),
+    (with("ifname", "IFNAME"), "the interface of the dry run"),
+    (
+        with("args", "CNI_ARGS"),
+        "the CNI_ARGS of the dry run, as in K8S_POD_NAME=web;K8S_POD_NAMESPACE=shop",
+    ),
+    (
+        with("conf-dir", "DIR"),
+        "where networks are configured, instead of /etc/cni/net.d and /opt/cni/config",
+    ),
+    (with("cni-path", "DIRS"), "the plugin folders, with : between them"),
+    (
+        with("state-dir", "DIR"),
+        "the state folder, where a network configuration sets ipam.stateDir",
+    ),
+    (with("cache-dir", "DIR"), "the runtimes' result cache, instead of /var/lib/cni/results"),
+];
+
+const fn alone(name: &'static str) -> Known {
+    Known { name, value: None }
+}
+
+const fn with(name: &'static str, value: &'static str) -> Known {
+    Known { name, value: Some(value) }
+}
 
 /// Runs an operator's verb and prints what it found: exit 0, or 1 with the error on stderr.
-pub(super) fn main(arguments: &[OsString]) -> ExitCode {
-    let answer = Words::parse(arguments).and_then(|words| words.run());
-    let (text, exit) = match answer {
-        Ok(text) => (text, ExitCode::SUCCESS),
-        Err(error) => {
-            eprintln!("ipam-delegated: {}", error.in_full());
-            return ExitCode::FAILURE;
-        }
-    };
+pub(super) fn main(
+    presets: &'static [Preset],
+    program: PathBuf,
+    environment: Environment,
+    arguments: &[OsString],
+) -> ExitCode {
+    let printed = Operator::parse(presets, program, environment, arguments).and_then(|operator| {
+        operator.start_log();
+        operator.run()
+    });
+    let printed = printed.unwrap_or_else(|error| Printed {
+        text: String::new(),
+        warnings: vec![error.in_full()],
+        failed: true,
+    });
+    for warning in &printed.warnings {
+        eprintln!("ipam-delegated: {warning}");
+    }
     // A reader that has seen enough closes the pipe.
-    let _ = io::stdout().write_all(text.as_bytes());
-    exit
+    let _ = io::stdout().write_all(printed.text.as_bytes());
+    if printed.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// What was typed.
+/// What a verb prints.
 #[derive(Debug, Default)]
-struct Words {
-    words: Vec<String>,
-    json: bool,
-    yes: bool,
-    state_dir: Option<PathBuf>,
+struct Printed {
+    text: String,
+    /// For stderr, a line each.
+    warnings: Vec<String>,
+    /// The exit status is 1.
+    failed: bool,
 }
 
-impl Words {
-    fn parse(arguments: &[OsString]) -> Result<Self> {
-        let mut this = Self::default();
-        let mut parser = lexopt::Parser::from_args(arguments);
-        let refuse = |error: lexopt::Error| usage(error.to_string());
-        while let Some(argument) = parser.next().map_err(refuse)? {
-            match argument {
-                Long("json") => this.json = true,
-                Long("yes") => this.yes = true,
-                Long("state-dir") => this.state_dir = Some(parser.value().map_err(refuse)?.into()),
-                Long("help") | Short('h') => this.words.insert(0, "help".to_owned()),
-                Long("version") | Short('V') => this.words.insert(0, "version".to_owned()),
-                Value(word) => this.words.push(word.string().map_err(refuse)?),
-                other => return Err(refuse(other.unexpected())),
-            }
-        }
-        Ok(this)
+impl Printed {
+    fn text(text: String) -> Self {
+        Self { text, ..Self::default() }
     }
 
-    fn run(&self) -> Result<String> {
-        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-        match words[..] {
-            [] | ["help", ..] => Ok(HELP.to_owned()),
-            ["version", ..] => {
-                Ok(concat!("ipam-delegated ", env!("CARGO_PKG_VERSION"), "\n").to_owned())
-            }
-            ["attachments"] => self.attachments(None),
-            ["attachments", network] => self.attachments(Some(NetworkName::parse(network)?)),
-            ["forget", network, container] => self.forget(network, container, None),
-            ["forget", network, container, ifname] => self.forget(network, container, Some(ifname)),
-            _ => Err(usage(format!("{:?} is not understood", words.join(" ")))),
-        }
+    fn json(value: Value) -> Self {
+        Self::text(format!("{value}\n"))
+    }
+}
+
+/// A person's call.
+#[derive(Debug)]
+struct Operator {
+    presets: &'static [Preset],
+    /// The name this program was called by, a path or not.
+    program: PathBuf,
+    environment: Environment,
+    words: Words,
+}
+
+impl Operator {
+    fn parse(
+        presets: &'static [Preset],
+        program: PathBuf,
+        environment: Environment,
+        arguments: &[OsString],
+    ) -> Result<Self> {
+        let known: Vec<Known> = KNOWN.iter().map(|(known, _)| *known).collect();
+        let words = Words::parse(arguments, &known)?;
+        Ok(Self { presets, program, environment, words })
     }
 
+    fn run(&self) -> Result<Printed> {
+        let typed = match self.words.verb() {
+            None | Some("help") => return Ok(Printed::text(help())),
+            Some("version") => {
+                return Ok(Printed::text(
+                    concat!("ipam-delegated ", env!("CARGO_PKG_VERSION"), "\n").to_owned(),
+                ));
+            }
+            Some(typed) => typed,
+        };
+        let verb = VERBS
+            .iter()
+            .find(|verb| verb.name == typed)
+            .ok_or_else(|| Words::refusal(format!("{typed:?} is no verb")))?;
+        self.words.only(&[verb.options, &FIND].concat())?;
+        (verb.run)(self)
+    }
+
+    /// The host-wide settings, with the state folder that was typed.
+    fn settings(&self) -> Result<Settings> {
+        let mut settings = Settings::load()?;
+        if let Some(folder) = self.words.value("state-dir") {
+            settings.state_dir = PathBuf::from(folder);
+        }
+        Ok(settings)
+    }
+
+    /// The host's state folder.
     fn state(&self) -> Result<StateDir> {
-        let settings = Settings::load()?;
-        let root = self.state_dir.clone().unwrap_or_else(|| settings.state_dir.clone());
-        Ok(StateDir::of_host(&Settings { state_dir: root, ..settings }))
+        Ok(StateDir::of_host(&self.settings()?))
     }
 
-    fn attachments(&self, network: Option<NetworkName>) -> Result<String> {
-        let state = self.state()?;
-        let networks = match network {
-            Some(network) => vec![network],
-            None => networks(&state)?,
+    /// Warnings of the chain's rooms go to stderr, and all to the log where that is wanted.
+    fn start_log(&self) {
+        let settings = Settings::load().unwrap_or_default();
+        let wanted = Wanted {
+            name: "ipam-delegated",
+            context: self.words.verb().unwrap_or("help").to_owned(),
+            verbose: settings.verbose,
+            by_hand: self.environment.text(Wanted::VARIABLE) == Some("debug"),
+            folder: &settings.log_dir,
         };
-        let mut rows = Vec::new();
-        for network in &networks {
-            for attachment in attachments(&state.network(network))? {
-                rows.extend(Row::read(&state, network, attachment));
-            }
-        }
-        if self.json {
-            let rows: Vec<Value> = rows.iter().map(Row::to_json).collect();
-            return Ok(format!("{}\n", Value::from(rows)));
-        }
-        Ok(table(&rows))
+        wanted.start();
     }
+}
 
-    fn forget(&self, network: &str, container: &str, ifname: Option<&str>) -> Result<String> {
-        let state = self.state()?;
-        let network = NetworkName::parse(network)?;
-        let container = ContainerId::parse(container)?;
-        let ifname = ifname.map(IfName::parse).transpose()?;
-        let folder = state.network(&network);
-        let found: Vec<Attachment> = attachments(&folder)?
-            .into_iter()
-            .filter(|a| {
-                a.container == container && ifname.as_ref().is_none_or(|name| a.ifname == *name)
-            })
+fn help() -> String {
+    let mut text = String::from(
+        "ipam-delegated runs a chain of IPAM delegates; container runtimes call it with \
+         CNI_COMMAND set.\n\nusage:\n",
+    );
+    for verb in VERBS {
+        text.extend(["  ipam-delegated ", verb.name, " ", verb.operands, "\n      "]);
+        text.extend([verb.about, "\n"]);
+    }
+    text.push_str("  ipam-delegated help | version\n\n");
+    text.push_str(
+        "NETWORK is a network's name, or the path of its configuration file.\n\noptions:\n",
+    );
+    for (known, about) in KNOWN {
+        let left = [known.name, known.value.unwrap_or_default()].join(" ");
+        let verbs: Vec<&str> = VERBS
+            .iter()
+            .filter(|verb| verb.options.contains(&known.name))
+            .map(|verb| verb.name)
             .collect();
-        if found.is_empty() {
-            return Err(Error::new(
-                ErrorCode::UNKNOWN_CONTAINER,
-                format!("no record of {container} on {network} in {}", folder.display()),
-            )
-            .advise("ipam-delegated attachments lists what there is"));
+        text.extend(["  --", &left, &" ".repeat(18_usize.saturating_sub(left.len())), about]);
+        if !verbs.is_empty() && verbs.len() < VERBS.len() / 2 {
+            text.extend([" (", &verbs.join(", "), ")"]);
         }
-        let mut text = String::new();
-        for attachment in found {
-            let path = state.record(&network, &attachment);
-            let Some(opened) = RecordFile::open_existing(&path)? else {
-                let _ = writeln!(text, "{attachment} on {network} could not be read: set aside");
-                continue;
-            };
-            let left = leaves(&opened.record);
-            if self.yes {
-                opened.file.remove().map_err(|error| {
-                    Error::io(format!("cannot remove {}", path.display()), error)
-                })?;
-                let _ = writeln!(text, "forgot {attachment} on {network}; {left}");
-            } else {
-                let _ = writeln!(
-                    text,
-                    "would forget {attachment} on {network}; {left}; add --yes to do it"
-                );
-            }
-        }
-        Ok(text)
-    }
-}
-
-/// One record, as shown.
-struct Row {
-    network: NetworkName,
-    attachment: Attachment,
-    /// `None` while a call works on it, or when it cannot be read.
-    record: Option<Record>,
-    state: &'static str,
-}
-
-impl Row {
-    fn read(state: &StateDir, network: &NetworkName, attachment: Attachment) -> Option<Self> {
-        let path = state.record(network, &attachment);
-        let (record, state) = match RecordFile::look(&path) {
-            Ok(None) => return None,
-            Ok(Some((record, true))) => (Some(record), "busy"),
-            Ok(Some((record, false))) => {
-                let state = record.state().as_str();
-                (Some(record), state)
-            }
-            Err(_) => (None, "unreadable"),
-        };
-        Some(Self { network: network.clone(), attachment, record, state })
-    }
-
-    fn addresses(&self) -> Vec<String> {
-        let held = self.record.as_ref().and_then(Record::held);
-        held.map(|(_, held)| held.ips()).unwrap_or_default()
-    }
-
-    fn chain(&self) -> Vec<String> {
-        self.record
-            .as_ref()
-            .and_then(|r| r.attempts.last())
-            .map(|a| a.attempt.chain.clone())
-            .unwrap_or_default()
-    }
-
-    fn age(&self) -> Option<u64> {
-        Some(now().saturating_sub(self.record.as_ref()?.last_attempt()?) / 1000)
-    }
-
-    fn to_json(&self) -> Value {
-        json!({
-            "network": self.network.as_str(),
-            "containerID": self.attachment.container.as_str(),
-            "ifname": self.attachment.ifname.as_str(),
-            "addresses": self.addresses(),
-            "chain": self.chain(),
-            "ageSeconds": self.age(),
-            "state": self.state,
-        })
-    }
-}
-
-fn table(rows: &[Row]) -> String {
-    let mut lines = vec![
-        ["NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "CHAIN", "AGE", "STATE"].map(str::to_owned),
-    ];
-    for row in rows {
-        let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-        lines.push([
-            row.network.to_string(),
-            row.attachment.container.to_string(),
-            row.attachment.ifname.to_string(),
-            or_dash(row.addresses().join(",")),
-            or_dash(row.chain().join(",")),
-            row.age().map_or("-".to_owned(), age),
-            row.state.to_owned(),
-        ]);
-    }
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..7).map(width).collect();
-    let mut text = String::new();
-    for line in &lines {
-        let cells: Vec<String> =
-            line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+        text.push('\n');
     }
     text
 }
 
-fn age(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m", seconds / 60),
-        3600..86400 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86400),
-    }
-}
-
-/// What stays behind in the stores when a record is dropped.
-fn leaves(record: &Record) -> String {
-    let delegates: Vec<&str> = record.runs().iter().map(|run| run.delegate.as_str()).collect();
-    if delegates.is_empty() {
-        return "no delegate had run for it".to_owned();
-    }
-    let what = match record.held() {
-        Some((_, held)) => held.ips().join(", "),
-        None => "an address for it".to_owned(),
-    };
-    format!("{} may still hold {what}", delegates.join(", "))
-}
-
-fn usage(message: String) -> Error {
-    Error::new(ErrorCode::INVALID_ENVIRONMENT, message).advise("see ipam-delegated help")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Attempt, Event, Gave, Held, Run};
+    use serde_json::json;
+
+    use super::super::record::{Attempt, Event, Gave, Held, RecordFile, Run, now};
     use super::*;
+    use crate::error::ErrorCode;
 
     fn run(words: &[&str]) -> Result<String> {
-        Words::parse(&words.iter().map(OsString::from).collect::<Vec<_>>())?.run()
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        let operator = Operator::parse(&[], PathBuf::new(), Environment::default(), &words)?;
+        Ok(operator.run()?.text)
     }
 
     #[test]
@@ -314,7 +338,14 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_an_error() {
-        for words in [&["frob"][..], &["forget", "net"], &["attachments", "../x"], &["--frob"]] {
+        for words in [
+            &["frob"][..],
+            &["forget", "net"],
+            &["attachments", "../x"],
+            &["--frob"],
+            &["list", "net", "--yes"],
+            &["list"],
+        ] {
             assert!(run(words).is_err(), "{words:?}");
         }
         assert!(run(&[]).unwrap().starts_with("ipam-delegated runs"));
