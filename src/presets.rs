@@ -1,12 +1,25 @@
+//! The systems whose place a chain takes under their own name.
+
 use ipam_delegated::chain::{Preset, PresetChain};
 
-/// The systems whose place a chain takes under their own name.
-pub const PRESETS: &[Preset] = &[Preset {
+/// Every preset.
+pub const PRESETS: &[Preset] = &[HOST_LOCAL];
+
+const HOST_LOCAL: Preset = Preset {
     name: "host-local",
     chains: &[PresetChain {
         when: None,
         delegates: &["ipam-ds-static", "ipam-da-local"],
-        settings: &[("rangeRules", "\"host-local\"")],
+        settings: &[("rangeRules", r#""host-local""#)],
     }],
     has_default_place: true,
-}];
+    differences: &[
+        "ADD of an attachment that already holds an address succeeds and gives that address again; \
+         host-local fails with \"duplicate allocation is not allowed\".",
+        "A failed or killed ADD leaves no address behind; host-local may leave one that only its \
+         DEL, or nobody, removes.",
+        "DEL succeeds when the runtime strips the configuration of all but the type; host-local \
+         fails for want of ranges.",
+        "GC and STATUS are answered; host-local before 1.7 knows neither.",
+    ],
+};

@@ -116,16 +116,15 @@ impl Session<'_> {
     }
 }
 
-/// Releases a record that GC judged stale.
+/// Releases a record that was judged stale.
 pub(super) fn release_stale(
     session: &Session<'_>,
-    attachment: &Attachment,
+    owner: &Owner<'_>,
     opened: Opened,
     deadline: Deadline,
 ) -> Result<()> {
-    let owner = Owner { network: &session.request.network, attachment };
-    release_recorded(session, &owner, &opened.record, None, deadline)?;
-    settle(session, &owner, &opened.record, opened.file);
+    release_recorded(session, owner, &opened.record, None, deadline)?;
+    settle(session, owner, &opened.record, opened.file);
     Ok(())
 }
 
@@ -201,7 +200,7 @@ fn release_configured(session: &Session<'_>, hidden: bool, deadline: Deadline) -
 }
 
 /// The network configuration of a record whose network is not the one we were called for.
-fn recorded_network(
+pub(super) fn recorded_network(
     network: &NetworkName,
     record: &Record,
     ipam: Map<String, Value>,

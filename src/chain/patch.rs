@@ -86,6 +86,21 @@ fn refresh_value(known: &mut Value, value: &Value) {
     }
 }
 
+/// A copy for people to read, in which secrets are shown as `…`.
+pub(super) fn masked(value: &Value) -> Value {
+    match value {
+        Value::Object(object) => object
+            .iter()
+            .map(|(key, value)| {
+                let value = if is_secret(key) { "…".into() } else { masked(value) };
+                (key.clone(), value)
+            })
+            .collect(),
+        Value::Array(array) => array.iter().map(masked).collect(),
+        other => other.clone(),
+    }
+}
+
 fn is_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     ["password", "passwd", "token", "secret"].iter().any(|end| key.ends_with(end))
@@ -98,6 +113,15 @@ mod tests {
 
     fn object(value: Value) -> Map<String, Value> {
         value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn secrets_are_masked_at_every_depth() {
+        let value = json!({"a": [{"apiToken": "t"}], "etcd_password": {"x": 1}, "user": "u"});
+        assert_eq!(
+            masked(&value),
+            json!({"a": [{"apiToken": "…"}], "etcd_password": "…", "user": "u"})
+        );
     }
 
     #[test]

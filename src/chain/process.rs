@@ -16,9 +16,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use crate::cni::Environment;
 use crate::log::to_stderr;
 
-/// A delegate that prints more than this on stdout is killed.
-const STDOUT_LIMIT: usize = 1024 * 1024;
-
 /// How much of its stderr an error quotes.
 const STDERR_TAIL: usize = 512;
 
@@ -36,19 +33,29 @@ pub(super) struct Process<'a> {
     mark: String,
     began: Instant,
     time: Duration,
+    stdout_limit: usize,
     stdin: Feed<'a>,
     stdout: Option<PipeReader>,
     stderr: Option<PipeReader>,
 }
 
+/// What a process is started with.
+pub(super) struct Start<'a> {
+    pub program: &'a Path,
+    pub arguments: &'a [&'a str],
+    pub environment: &'a Environment,
+    pub stdin: &'a str,
+    /// It is killed when this is over.
+    pub time: Duration,
+    /// It is killed when it prints more bytes on stdout.
+    pub stdout_limit: usize,
+}
+
 impl<'a> Process<'a> {
-    /// Starts a program in a process group of its own, to be ended after `time`.
-    pub fn start(
-        program: &Path,
-        environment: &Environment,
-        stdin_text: &'a str,
-        time: Duration,
-    ) -> io::Result<Self> {
+    /// Starts a program in a process group of its own.
+    pub fn start(start: &Start<'a>) -> io::Result<Self> {
+        let Start { program, arguments, environment, stdin: stdin_text, time, stdout_limit } =
+            *start;
         let began = Instant::now();
         let spared = children_now();
         let (stdin_reader, stdin) = io::pipe()?;
@@ -61,7 +68,7 @@ impl<'a> Process<'a> {
         let mut feed = Feed { pipe: Some(stdin), unsent: stdin_text.as_bytes() };
         feed.feed();
         let mut command = Command::new(program);
-        command.env_clear().envs(environment.iter());
+        command.args(arguments).env_clear().envs(environment.iter());
         let mark = next_mark();
         command.env(MARK, &mark);
         command.stdin(stdin_reader).stdout(stdout_writer).stderr(stderr_writer).process_group(0);
@@ -69,7 +76,19 @@ impl<'a> Process<'a> {
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
         let (stdout, stderr) = (Some(stdout), Some(stderr));
-        Ok(Self { child, pid, pidfd, spared, mark, began, time, stdin: feed, stdout, stderr })
+        Ok(Self {
+            child,
+            pid,
+            pidfd,
+            spared,
+            mark,
+            began,
+            time,
+            stdout_limit,
+            stdin: feed,
+            stdout,
+            stderr,
+        })
     }
 
     /// Feeds and reads the process until it ends; kills it when its time is over or its answer too
@@ -92,7 +111,7 @@ impl<'a> Process<'a> {
                 let excess = stderr_tail.len().saturating_sub(STDERR_TAIL);
                 stderr_tail.drain(..excess);
             });
-            if stdout.len() > STDOUT_LIMIT {
+            if stdout.len() > self.stdout_limit {
                 self.kill();
                 return Err(Killed::TooLong);
             }

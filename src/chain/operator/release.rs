@@ -1,0 +1,49 @@
+//! `release`: takes addresses back into their pools, whoever holds them.
+
+use super::ask::ask_leases;
+use super::list::shown;
+use super::who::parse;
+use super::{Operator, Printed};
+use crate::error::Result;
+use crate::operate::Words;
+
+pub(super) fn run(operator: &Operator) -> Result<Printed> {
+    let words = &operator.words;
+    let operands = words.operands();
+    let addresses: Vec<String> = operands
+        .iter()
+        .skip(1)
+        .map(|word| parse(word).map(|address| address.to_string()))
+        .collect::<Result<_>>()?;
+    let mut arguments = vec!["release", "--json", "--config", "-"];
+    match (words.value("owner"), words.value("node"), &addresses[..]) {
+        (Some(owner), None, []) if !owner.is_empty() => arguments.extend(["--owner", owner]),
+        (None, Some(node), []) if !node.is_empty() => arguments.extend(["--node", node]),
+        (None, None, [_, ..]) => arguments.extend(addresses.iter().map(String::as_str)),
+        _ => {
+            return Err(Words::refusal(
+                "release takes a network, and either addresses, --owner or --node",
+            ));
+        }
+    }
+    let yes = words.has("yes");
+    if yes {
+        arguments.push("--yes");
+    }
+    let mut printed = Printed::default();
+    let told = ask_leases(operator, &arguments, &mut printed)?;
+    for told in &told {
+        if told.here.says(&told.row).is_some_and(|says| says.state == "held") {
+            let (container, address) =
+                (told.row.container.as_deref().unwrap_or_default(), told.row.address);
+            printed.warnings.push(format!(
+                "the record of {container} says that it holds {address}: its container may be running with it"
+            ));
+        }
+    }
+    printed.text = shown(operator, &told);
+    if !yes && !told.is_empty() {
+        printed.warnings.push("nothing was released; add --yes to do it".to_owned());
+    }
+    Ok(printed)
+}
