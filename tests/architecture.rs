@@ -15,7 +15,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("operate", &["host", "pool", "cni", "error"]),
     ("delegate", &["log", "host", "pool", "cni", "error"]),
     ("select", &["delegate", "host", "pool", "cni", "error"]),
-    ("allocate", &["delegate", "host", "pool", "cni", "error"]),
+    ("allocate", &["delegate", "operate", "host", "pool", "cni", "error"]),
     // The chain knows processes, not addresses.
     ("chain", &["delegate", "operate", "log", "host", "cni", "error"]),
 ];
@@ -23,7 +23,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 /// What touches the process, and the files that may.
 const EDGES: &[(&str, &[&str])] = &[
     ("env::var", &["delegate/edge.rs", "chain/mod.rs"]),
-    ("env::args", &["chain/mod.rs"]),
+    ("env::args", &["delegate/edge.rs", "chain/mod.rs"]),
     ("stdin()", &["delegate/edge.rs"]),
     // An operator's verb prints what it found.
     ("stdout()", &["delegate/edge.rs", "chain/operator/mod.rs"]),

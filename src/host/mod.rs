@@ -9,13 +9,9 @@ mod settings;
 mod state;
 
 pub use duration::parse_duration;
-<<<<<<< HEAD
-pub use lock::lock;
-=======
 pub(crate) use lasting::{emptied_by_reboot, transient_machine_id};
-pub(crate) use lock::lock;
+pub use lock::lock;
 pub(crate) use netns::Netns;
->>>>>>> operator
 pub use node::Node;
 pub use settings::Settings;
 pub(crate) use state::make_private_folder;
