@@ -1,4 +1,4 @@
-use super::{Block, Count, PoolRow};
+use super::{Block, PoolRow};
 use crate::cni::Environment;
 
 /// How many cells a line of the map has.
@@ -32,9 +32,9 @@ impl Glyphs {
         let [free, few, some, many, full] = self.signs();
         match (block.held, block.size) {
             (None, _) => "?",
-            (Some(Count(0)), _) => free,
+            (Some(0), _) => free,
             (Some(held), size) if held >= size => full,
-            (Some(Count(held)), Count(size)) => match held.saturating_mul(3) / size {
+            (Some(held), size) => match held.saturating_mul(3) / size {
                 0 => few,
                 1 => some,
                 _ => many,
@@ -68,7 +68,7 @@ pub fn map(pool: &PoolRow, glyphs: Glyphs) -> String {
 
 fn legend(pool: &PoolRow, glyphs: Glyphs) -> String {
     let [free, few, some, many, full] = glyphs.signs();
-    let sizes = || pool.blocks.iter().map(|block| block.size.0);
+    let sizes = || pool.blocks.iter().map(|block| block.size);
     let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
     let unknown = if pool.blocks.iter().any(|b| b.held.is_none()) { "  ? not known" } else { "" };
     if most <= 1 {
@@ -92,13 +92,13 @@ mod tests {
         let block = |(i, held): (usize, &Option<u128>)| Block {
             from: address(i as u128 * size),
             to: address((i as u128 + 1) * size - 1),
-            size: Count(size),
-            held: held.map(Count),
+            size,
+            held: *held,
         };
         PoolRow {
             pool: None,
             ranges: String::new(),
-            size: Count(size * held.len() as u128),
+            size: size * held.len() as u128,
             held: None,
             free: None,
             blocks: held.iter().enumerate().map(block).collect(),

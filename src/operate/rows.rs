@@ -1,34 +1,33 @@
 use std::net::IpAddr;
 
-use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::cni::address::parse_address;
+use crate::error::{Error, Result};
 
 /// One address in the answer of an allocator's `list` or `release`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
     /// The address that is held.
     pub address: IpAddr,
     /// The pool's name, where it has one.
     pub pool: Option<String>,
-    /// The owner's container; `None` where the ledger does not say.
-    #[serde(rename = "containerID")]
+    /// The owner's container (`containerID`); `None` where the ledger does not say.
     pub container: Option<String>,
     /// The owner's interface.
     pub ifname: Option<String>,
     /// The owner's node; `None` in a ledger that belongs to one node.
     pub node: Option<String>,
-    /// How long ago it was taken or last renewed, in seconds.
-    pub age_seconds: Option<u64>,
+    /// How long ago it was taken or last renewed, in seconds (`ageSeconds`).
+    pub age: Option<u64>,
     /// What the ledger's entry is worth.
     pub state: LeaseState,
     /// What else there is to say, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
 /// What a ledger's entry is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseState {
     /// An owner holds the address.
     Held,
@@ -38,7 +37,39 @@ pub enum LeaseState {
     Unreadable,
 }
 
+/// One pool in the answer of an allocator's `pools`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolRow {
+    /// The pool's name, where it has one.
+    pub pool: Option<String>,
+    /// First and last address of each range, as in `10.1.2.1-10.1.2.254,10.1.3.1-10.1.3.9`.
+    pub ranges: String,
+    /// How many addresses it has.
+    pub size: u128,
+    /// How many are held; `None` where that cannot be told.
+    pub held: Option<u128>,
+    /// How many are free; `None` where that cannot be told.
+    pub free: Option<u128>,
+    /// The pool in pieces, at most 1024, in order: what the map is drawn from.
+    pub blocks: Vec<Block>,
+}
+
+/// Neighbouring addresses of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The first address.
+    pub from: IpAddr,
+    /// The last address.
+    pub to: IpAddr,
+    /// How many addresses the pool has between the two.
+    pub size: u128,
+    /// How many of them are held; `None` where that cannot be told.
+    pub held: Option<u128>,
+}
+
 impl LeaseState {
+    const ALL: [Self; 3] = [Self::Held, Self::Leftover, Self::Unreadable];
+
     /// The word on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -49,82 +80,177 @@ impl LeaseState {
     }
 }
 
-/// One pool in the answer of an allocator's `pools`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PoolRow {
-    /// The pool's name, where it has one.
-    pub pool: Option<String>,
-    /// First and last address of each range, as in `10.1.2.1-10.1.2.254,10.1.3.1-10.1.3.9`.
-    pub ranges: String,
-    /// How many addresses it has.
-    pub size: Count,
-    /// How many are held; `None` where that cannot be told.
-    pub held: Option<Count>,
-    /// How many are free; `None` where that cannot be told.
-    pub free: Option<Count>,
-    /// The pool in pieces, at most 1024, in order: what the map is drawn from.
-    #[serde(default)]
-    pub blocks: Vec<Block>,
-}
+impl LeaseRow {
+    /// Reads a row; `path` is its place, for errors. Members that are not known are passed over.
+    ///
+    /// # Errors
+    /// Error 7: a member is of the wrong type, or `address` or `state` is missing.
+    pub fn parse(row: &Value, path: &str) -> Result<Self> {
+        let members = Members { row, path };
+        let state = members.text("state")?.unwrap_or_default();
+        let known = LeaseState::ALL.into_iter().find(|known| known.as_str() == state);
+        Ok(Self {
+            address: members.address("address")?,
+            pool: members.text("pool")?,
+            container: members.text("containerID")?,
+            ifname: members.text("ifname")?,
+            node: members.text("node")?,
+            age: members.optional("ageSeconds", "a whole number", Value::as_u64)?,
+            state: known.ok_or_else(|| members.wrong("state", "held, leftover or unreadable"))?,
+            note: members.text("note")?,
+        })
+    }
 
-/// Neighbouring addresses of a pool.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Block {
-    /// The first address.
-    pub from: IpAddr,
-    /// The last address.
-    pub to: IpAddr,
-    /// How many addresses the pool has between the two.
-    pub size: Count,
-    /// How many of them are held; `None` where that cannot be told.
-    pub held: Option<Count>,
-}
-
-/// How many addresses: a number in JSON, or a text where it does not fit 64 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "serde_json::Value", try_from = "serde_json::Value")]
-pub struct Count(pub u128);
-
-impl From<Count> for serde_json::Value {
-    fn from(Count(count): Count) -> Self {
-        match u64::try_from(count) {
-            Ok(number) => number.into(),
-            Err(_) => count.to_string().into(),
+    /// The row on the wire.
+    pub fn to_json(&self) -> Value {
+        let mut row = Map::new();
+        row.insert("address".to_owned(), self.address.to_string().into());
+        for (key, text) in [
+            ("pool", &self.pool),
+            ("containerID", &self.container),
+            ("ifname", &self.ifname),
+            ("node", &self.node),
+        ] {
+            row.insert(key.to_owned(), text.clone().into());
         }
+        row.insert("ageSeconds".to_owned(), self.age.into());
+        row.insert("state".to_owned(), self.state.as_str().into());
+        if let Some(note) = &self.note {
+            row.insert("note".to_owned(), note.as_str().into());
+        }
+        row.into()
     }
 }
 
-impl TryFrom<serde_json::Value> for Count {
-    type Error = &'static str;
+impl PoolRow {
+    /// Reads a row; `path` is its place, for errors. Members that are not known are passed over.
+    ///
+    /// # Errors
+    /// Error 7: a member is of the wrong type, or one without which there is no row is missing.
+    pub fn parse(row: &Value, path: &str) -> Result<Self> {
+        let members = Members { row, path };
+        let list = members.optional("blocks", "an array", |value| value.as_array().cloned())?;
+        let mut blocks = Vec::new();
+        for (i, block) in list.iter().flatten().enumerate() {
+            blocks.push(Block::parse(block, &format!("{path}.blocks[{i}]"))?);
+        }
+        Ok(Self {
+            pool: members.text("pool")?,
+            ranges: members.text("ranges")?.unwrap_or_default(),
+            size: members.size()?,
+            held: members.count("held")?,
+            free: members.count("free")?,
+            blocks,
+        })
+    }
 
-    fn try_from(value: serde_json::Value) -> Result<Self, Self::Error> {
-        let text = value.as_str().and_then(|text| text.parse().ok());
-        let count = value.as_u64().map(u128::from).or(text);
-        count.map(Count).ok_or("expected how many: a whole number, or one as text")
+    /// The row on the wire.
+    pub fn to_json(&self) -> Value {
+        let mut row = Map::new();
+        row.insert("pool".to_owned(), self.pool.clone().into());
+        row.insert("ranges".to_owned(), self.ranges.as_str().into());
+        row.insert("size".to_owned(), count_to_json(Some(self.size)));
+        row.insert("held".to_owned(), count_to_json(self.held));
+        row.insert("free".to_owned(), count_to_json(self.free));
+        let blocks: Vec<Value> = self.blocks.iter().map(Block::to_json).collect();
+        row.insert("blocks".to_owned(), blocks.into());
+        row.into()
+    }
+}
+
+impl Block {
+    fn parse(block: &Value, path: &str) -> Result<Self> {
+        let members = Members { row: block, path };
+        Ok(Self {
+            from: members.address("from")?,
+            to: members.address("to")?,
+            size: members.size()?,
+            held: members.count("held")?,
+        })
+    }
+
+    fn to_json(&self) -> Value {
+        let mut block = Map::new();
+        block.insert("from".to_owned(), self.from.to_string().into());
+        block.insert("to".to_owned(), self.to.to_string().into());
+        block.insert("size".to_owned(), count_to_json(Some(self.size)));
+        block.insert("held".to_owned(), count_to_json(self.held));
+        block.into()
+    }
+}
+
+/// How many, as a number; as a text where it does not fit 64 bits.
+fn count_to_json(count: Option<u128>) -> Value {
+    match count {
+        None => Value::Null,
+        Some(count) => u64::try_from(count).map_or_else(|_| count.to_string().into(), Value::from),
+    }
+}
+
+/// The members of a row, and its place.
+struct Members<'a> {
+    row: &'a Value,
+    path: &'a str,
+}
+
+impl Members<'_> {
+    fn wrong(&self, key: &str, expected: &str) -> Error {
+        Error::config([self.path, ".", key].concat(), ["expected ", expected].concat())
+    }
+
+    /// A member; null means that it is not known.
+    fn optional<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        match self.row.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => read(value).map(Some).ok_or_else(|| self.wrong(key, expected)),
+        }
+    }
+
+    fn text(&self, key: &str) -> Result<Option<String>> {
+        self.optional(key, "a text", |value| value.as_str().map(str::to_owned))
+    }
+
+    fn address(&self, key: &str) -> Result<IpAddr> {
+        let address = self.row.get(key).and_then(Value::as_str).map(parse_address);
+        address.and_then(Result::ok).ok_or_else(|| self.wrong(key, "an address"))
+    }
+
+    fn count(&self, key: &str) -> Result<Option<u128>> {
+        self.optional(key, "how many: a whole number, or one as text", |value| {
+            let text = value.as_str().and_then(|text| text.parse().ok());
+            value.as_u64().map(u128::from).or(text)
+        })
+    }
+
+    fn size(&self) -> Result<u128> {
+        self.count("size")?.ok_or_else(|| self.wrong("size", "how many addresses"))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
     #[test]
-    fn rows_are_read_as_they_are_written() {
-        let value = json!([
-            {"address": "10.1.2.3", "pool": "blue", "containerID": "abc", "ifname": "eth0",
-             "node": "n", "ageSeconds": 12, "state": "held"},
-            {"address": "fd00::1", "pool": null, "containerID": null, "ifname": null,
-             "node": null, "ageSeconds": null, "state": "unreadable", "note": "empty file"},
-        ]);
-        let rows: Vec<LeaseRow> = serde_json::from_value(value.clone()).unwrap();
-        assert_eq!(rows[0].state.as_str(), "held");
-        assert_eq!(serde_json::to_value(&rows).unwrap(), value);
-
+    fn a_lease_is_read_as_it_is_written() {
+        for value in [
+            json!({"address": "10.1.2.3", "pool": "blue", "containerID": "abc", "ifname": "eth0",
+                   "node": "n", "ageSeconds": 12, "state": "held"}),
+            json!({"address": "fd00::1", "pool": null, "containerID": null, "ifname": null,
+                   "node": null, "ageSeconds": null, "state": "unreadable", "note": "empty file"}),
+        ] {
+            assert_eq!(LeaseRow::parse(&value, "[0]").unwrap().to_json(), value);
+        }
         let short = json!({"address": "10.1.2.3", "state": "leftover", "later": 1});
-        let row: LeaseRow = serde_json::from_value(short).unwrap();
-        assert_eq!((row.container, row.note), (None, None), "what is missing is not known");
+        let row = LeaseRow::parse(&short, "[0]").unwrap();
+        assert_eq!((row.container, row.note, row.state), (None, None, LeaseState::Leftover));
     }
 
     #[test]
@@ -134,12 +260,31 @@ mod tests {
             "size": "1208925819614629174706175", "held": 3, "free": null,
             "blocks": [{"from": "fd00::1", "to": "fd00::4", "size": 4, "held": null}],
         });
-        let row: PoolRow = serde_json::from_value(value.clone()).unwrap();
-        assert_eq!((row.size.0, row.held), ((1 << 80) - 1, Some(Count(3))));
-        assert_eq!(serde_json::to_value(&row).unwrap(), value);
-        for bad in [json!(-1), json!(1.5), json!("many"), json!(true)] {
-            assert!(serde_json::from_value::<Count>(bad.clone()).is_err(), "{bad}");
+        let row = PoolRow::parse(&value, "[0]").unwrap();
+        assert_eq!((row.size, row.held, row.blocks.len()), ((1 << 80) - 1, Some(3), 1));
+        assert_eq!(row.to_json(), value);
+    }
+
+    #[test]
+    fn wrong_members_are_named() {
+        for (value, start) in [
+            (json!({"address": "10.1.2", "state": "held"}), "[3].address: expected an address"),
+            (json!({"address": "10.1.2.3", "state": "gone"}), "[3].state: expected held"),
+            (json!({"address": "10.1.2.3", "state": "held", "pool": 1}), "[3].pool: "),
+            (json!([]), "[3].state: "),
+        ] {
+            let error = LeaseRow::parse(&value, "[3]").unwrap_err().to_string();
+            assert!(error.starts_with(start), "{error}");
         }
-        assert_eq!(serde_json::from_value::<Count>(Value::from("7")).unwrap(), Count(7));
+        for (value, start) in [
+            (json!({"ranges": ""}), "[3].size: expected how many"),
+            (json!({"size": -1}), "[3].size: "),
+            (json!({"size": "many"}), "[3].size: "),
+            (json!({"size": 1, "blocks": {}}), "[3].blocks: "),
+            (json!({"size": 1, "blocks": [{"from": "10.0.0.1"}]}), "[3].blocks[0].to: "),
+        ] {
+            let error = PoolRow::parse(&value, "[3]").unwrap_err().to_string();
+            assert!(error.starts_with(start), "{error}");
+        }
     }
 }

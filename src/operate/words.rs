@@ -85,7 +85,8 @@ impl Words {
 
     /// The error for what was typed wrongly.
     pub fn refusal(message: impl Into<String>) -> Error {
-        Error::new(ErrorCode::INVALID_ENVIRONMENT, message).advise("see its verb help")
+        Error::new(ErrorCode::INVALID_ENVIRONMENT, message)
+            .advise("the verb help says what is understood")
     }
 }
 

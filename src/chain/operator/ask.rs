@@ -1,23 +1,31 @@
 //! Asking every allocator of a network, and this node's records about what they answer.
 
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use super::super::record::{Record, RecordFile, State, attachments};
+use super::super::record::{Record, RecordFile, attachments};
 use super::super::session::Session;
 use super::dry_run::{Outcome, dry_run};
 use super::{Operator, Printed};
-use crate::cni::{Attachment, ContainerId, IfName, NetworkName, Verb, parse_value};
+use crate::cni::{Attachment, ContainerId, IfName, NetworkName, Verb};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::StateDir;
 use crate::operate::LeaseRow;
 
-/// A row, and who gave it.
+/// A row as an allocator gave it.
 #[derive(Debug)]
-pub(super) struct Told<T> {
+pub(super) struct Told {
     pub allocator: String,
-    pub row: T,
-    /// The records of the network's node.
+    pub row: Value,
+    /// The row's place in the answer, for errors.
+    place: String,
     pub here: Here,
+}
+
+/// A lease, read.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub told: Told,
+    pub row: LeaseRow,
 }
 
 /// This node's records of one network.
@@ -33,11 +41,11 @@ pub(super) struct Here {
 ///
 /// # Errors
 /// Nobody could be asked.
-pub(super) fn ask<T: DeserializeOwned>(
+pub(super) fn ask(
     operator: &Operator,
     arguments: &[&str],
     printed: &mut Printed,
-) -> Result<Vec<Told<T>>> {
+) -> Result<Vec<Told>> {
     let found = operator.network()?;
     let (mut told, mut asked) = (Vec::new(), 0);
     for ours in operator.ours(&found)? {
@@ -62,14 +70,11 @@ pub(super) fn ask<T: DeserializeOwned>(
             }
             asked += 1;
             let answer = session.ask(&stage.step, arguments, &input.to_string());
-            let rows = answer.and_then(|answer| {
-                parse_value::<Vec<T>>(&answer, "its answer")
-                    .map_err(|error| error.with_code(ErrorCode::DELEGATE).within(name))
-            });
-            match rows {
-                Ok(rows) => told.extend(rows.into_iter().map(|row| Told {
+            match answer.and_then(|answer| rows(name, answer)) {
+                Ok(rows) => told.extend(rows.into_iter().enumerate().map(|(i, row)| Told {
                     allocator: name.clone(),
                     row,
+                    place: format!("{name}: its answer[{i}]"),
                     here: here.clone(),
                 })),
                 Err(error) => {
@@ -93,22 +98,40 @@ pub(super) fn ask_leases(
     operator: &Operator,
     arguments: &[&str],
     printed: &mut Printed,
-) -> Result<Vec<Told<LeaseRow>>> {
-    let mut told: Vec<Told<LeaseRow>> = Vec::new();
-    for new in ask::<LeaseRow>(operator, arguments, printed)? {
-        let same = |known: &Told<LeaseRow>| {
-            let owner =
-                |row: &LeaseRow| (row.container.clone(), row.ifname.clone(), row.node.clone());
-            known.allocator == new.allocator
-                && known.row.address == new.row.address
-                && owner(&known.row) == owner(&new.row)
+) -> Result<Vec<Lease>> {
+    let mut leases: Vec<Lease> = Vec::new();
+    for told in ask(operator, arguments, printed)? {
+        let row = told.read(LeaseRow::parse)?;
+        let same = |known: &Lease| {
+            let ageless = LeaseRow { age: row.age, ..known.row.clone() };
+            known.told.allocator == told.allocator && ageless == row
         };
-        if !told.iter().any(same) {
-            told.push(new);
+        if !leases.iter().any(same) {
+            leases.push(Lease { told, row });
         }
     }
-    told.sort_by_key(|told| told.row.address);
-    Ok(told)
+    Ok(leases)
+}
+
+impl Told {
+    /// The row as a type.
+    pub fn read<T>(&self, parse: fn(&Value, &str) -> Result<T>) -> Result<T> {
+        parse(&self.row, &self.place).map_err(|error| error.with_code(ErrorCode::DELEGATE))
+    }
+
+    /// The row with the allocator's name.
+    pub fn to_json(&self) -> Value {
+        let mut row = self.row.clone();
+        row["allocator"] = self.allocator.as_str().into();
+        row
+    }
+}
+
+fn rows(name: &str, answer: Value) -> Result<Vec<Value>> {
+    match answer {
+        Value::Array(rows) => Ok(rows),
+        _ => Err(Error::new(ErrorCode::DELEGATE, format!("{name}: its answer is no array"))),
+    }
 }
 
 /// What this node's record of a lease's owner says.
@@ -119,29 +142,32 @@ pub(super) struct Says {
     pub record: Option<Record>,
 }
 
-impl Here {
-    /// What the record says of a lease's owner; nothing for another node's, or one without owner.
-    pub fn says(&self, row: &LeaseRow) -> Option<Says> {
-        let elsewhere = |node: &String| !self.node.is_empty() && *node != self.node;
+impl Lease {
+    /// What the record of the owner says; nothing for another node's, or one without owner.
+    pub fn says(&self) -> Option<Says> {
+        let (row, here) = (&self.row, &self.told.here);
+        let elsewhere = |node: &String| !here.node.is_empty() && *node != here.node;
         if row.node.as_ref().is_some_and(elsewhere) {
             return None;
         }
         let container = ContainerId::parse(row.container.as_deref()?).ok()?;
         let ifnames = match &row.ifname {
             Some(name) => vec![IfName::parse(name).ok()?],
-            None => self.ifnames(&container),
+            None => here.ifnames(&container),
         };
-        let of = |ifname: IfName| {
-            let container = container.clone();
-            self.look(row, &Attachment { container, ifname, netns: String::new() })
-        };
-        let said: Vec<Says> = ifnames.into_iter().filter_map(of).collect();
-        let (mut held, others): (Vec<_>, Vec<_>) =
-            said.into_iter().partition(|says| says.state == State::Held.as_str());
-        held.extend(others);
-        Some(held.into_iter().next().unwrap_or(Says { state: "none", record: None }))
+        let mut best = Says { state: "none", record: None };
+        for ifname in ifnames {
+            let attachment =
+                Attachment { container: container.clone(), ifname, netns: String::new() };
+            if best.state != "held" {
+                best = here.look(row, &attachment).unwrap_or(best);
+            }
+        }
+        Some(best)
     }
+}
 
+impl Here {
     fn look(&self, row: &LeaseRow, attachment: &Attachment) -> Option<Says> {
         match RecordFile::look(&self.state.record(&self.network, attachment)) {
             Ok(None) => None,

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::ask::{Told, ask_leases};
+use super::ask::{Lease, ask_leases};
 use super::{Operator, Printed};
 use crate::error::Result;
-use crate::operate::{Column, LeaseRow, Words, age, table};
+use crate::operate::{Column, Words, age, table};
 
 /// The question that an allocator answers with all its leases of the network.
 pub(super) const QUESTION: [&str; 4] = ["list", "--json", "--config", "-"];
@@ -15,35 +15,33 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
         return Err(Words::refusal("list takes one network"));
     }
     let mut printed = Printed::default();
-    let told = ask_leases(operator, &QUESTION, &mut printed)?;
-    printed.text = shown(operator, &told);
+    let leases = ask_leases(operator, &QUESTION, &mut printed)?;
+    printed.text = shown(operator, &leases);
     Ok(printed)
 }
 
 /// The rows as a table, or as JSON where that was asked for.
-pub(super) fn shown(operator: &Operator, told: &[Told<LeaseRow>]) -> String {
+pub(super) fn shown(operator: &Operator, leases: &[Lease]) -> String {
     if operator.words.has("json") {
-        return format!("{}\n", told.iter().map(to_json).collect::<Value>());
+        return format!("{}\n", leases.iter().map(to_json).collect::<Value>());
     }
     let heads =
         ["ADDRESS", "POOL", "CONTAINER", "IFNAME", "NODE", "AGE", "STATE", "RECORD", "NOTE"];
-    let rows: Vec<Vec<String>> = told.iter().map(cells).collect();
-    let noted = told.iter().any(|told| told.row.note.is_some());
-    let columns = if noted { &heads[..] } else { &heads[..8] };
-    let columns: Vec<Column> = columns.iter().map(|head| Column::Text(head)).collect();
-    table(&columns, &rows)
+    let rows: Vec<Vec<String>> = leases.iter().map(cells).collect();
+    let noted = leases.iter().any(|lease| lease.row.note.is_some());
+    let columns = heads.map(Column::Text);
+    table(if noted { &columns } else { &columns[..8] }, &rows)
 }
 
 /// A row as the allocator gave it, with its name and the word of the record.
-pub(super) fn to_json(told: &Told<LeaseRow>) -> Value {
-    let mut row = serde_json::to_value(&told.row).unwrap_or_default();
-    row["allocator"] = told.allocator.as_str().into();
-    row["record"] = told.here.says(&told.row).map(|says| says.state).into();
+pub(super) fn to_json(lease: &Lease) -> Value {
+    let mut row = lease.told.to_json();
+    row["record"] = lease.says().map(|says| says.state).into();
     row
 }
 
-fn cells(told: &Told<LeaseRow>) -> Vec<String> {
-    let row = &told.row;
+fn cells(lease: &Lease) -> Vec<String> {
+    let row = &lease.row;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     vec![
         row.address.to_string(),
@@ -51,9 +49,9 @@ fn cells(told: &Told<LeaseRow>) -> Vec<String> {
         text(&row.container),
         text(&row.ifname),
         text(&row.node),
-        row.age_seconds.map(age).unwrap_or_default(),
+        row.age.map(age).unwrap_or_default(),
         row.state.as_str().to_owned(),
-        told.here.says(row).map_or("", |says| says.state).to_owned(),
+        lease.says().map_or("", |says| says.state).to_owned(),
         text(&row.note),
     ]
 }

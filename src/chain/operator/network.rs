@@ -74,12 +74,14 @@ pub(super) fn find(word: &str, folder: Option<&str>) -> Result<Found> {
 /// The configuration files of a folder, by name; none where there is no such folder.
 fn configurations(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten();
-    let mut files: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| ENDINGS.iter().any(|ending| path.extension() == Some(OsStr::new(ending))))
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| {
+            ENDINGS.iter().any(|end| name.strip_suffix(end).is_some_and(|it| it.ends_with('.')))
+        })
         .collect();
-    files.sort();
-    files
+    names.sort();
+    names.iter().map(|name| folder.join(name)).collect()
 }
 
 fn read(path: &Path) -> Result<Map<String, Value>> {

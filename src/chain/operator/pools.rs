@@ -2,39 +2,34 @@
 
 use serde_json::Value;
 
-use super::ask::{Told, ask};
+use super::ask::ask;
 use super::{Operator, Printed};
 use crate::error::Result;
-use crate::operate::{Column, Count, Glyphs, PoolRow, Words, map, table};
+use crate::operate::{Column, Glyphs, PoolRow, Words, map, table};
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {
         return Err(Words::refusal("pools takes one network"));
     }
     let mut printed = Printed::default();
-    let mut told: Vec<Told<PoolRow>> = Vec::new();
-    for new in ask::<PoolRow>(operator, &["pools", "--json", "--config", "-"], &mut printed)? {
-        let same = |known: &Told<PoolRow>| known.allocator == new.allocator && known.row == new.row;
-        if !told.iter().any(same) {
-            told.push(new);
+    let mut pools: Vec<(Value, PoolRow)> = Vec::new();
+    for told in ask(operator, &["pools", "--json", "--config", "-"], &mut printed)? {
+        let row = told.read(PoolRow::parse)?;
+        let new = (told.to_json(), row);
+        if !pools.contains(&new) {
+            pools.push(new);
         }
     }
     printed.text = if operator.words.has("json") {
-        format!("{}\n", told.iter().map(to_json).collect::<Value>())
+        format!("{}\n", pools.into_iter().map(|(row, _)| row).collect::<Value>())
     } else {
         let ascii = operator.words.has("ascii");
-        for_people(&told, if ascii { Glyphs::Ascii } else { Glyphs::of(&operator.environment) })
+        for_people(&pools, if ascii { Glyphs::Ascii } else { Glyphs::of(&operator.environment) })
     };
     Ok(printed)
 }
 
-fn to_json(told: &Told<PoolRow>) -> Value {
-    let mut row = serde_json::to_value(&told.row).unwrap_or_default();
-    row["allocator"] = told.allocator.as_str().into();
-    row
-}
-
-fn for_people(told: &[Told<PoolRow>], glyphs: Glyphs) -> String {
+fn for_people(pools: &[(Value, PoolRow)], glyphs: Glyphs) -> String {
     let columns = [
         Column::Text("POOL"),
         Column::Text("RANGES"),
@@ -43,12 +38,12 @@ fn for_people(told: &[Told<PoolRow>], glyphs: Glyphs) -> String {
         Column::Number("FREE"),
         Column::Number("USE%"),
     ];
-    let rows: Vec<Vec<String>> = told.iter().map(|told| cells(&told.row)).collect();
+    let rows: Vec<Vec<String>> = pools.iter().map(|(_, row)| cells(row)).collect();
     let mut text = table(&columns, &rows);
-    for told in told {
-        let drawn = map(&told.row, glyphs);
+    for (_, row) in pools {
+        let drawn = map(row, glyphs);
         if !drawn.is_empty() {
-            let title = told.row.pool.as_deref().unwrap_or(&told.row.ranges);
+            let title = row.pool.as_deref().unwrap_or(&row.ranges);
             text.extend(["\n", title, "\n", &drawn]);
         }
     }
@@ -56,16 +51,16 @@ fn for_people(told: &[Told<PoolRow>], glyphs: Glyphs) -> String {
 }
 
 fn cells(row: &PoolRow) -> Vec<String> {
-    let count = |count: Option<Count>| count.map(|Count(n)| n.to_string()).unwrap_or_default();
+    let count = |count: Option<u128>| count.map(|count| count.to_string()).unwrap_or_default();
     // Rounded up, so that a pool with one lease is not empty.
-    let used = row.held.map(|Count(held)| match row.size.0 {
+    let used = row.held.map(|held| match row.size {
         0 => 100,
         size => held.saturating_mul(100).div_ceil(size),
     });
     vec![
         row.pool.clone().unwrap_or_default(),
         row.ranges.clone(),
-        row.size.0.to_string(),
+        row.size.to_string(),
         count(row.held),
         count(row.free),
         used.map(|used| used.to_string()).unwrap_or_default(),

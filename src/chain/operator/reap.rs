@@ -1,7 +1,6 @@
 //! `reap`: GC for runtimes that never call it. Releases, by the record and through GC's fences,
 //! what attachments of an earlier boot, or without a network namespace, have left.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -202,10 +201,10 @@ impl Reaper<'_> {
     fn path(&self, record: &Record) -> Vec<PathBuf> {
         let mut path = self.operator.cni_path();
         if self.operator.words.value("cni-path").is_none() {
-            let recorded = record.runs();
-            let folders = recorded.iter().filter_map(|run| Path::new(&run.program).parent());
-            let folders: BTreeSet<&Path> = folders.collect();
-            path.splice(0..0, folders.into_iter().map(Path::to_owned));
+            for run in record.runs() {
+                let folder = Path::new(&run.program).parent().map(Path::to_owned);
+                path.splice(0..0, folder);
+            }
         }
         path
     }

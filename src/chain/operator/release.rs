@@ -31,18 +31,18 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
         arguments.push("--yes");
     }
     let mut printed = Printed::default();
-    let told = ask_leases(operator, &arguments, &mut printed)?;
-    for told in &told {
-        if told.here.says(&told.row).is_some_and(|says| says.state == "held") {
+    let leases = ask_leases(operator, &arguments, &mut printed)?;
+    for lease in &leases {
+        if lease.says().is_some_and(|says| says.state == "held") {
             let (container, address) =
-                (told.row.container.as_deref().unwrap_or_default(), told.row.address);
+                (lease.row.container.as_deref().unwrap_or_default(), lease.row.address);
             printed.warnings.push(format!(
                 "the record of {container} says that it holds {address}: its container may be running with it"
             ));
         }
     }
-    printed.text = shown(operator, &told);
-    if !yes && !told.is_empty() {
+    printed.text = shown(operator, &leases);
+    if !yes && !leases.is_empty() {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
     }
     Ok(printed)

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::super::record::Record;
-use super::ask::{Told, ask_leases};
+use super::ask::{Lease, ask_leases};
 use super::list::{QUESTION, shown, to_json};
 use super::{Operator, Printed};
 use crate::cni::address::parse_address_or_cidr;
 use crate::error::{Error, ErrorCode, Result};
-use crate::operate::{LeaseRow, Words};
+use crate::operate::Words;
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let [_, address] = operator.words.operands()[..] else {
@@ -18,18 +18,18 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     };
     let address = parse(address)?;
     let mut printed = Printed::default();
-    let mut told = ask_leases(operator, &QUESTION, &mut printed)?;
-    told.retain(|told| told.row.address == address);
-    if told.is_empty() && !printed.failed {
+    let mut leases = ask_leases(operator, &QUESTION, &mut printed)?;
+    leases.retain(|lease| lease.row.address == address);
+    if leases.is_empty() && !printed.failed {
         return Err(Error::new(ErrorCode::NOT_HELD, format!("nobody holds {address}")));
     }
     if operator.words.has("json") {
-        printed.text = format!("{}\n", told.iter().map(whole).collect::<Value>());
+        printed.text = format!("{}\n", leases.iter().map(whole).collect::<Value>());
         return Ok(printed);
     }
-    printed.text = shown(operator, &told);
-    for told in &told {
-        if let Some((netns, chain)) = circumstances(told) {
+    printed.text = shown(operator, &leases);
+    for lease in &leases {
+        if let Some((netns, chain)) = circumstances(lease) {
             printed.text.extend(["netns ", &netns, ", chain ", &chain.join(", "), "\n"]);
         }
     }
@@ -42,9 +42,9 @@ pub(super) fn parse(text: &str) -> Result<IpAddr> {
     parsed.map(|(address, _)| address).map_err(|error| Words::refusal(error.to_string()))
 }
 
-fn whole(told: &Told<LeaseRow>) -> Value {
-    let mut row = to_json(told);
-    if let Some((netns, chain)) = circumstances(told) {
+fn whole(lease: &Lease) -> Value {
+    let mut row = to_json(lease);
+    if let Some((netns, chain)) = circumstances(lease) {
         row["netns"] = netns.into();
         row["chain"] = json!(chain);
     }
@@ -52,8 +52,8 @@ fn whole(told: &Told<LeaseRow>) -> Value {
 }
 
 /// The namespace and the chain of the owner's last ADD.
-fn circumstances(told: &Told<LeaseRow>) -> Option<(String, Vec<String>)> {
-    let record: Record = told.here.says(&told.row)?.record?;
+fn circumstances(lease: &Lease) -> Option<(String, Vec<String>)> {
+    let record: Record = lease.says()?.record?;
     let last = record.attempts.into_iter().next_back()?.attempt;
     Some((last.netns, last.chain))
 }
