@@ -12,6 +12,6 @@ mod words;
 
 pub use age::age;
 pub use map::{Glyphs, map};
-pub use rows::{Block, LeaseRow, LeaseState, PoolRow};
+pub use rows::{Block, LeaseRow, LeaseState, PoolRow, object};
 pub use table::{Column, table};
 pub use words::{Known, Words};

@@ -103,22 +103,19 @@ impl LeaseRow {
 
     /// The row on the wire.
     pub fn to_json(&self) -> Value {
-        let mut row = Map::new();
-        row.insert("address".to_owned(), self.address.to_string().into());
-        for (key, text) in [
-            ("pool", &self.pool),
-            ("containerID", &self.container),
-            ("ifname", &self.ifname),
-            ("node", &self.node),
-        ] {
-            row.insert(key.to_owned(), text.clone().into());
-        }
-        row.insert("ageSeconds".to_owned(), self.age.into());
-        row.insert("state".to_owned(), self.state.as_str().into());
+        let mut row = object([
+            ("address", self.address.to_string().into()),
+            ("pool", self.pool.clone().into()),
+            ("containerID", self.container.clone().into()),
+            ("ifname", self.ifname.clone().into()),
+            ("node", self.node.clone().into()),
+            ("ageSeconds", self.age.into()),
+            ("state", self.state.as_str().into()),
+        ]);
         if let Some(note) = &self.note {
-            row.insert("note".to_owned(), note.as_str().into());
+            row["note"] = note.as_str().into();
         }
-        row.into()
+        row
     }
 }
 
@@ -146,15 +143,15 @@ impl PoolRow {
 
     /// The row on the wire.
     pub fn to_json(&self) -> Value {
-        let mut row = Map::new();
-        row.insert("pool".to_owned(), self.pool.clone().into());
-        row.insert("ranges".to_owned(), self.ranges.as_str().into());
-        row.insert("size".to_owned(), count_to_json(Some(self.size)));
-        row.insert("held".to_owned(), count_to_json(self.held));
-        row.insert("free".to_owned(), count_to_json(self.free));
         let blocks: Vec<Value> = self.blocks.iter().map(Block::to_json).collect();
-        row.insert("blocks".to_owned(), blocks.into());
-        row.into()
+        object([
+            ("pool", self.pool.clone().into()),
+            ("ranges", self.ranges.as_str().into()),
+            ("size", count_to_json(Some(self.size))),
+            ("held", count_to_json(self.held)),
+            ("free", count_to_json(self.free)),
+            ("blocks", blocks.into()),
+        ])
     }
 }
 
@@ -170,13 +167,26 @@ impl Block {
     }
 
     fn to_json(&self) -> Value {
-        let mut block = Map::new();
-        block.insert("from".to_owned(), self.from.to_string().into());
-        block.insert("to".to_owned(), self.to.to_string().into());
-        block.insert("size".to_owned(), count_to_json(Some(self.size)));
-        block.insert("held".to_owned(), count_to_json(self.held));
-        block.into()
+        object([
+            ("from", self.from.to_string().into()),
+            ("to", self.to.to_string().into()),
+            ("size", count_to_json(Some(self.size))),
+            ("held", count_to_json(self.held)),
+        ])
     }
+}
+
+/// A row of these members.
+pub fn object<const N: usize>(members: [(&str, Value); N]) -> Value {
+    collect(&mut members.into_iter())
+}
+
+fn collect(members: &mut dyn Iterator<Item = (&str, Value)>) -> Value {
+    let mut object = Map::new();
+    for (key, value) in members {
+        object.insert(key.to_owned(), value);
+    }
+    object.into()
 }
 
 /// How many, as a number; as a text where it does not fit 64 bits.

@@ -24,10 +24,10 @@ use serde_json::Value;
 
 use super::preset::Preset;
 use crate::cni::Environment;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::{Settings, StateDir};
 use crate::log::Wanted;
-use crate::operate::{Known, Words};
+use crate::operate::{Column, Known, Words, table};
 
 /// A verb, as the help shows it.
 struct Verb {
@@ -178,9 +178,29 @@ impl Printed {
         Self { text, ..Self::default() }
     }
 
-    fn json(value: Value) -> Self {
-        Self::text(format!("{value}\n"))
+    /// What succeeded; a failure becomes a warning, and the exit status 1.
+    fn keep<T>(&mut self, outcome: Result<T>) -> Option<T> {
+        outcome.map_err(|error| self.fail(&error)).ok()
     }
+
+    fn fail(&mut self, error: &Error) {
+        self.warnings.push(error.in_full());
+        self.failed = true;
+    }
+
+    /// Sets the text: a table, or JSON where that was asked for.
+    fn set_rows(&mut self, operator: &Operator, columns: &[Column], rows: Vec<Value>) {
+        self.text = if operator.words.has("json") {
+            format!("{}\n", Value::Array(rows))
+        } else {
+            table(columns, &rows)
+        };
+    }
+}
+
+/// A member of the configuration, on a line of its own.
+fn line(section: &str, key: &str, value: &Value, text: &mut String) {
+    text.push_str(&["  ", section, key, " = ", &value.to_string(), "\n"].concat());
 }
 
 /// A person's call.

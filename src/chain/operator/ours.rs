@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::super::Chain;
 use super::super::plan::{Plan, Step, is_allocator};
 use super::super::session::Session;
-use super::super::{Chain, Preset};
 use super::Operator;
 use super::network::{Found, find};
 use crate::cni::{Args, Environment, Keep, Network, Verb, Version};
@@ -154,11 +154,6 @@ impl Operator {
 }
 
 impl Ours {
-    /// The preset that `ipam.type` names.
-    pub fn preset(&self) -> Option<&'static Preset> {
-        self.chain.preset
-    }
-
     /// The plan of the chain; of an allocator that stands alone, itself.
     pub fn plan(&self, session: &Session<'_>) -> Result<Plan> {
         if !is_allocator(&self.kind) {

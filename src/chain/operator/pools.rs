@@ -1,68 +1,55 @@
 //! `pools`: how full the pools are.
 
-use serde_json::Value;
-
-use super::ask::ask;
+use super::ask::{Told, ask};
 use super::{Operator, Printed};
-use crate::error::Result;
-use crate::operate::{Column, Glyphs, PoolRow, Words, map, table};
+use crate::error::{ErrorCode, Result};
+use crate::operate::{Column, Glyphs, PoolRow, Words, map};
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {
         return Err(Words::refusal("pools takes one network"));
     }
     let mut printed = Printed::default();
-    let mut pools: Vec<(Value, PoolRow)> = Vec::new();
-    for told in ask(operator, &["pools", "--json", "--config", "-"], &mut printed)? {
-        let row = told.read(PoolRow::parse)?;
-        let new = (told.to_json(), row);
-        if !pools.contains(&new) {
-            pools.push(new);
+    let (mut rows, mut pools) = (Vec::new(), Vec::new());
+    for Told { mut row, place, .. } in
+        ask(operator, &["pools", "--json", "--config", "-"], &mut printed)?
+    {
+        let parsed = PoolRow::parse(&row, &place);
+        let parsed = parsed.map_err(|error| error.with_code(ErrorCode::DELEGATE));
+        let Some(pool) = printed.keep(parsed) else { continue };
+        row["usePercent"] = used(&pool).into();
+        if !rows.contains(&row) {
+            rows.push(row);
+            pools.push(pool);
         }
     }
-    printed.text = if operator.words.has("json") {
-        format!("{}\n", pools.into_iter().map(|(row, _)| row).collect::<Value>())
-    } else {
+    printed.set_rows(operator, COLUMNS, rows);
+    if !operator.words.has("json") {
         let ascii = operator.words.has("ascii");
-        for_people(&pools, if ascii { Glyphs::Ascii } else { Glyphs::of(&operator.environment) })
-    };
+        let glyphs = if ascii { Glyphs::Ascii } else { Glyphs::of(&operator.environment) };
+        for pool in &pools {
+            let title = pool.pool.as_deref().unwrap_or(&pool.ranges);
+            let drawn = map(pool, glyphs);
+            if !drawn.is_empty() {
+                printed.text.push_str(&["\n", title, "\n", &drawn].concat());
+            }
+        }
+    }
     Ok(printed)
 }
 
-fn for_people(pools: &[(Value, PoolRow)], glyphs: Glyphs) -> String {
-    let columns = [
-        Column::Text("POOL"),
-        Column::Text("RANGES"),
-        Column::Number("SIZE"),
-        Column::Number("HELD"),
-        Column::Number("FREE"),
-        Column::Number("USE%"),
-    ];
-    let rows: Vec<Vec<String>> = pools.iter().map(|(_, row)| cells(row)).collect();
-    let mut text = table(&columns, &rows);
-    for (_, row) in pools {
-        let drawn = map(row, glyphs);
-        if !drawn.is_empty() {
-            let title = row.pool.as_deref().unwrap_or(&row.ranges);
-            text.extend(["\n", title, "\n", &drawn]);
-        }
-    }
-    text
-}
+const COLUMNS: &[Column] = &[
+    Column::text("POOL", "pool"),
+    Column::text("RANGES", "ranges"),
+    Column::number("SIZE", "size"),
+    Column::number("HELD", "held"),
+    Column::number("FREE", "free"),
+    Column::number("USE%", "usePercent"),
+];
 
-fn cells(row: &PoolRow) -> Vec<String> {
-    let count = |count: Option<u128>| count.map(|count| count.to_string()).unwrap_or_default();
-    // Rounded up, so that a pool with one lease is not empty.
-    let used = row.held.map(|held| match row.size {
-        0 => 100,
-        size => held.saturating_mul(100).div_ceil(size),
-    });
-    vec![
-        row.pool.clone().unwrap_or_default(),
-        row.ranges.clone(),
-        row.size.to_string(),
-        count(row.held),
-        count(row.free),
-        used.map(|used| used.to_string()).unwrap_or_default(),
-    ]
+/// How much of a pool is held, in percent, rounded up: a pool with one lease is not empty.
+fn used(pool: &PoolRow) -> Option<u64> {
+    let held = pool.held?;
+    let percent = held.saturating_mul(100).div_ceil(pool.size.max(1));
+    u64::try_from(percent).ok()
 }

@@ -1,7 +1,7 @@
 //! `release`: takes addresses back into their pools, whoever holds them.
 
 use super::ask::ask_leases;
-use super::list::shown;
+use super::list::show;
 use super::who::parse;
 use super::{Operator, Printed};
 use crate::error::Result;
@@ -35,13 +35,13 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     for lease in &leases {
         if lease.says().is_some_and(|says| says.state == "held") {
             let (container, address) =
-                (lease.row.container.as_deref().unwrap_or_default(), lease.row.address);
+                (lease.row["containerID"].as_str().unwrap_or_default(), lease.address);
             printed.warnings.push(format!(
                 "the record of {container} says that it holds {address}: its container may be running with it"
             ));
         }
     }
-    printed.text = shown(operator, &leases);
+    show(operator, &leases, &mut printed);
     if !yes && !leases.is_empty() {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
     }
