@@ -86,9 +86,8 @@ fn refresh_value(known: &mut Value, value: &Value) {
     }
 }
 
-/// A copy for people to read, in which secrets are shown as `…`.
-pub(super) fn masked(value: &Value) -> Value {
-    let mut value = value.clone();
+/// A value for people to read, in which secrets are shown as `…`.
+pub(super) fn masked(mut value: Value) -> Value {
     mask(&mut value);
     value
 }
@@ -127,7 +126,7 @@ mod tests {
     fn secrets_are_masked_at_every_depth() {
         let value = json!({"a": [{"apiToken": "t"}], "etcd_password": {"x": 1}, "user": "u"});
         assert_eq!(
-            masked(&value),
+            masked(value),
             json!({"a": [{"apiToken": "…"}], "etcd_password": "…", "user": "u"})
         );
     }

@@ -6,12 +6,14 @@
 
 mod age;
 mod map;
+mod row;
 mod rows;
 mod table;
 mod words;
 
 pub use age::age;
 pub use map::{Glyphs, map};
-pub use rows::{Block, LeaseRow, LeaseState, PoolRow, object};
+pub use row::Row;
+pub use rows::{Block, LeaseRow, LeaseState, PoolRow};
 pub use table::{Column, table};
 pub use words::{Known, Words};

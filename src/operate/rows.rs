@@ -1,7 +1,8 @@
 use std::net::IpAddr;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::Row;
 use crate::cni::address::parse_address;
 use crate::error::{Error, Result};
 
@@ -103,19 +104,18 @@ impl LeaseRow {
 
     /// The row on the wire.
     pub fn to_json(&self) -> Value {
-        let mut row = object([
-            ("address", self.address.to_string().into()),
-            ("pool", self.pool.clone().into()),
-            ("containerID", self.container.clone().into()),
-            ("ifname", self.ifname.clone().into()),
-            ("node", self.node.clone().into()),
-            ("ageSeconds", self.age.into()),
-            ("state", self.state.as_str().into()),
-        ]);
+        let mut row = Row::default();
+        row.text("address", &self.address.to_string());
+        row.text_or_null("pool", self.pool.as_deref());
+        row.text_or_null("containerID", self.container.as_deref());
+        row.text_or_null("ifname", self.ifname.as_deref());
+        row.text_or_null("node", self.node.as_deref());
+        row.value("ageSeconds", self.age.into());
+        row.text("state", self.state.as_str());
         if let Some(note) = &self.note {
-            row["note"] = note.as_str().into();
+            row.text("note", note);
         }
-        row
+        row.into()
     }
 }
 
@@ -144,14 +144,14 @@ impl PoolRow {
     /// The row on the wire.
     pub fn to_json(&self) -> Value {
         let blocks: Vec<Value> = self.blocks.iter().map(Block::to_json).collect();
-        object([
-            ("pool", self.pool.clone().into()),
-            ("ranges", self.ranges.as_str().into()),
-            ("size", count_to_json(Some(self.size))),
-            ("held", count_to_json(self.held)),
-            ("free", count_to_json(self.free)),
-            ("blocks", blocks.into()),
-        ])
+        let mut row = Row::default();
+        row.text_or_null("pool", self.pool.as_deref());
+        row.text("ranges", &self.ranges);
+        row.value("size", count_to_json(Some(self.size)));
+        row.value("held", count_to_json(self.held));
+        row.value("free", count_to_json(self.free));
+        row.value("blocks", blocks.into());
+        row.into()
     }
 }
 
@@ -167,26 +167,13 @@ impl Block {
     }
 
     fn to_json(&self) -> Value {
-        object([
-            ("from", self.from.to_string().into()),
-            ("to", self.to.to_string().into()),
-            ("size", count_to_json(Some(self.size))),
-            ("held", count_to_json(self.held)),
-        ])
+        let mut row = Row::default();
+        row.text("from", &self.from.to_string());
+        row.text("to", &self.to.to_string());
+        row.value("size", count_to_json(Some(self.size)));
+        row.value("held", count_to_json(self.held));
+        row.into()
     }
-}
-
-/// A row of these members.
-pub fn object<const N: usize>(members: [(&str, Value); N]) -> Value {
-    collect(&mut members.into_iter())
-}
-
-fn collect(members: &mut dyn Iterator<Item = (&str, Value)>) -> Value {
-    let mut object = Map::new();
-    for (key, value) in members {
-        object.insert(key.to_owned(), value);
-    }
-    object.into()
 }
 
 /// How many, as a number; as a text where it does not fit 64 bits.

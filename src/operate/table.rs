@@ -1,6 +1,6 @@
 use serde_json::Value;
 
-use super::age;
+use super::{Row, age};
 
 /// A column of a table: its heading, the member of each row that it shows, and the side that the
 /// cells stand on.
@@ -26,11 +26,11 @@ impl Column {
 /// Rows as a table for people: a line of headings, then one line a row, two blanks between columns.
 ///
 /// What is empty is shown as `-`, a control character as `?`, and `ageSeconds` as an age.
-pub fn table(columns: &[Column], rows: &[Value]) -> String {
+pub fn table(columns: &[Column], rows: &[Row]) -> String {
     let mut lines: Vec<Vec<String>> = Vec::new();
     lines.push(columns.iter().map(|column| column.head.to_owned()).collect());
     for row in rows {
-        lines.push(columns.iter().map(|column| cell(column.key, &row[column.key])).collect());
+        lines.push(columns.iter().map(|column| cell(column.key, row.get(column.key))).collect());
     }
     let length = |cell: &str| cell.chars().count();
     let mut widths = vec![0; columns.len()];
@@ -93,6 +93,7 @@ mod tests {
             json!({"pool": "blåtänd", "size": 7, "ips": [], "ageSeconds": 61}),
             json!({"pool": "b\u{1b}", "size": "1000", "ips": ["a", "b"]}),
         ];
+        let rows = rows.map(|row| Row::from(row.as_object().unwrap().clone()));
         assert_eq!(
             table(&columns, &rows),
             "POOL     SIZE  IPS  AGE\nblåtänd     7  -    1m\nb?       1000  a,b  -\n"

@@ -12,11 +12,12 @@ use crate::cni::address::parse_address;
 use crate::cni::{Attachment, ContainerId, IfName, NetworkName, Verb};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::StateDir;
+use crate::operate::Row;
 
 /// A row as an allocator gave it, with the member `allocator`.
 #[derive(Debug)]
 pub(super) struct Told {
-    pub row: Value,
+    pub row: Row,
     /// The row's place in the answer, for errors.
     pub place: String,
     pub here: Here,
@@ -25,7 +26,7 @@ pub(super) struct Told {
 /// A row that is about an address.
 #[derive(Debug)]
 pub(super) struct Lease {
-    pub row: Value,
+    pub row: Row,
     pub address: IpAddr,
     here: Here,
 }
@@ -75,14 +76,15 @@ pub(super) fn ask(
             let Some(rows) = printed.keep(answer.and_then(|answer| rows(name, answer))) else {
                 continue;
             };
-            for (i, mut row) in rows.into_iter().enumerate() {
+            for (i, row) in rows.into_iter().enumerate() {
                 let place = format!("{name}: its answer[{i}]");
-                if !row.is_object() {
+                let Value::Object(row) = row else {
                     printed
                         .fail(&Error::new(ErrorCode::DELEGATE, [&place, " is no object"].concat()));
                     continue;
-                }
-                row["allocator"] = name.as_str().into();
+                };
+                let mut row = Row::from(row);
+                row.text("allocator", name);
                 told.push(Told { row, place, here: here.clone() });
             }
         }
@@ -104,15 +106,14 @@ pub(super) fn ask_leases(
 ) -> Result<Vec<Lease>> {
     let (mut leases, mut known) = (Vec::new(), Vec::new());
     for Told { row, place, here } in ask(operator, arguments, printed)? {
-        let Some(address) = row["address"].as_str().and_then(|text| parse_address(text).ok())
-        else {
+        let Some(address) = parse_address(row.text_of("address")).ok() else {
             let message = [&place, ".address: expected an address"].concat();
             printed.fail(&Error::new(ErrorCode::DELEGATE, message));
             continue;
         };
         let mut identity = String::new();
         for key in ["allocator", "address", "containerID", "ifname", "node"] {
-            identity.push_str(&row[key].to_string());
+            identity.push_str(&row.get(key).to_string());
         }
         if !known.contains(&identity) {
             known.push(identity);
@@ -141,7 +142,7 @@ impl Lease {
     /// What the record of the owner says; nothing for another node's, or one without owner.
     pub fn says(&self) -> Option<Says> {
         let here = &self.here;
-        let text = |key: &str| self.row[key].as_str();
+        let text = |key: &str| self.row.get(key).as_str();
         if text("node").is_some_and(|node| !here.node.is_empty() && node != here.node) {
             return None;
         }

@@ -1,13 +1,11 @@
 //! `attachments`: what this node knows of its attachments.
 
-use serde_json::Value;
-
 use super::super::record::{Record, RecordFile, attachments, networks, now};
 use super::{Operator, Printed};
 use crate::cni::{Attachment, NetworkName};
 use crate::error::Result;
 use crate::host::StateDir;
-use crate::operate::{Column, Words, object};
+use crate::operate::{Column, Row, Words};
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let state = operator.state()?;
@@ -38,7 +36,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// One record, as shown.
-fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Option<Value> {
+fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Option<Row> {
     let (record, word) = match RecordFile::look(&state.record(network, attachment)) {
         Ok(None) => return None,
         Ok(Some((record, true))) => (record, "busy"),
@@ -50,19 +48,19 @@ fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Opti
     };
     let mut row = identified(network, attachment, &record);
     let last = record.attempts.last().map(|last| &last.attempt);
-    row["chain"] = last.map(|last| last.chain.clone()).unwrap_or_default().into();
-    row["ageSeconds"] = last.map(|last| now().saturating_sub(last.time) / 1000).into();
-    row["state"] = word.into();
+    row.value("chain", last.map(|last| last.chain.clone()).unwrap_or_default().into());
+    row.value("ageSeconds", last.map(|last| now().saturating_sub(last.time) / 1000).into());
+    row.text("state", word);
     Some(row)
 }
 
 /// The members that every row about a record has.
-pub(super) fn identified(network: &NetworkName, attachment: &Attachment, record: &Record) -> Value {
+pub(super) fn identified(network: &NetworkName, attachment: &Attachment, record: &Record) -> Row {
     let addresses = record.held().map(|(_, held)| held.ips()).unwrap_or_default();
-    object([
-        ("network", network.as_str().into()),
-        ("containerID", attachment.container.as_str().into()),
-        ("ifname", attachment.ifname.as_str().into()),
-        ("addresses", addresses.into()),
-    ])
+    let mut row = Row::default();
+    row.text("network", network.as_str());
+    row.text("containerID", attachment.container.as_str());
+    row.text("ifname", attachment.ifname.as_str());
+    row.value("addresses", addresses.into());
+    row
 }

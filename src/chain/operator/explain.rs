@@ -6,10 +6,10 @@ use super::super::patch::masked;
 use super::super::session::Session;
 use super::dry_run::{Outcome, Stage, dry_run};
 use super::ours::Ours;
-use super::{Operator, Printed, line};
+use super::{Operator, Printed, line, say};
 use crate::cni::{Args, ContainerId, IfName, Verb};
 use crate::error::Result;
-use crate::operate::{Words, object};
+use crate::operate::{Row, Words};
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {
@@ -23,19 +23,16 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
         for stage in &stages {
             printed.failed |= matches!(stage.outcome, Outcome::Failed(_));
         }
-        let head = [&found.name, ", ", &ours.plugin, ": ", &ours.kind, "\n"];
-        printed.text.push_str(&head.concat());
-        let delegates: Vec<Value> = stages.into_iter().map(report).collect();
-        for delegate in &delegates {
-            describe(delegate, &mut printed.text);
+        say(&mut printed.text, &[&found.name, ", ", &ours.plugin, ": ", &ours.kind, "\n"]);
+        let mut delegates = Vec::new();
+        for stage in stages {
+            let delegate = of_stage(stage);
+            describe(&delegate, &mut printed.text);
+            delegates.push(Value::from(delegate));
         }
-        reports.push(object([
-            ("network", found.name.as_str().into()),
-            ("file", found.file.display().to_string().into()),
-            ("plugin", ours.plugin.into()),
-            ("type", ours.kind.into()),
-            ("delegates", delegates.into()),
-        ]));
+        let mut report = found.row(&ours);
+        report.value("delegates", delegates.into());
+        reports.push(report);
     }
     if operator.words.has("json") {
         printed.set_rows(operator, &[], reports);
@@ -64,28 +61,28 @@ fn explain(operator: &Operator, ours: &Ours) -> Result<Vec<Stage>> {
 }
 
 /// What there is to say of a delegate, without secrets.
-fn report(stage: Stage) -> Value {
-    let (key, outcome) = match stage.outcome {
-        Outcome::Answered(answer) => ("output", masked(&Value::Object(answer))),
-        Outcome::Failed(error) => ("error", error.in_full().into()),
-        Outcome::NotRun => ("output", Value::Null),
-    };
-    object([
-        ("delegate", stage.step.name.into()),
-        ("program", stage.step.program.display().to_string().into()),
-        ("input", stage.input.as_ref().map(masked).into()),
-        (key, outcome),
-    ])
+fn of_stage(stage: Stage) -> Row {
+    let mut row = Row::default();
+    row.text("delegate", &stage.step.name);
+    row.text("program", &stage.step.program.display().to_string());
+    row.value("input", masked(stage.input.unwrap_or_default()));
+    match stage.outcome {
+        Outcome::Answered(answer) => row.value("output", masked(Value::Object(answer))),
+        Outcome::Failed(error) => row.text("error", &error.in_full()),
+        Outcome::NotRun => row.value("output", Value::Null),
+    }
+    row
 }
 
-fn describe(delegate: &Value, text: &mut String) {
-    let member = |key: &str| delegate[key].as_str().unwrap_or_default();
-    text.push_str(&["- ", member("delegate"), "  ", member("program"), "\n"].concat());
-    let (input, output) = (&delegate["input"], &delegate["output"]);
+fn describe(delegate: &Row, text: &mut String) {
+    let (name, program) = (delegate.text_of("delegate"), delegate.text_of("program"));
+    say(text, &["- ", name, "  ", program, "\n"]);
+    let (input, output) = (delegate.get("input"), delegate.get("output"));
+    let error = delegate.text_of("error");
     if input.is_null() {
         text.push_str("  is not run: no pool is for it\n");
-    } else if !delegate["error"].is_null() {
-        text.push_str(&["  fails, and ADD with it: ", member("error"), "\n"].concat());
+    } else if !error.is_empty() {
+        say(text, &["  fails, and ADD with it: ", error, "\n"]);
     } else if let Value::Object(output) = output {
         changes(input, output, text);
     } else {

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::super::plan::Step;
 use super::super::session::Session;
 use super::dry_run::{Outcome, Stage};
@@ -11,12 +9,12 @@ use super::ours::Ours;
 use crate::cni::Version;
 use crate::error::Error;
 use crate::host::{emptied_by_reboot, transient_machine_id};
-use crate::operate::object;
+use crate::operate::Row;
 
 /// What was found, each with a `level` (error, warning or note) and a `message`.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    pub list: Vec<Value>,
+    pub list: Vec<Row>,
     /// There is an error.
     pub failed: bool,
     /// An allocator's ledger is shared with other nodes.
@@ -57,7 +55,10 @@ impl Reach {
 
 impl Findings {
     fn push(&mut self, level: &str, message: &str) {
-        self.list.push(object([("level", level.into()), ("message", message.into())]));
+        let mut finding = Row::default();
+        finding.text("level", level);
+        finding.text("message", message);
+        self.list.push(finding);
     }
 
     pub fn error(&mut self, error: &Error) {

@@ -7,12 +7,11 @@ use super::super::plan::Step;
 use super::super::session::Session;
 use super::dry_run::dry_run;
 use super::findings::{Findings, Reach};
-use super::network::Found;
 use super::ours::Ours;
-use super::{Operator, Printed, line};
+use super::{Operator, Printed, line, say};
 use crate::cni::Verb;
 use crate::error::Result;
-use crate::operate::{Column, Words, object, table};
+use crate::operate::{Column, Row, Words, table};
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {
@@ -22,9 +21,12 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let mut printed = Printed::default();
     let mut reports = Vec::new();
     for ours in operator.ours_and_replaceable(&found)? {
-        let report = report(operator, &found, &ours, &mut printed.failed)?;
-        describe(&report, &mut printed.text);
-        reports.push(report);
+        let report = Report::of(operator, &ours)?;
+        printed.failed |= report.findings.failed;
+        let mut row = found.row(&ours);
+        report.describe(&row, &mut printed.text);
+        report.into_row(&mut row);
+        reports.push(row);
     }
     if operator.words.has("json") {
         printed.set_rows(operator, &[], reports);
@@ -33,40 +35,13 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
 }
 
 /// What is to be said of one plugin.
-fn report(operator: &Operator, found: &Found, ours: &Ours, failed: &mut bool) -> Result<Value> {
-    let request = operator.request(ours.for_status(), &operator.cni_path())?;
-    let session = Session::open(&ours.chain, &request)?;
-    let mut findings = Findings::default();
-    let chain = match chain(&session, ours, &mut findings) {
-        Ok(chain) => chain,
-        Err(error) => {
-            findings.error(&error);
-            sketch(&session)
-        }
-    };
-    findings.of_presets(&session, ours);
-    findings.of_state(&session);
-    findings.of_version(ours.network.version());
-    *failed |= findings.failed;
-    let mut keys = masked(&Value::Object(ours.network.ipam().clone()));
-    if let Value::Object(keys) = &mut keys {
-        // The chain's own, which the rest of the report is about.
-        for key in ["type", "delegates", "stateDir"] {
-            keys.remove(key);
-        }
-    }
-    let differences = ours.chain.preset.map_or(&[][..], |preset| preset.differences);
-    Ok(object([
-        ("network", found.name.as_str().into()),
-        ("file", found.file.display().to_string().into()),
-        ("plugin", ours.plugin.as_str().into()),
-        ("type", ours.kind.as_str().into()),
-        ("chain", chain.into()),
-        ("stateDir", session.state.root().display().to_string().into()),
-        ("ipam", keys),
-        ("differences", differences.into()),
-        ("findings", findings.list.into()),
-    ]))
+struct Report {
+    chain: Vec<Row>,
+    state_dir: String,
+    /// The section `ipam` without the keys of the chain itself.
+    keys: Value,
+    differences: &'static [&'static str],
+    findings: Findings,
 }
 
 const COLUMNS: &[Column] = &[
@@ -76,27 +51,66 @@ const COLUMNS: &[Column] = &[
     Column::text("PROGRAM", "program"),
 ];
 
-fn describe(report: &Value, text: &mut String) {
-    let member = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
-    let of = |key: &str| member(report, key);
-    let list = |key: &str| report[key].as_array().cloned().unwrap_or_default();
-    let mut say = |parts: &[&str]| text.push_str(&parts.concat());
-    say(&[&of("network"), " (", &of("file"), "), ", &of("plugin"), ": ", &of("type"), "\n"]);
-    say(&[&table(COLUMNS, &list("chain")), "state folder ", &of("stateDir"), "\n"]);
-    for (key, value) in report["ipam"].as_object().into_iter().flatten() {
-        line("ipam.", key, value, text);
+impl Report {
+    fn of(operator: &Operator, ours: &Ours) -> Result<Self> {
+        let request = operator.request(ours.for_status(), &operator.cni_path())?;
+        let session = Session::open(&ours.chain, &request)?;
+        let mut findings = Findings::default();
+        let chain = match chain(&session, ours, &mut findings) {
+            Ok(chain) => chain,
+            Err(error) => {
+                findings.error(&error);
+                sketch(&session)
+            }
+        };
+        findings.of_presets(&session, ours);
+        findings.of_state(&session);
+        findings.of_version(ours.network.version());
+        let mut keys = ours.network.ipam().clone();
+        // The chain's own, which the rest of the report is about.
+        for key in ["type", "delegates", "stateDir"] {
+            keys.remove(key);
+        }
+        Ok(Self {
+            chain,
+            state_dir: session.state.root().display().to_string(),
+            keys: masked(Value::Object(keys)),
+            differences: ours.chain.preset.map_or(&[], |preset| preset.differences),
+            findings,
+        })
     }
-    for difference in list("differences") {
-        text.push_str(&["differs: ", difference.as_str().unwrap_or_default(), "\n"].concat());
+
+    fn describe(&self, plugin: &Row, text: &mut String) {
+        let of = |key: &str| plugin.text_of(key);
+        let head = [of("network"), " (", of("file"), "), ", of("plugin"), ": ", of("type"), "\n"];
+        say(text, &head);
+        say(text, &[&table(COLUMNS, &self.chain), "state folder ", &self.state_dir, "\n"]);
+        for (key, value) in self.keys.as_object().into_iter().flatten() {
+            line("ipam.", key, value, text);
+        }
+        for difference in self.differences {
+            say(text, &["differs: ", difference, "\n"]);
+        }
+        for finding in &self.findings.list {
+            say(text, &[finding.text_of("level"), ": ", finding.text_of("message"), "\n"]);
+        }
     }
-    for finding in list("findings") {
-        let parts = [&member(&finding, "level"), ": ", &member(&finding, "message"), "\n"];
-        text.push_str(&parts.concat());
+
+    fn into_row(self, row: &mut Row) {
+        row.value("chain", values(self.chain));
+        row.text("stateDir", &self.state_dir);
+        row.value("ipam", self.keys);
+        row.value("differences", self.differences.into());
+        row.value("findings", values(self.findings.list));
     }
 }
 
+fn values(rows: Vec<Row>) -> Value {
+    Value::Array(rows.into_iter().map(Value::from).collect())
+}
+
 /// The planned chain; its selectors have been tried.
-fn chain(session: &Session<'_>, ours: &Ours, findings: &mut Findings) -> Result<Vec<Value>> {
+fn chain(session: &Session<'_>, ours: &Ours, findings: &mut Findings) -> Result<Vec<Row>> {
     let plan = ours.plan(session)?;
     findings.of_selectors(&dry_run(session, &plan, Verb::Status)?);
     let mut chain = Vec::new();
@@ -104,13 +118,13 @@ fn chain(session: &Session<'_>, ours: &Ours, findings: &mut Findings) -> Result<
         let reach = if step.is_selector() { None } else { Some(Reach::of(session, step)) };
         findings.shared |= reach == Some(Reach::Cluster);
         let program = step.program.display().to_string();
-        chain.push(link(&step.name, role(step), reach, Some(program)));
+        chain.push(link(&step.name, role(step), reach, Some(&program)));
     }
     Ok(chain)
 }
 
 /// The chain as configured, where no plan can be made of it.
-fn sketch(session: &Session<'_>) -> Vec<Value> {
+fn sketch(session: &Session<'_>) -> Vec<Row> {
     let planner = session.planner();
     let mut chain = Vec::new();
     for name in planner.names(session.request.network.ipam()) {
@@ -121,18 +135,19 @@ fn sketch(session: &Session<'_>) -> Vec<Value> {
             Some(_) if own => "this program itself",
             Some(program) => role(&Step::new(&name, program.clone())),
         };
-        chain.push(link(&name, role, None, program.map(|it| it.display().to_string())));
+        let program = program.map(|it| it.display().to_string());
+        chain.push(link(&name, role, None, program.as_deref()));
     }
     chain
 }
 
-fn link(name: &str, role: &str, reach: Option<Reach>, program: Option<String>) -> Value {
-    object([
-        ("delegate", name.into()),
-        ("role", role.into()),
-        ("reach", reach.map(Reach::as_str).into()),
-        ("program", program.into()),
-    ])
+fn link(name: &str, role: &str, reach: Option<Reach>, program: Option<&str>) -> Row {
+    let mut row = Row::default();
+    row.text("delegate", name);
+    row.text("role", role);
+    row.text_or_null("reach", reach.map(Reach::as_str));
+    row.text_or_null("program", program);
+    row
 }
 
 fn role(step: &Step) -> &'static str {

@@ -1,11 +1,9 @@
 //! `list`: who holds which address.
 
-use serde_json::Value;
-
 use super::ask::{Lease, ask_leases};
 use super::{Operator, Printed};
 use crate::error::Result;
-use crate::operate::{Column, Words};
+use crate::operate::{Column, Row, Words};
 
 /// The question that an allocator answers with all its leases of the network.
 pub(super) const QUESTION: [&str; 4] = ["list", "--json", "--config", "-"];
@@ -34,20 +32,20 @@ const COLUMNS: &[Column] = &[
 
 /// Prints leases as allocators gave them, each with the word of its owner's record.
 pub(super) fn show(operator: &Operator, leases: &[Lease], printed: &mut Printed) {
-    let noted = leases.iter().any(|lease| !lease.row["note"].is_null());
+    let noted = leases.iter().any(|lease| !lease.row.get("note").is_null());
     let columns = if noted { COLUMNS } else { &COLUMNS[..COLUMNS.len() - 1] };
-    printed.set_rows(operator, columns, leases.iter().map(to_json).collect());
+    printed.set_rows(operator, columns, leases.iter().map(row).collect());
 }
 
 /// A row as the allocator gave it, and what the record says.
-fn to_json(lease: &Lease) -> Value {
+fn row(lease: &Lease) -> Row {
     let mut row = lease.row.clone();
     let says = lease.says();
-    row["record"] = says.as_ref().map(|says| says.state).into();
+    row.text_or_null("record", says.as_ref().map(|says| says.state));
     let record = says.and_then(|says| says.record);
     if let Some(last) = record.and_then(|mut record| record.attempts.pop()) {
-        row["netns"] = last.attempt.netns.into();
-        row["chain"] = last.attempt.chain.into();
+        row.text("netns", &last.attempt.netns);
+        row.value("chain", last.attempt.chain.into());
     }
     row
 }

@@ -13,7 +13,7 @@ use super::network::{Found, find};
 use crate::cni::{Args, Environment, Keep, Network, Verb, Version};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
-use crate::operate::Words;
+use crate::operate::{Row, Words};
 
 /// The section `ipam` of one plugin of a network.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Operator {
     /// # Errors
     /// Error 7 when none is.
     pub fn ours(&self, found: &Found) -> Result<Vec<Ours>> {
-        let ours = self.plugins(found, |is| matches!(is, Is::Ours))?;
+        let ours = self.plugins(found, false)?;
         if ours.is_empty() {
             let message = format!("{}: no plugin of it is ours", found.file.display());
             return Err(Error::new(ErrorCode::INVALID_CONFIG, message)
@@ -60,14 +60,14 @@ impl Operator {
 
     /// The plugins that are ours, and those that a preset could replace.
     pub fn ours_and_replaceable(&self, found: &Found) -> Result<Vec<Ours>> {
-        let ours = self.plugins(found, |is| !matches!(is, Is::Foreign))?;
+        let ours = self.plugins(found, true)?;
         if ours.is_empty() {
             return self.ours(found);
         }
         Ok(ours)
     }
 
-    fn plugins(&self, found: &Found, wanted: impl Fn(Is) -> bool) -> Result<Vec<Ours>> {
+    fn plugins(&self, found: &Found, replaceable_too: bool) -> Result<Vec<Ours>> {
         let mut ours = Vec::new();
         for config in &found.plugins {
             let text = |value: Option<&Value>| value?.as_str().map(str::to_owned);
@@ -75,8 +75,10 @@ impl Operator {
                 continue;
             };
             let chain = Chain::new(self.presets, Path::new(&kind));
-            if !wanted(self.is(&kind, &chain)) {
-                continue;
+            match self.is(&kind, &chain) {
+                Is::Foreign => continue,
+                Is::Replaceable if !replaceable_too => continue,
+                Is::Replaceable | Is::Ours => {}
             }
             let network =
                 Network::new(config.clone()).map_err(|error| error.within(found.file.display()))?;
@@ -150,6 +152,18 @@ impl Operator {
             settings: self.settings()?,
             deadline: Deadline::after(Deadline::DEFAULT),
         })
+    }
+}
+
+impl Found {
+    /// The members that every report about a plugin has.
+    pub fn row(&self, ours: &Ours) -> Row {
+        let mut row = Row::default();
+        row.text("network", &self.name);
+        row.text("file", &self.file.display().to_string());
+        row.text("plugin", &ours.plugin);
+        row.text("type", &ours.kind);
+        row
     }
 }
 

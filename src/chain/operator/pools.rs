@@ -1,7 +1,9 @@
 //! `pools`: how full the pools are.
 
+use serde_json::Value;
+
 use super::ask::{Told, ask};
-use super::{Operator, Printed};
+use super::{Operator, Printed, say};
 use crate::error::{ErrorCode, Result};
 use crate::operate::{Column, Glyphs, PoolRow, Words, map};
 
@@ -14,11 +16,11 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     for Told { mut row, place, .. } in
         ask(operator, &["pools", "--json", "--config", "-"], &mut printed)?
     {
-        let parsed = PoolRow::parse(&row, &place);
+        let parsed = PoolRow::parse(&Value::from(row.clone()), &place);
         let parsed = parsed.map_err(|error| error.with_code(ErrorCode::DELEGATE));
         let Some(pool) = printed.keep(parsed) else { continue };
-        row["usePercent"] = used(&pool).into();
-        if !rows.contains(&row) {
+        row.value("usePercent", used(&pool).into());
+        if !pools.contains(&pool) {
             rows.push(row);
             pools.push(pool);
         }
@@ -31,7 +33,7 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
             let title = pool.pool.as_deref().unwrap_or(&pool.ranges);
             let drawn = map(pool, glyphs);
             if !drawn.is_empty() {
-                printed.text.push_str(&["\n", title, "\n", &drawn].concat());
+                say(&mut printed.text, &["\n", title, "\n", &drawn]);
             }
         }
     }

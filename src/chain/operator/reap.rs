@@ -16,7 +16,7 @@ use crate::cni::{Attachment, NetworkName};
 use crate::delegate::Deadline;
 use crate::error::Result;
 use crate::host::{Netns, Settings, StateDir};
-use crate::operate::{Column, Words};
+use crate::operate::{Column, Row, Words};
 
 /// Where libcni keeps the result of each ADD until its DEL.
 const CACHE: &str = "/var/lib/cni/results";
@@ -44,7 +44,7 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
             rows.extend(reaper.row(network, attachment));
         }
     }
-    let any = |outcome: &str| rows.iter().any(|row: &Value| row["outcome"] == outcome);
+    let any = |outcome: &str| rows.iter().any(|row: &Row| row.text_of("outcome") == outcome);
     printed.failed |= any(FAILED);
     if any(WOULD) {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
@@ -84,7 +84,7 @@ struct Reaper<'a> {
 
 impl Reaper<'_> {
     /// Judges a record, and releases it where that was asked for.
-    fn row(&self, network: &NetworkName, attachment: &Attachment) -> Option<Value> {
+    fn row(&self, network: &NetworkName, attachment: &Attachment) -> Option<Row> {
         let path = self.state.record(network, attachment);
         let (record, state, why, outcome) = match RecordFile::look(&path) {
             Ok(None) => return None,
@@ -102,7 +102,7 @@ impl Reaper<'_> {
             Err(error) => (FAILED, [why, error.in_full()].join("; ")),
         };
         for (key, text) in [("state", state), ("outcome", outcome), ("why", &why)] {
-            row[key] = text.into();
+            row.text(key, text);
         }
         Some(row)
     }

@@ -34,8 +34,7 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let leases = ask_leases(operator, &arguments, &mut printed)?;
     for lease in &leases {
         if lease.says().is_some_and(|says| says.state == "held") {
-            let (container, address) =
-                (lease.row["containerID"].as_str().unwrap_or_default(), lease.address);
+            let (container, address) = (lease.row.text_of("containerID"), lease.address);
             printed.warnings.push(format!(
                 "the record of {container} says that it holds {address}: its container may be running with it"
             ));

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::ask::ask_leases;
 use super::list::{QUESTION, show};
-use super::{Operator, Printed};
+use super::{Operator, Printed, say};
 use crate::cni::address::parse_address_or_cidr;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operate::Words;
@@ -28,7 +28,7 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
         if let Some(last) = record.attempts.last() {
             let chain = last.attempt.chain.join(", ");
             let parts = ["netns ", &last.attempt.netns, ", chain ", &chain, "\n"];
-            printed.text.push_str(&parts.concat());
+            say(&mut printed.text, &parts);
         }
     }
     Ok(printed)
