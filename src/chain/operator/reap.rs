@@ -203,8 +203,9 @@ impl Reaper<'_> {
         let mut path = self.operator.cni_path();
         if self.operator.words.value("cni-path").is_none() {
             for run in record.runs() {
-                let folder = Path::new(&run.program).parent().map(Path::to_owned);
-                path.splice(0..0, folder);
+                if let Some(folder) = Path::new(&run.program).parent() {
+                    path.insert(0, folder.to_owned());
+                }
             }
         }
         path
