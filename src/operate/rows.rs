@@ -143,7 +143,7 @@ impl PoolRow {
 
     /// The row on the wire.
     pub fn to_json(&self) -> Value {
-        let blocks: Vec<Value> = self.blocks.iter().map(Block::to_json).collect();
+        let blocks: Vec<Value> = self.blocks.iter().copied().map(Block::to_json).collect();
         let mut row = Row::default();
         row.text_or_null("pool", self.pool.as_deref());
         row.text("ranges", &self.ranges);
@@ -166,7 +166,7 @@ impl Block {
         })
     }
 
-    fn to_json(&self) -> Value {
+    fn to_json(self) -> Value {
         let mut row = Row::default();
         row.text("from", &self.from.to_string());
         row.text("to", &self.to.to_string());

@@ -80,7 +80,7 @@ fn configurations(folder: &Path) -> Vec<PathBuf> {
             ENDINGS.iter().any(|end| name.strip_suffix(end).is_some_and(|it| it.ends_with('.')))
         })
         .collect();
-    names.sort();
+    names.sort_unstable();
     names.iter().map(|name| folder.join(name)).collect()
 }
 
@@ -101,7 +101,9 @@ fn plugins(file: &Path, config: &Map<String, Value>) -> Result<Found> {
             let versions = config.get("cniVersions").and_then(Value::as_array);
             let texts = versions.into_iter().flatten().chain(config.get("cniVersion"));
             let known = texts.filter_map(|text| {
-                Version::of(&Map::from_iter([("cniVersion".to_owned(), text.clone())])).ok()
+                let mut config = Map::new();
+                config.insert("cniVersion".to_owned(), text.clone());
+                Version::of(&config).ok()
             });
             let version = known.max().map(|version| version.as_str().into());
             let version = version.or_else(|| config.get("cniVersion").cloned());
