@@ -268,7 +268,7 @@ mod tests {
             (json!({"address": "10.1.2", "state": "held"}), "[3].address: expected an address"),
             (json!({"address": "10.1.2.3", "state": "gone"}), "[3].state: expected held"),
             (json!({"address": "10.1.2.3", "state": "held", "pool": 1}), "[3].pool: "),
-            (json!([]), "[3].state: "),
+            (json!([]), "[3].address: "),
         ] {
             let error = LeaseRow::parse(&value, "[3]").unwrap_err().to_string();
             assert!(error.starts_with(start), "{error}");
