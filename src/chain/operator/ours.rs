@@ -109,12 +109,10 @@ impl Operator {
         if let Some(path) = self.words.value("cni-path") {
             return std::env::split_paths(path).filter(|p| !p.as_os_str().is_empty()).collect();
         }
-        let own = self.own_folder().into_iter();
-        let usual = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"].map(PathBuf::from);
-        let mut path: Vec<PathBuf> = Vec::new();
-        for folder in own.chain(usual) {
-            if !path.contains(&folder) {
-                path.push(folder);
+        let mut path: Vec<PathBuf> = self.own_folder().into_iter().collect();
+        for folder in ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"] {
+            if path.first().is_none_or(|own| own != Path::new(folder)) {
+                path.push(folder.into());
             }
         }
         path

@@ -10,11 +10,10 @@ use crate::operate::Words;
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let words = &operator.words;
     let operands = words.operands();
-    let addresses: Vec<String> = operands
-        .iter()
-        .skip(1)
-        .map(|word| parse(word).map(|address| address.to_string()))
-        .collect::<Result<_>>()?;
+    let mut addresses = Vec::new();
+    for word in operands.iter().skip(1) {
+        addresses.push(parse(word)?.to_string());
+    }
     let mut arguments = vec!["release", "--json", "--config", "-"];
     match (words.value("owner"), words.value("node"), &addresses[..]) {
         (Some(owner), None, []) if !owner.is_empty() => arguments.extend(["--owner", owner]),
