@@ -16,10 +16,8 @@ const HOST_LOCAL: Preset = Preset {
     differences: &[
         "ADD of an attachment that already holds an address succeeds and gives that address again; \
          host-local fails with \"duplicate allocation is not allowed\".",
-        "A failed or killed ADD leaves no address behind; host-local may leave one that only its \
-         DEL, or nobody, removes.",
         "DEL succeeds when the runtime strips the configuration of all but the type; host-local \
-         fails for want of ranges.",
-        "GC and STATUS are answered; host-local before 1.7 knows neither.",
+         fails with \"no IP ranges specified\".",
+        "GC releases what no attachment holds; host-local has no GC.",
     ],
 };

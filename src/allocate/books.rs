@@ -13,7 +13,8 @@ use crate::cni::address::{distance, next, offset, parse_address};
 use crate::delegate::{ByHand, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operate::{
-    Block, Glyphs, Known, LeaseRow, LeaseState, PoolRow, Words, lease_table, pool_report,
+    Block, Column, Glyphs, Known, LeaseRow, LeaseState, POOL_COLUMNS, PoolRow, Row, Words,
+    lease_columns, maps, table, use_percent,
 };
 use crate::pool::{Pool, Range, RangeSet};
 
@@ -117,11 +118,16 @@ impl Desk<'_> {
             .zip(held)
             .map(|((pool, set), held)| pool_row(pool.name(), set, held))
             .collect();
-        if words.has("json") {
-            return Ok(json_lines(rows.iter().map(PoolRow::to_json)));
+        let shown = rows.iter().map(|row| {
+            let mut shown = row_of(row.to_json());
+            shown.value("usePercent", use_percent(row).into());
+            shown
+        });
+        let mut text = print(words, POOL_COLUMNS, shown.collect());
+        if !words.has("json") {
+            text.push_str(&maps(&rows, if words.has("ascii") { Glyphs::Ascii } else { glyphs }));
         }
-        let glyphs = if words.has("ascii") { Glyphs::Ascii } else { glyphs };
-        Ok(pool_report(&rows, glyphs))
+        Ok(text)
     }
 
     fn release(&self, words: &Words) -> Result<String> {
@@ -179,12 +185,9 @@ impl Desk<'_> {
     fn print(&self, words: &Words, entries: &[Entry]) -> Result<String> {
         let pools = self.known_pools()?;
         let sets = self.books.sets(&pools).unwrap_or_default();
-        let rows: Vec<LeaseRow> =
-            entries.iter().map(|entry| self.row(entry, &pools, &sets)).collect();
-        if words.has("json") {
-            return Ok(json_lines(rows.iter().map(LeaseRow::to_json)));
-        }
-        Ok(lease_table(&rows, None))
+        let row = |entry| row_of(self.row(entry, &pools, &sets).to_json());
+        let rows: Vec<Row> = entries.iter().map(row).collect();
+        Ok(print(words, &lease_columns(&rows), rows))
     }
 
     fn row(&self, entry: &Entry, pools: &[Pool], sets: &[RangeSet]) -> LeaseRow {
@@ -294,8 +297,18 @@ fn no_operands(words: &Words) -> Result<()> {
     }
 }
 
-fn json_lines(rows: impl Iterator<Item = Value>) -> String {
-    format!("{}\n", Value::Array(rows.collect()))
+fn row_of(value: Value) -> Row {
+    match value {
+        Value::Object(members) => Row::from(members),
+        _ => Row::default(),
+    }
+}
+
+fn print(words: &Words, columns: &[Column], rows: Vec<Row>) -> String {
+    if words.has("json") {
+        return format!("{}\n", rows.into_iter().map(Value::from).collect::<Value>());
+    }
+    table(columns, &rows)
 }
 
 fn about<A: Allocator>(name: &str, as_json: bool) -> String {

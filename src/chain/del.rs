@@ -206,9 +206,9 @@ pub(super) fn recorded_network(
     ipam: Map<String, Value>,
 ) -> Result<Network> {
     let version = record.attempts.last().map(|attempt| attempt.attempt.cni_version.clone());
-    Network::new(Map::from_iter([
-        ("cniVersion".to_owned(), version.unwrap_or_default().into()),
-        ("name".to_owned(), network.as_str().into()),
-        ("ipam".to_owned(), Value::Object(ipam)),
-    ]))
+    let mut config = Map::new();
+    config.insert("cniVersion".to_owned(), version.unwrap_or_default().into());
+    config.insert("name".to_owned(), network.as_str().into());
+    config.insert("ipam".to_owned(), Value::Object(ipam));
+    Network::new(config)
 }

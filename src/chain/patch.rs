@@ -86,18 +86,25 @@ fn refresh_value(known: &mut Value, value: &Value) {
     }
 }
 
-/// A copy for people to read, in which secrets are shown as `…`.
-pub(super) fn masked(value: &Value) -> Value {
+/// A value for people to read, in which secrets are shown as `…`.
+pub(super) fn masked(mut value: Value) -> Value {
+    mask(&mut value);
+    value
+}
+
+fn mask(value: &mut Value) {
     match value {
-        Value::Object(object) => object
-            .iter()
-            .map(|(key, value)| {
-                let value = if is_secret(key) { "…".into() } else { masked(value) };
-                (key.clone(), value)
-            })
-            .collect(),
-        Value::Array(array) => array.iter().map(masked).collect(),
-        other => other.clone(),
+        Value::Object(object) => {
+            for (key, value) in object {
+                if is_secret(key) {
+                    *value = "…".into();
+                } else {
+                    mask(value);
+                }
+            }
+        }
+        Value::Array(array) => array.iter_mut().for_each(mask),
+        _ => {}
     }
 }
 
@@ -119,7 +126,7 @@ mod tests {
     fn secrets_are_masked_at_every_depth() {
         let value = json!({"a": [{"apiToken": "t"}], "etcd_password": {"x": 1}, "user": "u"});
         assert_eq!(
-            masked(&value),
+            masked(value),
             json!({"a": [{"apiToken": "…"}], "etcd_password": "…", "user": "u"})
         );
     }

@@ -186,7 +186,7 @@ impl Entry {
 
     fn parse(value: &Value, path: String) -> Result<Self> {
         let mut object = match value {
-            Value::String(name) => Map::from_iter([("type".to_owned(), name.clone().into())]),
+            Value::String(_) => object_form(value.clone()),
             Value::Object(object) => object.clone(),
             _ => {
                 let found = shown(value);
@@ -217,6 +217,13 @@ impl Entry {
         };
         Ok(Self { path, name, timeout, serves, overrides: object })
     }
+}
+
+/// The object form of an entry that is a name.
+pub(super) fn object_form(name: Value) -> Map<String, Value> {
+    let mut entry = Map::new();
+    entry.insert("type".to_owned(), name);
+    entry
 }
 
 fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {

@@ -1,6 +1,5 @@
 //! A process that is fed, read, and ended in its time.
 
-use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -28,7 +27,7 @@ pub(super) struct Process<'a> {
     pid: Pid,
     pidfd: Option<OwnedFd>,
     /// Children that were there before: daemons of delegates that have ended well.
-    spared: BTreeSet<i32>,
+    spared: Vec<i32>,
     /// What the processes of this call carry in their environment.
     mark: String,
     began: Instant,
@@ -219,7 +218,7 @@ pub(super) fn adopt_orphans() {
 
 /// Kills and reaps every child but the spared ones and those of other calls, and their children as
 /// they become ours.
-fn kill_children(spared: &BTreeSet<i32>, mark: &str) {
+fn kill_children(spared: &[i32], mark: &str) {
     let give_up = Instant::now() + Duration::from_secs(2);
     loop {
         let children: Vec<Pid> = children_now()
@@ -258,14 +257,14 @@ fn next_mark() -> String {
 }
 
 /// This process' children, by process id.
-fn children_now() -> BTreeSet<i32> {
+fn children_now() -> Vec<i32> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     // One call instead of a walk through /proc in the common case.
     if matches!(rustix::process::waitid(WaitId::All, options), Err(rustix::io::Errno::CHILD)) {
-        return BTreeSet::new();
+        return Vec::new();
     }
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-        return BTreeSet::new();
+        return Vec::new();
     };
     tasks
         .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok())

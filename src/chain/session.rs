@@ -10,7 +10,7 @@ use super::Chain;
 use super::carry::Carry;
 use super::exec::{Answer, Call, Failure};
 use super::patch::refresh_secrets;
-use super::plan::{Plan, Planner, Step};
+use super::plan::{Plan, Planner, Step, object_form};
 use super::process::adopt_orphans;
 use super::question::Question;
 use super::record::{Attempt, Opened, RecordFile, Run, now};
@@ -238,7 +238,7 @@ impl<'a> Session<'a> {
             .into_iter()
             .map(|entry| match entry {
                 Value::Object(entry) => entry,
-                name => Map::from_iter([("type".to_owned(), name)]),
+                name => object_form(name),
             })
             .filter(|entry| self.stands_for(entry, &run.delegate))
             .collect();

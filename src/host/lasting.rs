@@ -37,13 +37,16 @@ fn file_system(path: &Path) -> Option<u64> {
 
 /// The upper folder of the overlay that a path lies on, by `/proc/self/mountinfo`.
 fn upper_folder(mounts: &str, path: &Path) -> Option<String> {
-    let mount_point = |line: &str| line.split(' ').nth(4).map(str::to_owned);
-    let of_path = mounts.lines().filter(|line| {
-        line.contains(" - overlay ") && mount_point(line).is_some_and(|at| path.starts_with(at))
-    });
-    let nearest = of_path.max_by_key(|line| mount_point(line).map_or(0, |at| at.len()))?;
-    let options = nearest.rsplit(' ').next()?;
-    options.split(',').find_map(|option| option.strip_prefix("upperdir=")).map(str::to_owned)
+    let mut nearest: (&str, &str) = ("", "");
+    for line in mounts.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let (Some(at), Some(options)) = (fields.get(4), fields.last()) else { continue };
+        let is_overlay = fields.windows(2).any(|pair| pair == ["-", "overlay"]);
+        if is_overlay && path.starts_with(at) && at.len() >= nearest.0.len() {
+            nearest = (at, options);
+        }
+    }
+    nearest.1.split(',').find_map(|option| option.strip_prefix("upperdir=")).map(str::to_owned)
 }
 
 /// Why this machine's identity does not last, where it does not: `file` is `/etc/machine-id`.

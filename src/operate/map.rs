@@ -60,9 +60,10 @@ pub fn map(pool: &PoolRow, glyphs: Glyphs) -> String {
     let width = lines.iter().map(|(label, _)| label.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (label, cells) in lines {
-        text.extend(["  ", &label, &" ".repeat(width - label.len()), "  ", &cells, "\n"]);
+        let blanks = " ".repeat(width - label.len());
+        text.push_str(&["  ", &label, &blanks, "  ", &cells, "\n"].concat());
     }
-    text.extend(["  ", &legend(pool, glyphs), "\n"]);
+    text.push_str(&["  ", &legend(pool, glyphs), "\n"].concat());
     text
 }
 

@@ -7,13 +7,15 @@
 mod age;
 mod map;
 mod print;
+mod row;
 mod rows;
 mod table;
 mod words;
 
 pub use age::age;
 pub use map::{Glyphs, map};
-pub use print::{lease_table, pool_report};
+pub use print::{POOL_COLUMNS, lease_columns, maps, use_percent};
+pub use row::Row;
 pub use rows::{Block, LeaseRow, LeaseState, PoolRow};
 pub use table::{Column, table};
 pub use words::{Known, Words};

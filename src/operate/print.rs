@@ -1,67 +1,58 @@
 //! Leases and pools as people read them.
 
-use super::{Column, Glyphs, LeaseRow, PoolRow, age, map, table};
+use super::{Column, Glyphs, PoolRow, Row, map};
 
-/// A table of leases. `records` is a column of what somebody else knows of each.
-pub fn lease_table(rows: &[LeaseRow], records: Option<&[&str]>) -> String {
-    let noted = rows.iter().any(|row| row.note.is_some());
-    let mut columns = ["ADDRESS", "POOL", "CONTAINER", "IFNAME", "NODE", "AGE", "STATE"].to_vec();
-    columns.extend(records.map(|_| "RECORD"));
-    columns.extend(noted.then_some("NOTE"));
-    let columns: Vec<Column> = columns.into_iter().map(Column::Text).collect();
-    let cells = |(i, row): (usize, &LeaseRow)| {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let mut cells = vec![
-            row.address.to_string(),
-            text(&row.pool),
-            text(&row.container),
-            text(&row.ifname),
-            text(&row.node),
-            row.age.map(age).unwrap_or_default(),
-            row.state.as_str().to_owned(),
-        ];
-        cells.extend(records.map(|records| records.get(i).copied().unwrap_or_default().to_owned()));
-        cells.extend(noted.then(|| text(&row.note)));
-        cells
-    };
-    let rows: Vec<Vec<String>> = rows.iter().enumerate().map(cells).collect();
-    table(&columns, &rows)
+const LEASE: [Column; 7] = [
+    Column::text("ADDRESS", "address"),
+    Column::text("POOL", "pool"),
+    Column::text("CONTAINER", "containerID"),
+    Column::text("IFNAME", "ifname"),
+    Column::text("NODE", "node"),
+    Column::text("AGE", "ageSeconds"),
+    Column::text("STATE", "state"),
+];
+
+/// The columns of a pool's row.
+pub const POOL_COLUMNS: &[Column] = &[
+    Column::text("POOL", "pool"),
+    Column::text("RANGES", "ranges"),
+    Column::number("SIZE", "size"),
+    Column::number("HELD", "held"),
+    Column::number("FREE", "free"),
+    Column::number("USE%", "usePercent"),
+];
+
+/// The columns of rows of leases: what the node's records say of each where they were asked, and
+/// notes where there are any.
+pub fn lease_columns(rows: &[Row]) -> Vec<Column> {
+    let has = |key: &str| rows.iter().any(|row| !row.get(key).is_null());
+    let mut columns = LEASE.to_vec();
+    for column in [Column::text("RECORD", "record"), Column::text("NOTE", "note")] {
+        if has(column.key()) {
+            columns.push(column);
+        }
+    }
+    columns
 }
 
-/// A table of pools, and a map of each.
-pub fn pool_report(rows: &[PoolRow], glyphs: Glyphs) -> String {
-    let columns = [
-        Column::Text("POOL"),
-        Column::Text("RANGES"),
-        Column::Number("SIZE"),
-        Column::Number("HELD"),
-        Column::Number("FREE"),
-        Column::Number("USE%"),
-    ];
-    let mut text = table(&columns, &rows.iter().map(cells).collect::<Vec<_>>());
-    for row in rows {
-        let drawn = map(row, glyphs);
+/// How much of a pool is held, in percent, rounded up: a pool with one lease is not empty.
+pub fn use_percent(pool: &PoolRow) -> Option<u64> {
+    let held = pool.held?;
+    let percent = held.saturating_mul(100).div_ceil(pool.size.max(1));
+    u64::try_from(percent).ok()
+}
+
+/// A map of each pool under its name.
+pub fn maps(pools: &[PoolRow], glyphs: Glyphs) -> String {
+    let mut text = String::new();
+    for pool in pools {
+        let title = pool.pool.as_deref().unwrap_or(&pool.ranges);
+        let drawn = map(pool, glyphs);
         if !drawn.is_empty() {
-            let title = row.pool.as_deref().unwrap_or(&row.ranges);
-            text.extend(["\n", title, "\n", &drawn]);
+            for part in ["\n", title, "\n", &drawn] {
+                text.push_str(part);
+            }
         }
     }
     text
-}
-
-fn cells(row: &PoolRow) -> Vec<String> {
-    let count = |count: Option<u128>| count.map(|count| count.to_string()).unwrap_or_default();
-    // Rounded up, so that a pool with one lease is not empty.
-    let used = row.held.map(|held| match row.size {
-        0 => 100,
-        size => held.saturating_mul(100).div_ceil(size),
-    });
-    vec![
-        row.pool.clone().unwrap_or_default(),
-        row.ranges.clone(),
-        row.size.to_string(),
-        count(row.held),
-        count(row.free),
-        used.map(|used| used.to_string()).unwrap_or_default(),
-    ]
 }

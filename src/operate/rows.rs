@@ -1,7 +1,8 @@
 use std::net::IpAddr;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::Row;
 use crate::cni::address::parse_address;
 use crate::error::{Error, Result};
 
@@ -103,20 +104,16 @@ impl LeaseRow {
 
     /// The row on the wire.
     pub fn to_json(&self) -> Value {
-        let mut row = Map::new();
-        row.insert("address".to_owned(), self.address.to_string().into());
-        for (key, text) in [
-            ("pool", &self.pool),
-            ("containerID", &self.container),
-            ("ifname", &self.ifname),
-            ("node", &self.node),
-        ] {
-            row.insert(key.to_owned(), text.clone().into());
-        }
-        row.insert("ageSeconds".to_owned(), self.age.into());
-        row.insert("state".to_owned(), self.state.as_str().into());
+        let mut row = Row::default();
+        row.text("address", &self.address.to_string());
+        row.text_or_null("pool", self.pool.as_deref());
+        row.text_or_null("containerID", self.container.as_deref());
+        row.text_or_null("ifname", self.ifname.as_deref());
+        row.text_or_null("node", self.node.as_deref());
+        row.value("ageSeconds", self.age.into());
+        row.text("state", self.state.as_str());
         if let Some(note) = &self.note {
-            row.insert("note".to_owned(), note.as_str().into());
+            row.text("note", note);
         }
         row.into()
     }
@@ -146,14 +143,14 @@ impl PoolRow {
 
     /// The row on the wire.
     pub fn to_json(&self) -> Value {
-        let mut row = Map::new();
-        row.insert("pool".to_owned(), self.pool.clone().into());
-        row.insert("ranges".to_owned(), self.ranges.as_str().into());
-        row.insert("size".to_owned(), count_to_json(Some(self.size)));
-        row.insert("held".to_owned(), count_to_json(self.held));
-        row.insert("free".to_owned(), count_to_json(self.free));
-        let blocks: Vec<Value> = self.blocks.iter().map(Block::to_json).collect();
-        row.insert("blocks".to_owned(), blocks.into());
+        let blocks: Vec<Value> = self.blocks.iter().copied().map(Block::to_json).collect();
+        let mut row = Row::default();
+        row.text_or_null("pool", self.pool.as_deref());
+        row.text("ranges", &self.ranges);
+        row.value("size", count_to_json(Some(self.size)));
+        row.value("held", count_to_json(self.held));
+        row.value("free", count_to_json(self.free));
+        row.value("blocks", blocks.into());
         row.into()
     }
 }
@@ -169,13 +166,13 @@ impl Block {
         })
     }
 
-    fn to_json(&self) -> Value {
-        let mut block = Map::new();
-        block.insert("from".to_owned(), self.from.to_string().into());
-        block.insert("to".to_owned(), self.to.to_string().into());
-        block.insert("size".to_owned(), count_to_json(Some(self.size)));
-        block.insert("held".to_owned(), count_to_json(self.held));
-        block.into()
+    fn to_json(self) -> Value {
+        let mut row = Row::default();
+        row.text("from", &self.from.to_string());
+        row.text("to", &self.to.to_string());
+        row.value("size", count_to_json(Some(self.size)));
+        row.value("held", count_to_json(self.held));
+        row.into()
     }
 }
 
@@ -271,7 +268,7 @@ mod tests {
             (json!({"address": "10.1.2", "state": "held"}), "[3].address: expected an address"),
             (json!({"address": "10.1.2.3", "state": "gone"}), "[3].state: expected held"),
             (json!({"address": "10.1.2.3", "state": "held", "pool": 1}), "[3].pool: "),
-            (json!([]), "[3].state: "),
+            (json!([]), "[3].address: "),
         ] {
             let error = LeaseRow::parse(&value, "[3]").unwrap_err().to_string();
             assert!(error.starts_with(start), "{error}");

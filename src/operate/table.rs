@@ -1,33 +1,57 @@
-/// A column's heading, and the side its cells stand on.
+use serde_json::Value;
+
+use super::{Row, age};
+
+/// A column of a table: its heading, the member of each row that it shows, and the side that the
+/// cells stand on.
 #[derive(Clone, Copy, Debug)]
-pub enum Column {
-    /// Cells stand left.
-    Text(&'static str),
-    /// Cells stand right.
-    Number(&'static str),
+pub struct Column {
+    head: &'static str,
+    key: &'static str,
+    right: bool,
 }
 
-/// A table for people: a line of headings, then one line a row, columns two blanks apart.
+impl Column {
+    /// Cells stand left.
+    pub const fn text(head: &'static str, key: &'static str) -> Self {
+        Self { head, key, right: false }
+    }
+
+    /// Cells stand right.
+    pub const fn number(head: &'static str, key: &'static str) -> Self {
+        Self { head, key, right: true }
+    }
+
+    /// The member of each row that it shows.
+    pub(super) fn key(&self) -> &'static str {
+        self.key
+    }
+}
+
+/// Rows as a table for people: a line of headings, then one line a row, two blanks between columns.
 ///
-/// An empty cell is shown as `-`, a control character as `?`.
-pub fn table(columns: &[Column], rows: &[Vec<String>]) -> String {
-    let head = |column: &Column| match column {
-        Column::Text(head) | Column::Number(head) => (*head).to_owned(),
-    };
-    let mut lines: Vec<Vec<String>> = vec![columns.iter().map(head).collect()];
-    lines.extend(rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect()));
-    let length = |cell: &String| cell.chars().count();
+/// What is empty is shown as `-`, a control character as `?`, and `ageSeconds` as an age.
+pub fn table(columns: &[Column], rows: &[Row]) -> String {
+    let mut lines: Vec<Vec<String>> = Vec::new();
+    lines.push(columns.iter().map(|column| column.head.to_owned()).collect());
+    for row in rows {
+        lines.push(columns.iter().map(|column| cell(column.key, row.get(column.key))).collect());
+    }
+    let length = |cell: &str| cell.chars().count();
+    let mut widths = vec![0; columns.len()];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = length(cell).max(*width);
+        }
+    }
     let mut text = String::new();
-    let widths: Vec<usize> = (0..columns.len())
-        .map(|i| lines.iter().filter_map(|line| line.get(i)).map(length).max().unwrap_or(0))
-        .collect();
     for line in &lines {
         let mut out = String::new();
         for ((cell, width), column) in line.iter().zip(&widths).zip(columns) {
             let blanks = " ".repeat(width - length(cell));
-            match column {
-                Column::Text(_) => out.extend([cell.as_str(), &blanks, "  "]),
-                Column::Number(_) => out.extend([blanks.as_str(), cell, "  "]),
+            let [first, second] = if column.right { [&blanks, cell] } else { [cell, &blanks] };
+            for piece in [first, second, "  "] {
+                out.push_str(piece);
             }
         }
         text.push_str(out.trim_end());
@@ -36,19 +60,48 @@ pub fn table(columns: &[Column], rows: &[Vec<String>]) -> String {
     text
 }
 
-fn shown(cell: &str) -> String {
-    if cell.is_empty() { "-".to_owned() } else { cell.replace(char::is_control, "?") }
+fn cell(key: &str, value: &Value) -> String {
+    let text = match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            let mut joined = String::new();
+            for part in parts {
+                if !joined.is_empty() {
+                    joined.push(',');
+                }
+                joined.push_str(part.as_str().unwrap_or_default());
+            }
+            joined
+        }
+        Value::Number(seconds) if key == "ageSeconds" => age(seconds.as_u64().unwrap_or_default()),
+        other => other.to_string(),
+    };
+    if text.is_empty() { "-".to_owned() } else { text.replace(char::is_control, "?") }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn cells_stand_below_each_other() {
-        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
-        let columns = [Column::Text("POOL"), Column::Number("SIZE"), Column::Text("WHY")];
-        let text = table(&columns, &[row(["blåtänd", "7", ""]), row(["b\x1b", "1000", "x"])]);
-        assert_eq!(text, "POOL     SIZE  WHY\nblåtänd     7  -\nb?       1000  x\n");
+        let columns = [
+            Column::text("POOL", "pool"),
+            Column::number("SIZE", "size"),
+            Column::text("IPS", "ips"),
+            Column::text("AGE", "ageSeconds"),
+        ];
+        let rows = [
+            json!({"pool": "blåtänd", "size": 7, "ips": [], "ageSeconds": 61}),
+            json!({"pool": "b\u{1b}", "size": "1000", "ips": ["a", "b"]}),
+        ];
+        let rows = rows.map(|row| Row::from(row.as_object().unwrap().clone()));
+        assert_eq!(
+            table(&columns, &rows),
+            "POOL     SIZE  IPS  AGE\nblåtänd     7  -    1m\nb?       1000  a,b  -\n"
+        );
     }
 }

@@ -1,31 +1,34 @@
 //! Asking every allocator of a network, and this node's records about what they answer.
 
+use std::net::IpAddr;
+
 use serde_json::Value;
 
 use super::super::record::{Record, RecordFile, attachments};
 use super::super::session::Session;
 use super::dry_run::{Outcome, dry_run};
 use super::{Operator, Printed};
+use crate::cni::address::parse_address;
 use crate::cni::{Attachment, ContainerId, IfName, NetworkName, Verb};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::StateDir;
-use crate::operate::LeaseRow;
+use crate::operate::Row;
 
-/// A row as an allocator gave it.
+/// A row as an allocator gave it, with the member `allocator`.
 #[derive(Debug)]
 pub(super) struct Told {
-    pub allocator: String,
-    pub row: Value,
+    pub row: Row,
     /// The row's place in the answer, for errors.
-    place: String,
+    pub place: String,
     pub here: Here,
 }
 
-/// A lease, read.
+/// A row that is about an address.
 #[derive(Debug)]
 pub(super) struct Lease {
-    pub told: Told,
-    pub row: LeaseRow,
+    pub row: Row,
+    pub address: IpAddr,
+    here: Here,
 }
 
 /// This node's records of one network.
@@ -70,17 +73,19 @@ pub(super) fn ask(
             }
             asked += 1;
             let answer = session.ask(&stage.step, arguments, &input.to_string());
-            match answer.and_then(|answer| rows(name, answer)) {
-                Ok(rows) => told.extend(rows.into_iter().enumerate().map(|(i, row)| Told {
-                    allocator: name.clone(),
-                    row,
-                    place: format!("{name}: its answer[{i}]"),
-                    here: here.clone(),
-                })),
-                Err(error) => {
-                    printed.warnings.push(error.in_full());
-                    printed.failed = true;
-                }
+            let Some(rows) = printed.keep(answer.and_then(|answer| rows(name, answer))) else {
+                continue;
+            };
+            for (i, row) in rows.into_iter().enumerate() {
+                let place = format!("{name}: its answer[{i}]");
+                let Value::Object(row) = row else {
+                    printed
+                        .fail(&Error::new(ErrorCode::DELEGATE, [&place, " is no object"].concat()));
+                    continue;
+                };
+                let mut row = Row::from(row);
+                row.text("allocator", name);
+                told.push(Told { row, place, here: here.clone() });
             }
         }
     }
@@ -99,32 +104,23 @@ pub(super) fn ask_leases(
     arguments: &[&str],
     printed: &mut Printed,
 ) -> Result<Vec<Lease>> {
-    let mut leases: Vec<Lease> = Vec::new();
-    for told in ask(operator, arguments, printed)? {
-        let row = told.read(LeaseRow::parse)?;
-        let same = |known: &Lease| {
-            let ageless = LeaseRow { age: row.age, ..known.row.clone() };
-            known.told.allocator == told.allocator && ageless == row
+    let (mut leases, mut known) = (Vec::new(), Vec::new());
+    for Told { row, place, here } in ask(operator, arguments, printed)? {
+        let Some(address) = parse_address(row.text_of("address")).ok() else {
+            let message = [&place, ".address: expected an address"].concat();
+            printed.fail(&Error::new(ErrorCode::DELEGATE, message));
+            continue;
         };
-        if !leases.iter().any(same) {
-            leases.push(Lease { told, row });
+        let mut identity = String::new();
+        for key in ["allocator", "address", "containerID", "ifname", "node"] {
+            identity.push_str(&row.get(key).to_string());
+        }
+        if !known.contains(&identity) {
+            known.push(identity);
+            leases.push(Lease { row, address, here });
         }
     }
     Ok(leases)
-}
-
-impl Told {
-    /// The row as a type.
-    pub fn read<T>(&self, parse: fn(&Value, &str) -> Result<T>) -> Result<T> {
-        parse(&self.row, &self.place).map_err(|error| error.with_code(ErrorCode::DELEGATE))
-    }
-
-    /// The row with the allocator's name.
-    pub fn to_json(&self) -> Value {
-        let mut row = self.row.clone();
-        row["allocator"] = self.allocator.as_str().into();
-        row
-    }
 }
 
 fn rows(name: &str, answer: Value) -> Result<Vec<Value>> {
@@ -145,13 +141,13 @@ pub(super) struct Says {
 impl Lease {
     /// What the record of the owner says; nothing for another node's, or one without owner.
     pub fn says(&self) -> Option<Says> {
-        let (row, here) = (&self.row, &self.told.here);
-        let elsewhere = |node: &String| !here.node.is_empty() && *node != here.node;
-        if row.node.as_ref().is_some_and(elsewhere) {
+        let here = &self.here;
+        let text = |key: &str| self.row.get(key).as_str();
+        if text("node").is_some_and(|node| !here.node.is_empty() && node != here.node) {
             return None;
         }
-        let container = ContainerId::parse(row.container.as_deref()?).ok()?;
-        let ifnames = match &row.ifname {
+        let container = ContainerId::parse(text("containerID")?).ok()?;
+        let ifnames = match text("ifname") {
             Some(name) => vec![IfName::parse(name).ok()?],
             None => here.ifnames(&container),
         };
@@ -160,7 +156,7 @@ impl Lease {
             let attachment =
                 Attachment { container: container.clone(), ifname, netns: String::new() };
             if best.state != "held" {
-                best = here.look(row, &attachment).unwrap_or(best);
+                best = here.look(self.address, &attachment).unwrap_or(best);
             }
         }
         Some(best)
@@ -168,12 +164,13 @@ impl Lease {
 }
 
 impl Here {
-    fn look(&self, row: &LeaseRow, attachment: &Attachment) -> Option<Says> {
+    fn look(&self, address: IpAddr, attachment: &Attachment) -> Option<Says> {
         match RecordFile::look(&self.state.record(&self.network, attachment)) {
             Ok(None) => None,
             Ok(Some((record, true))) => Some(Says { state: "busy", record: Some(record) }),
             Ok(Some((record, false))) => {
-                let gave = |ip: &String| ip.split('/').next() == Some(&row.address.to_string());
+                let address = address.to_string();
+                let gave = |ip: &String| ip.split('/').next() == Some(&*address);
                 let other = record.held().is_some_and(|(_, held)| !held.ips().iter().any(gave));
                 let state = if other { "other" } else { record.state().as_str() };
                 Some(Says { state, record: Some(record) })

@@ -1,135 +1,117 @@
 //! `explain`: a dry run of ADD.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::super::patch::masked;
 use super::super::session::Session;
 use super::dry_run::{Outcome, Stage, dry_run};
 use super::ours::Ours;
-use super::{Operator, Printed};
+use super::{Operator, Printed, line, say};
 use crate::cni::{Args, ContainerId, IfName, Verb};
 use crate::error::Result;
-use crate::operate::Words;
+use crate::operate::{Row, Words};
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {
         return Err(Words::refusal("explain takes one network"));
     }
     let found = operator.network()?;
-    let (mut text, mut all, mut failed) = (String::new(), Vec::new(), false);
+    let mut printed = Printed::default();
+    let mut reports = Vec::new();
     for ours in operator.ours(&found)? {
-        let (timeout, stages) = explain(operator, &ours)?;
-        failed |= stages.iter().any(|stage| matches!(stage.outcome, Outcome::Failed(_)));
-        let plugin = &ours.plugin;
-        if operator.words.has("json") {
-            all.push(json!({
-                "network": found.name,
-                "file": found.file.display().to_string(),
-                "plugin": plugin,
-                "type": ours.kind,
-                "timeout": timeout,
-                "delegates": stages.iter().map(to_json).collect::<Value>(),
-            }));
-            continue;
+        let stages = explain(operator, &ours)?;
+        for stage in &stages {
+            printed.failed |= matches!(stage.outcome, Outcome::Failed(_));
         }
-        let head = format!("{}, {plugin}: {} in {timeout}\n", found.name, ours.kind);
-        text.push_str(&head);
-        for (i, stage) in stages.iter().enumerate() {
-            let place = format!("{}. {}  {}", i + 1, stage.step.name, stage.step.program.display());
-            text.extend([&place, "\n", &described(stage)]);
+        say(&mut printed.text, &[&found.name, ", ", &ours.plugin, ": ", &ours.kind, "\n"]);
+        let mut delegates = Vec::new();
+        for stage in stages {
+            let delegate = of_stage(stage);
+            describe(&delegate, &mut printed.text);
+            delegates.push(Value::from(delegate));
         }
+        let mut report = found.row(&ours);
+        report.value("delegates", delegates.into());
+        reports.push(report);
     }
     if operator.words.has("json") {
-        text = format!("{}\n", Value::from(all));
+        printed.set_rows(operator, &[], reports);
     }
-    Ok(Printed { text, failed, ..Printed::default() })
+    Ok(printed)
 }
 
-fn explain(operator: &Operator, ours: &Ours) -> Result<(String, Vec<Stage>)> {
+fn explain(operator: &Operator, ours: &Ours) -> Result<Vec<Stage>> {
     let words = &operator.words;
     let container = ContainerId::parse(words.value("container").unwrap_or("explain"))?;
     let ifname = IfName::parse(words.value("ifname").unwrap_or("eth0"))?;
     let args = words.value("args").unwrap_or_default();
     let mut request = operator.request(ours.network.clone(), &operator.cni_path())?;
     request.args = Args::parse(args);
-    let variables = [
+    for (name, value) in [
         ("CNI_CONTAINERID", container.as_str()),
         ("CNI_IFNAME", ifname.as_str()),
         // ADD needs one; a selector has no business in it.
         ("CNI_NETNS", "/proc/self/ns/net"),
         ("CNI_ARGS", args),
-    ];
-    for (name, value) in variables {
+    ] {
         request.environment.set(name, value);
     }
     let session = Session::open(&ours.chain, &request)?;
-    let plan = ours.plan(&session)?;
-    let stages = dry_run(&session, &plan, Verb::Add)?;
-    Ok((format!("{:?}", plan.timeout), stages))
+    dry_run(&session, &ours.plan(&session)?, Verb::Add)
 }
 
-fn to_json(stage: &Stage) -> Value {
-    let mut row = json!({
-        "delegate": stage.step.name,
-        "program": stage.step.program.display().to_string(),
-        "input": stage.input.as_ref().map(masked),
-    });
-    match &stage.outcome {
-        Outcome::Answered(answer) => row["output"] = masked(&Value::Object(answer.clone())),
-        Outcome::Failed(error) => row["error"] = error.in_full().into(),
-        Outcome::NotRun => row["output"] = Value::Null,
+/// What there is to say of a delegate, without secrets.
+fn of_stage(stage: Stage) -> Row {
+    let mut row = Row::default();
+    row.text("delegate", &stage.step.name);
+    row.text("program", &stage.step.program.display().to_string());
+    row.value("input", masked(stage.input.unwrap_or_default()));
+    match stage.outcome {
+        Outcome::Answered(answer) => row.value("output", masked(Value::Object(answer))),
+        Outcome::Failed(error) => row.text("error", &error.in_full()),
+        Outcome::NotRun => row.value("output", Value::Null),
     }
     row
 }
 
-fn described(stage: &Stage) -> String {
-    let Some(input) = &stage.input else {
-        return "   is not run: no pool is for it\n".to_owned();
-    };
-    match &stage.outcome {
-        Outcome::Answered(answer) => {
-            let changes = changes(input, answer);
-            if changes.is_empty() { "   changes nothing\n".to_owned() } else { changes }
+fn describe(delegate: &Row, text: &mut String) {
+    let (name, program) = (delegate.text_of("delegate"), delegate.text_of("program"));
+    say(text, &["- ", name, "  ", program, "\n"]);
+    let (input, output) = (delegate.get("input"), delegate.get("output"));
+    let error = delegate.text_of("error");
+    if input.is_null() {
+        text.push_str("  is not run: no pool is for it\n");
+    } else if !error.is_empty() {
+        say(text, &["  fails, and ADD with it: ", error, "\n"]);
+    } else if let Value::Object(output) = output {
+        changes(input, output, text);
+    } else {
+        text.push_str("  is not run here; it would get\n");
+        let pools = &input["prevResult"]["pools"];
+        if !pools.is_null() {
+            line("prevResult.", "pools", pools, text);
         }
-        Outcome::Failed(error) => format!("   fails, and ADD with it: {}\n", error.in_full()),
-        Outcome::NotRun => {
-            let mut text = String::from("   is not run here; it would get\n");
-            let pools = masked(&input["prevResult"]["pools"]);
-            if !pools.is_null() {
-                text.push_str(&line("prevResult.pools", &pools));
-            }
-            for (key, value) in input["ipam"].as_object().into_iter().flatten() {
-                text.push_str(&line(&["ipam", key].join("."), &hidden(key, value)));
-            }
-            text
+        for (key, value) in input["ipam"].as_object().into_iter().flatten() {
+            line("ipam.", key, value, text);
         }
     }
 }
 
 /// What a selector's answer adds to what it got: pools, routes, dns, and settings.
-fn changes(input: &Value, answer: &Map<String, Value>) -> String {
-    let mut text = String::new();
+fn changes(input: &Value, output: &Map<String, Value>, text: &mut String) {
+    let before = text.len();
     for key in ["pools", "routes", "dns"] {
-        let before = &input["prevResult"][key];
-        match answer.get(key) {
-            Some(after) if after != before => text.push_str(&line(key, &masked(after))),
+        match output.get(key) {
+            Some(after) if *after != input["prevResult"][key] => line("", key, after, text),
             _ => {}
         }
     }
-    for (key, value) in answer.get("ipam").and_then(Value::as_object).into_iter().flatten() {
+    for (key, value) in output.get("ipam").and_then(Value::as_object).into_iter().flatten() {
         if *value != input["ipam"][key] {
-            text.push_str(&line(&["ipam", key].join("."), &hidden(key, value)));
+            line("ipam.", key, value, text);
         }
     }
-    text
-}
-
-/// A member's value, masked by its key and by the keys inside.
-fn hidden(key: &str, value: &Value) -> Value {
-    let member = Value::Object(Map::from_iter([(key.to_owned(), value.clone())]));
-    masked(&member)[key].clone()
-}
-
-fn line(what: &str, value: &Value) -> String {
-    format!("   {what} = {value}\n")
+    if text.len() == before {
+        text.push_str("  changes nothing\n");
+    }
 }

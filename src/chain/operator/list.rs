@@ -1,11 +1,9 @@
 //! `list`: who holds which address.
 
-use serde_json::Value;
-
 use super::ask::{Lease, ask_leases};
 use super::{Operator, Printed};
 use crate::error::Result;
-use crate::operate::{LeaseRow, Words, lease_table};
+use crate::operate::{Row, Words, lease_columns};
 
 /// The question that an allocator answers with all its leases of the network.
 pub(super) const QUESTION: [&str; 4] = ["list", "--json", "--config", "-"];
@@ -16,23 +14,25 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     }
     let mut printed = Printed::default();
     let leases = ask_leases(operator, &QUESTION, &mut printed)?;
-    printed.text = shown(operator, &leases);
+    show(operator, &leases, &mut printed);
     Ok(printed)
 }
 
-/// The rows as a table, or as JSON where that was asked for.
-pub(super) fn shown(operator: &Operator, leases: &[Lease]) -> String {
-    if operator.words.has("json") {
-        return format!("{}\n", leases.iter().map(to_json).collect::<Value>());
-    }
-    let rows: Vec<LeaseRow> = leases.iter().map(|lease| lease.row.clone()).collect();
-    let says = |lease: &Lease| lease.says().map_or("", |says| says.state);
-    lease_table(&rows, Some(&leases.iter().map(says).collect::<Vec<_>>()))
+/// Prints leases as allocators gave them, each with the word of its owner's record.
+pub(super) fn show(operator: &Operator, leases: &[Lease], printed: &mut Printed) {
+    let rows: Vec<Row> = leases.iter().map(row).collect();
+    printed.set_rows(operator, &lease_columns(&rows), rows);
 }
 
-/// A row as the allocator gave it, with its name and the word of the record.
-pub(super) fn to_json(lease: &Lease) -> Value {
-    let mut row = lease.told.to_json();
-    row["record"] = lease.says().map(|says| says.state).into();
+/// A row as the allocator gave it, and what the record says.
+fn row(lease: &Lease) -> Row {
+    let mut row = lease.row.clone();
+    let says = lease.says();
+    row.text_or_null("record", says.as_ref().map(|says| says.state));
+    let record = says.and_then(|says| says.record);
+    if let Some(last) = record.and_then(|mut record| record.attempts.pop()) {
+        row.text("netns", &last.attempt.netns);
+        row.value("chain", last.attempt.chain.into());
+    }
     row
 }

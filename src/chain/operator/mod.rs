@@ -24,10 +24,10 @@ use serde_json::Value;
 
 use super::preset::Preset;
 use crate::cni::Environment;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::{Settings, StateDir};
 use crate::log::Wanted;
-use crate::operate::{Known, Words};
+use crate::operate::{Column, Known, Row, Words, table};
 
 /// A verb, as the help shows it.
 struct Verb {
@@ -178,8 +178,36 @@ impl Printed {
         Self { text, ..Self::default() }
     }
 
-    fn json(value: Value) -> Self {
-        Self::text(format!("{value}\n"))
+    /// What succeeded; a failure becomes a warning, and the exit status 1.
+    fn keep<T>(&mut self, outcome: Result<T>) -> Option<T> {
+        outcome.map_err(|error| self.fail(&error)).ok()
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.warnings.push(error.in_full());
+        self.failed = true;
+    }
+
+    /// Sets the text: a table, or JSON where that was asked for.
+    fn set_rows(&mut self, operator: &Operator, columns: &[Column], rows: Vec<Row>) {
+        self.text = if operator.words.has("json") {
+            let rows: Vec<Value> = rows.into_iter().map(Value::from).collect();
+            format!("{}\n", Value::Array(rows))
+        } else {
+            table(columns, &rows)
+        };
+    }
+}
+
+/// A member of the configuration, on a line of its own.
+fn line(section: &str, key: &str, value: &Value, text: &mut String) {
+    say(text, &["  ", section, key, " = ", &value.to_string(), "\n"]);
+}
+
+/// Adds to a text.
+fn say(text: &mut String, parts: &[&str]) {
+    for part in parts {
+        text.push_str(part);
     }
 }
 
@@ -257,8 +285,10 @@ fn help() -> String {
          CNI_COMMAND set.\n\nusage:\n",
     );
     for verb in VERBS {
-        text.extend(["  ipam-delegated ", verb.name, " ", verb.operands, "\n      "]);
-        text.extend([verb.about, "\n"]);
+        say(
+            &mut text,
+            &["  ipam-delegated ", verb.name, " ", verb.operands, "\n      ", verb.about, "\n"],
+        );
     }
     text.push_str("  ipam-delegated help | version\n\n");
     text.push_str(
@@ -271,9 +301,10 @@ fn help() -> String {
             .filter(|verb| verb.options.contains(&known.name))
             .map(|verb| verb.name)
             .collect();
-        text.extend(["  --", &left, &" ".repeat(18_usize.saturating_sub(left.len())), about]);
+        let blanks = " ".repeat(18_usize.saturating_sub(left.len()));
+        say(&mut text, &["  --", &left, &blanks, about]);
         if !verbs.is_empty() && verbs.len() < VERBS.len() / 2 {
-            text.extend([" (", &verbs.join(", "), ")"]);
+            say(&mut text, &[" (", &verbs.join(", "), ")"]);
         }
         text.push('\n');
     }

@@ -39,7 +39,11 @@ pub(super) fn find(word: &str, folder: Option<&str>) -> Result<Found> {
     let folders: Vec<&str> = folder.map_or_else(|| FOLDERS.to_vec(), |folder| vec![folder]);
     let mut named: Vec<(PathBuf, Map<String, Value>)> = Vec::new();
     let (mut others, mut unreadable) = (Vec::new(), Vec::new());
-    for file in folders.iter().flat_map(|folder| configurations(Path::new(folder))) {
+    let mut files = Vec::new();
+    for folder in &folders {
+        configurations(Path::new(folder), &mut files);
+    }
+    for file in files {
         match read(&file) {
             Err(error) => unreadable.push(error.in_full()),
             Ok(config) => match config.get("name").and_then(Value::as_str) {
@@ -71,17 +75,19 @@ pub(super) fn find(word: &str, folder: Option<&str>) -> Result<Found> {
     plugins(file, config)
 }
 
-/// The configuration files of a folder, by name; none where there is no such folder.
-fn configurations(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten();
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| {
-            ENDINGS.iter().any(|end| name.strip_suffix(end).is_some_and(|it| it.ends_with('.')))
-        })
-        .collect();
-    names.sort();
-    names.iter().map(|name| folder.join(name)).collect()
+/// Adds the configuration files of a folder, by name; none where there is no such folder.
+fn configurations(folder: &Path, files: &mut Vec<PathBuf>) {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if name.rsplit_once('.').is_some_and(|(_, ending)| ENDINGS.contains(&ending)) {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    for name in names {
+        files.push(folder.join(name));
+    }
 }
 
 fn read(path: &Path) -> Result<Map<String, Value>> {
@@ -97,26 +103,38 @@ fn plugins(file: &Path, config: &Map<String, Value>) -> Result<Found> {
     let plugins = match config.get("plugins") {
         None => vec![config.clone()],
         Some(Value::Array(plugins)) => {
-            // libcni takes the newest of both keys.
-            let versions = config.get("cniVersions").and_then(Value::as_array);
-            let texts = versions.into_iter().flatten().chain(config.get("cniVersion"));
-            let known = texts.filter_map(|text| {
-                Version::of(&Map::from_iter([("cniVersion".to_owned(), text.clone())])).ok()
-            });
-            let version = known.max().map(|version| version.as_str().into());
-            let version = version.or_else(|| config.get("cniVersion").cloned());
-            let of_list = |plugin: &Value| {
-                let mut plugin = plugin.as_object()?.clone();
+            let version = version_of_list(config);
+            let mut all = Vec::new();
+            for plugin in plugins {
+                let Value::Object(plugin) = plugin else {
+                    return Err(wrong("plugins", "expected an array of objects"));
+                };
+                let mut plugin = plugin.clone();
                 plugin.insert("name".to_owned(), name.into());
-                plugin.extend(version.clone().map(|version| ("cniVersion".to_owned(), version)));
-                Some(plugin)
-            };
-            let plugins: Option<Vec<_>> = plugins.iter().map(of_list).collect();
-            plugins.ok_or_else(|| wrong("plugins", "expected an array of objects"))?
+                if let Some(version) = &version {
+                    plugin.insert("cniVersion".to_owned(), version.clone());
+                }
+                all.push(plugin);
+            }
+            all
         }
         Some(_) => return Err(wrong("plugins", "expected an array of objects")),
     };
     Ok(Found { file: file.to_owned(), name: name.to_owned(), plugins })
+}
+
+/// What libcni puts into each plugin: the newest version of both keys that is known.
+fn version_of_list(config: &Map<String, Value>) -> Option<Value> {
+    let single = config.get("cniVersion");
+    let mut newest = None;
+    for text in
+        config.get("cniVersions").and_then(Value::as_array).into_iter().flatten().chain(single)
+    {
+        let mut alone = Map::new();
+        alone.insert("cniVersion".to_owned(), text.clone());
+        newest = newest.max(Version::of(&alone).ok());
+    }
+    newest.map(|version| version.as_str().into()).or_else(|| single.cloned())
 }
 
 #[cfg(test)]
@@ -145,8 +163,12 @@ mod tests {
             "plugins": [{"type": "bridge", "ipam": {"type": "x"}}, {"type": "portmap"}],
         });
         let plain = json!({"cniVersion": "0.3.1", "name": "one", "type": "bridge", "ipam": {}});
-        let temp =
-            folder(&[("10-a.conflist", list), ("20-b.conf", plain.clone()), ("c.txt", json!({}))]);
+        let temp = folder(&[
+            ("10-a.conflist", list),
+            ("20-b.conf", plain.clone()),
+            ("c.txt", json!({"name": "net"})),
+            ("conf", json!({"name": "net"})),
+        ]);
         let found = find_in(&temp, "net").unwrap();
         assert_eq!((found.name.as_str(), found.plugins.len()), ("net", 2));
         assert_eq!(

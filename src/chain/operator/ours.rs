@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::super::Chain;
 use super::super::plan::{Plan, Step, is_allocator};
 use super::super::session::Session;
-use super::super::{Chain, Preset};
 use super::Operator;
 use super::network::{Found, find};
 use crate::cni::{Args, Environment, Keep, Network, Verb, Version};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
-use crate::operate::Words;
+use crate::operate::{Row, Words};
 
 /// The section `ipam` of one plugin of a network.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Operator {
     /// # Errors
     /// Error 7 when none is.
     pub fn ours(&self, found: &Found) -> Result<Vec<Ours>> {
-        let ours = self.plugins(found, |is| matches!(is, Is::Ours))?;
+        let ours = self.plugins(found, false)?;
         if ours.is_empty() {
             let message = format!("{}: no plugin of it is ours", found.file.display());
             return Err(Error::new(ErrorCode::INVALID_CONFIG, message)
@@ -60,14 +60,14 @@ impl Operator {
 
     /// The plugins that are ours, and those that a preset could replace.
     pub fn ours_and_replaceable(&self, found: &Found) -> Result<Vec<Ours>> {
-        let ours = self.plugins(found, |is| !matches!(is, Is::Foreign))?;
+        let ours = self.plugins(found, true)?;
         if ours.is_empty() {
             return self.ours(found);
         }
         Ok(ours)
     }
 
-    fn plugins(&self, found: &Found, wanted: impl Fn(Is) -> bool) -> Result<Vec<Ours>> {
+    fn plugins(&self, found: &Found, replaceable_too: bool) -> Result<Vec<Ours>> {
         let mut ours = Vec::new();
         for config in &found.plugins {
             let text = |value: Option<&Value>| value?.as_str().map(str::to_owned);
@@ -75,8 +75,10 @@ impl Operator {
                 continue;
             };
             let chain = Chain::new(self.presets, Path::new(&kind));
-            if !wanted(self.is(&kind, &chain)) {
-                continue;
+            match self.is(&kind, &chain) {
+                Is::Foreign => continue,
+                Is::Replaceable if !replaceable_too => continue,
+                Is::Replaceable | Is::Ours => {}
             }
             let network =
                 Network::new(config.clone()).map_err(|error| error.within(found.file.display()))?;
@@ -107,12 +109,10 @@ impl Operator {
         if let Some(path) = self.words.value("cni-path") {
             return std::env::split_paths(path).filter(|p| !p.as_os_str().is_empty()).collect();
         }
-        let own = self.own_folder().into_iter();
-        let usual = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"].map(PathBuf::from);
-        let mut path: Vec<PathBuf> = Vec::new();
-        for folder in own.chain(usual) {
-            if !path.contains(&folder) {
-                path.push(folder);
+        let mut path: Vec<PathBuf> = self.own_folder().into_iter().collect();
+        for folder in ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"] {
+            if path.first().is_none_or(|own| own != Path::new(folder)) {
+                path.push(folder.into());
             }
         }
         path
@@ -153,12 +153,19 @@ impl Operator {
     }
 }
 
-impl Ours {
-    /// The preset that `ipam.type` names.
-    pub fn preset(&self) -> Option<&'static Preset> {
-        self.chain.preset
+impl Found {
+    /// The members that every report about a plugin has.
+    pub fn row(&self, ours: &Ours) -> Row {
+        let mut row = Row::default();
+        row.text("network", &self.name);
+        row.text("file", &self.file.display().to_string());
+        row.text("plugin", &ours.plugin);
+        row.text("type", &ours.kind);
+        row
     }
+}
 
+impl Ours {
     /// The plan of the chain; of an allocator that stands alone, itself.
     pub fn plan(&self, session: &Session<'_>) -> Result<Plan> {
         if !is_allocator(&self.kind) {

@@ -2,31 +2,34 @@
 
 use serde_json::Value;
 
-use super::ask::ask;
-use super::{Operator, Printed};
-use crate::error::Result;
-use crate::operate::{Glyphs, PoolRow, Words, pool_report};
+use super::ask::{Told, ask};
+use super::{Operator, Printed, say};
+use crate::error::{ErrorCode, Result};
+use crate::operate::{Glyphs, POOL_COLUMNS, PoolRow, Words, maps, use_percent};
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {
         return Err(Words::refusal("pools takes one network"));
     }
     let mut printed = Printed::default();
-    let mut pools: Vec<(Value, PoolRow)> = Vec::new();
-    for told in ask(operator, &["pools", "--json", "--config", "-"], &mut printed)? {
-        let row = told.read(PoolRow::parse)?;
-        let new = (told.to_json(), row);
-        if !pools.contains(&new) {
-            pools.push(new);
+    let (mut rows, mut pools) = (Vec::new(), Vec::new());
+    for Told { mut row, place, .. } in
+        ask(operator, &["pools", "--json", "--config", "-"], &mut printed)?
+    {
+        let parsed = PoolRow::parse(&Value::from(row.clone()), &place);
+        let parsed = parsed.map_err(|error| error.with_code(ErrorCode::DELEGATE));
+        let Some(pool) = printed.keep(parsed) else { continue };
+        row.value("usePercent", use_percent(&pool).into());
+        if !pools.contains(&pool) {
+            rows.push(row);
+            pools.push(pool);
         }
     }
-    printed.text = if operator.words.has("json") {
-        format!("{}\n", pools.into_iter().map(|(row, _)| row).collect::<Value>())
-    } else {
+    printed.set_rows(operator, POOL_COLUMNS, rows);
+    if !operator.words.has("json") {
         let ascii = operator.words.has("ascii");
         let glyphs = if ascii { Glyphs::Ascii } else { Glyphs::of(&operator.environment) };
-        let rows: Vec<PoolRow> = pools.into_iter().map(|(_, row)| row).collect();
-        pool_report(&rows, glyphs)
-    };
+        say(&mut printed.text, &[&maps(&pools, glyphs)]);
+    }
     Ok(printed)
 }

@@ -3,19 +3,20 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::super::Chain;
 use super::super::del::{recorded_network, release_stale};
 use super::super::gc::{BUSY, Verdict, fence, judge};
 use super::super::record::{AttemptState, Record, RecordFile, State, attachments, networks};
 use super::super::session::{Owner, Session, boot_id};
+use super::attachments::identified;
 use super::{Operator, Printed};
 use crate::cni::{Attachment, NetworkName};
 use crate::delegate::Deadline;
 use crate::error::Result;
 use crate::host::{Netns, Settings, StateDir};
-use crate::operate::{Column, Words, table};
+use crate::operate::{Column, Row, Words};
 
 /// Where libcni keeps the result of each ADD until its DEL.
 const CACHE: &str = "/var/lib/cni/results";
@@ -38,27 +39,40 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let mut printed = Printed::default();
     let mut rows = Vec::new();
     for network in &networks {
-        match attachments(&reaper.state.network(network)) {
-            Ok(found) => rows.extend(found.iter().filter_map(|found| reaper.row(network, found))),
-            Err(error) => {
-                printed.warnings.push(error.in_full());
-                printed.failed = true;
-            }
+        let found = printed.keep(attachments(&reaper.state.network(network)));
+        for attachment in found.iter().flatten() {
+            rows.extend(reaper.row(network, attachment));
         }
     }
-    printed.failed |= rows.iter().any(|row| matches!(row.outcome, Outcome::Failed(_)));
-    if rows.iter().any(|row| matches!(row.outcome, Outcome::Would)) {
+    let any = |outcome: &str| rows.iter().any(|row: &Row| row.text_of("outcome") == outcome);
+    printed.failed |= any(FAILED);
+    if any(WOULD) {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
     }
-    printed.text = if operator.words.has("json") {
-        format!("{}\n", rows.iter().map(Row::to_json).collect::<Value>())
-    } else {
-        let heads = ["NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "STATE", "OUTCOME", "WHY"];
-        let rows: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
-        table(&heads.map(Column::Text), &rows)
-    };
+    printed.set_rows(operator, COLUMNS, rows);
     Ok(printed)
 }
+
+const COLUMNS: &[Column] = &[
+    Column::text("NETWORK", "network"),
+    Column::text("CONTAINER", "containerID"),
+    Column::text("IFNAME", "ifname"),
+    Column::text("ADDRESSES", "addresses"),
+    Column::text("STATE", "state"),
+    Column::text("OUTCOME", "outcome"),
+    Column::text("WHY", "why"),
+];
+
+/// What became of a record.
+type Outcome = &'static str;
+
+const KEPT: Outcome = "kept";
+const WOULD: Outcome = "would release";
+const RELEASED: Outcome = "released";
+/// A claim may still commit.
+const TO_BE_REPEATED: Outcome = "released, to be repeated";
+const SET_ASIDE: Outcome = "set aside";
+const FAILED: Outcome = "failed";
 
 struct Reaper<'a> {
     operator: &'a Operator,
@@ -68,59 +82,46 @@ struct Reaper<'a> {
     boot: String,
 }
 
-/// One record, and what became of it.
-struct Row {
-    network: NetworkName,
-    attachment: Attachment,
-    addresses: Vec<String>,
-    state: &'static str,
-    why: String,
-    outcome: Outcome,
-}
-
-enum Outcome {
-    Kept,
-    /// A dry run: it would be released.
-    Would,
-    Released,
-    /// Released, but a claim may still commit.
-    ToBeRepeated,
-    SetAside,
-    Failed(String),
-}
-
 impl Reaper<'_> {
     /// Judges a record, and releases it where that was asked for.
     fn row(&self, network: &NetworkName, attachment: &Attachment) -> Option<Row> {
-        let row = |record: &Record, state, why: &str, outcome| Row {
-            network: network.clone(),
-            attachment: attachment.clone(),
-            addresses: record.held().map(|(_, held)| held.ips()).unwrap_or_default(),
-            state,
-            why: why.to_owned(),
-            outcome,
-        };
-        let yes = self.operator.words.has("yes");
         let path = self.state.record(network, attachment);
-        let record = match RecordFile::look(&path) {
+        let (record, state, why, outcome) = match RecordFile::look(&path) {
             Ok(None) => return None,
-            Ok(Some((record, true))) => return Some(row(&record, "busy", BUSY, Outcome::Kept)),
-            Ok(Some((record, false))) => record,
-            Err(why) => {
-                let outcome = if yes { self.set_aside(&path) } else { Outcome::Kept };
-                return Some(row(&Record::default(), "unreadable", &why, outcome));
+            Err(why) => (Record::default(), "unreadable", why, self.set_aside(&path)),
+            Ok(Some((record, true))) => (record, "busy", BUSY.to_owned(), Ok(KEPT)),
+            Ok(Some((record, false))) => {
+                let (why, outcome) = self.judged(&record, network, attachment);
+                let state = record.state().as_str();
+                (record, state, why.to_owned(), outcome)
             }
         };
-        let state = record.state().as_str();
-        Some(match self.speaks_against(&record, network, attachment) {
-            Err(why) => row(&record, state, why, Outcome::Kept),
-            Ok(why) if !yes => row(&record, state, why, Outcome::Would),
-            Ok(why) => match self.release(&record, network, attachment) {
-                Ok(Ok(outcome)) => row(&record, state, why, outcome),
-                Ok(Err(kept)) => row(&record, state, kept, Outcome::Kept),
-                Err(error) => row(&record, state, why, Outcome::Failed(error.in_full())),
+        let mut row = identified(network, attachment, &record);
+        let (outcome, why) = match outcome {
+            Ok(outcome) => (outcome, why),
+            Err(error) => (FAILED, [why, error.in_full()].join("; ")),
+        };
+        for (key, text) in [("state", state), ("outcome", outcome), ("why", &why)] {
+            row.text(key, text);
+        }
+        Some(row)
+    }
+
+    fn judged(
+        &self,
+        record: &Record,
+        network: &NetworkName,
+        attachment: &Attachment,
+    ) -> (&'static str, Result<Outcome>) {
+        match self.speaks_against(record, network, attachment) {
+            Err(why) => (why, Ok(KEPT)),
+            Ok(why) if !self.operator.words.has("yes") => (why, Ok(WOULD)),
+            Ok(why) => match self.release(record, network, attachment) {
+                Ok(Err(kept)) => (kept, Ok(KEPT)),
+                Ok(Ok(outcome)) => (why, Ok(outcome)),
+                Err(error) => (why, Err(error)),
             },
-        })
+        }
     }
 
     /// Why a record is to be released; else why it is kept.
@@ -175,7 +176,7 @@ impl Reaper<'_> {
         let chain = Chain::new(self.operator.presets, Path::new("ipam-delegated"));
         let session = Session::open(&chain, &request)?;
         let opened = match judge(&session, network, attachment)? {
-            Verdict::Gone => return Ok(Ok(Outcome::Released)),
+            Verdict::Gone => return Ok(Ok(RELEASED)),
             Verdict::Keep(why) => return Ok(Err(why)),
             Verdict::Stale(opened) => opened,
         };
@@ -185,15 +186,15 @@ impl Reaper<'_> {
         let owner = Owner { network: &session.request.network, attachment };
         let path = self.state.record(network, attachment);
         release_stale(&session, &owner, *opened, Deadline::after(session.timeout()))?;
-        Ok(Ok(if path.exists() { Outcome::ToBeRepeated } else { Outcome::Released }))
+        Ok(Ok(if path.exists() { TO_BE_REPEATED } else { RELEASED }))
     }
 
     /// An unreadable record is kept under another name, as every call does that meets one.
-    fn set_aside(&self, path: &Path) -> Outcome {
-        match RecordFile::open_existing(path) {
-            Ok(_) => Outcome::SetAside,
-            Err(error) => Outcome::Failed(error.in_full()),
+    fn set_aside(&self, path: &Path) -> Result<Outcome> {
+        if !self.operator.words.has("yes") {
+            return Ok(KEPT);
         }
+        RecordFile::open_existing(path).map(|_| SET_ASIDE)
     }
 
     /// The plugin folders: those of the record's programs before the usual ones, for the ADD found
@@ -202,8 +203,9 @@ impl Reaper<'_> {
         let mut path = self.operator.cni_path();
         if self.operator.words.value("cni-path").is_none() {
             for run in record.runs() {
-                let folder = Path::new(&run.program).parent().map(Path::to_owned);
-                path.splice(0..0, folder);
+                if let Some(folder) = Path::new(&run.program).parent() {
+                    path.insert(0, folder.to_owned());
+                }
             }
         }
         path
@@ -215,52 +217,5 @@ impl Reaper<'_> {
         let found = super::network::find(network.as_str(), self.operator.words.value("conf-dir"));
         let ours = found.and_then(|found| self.operator.ours(&found)).unwrap_or_default();
         ours.first().map(|ours| ours.network.ipam().clone()).unwrap_or_default()
-    }
-}
-
-impl Row {
-    fn to_json(&self) -> Value {
-        let mut row = json!({
-            "network": self.network.as_str(),
-            "containerID": self.attachment.container.as_str(),
-            "ifname": self.attachment.ifname.as_str(),
-            "addresses": self.addresses,
-            "state": self.state,
-            "outcome": self.outcome.as_str(),
-            "why": self.why,
-        });
-        if let Outcome::Failed(error) = &self.outcome {
-            row["error"] = error.as_str().into();
-        }
-        row
-    }
-
-    fn cells(&self) -> Vec<String> {
-        let why = match &self.outcome {
-            Outcome::Failed(error) => [self.why.as_str(), error].join("; "),
-            _ => self.why.clone(),
-        };
-        vec![
-            self.network.to_string(),
-            self.attachment.container.to_string(),
-            self.attachment.ifname.to_string(),
-            self.addresses.join(","),
-            self.state.to_owned(),
-            self.outcome.as_str().to_owned(),
-            why,
-        ]
-    }
-}
-
-impl Outcome {
-    fn as_str(&self) -> &'static str {
-        match self {
-            Self::Kept => "kept",
-            Self::Would => "would release",
-            Self::Released => "released",
-            Self::ToBeRepeated => "released, to be repeated",
-            Self::SetAside => "set aside",
-            Self::Failed(_) => "failed",
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! `release`: takes addresses back into their pools, whoever holds them.
 
 use super::ask::ask_leases;
-use super::list::shown;
+use super::list::show;
 use super::who::parse;
 use super::{Operator, Printed};
 use crate::error::Result;
@@ -10,11 +10,10 @@ use crate::operate::Words;
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let words = &operator.words;
     let operands = words.operands();
-    let addresses: Vec<String> = operands
-        .iter()
-        .skip(1)
-        .map(|word| parse(word).map(|address| address.to_string()))
-        .collect::<Result<_>>()?;
+    let mut addresses = Vec::new();
+    for word in operands.iter().skip(1) {
+        addresses.push(parse(word)?.to_string());
+    }
     let mut arguments = vec!["release", "--json", "--config", "-"];
     match (words.value("owner"), words.value("node"), &addresses[..]) {
         (Some(owner), None, []) if !owner.is_empty() => arguments.extend(["--owner", owner]),
@@ -34,14 +33,13 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let leases = ask_leases(operator, &arguments, &mut printed)?;
     for lease in &leases {
         if lease.says().is_some_and(|says| says.state == "held") {
-            let (container, address) =
-                (lease.row.container.as_deref().unwrap_or_default(), lease.row.address);
+            let (container, address) = (lease.row.text_of("containerID"), lease.address);
             printed.warnings.push(format!(
                 "the record of {container} says that it holds {address}: its container may be running with it"
             ));
         }
     }
-    printed.text = shown(operator, &leases);
+    show(operator, &leases, &mut printed);
     if !yes && !leases.is_empty() {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
     }
