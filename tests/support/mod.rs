@@ -7,6 +7,8 @@
     reason = "test support; each test file uses a part of it"
 )]
 
+pub mod typed;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
