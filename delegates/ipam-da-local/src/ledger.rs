@@ -291,16 +291,14 @@ impl Local {
         took: &Took,
     ) -> io::Result<()> {
         let key = Key::of(&owner.container, &owner.ifname);
+        // What another owner has under the same key stays.
+        let mut names = self.index.names(&key);
         let dropped =
             |file: &&LeaseFile| change.drop.iter().any(|l| l.address.addr() == file.address);
-        let mut names = Vec::new();
-        for file in &seen.held {
+        for file in seen.held.iter().filter(dropped) {
             match Key::of_file(file) {
-                Some(own) if own == key && !dropped(&file) => names.push(file.name.clone()),
-                Some(other) if other != key && dropped(&file) => {
-                    self.index.remove(&other, &file.name)?;
-                }
-                _ => {}
+                Some(other) if other != key => self.index.remove(&other, &file.name)?,
+                _ => names.retain(|name| *name != file.name),
             }
         }
         names.extend(took.claimed.iter().map(|(address, _)| address.to_string()));
