@@ -144,8 +144,8 @@ impl Index {
         known.sort_unstable();
         let (mut odd, mut failed) = (Vec::new(), Ok(()));
         folder.names(|name, address| {
-            let canonical = name == address.to_string();
-            if canonical && known.binary_search(&address).is_ok() {
+            let plain = is_plain(&name);
+            if plain && known.binary_search(&address).is_ok() {
                 return;
             }
             if let Some(file) = folder.read(&name) {
@@ -161,7 +161,7 @@ impl Index {
                     _ => {}
                 }
             }
-            if !canonical {
+            if !plain {
                 odd.push(name);
             }
         })?;
@@ -199,7 +199,9 @@ impl Index {
             if standing.is_empty() || standing.len() < names.len() {
                 write(&path, &standing)?;
             }
-            known.extend(standing.iter().filter_map(|name| LeaseFile::address_of(name)));
+            // Under a name in another form, the file of the plain name may be another owner's.
+            let plain = |name: &&String| is_plain(name);
+            known.extend(standing.iter().filter(plain).filter_map(|n| LeaseFile::address_of(n)));
         }
         Ok(known)
     }
@@ -228,11 +230,9 @@ impl Index {
     }
 }
 
-impl Stamp {
-    /// Whether an address has a lease file under a name that we would not look for.
-    pub fn hides(&self, address: IpAddr) -> bool {
-        self.odd.iter().any(|name| LeaseFile::address_of(name) == Some(address))
-    }
+/// Whether a lease file has the name that we and host-local give it.
+pub fn is_plain(name: &str) -> bool {
+    LeaseFile::address_of(name).is_some_and(|address| address.to_string() == name)
 }
 
 fn read(path: &Path) -> Vec<String> {
