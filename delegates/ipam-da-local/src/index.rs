@@ -10,7 +10,7 @@ use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -98,10 +98,10 @@ impl Index {
         let stamp = Stamp { folder: past, noted: now(), odd };
         let text = format!("{} {} {}\n", stamp.folder, stamp.noted, stamp.odd.join(" "));
         let mut options = fs::OpenOptions::new();
-        let options = options.write(true).create(true).truncate(false);
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(self.stamp_path())?;
         // What is left of a longer line comes after the newline.
-        std::os::unix::fs::FileExt::write_all_at(&file, text.as_bytes(), 0)?;
+        file.write_all_at(text.as_bytes(), 0)?;
         folder.set_changed(past)?;
         Ok(stamp)
     }
@@ -138,7 +138,7 @@ impl Index {
     /// Lease files that the index knows and that have not changed since the last stamp are not
     /// read.
     pub fn rebuild(&self, folder: &Locked) -> io::Result<Stamp> {
-        fs::create_dir_all(self.owners())?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.owners())?;
         let noted = self.read_stamp().map(|stamp| stamp.noted).filter(|noted| *noted <= now());
         let mut known = self.prune(folder, noted)?;
         known.sort_unstable();
