@@ -184,7 +184,7 @@ fn known(request: &Request) -> Vec<Lease> {
 
 fn spans(pools: &[Pool], address: IpAddr) -> bool {
     pools.iter().any(|pool| {
-        let set = pool.range_set(RangeRules::OURS, "prevResult.pools").ok().flatten();
+        let set = pool.range_set(RangeRules::ANY, "prevResult.pools").ok().flatten();
         set.is_some_and(|set| set.find(address).is_some())
     })
 }
