@@ -36,8 +36,8 @@ pub const HOST_LOCAL_DIFFERENCES: &[&str] = &[
      nearly everything.",
     "CNI_ARGS may have keys that nobody knows, `ip` for `IP`, and a semicolon at the end; to \
      host-local these are errors.",
-    "Keys of the configuration are read as they are documented; host-local also takes them in other \
-     letters, such as `IPAM` or `RANGESTART`.",
+    "Keys of the configuration in other letters than the documented, such as `IPAM` or \
+     `RANGESTART`, are an error; host-local takes them.",
     "`dataDir` is an absolute path; host-local also takes one relative to the runtime's working \
      folder.",
     "Files in subfolders of the folder of leases are left alone; host-local reads and releases them.",

@@ -447,6 +447,18 @@ fn subfolders_are_left_alone() {
 }
 
 #[test]
+fn keys_in_other_letters_are_not_passed_over() {
+    let [(our_world, ours), (_, theirs)] = both(|world| {
+        let ranges = json!([[{"subnet": "10.1.2.0/24", "RANGESTART": "10.1.2.9"}]]);
+        call(world, "ADD", "c1", &network(world, ranges))
+    });
+    let (code, text) = ours.failure();
+    assert!(code == 7 && text.contains("ipam.ranges[0][0].RANGESTART: write rangeStart"), "{text}");
+    assert!(leases(&our_world).is_empty());
+    assert_eq!(theirs.success()["ips"][0]["address"], "10.1.2.9/24");
+}
+
+#[test]
 fn the_folder_of_leases_is_an_absolute_path() {
     let [(_, ours), (_, theirs)] = both(|world| {
         let mut network = network(world, json!([[{"subnet": "10.1.2.0/24"}]]));
