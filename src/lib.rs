@@ -37,6 +37,8 @@
 //!   and exit.
 //! - [`select`]: the role of a selector.
 //! - [`allocate`]: the role of an allocator.
+//! - `testing`, with the feature of that name: stand-ins for stores, and the suites that every
+//!   ledger and every allocator must pass.
 //! - [`chain`]: the meta-plugin: which delegates run, running each as a process, undo, and the
 //!   record of each attachment. It knows processes, not addresses.
 
@@ -50,6 +52,8 @@ mod log;
 pub mod operate;
 pub mod pool;
 pub mod select;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use allocate::{Allocate, Allocator};
 pub use delegate::{Delegate, Request, run};

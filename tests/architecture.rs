@@ -16,6 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("delegate", &["log", "host", "pool", "cni", "error"]),
     ("select", &["delegate", "host", "pool", "cni", "error"]),
     ("allocate", &["delegate", "operate", "host", "pool", "cni", "error"]),
+    ("testing", &["allocate", "delegate", "host", "pool", "cni", "error"]),
     // The chain knows processes, not addresses.
     ("chain", &["delegate", "operate", "log", "host", "cni", "error"]),
 ];
@@ -32,7 +33,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("eprintln!", &["delegate/edge.rs", "chain/operator/mod.rs"]),
     ("println!(", &["delegate/edge.rs", "chain/operator/mod.rs"]),
     ("process::exit", &["delegate/edge.rs"]),
-    ("Command::new", &["chain/process.rs"]),
+    ("Command::new", &["chain/process.rs", "testing/subject.rs"]),
 ];
 
 /// The library's root, and the binary: the table of presets may name the systems they replace.
