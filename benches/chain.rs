@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::plugins::Plugins;
+use common::plugins::{Plugins, state_folder};
 use common::programs::{Build, builds};
 use common::times::Times;
 use common::{count, is_wanted, verdict};
@@ -30,7 +30,8 @@ fn main() {
 
 /// One build, with plugin folders and state of its own.
 struct Bench {
-    _folder: TempDir,
+    _programs: TempDir,
+    _leases: TempDir,
     build: Build,
     plugins: Plugins,
     alone: Value,
@@ -39,13 +40,13 @@ struct Bench {
 
 impl Bench {
     fn new(build: Build) -> Self {
-        let folder = TempDir::new().unwrap();
-        let bin = folder.path().join("bin");
+        let (programs, leases) = (TempDir::new().unwrap(), state_folder());
+        let bin = programs.path().join("bin");
         let plugins = Plugins::new(&bin, &build, &["ipam-delegated", "ipam-ds-static"]);
         let network = |ipam: Value, data: &str| {
             let mut network =
                 json!({"cniVersion": "1.0.0", "name": "bench", "type": "bridge", "ipam": ipam});
-            network["ipam"]["dataDir"] = json!(folder.path().join("data").join(data));
+            network["ipam"]["dataDir"] = json!(leases.path().join("data").join(data));
             network["ipam"]["ranges"] = json!([[{"subnet": "10.77.0.0/16"}]]);
             network["ipam"]["routes"] = json!([{"dst": "0.0.0.0/0"}]);
             network
@@ -55,11 +56,11 @@ impl Bench {
             json!({
                 "type": "ipam-delegated",
                 "delegates": ["ipam-ds-static", "host-local"],
-                "stateDir": folder.path().join("state"),
+                "stateDir": leases.path().join("state"),
             }),
             "chain",
         );
-        Self { plugins, build, alone, chain, _folder: folder }
+        Self { plugins, build, alone, chain, _programs: programs, _leases: leases }
     }
 
     fn run(&self, most: f64, warm_up: usize, runs: usize) {

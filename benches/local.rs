@@ -14,7 +14,7 @@ mod site;
 
 use std::path::Path;
 
-use common::plugins::Plugins;
+use common::plugins::{Plugins, state_folder};
 use common::programs::{Build, builds};
 use common::times::Times;
 use common::{count, is_wanted, verdict};
@@ -48,7 +48,8 @@ fn main() {
 
 /// One build, with plugin folders and leases of its own.
 struct Bench {
-    folder: TempDir,
+    leases: TempDir,
+    _programs: TempDir,
     build: Build,
     plugins: Plugins,
     preset: Plugins,
@@ -64,11 +65,11 @@ struct All {
 
 impl Bench {
     fn new(build: Build, held: &[usize]) -> Self {
-        let folder = TempDir::new().unwrap();
-        let plugins = Plugins::new(&folder.path().join("bin"), &build, &PROGRAMS);
-        let preset = Plugins::preset(&folder.path().join("preset"), &build, &PROGRAMS);
-        let sites = held.iter().map(|held| Site::holding(folder.path(), *held)).collect();
-        Self { folder, build, plugins, preset, sites }
+        let (programs, leases) = (TempDir::new().unwrap(), state_folder());
+        let plugins = Plugins::new(&programs.path().join("bin"), &build, &PROGRAMS);
+        let preset = Plugins::preset(&programs.path().join("preset"), &build, &PROGRAMS);
+        let sites = held.iter().map(|held| Site::holding(leases.path(), *held)).collect();
+        Self { leases, _programs: programs, build, plugins, preset, sites }
     }
 
     fn chain(&self) -> System<'_> {
@@ -189,7 +190,7 @@ impl Bench {
         if held < HELD[HELD.len() - 1] {
             return;
         }
-        let site = Site::nearly_full(self.folder.path());
+        let site = Site::nearly_full(self.leases.path());
         self.chain().adds(&site.chain, 1, || ());
         let chain = self.chain().adds(&site.chain, 15, || ());
         let host_local = self.host_local().adds(&site.host_local, 15, || ());

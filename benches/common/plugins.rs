@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, open};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::programs::{Build, host_local};
 
@@ -21,10 +22,12 @@ impl Plugins {
     pub fn new(folder: &Path, build: &Build, names: &[&str]) -> Self {
         fs::create_dir(folder).unwrap();
         for name in names {
-            symlink(build.folder.join(name), folder.join(name)).unwrap();
+            install(&build.folder.join(name), &folder.join(name));
         }
         symlink(host_local(), folder.join("host-local")).unwrap();
-        build.compile_hello(&folder.join("hello"));
+        let hello = build.folder.join("hello");
+        build.compile_hello(&hello);
+        install(&hello, &folder.join("hello"));
         Self { folder: folder.to_owned() }
     }
 
@@ -32,7 +35,7 @@ impl Plugins {
     pub fn preset(folder: &Path, build: &Build, names: &[&str]) -> Self {
         fs::create_dir(folder).unwrap();
         for name in names {
-            symlink(build.folder.join(name), folder.join(name)).unwrap();
+            install(&build.folder.join(name), &folder.join(name));
         }
         symlink("ipam-delegated", folder.join("host-local")).unwrap();
         Self { folder: folder.to_owned() }
@@ -99,6 +102,18 @@ impl Plugins {
             .stderr(Stdio::null());
         command
     }
+}
+
+/// As on a host: the kernel maps a file that was copied quicker than one the linker wrote.
+fn install(from: &Path, to: &Path) {
+    fs::copy(from, to).unwrap();
+}
+
+/// A folder for leases and state: in memory where there is such a place, or in `BENCH_DIR`.
+pub fn state_folder() -> TempDir {
+    let memory = || Some(PathBuf::from("/dev/shm")).filter(|path| path.is_dir());
+    let chosen = std::env::var_os("BENCH_DIR").map(PathBuf::from).or_else(memory);
+    TempDir::new_in(chosen.unwrap_or_else(std::env::temp_dir)).unwrap()
 }
 
 /// A pipe that takes no more.
