@@ -9,15 +9,15 @@ const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 420.0;
 /// The drawing's own place: left, top, right, bottom.
 const FRAME: [f64; 4] = [64.0, 64.0, 560.0, 360.0];
-/// Decades of milliseconds.
-const COSTS: [f64; 2] = [0.1, 1000.0];
+/// The least cost shown, in milliseconds.
+const LEAST: f64 = 0.1;
 /// Decades of leases, right of the place of none.
 const LEASES: [f64; 2] = [500.0, 50_000.0];
 /// Where none held stands: a logarithm has no zero.
-const NONE: f64 = 48.0;
+const NONE: f64 = 62.0;
 
 const STYLE: &str = "\
-svg { background: #fff; font: 13px system-ui, sans-serif }
+svg { font: 13px system-ui, sans-serif } .ground { fill: #fff }
 text { fill: #333 } .title { font-size: 16px; font-weight: 600; fill: #111 }
 .grid { stroke: #ddd } .axis { stroke: #888 } .line { fill: none; stroke-width: 2.5 }
 .host-local { stroke: #b3541e } text.host-local, circle.host-local { fill: #b3541e; stroke: none }
@@ -25,7 +25,7 @@ text { fill: #333 } .title { font-size: 16px; font-weight: 600; fill: #111 }
 .floor { stroke: #777 } text.floor { fill: #666; stroke: none } .dashed { stroke-dasharray: 4 5 }
 .bold { font-weight: 600 }
 @media (prefers-color-scheme: dark) {
-svg { background: #0d1117 } text { fill: #c9d1d9 } .title { fill: #f0f6fc }
+.ground { fill: #0d1117 } text { fill: #c9d1d9 } .title { fill: #f0f6fc }
 .grid { stroke: #2b323b } .axis { stroke: #8b949e }
 .host-local { stroke: #f0883e } text.host-local, circle.host-local { fill: #f0883e }
 .chain { stroke: #58a6ff } text.chain, circle.chain { fill: #58a6ff }
@@ -34,107 +34,117 @@ svg { background: #0d1117 } text { fill: #c9d1d9 } .title { fill: #f0f6fc }
 
 /// Draws it, on logarithmic scales.
 pub fn svg(measured: &[Measured], floor: &Times, runs: usize) -> String {
-    let mut out = format!(
+    let most = measured.iter().map(|m| m.host_local[0].at(0.75)).fold(1.0, f64::max);
+    let costs = [LEAST, 10_f64.powf(most.log10().ceil())];
+    let mut plot = Plot { out: String::new(), costs };
+    let _ = write!(
+        plot.out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-         aria-label=\"Time of an ADD against the leases held\">\n<style>{STYLE}</style>\n"
+         aria-label=\"Time of an ADD against the leases held\">\n<style>{STYLE}</style>\n\
+         <rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"
     );
-    text(&mut out, [FRAME[0], 28.0], "title", "Time of an ADD against the leases held");
+    let left = FRAME[0];
+    plot.text([left, 28.0], START, "title", "Time of an ADD against the leases held");
     let note = format!(
         "whole processes, static builds; medians of {runs} interleaved runs, bars are quartiles"
     );
-    text(&mut out, [FRAME[0], 48.0], "", &note);
-    axes(&mut out);
+    plot.text([left, 48.0], START, "note", &note);
+    plot.axes();
     let held = |of: fn(&Measured) -> &Times| {
         measured.iter().map(move |m| (m.held, of(m))).collect::<Vec<_>>()
     };
-    let ends =
-        measured.first().zip(measured.last()).map(|(a, b)| [(a.held, floor), (b.held, floor)]);
-    curve(&mut out, "floor", "three bare processes", &ends.unwrap_or([(0, floor); 2]));
-    curve(&mut out, "host-local", "host-local", &held(|m| &m.host_local[0]));
-    curve(&mut out, "chain", "ipam-delegated", &held(|m| &m.chain[0]));
-    out.push_str("</svg>\n");
-    out
+    let ends: Vec<_> = measured.iter().map(|m| (m.held, floor)).collect();
+    plot.curve("floor", "three bare processes", &ends);
+    plot.curve("host-local", "host-local", &held(|m| &m.host_local[0]));
+    plot.curve("chain", "ipam-delegated", &held(|m| &m.chain[0]));
+    plot.out.push_str("</svg>\n");
+    plot.out
 }
 
-fn axes(out: &mut String) {
-    let [left, _, right, bottom] = FRAME;
-    for milliseconds in [0.1, 1.0, 10.0, 100.0, 1000.0] {
-        let y = y(milliseconds);
-        line(out, "grid", [left, y], [right, y]);
-        let label = format!("{milliseconds} ms");
-        let _ = writeln!(
-            out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
-            left - 8.0,
-            y + 4.0
-        );
-    }
-    line(out, "axis", [left, bottom], [left + NONE - 12.0, bottom]);
-    line(out, "axis", [left + NONE + 12.0, bottom], [right, bottom]);
-    for (held, label) in [(0, "0"), (1_000, "1,000"), (10_000, "10,000"), (50_000, "50,000")] {
-        let x = x(held);
-        line(out, "axis", [x, bottom], [x, bottom + 5.0]);
-        let _ = writeln!(
-            out,
-            "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
-            bottom + 20.0
-        );
-    }
-    let middle = f64::midpoint(left, right);
-    let _ = writeln!(
-        out,
-        "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">leases held</text>",
-        bottom + 42.0
-    );
+const START: &str = "start";
+const MIDDLE: &str = "middle";
+const END: &str = "end";
+
+/// What has been drawn, and the costs between which it stands.
+struct Plot {
+    out: String,
+    costs: [f64; 2],
 }
 
-fn curve(out: &mut String, class: &str, name: &str, points: &[(usize, &Times)]) {
-    let at = |(held, times): &(usize, &Times)| [x(*held), y(times.median())];
-    let bare = class == "floor";
-    for (i, pair) in points.windows(2).enumerate() {
-        let dashed = if bare || i == 0 { "dashed" } else { "" };
-        line(out, &format!("line {class} {dashed}"), at(&pair[0]), at(&pair[1]));
+impl Plot {
+    fn axes(&mut self) {
+        let [left, _, right, bottom] = FRAME;
+        let mut cost = self.costs[0];
+        while cost < self.costs[1] * 1.01 {
+            let y = self.y(cost);
+            self.line("grid", [left, y], [right, y]);
+            let digits = usize::from(cost < 0.99);
+            self.text([left - 8.0, y + 4.0], END, "", &format!("{cost:.digits$} ms"));
+            cost *= 10.0;
+        }
+        // A gap in the axis: none held has no place on it.
+        self.line("axis", [left, bottom], [left + NONE + 12.0, bottom]);
+        self.line("axis", [left + NONE + 24.0, bottom], [right, bottom]);
+        for (held, label) in [(0, "0"), (1_000, "1,000"), (10_000, "10,000"), (50_000, "50,000")] {
+            let x = x(held);
+            self.line("axis", [x, bottom], [x, bottom + 5.0]);
+            self.text([x, bottom + 20.0], MIDDLE, "", label);
+        }
+        let middle = f64::midpoint(left, right);
+        self.text([middle, bottom + 42.0], MIDDLE, "", "leases held");
     }
-    let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
-    if !bare {
-        for point in points {
-            let [x, middle] = at(point);
-            let [low, high] = [0.25, 0.75].map(|share| y(point.1.at(share)));
-            line(out, class, [x, low], [x, high]);
+
+    fn curve(&mut self, class: &str, name: &str, points: &[(usize, &Times)]) {
+        let at = |plot: &Self, (held, times): &(usize, &Times)| [x(*held), plot.y(times.median())];
+        let bare = class == "floor";
+        for (i, pair) in points.windows(2).enumerate() {
+            let dashed = if bare || i == 0 { " dashed" } else { "" };
+            let [from, to] = [at(self, &pair[0]), at(self, &pair[1])];
+            self.line(&format!("line {class}{dashed}"), from, to);
+        }
+        let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
+        for point in points.iter().filter(|_| !bare) {
+            let [x, y] = at(self, point);
+            let [low, high] = [0.25, 0.75].map(|share| self.y(point.1.at(share)));
+            self.line(class, [x, low], [x, high]);
             let _ = writeln!(
-                out,
-                "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{middle:.1}\" r=\"4\"/>"
+                self.out,
+                "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"/>"
             );
         }
-        let [x, y] = at(first);
-        text(out, [x - 14.0, y - 10.0], class, &milliseconds(first.1));
+        if !bare {
+            let [x, y] = at(self, first);
+            self.text([x - 10.0, y + 4.0], END, class, &milliseconds(first.1));
+        }
+        let [x, y] = at(self, last);
+        let bold = if bare { "" } else { " bold" };
+        let label = format!("{name} {}", milliseconds(last.1));
+        self.text([x + 12.0, y + 4.0], START, &format!("{class}{bold}"), &label);
     }
-    let [x, y] = at(last);
-    let label = format!("{name} {}", milliseconds(last.1));
-    let bold = if bare { "" } else { " bold" };
-    text(out, [x + 12.0, y + 4.0], &format!("{class}{bold}"), &label);
+
+    fn text(&mut self, [x, y]: [f64; 2], anchor: &str, class: &str, text: &str) {
+        let _ = writeln!(
+            self.out,
+            "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
+        );
+    }
+
+    fn line(&mut self, class: &str, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2]) {
+        let _ = writeln!(
+            self.out,
+            "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
+        );
+    }
+
+    fn y(&self, milliseconds: f64) -> f64 {
+        let [_, top, _, bottom] = FRAME;
+        bottom - (bottom - top) * share(milliseconds, self.costs)
+    }
 }
 
 fn milliseconds(times: &Times) -> String {
     let median = times.median();
     if median < 10.0 { format!("{median:.1} ms") } else { format!("{median:.0} ms") }
-}
-
-fn text(out: &mut String, [x, y]: [f64; 2], class: &str, text: &str) {
-    let _ = writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>");
-}
-
-fn line(out: &mut String, class: &str, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2]) {
-    let class = class.trim_end();
-    let _ = writeln!(
-        out,
-        "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
-    );
-}
-
-fn y(milliseconds: f64) -> f64 {
-    let [_, top, _, bottom] = FRAME;
-    bottom - (bottom - top) * share(milliseconds, COSTS)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
