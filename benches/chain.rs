@@ -6,7 +6,7 @@
 mod common;
 
 use common::plugins::{Plugins, state_folder};
-use common::programs::{Build, builds};
+use common::programs::{Build, builds, host_local};
 use common::times::Times;
 use common::{count, is_wanted, verdict};
 use serde_json::{Value, json};
@@ -42,7 +42,8 @@ impl Bench {
     fn new(build: Build) -> Self {
         let (programs, leases) = (TempDir::new().unwrap(), state_folder());
         let bin = programs.path().join("bin");
-        let plugins = Plugins::new(&bin, &build, &["ipam-delegated", "ipam-ds-static"]);
+        let plugins =
+            Plugins::new(&bin, &build, &["ipam-delegated", "ipam-ds-static"], &host_local());
         let network = |ipam: Value, data: &str| {
             let mut network =
                 json!({"cniVersion": "1.0.0", "name": "bench", "type": "bridge", "ipam": ipam});

@@ -15,7 +15,7 @@ mod site;
 use std::path::Path;
 
 use common::plugins::{Plugins, state_folder};
-use common::programs::{Build, builds};
+use common::programs::{Build, builds, host_local};
 use common::times::Times;
 use common::{count, is_wanted, verdict};
 use measured::{AT_A_TIME, Measured, System, median};
@@ -66,8 +66,11 @@ struct All {
 impl Bench {
     fn new(build: Build, held: &[usize]) -> Self {
         let (programs, leases) = (TempDir::new().unwrap(), state_folder());
-        let plugins = Plugins::new(&programs.path().join("bin"), &build, &PROGRAMS);
-        let preset = Plugins::preset(&programs.path().join("preset"), &build, &PROGRAMS);
+        let folder = |name: &str, host_local: &Path| {
+            Plugins::new(&programs.path().join(name), &build, &PROGRAMS, host_local)
+        };
+        let plugins = folder("bin", &host_local());
+        let preset = folder("preset", Path::new("ipam-delegated"));
         let sites = held.iter().map(|held| Site::holding(leases.path(), *held)).collect();
         Self { leases, _programs: programs, build, plugins, preset, sites }
     }

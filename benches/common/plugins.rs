@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, open};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::programs::{Build, host_local};
+use super::programs::Build;
 
 /// A plugin folder, and calls of what is in it.
 pub struct Plugins {
@@ -18,26 +18,17 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// Makes the folder, with these programs of a build, host-local and `hello`.
-    pub fn new(folder: &Path, build: &Build, names: &[&str]) -> Self {
+    /// Makes the folder, with these programs of a build, `hello`, and what stands under
+    /// host-local's name there.
+    pub fn new(folder: &Path, build: &Build, names: &[&str], host_local: &Path) -> Self {
         fs::create_dir(folder).unwrap();
         for name in names {
             install(&build.folder.join(name), &folder.join(name));
         }
-        symlink(host_local(), folder.join("host-local")).unwrap();
+        symlink(host_local, folder.join("host-local")).unwrap();
         let hello = build.folder.join("hello");
         build.compile_hello(&hello);
         install(&hello, &folder.join("hello"));
-        Self { folder: folder.to_owned() }
-    }
-
-    /// Makes the folder in which the chain stands under host-local's name.
-    pub fn preset(folder: &Path, build: &Build, names: &[&str]) -> Self {
-        fs::create_dir(folder).unwrap();
-        for name in names {
-            install(&build.folder.join(name), &folder.join(name));
-        }
-        symlink("ipam-delegated", folder.join("host-local")).unwrap();
         Self { folder: folder.to_owned() }
     }
 
