@@ -159,7 +159,8 @@ impl Bench {
             format!("{at_none:.2} ×"),
             at_none <= most,
         );
-        if let [empty, .., full] = &all.by_held[..] {
+        let full = all.by_held.iter().find(|measured| measured.held == HELD[HELD.len() - 1]);
+        if let Some(full) = full {
             let held = full.held;
             let at_most = ratio(full);
             let grown = full.chain[0].median() / empty.chain[0].median();
