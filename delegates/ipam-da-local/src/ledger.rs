@@ -358,9 +358,9 @@ impl Seen {
                 self.free_leftovers(set, taken);
             }
         }
-        let used = |path: &str| {
+        let mut used = |path: &str| {
             let place = sets.iter().position(|(other, set)| *other == path && set.is_some());
-            place.map(|place| taken[place].clone())
+            place.map(|place| std::mem::take(&mut taken[place]))
         };
         let pools = self.pools.iter().map(|pool| PoolView {
             set: None,
