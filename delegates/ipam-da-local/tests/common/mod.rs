@@ -237,10 +237,3 @@ pub fn owned_by(container: &str) -> String {
 pub fn plain(addresses: Vec<String>) -> Vec<String> {
     addresses.iter().map(|address| address.split('/').next().unwrap().to_owned()).collect()
 }
-
-/// strace, which must be there.
-pub fn strace() -> PathBuf {
-    let path = PathBuf::from("/usr/bin/strace");
-    assert!(path.exists(), "strace is missing: apt-get install strace");
-    path
-}
