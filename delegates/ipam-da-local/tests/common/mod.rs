@@ -18,7 +18,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use support::{Outcome, World, binary, host_local, start, wait};
+use support::{Outcome, World, binary, host_local, start, until, wait};
 
 /// What works on leases in host-local's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -231,6 +231,18 @@ pub fn leases(folder: &Path) -> BTreeMap<String, String> {
 /// What a lease file of a container's first interface says.
 pub fn owned_by(container: &str) -> String {
     format!("{container}\r\neth0")
+}
+
+/// Waits until so many processes of a world have a file open.
+#[track_caller]
+pub fn until_open(world: &World, path: &Path, processes: usize) {
+    let has_it = |pid: &u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.map(|entry| fs::read_link(entry.path())).any(|to| to.is_ok_and(|to| to == path))
+    };
+    until(&format!("{processes} processes with {} open", path.display()), || {
+        world.processes().iter().filter(|pid| has_it(pid)).count() >= processes
+    });
 }
 
 /// Addresses without prefix length.
