@@ -32,10 +32,13 @@
 //!   every version, addresses read as Go reads them.
 //! - [`pool`]: pools, ranges and range sets, which selectors choose and allocators serve.
 //! - [`host`]: what this machine knows: host-wide settings, the state folder, the node's identity.
+//! - [`operate`]: what verbs for people share: typed words, tables, the map of a pool.
 //! - [`delegate`]: the trait [`Delegate`] and the only edge that touches environment, stdin, stdout
 //!   and exit.
 //! - [`select`]: the role of a selector.
 //! - [`allocate`]: the role of an allocator.
+//! - `testing`, with the feature of that name: stand-ins for stores, and the suites that every
+//!   ledger and every allocator must pass.
 //! - [`chain`]: the meta-plugin: which delegates run, running each as a process, undo, and the
 //!   record of each attachment. It knows processes, not addresses.
 
@@ -46,8 +49,11 @@ pub mod delegate;
 pub mod error;
 pub mod host;
 mod log;
+pub mod operate;
 pub mod pool;
 pub mod select;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use allocate::{Allocate, Allocator};
 pub use delegate::{Delegate, Request, run};

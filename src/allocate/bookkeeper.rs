@@ -13,7 +13,7 @@ use super::ledger::{
     unknown_ranges,
 };
 use super::search::{Search, scramble};
-use super::{Allocator, Headroom, Lease, Owner, Reach, Scope, Strategy, Want};
+use super::{Allocator, Books, Headroom, Lease, Owner, Reach, Scope, Strategy, Want};
 use crate::cni::Keep;
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
@@ -62,7 +62,9 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
             let (change, sources) = match attempt.plan(&view)? {
                 Plan::Commit(change, sources) => (change, sources),
                 Plan::Look => {
-                    view = self.ledger.view(&attempt.question(true))?;
+                    // A token may be a lock, which the next view takes again.
+                    drop(view);
+                    view = self.ledger.view(&attempt.question(false))?;
                     continue;
                 }
             };
@@ -91,7 +93,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         let mut seen = (!guessed).then(|| revisions(&view.held));
         for _ in 0..ROUNDS {
             let now = revisions(&view.held);
-            if view.held.is_empty() || seen.as_ref().is_some_and(|seen| *seen != now) {
+            if view.held.is_empty() || seen.as_ref().is_some_and(|seen| !now.is_subset(seen)) {
                 return Ok(Vec::new());
             }
             let change = Change { drop: view.held, ..Change::default() };
@@ -128,21 +130,37 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         Ok(self.ledger.remove(&stale)?.into_iter().map(|entry| entry.lease).collect())
     }
 
+    fn books(&self) -> Option<&dyn Books> {
+        Some(self)
+    }
+
     fn ready(&self, want: &[Pool]) -> Result<Headroom> {
         self.ledger.ready()?;
         if !self.counts || want.is_empty() {
             return Ok(Headroom::default());
         }
-        let free = self.free(&Want::read(want, L::STRATEGY)?)?;
-        Ok(Headroom { free: free.into_iter().min() })
+        Ok(Headroom { free: self.free(want)? })
+    }
+}
+
+impl<L: Ledger> Books for Bookkeeper<L> {
+    fn entries(&self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()> {
+        self.ledger.scan(None, each)
+    }
+
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        self.ledger.remove(entries)
+    }
+
+    fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
+        Want::read(pools, L::STRATEGY)?.iter().map(|want| self.ledger.ranges(want)).collect()
     }
 }
 
 impl<L: Ledger> Bookkeeper<L> {
-    /// What is free in each pool, counted.
-    fn free(&self, wants: &[Want]) -> Result<Vec<u64>> {
-        let sets: Vec<RangeSet> =
-            wants.iter().map(|want| self.ledger.ranges(want)).collect::<Result<_>>()?;
+    /// What is free in the scarcest pool, counted.
+    fn free(&self, pools: &[Pool]) -> Result<Option<u64>> {
+        let sets = self.sets(pools)?;
         let mut used = vec![0_u128; sets.len()];
         self.ledger.scan(None, &mut |entry| {
             let address = entry.lease.address.addr();
@@ -151,8 +169,8 @@ impl<L: Ledger> Bookkeeper<L> {
             }
             ControlFlow::Continue(())
         })?;
-        let free = sets.iter().zip(used).map(|(set, used)| set.size().saturating_sub(used));
-        Ok(free.map(|free| u64::try_from(free).unwrap_or(u64::MAX)).collect())
+        let free = sets.iter().zip(used).map(|(set, used)| set.size().saturating_sub(used)).min();
+        Ok(free.map(|free| u64::try_from(free).unwrap_or(u64::MAX)))
     }
 
     /// Whether GC releases an entry: this node's, in no list, and old enough that the list can
@@ -229,7 +247,8 @@ impl<'a> Attempt<'a> {
     /// What to commit by what the view shows.
     fn plan<T>(&mut self, view: &View<T>) -> Result<Plan<'a>> {
         let sets = self.sets(&view.pools)?;
-        let (serving, mut rest) = match_leases(self.wants, &sets, &view.held);
+        let (serving, rest) = match_leases(self.wants, &sets, &view.held);
+        let (unasked, others) = self.part(rest, &sets);
         let mut change = Change::default();
         let mut sources = Vec::new();
         let mut further = false;
@@ -252,12 +271,19 @@ impl<'a> Attempt<'a> {
         if further {
             return Ok(Plan::Look);
         }
-        if self.shown_all {
-            change.drop = rest;
-        } else {
-            change.keep.append(&mut rest);
-        }
+        change.drop = unasked;
+        change.keep.extend(others);
         Ok(Plan::Commit(change, sources))
+    }
+
+    /// Of the leases that serve no pool, those that are not asked for any more, and those of pools
+    /// that are not shown here.
+    fn part(&self, rest: Vec<Lease>, sets: &[RangeSet]) -> (Vec<Lease>, Vec<Lease>) {
+        let shown = |lease: &Lease| {
+            let mut shown = self.wants.iter().zip(sets);
+            shown.any(|(want, set)| want.is_home_of(lease, set))
+        };
+        rest.into_iter().partition(|lease| self.shown_all || shown(lease))
     }
 
     fn sets(&self, pools: &[PoolView]) -> Result<Vec<RangeSet>> {
@@ -301,7 +327,12 @@ impl<'a> Attempt<'a> {
             let Some(i) = sources.iter().position(of_claim) else { continue };
             let Some(claim) = change.claim.get(claim) else { continue };
             if self.wants[i].requested.is_some() {
-                self.replaces[i] = Some(self.take_over(claim, address, holder)?);
+                // Whoever was to be replaced has gone meanwhile.
+                let gone = claim.replaces.is_some() && holder.is_none();
+                self.replaces[i] = match holder {
+                    _ if gone => None,
+                    holder => Some(self.take_over(claim, address, holder)?),
+                };
                 continue;
             }
             self.raced |= matches!(sources[i], Source::Claimed { seen: true, .. });

@@ -83,7 +83,7 @@ pub trait Ledger: Sized {
 }
 
 /// A pool without ranges came to a ledger that knows none by name.
-pub(super) fn unknown_ranges(want: &Want) -> Error {
+pub(crate) fn unknown_ranges(want: &Want) -> Error {
     Error::config(format_args!("{}.ranges", want.path), "missing: this store knows no pools by name")
         .advise("give the pool ranges, as in {\"name\": \"blue\", \"ranges\": [{\"subnet\": \"10.1.2.0/24\"}]}")
 }
@@ -142,7 +142,8 @@ pub struct PoolView {
 pub enum Used {
     /// Nothing is known.
     Unknown,
-    /// All that are taken from one address to another, both included.
+    /// All that are taken from one address to another, both included. Nothing outside is tried, so
+    /// that a window which nobody asked for begins where the strategy does.
     Window(IpAddr, IpAddr, BTreeSet<IpAddr>),
     /// All that are taken; there may be others than the pool's among them.
     All(BTreeSet<IpAddr>),

@@ -13,7 +13,7 @@ pub enum Strategy {
     /// The next one after the address given out last: host-local's way, which reuses an address
     /// as late as possible.
     RoundRobin,
-    /// The lowest.
+    /// The lowest of the first range that has one.
     Lowest,
     /// Any.
     Random,

@@ -80,11 +80,16 @@ impl Want {
     /// Whether a lease the owner holds is one of this pool.
     pub(super) fn is_served_by(&self, lease: &Lease, set: &RangeSet) -> bool {
         let address = lease.address.addr();
-        let other_pool =
-            matches!((&lease.pool, &self.pool), (Some(its), Some(ours)) if its != ours);
-        !other_pool
+        self.is_home_of(lease, set)
             && self.requested.is_none_or(|asked| asked == address)
             && set.find(address).is_some_and(|range| range.usable(address))
+    }
+
+    /// Whether a lease is out of this pool, be it one that would not be given now.
+    pub(super) fn is_home_of(&self, lease: &Lease, set: &RangeSet) -> bool {
+        let other_pool =
+            matches!((&lease.pool, &self.pool), (Some(its), Some(ours)) if its != ours);
+        !other_pool && set.find(lease.address.addr()).is_some()
     }
 
     /// An address of the pool as a lease, with prefix length and gateway of its range.

@@ -8,6 +8,7 @@
 )]
 
 pub mod kills;
+pub mod typed;
 
 use std::ffi::OsStr;
 use std::fs;

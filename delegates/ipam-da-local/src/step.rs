@@ -49,13 +49,6 @@ impl Step<'_> {
             return Ok(Outcome::Stale);
         }
         let mut took = Took::default();
-        for lease in &self.change.keep {
-            match self.confirm(lease) {
-                Ok(Some(revision)) => took.kept.push(revision),
-                Ok(None) => return Ok(Outcome::Stale),
-                Err(error) => return Err(folder.failed("cannot confirm a lease in", error)),
-            }
-        }
         let taken = match self.claim_all(&mut took) {
             Ok(taken) => taken,
             Err(error) => {
@@ -66,6 +59,20 @@ impl Step<'_> {
         if let Some(claim) = taken {
             self.give_back(&took);
             return Ok(Outcome::Taken { claim, undone: !took.claimed.is_empty() });
+        }
+        // After the claims: when one is lost, no revision has changed.
+        for lease in &self.change.keep {
+            match self.confirm(lease) {
+                Ok(Some(revision)) => took.kept.push(revision),
+                Ok(None) => {
+                    self.give_back(&took);
+                    return Ok(Outcome::Stale);
+                }
+                Err(error) => {
+                    self.give_back(&took);
+                    return Err(folder.failed("cannot confirm a lease in", error));
+                }
+            }
         }
         for lease in &self.change.drop {
             let Some(file) = self.file(lease) else { continue };

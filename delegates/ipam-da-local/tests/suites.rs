@@ -1,0 +1,102 @@
+//! The leases on disk pass the suites of a ledger and of an allocator.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(dead_code, missing_docs, reason = "the rooms of a program, which is no library")]
+
+#[path = "../src/claim.rs"]
+mod claim;
+#[path = "../src/config.rs"]
+mod config;
+#[path = "../src/folder.rs"]
+mod folder;
+#[path = "../src/index.rs"]
+mod index;
+#[path = "../src/lease_file.rs"]
+mod lease_file;
+#[path = "../src/ledger.rs"]
+mod ledger;
+#[path = "../src/step.rs"]
+mod step;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ipam_delegated::allocate::{Allocate, Bookkeeper, Ledger, Reach};
+use ipam_delegated::cni::{Environment, NetworkName, Verb};
+use ipam_delegated::host::Settings;
+use ipam_delegated::testing::ledger_suite::{self, Stage};
+use ipam_delegated::testing::subject::{Binary, Form, InProcess, Subject};
+use ipam_delegated::testing::{Report, allocator_suite};
+use ipam_delegated::{Request, Result};
+use ledger::Local;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A data folder and a state folder.
+#[derive(Clone)]
+struct Disk(PathBuf);
+
+impl Disk {
+    fn ipam(&self) -> Value {
+        json!({"dataDir": self.0.join("data"), "stateDir": self.0.join("state")})
+    }
+}
+
+impl Stage for Disk {
+    type Ledger = Local;
+
+    fn open(&self, network: &NetworkName) -> Result<Local> {
+        let config = json!({"cniVersion": "1.1.0", "name": network.as_str(), "ipam": self.ipam()});
+        let environment = Environment::new([
+            ("CNI_COMMAND", "DEL"),
+            ("CNI_CONTAINERID", "c1"),
+            ("CNI_IFNAME", "eth0"),
+        ]);
+        let stdin = config.to_string();
+        let request =
+            Request::parse(Verb::Del, environment, stdin.as_bytes(), Settings::default())?;
+        Local::open(request.network.settings()?, &request)
+    }
+}
+
+fn assert_well(report: &Report, not_applicable: usize) {
+    assert!(report.failed().is_empty() && report.differs().is_empty(), "{report}");
+    assert_eq!(report.outcomes.len() - report.passed().len(), not_applicable, "{report}");
+}
+
+#[test]
+fn the_ledger_on_disk_passes() {
+    let temp = TempDir::new().unwrap();
+    // Other nodes, and three times that nothing comes between look and change under its lock.
+    assert_well(&ledger_suite::run(&Disk(temp.path().to_owned())), 4);
+}
+
+#[test]
+fn the_allocator_on_disk_passes() {
+    let temp = TempDir::new().unwrap();
+    let delegate: Allocate<Bookkeeper<Local>> = Allocate::default();
+    let ipam = Disk(temp.path().to_owned()).ipam();
+    let subject: Arc<dyn Subject> = Arc::new(InProcess::new(delegate, Reach::Node, ipam));
+    let report = allocator_suite::run(&subject, &[], &[]);
+    assert!(report.failed().is_empty() && report.passed().len() > 38, "{report}");
+}
+
+#[test]
+fn the_allocator_on_disk_passes_without_an_index() {
+    let temp = TempDir::new().unwrap();
+    std::fs::create_dir(temp.path().join("state")).unwrap();
+    std::fs::write(temp.path().join("state/local"), "a file in the place of the index").unwrap();
+    assert_well(&ledger_suite::run(&Disk(temp.path().to_owned())), 4);
+    let program = Path::new(env!("CARGO_BIN_EXE_ipam-da-local"));
+    let subject: Arc<dyn Subject> = Arc::new(Binary::new(program, Form::Delegate, temp.path()));
+    assert_well(&allocator_suite::run(&subject, &[], &[]), 4);
+}
+
+#[test]
+fn the_program_passes() {
+    let temp = TempDir::new().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_ipam-da-local"));
+    let subject: Arc<dyn Subject> = Arc::new(Binary::new(program, Form::Delegate, temp.path()));
+    // Other nodes, and what has to come between look and change.
+    assert_well(&allocator_suite::run(&subject, &[], &[]), 4);
+}

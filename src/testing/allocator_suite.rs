@@ -1,0 +1,47 @@
+//! What an allocator promises, check by check.
+
+mod adding;
+mod keeping;
+mod racing;
+mod releasing;
+mod requesting;
+
+use std::sync::Arc;
+
+use super::Report;
+use super::bench::Bench;
+use super::subject::Subject;
+
+/// Makes every check but the `skipped`. A check among `unclaimed` that does not hold is reported
+/// as a difference, not as a failure.
+pub fn run(subject: &Arc<dyn Subject>, unclaimed: &[&str], skipped: &[&str]) -> Report {
+    let mut report = Report::default();
+    for (name, check) in all() {
+        if !skipped.contains(&name) {
+            report.check(name, !unclaimed.contains(&name), || check(&Bench::new(subject)));
+        }
+    }
+    report
+}
+
+/// The name of every check.
+pub fn names() -> Vec<&'static str> {
+    all().into_iter().map(|(name, _)| name).collect()
+}
+
+type Check = fn(&Bench) -> super::Verdict;
+
+fn all() -> Vec<(&'static str, Check)> {
+    [adding::all(), requesting::all(), releasing::all(), keeping::all(), racing::all()].concat()
+}
+
+/// Checks by their names.
+macro_rules! checks {
+    ($($name:ident),+ $(,)?) => {
+        /// Each check of this file, with its name.
+        pub(super) fn all() -> Vec<(&'static str, super::Check)> {
+            vec![$((stringify!($name), $name as super::Check)),+]
+        }
+    };
+}
+use checks;

@@ -1,0 +1,235 @@
+//! What the allocator suite is run on: an allocator in this process, or any program.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Map, Value, json};
+
+use super::memory::Store;
+use crate::allocate::Reach;
+use crate::cni::Environment;
+use crate::delegate::{Deadline, Delegate, answer};
+use crate::error::{Error, Result};
+use crate::host::Settings;
+
+/// What answers the verbs of CNI as an allocator.
+pub trait Subject: Send + Sync {
+    /// How it is told which addresses to give.
+    fn form(&self) -> Form;
+
+    /// Who else takes leases from its store.
+    fn reach(&self) -> Reach;
+
+    /// The network configuration that every call is made of; the suite sets `cniVersion`, `name`,
+    /// `prevResult` and what says which addresses to give.
+    fn config(&self) -> Map<String, Value>;
+
+    /// One call.
+    ///
+    /// # Errors
+    /// It could not be made.
+    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<Answer>;
+
+    /// Calls `between` inside the next call, after it has looked and before it changes anything.
+    /// False where that cannot be done.
+    fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
+        drop(between);
+        false
+    }
+
+    /// Makes every lease look older. False where that cannot be done.
+    fn age(&self, _by: Duration) -> bool {
+        false
+    }
+
+    /// Makes a call and kills it that long after its start. False where that cannot be done.
+    fn kill_during(&self, _environment: Environment, _stdin: &[u8], _after: Duration) -> bool {
+        false
+    }
+}
+
+/// How an allocator is told which addresses to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// By `prevResult.pools`: a delegate of a chain.
+    Delegate,
+    /// By `ipam.ranges`: a standard IPAM plugin, read as host-local reads it.
+    Standard,
+}
+
+/// What a call answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Whether the exit status is 0.
+    pub success: bool,
+    /// One JSON object, or nothing.
+    pub stdout: String,
+}
+
+/// A delegate in this process.
+pub struct InProcess<D> {
+    delegate: D,
+    ipam: Value,
+    reach: Reach,
+    store: Option<Store>,
+    settings: Settings,
+}
+
+impl<D: Delegate + Send + Sync> InProcess<D> {
+    /// A delegate, with the keys of `ipam` that it reads.
+    pub fn new(delegate: D, reach: Reach, ipam: Value) -> Self {
+        Self { delegate, ipam, reach, store: None, settings: Settings::default() }
+    }
+
+    /// Lets the suite come between its looks and its changes, and age its leases.
+    #[must_use]
+    pub fn on(mut self, store: Store) -> Self {
+        self.store = Some(store);
+        self
+    }
+}
+
+impl<D: Delegate + Send + Sync> Subject for InProcess<D> {
+    fn form(&self) -> Form {
+        Form::Delegate
+    }
+
+    fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    fn config(&self) -> Map<String, Value> {
+        Map::from_iter([("ipam".to_owned(), self.ipam.clone())])
+    }
+
+    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<Answer> {
+        let reply = answer(&self.delegate, environment, stdin, self.settings.clone());
+        Ok(Answer { success: reply.exit == 0, stdout: reply.stdout })
+    }
+
+    fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
+        self.store.as_ref().is_some_and(|store| store.interleave(between))
+    }
+
+    fn age(&self, by: Duration) -> bool {
+        self.store.as_ref().is_some_and(|store| {
+            store.age(by);
+            true
+        })
+    }
+}
+
+/// A program that speaks CNI.
+pub struct Binary {
+    program: PathBuf,
+    folder: PathBuf,
+    form: Form,
+    reach: Reach,
+    config: Map<String, Value>,
+}
+
+impl Binary {
+    /// A program; what it keeps on disk goes below `folder`, by `ipam.dataDir` and `ipam.stateDir`.
+    pub fn new(program: &Path, form: Form, folder: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            folder: folder.to_owned(),
+            form,
+            reach: Reach::Node,
+            config: Map::new(),
+        }
+    }
+
+    /// Says who else takes leases from its store.
+    #[must_use]
+    pub fn reaching(mut self, reach: Reach) -> Self {
+        self.reach = reach;
+        self
+    }
+
+    /// Takes further keys from a network configuration, in which `dataDir` and `stateDir` stand as
+    /// written.
+    #[must_use]
+    pub fn configured(mut self, config: Map<String, Value>) -> Self {
+        self.config = config;
+        self
+    }
+
+    fn start(&self, environment: &Environment, stdin: &[u8]) -> io::Result<Child> {
+        let mut command = Command::new(&self.program);
+        command.env_clear().envs(environment.iter());
+        command.env("CNI_PATH", self.program.parent().unwrap_or(Path::new("/")));
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env(Deadline::VARIABLE, "30000");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn()?;
+        if let Some(mut pipe) = child.stdin.take() {
+            // A program that answers without reading closes the pipe.
+            let _ = pipe.write_all(stdin);
+        }
+        Ok(child)
+    }
+}
+
+impl Subject for Binary {
+    fn form(&self) -> Form {
+        self.form
+    }
+
+    fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    fn config(&self) -> Map<String, Value> {
+        let name = self.program.file_name().unwrap_or_default().to_string_lossy();
+        let mut ipam = json!({
+            "type": name,
+            "dataDir": self.folder.join("data"),
+            "stateDir": self.folder.join("state"),
+        });
+        if let (Some(ipam), Some(Value::Object(written))) =
+            (ipam.as_object_mut(), self.config.get("ipam"))
+        {
+            ipam.extend(written.clone());
+        }
+        let mut config = self.config.clone();
+        config.insert("ipam".to_owned(), ipam);
+        config
+    }
+
+    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<Answer> {
+        let output = self.start(&environment, stdin).and_then(Child::wait_with_output);
+        let output = output
+            .map_err(|error| Error::io(format!("cannot run {}", self.program.display()), error))?;
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(Answer { success: output.status.success(), stdout })
+    }
+
+    fn age(&self, by: Duration) -> bool {
+        let then = SystemTime::now() - by;
+        let mut folders = vec![self.folder.join("data")];
+        let mut aged = false;
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                if entry.path().is_dir() {
+                    folders.push(entry.path());
+                } else if let Ok(file) = File::open(entry.path()) {
+                    aged |= file.set_modified(then).is_ok();
+                }
+            }
+        }
+        aged
+    }
+
+    fn kill_during(&self, environment: Environment, stdin: &[u8], after: Duration) -> bool {
+        let Ok(mut child) = self.start(&environment, stdin) else { return false };
+        thread::sleep(after);
+        // It may have ended already, which is one of the moments to be tried.
+        let _ = child.kill();
+        let _ = child.wait();
+        true
+    }
+}
