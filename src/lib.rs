@@ -50,7 +50,7 @@ pub mod host;
 mod log;
 pub mod pool;
 pub mod select;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use allocate::{Allocate, Allocator};

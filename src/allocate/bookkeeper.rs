@@ -406,3 +406,178 @@ fn contended(owner: &Owner) -> Error {
     Error::new(ErrorCode::TRY_AGAIN, message)
         .advise("call again; others take and free addresses all the time")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::allocate::Allocate;
+    use crate::cni::{Environment, NetworkName};
+    use crate::delegate::answer;
+    use crate::host::Settings;
+    use crate::testing::memory::{Memory, Shape, Shows, Store, Unsure};
+
+    /// A store of its own, and calls of the allocator over it.
+    #[derive(Clone)]
+    struct Desk {
+        name: String,
+        store: Store,
+    }
+
+    impl Desk {
+        fn new(shape: Shape) -> Self {
+            static STORES: AtomicU64 = AtomicU64::new(0);
+            let name = format!("bookkeeper-{}", STORES.fetch_add(1, Ordering::Relaxed));
+            Self { store: Store::named(&name).shaped(shape), name }
+        }
+
+        fn call(&self, verb: &str, container: &str, pools: Value, keys: Value) -> Value {
+            let environment = Environment::new([
+                ("CNI_COMMAND", verb),
+                ("CNI_CONTAINERID", container),
+                ("CNI_IFNAME", "eth0"),
+                ("CNI_NETNS", "/run/netns/x"),
+            ]);
+            let mut ipam = json!({"node": "node-1", "memory": self.name});
+            ipam.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+            let config = json!({
+                "cniVersion": "1.1.0", "name": "n", "ipam": ipam, "prevResult": {"pools": pools},
+            });
+            let delegate: Allocate<Bookkeeper<Memory>> = Allocate::default();
+            let stdin = config.to_string();
+            let reply = answer(&delegate, environment, stdin.as_bytes(), Settings::default());
+            serde_json::from_str(&reply.stdout).unwrap_or_default()
+        }
+
+        fn add(&self, container: &str, pools: Value) -> Value {
+            self.call("ADD", container, pools, json!({}))
+        }
+
+        fn del(&self, container: &str) {
+            assert_eq!(self.call("DEL", container, json!([]), json!({})), Value::Null);
+        }
+
+        fn ledger(&self) -> Memory {
+            Memory::on(&self.store, NetworkName::parse("n").unwrap())
+        }
+
+        fn entries(&self) -> Vec<Entry> {
+            let mut entries = Vec::new();
+            let scanned = self.ledger().scan(None, &mut |entry| {
+                entries.push(entry);
+                ControlFlow::Continue(())
+            });
+            scanned.unwrap();
+            entries
+        }
+
+        /// Who holds what, in the order of the addresses.
+        fn held(&self) -> Vec<String> {
+            let line = |entry: &Entry| {
+                let holder = entry.holder.as_ref().unwrap();
+                format!("{} {}", holder.container, entry.lease.address.addr())
+            };
+            self.entries().iter().map(line).collect()
+        }
+    }
+
+    fn shapes() -> [Shape; 4] {
+        let default = Shape::default();
+        [
+            default,
+            Shape { guesses: true, tells: false, tries: 1, ..default },
+            Shape { shows: Shows::All, ..default },
+            Shape { locks: true, shows: Shows::Windows, ..default },
+        ]
+    }
+
+    fn two() -> Value {
+        json!([{"ranges": [{"subnet": "10.0.0.0/24"}]}, {"ranges": [{"subnet": "10.0.1.0/24"}]}])
+    }
+
+    fn requesting(address: &str, takeover: bool) -> Value {
+        json!([{"ranges": [{"subnet": "10.0.0.0/24"}], "requested-ip": address, "takeover": takeover}])
+    }
+
+    #[test]
+    fn an_outcome_that_is_not_told_is_found_out() {
+        for shape in shapes() {
+            for when in [Unsure::Never, Unsure::Done, Unsure::Late, Unsure::Later] {
+                let desk = Desk::new(shape);
+                desk.store.lose_answer(when);
+                let added = desk.add("c1", two());
+                assert_eq!(
+                    added["ips"][0]["address"], "10.0.0.2/24",
+                    "{shape:?} {when:?}: {added}"
+                );
+                assert_eq!(desk.held(), ["c1 10.0.0.2", "c1 10.0.1.2"], "{shape:?} {when:?}");
+                desk.store.lose_answer(when);
+                desk.del("c1");
+                // A commit that is late still has to be met by the next call.
+                desk.add("c2", two());
+                desk.del("c2");
+                assert_eq!(desk.held(), [""; 0], "{shape:?} {when:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_del_releases_the_rest_of_what_it_saw_when_a_part_is_gone() {
+        let desk = Desk::new(Shape::default());
+        desk.add("c1", two());
+        let one = desk.entries().remove(0);
+        let ledger = desk.ledger();
+        assert!(desk.store.interleave(move || assert_eq!(ledger.remove(&[one]).unwrap().len(), 1)));
+        desk.del("c1");
+        assert_eq!(desk.held(), [""; 0]);
+    }
+
+    #[test]
+    fn takeover_replaces_the_holder() {
+        let desk = Desk::new(Shape::default());
+        desk.add("c1", requesting("10.0.0.9", false));
+        assert_eq!(desk.add("c2", requesting("10.0.0.9", false))["code"], 102);
+        assert_eq!(
+            desk.add("c2", requesting("10.0.0.9", true))["ips"][0]["address"],
+            "10.0.0.9/24"
+        );
+        assert_eq!(desk.held(), ["c2 10.0.0.9"]);
+    }
+
+    #[test]
+    fn takeover_of_what_is_free_by_now_takes_it() {
+        let desk = Desk::new(Shape { tells: false, ..Shape::default() });
+        desk.add("c1", requesting("10.0.0.9", false));
+        let other = desk.clone();
+        // The first commit finds the holder; before the second, the holder is released.
+        desk.store.interleave(|| ());
+        desk.store.interleave(move || other.del("c1"));
+        let added = desk.add("c2", requesting("10.0.0.9", true));
+        assert_eq!(added["ips"][0]["address"], "10.0.0.9/24", "{added}");
+        assert_eq!(desk.held(), ["c2 10.0.0.9"]);
+    }
+
+    #[test]
+    fn a_delegate_that_is_shown_some_pools_keeps_those_of_others_only() {
+        let desk = Desk::new(Shape::default());
+        desk.add("c1", two());
+        let serves = |pools| desk.call("ADD", "c1", pools, json!({"serves": ["a"]}));
+        assert_eq!(serves(requesting("10.0.0.7", false))["ips"][0]["address"], "10.0.0.7/24");
+        assert_eq!(desk.held(), ["c1 10.0.0.7", "c1 10.0.1.2"]);
+        desk.add("c1", requesting("10.0.0.7", false));
+        assert_eq!(desk.held(), ["c1 10.0.0.7"]);
+    }
+
+    #[test]
+    fn a_full_pool_is_told_whatever_the_store_shows() {
+        for shape in shapes() {
+            let desk = Desk::new(shape);
+            let tiny = json!([{"ranges": [{"subnet": "10.0.0.0/30"}]}]);
+            assert_eq!(desk.add("c1", tiny.clone())["ips"][0]["address"], "10.0.0.2/30");
+            assert_eq!(desk.add("c2", tiny)["code"], 100, "{shape:?}");
+        }
+    }
+}
