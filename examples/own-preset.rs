@@ -25,6 +25,7 @@ const PRESETS: &[Preset] = &[Preset {
         },
     ],
     has_default_place: false,
+    differences: &[],
 }];
 
 fn main() -> ExitCode {

@@ -32,6 +32,7 @@
 //!   every version, addresses read as Go reads them.
 //! - [`pool`]: pools, ranges and range sets, which selectors choose and allocators serve.
 //! - [`host`]: what this machine knows: host-wide settings, the state folder, the node's identity.
+//! - [`operate`]: what verbs for people share: typed words, tables, the map of a pool.
 //! - [`delegate`]: the trait [`Delegate`] and the only edge that touches environment, stdin, stdout
 //!   and exit.
 //! - [`select`]: the role of a selector.
@@ -48,6 +49,7 @@ pub mod delegate;
 pub mod error;
 pub mod host;
 mod log;
+pub mod operate;
 pub mod pool;
 pub mod select;
 #[cfg(any(test, feature = "testing"))]

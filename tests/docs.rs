@@ -62,7 +62,7 @@ fn the_readme_has_the_host_wide_settings() {
 #[test]
 fn the_readme_shows_the_examples_as_they_are() {
     let readme = read("README.md");
-    for name in ["ipam-ds-rack.rs", "10-ipam-delegated-host-local.conflist"] {
+    for name in ["ipam-ds-rack.rs", "10-ipam-delegated-local.conflist"] {
         let example = read(&format!("examples/{name}"));
         assert!(readme.contains(&format!("\n{example}```\n")), "{name} differs");
     }

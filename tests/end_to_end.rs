@@ -1,4 +1,5 @@
-//! Debian's own bridge and host-local plugins around and under the chain, in network namespaces.
+//! Debian's own bridge and host-local plugins around, under and before the chain, in network
+//! namespaces.
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
@@ -7,6 +8,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -80,15 +82,31 @@ impl Host {
             bridge.display()
         );
         let world = World::new();
-        world.install(&binary("ipam-delegated")).install(&binary("ipam-ds-static"));
+        for program in ["ipam-delegated", "ipam-ds-static", "ipam-da-local"] {
+            world.install(&binary(program));
+        }
         Self { outside: Namespace::new("host"), world }
     }
 
-    fn network(&self, ranges: &Value) -> Value {
-        let mut network = self.world.network(json!(["ipam-ds-static", "host-local"]));
+    /// Puts our program in host-local's place.
+    fn move_to_preset(&self) {
+        symlink("ipam-delegated", self.world.path("bin/host-local")).unwrap();
+    }
+
+    fn chain(&self, delegates: Value, ranges: &Value) -> Value {
+        let mut network = self.world.network(delegates);
         network["bridge"] = json!("br-e2e");
         network["isGateway"] = json!(true);
         network["ipam"]["ranges"] = ranges.clone();
+        network
+    }
+
+    /// What a network has that knows host-local alone; `stateDir`, which keeps this machine's own
+    /// records out of it, is nothing to host-local.
+    fn unchanged(&self, ranges: &Value) -> Value {
+        let mut network = self.chain(Value::Null, ranges);
+        network["ipam"]["type"] = json!("host-local");
+        network["ipam"].as_object_mut().unwrap().remove("delegates");
         network
     }
 
@@ -108,7 +126,7 @@ impl Host {
         self.outside.run("ip", &["-o", "link", "show", "master", "br-e2e"]).lines().count()
     }
 
-    /// The addresses that host-local holds.
+    /// The addresses that are held, in host-local's files.
     fn reserved(&self) -> BTreeSet<String> {
         names(&self.world.path("data/net"))
             .into_iter()
@@ -135,12 +153,10 @@ fn addresses(result: &Value) -> Vec<IpAddr> {
 }
 
 /// Two containers on one bridge, from ADD to DEL; they reach each other by every address.
-fn two_containers(ranges: &Value, families: usize) {
-    let host = Host::new();
-    let network = host.network(ranges);
+fn two_containers(host: &Host, network: &Value, families: usize) {
     let containers = [Container::new("one"), Container::new("two")];
     let results: Vec<Value> =
-        containers.iter().map(|c| host.bridge("ADD", c, &network).success()).collect();
+        containers.iter().map(|c| host.bridge("ADD", c, network).success()).collect();
     let held: Vec<Vec<IpAddr>> = results.iter().map(addresses).collect();
     assert!(held.iter().all(|held| held.len() == families), "{held:?}");
     let all: BTreeSet<String> = held.iter().flatten().map(IpAddr::to_string).collect();
@@ -159,7 +175,7 @@ fn two_containers(ranges: &Value, families: usize) {
         assert!(host.world.record(container.id).exists());
         // A runtime may call twice.
         for _ in 0..2 {
-            host.bridge("DEL", container, &network).success();
+            host.bridge("DEL", container, network).success();
         }
         assert!(!host.world.record(container.id).exists());
     }
@@ -167,21 +183,74 @@ fn two_containers(ranges: &Value, families: usize) {
     assert_eq!(host.ports(), 0);
 }
 
+fn one_family() -> Value {
+    json!([[{"subnet": "10.91.0.0/24"}]])
+}
+
+fn both_families() -> Value {
+    json!([[{"subnet": "10.92.0.0/24"}], [{"subnet": "fd92::/64"}]])
+}
+
 #[test]
 fn containers_on_a_bridge_ping_each_other() {
-    two_containers(&json!([[{"subnet": "10.91.0.0/24"}]]), 1);
+    let host = Host::new();
+    two_containers(&host, &host.chain(json!(["ipam-ds-static", "host-local"]), &one_family()), 1);
 }
 
 #[test]
 fn containers_on_a_bridge_ping_each_other_over_both_families() {
-    let ranges = json!([[{"subnet": "10.92.0.0/24"}], [{"subnet": "fd92::/64"}]]);
-    two_containers(&ranges, 2);
+    let host = Host::new();
+    two_containers(
+        &host,
+        &host.chain(json!(["ipam-ds-static", "host-local"]), &both_families()),
+        2,
+    );
+}
+
+#[test]
+fn our_own_allocator_serves_a_bridge() {
+    let host = Host::new();
+    let chain = host.chain(json!(["ipam-ds-static", "ipam-da-local"]), &both_families());
+    two_containers(&host, &chain, 2);
+}
+
+#[test]
+fn the_preset_serves_a_bridge_that_knows_host_local_alone() {
+    let host = Host::new();
+    host.move_to_preset();
+    two_containers(&host, &host.unchanged(&both_families()), 2);
+}
+
+#[test]
+fn containers_of_host_local_stay_connected_while_the_preset_takes_over() {
+    let host = Host::new();
+    let network = host.unchanged(&both_families());
+    let [before, after] = [Container::new("one"), Container::new("two")];
+    let held = host.bridge("ADD", &before, &network).success();
+    assert!(!host.world.record(before.id).exists());
+
+    host.move_to_preset();
+    let given = host.bridge("ADD", &after, &network).success();
+    assert!(host.world.record(after.id).exists());
+    addresses(&held).into_iter().for_each(|address| after.namespace.ping(address));
+    addresses(&given).into_iter().for_each(|address| before.namespace.ping(address));
+    for (container, result) in [(&before, held), (&after, given)] {
+        let mut checked = network.clone();
+        checked["prevResult"] = result;
+        host.bridge("CHECK", container, &checked).success();
+    }
+    host.bridge("DEL", &before, &network).success();
+
+    fs::remove_file(host.world.path("bin/host-local")).unwrap();
+    host.bridge("DEL", &after, &network).success();
+    assert_eq!((host.ports(), host.reserved()), (0, BTreeSet::new()));
 }
 
 #[test]
 fn a_failed_add_leaves_nothing() {
     let host = Host::new();
-    let network = host.network(&json!([[{"subnet": "10.93.0.0/30"}]]));
+    let ranges = json!([[{"subnet": "10.93.0.0/30"}]]);
+    let network = host.chain(json!(["ipam-ds-static", "host-local"]), &ranges);
     let containers = [Container::new("one"), Container::new("two")];
     host.bridge("ADD", &containers[0], &network).success();
     let (_, text) = host.bridge("ADD", &containers[1], &network).failure();
@@ -194,12 +263,21 @@ fn a_failed_add_leaves_nothing() {
 
 #[test]
 fn many_workers_at_once_get_addresses_of_their_own() {
+    many_workers(&host_local());
+}
+
+#[test]
+fn many_workers_at_once_get_addresses_of_their_own_from_our_allocator() {
+    many_workers(&binary("ipam-da-local"));
+}
+
+fn many_workers(allocator: &Path) {
     const ATTACHMENTS: usize = 200;
     const WORKERS: usize = 20;
     let world = World::new();
-    world.install(&binary("ipam-delegated")).install(&binary("ipam-ds-static"));
-    world.install(&host_local());
-    let mut network = world.network(json!(["ipam-ds-static", "host-local"]));
+    world.install(&binary("ipam-delegated")).install(&binary("ipam-ds-static")).install(allocator);
+    let name = allocator.file_name().unwrap().to_str();
+    let mut network = world.network(json!(["ipam-ds-static", name]));
     network["ipam"]["ranges"] = json!([[{"subnet": "10.94.0.0/22"}]]);
     let all = |verb: &str| -> Vec<Outcome> {
         let numbers = Mutex::new(0..ATTACHMENTS);

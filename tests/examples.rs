@@ -317,9 +317,10 @@ fn every_conflist_runs_a_chain() {
     assert_eq!(
         names,
         [
-            "10-ipam-delegated-host-local.conflist",
+            "10-ipam-delegated-local.conflist",
             "20-ipam-delegated-dual-stack.conflist",
-            "30-ipam-delegated-two-allocators.conflist"
+            "30-ipam-delegated-two-allocators.conflist",
+            "40-ipam-delegated-host-local.conflist"
         ]
     );
 }

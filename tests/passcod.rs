@@ -2,12 +2,14 @@
 //! we differ, with the reason. All else is equal.
 
 mod support;
+mod vectors;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 use support::World;
+use vectors::Difference;
 
 #[derive(Deserialize)]
 struct Fixture {
@@ -45,51 +47,6 @@ struct Step {
     stdin_raw: Option<String>,
     recorded: Value,
     differences: Vec<Difference>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Difference {
-    at: String,
-    #[serde(default, deserialize_with = "some")]
-    ours: Option<Value>,
-    why: String,
-}
-
-/// Tells `"ours": null` from no `ours`.
-fn some<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
-}
-
-impl Difference {
-    /// Puts our value where the recorded one stands; a difference that is none is a fault.
-    fn apply(&self, recorded: &mut Value) -> Result<(), String> {
-        let theirs = recorded.pointer(&self.at).cloned();
-        if theirs == self.ours {
-            return Err(format!("{} is no difference", self.at));
-        }
-        let (parent, key) = self.at.rsplit_once('/').ok_or("a pointer begins with /")?;
-        let missing = || format!("{} has no place", self.at);
-        match (recorded.pointer_mut(parent).ok_or_else(missing)?, &self.ours) {
-            (Value::Object(object), Some(ours)) => {
-                object.insert(key.to_owned(), ours.clone());
-            }
-            (Value::Object(object), None) => {
-                object.remove(key);
-            }
-            (Value::Array(array), ours) => {
-                let index: usize = key.parse().map_err(|_| missing())?;
-                if index < array.len() {
-                    array.remove(index);
-                }
-                if let Some(ours) = ours {
-                    array.insert(index, ours.clone());
-                }
-            }
-            _ => return Err(missing()),
-        }
-        Ok(())
-    }
 }
 
 impl Step {

@@ -13,6 +13,9 @@ declare -A package=(
     [ping]=iputils-ping
     [jq]=jq
     [python3]=python3
+    [podman]=podman
+    [runc]=runc
+    [busybox]=busybox-static
 )
 
 # The tools that are missing, one a line.

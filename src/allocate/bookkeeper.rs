@@ -13,7 +13,7 @@ use super::ledger::{
     unknown_ranges,
 };
 use super::search::{Search, scramble};
-use super::{Allocator, Headroom, Lease, Owner, Reach, Scope, Strategy, Want};
+use super::{Allocator, Books, Headroom, Lease, Owner, Reach, Scope, Strategy, Want};
 use crate::cni::Keep;
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
@@ -130,21 +130,37 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         Ok(self.ledger.remove(&stale)?.into_iter().map(|entry| entry.lease).collect())
     }
 
+    fn books(&self) -> Option<&dyn Books> {
+        Some(self)
+    }
+
     fn ready(&self, want: &[Pool]) -> Result<Headroom> {
         self.ledger.ready()?;
         if !self.counts || want.is_empty() {
             return Ok(Headroom::default());
         }
-        let free = self.free(&Want::read(want, L::STRATEGY)?)?;
-        Ok(Headroom { free: free.into_iter().min() })
+        Ok(Headroom { free: self.free(want)? })
+    }
+}
+
+impl<L: Ledger> Books for Bookkeeper<L> {
+    fn entries(&self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()> {
+        self.ledger.scan(None, each)
+    }
+
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        self.ledger.remove(entries)
+    }
+
+    fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
+        Want::read(pools, L::STRATEGY)?.iter().map(|want| self.ledger.ranges(want)).collect()
     }
 }
 
 impl<L: Ledger> Bookkeeper<L> {
-    /// What is free in each pool, counted.
-    fn free(&self, wants: &[Want]) -> Result<Vec<u64>> {
-        let sets: Vec<RangeSet> =
-            wants.iter().map(|want| self.ledger.ranges(want)).collect::<Result<_>>()?;
+    /// What is free in the scarcest pool, counted.
+    fn free(&self, pools: &[Pool]) -> Result<Option<u64>> {
+        let sets = self.sets(pools)?;
         let mut used = vec![0_u128; sets.len()];
         self.ledger.scan(None, &mut |entry| {
             let address = entry.lease.address.addr();
@@ -153,8 +169,8 @@ impl<L: Ledger> Bookkeeper<L> {
             }
             ControlFlow::Continue(())
         })?;
-        let free = sets.iter().zip(used).map(|(set, used)| set.size().saturating_sub(used));
-        Ok(free.map(|free| u64::try_from(free).unwrap_or(u64::MAX)).collect())
+        let free = sets.iter().zip(used).map(|(set, used)| set.size().saturating_sub(used)).min();
+        Ok(free.map(|free| u64::try_from(free).unwrap_or(u64::MAX)))
     }
 
     /// Whether GC releases an entry: this node's, in no list, and old enough that the list can

@@ -5,6 +5,7 @@
 //! search, retry, idempotency and GC once for all of them.
 
 mod bookkeeper;
+mod books;
 mod lease;
 pub mod ledger;
 mod role;
@@ -12,6 +13,7 @@ pub mod search;
 mod want;
 
 pub use bookkeeper::Bookkeeper;
+pub use books::Books;
 pub use lease::{Headroom, Lease, Owner, Reach, Scope};
 pub use ledger::Ledger;
 pub use role::Allocate;
@@ -63,4 +65,9 @@ pub trait Allocator: Sized {
 
     /// STATUS: fails when the store cannot be reached; else tells what is free.
     fn ready(&self, want: &[Pool]) -> Result<Headroom>;
+
+    /// What people can read and release by hand; `None` when only the server itself can tell.
+    fn books(&self) -> Option<&dyn Books> {
+        None
+    }
 }

@@ -1,13 +1,15 @@
 use std::marker::PhantomData;
 use std::net::IpAddr;
+use std::path::Path;
 
-use log::debug;
+use log::{debug, warn};
 use serde_json::Value;
 
-use super::{Allocator, Lease, Owner, Scope};
+use super::{Allocator, Lease, Owner, Reach, Scope, books};
 use crate::cni::{IpConfig, IpamResult, Keep};
-use crate::delegate::{Delegate, Request};
+use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::{Error, ErrorCode, Result};
+use crate::host::{Settings, emptied_by_reboot, transient_machine_id};
 use crate::pool::{Pool, RangeRules};
 
 /// An [`Allocator`] as a [`Delegate`].
@@ -36,6 +38,9 @@ impl<A: Allocator> Delegate for Allocate<A> {
             .advise("put a selector (ipam-ds-…) before this delegate in ipam.delegates"));
         }
         let owner = owner(request)?;
+        if A::REACH == Reach::Cluster {
+            warn_of_passing_identity(request)?;
+        }
         let leases = open::<A>(request)?.allocate(&owner, &want)?;
         if leases.len() != want.len() {
             let message = format!("{} leases for {} pools of {owner}", leases.len(), want.len());
@@ -101,6 +106,10 @@ impl<A: Allocator> Delegate for Allocate<A> {
         Ok(None)
     }
 
+    fn by_hand(&self, call: &ByHand) -> Option<Result<String>> {
+        Some(books::answer::<A>(call))
+    }
+
     fn status(&self, request: &Request) -> Result<Option<IpamResult>> {
         let want = pools(&request.prev_result()?)?;
         let headroom = open::<A>(request)?.ready(&want)?;
@@ -113,7 +122,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
     }
 }
 
-fn open<A: Allocator>(request: &Request) -> Result<A> {
+pub(super) fn open<A: Allocator>(request: &Request) -> Result<A> {
     A::open(request.network.settings()?, request)
 }
 
@@ -126,8 +135,25 @@ fn owner(request: &Request) -> Result<Owner> {
     })
 }
 
+/// A node that forgets who it is, or is taken for another, loses leases that others can see.
+fn warn_of_passing_identity(request: &Request) -> Result<()> {
+    let state = request.state_dir()?;
+    if let Some(why) = emptied_by_reboot(state.root()) {
+        warn!(
+            "the state folder {} is {why}: after a reboot this node does not know its leases; set stateDir to a disk",
+            state.root().display()
+        );
+    }
+    if request.settings.node.is_none()
+        && let Some(why) = transient_machine_id(Path::new("/etc/machine-id"))
+    {
+        warn!("/etc/machine-id {why}: set node in {}", Settings::PATH);
+    }
+    Ok(())
+}
+
 /// The node is the one the chain names, which on a DEL is the one of the record.
-fn scope(request: &Request) -> Result<Scope> {
+pub(super) fn scope(request: &Request) -> Result<Scope> {
     let told =
         request.network.ipam().get("node").and_then(Value::as_str).filter(|node| !node.is_empty());
     let node = match told {
@@ -137,7 +163,7 @@ fn scope(request: &Request) -> Result<Scope> {
     Ok(Scope { node, network: request.network.name().clone() })
 }
 
-fn pools(result: &IpamResult) -> Result<Vec<Pool>> {
+pub(super) fn pools(result: &IpamResult) -> Result<Vec<Pool>> {
     let path = "prevResult.pools";
     match result.extra.get("pools") {
         None | Some(Value::Null) => Ok(Vec::new()),
@@ -158,7 +184,7 @@ fn known(request: &Request) -> Vec<Lease> {
 
 fn spans(pools: &[Pool], address: IpAddr) -> bool {
     pools.iter().any(|pool| {
-        let set = pool.range_set(RangeRules::OURS, "prevResult.pools").ok().flatten();
+        let set = pool.range_set(RangeRules::ANY, "prevResult.pools").ok().flatten();
         set.is_some_and(|set| set.find(address).is_some())
     })
 }
@@ -169,7 +195,6 @@ mod tests {
     use super::*;
     use crate::cni::Environment;
     use crate::delegate::answer;
-    use crate::host::Settings;
     use serde_json::json;
     use std::cell::RefCell;
 

@@ -116,16 +116,15 @@ impl Session<'_> {
     }
 }
 
-/// Releases a record that GC judged stale.
+/// Releases a record that was judged stale.
 pub(super) fn release_stale(
     session: &Session<'_>,
-    attachment: &Attachment,
+    owner: &Owner<'_>,
     opened: Opened,
     deadline: Deadline,
 ) -> Result<()> {
-    let owner = Owner { network: &session.request.network, attachment };
-    release_recorded(session, &owner, &opened.record, None, deadline)?;
-    settle(session, &owner, &opened.record, opened.file);
+    release_recorded(session, owner, &opened.record, None, deadline)?;
+    settle(session, owner, &opened.record, opened.file);
     Ok(())
 }
 
@@ -201,15 +200,15 @@ fn release_configured(session: &Session<'_>, hidden: bool, deadline: Deadline) -
 }
 
 /// The network configuration of a record whose network is not the one we were called for.
-fn recorded_network(
+pub(super) fn recorded_network(
     network: &NetworkName,
     record: &Record,
     ipam: Map<String, Value>,
 ) -> Result<Network> {
     let version = record.attempts.last().map(|attempt| attempt.attempt.cni_version.clone());
-    Network::new(Map::from_iter([
-        ("cniVersion".to_owned(), version.unwrap_or_default().into()),
-        ("name".to_owned(), network.as_str().into()),
-        ("ipam".to_owned(), Value::Object(ipam)),
-    ]))
+    let mut config = Map::new();
+    config.insert("cniVersion".to_owned(), version.unwrap_or_default().into());
+    config.insert("name".to_owned(), network.as_str().into());
+    config.insert("ipam".to_owned(), Value::Object(ipam));
+    Network::new(config)
 }

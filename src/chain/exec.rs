@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 use log::debug;
 use serde_json::{Map, Value};
 
-use super::process::{Ended, Killed, Process};
+use super::process::{Ended, Killed, Process, Start};
 use crate::cni::{Environment, Verb, parse_object};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode};
+
+/// A delegate that prints more than this on stdout is killed.
+const STDOUT_LIMIT: usize = 1024 * 1024;
 
 /// What to do about a delegate that does not say what is wrong.
 const RUN_IT: &str = "run it by hand with the same input: it must print one JSON object on stdout, and logs on stderr";
@@ -64,7 +67,15 @@ impl Call<'_> {
         // A little less than is really left, so that a delegate of ours can still say why.
         let told = self.time.saturating_sub(self.time / 20);
         self.environment.set(Deadline::VARIABLE, told.as_millis().to_string());
-        let answer = match Process::start(self.program, &self.environment, &self.stdin, self.time) {
+        let start = Start {
+            program: self.program,
+            arguments: &[],
+            environment: &self.environment,
+            stdin: &self.stdin,
+            time: self.time,
+            stdout_limit: STDOUT_LIMIT,
+        };
+        let answer = match Process::start(&start) {
             Ok(mut process) => {
                 let answer = match process.attend() {
                     Ok(ended) => self.read(&ended),
@@ -156,7 +167,7 @@ impl Call<'_> {
 
 impl Ended {
     /// Adds the end of its stderr to the causes of an error that has no advice yet.
-    fn explain(&self, error: Error) -> Error {
+    pub fn explain(&self, error: Error) -> Error {
         let tail = String::from_utf8_lossy(&self.stderr_tail);
         if tail.trim().is_empty() {
             return error;
@@ -169,7 +180,7 @@ impl Ended {
 }
 
 /// The delegate's own error, and whether it leaves open what it did.
-fn error_of(object: &Map<String, Value>) -> (Error, Ending) {
+pub(super) fn error_of(object: &Map<String, Value>) -> (Error, Ending) {
     let code = object.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok());
     // Zero would tell the runtime that there is no error.
     let code = code.filter(|code| *code > 0);

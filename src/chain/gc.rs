@@ -4,11 +4,12 @@ use log::debug;
 
 use super::configured::{Failures, walk};
 use super::del::release_stale;
-use super::record::{Opened, RecordFile, State, attachments, now};
-use super::session::Session;
-use crate::cni::{Attachment, IpamResult, Keep, Verb};
+use super::record::{Opened, Record, RecordFile, State, attachments, now};
+use super::session::{Owner, Session};
+use crate::cni::{Attachment, IpamResult, Keep, NetworkName, Verb};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
+use crate::host::Settings;
 
 /// Releases the stale records of this network, then calls every delegate with the list of what to
 /// keep: the runtime's, and what is too young or too busy to be judged.
@@ -19,12 +20,13 @@ pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     let mut unlisted = attachments(&session.state.network(session.request.network.name()))?;
     unlisted.retain(|found| !keep.contains(found.container.as_str(), found.ifname.as_str()));
     for (i, attachment) in unlisted.iter().enumerate() {
-        match judge(session, attachment) {
+        match judge(session, session.request.network.name(), attachment) {
             Ok(Verdict::Stale(opened)) => {
                 debug!("{attachment} is in no list and stale");
                 // One share is for the delegates' own GC.
                 let time = Deadline::after(deadline.share(unlisted.len() - i + 1));
-                errors.extend(release_stale(session, attachment, *opened, time).err());
+                let owner = Owner { network: &session.request.network, attachment };
+                errors.extend(release_stale(session, &owner, *opened, time).err());
                 continue;
             }
             Ok(Verdict::Gone) => continue,
@@ -40,40 +42,48 @@ pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     Error::join(errors)
 }
 
-enum Verdict {
+/// What is to become of an attachment's record.
+pub(super) enum Verdict {
+    /// No fence protects it.
     Stale(Box<Opened>),
     Keep(&'static str),
     Gone,
 }
 
 /// Judges an attachment that the runtime did not list, under its lock.
-fn judge(session: &Session<'_>, attachment: &Attachment) -> Result<Verdict> {
-    let path = session.state.record(session.request.network.name(), attachment);
+pub(super) fn judge(
+    session: &Session<'_>,
+    network: &NetworkName,
+    attachment: &Attachment,
+) -> Result<Verdict> {
+    let path = session.state.record(network, attachment);
     let opened = match RecordFile::open_existing(&path) {
         Ok(Some(opened)) => opened,
         Ok(None) => return Ok(Verdict::Gone),
-        Err(error) if error.code() == ErrorCode::TRY_AGAIN => {
-            return Ok(Verdict::Keep("a call works on it"));
-        }
+        Err(error) if error.code() == ErrorCode::TRY_AGAIN => return Ok(Verdict::Keep(BUSY)),
         Err(error) => return Err(error),
     };
     if opened.after_unreadable || opened.record.state() == State::Empty {
         opened.file.remove_if_empty();
         return Ok(Verdict::Gone);
     }
-    if let Some(released) = opened.record.released() {
-        return Ok(if released.is_due(now()) {
-            Verdict::Stale(Box::new(opened))
-        } else {
-            Verdict::Keep("its DEL is to be repeated later")
-        });
+    Ok(match fence(&opened.record, &session.request.settings) {
+        Some(why) => Verdict::Keep(why),
+        None => Verdict::Stale(Box::new(opened)),
+    })
+}
+
+/// Why a record whose lock is held by somebody is kept.
+pub(super) const BUSY: &str = "a call works on it";
+
+/// Why a record is left alone whatever speaks against its attachment.
+pub(super) fn fence(record: &Record, settings: &Settings) -> Option<&'static str> {
+    if let Some(released) = record.released() {
+        return (!released.is_due(now())).then_some("its DEL is to be repeated later");
     }
     // An ADD that the runtime made after it wrote its list is not in the list.
-    let age = now().saturating_sub(opened.record.last_attempt().unwrap_or(0));
-    if u128::from(age) < session.request.settings.gc_grace.as_millis() {
-        return Ok(Verdict::Keep("it is younger than gcGrace"));
-    }
-    Ok(Verdict::Stale(Box::new(opened)))
+    let age = now().saturating_sub(record.last_attempt().unwrap_or(0));
+    (u128::from(age) < settings.gc_grace.as_millis()).then_some("it is younger than gcGrace")
 }
 
 /// The request with a longer list, under both keys.

@@ -16,6 +16,7 @@ mod patch;
 mod plan;
 mod preset;
 mod process;
+mod question;
 mod record;
 mod session;
 
@@ -95,5 +96,5 @@ pub fn main(presets: &'static [Preset]) -> ExitCode {
     if !matches!(environment.verb(), Ok(None)) {
         return serve(chain.name(), &chain, environment);
     }
-    operator::main(&arguments.collect::<Vec<OsString>>())
+    operator::main(presets, program.into(), environment, &arguments.collect::<Vec<OsString>>())
 }

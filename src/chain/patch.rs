@@ -86,6 +86,28 @@ fn refresh_value(known: &mut Value, value: &Value) {
     }
 }
 
+/// A value for people to read, in which secrets are shown as `…`.
+pub(super) fn masked(mut value: Value) -> Value {
+    mask(&mut value);
+    value
+}
+
+fn mask(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                if is_secret(key) {
+                    *value = "…".into();
+                } else {
+                    mask(value);
+                }
+            }
+        }
+        Value::Array(array) => array.iter_mut().for_each(mask),
+        _ => {}
+    }
+}
+
 fn is_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     ["password", "passwd", "token", "secret"].iter().any(|end| key.ends_with(end))
@@ -98,6 +120,15 @@ mod tests {
 
     fn object(value: Value) -> Map<String, Value> {
         value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn secrets_are_masked_at_every_depth() {
+        let value = json!({"a": [{"apiToken": "t"}], "etcd_password": {"x": 1}, "user": "u"});
+        assert_eq!(
+            masked(value),
+            json!({"a": [{"apiToken": "…"}], "etcd_password": "…", "user": "u"})
+        );
     }
 
     #[test]

@@ -44,9 +44,20 @@ pub(super) struct Planner<'a> {
 }
 
 impl Step {
+    /// A delegate of which nothing special is wanted.
+    pub fn new(name: &str, program: PathBuf) -> Self {
+        let name = name.to_owned();
+        Self { name, program, timeout: None, serves: None, overrides: Map::new() }
+    }
+
     /// Whether the delegate is a selector: the name is the role.
     pub fn is_selector(&self) -> bool {
         is_selector(&self.name)
+    }
+
+    /// Whether the delegate is an allocator that answers questions, and no standard plugin.
+    pub fn is_allocator(&self) -> bool {
+        is_allocator(&self.name)
     }
 }
 
@@ -66,6 +77,19 @@ impl Planner<'_> {
             }
         }
         Ok(Plan { steps, timeout })
+    }
+
+    /// The delegates' names as they are configured, for a plan that cannot be made.
+    pub fn names(&self, ipam: &Map<String, Value>) -> Vec<String> {
+        match self.preset {
+            Some(preset) => preset
+                .chain(ipam)
+                .map_or(&[][..], |chain| chain.delegates)
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect(),
+            None => listed(ipam).unwrap_or_default().into_iter().map(|entry| entry.name).collect(),
+        }
     }
 
     /// Finds a delegate's program in `CNI_PATH`.
@@ -162,7 +186,7 @@ impl Entry {
 
     fn parse(value: &Value, path: String) -> Result<Self> {
         let mut object = match value {
-            Value::String(name) => Map::from_iter([("type".to_owned(), name.clone().into())]),
+            Value::String(_) => object_form(value.clone()),
             Value::Object(object) => object.clone(),
             _ => {
                 let found = shown(value);
@@ -195,6 +219,13 @@ impl Entry {
     }
 }
 
+/// The object form of an entry that is a name.
+pub(super) fn object_form(name: Value) -> Map<String, Value> {
+    let mut entry = Map::new();
+    entry.insert("type".to_owned(), name);
+    entry
+}
+
 fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
     let example = "as in \"delegates\": [\"ipam-ds-static\", \"host-local\"]";
     let list = match ipam.get("delegates") {
@@ -215,6 +246,11 @@ fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
         .enumerate()
         .map(|(i, value)| Entry::parse(value, format!("ipam.delegates[{i}]")))
         .collect()
+}
+
+/// Whether a program of this name is an allocator that answers questions.
+pub(super) fn is_allocator(name: &str) -> bool {
+    name.starts_with("ipam-da-")
 }
 
 fn is_selector(name: &str) -> bool {
@@ -247,6 +283,7 @@ mod tests {
             settings: &[("layout", "\"old\"")],
         }],
         has_default_place: true,
+        differences: &[],
     }];
 
     struct Bin(tempfile::TempDir);

@@ -17,6 +17,9 @@ pub struct Preset {
     /// The replaced system keeps its state in a place that needs no configuration, so a DEL whose
     /// configuration was stripped can still release what was held before the take-over.
     pub has_default_place: bool,
+    /// In what the chain differs from the replaced system, a sentence each, for who is about to
+    /// switch.
+    pub differences: &'static [&'static str],
 }
 
 /// One chain of a preset.
@@ -124,6 +127,7 @@ mod tests {
                 CHAIN,
             ],
             has_default_place: false,
+            differences: &[],
         };
         let etcd = Map::from_iter([("datastore".to_owned(), Value::from("etcd"))]);
         let chosen = preset.chain(&etcd).unwrap();

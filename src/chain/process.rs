@@ -1,6 +1,5 @@
 //! A process that is fed, read, and ended in its time.
 
-use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -16,9 +15,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use crate::cni::Environment;
 use crate::log::to_stderr;
 
-/// A delegate that prints more than this on stdout is killed.
-const STDOUT_LIMIT: usize = 1024 * 1024;
-
 /// How much of its stderr an error quotes.
 const STDERR_TAIL: usize = 512;
 
@@ -31,24 +27,34 @@ pub(super) struct Process<'a> {
     pid: Pid,
     pidfd: Option<OwnedFd>,
     /// Children that were there before: daemons of delegates that have ended well.
-    spared: BTreeSet<i32>,
+    spared: Vec<i32>,
     /// What the processes of this call carry in their environment.
     mark: String,
     began: Instant,
     time: Duration,
+    stdout_limit: usize,
     stdin: Feed<'a>,
     stdout: Option<PipeReader>,
     stderr: Option<PipeReader>,
 }
 
+/// What a process is started with.
+pub(super) struct Start<'a> {
+    pub program: &'a Path,
+    pub arguments: &'a [&'a str],
+    pub environment: &'a Environment,
+    pub stdin: &'a str,
+    /// It is killed when this is over.
+    pub time: Duration,
+    /// It is killed when it prints more bytes on stdout.
+    pub stdout_limit: usize,
+}
+
 impl<'a> Process<'a> {
-    /// Starts a program in a process group of its own, to be ended after `time`.
-    pub fn start(
-        program: &Path,
-        environment: &Environment,
-        stdin_text: &'a str,
-        time: Duration,
-    ) -> io::Result<Self> {
+    /// Starts a program in a process group of its own.
+    pub fn start(start: &Start<'a>) -> io::Result<Self> {
+        let Start { program, arguments, environment, stdin: stdin_text, time, stdout_limit } =
+            *start;
         let began = Instant::now();
         let spared = children_now();
         let (stdin_reader, stdin) = io::pipe()?;
@@ -61,7 +67,7 @@ impl<'a> Process<'a> {
         let mut feed = Feed { pipe: Some(stdin), unsent: stdin_text.as_bytes() };
         feed.feed();
         let mut command = Command::new(program);
-        command.env_clear().envs(environment.iter());
+        command.args(arguments).env_clear().envs(environment.iter());
         let mark = next_mark();
         command.env(MARK, &mark);
         command.stdin(stdin_reader).stdout(stdout_writer).stderr(stderr_writer).process_group(0);
@@ -69,7 +75,19 @@ impl<'a> Process<'a> {
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
         let (stdout, stderr) = (Some(stdout), Some(stderr));
-        Ok(Self { child, pid, pidfd, spared, mark, began, time, stdin: feed, stdout, stderr })
+        Ok(Self {
+            child,
+            pid,
+            pidfd,
+            spared,
+            mark,
+            began,
+            time,
+            stdout_limit,
+            stdin: feed,
+            stdout,
+            stderr,
+        })
     }
 
     /// Feeds and reads the process until it ends; kills it when its time is over or its answer too
@@ -92,7 +110,7 @@ impl<'a> Process<'a> {
                 let excess = stderr_tail.len().saturating_sub(STDERR_TAIL);
                 stderr_tail.drain(..excess);
             });
-            if stdout.len() > STDOUT_LIMIT {
+            if stdout.len() > self.stdout_limit {
                 self.kill();
                 return Err(Killed::TooLong);
             }
@@ -200,7 +218,7 @@ pub(super) fn adopt_orphans() {
 
 /// Kills and reaps every child but the spared ones and those of other calls, and their children as
 /// they become ours.
-fn kill_children(spared: &BTreeSet<i32>, mark: &str) {
+fn kill_children(spared: &[i32], mark: &str) {
     let give_up = Instant::now() + Duration::from_secs(2);
     loop {
         let children: Vec<Pid> = children_now()
@@ -239,14 +257,14 @@ fn next_mark() -> String {
 }
 
 /// This process' children, by process id.
-fn children_now() -> BTreeSet<i32> {
+fn children_now() -> Vec<i32> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     // One call instead of a walk through /proc in the common case.
     if matches!(rustix::process::waitid(WaitId::All, options), Err(rustix::io::Errno::CHILD)) {
-        return BTreeSet::new();
+        return Vec::new();
     }
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-        return BTreeSet::new();
+        return Vec::new();
     };
     tasks
         .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok())

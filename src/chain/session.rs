@@ -10,8 +10,9 @@ use super::Chain;
 use super::carry::Carry;
 use super::exec::{Answer, Call, Failure};
 use super::patch::refresh_secrets;
-use super::plan::{Plan, Planner, Step};
+use super::plan::{Plan, Planner, Step, object_form};
 use super::process::adopt_orphans;
+use super::question::Question;
 use super::record::{Attempt, Opened, RecordFile, Run, now};
 use crate::cni::{Attachment, Environment, IpamResult, Network, Verb};
 use crate::delegate::{Deadline, Request};
@@ -150,6 +151,13 @@ impl<'a> Session<'a> {
         self.exec_in(self.environment.clone(), verb, step, stdin, time)
     }
 
+    /// Asks an allocator for its rows, or any delegate what it is; `stdin` is its configuration.
+    pub fn ask(&self, step: &Step, arguments: &[&str], stdin: &str) -> Result<Value> {
+        let environment = &self.environment;
+        let Step { name, program, .. } = step;
+        Question { name, program, arguments, environment, stdin, time: self.timeout() }.ask()
+    }
+
     /// DEL of recorded delegates with the leases of each, in what time is left; every one runs even
     /// after one failed. Tells what failed.
     pub fn release_all(
@@ -230,7 +238,7 @@ impl<'a> Session<'a> {
             .into_iter()
             .map(|entry| match entry {
                 Value::Object(entry) => entry,
-                name => Map::from_iter([("type".to_owned(), name)]),
+                name => object_form(name),
             })
             .filter(|entry| self.stands_for(entry, &run.delegate))
             .collect();
@@ -284,7 +292,8 @@ fn has_nothing_to_say(verb: Verb, error: &Error) -> bool {
     }
 }
 
-fn boot_id() -> String {
+/// The boot this machine is in; empty where the kernel does not say.
+pub(super) fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     text.unwrap_or_default().trim().to_owned()
 }

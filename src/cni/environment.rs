@@ -16,8 +16,11 @@ impl Environment {
     pub fn new<K: Into<OsString>, V: Into<OsString>>(
         variables: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
-        let variables = variables.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
-        Self { variables }
+        let mut this = Self::default();
+        for (name, value) in variables {
+            this.variables.insert(name.into(), value.into());
+        }
+        this
     }
 
     /// Every variable, by name.

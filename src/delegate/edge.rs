@@ -1,3 +1,4 @@
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,7 +7,7 @@ use ::log::error;
 use serde_json::{Map, Value};
 
 use super::request::told;
-use super::{Delegate, Request};
+use super::{ByHand, Delegate, Request};
 use crate::cni::{Environment, Verb, Version};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
@@ -28,17 +29,57 @@ pub struct Reply {
 
 /// Runs a delegate as the process it is called in: `main` of every delegate.
 ///
-/// Called without `CNI_COMMAND`, it says on stderr what it is.
+/// Called without `CNI_COMMAND`, it answers a person: what [`Delegate::by_hand`] has to say, else
+/// what it is.
 pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
     let environment = Environment::new(std::env::vars_os());
     if !matches!(environment.verb(), Ok(None)) {
         return serve(name, &delegate, environment);
+    }
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if !arguments.is_empty() {
+        let json = arguments.iter().any(|argument| argument == "--json");
+        match answer_by_hand(name, &delegate, environment, arguments) {
+            None => {}
+            Some(Ok(text)) => {
+                // A reader that has seen enough closes the pipe.
+                let _ = std::io::stdout().write_all(text.as_bytes());
+                return ExitCode::SUCCESS;
+            }
+            Some(Err(error)) => {
+                if json {
+                    let reply = Reply::error(Version::NEWEST, &error);
+                    let _ = std::io::stdout().write_all(reply.stdout.as_bytes());
+                } else {
+                    eprintln!("{name}: {}", error.in_full());
+                }
+                return ExitCode::FAILURE;
+            }
+        }
     }
     let version = env!("CARGO_PKG_VERSION");
     eprintln!(
         "{name} {version}: a CNI IPAM delegate. Runtimes call it with CNI_COMMAND set and a network configuration on stdin."
     );
     ExitCode::SUCCESS
+}
+
+fn answer_by_hand(
+    name: &'static str,
+    delegate: &dyn Delegate,
+    environment: Environment,
+    arguments: Vec<OsString>,
+) -> Option<Result<String>> {
+    let mut stdin = Vec::new();
+    if arguments.iter().any(|argument| argument == "-")
+        && let Err(error) = std::io::stdin().take(STDIN_LIMIT).read_to_end(&mut stdin)
+    {
+        return Some(Err(Error::io("cannot read stdin", error)));
+    }
+    match Settings::load() {
+        Ok(settings) => delegate.by_hand(&ByHand { name, arguments, stdin, environment, settings }),
+        Err(error) => Some(Err(error)),
+    }
 }
 
 /// Answers the call this process was started for.

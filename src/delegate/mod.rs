@@ -3,10 +3,12 @@
 //! A delegate is a CNI IPAM plugin that stands in a chain. It gets the network configuration with
 //! the previous delegate's result as `prevResult`, and answers with that result, enriched.
 
+mod by_hand;
 mod deadline;
 mod edge;
 mod request;
 
+pub use by_hand::ByHand;
 pub use deadline::Deadline;
 pub(crate) use edge::serve;
 pub use edge::{Reply, answer, run};
@@ -46,6 +48,12 @@ pub trait Delegate {
     /// the chain have died; the watch costs some 80 µs a call.
     fn waits(&self) -> bool {
         true
+    }
+
+    /// Answers a call without `CNI_COMMAND` with what is to be printed; `None` when it has no
+    /// verbs for people.
+    fn by_hand(&self, _call: &ByHand) -> Option<Result<String>> {
+        None
     }
 
     /// ADD succeeded, but its result could not be delivered: releases what this ADD took.

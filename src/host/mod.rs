@@ -1,13 +1,17 @@
 //! What this machine knows: host-wide settings, the state folder and the node's identity.
 
 mod duration;
+mod lasting;
 mod lock;
+mod netns;
 mod node;
 mod settings;
 mod state;
 
 pub use duration::parse_duration;
+pub(crate) use lasting::{emptied_by_reboot, transient_machine_id};
 pub use lock::lock;
+pub(crate) use netns::Netns;
 pub use node::Node;
 pub use settings::Settings;
 pub(crate) use state::make_private_folder;

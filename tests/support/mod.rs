@@ -7,6 +7,8 @@
     reason = "test support; each test file uses a part of it"
 )]
 
+pub mod typed;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -18,7 +20,9 @@ use serde_json::{Value, json};
 
 /// A program of this workspace, built beside the test's own.
 pub fn binary(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_BIN_EXE_ipam-delegated")).with_file_name(name);
+    // The tests of the delegates' packages, too, run what lies in the workspace's folder.
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(2).unwrap().join(name);
     assert!(
         path.exists(),
         "{name} is not built: run `cargo build --workspace --bins --examples` first"

@@ -1,7 +1,7 @@
 //! The folder of a network's leases, `<dataDir>/<network>`, shared with host-local.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -35,6 +35,11 @@ pub struct Cursor {
     length: u64,
 }
 
+/// No cursor is longer than an address.
+const CURSOR_LIMIT: u64 = 4096;
+
+const O_NONBLOCK: i32 = OFlags::NONBLOCK.bits().cast_signed();
+
 impl Folder {
     pub fn new(data_dir: &Path, network: &NetworkName) -> Self {
         Self { path: data_dir.join(network.as_str()) }
@@ -66,7 +71,7 @@ impl Folder {
     pub fn lock(&self, give_up: Instant) -> Result<Option<Locked>> {
         let path = self.path.join("lock");
         loop {
-            let flags = OFlags::CREATE | OFlags::RDONLY | OFlags::CLOEXEC;
+            let flags = OFlags::CREATE | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             let file = match open(&path, flags, Mode::from_raw_mode(0o750)) {
                 Ok(file) => File::from(file),
                 Err(rustix::io::Errno::NOENT) => return Ok(None),
@@ -129,9 +134,18 @@ impl Locked {
     /// The address last given out of a range set, as host-local reads it: anything but an address
     /// is no cursor.
     pub fn cursor(&self, index: u32) -> Cursor {
-        let text = fs::read(self.cursor_path(index)).unwrap_or_default();
+        let text = self.read_cursor(index).unwrap_or_default();
         let address = std::str::from_utf8(&text).ok().and_then(|text| parse_address(text).ok());
         Cursor { address, length: text.len() as u64 }
+    }
+
+    fn read_cursor(&self, index: u32) -> io::Result<Vec<u8>> {
+        // A pipe of this name must not hold us up.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(open(self.cursor_path(index), flags, Mode::empty())?);
+        let mut text = Vec::with_capacity(64);
+        file.take(CURSOR_LIMIT).read_to_end(&mut text)?;
+        Ok(text)
     }
 
     /// Moves a cursor. A torn one is no cursor: the search then begins with the first address.
@@ -142,7 +156,8 @@ impl Locked {
         let text = address.to_string();
         let mut options = fs::OpenOptions::new();
         // In place: a new file each time costs more than the lease itself.
-        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let options = options.custom_flags(O_NONBLOCK);
         let file = options.open(self.cursor_path(index))?;
         file.write_all_at(text.as_bytes(), 0)?;
         if before.length > text.len() as u64 {

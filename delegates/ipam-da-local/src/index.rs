@@ -10,7 +10,7 @@ use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -98,10 +98,10 @@ impl Index {
         let stamp = Stamp { folder: past, noted: now(), odd };
         let text = format!("{} {} {}\n", stamp.folder, stamp.noted, stamp.odd.join(" "));
         let mut options = fs::OpenOptions::new();
-        let options = options.write(true).create(true).truncate(false);
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(self.stamp_path())?;
         // What is left of a longer line comes after the newline.
-        std::os::unix::fs::FileExt::write_all_at(&file, text.as_bytes(), 0)?;
+        file.write_all_at(text.as_bytes(), 0)?;
         folder.set_changed(past)?;
         Ok(stamp)
     }
@@ -138,14 +138,14 @@ impl Index {
     /// Lease files that the index knows and that have not changed since the last stamp are not
     /// read.
     pub fn rebuild(&self, folder: &Locked) -> io::Result<Stamp> {
-        fs::create_dir_all(self.owners())?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.owners())?;
         let noted = self.read_stamp().map(|stamp| stamp.noted).filter(|noted| *noted <= now());
         let mut known = self.prune(folder, noted)?;
         known.sort_unstable();
         let (mut odd, mut failed) = (Vec::new(), Ok(()));
         folder.names(|name, address| {
-            let canonical = name == address.to_string();
-            if canonical && known.binary_search(&address).is_ok() {
+            let plain = is_plain(&name);
+            if plain && known.binary_search(&address).is_ok() {
                 return;
             }
             if let Some(file) = folder.read(&name) {
@@ -161,7 +161,7 @@ impl Index {
                     _ => {}
                 }
             }
-            if !canonical {
+            if !plain {
                 odd.push(name);
             }
         })?;
@@ -199,7 +199,9 @@ impl Index {
             if standing.is_empty() || standing.len() < names.len() {
                 write(&path, &standing)?;
             }
-            known.extend(standing.iter().filter_map(|name| LeaseFile::address_of(name)));
+            // Under a name in another form, the file of the plain name may be another owner's.
+            let plain = |name: &&String| is_plain(name);
+            known.extend(standing.iter().filter(plain).filter_map(|n| LeaseFile::address_of(n)));
         }
         Ok(known)
     }
@@ -228,11 +230,9 @@ impl Index {
     }
 }
 
-impl Stamp {
-    /// Whether an address has a lease file under a name that we would not look for.
-    pub fn hides(&self, address: IpAddr) -> bool {
-        self.odd.iter().any(|name| LeaseFile::address_of(name) == Some(address))
-    }
+/// Whether a lease file has the name that we and host-local give it.
+pub fn is_plain(name: &str) -> bool {
+    LeaseFile::address_of(name).is_some_and(|address| address.to_string() == name)
 }
 
 fn read(path: &Path) -> Vec<String> {

@@ -17,7 +17,7 @@ use log::{debug, warn};
 
 use crate::config::Config;
 use crate::folder::{Cursor, Folder, Locked};
-use crate::index::{Index, Key, Stamp};
+use crate::index::{Index, Key, Stamp, is_plain};
 use crate::lease_file::{Content, LeaseFile};
 use crate::step::{Outcome, Step, Took};
 
@@ -37,6 +37,8 @@ pub struct Seen {
     pub folder: Locked,
     /// The index, when it could be made complete.
     pub stamp: Option<Stamp>,
+    /// Lease files whose names are not what we would write.
+    odd: Vec<String>,
     /// What the owner holds.
     pub held: Vec<LeaseFile>,
     pools: Vec<SeenPool>,
@@ -92,7 +94,8 @@ impl Ledger for Local {
             cursor: folder.cursor(want.index),
         };
         let pools = question.want.iter().map(see).collect();
-        let seen = Seen { folder, stamp, held, pools };
+        let odd = odd_names(&folder, stamp.as_ref())?;
+        let seen = Seen { folder, stamp, odd, held, pools };
         let looked = question.want.iter().zip(question.looks);
         let sets: Vec<(&str, Option<&RangeSet>)> = looked
             .map(|(want, look)| {
@@ -152,9 +155,10 @@ impl Ledger for Local {
         for batch in entries.chunks(BATCH) {
             let Some(folder) = self.folder.lock(self.give_up)? else { break };
             let mut stamp = self.stamp(&folder);
+            let odd = odd_names(&folder, stamp.as_ref())?;
             for entry in batch {
                 let same = |file: &LeaseFile| file.lease().revision == entry.lease.revision;
-                let file = find(&folder, stamp.as_ref(), entry.lease.address.addr()).filter(same);
+                let file = find(&folder, &odd, entry.lease.address.addr()).filter(same);
                 let Some(file) = file else { continue };
                 folder
                     .remove(&file.name)
@@ -291,16 +295,14 @@ impl Local {
         took: &Took,
     ) -> io::Result<()> {
         let key = Key::of(&owner.container, &owner.ifname);
+        // What another owner has under the same key stays.
+        let mut names = self.index.names(&key);
         let dropped =
             |file: &&LeaseFile| change.drop.iter().any(|l| l.address.addr() == file.address);
-        let mut names = Vec::new();
-        for file in &seen.held {
+        for file in seen.held.iter().filter(dropped) {
             match Key::of_file(file) {
-                Some(own) if own == key && !dropped(&file) => names.push(file.name.clone()),
-                Some(other) if other != key && dropped(&file) => {
-                    self.index.remove(&other, &file.name)?;
-                }
-                _ => {}
+                Some(other) if other != key => self.index.remove(&other, &file.name)?,
+                _ => names.retain(|name| *name != file.name),
             }
         }
         names.extend(took.claimed.iter().map(|(address, _)| address.to_string()));
@@ -329,11 +331,12 @@ impl Local {
 impl Seen {
     /// Whether the address has a lease file under a name that we would not look for.
     pub fn hides(&self, address: IpAddr) -> bool {
-        self.stamp.as_ref().is_some_and(|stamp| stamp.hides(address))
+        find_odd(&self.folder, &self.odd, address).is_some()
     }
 
-    fn find(&self, address: IpAddr) -> Option<LeaseFile> {
-        find(&self.folder, self.stamp.as_ref(), address)
+    /// The lease file of an address, under whatever name.
+    pub fn find(&self, address: IpAddr) -> Option<LeaseFile> {
+        find(&self.folder, &self.odd, address)
     }
 
     /// The view of this, with all that is taken in the ranges that come with a pool's path.
@@ -349,6 +352,11 @@ impl Seen {
             });
             listed
                 .map_err(|error| self.folder.failed("cannot list the folder of leases", error))?;
+        }
+        for ((_, set), taken) in sets.iter().zip(&mut taken) {
+            if let Some(set) = set {
+                self.free_leftovers(set, taken);
+            }
         }
         let used = |path: &str| {
             let place = sets.iter().position(|(other, set)| *other == path && set.is_some());
@@ -366,13 +374,36 @@ impl Seen {
             token: Some(self),
         })
     }
+
+    /// Takes what killed plugins left out of the addresses taken, when nothing else is free.
+    fn free_leftovers(&self, set: &RangeSet, taken: &mut BTreeSet<IpAddr>) {
+        let usable = taken.iter().filter(|address| set.refusal(**address).is_none()).count();
+        if (usable as u128) < set.size() {
+            return;
+        }
+        taken.retain(|address| {
+            let file = self.folder.read(&address.to_string());
+            !file.is_some_and(|file| file.is_leftover())
+        });
+    }
 }
 
 /// The lease file of an address, under whatever name.
-fn find(folder: &Locked, stamp: Option<&Stamp>, address: IpAddr) -> Option<LeaseFile> {
-    let odd = stamp.map(|stamp| stamp.odd.as_slice()).unwrap_or_default();
-    let other = odd.iter().find(|name| LeaseFile::address_of(name) == Some(address));
-    folder.read(&address.to_string()).or_else(|| folder.read(other?))
+fn find(folder: &Locked, odd: &[String], address: IpAddr) -> Option<LeaseFile> {
+    folder.read(&address.to_string()).or_else(|| find_odd(folder, odd, address))
+}
+
+fn find_odd(folder: &Locked, odd: &[String], address: IpAddr) -> Option<LeaseFile> {
+    let of_it = |name: &&String| LeaseFile::address_of(name) == Some(address);
+    odd.iter().filter(of_it).find_map(|name| folder.read(name))
+}
+
+/// Lease files whose names are not what we would write: an address in another form.
+fn odd_names(folder: &Locked, stamp: Option<&Stamp>) -> Result<Vec<String>> {
+    match stamp {
+        Some(stamp) => Ok(stamp.odd.clone()),
+        None => Ok(all_names(folder)?.into_iter().filter(|name| !is_plain(name)).collect()),
+    }
 }
 
 fn all_names(folder: &Locked) -> Result<Vec<String>> {

@@ -127,7 +127,7 @@ impl Step<'_> {
     fn claim(&self, wanted: &Claim<'_>, took: &mut Took) -> io::Result<Option<(IpAddr, Revision)>> {
         let folder = &self.seen.folder;
         if let Some(entry) = &wanted.replaces {
-            let file = folder.read(&entry.lease.address.addr().to_string());
+            let file = self.seen.find(entry.lease.address.addr());
             let Some(file) = file.filter(|f| f.lease().revision == entry.lease.revision) else {
                 return Ok(None);
             };

@@ -6,6 +6,7 @@ mod offer;
 mod requested;
 mod resolv_conf;
 mod selector;
+mod spelling;
 #[cfg(test)]
 mod testing;
 

@@ -4,7 +4,7 @@ use log::warn;
 
 use crate::config::Config;
 use crate::offer::{self, Offer};
-use crate::{host_local, requested, resolv_conf};
+use crate::{host_local, requested, resolv_conf, spelling};
 
 /// Chooses what `ipam` and `runtimeConfig` say. It keeps no state and asks nobody.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,7 @@ impl Selector for Static {
     const WAITS: bool = false;
 
     fn select(&self, config: Config, request: &Request) -> Result<Selection> {
+        spelling::check(request.network.ipam())?;
         let mut offers = offer::read(&config, &request.network)?;
         requested::place(&mut offers, request)?;
         Ok(Selection {

@@ -50,6 +50,6 @@ fn names(folder: &Path) -> Result<Vec<String>> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
         Err(error) => return Err(failed(error)),
     }
-    names.sort();
+    names.sort_unstable();
     Ok(names)
 }

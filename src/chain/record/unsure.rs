@@ -66,7 +66,7 @@ impl Unsure {
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| due_time(name).is_some_and(|due| is_due(due, now)))
             .collect();
-        names.sort();
+        names.sort_unstable();
         let links = names.into_iter().map(|name| self.folder.join(name));
         links
             .filter_map(|link| {

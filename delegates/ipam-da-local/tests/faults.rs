@@ -1,0 +1,300 @@
+//! Disks, locks and links that fail: a clear error, nothing changed, and all is well afterwards.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::support::{Host, Outcome, start, until, wait, with};
+use common::{C1, Place, Program, owned_by, strace};
+use serde_json::Value;
+
+const SUBNET: &str = "10.5.0.0/24";
+
+/// A place whose folders lie on disks of their own, in a mount namespace.
+struct Disk {
+    place: Place,
+    host: Host,
+}
+
+impl Disk {
+    /// Mounts a small disk as the folder `data`.
+    fn new() -> Self {
+        let this = Self { place: Place::new(&[SUBNET]), host: Host::new() };
+        this.shell("mount -t tmpfs -o size=64k,nr_inodes=20 tmpfs DATA");
+        this
+    }
+
+    /// Shell in the namespace; `DATA` and `STATE` stand for the folders.
+    fn shell(&self, script: &str) {
+        let path = |name: &str| self.place.world.path(name).display().to_string();
+        self.host.shell(&script.replace("DATA", &path("data")).replace("STATE", &path("state")));
+    }
+
+    fn call(&self, program: Program, verb: &str, container: &str) -> Outcome {
+        self.call_with(program, verb, container, &self.place.network(program))
+    }
+
+    fn call_with(&self, program: Program, verb: &str, container: &str, network: &Value) -> Outcome {
+        let inside = self.place.command(program, verb, container);
+        let mut command = self.host.enter(inside.get_program());
+        command.env_clear();
+        command.envs(inside.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        wait(start(command, network))
+    }
+
+    /// The lease files on the disk.
+    fn leases(&self) -> Vec<String> {
+        let folder = self.host.path(self.place.folder().to_str().unwrap());
+        common::leases(&folder).into_keys().collect()
+    }
+
+    fn status(&self, program: Program) -> Outcome {
+        let mut network = self.place.network(program);
+        network["cniVersion"] = "1.1.0".into();
+        self.call_with(program, "STATUS", "", &network)
+    }
+}
+
+#[track_caller]
+fn fails(outcome: Outcome, code: u64, texts: &[&str]) {
+    let (got, text) = outcome.failure();
+    assert_eq!(got, code, "{text}");
+    for part in texts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_names_the_folder_and_changes_nothing() {
+    // Full of bytes, then of files.
+    for (fill, drain) in [
+        ("cat /dev/zero >DATA/fill 2>/dev/null || true", "rm DATA/fill"),
+        ("n=0; while touch DATA/fill$n 2>/dev/null; do n=$((n+1)); done", "rm DATA/fill*"),
+    ] {
+        for program in Program::OURS {
+            let disk = Disk::new();
+            disk.call(program, "ADD", "other").success();
+            disk.shell(fill);
+            let folder = disk.place.folder();
+            let folder = folder.to_str().unwrap();
+            fails(disk.call(program, "ADD", C1), 5, &[folder, "make room on that disk"]);
+            assert_eq!(disk.leases(), ["10.5.0.2"]);
+            fails(disk.status(program), 50, &[folder]);
+            // What is held stays so, and can be released.
+            disk.call(program, "ADD", "other").success();
+            disk.call(program, "DEL", "other").success();
+            assert!(disk.leases().is_empty(), "{program:?}");
+            disk.shell(drain);
+            assert_eq!(disk.call(program, "ADD", C1).ips().len(), 1);
+            disk.status(program).success();
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_without_hard_links_keeps_no_half_written_lease() {
+    let place = Place::new(&[SUBNET]);
+    let log = place.world.path("log");
+    let outcome = under_strace(
+        &place,
+        &["-e", "inject=linkat:error=EXDEV", "-e", "inject=write:error=ENOSPC:when=2"],
+        &log,
+    );
+    fails(outcome, 5, &["make room on that disk"]);
+    assert!(place.leases().is_empty(), "{:?}", place.leases());
+}
+
+#[test]
+fn a_read_only_folder_is_an_error_that_names_it() {
+    for program in Program::OURS {
+        let disk = Disk::new();
+        disk.call(program, "ADD", C1).success();
+        disk.shell("mount -o remount,ro DATA");
+        let folder = disk.place.folder();
+        let folder = folder.to_str().unwrap();
+        for (verb, container) in [("ADD", "other"), ("DEL", C1)] {
+            fails(disk.call(program, verb, container), 5, &[folder, "mount it writable"]);
+            assert_eq!(disk.leases(), ["10.5.0.2"], "{program:?}");
+        }
+        fails(disk.status(program), 50, &[folder]);
+        disk.shell("mount -o remount,rw DATA");
+        disk.call(program, "DEL", C1).success();
+        assert!(disk.leases().is_empty());
+    }
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_written_fails_status_but_holds_up_no_del() {
+    let disk = Disk::new();
+    let program = Program::Allocator;
+    for container in [C1, "other"] {
+        disk.call(program, "ADD", container).success();
+    }
+    disk.shell("mount --bind STATE STATE; mount -o remount,bind,ro STATE");
+    fails(disk.status(program), 50, &[disk.place.world.path("state").to_str().unwrap()]);
+    disk.call(program, "DEL", C1).success();
+    assert_eq!(disk.leases(), ["10.5.0.3"]);
+    // The same with an index that is out of date.
+    assert_eq!(disk.call(program, "ADD", "other").ips(), ["10.5.0.3/24"]);
+    assert_eq!(disk.call(program, "ADD", "third").ips(), ["10.5.0.4/24"]);
+    disk.shell("mount -o remount,bind,rw STATE");
+    for container in ["other", "third"] {
+        disk.call(program, "DEL", container).success();
+    }
+    assert!(disk.leases().is_empty(), "{:?}", disk.leases());
+}
+
+#[test]
+fn a_file_in_place_of_a_folder_is_an_error_that_names_it() {
+    for program in Program::OURS {
+        for (file, data_dir) in [("file", "file"), ("data/net", "data")] {
+            let place = Place::new(&[SUBNET]);
+            fs::write(place.world.path(file), "text").unwrap();
+            let data_dir = place.world.path(data_dir);
+            let network = with(&place.network(program), "dataDir", data_dir.to_str().unwrap());
+            let path = data_dir.join("net");
+            let texts = [path.to_str().unwrap(), "a file stands in its place"];
+            for verb in ["ADD", "DEL"] {
+                fails(place.call_with(program, verb, C1, &network), 5, &texts);
+            }
+            assert_eq!(fs::read_to_string(place.world.path(file)).unwrap(), "text");
+        }
+    }
+}
+
+/// A process that holds host-local's lock, and is stopped.
+struct Stopped(std::process::Child);
+
+impl Stopped {
+    fn new(place: &Place) -> Self {
+        fs::create_dir_all(place.folder()).unwrap();
+        let lock = place.folder().join("lock");
+        let child = Command::new("flock")
+            .arg(&lock)
+            .args(["sh", "-c", "kill -STOP $$"])
+            .spawn()
+            .expect("flock of util-linux is needed");
+        until("the lock to be held", || {
+            File::open(&lock).is_ok_and(|file| file.try_lock().is_err())
+        });
+        Self(child)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let children = format!("/proc/{0}/task/{0}/children", self.0.id());
+        for child in fs::read_to_string(children).unwrap_or_default().split_whitespace() {
+            let _ = Command::new("kill").args(["-9", child]).status();
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_lock_that_a_stopped_process_holds_is_waited_for_a_bounded_time() {
+    let place = Place::new(&[SUBNET]);
+    let result = place.call(Program::Allocator, "ADD", C1).success();
+    let before = place.everything();
+    let stopped = Stopped::new(&place);
+    let lock = place.folder().join("lock");
+    for verb in ["ADD", "DEL", "CHECK"] {
+        let mut network = place.network(Program::Allocator);
+        network["prevResult"]["ips"] = result["ips"].clone();
+        let mut command = place.command(Program::Allocator, verb, C1);
+        command.env("IPAM_DELEGATED_DEADLINE_MS", "300");
+        let outcome = wait(start(command, &network));
+        fails(outcome, 11, &[lock.to_str().unwrap(), "fuser -v"]);
+    }
+    let mut network = place.network(Program::Chain);
+    network["ipam"]["timeout"] = "1s".into();
+    fails(place.call_with(Program::Chain, "ADD", "other", &network), 11, &["ipam-da-local: "]);
+    drop(stopped);
+    assert_eq!(place.everything(), before);
+    place.del(Program::Allocator, C1);
+    place.add(Program::Chain, "other");
+}
+
+#[test]
+fn a_folder_that_is_emptied_while_calls_wait_gets_leases_and_a_lock_again() {
+    for program in Program::OURS {
+        let place = Place::new(&[SUBNET]);
+        place.add(program, "other");
+        let path = place.folder().join("lock");
+        let old = File::open(&path).unwrap();
+        old.lock().unwrap();
+        let calls: Vec<_> = (0..4)
+            .map(|n| {
+                let command = place.command(program, "ADD", &format!("c{n}"));
+                start(command, &place.network(program))
+            })
+            .collect();
+        until("the calls to wait for the lock", || {
+            let fds = |pid: &u32| {
+                let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+                entries.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(|l| l == path))
+            };
+            place.world.processes().iter().filter(|pid| fds(pid)).count() >= calls.len()
+        });
+        fs::remove_dir_all(place.folder()).unwrap();
+        drop(old);
+        let mut given: Vec<String> = calls.into_iter().flat_map(|call| wait(call).ips()).collect();
+        given.sort();
+        given.dedup();
+        assert_eq!(given.len(), 4, "{program:?}: {given:?}");
+        assert_eq!(place.leases().len(), 4, "{program:?}");
+    }
+}
+
+fn under_strace(place: &Place, arguments: &[&str], log: &Path) -> Outcome {
+    let mut command = place.world.command_of(&strace(), "ADD", C1);
+    command
+        .arg("-o")
+        .arg(log)
+        .args(["-y", "-e", "trace=?open,openat,linkat,write"])
+        .args(arguments);
+    command.arg(place.file(Program::Allocator));
+    wait(start(command, &place.network(Program::Allocator)))
+}
+
+#[test]
+fn where_hard_links_fail_a_lease_file_is_created_and_written() {
+    let links = ["EXDEV", "EPERM", "EOPNOTSUPP", "ENOENT"]
+        .map(|error| (format!("inject=linkat:error={error}"), false));
+    // What file systems without nameless files say.
+    let nameless = ["EOPNOTSUPP", "EISDIR", "EINVAL"]
+        .map(|error| (format!("inject=?open,openat:error={error}"), true));
+    for (inject, only_folder) in links.into_iter().chain(nameless) {
+        let place = Place::new(&[SUBNET]);
+        place.add(Program::Allocator, "other");
+        let log = place.world.path("log");
+        let folder = place.folder();
+        let mut arguments = vec!["-e", &inject];
+        if only_folder {
+            // Opening the folder itself, as a nameless file is.
+            arguments.extend(["-P", folder.to_str().unwrap()]);
+        }
+        assert_eq!(under_strace(&place, &arguments, &log).ips(), ["10.5.0.3/24"], "{inject}");
+        let log = fs::read_to_string(log).unwrap();
+        assert!(log.contains("(INJECTED)") && log.contains("O_TMPFILE"), "{log}");
+        assert_eq!(place.leases()["10.5.0.3"], owned_by(C1), "{inject}");
+        assert_eq!(place.leases().len(), 2, "{inject}");
+        place.del(Program::HostLocal, C1);
+        assert_eq!(place.leases().len(), 1, "{inject}");
+    }
+}
+
+#[test]
+fn an_error_of_the_link_that_means_something_else_fails_the_add() {
+    let place = Place::new(&[SUBNET]);
+    let log = place.world.path("log");
+    let outcome = under_strace(&place, &["-e", "inject=linkat:error=EIO"], &log);
+    fails(outcome, 5, &[place.folder().to_str().unwrap()]);
+    assert!(place.leases().is_empty());
+}

@@ -1,0 +1,200 @@
+//! The index in the state folder: whatever becomes of it, the lease files are the truth. And with
+//! it the cost of a call does not grow with the number of leases.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+use common::support::{self, Outcome, start, wait};
+use common::{C1, Place, Program, owned_by, strace};
+use serde_json::Value;
+
+const SUBNET: &str = "10.5.0.0/24";
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    let status = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(status.success());
+}
+
+/// The owner gets its address, nobody else gets it, and it can be released.
+#[track_caller]
+fn all_is_well(place: &Place, program: Program, owner: &str, address: &str) {
+    assert_eq!(place.add(program, owner), [address]);
+    let other = place.add(program, "newcomer");
+    assert_ne!(other, [address]);
+    place.del(program, "newcomer");
+    place.del(program, owner);
+    assert!(!place.leases().contains_key(address));
+}
+
+#[test]
+fn a_lost_index_is_made_again() {
+    for program in Program::OURS {
+        let place = Place::new(&[SUBNET]);
+        for container in ["a", C1] {
+            place.add(program, container);
+        }
+        fs::remove_dir_all(place.world.path("state/local")).unwrap();
+        all_is_well(&place, program, C1, "10.5.0.3");
+        place.del(program, "a");
+        assert!(place.leases().is_empty(), "{program:?}");
+    }
+}
+
+#[test]
+fn a_lost_state_folder_loses_no_lease() {
+    for program in Program::OURS {
+        let place = Place::new(&[SUBNET]);
+        for container in ["a", C1] {
+            place.add(program, container);
+        }
+        fs::remove_dir_all(place.world.path("state")).unwrap();
+        // Without a record the configuration says where the lease is.
+        place.del(program, "a");
+        all_is_well(&place, program, C1, "10.5.0.3");
+        assert!(place.leases().is_empty(), "{program:?}");
+    }
+}
+
+#[test]
+fn a_damaged_index_is_made_again() {
+    for damage in ["", "\n", "x y z\n", "1 2", "18446744073709551616 0 \n"] {
+        let place = Place::new(&[SUBNET]);
+        place.add(Program::Allocator, C1);
+        let index = place.world.path("state/local/net");
+        let stamp = index.join(&support::names(&index)[0]).join("stamp");
+        fs::write(&stamp, damage).unwrap();
+        all_is_well(&place, Program::Allocator, C1, "10.5.0.2");
+    }
+}
+
+#[test]
+fn a_state_folder_from_an_old_copy_misleads_nobody() {
+    let place = Place::new(&[SUBNET]);
+    let program = Program::Allocator;
+    place.add(program, "a");
+    place.add(program, C1);
+    copy(&place.world.path("state"), &place.world.path("copy"));
+    // 10.5.0.2 goes from a to b, and a gets another one.
+    place.del(program, "a");
+    place.put("last_reserved_ip.0", "10.5.0.1");
+    assert_eq!(place.add(program, "b"), ["10.5.0.2"]);
+    assert_eq!(place.add(program, "a"), ["10.5.0.4"]);
+    let before = place.leases();
+    fs::remove_dir_all(place.world.path("state")).unwrap();
+    copy(&place.world.path("copy"), &place.world.path("state"));
+    assert_eq!(place.add(program, "b"), ["10.5.0.2"]);
+    assert_eq!(place.add(program, "a"), ["10.5.0.4"]);
+    assert_eq!(place.leases(), before);
+    for container in ["a", "b", C1] {
+        place.del(program, container);
+    }
+    assert!(place.leases().is_empty(), "{:?}", place.leases());
+}
+
+#[test]
+fn two_state_folders_in_turn_work_on_the_same_leases() {
+    let mut place = Place::new(&[SUBNET]);
+    let program = Program::Allocator;
+    let states = ["state", "state2"].map(|name| place.world.path(name));
+    for round in 0..6 {
+        for (number, state) in states.iter().enumerate() {
+            place.ipam = serde_json::json!({"stateDir": state});
+            let own = format!("own{number}");
+            let mine = place.add(program, &own);
+            // The one that the other folder's calls took.
+            let other = format!("own{}", 1 - number);
+            if round > 0 || number > 0 {
+                let theirs = place.add(program, &other);
+                assert_ne!(mine, theirs);
+                place.del(program, &other);
+            }
+            assert_eq!(place.leases().len(), 1, "{:?}", place.leases());
+        }
+    }
+}
+
+#[test]
+fn what_others_add_and_remove_is_seen_at_once() {
+    let place = Place::new(&[SUBNET]);
+    let program = Program::Allocator;
+    assert_eq!(place.add(program, C1), ["10.5.0.2"]);
+    place.call(Program::HostLocal, "ADD", "theirs").success();
+    assert_eq!(place.add(program, "theirs"), ["10.5.0.3"]);
+    place.del(Program::HostLocal, C1);
+    assert_eq!(place.add(program, C1), ["10.5.0.4"]);
+    // One that is named otherwise, beside the plain one.
+    let place = Place::new(&["fd05::/64"]);
+    place.put("FD05::9", owned_by("a"));
+    assert_eq!(place.add(program, "a"), ["fd05::9"]);
+    place.put("fd05::9", owned_by("b"));
+    assert_eq!(place.add(program, "b"), ["fd05::9"]);
+}
+
+#[test]
+fn the_index_is_readable_by_root_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new(&[SUBNET]);
+    fs::remove_dir(place.world.path("state")).unwrap();
+    place.add(Program::Allocator, C1);
+    let mut folder = place.world.path("state/local/net");
+    folder.push(&support::names(&folder)[0]);
+    while folder.starts_with(place.world.path("state")) {
+        let mode = fs::metadata(&folder).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{}", folder.display());
+        folder.pop();
+    }
+}
+
+/// How many system calls a call makes.
+fn cost(place: &Place, verb: &str, container: &str) -> (usize, Outcome) {
+    let log = place.world.path("log");
+    let mut command = place.world.command_of(&strace(), verb, container);
+    command.arg("-f").arg("-o").arg(&log).arg(place.file(Program::Allocator));
+    let outcome = wait(start(command, &place.network(Program::Allocator)));
+    let text = fs::read_to_string(log).unwrap();
+    (text.lines().count(), outcome)
+}
+
+/// The costs of an ADD, a second ADD, CHECK and DEL where so many leases are held.
+fn costs(leases: u32) -> [usize; 4] {
+    let place = Place::new(&["10.5.0.0/16"]);
+    let first = u32::from(Ipv4Addr::new(10, 5, 0, 2));
+    for number in 0..leases {
+        let address = Ipv4Addr::from(first + number);
+        place.put(&address.to_string(), owned_by(&format!("other{number}")));
+    }
+    let last = Ipv4Addr::from(first + leases - 1);
+    place.put("last_reserved_ip.0", last.to_string());
+    // A first look reads all.
+    let result = place.call(Program::Allocator, "ADD", "first").success();
+    let step = |verb: &str, prev_result: &Value| {
+        let (cost, outcome) = cost(&place, verb, C1);
+        if verb == "ADD" {
+            assert_eq!(outcome.ips().len(), 1, "{prev_result}");
+        } else {
+            outcome.success();
+        }
+        cost
+    };
+    let add = step("ADD", &result);
+    let again = step("ADD", &result);
+    let check = step("CHECK", &result);
+    let del = step("DEL", &result);
+    assert_eq!(place.leases().len(), leases as usize + 1);
+    [add, again, check, del]
+}
+
+#[test]
+fn the_cost_of_a_call_does_not_grow_with_the_number_of_leases() {
+    let (few, many) = (costs(10), costs(5000));
+    for (few, many) in few.into_iter().zip(many) {
+        assert!(few > 20, "nothing was counted");
+        // A time zone, a heap that grows: not one call for each lease.
+        assert!(many <= few + 8, "{few} system calls with 10 leases, {many} with 5000");
+    }
+}

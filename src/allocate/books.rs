@@ -1,0 +1,339 @@
+//! The verbs that an allocator over a ledger answers to people: who holds what, how full the pools
+//! are, and taking leases back.
+
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use super::ledger::{Entry, Fault};
+use super::{Allocator, role};
+use crate::cni::address::{distance, next, offset, parse_address};
+use crate::delegate::{ByHand, Request};
+use crate::error::{Error, ErrorCode, Result};
+use crate::operate::{
+    Block, Column, Glyphs, Known, LeaseRow, LeaseState, POOL_COLUMNS, PoolRow, Row, Words,
+    lease_columns, maps, table, use_percent,
+};
+use crate::pool::{Pool, Range, RangeSet};
+
+/// What can be read in a ledger and taken out of it by hand.
+pub trait Books {
+    /// Every entry of the network.
+    fn entries(&self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()>;
+
+    /// Removes entries, each only while it is still the very one, and tells which.
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>>;
+
+    /// The ranges of pools, which the store may know by name.
+    fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>>;
+}
+
+const OPTIONS: &[Known] = &[
+    Known { name: "json", value: None },
+    Known { name: "yes", value: None },
+    Known { name: "ascii", value: None },
+    Known { name: "config", value: Some("FILE") },
+    Known { name: "owner", value: Some("CONTAINER[/IFNAME]") },
+    Known { name: "node", value: Some("NODE") },
+];
+
+/// Answers a verb that was typed.
+pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
+    let words = Words::parse(&call.arguments, OPTIONS)?;
+    let verb = words.verb().unwrap_or("help");
+    let allowed: &[&str] = match verb {
+        "list" | "who" => &["json", "config"],
+        "pools" => &["json", "config", "ascii"],
+        "release" => &["json", "config", "yes", "owner", "node"],
+        "about" => &["json"],
+        _ => &[],
+    };
+    words.only(allowed)?;
+    match verb {
+        "help" => return Ok(help(call.name)),
+        "version" => return Ok(format!("{} {}\n", call.name, env!("CARGO_PKG_VERSION"))),
+        "about" => return Ok(about::<A>(call.name, words.has("json"))),
+        "list" | "who" | "pools" | "release" => {}
+        other => return Err(Words::refusal(format!("{other:?} is not understood"))),
+    }
+    let request = request(call, &words)?;
+    let allocator = role::open::<A>(&request)?;
+    let books = allocator.books().ok_or_else(|| {
+        Error::new(ErrorCode::UNSUPPORTED_FIELD, format!("{} keeps no books", call.name))
+            .advise("ask the server that it takes its addresses from")
+    })?;
+    let desk = Desk { books, request: &request };
+    match verb {
+        "list" => desk.list(&words),
+        "who" => desk.who(&words),
+        "pools" => desk.pools(&words, Glyphs::of(&call.environment)),
+        _ => desk.release(&words),
+    }
+}
+
+/// The books of one network.
+struct Desk<'a> {
+    books: &'a dyn Books,
+    request: &'a Request,
+}
+
+impl Desk<'_> {
+    fn list(&self, words: &Words) -> Result<String> {
+        no_operands(words)?;
+        self.print(words, &self.entries(|_| true)?)
+    }
+
+    fn who(&self, words: &Words) -> Result<String> {
+        let wanted = addresses(words)?;
+        let [address] = wanted[..] else {
+            return Err(Words::refusal("who: expected one address"));
+        };
+        let entries = self.entries(|entry| entry.lease.address.addr() == address)?;
+        if entries.is_empty() && !words.has("json") {
+            let message = format!("nobody holds {address} on {}", self.request.network.name());
+            return Err(Error::new(ErrorCode::NOT_HELD, message));
+        }
+        self.print(words, &entries)
+    }
+
+    fn pools(&self, words: &Words, glyphs: Glyphs) -> Result<String> {
+        no_operands(words)?;
+        let pools = self.known_pools()?;
+        let sets = self.books.sets(&pools)?;
+        let mut held: Vec<Vec<IpAddr>> = vec![Vec::new(); sets.len()];
+        self.books.entries(&mut |entry| {
+            let address = entry.lease.address.addr();
+            for (set, held) in sets.iter().zip(&mut held) {
+                if set.refusal(address).is_none() {
+                    held.push(address);
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        let rows: Vec<PoolRow> = pools
+            .iter()
+            .zip(&sets)
+            .zip(held)
+            .map(|((pool, set), held)| pool_row(pool.name(), set, held))
+            .collect();
+        let shown = rows.iter().map(|row| {
+            let mut shown = row_of(row.to_json());
+            shown.value("usePercent", use_percent(row).into());
+            shown
+        });
+        let mut text = print(words, POOL_COLUMNS, shown.collect());
+        if !words.has("json") {
+            text.push_str(&maps(&rows, if words.has("ascii") { Glyphs::Ascii } else { glyphs }));
+        }
+        Ok(text)
+    }
+
+    fn release(&self, words: &Words) -> Result<String> {
+        let wanted = addresses(words)?;
+        let (owner, node) = (words.value("owner"), words.value("node"));
+        if wanted.is_empty() && owner.is_none() && node.is_none() {
+            return Err(Words::refusal(
+                "release: name addresses, --owner CONTAINER[/IFNAME] or --node NODE",
+            ));
+        }
+        let this_node = role::scope(self.request)?.node;
+        let chosen = self.entries(|entry| {
+            let by_address = wanted.is_empty() || wanted.contains(&entry.lease.address.addr());
+            by_address
+                && owner.is_none_or(|owner| is_of(entry, owner))
+                && node.is_none_or(|node| {
+                    let holder = entry.holder.as_ref();
+                    holder.is_some_and(|h| h.node.as_deref().unwrap_or(&this_node) == node)
+                })
+        })?;
+        let rows = if words.has("yes") { self.books.remove(&chosen)? } else { chosen };
+        let mut text = self.print(words, &rows)?;
+        if !words.has("json") {
+            text.push_str(match (rows.is_empty(), words.has("yes")) {
+                (true, _) => "nothing to release\n",
+                (_, true) => "released\n",
+                (_, false) => "not released: add --yes to do it\n",
+            });
+        }
+        Ok(text)
+    }
+
+    fn entries(&self, wanted: impl Fn(&Entry) -> bool) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        self.books.entries(&mut |entry| {
+            if wanted(&entry) {
+                entries.push(entry);
+            }
+            ControlFlow::Continue(())
+        })?;
+        entries.sort_by_key(|entry| entry.lease.address.addr());
+        Ok(entries)
+    }
+
+    /// The node that the chain named: a store of one node holds no other's leases.
+    fn this_node(&self) -> Option<String> {
+        let node = self.request.network.ipam().get("node")?.as_str()?;
+        (!node.is_empty()).then(|| node.to_owned())
+    }
+
+    fn known_pools(&self) -> Result<Vec<Pool>> {
+        role::pools(&self.request.prev_result()?)
+    }
+
+    fn print(&self, words: &Words, entries: &[Entry]) -> Result<String> {
+        let pools = self.known_pools()?;
+        let sets = self.books.sets(&pools).unwrap_or_default();
+        let row = |entry| row_of(self.row(entry, &pools, &sets).to_json());
+        let rows: Vec<Row> = entries.iter().map(row).collect();
+        Ok(print(words, &lease_columns(&rows), rows))
+    }
+
+    fn row(&self, entry: &Entry, pools: &[Pool], sets: &[RangeSet]) -> LeaseRow {
+        let address = entry.lease.address.addr();
+        let of_pool = || {
+            let place = sets.iter().position(|set| set.find(address).is_some())?;
+            pools[place].name().map(str::to_owned)
+        };
+        let holder = entry.holder.as_ref();
+        let age = entry.since.and_then(|since| SystemTime::now().duration_since(since).ok());
+        LeaseRow {
+            address,
+            pool: entry.lease.pool.clone().or_else(of_pool),
+            container: holder.map(|holder| holder.container.clone()),
+            ifname: holder.and_then(|holder| holder.ifname.clone()),
+            node: holder.and_then(|holder| holder.node.clone().or_else(|| self.this_node())),
+            age: age.map(|age| age.as_secs()),
+            state: match entry.fault {
+                None => LeaseState::Held,
+                Some(Fault::Leftover) => LeaseState::Leftover,
+                Some(Fault::Unreadable(_)) => LeaseState::Unreadable,
+            },
+            note: match &entry.fault {
+                Some(Fault::Unreadable(reason)) => Some(reason.clone()),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// A pool has at most this many blocks, so that a picture of it fits a screen.
+const BLOCKS: u128 = 1024;
+
+/// A pool in numbers and pieces; `held` are its addresses that are taken.
+fn pool_row(name: Option<&str>, set: &RangeSet, mut held: Vec<IpAddr>) -> PoolRow {
+    held.sort_unstable();
+    let count = held.len() as u128;
+    let pieces = || set.ranges().iter().flat_map(|range| range.segments().iter().copied());
+    let length = |(first, last)| distance(first, last).unwrap_or(0).saturating_add(1);
+    let total = pieces().map(length).fold(0, u128::saturating_add);
+    // A power of two, so that blocks begin at round addresses where the range does.
+    let step = total.div_ceil(BLOCKS).max(1).checked_next_power_of_two().unwrap_or(1 << 127);
+    let mut blocks = Vec::new();
+    for (first, last) in pieces() {
+        let mut from = Some(first);
+        while let Some(start) = from {
+            let to = offset(start, step - 1).map_or(last, |end| end.min(last));
+            let gateway =
+                set.ranges().iter().filter_map(Range::gateway).any(|g| start <= g && g <= to);
+            let before = held.partition_point(|address| *address < start);
+            let through = held.partition_point(|address| *address <= to);
+            blocks.push(Block {
+                from: start,
+                to,
+                size: length((start, to)) - u128::from(gateway),
+                held: Some((through - before) as u128),
+            });
+            from = if to < last { next(to) } else { None };
+        }
+    }
+    PoolRow {
+        pool: name.map(str::to_owned),
+        ranges: set.to_string(),
+        size: set.size(),
+        held: Some(count),
+        free: Some(set.size().saturating_sub(count)),
+        blocks,
+    }
+}
+
+/// Whether an entry is held by `CONTAINER` or `CONTAINER/IFNAME`.
+fn is_of(entry: &Entry, owner: &str) -> bool {
+    let Some(holder) = &entry.holder else { return false };
+    match owner.split_once('/') {
+        None => holder.container == owner,
+        Some((container, ifname)) => {
+            holder.container == container && holder.ifname.as_deref() == Some(ifname)
+        }
+    }
+}
+
+fn request(call: &ByHand, words: &Words) -> Result<Request> {
+    match words.value("config") {
+        None => Err(Words::refusal(format!(
+            "{}: --config FILE names the network configuration",
+            words.verb().unwrap_or_default()
+        ))
+        .advise("ipam-delegated finds it by the network's name")),
+        Some("-") => call.request(&call.stdin),
+        Some(path) => {
+            let read = std::fs::read(path);
+            let config = read.map_err(|error| Error::io(format!("cannot read {path}"), error))?;
+            call.request(&config).map_err(|error| error.within(path))
+        }
+    }
+}
+
+fn addresses(words: &Words) -> Result<Vec<IpAddr>> {
+    let parse = |word: &str| parse_address(word).map_err(|error| Words::refusal(error.to_string()));
+    words.operands().into_iter().map(parse).collect()
+}
+
+fn no_operands(words: &Words) -> Result<()> {
+    match words.operands()[..] {
+        [] => Ok(()),
+        [first, ..] => Err(Words::refusal(format!("{first:?} is not understood"))),
+    }
+}
+
+fn row_of(value: Value) -> Row {
+    match value {
+        Value::Object(members) => Row::from(members),
+        _ => Row::default(),
+    }
+}
+
+fn print(words: &Words, columns: &[Column], rows: Vec<Row>) -> String {
+    if words.has("json") {
+        return format!("{}\n", rows.into_iter().map(Value::from).collect::<Value>());
+    }
+    table(columns, &rows)
+}
+
+fn about<A: Allocator>(name: &str, as_json: bool) -> String {
+    let (version, reach) = (env!("CARGO_PKG_VERSION"), A::REACH.as_str());
+    if as_json {
+        let about = json!({"name": name, "version": version, "role": "allocator", "reach": reach});
+        return format!("{about}\n");
+    }
+    format!("{name} {version}: an allocator whose store serves this {reach}\n")
+}
+
+fn help(name: &str) -> String {
+    format!(
+        "\
+{name} gives addresses as a CNI IPAM delegate; runtimes call it with CNI_COMMAND set.
+
+usage (FILE is a network configuration, or - for stdin):
+  {name} list --config FILE [--json]            who holds which address
+  {name} who ADDRESS --config FILE [--json]     who holds one address
+  {name} pools --config FILE [--json] [--ascii] how full the pools of prevResult.pools are
+  {name} release (ADDRESS… | --owner CONTAINER[/IFNAME] | --node NODE) --config FILE [--yes] [--json]
+                                                takes leases back; a dry run unless --yes
+  {name} about [--json] | help | version
+
+ipam-delegated has the same verbs by the network's name, and finds the pools.
+"
+    )
+}

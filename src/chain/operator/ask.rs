@@ -1,0 +1,187 @@
+//! Asking every allocator of a network, and this node's records about what they answer.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::super::record::{Record, RecordFile, attachments};
+use super::super::session::Session;
+use super::dry_run::{Outcome, dry_run};
+use super::{Operator, Printed};
+use crate::cni::address::parse_address;
+use crate::cni::{Attachment, ContainerId, IfName, NetworkName, Verb};
+use crate::error::{Error, ErrorCode, Result};
+use crate::host::StateDir;
+use crate::operate::Row;
+
+/// A row as an allocator gave it, with the member `allocator`.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub row: Row,
+    /// The row's place in the answer, for errors.
+    pub place: String,
+    pub here: Here,
+}
+
+/// A row that is about an address.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub row: Row,
+    pub address: IpAddr,
+    here: Here,
+}
+
+/// This node's records of one network.
+#[derive(Clone, Debug)]
+pub(super) struct Here {
+    state: StateDir,
+    network: NetworkName,
+    /// Empty when it could not be told.
+    node: String,
+}
+
+/// Asks each allocator of the network that was typed; warnings and failures go to `printed`.
+///
+/// # Errors
+/// Nobody could be asked.
+pub(super) fn ask(
+    operator: &Operator,
+    arguments: &[&str],
+    printed: &mut Printed,
+) -> Result<Vec<Told>> {
+    let found = operator.network()?;
+    let (mut told, mut asked) = (Vec::new(), 0);
+    for ours in operator.ours(&found)? {
+        let request = operator.request(ours.for_status(), &operator.cni_path())?;
+        let session = Session::open(&ours.chain, &request)?;
+        let here = Here {
+            state: session.state.clone(),
+            network: request.network.name().clone(),
+            node: session.node.clone(),
+        };
+        for stage in dry_run(&session, &ours.plan(&session)?, Verb::Status)? {
+            if let Outcome::Failed(error) = &stage.outcome {
+                printed.warnings.push(error.in_full());
+            }
+            let Some(input) = stage.input.filter(|_| !stage.step.is_selector()) else { continue };
+            let name = &stage.step.name;
+            if !stage.step.is_allocator() {
+                printed
+                    .warnings
+                    .push(format!("{name} is a standard plugin, which cannot be asked"));
+                continue;
+            }
+            asked += 1;
+            let answer = session.ask(&stage.step, arguments, &input.to_string());
+            let Some(rows) = printed.keep(answer.and_then(|answer| rows(name, answer))) else {
+                continue;
+            };
+            for (i, row) in rows.into_iter().enumerate() {
+                let place = format!("{name}: its answer[{i}]");
+                let Value::Object(row) = row else {
+                    printed
+                        .fail(&Error::new(ErrorCode::DELEGATE, [&place, " is no object"].concat()));
+                    continue;
+                };
+                let mut row = Row::from(row);
+                row.text("allocator", name);
+                told.push(Told { row, place, here: here.clone() });
+            }
+        }
+    }
+    if asked == 0 {
+        let message = format!("{}: nobody in its chain can be asked", found.name);
+        let error = Error::new(ErrorCode::DELEGATE, message);
+        let error = printed.warnings.drain(..).fold(error, Error::advise);
+        return Err(error.advise("an allocator ipam-da-… can"));
+    }
+    Ok(told)
+}
+
+/// [`ask`] for leases: what two plugins of a network name both stands once.
+pub(super) fn ask_leases(
+    operator: &Operator,
+    arguments: &[&str],
+    printed: &mut Printed,
+) -> Result<Vec<Lease>> {
+    let (mut leases, mut known) = (Vec::new(), Vec::new());
+    for Told { row, place, here } in ask(operator, arguments, printed)? {
+        let Some(address) = parse_address(row.text_of("address")).ok() else {
+            let message = [&place, ".address: expected an address"].concat();
+            printed.fail(&Error::new(ErrorCode::DELEGATE, message));
+            continue;
+        };
+        let mut identity = String::new();
+        for key in ["allocator", "address", "containerID", "ifname", "node"] {
+            identity.push_str(&row.get(key).to_string());
+        }
+        if !known.contains(&identity) {
+            known.push(identity);
+            leases.push(Lease { row, address, here });
+        }
+    }
+    Ok(leases)
+}
+
+fn rows(name: &str, answer: Value) -> Result<Vec<Value>> {
+    match answer {
+        Value::Array(rows) => Ok(rows),
+        _ => Err(Error::new(ErrorCode::DELEGATE, format!("{name}: its answer is no array"))),
+    }
+}
+
+/// What this node's record of a lease's owner says.
+#[derive(Debug)]
+pub(super) struct Says {
+    /// The record's state; `other` when it holds other addresses, `none` when there is none.
+    pub state: &'static str,
+    pub record: Option<Record>,
+}
+
+impl Lease {
+    /// What the record of the owner says; nothing for another node's, or one without owner.
+    pub fn says(&self) -> Option<Says> {
+        let here = &self.here;
+        let text = |key: &str| self.row.get(key).as_str();
+        if text("node").is_some_and(|node| !here.node.is_empty() && node != here.node) {
+            return None;
+        }
+        let container = ContainerId::parse(text("containerID")?).ok()?;
+        let ifnames = match text("ifname") {
+            Some(name) => vec![IfName::parse(name).ok()?],
+            None => here.ifnames(&container),
+        };
+        let mut best = Says { state: "none", record: None };
+        for ifname in ifnames {
+            let attachment =
+                Attachment { container: container.clone(), ifname, netns: String::new() };
+            if best.state != "held" {
+                best = here.look(self.address, &attachment).unwrap_or(best);
+            }
+        }
+        Some(best)
+    }
+}
+
+impl Here {
+    fn look(&self, address: IpAddr, attachment: &Attachment) -> Option<Says> {
+        match RecordFile::look(&self.state.record(&self.network, attachment)) {
+            Ok(None) => None,
+            Ok(Some((record, true))) => Some(Says { state: "busy", record: Some(record) }),
+            Ok(Some((record, false))) => {
+                let address = address.to_string();
+                let gave = |ip: &String| ip.split('/').next() == Some(&*address);
+                let other = record.held().is_some_and(|(_, held)| !held.ips().iter().any(gave));
+                let state = if other { "other" } else { record.state().as_str() };
+                Some(Says { state, record: Some(record) })
+            }
+            Err(_) => Some(Says { state: "unreadable", record: None }),
+        }
+    }
+
+    /// The interfaces of a container that have a record.
+    fn ifnames(&self, container: &ContainerId) -> Vec<IfName> {
+        let all = attachments(&self.state.network(&self.network)).unwrap_or_default();
+        all.into_iter().filter(|a| a.container == *container).map(|a| a.ifname).collect()
+    }
+}

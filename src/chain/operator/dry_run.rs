@@ -1,0 +1,66 @@
+//! A walk through a plan that runs the selectors alone: they keep no state.
+
+use serde_json::{Map, Value};
+
+use super::super::plan::{Plan, Step};
+use super::super::session::Session;
+use crate::cni::{IpamResult, Verb};
+use crate::delegate::Deadline;
+use crate::error::{Error, Result};
+
+/// A delegate of a dry run.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub step: Step,
+    /// The configuration it gets on stdin; `None` when no pool is for it.
+    pub input: Option<Value>,
+    pub outcome: Outcome,
+}
+
+/// What became of a delegate in a dry run.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// A selector answered.
+    Answered(Map<String, Value>),
+    /// A selector failed.
+    Failed(Error),
+    /// It is no selector, or has no pool to serve.
+    NotRun,
+}
+
+/// Runs a verb through the selectors of a plan. After one has failed, ADD ends; on other verbs the
+/// later delegates get what is known without it.
+pub(super) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<Vec<Stage>> {
+    let deadline = Deadline::after(plan.timeout);
+    let mut carry = session.carry(IpamResult::default());
+    let mut stages = Vec::new();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let mut stage = Stage { step: step.clone(), input: None, outcome: Outcome::NotRun };
+        if let Some(run) = carry.run_of(step) {
+            let stdin = run.stdin(&session.request.network, &carry.result, &[])?;
+            stage.input = serde_json::from_str(&stdin).ok();
+            if step.is_selector() {
+                let time = deadline.share(plan.steps.len() - i);
+                let answer = session.exec(verb, step, stdin, time).map_err(Error::from);
+                let taken = answer.and_then(|answer| {
+                    let answer = answer.unwrap_or_default();
+                    match verb {
+                        Verb::Add => carry.take(step, answer.clone()).map(drop),
+                        _ => carry.take_pools(step, answer.clone()),
+                    }?;
+                    Ok(answer)
+                });
+                stage.outcome = match taken {
+                    Ok(answer) => Outcome::Answered(answer),
+                    Err(error) => Outcome::Failed(error),
+                };
+            }
+        }
+        let ends = verb == Verb::Add && matches!(stage.outcome, Outcome::Failed(_));
+        stages.push(stage);
+        if ends {
+            break;
+        }
+    }
+    Ok(stages)
+}

@@ -1,0 +1,117 @@
+//! `explain`: a dry run of ADD.
+
+use serde_json::{Map, Value};
+
+use super::super::patch::masked;
+use super::super::session::Session;
+use super::dry_run::{Outcome, Stage, dry_run};
+use super::ours::Ours;
+use super::{Operator, Printed, line, say};
+use crate::cni::{Args, ContainerId, IfName, Verb};
+use crate::error::Result;
+use crate::operate::{Row, Words};
+
+pub(super) fn run(operator: &Operator) -> Result<Printed> {
+    if operator.words.operands().len() > 1 {
+        return Err(Words::refusal("explain takes one network"));
+    }
+    let found = operator.network()?;
+    let mut printed = Printed::default();
+    let mut reports = Vec::new();
+    for ours in operator.ours(&found)? {
+        let stages = explain(operator, &ours)?;
+        for stage in &stages {
+            printed.failed |= matches!(stage.outcome, Outcome::Failed(_));
+        }
+        say(&mut printed.text, &[&found.name, ", ", &ours.plugin, ": ", &ours.kind, "\n"]);
+        let mut delegates = Vec::new();
+        for stage in stages {
+            let delegate = of_stage(stage);
+            describe(&delegate, &mut printed.text);
+            delegates.push(Value::from(delegate));
+        }
+        let mut report = found.row(&ours);
+        report.value("delegates", delegates.into());
+        reports.push(report);
+    }
+    if operator.words.has("json") {
+        printed.set_rows(operator, &[], reports);
+    }
+    Ok(printed)
+}
+
+fn explain(operator: &Operator, ours: &Ours) -> Result<Vec<Stage>> {
+    let words = &operator.words;
+    let container = ContainerId::parse(words.value("container").unwrap_or("explain"))?;
+    let ifname = IfName::parse(words.value("ifname").unwrap_or("eth0"))?;
+    let args = words.value("args").unwrap_or_default();
+    let mut request = operator.request(ours.network.clone(), &operator.cni_path())?;
+    request.args = Args::parse(args);
+    for (name, value) in [
+        ("CNI_CONTAINERID", container.as_str()),
+        ("CNI_IFNAME", ifname.as_str()),
+        // ADD needs one; a selector has no business in it.
+        ("CNI_NETNS", "/proc/self/ns/net"),
+        ("CNI_ARGS", args),
+    ] {
+        request.environment.set(name, value);
+    }
+    let session = Session::open(&ours.chain, &request)?;
+    dry_run(&session, &ours.plan(&session)?, Verb::Add)
+}
+
+/// What there is to say of a delegate, without secrets.
+fn of_stage(stage: Stage) -> Row {
+    let mut row = Row::default();
+    row.text("delegate", &stage.step.name);
+    row.text("program", &stage.step.program.display().to_string());
+    row.value("input", masked(stage.input.unwrap_or_default()));
+    match stage.outcome {
+        Outcome::Answered(answer) => row.value("output", masked(Value::Object(answer))),
+        Outcome::Failed(error) => row.text("error", &error.in_full()),
+        Outcome::NotRun => row.value("output", Value::Null),
+    }
+    row
+}
+
+fn describe(delegate: &Row, text: &mut String) {
+    let (name, program) = (delegate.text_of("delegate"), delegate.text_of("program"));
+    say(text, &["- ", name, "  ", program, "\n"]);
+    let (input, output) = (delegate.get("input"), delegate.get("output"));
+    let error = delegate.text_of("error");
+    if input.is_null() {
+        text.push_str("  is not run: no pool is for it\n");
+    } else if !error.is_empty() {
+        say(text, &["  fails, and ADD with it: ", error, "\n"]);
+    } else if let Value::Object(output) = output {
+        changes(input, output, text);
+    } else {
+        text.push_str("  is not run here; it would get\n");
+        let pools = &input["prevResult"]["pools"];
+        if !pools.is_null() {
+            line("prevResult.", "pools", pools, text);
+        }
+        for (key, value) in input["ipam"].as_object().into_iter().flatten() {
+            line("ipam.", key, value, text);
+        }
+    }
+}
+
+/// What a selector's answer adds to what it got: pools, routes, dns, and settings.
+fn changes(input: &Value, output: &Map<String, Value>, text: &mut String) {
+    let before = text.len();
+    for key in ["pools", "routes", "dns"] {
+        match output.get(key) {
+            Some(after) if *after != input["prevResult"][key] => line("", key, after, text),
+            _ => {}
+        }
+    }
+    for (key, value) in output.get("ipam").and_then(Value::as_object).into_iter().flatten() {
+        if *value != input["ipam"][key] {
+            line("ipam.", key, value, text);
+        }
+    }
+    if text.len() == before {
+        text.push_str("  changes nothing\n");
+    }
+}

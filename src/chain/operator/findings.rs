@@ -1,0 +1,156 @@
+//! What is unsafe about a network, as `lint` finds it.
+
+use std::path::Path;
+
+use super::super::plan::Step;
+use super::super::session::Session;
+use super::dry_run::{Outcome, Stage};
+use super::ours::Ours;
+use crate::cni::Version;
+use crate::error::Error;
+use crate::host::{emptied_by_reboot, transient_machine_id};
+use crate::operate::Row;
+
+/// What was found, each with a `level` (error, warning or note) and a `message`.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub list: Vec<Row>,
+    /// There is an error.
+    pub failed: bool,
+    /// An allocator's ledger is shared with other nodes.
+    pub shared: bool,
+}
+
+/// How far an allocator's ledger reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    Node,
+    Cluster,
+    /// A standard plugin, or one that does not say.
+    Unknown,
+}
+
+impl Reach {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Cluster => "cluster",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// What an allocator says of itself; a standard plugin is not asked.
+    pub fn of(session: &Session<'_>, step: &Step) -> Self {
+        if !step.is_allocator() {
+            return Self::Unknown;
+        }
+        let about = session.ask(step, &["about", "--json"], "").unwrap_or_default();
+        match about["reach"].as_str() {
+            Some("node") => Self::Node,
+            Some("cluster") => Self::Cluster,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+impl Findings {
+    fn push(&mut self, level: &str, message: &str) {
+        let mut finding = Row::default();
+        finding.text("level", level);
+        finding.text("message", message);
+        self.list.push(finding);
+    }
+
+    pub fn error(&mut self, error: &Error) {
+        self.push("error", &error.in_full());
+        self.failed = true;
+    }
+
+    /// The selectors that failed.
+    pub fn of_selectors(&mut self, stages: &[Stage]) {
+        for stage in stages {
+            if let Outcome::Failed(error) = &stage.outcome {
+                self.error(error);
+            }
+        }
+    }
+
+    /// What a reboot or a clone does to this node's state: a warning where others share the ledger.
+    pub fn of_state(&mut self, session: &Session<'_>) {
+        let level = if self.shared { "warning" } else { "note" };
+        let root = session.state.root().display().to_string();
+        if let Some(why) = emptied_by_reboot(session.state.root()) {
+            let parts = [
+                "the state folder ",
+                &root,
+                " lies on ",
+                why,
+                ": a reboot loses the records and the node's identity",
+            ];
+            self.push(level, &parts.concat());
+        }
+        if session.request.settings.node.is_none()
+            && let Some(why) = transient_machine_id(Path::new("/etc/machine-id"))
+        {
+            let parts = [
+                "/etc/machine-id ",
+                why,
+                ": a cloned machine is not told from its original; set node in the host-wide settings",
+            ];
+            self.push(level, &parts.concat());
+        }
+        if session.state.is_from_network() {
+            let parts = [
+                "ipam.stateDir is set: a DEL whose configuration the runtime strips does not find ",
+                &root,
+                "; set stateDir in the host-wide settings",
+            ];
+            self.push("warning", &parts.concat());
+        }
+    }
+
+    /// Names of presets, and which program really stands behind each.
+    pub fn of_presets(&mut self, session: &Session<'_>, ours: &Ours) {
+        let planner = session.planner();
+        let named = planner.names(session.request.network.ipam());
+        for preset in planner.presets {
+            let name = preset.name;
+            let is_type = ours.kind == name;
+            if !is_type && !named.iter().any(|named| named == name) {
+                continue;
+            }
+            let Ok(program) = planner.find(name) else { continue };
+            if !planner.own.is(&program) {
+                // In a list of delegates the replaced program is a delegate like others.
+                let level = if is_type { "warning" } else { "note" };
+                let at = program.display().to_string();
+                let parts = [&at, " is not this program: the real ", name, " runs, not its preset"];
+                self.push(level, &parts.concat());
+                continue;
+            }
+            let kept = program.with_file_name([name, ".orig"].concat());
+            if !kept.exists() {
+                let at = kept.display().to_string();
+                let parts = [
+                    &at,
+                    " is missing: what a chain with the real ",
+                    name,
+                    " recorded before the switch is not released by it",
+                ];
+                self.push("note", &parts.concat());
+            }
+        }
+    }
+
+    /// Versions of the specification that lack something.
+    pub fn of_version(&mut self, version: Version) {
+        let lack = if version < Version::V0_4_0 {
+            " has no CHECK, and DEL gets no previous result: 0.4.0 is the first with both"
+        } else if version >= Version::V1_1_0 {
+            " is not read by containerd before 2.0: every ADD fails there after it has succeeded here"
+        } else {
+            return;
+        };
+        self.push("note", &["cniVersion ", version.as_str(), lack].concat());
+    }
+}

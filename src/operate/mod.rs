@@ -1,0 +1,21 @@
+//! What verbs for people share: typed words, tables, ages, the map of a pool, and the rows that
+//! allocators answer `list` and `pools` with.
+//!
+//! A program called without `CNI_COMMAND` was called by a person. `ipam-delegated` and every
+//! allocator of ours understand the same verbs then, and print them alike.
+
+mod age;
+mod map;
+mod print;
+mod row;
+mod rows;
+mod table;
+mod words;
+
+pub use age::age;
+pub use map::{Glyphs, map};
+pub use print::{POOL_COLUMNS, lease_columns, maps, use_percent};
+pub use row::Row;
+pub use rows::{Block, LeaseRow, LeaseState, PoolRow};
+pub use table::{Column, table};
+pub use words::{Known, Words};

@@ -1,0 +1,63 @@
+use serde_json::{Map, Value};
+
+/// What a verb says of one thing, for people and for programs: members by name.
+#[derive(Clone, Debug, Default)]
+pub struct Row(Map<String, Value>);
+
+impl Row {
+    /// Sets a member.
+    pub fn value(&mut self, key: &str, value: Value) {
+        self.0.insert(key.to_owned(), value);
+    }
+
+    /// Sets a member to a text.
+    pub fn text(&mut self, key: &str, text: &str) {
+        self.value(key, Value::String(text.to_owned()));
+    }
+
+    /// Sets a member to a text; to null where there is none.
+    pub fn text_or_null(&mut self, key: &str, text: Option<&str>) {
+        match text {
+            Some(text) => self.text(key, text),
+            None => self.value(key, Value::Null),
+        }
+    }
+
+    /// A member; null where there is none.
+    pub fn get(&self, key: &str) -> &Value {
+        self.0.get(key).unwrap_or(&Value::Null)
+    }
+
+    /// A member's text; empty where it has none.
+    pub fn text_of(&self, key: &str) -> &str {
+        self.get(key).as_str().unwrap_or_default()
+    }
+}
+
+impl From<Map<String, Value>> for Row {
+    fn from(members: Map<String, Value>) -> Self {
+        Self(members)
+    }
+}
+
+impl From<Row> for Value {
+    fn from(Row(members): Row) -> Self {
+        Self::Object(members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_null() {
+        let mut row = Row::default();
+        row.text("a", "x");
+        row.text_or_null("b", None);
+        assert_eq!((row.text_of("a"), row.text_of("c"), row.get("c")), ("x", "", &Value::Null));
+        assert_eq!(Value::from(row), json!({"a": "x", "b": null}));
+    }
+}

@@ -1,0 +1,144 @@
+//! The verbs that an allocator over a ledger answers to people, on real leases.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use support::{World, binary};
+
+/// A world with a network of two pools, and an attachment that holds an address of each.
+struct Office {
+    world: World,
+    network: Value,
+}
+
+impl Office {
+    fn new() -> Self {
+        let world = World::new();
+        world.install(&binary("ipam-ds-static")).install(&binary("ipam-da-local"));
+        let mut network = world.network(json!(["ipam-ds-static", "ipam-da-local"]));
+        network["ipam"]["pools"] = json!([
+            {"name": "blue", "ranges": [{"subnet": "10.9.0.0/29"}]},
+            {"name": "six", "ranges": [{"subnet": "fd00:9::/64"}]},
+        ]);
+        let office = Self { world, network };
+        office.world.call("ADD", "c1", &office.network).success();
+        office
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        let file = self.world.path("net.json");
+        std::fs::write(&file, self.network.to_string()).unwrap();
+        let (verb, rest) = arguments.split_first().unwrap();
+        Command::new(binary("ipam-delegated"))
+            .env_clear()
+            .args([verb, file.to_str().unwrap()])
+            .args(rest)
+            .args([Path::new("--cni-path"), &self.world.path("bin")])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    fn rows(&self, arguments: &[&str]) -> Vec<Value> {
+        let output = self.ask(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn lease(&self, address: &str) -> std::path::PathBuf {
+        self.world.path("data/net").join(address)
+    }
+}
+
+fn column(rows: &[Value], key: &str) -> Vec<String> {
+    rows.iter().map(|row| row[key].as_str().unwrap_or("-").to_owned()).collect()
+}
+
+#[test]
+fn leases_are_listed_with_pool_owner_node_and_state() {
+    let office = Office::new();
+    std::fs::write(office.lease("10.9.0.4"), "foreign").unwrap();
+    std::fs::create_dir(office.lease("10.9.0.5")).unwrap();
+    let rows = office.rows(&["list"]);
+    assert_eq!(column(&rows, "address"), ["10.9.0.2", "10.9.0.4", "10.9.0.5", "fd00:9::2"]);
+    assert_eq!(column(&rows, "pool"), ["blue", "blue", "blue", "six"]);
+    assert_eq!(column(&rows, "containerID"), ["c1", "foreign", "-", "c1"]);
+    assert_eq!(column(&rows, "ifname"), ["eth0", "-", "-", "eth0"]);
+    assert_eq!(column(&rows, "state"), ["held", "held", "unreadable", "held"]);
+    let identity = std::fs::read(office.world.path("state/node")).unwrap();
+    let identity: Value = serde_json::from_slice(&identity).unwrap();
+    assert_eq!(rows[0]["node"], identity["uuid"]);
+    assert!(rows[0]["ageSeconds"].as_u64().unwrap() < 60);
+}
+
+#[test]
+fn an_address_names_its_holder() {
+    let office = Office::new();
+    let rows = office.rows(&["who", "fd00:9:0::2"]);
+    assert_eq!(column(&rows, "containerID"), ["c1"]);
+    let nobody = office.ask(&["who", "10.9.0.3"]);
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("nobody holds 10.9.0.3"));
+}
+
+#[test]
+fn pools_are_counted_and_drawn() {
+    let office = Office::new();
+    let rows = office.rows(&["pools"]);
+    assert_eq!(rows[0]["pool"], "blue");
+    assert_eq!([&rows[0]["size"], &rows[0]["held"], &rows[0]["free"]], [5, 1, 4]);
+    let output = office.ask(&["pools", "--ascii"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("  10.9.0.1  .#...."), "{text}");
+}
+
+#[test]
+fn nothing_is_released_before_it_is_meant() {
+    let office = Office::new();
+    let dry = office.rows(&["release", "--owner", "c1/eth0"]);
+    assert_eq!(column(&dry, "address"), ["10.9.0.2", "fd00:9::2"]);
+    assert!(office.lease("10.9.0.2").exists());
+    let none = office.rows(&["release", "--owner", "c1/eth1", "--yes"]);
+    assert!(none.is_empty() && office.lease("10.9.0.2").exists());
+    let done = office.rows(&["release", "10.9.0.2", "--yes"]);
+    assert_eq!(column(&done, "address"), ["10.9.0.2"]);
+    assert!(!office.lease("10.9.0.2").exists() && office.lease("fd00:9::2").exists());
+    let node = office.rows(&["list"])[0]["node"].as_str().unwrap().to_owned();
+    assert!(office.rows(&["release", "--node", "another", "--yes"]).is_empty());
+    assert_eq!(office.rows(&["release", "--node", &node, "--yes"]).len(), 1);
+    // The owner is found to hold nothing, not to hold what was released.
+    office.world.call("CHECK", "c1", &office.network).failure();
+    let again = office.world.call("ADD", "c1", &office.network).ips();
+    assert_eq!(again, ["10.9.0.3/29", "fd00:9::3/64"]);
+}
+
+#[test]
+fn the_allocator_answers_by_itself() {
+    let office = Office::new();
+    let ask = |arguments: &[&str]| {
+        Command::new(binary("ipam-da-local")).env_clear().args(arguments).output().unwrap()
+    };
+    let about: Value = serde_json::from_slice(&ask(&["about", "--json"]).stdout).unwrap();
+    assert_eq!([&about["role"], &about["reach"]], ["allocator", "node"]);
+    let file = office.world.path("plugins.conflist");
+    let ipam = office.network["ipam"].clone();
+    let plugins = json!([{"type": "tuning"}, {"type": "bridge", "ipam": ipam}]);
+    let list = json!({"cniVersion": "1.0.0", "name": "net", "plugins": plugins});
+    std::fs::write(&file, list.to_string()).unwrap();
+    let listed = ask(&["list", "--config", file.to_str().unwrap()]);
+    let text = String::from_utf8(listed.stdout).unwrap();
+    assert!(text.lines().nth(1).unwrap().starts_with("10.9.0.2   -     c1"), "{text}");
+    for wrong in [&["list"][..], &["frob"], &["list", "--yes"], &["who", "x", "--config", "f"]] {
+        let output = ask(wrong);
+        assert_eq!(output.status.code(), Some(1), "{wrong:?}");
+        assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");
+    }
+    let refused = ask(&["list", "--json", "--config", "/nowhere"]);
+    let error: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!((refused.status.code(), &error["code"]), (Some(1), &json!(5)));
+}

@@ -1,0 +1,499 @@
+//! host-local's behaviour, case by case: `tests/vectors/host-local.json` says what it did and where
+//! the preset `host-local` differs, with the reason. All else is equal.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+mod vectors;
+
+#[path = "../src/presets.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the program's own table, read for its sentences")]
+mod presets;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use support::{Outcome, World, binary, host_local, names, start_raw, wait};
+use vectors::Difference;
+
+#[derive(Deserialize)]
+struct Fixture {
+    classes: BTreeMap<String, Class>,
+    reasons: BTreeMap<String, String>,
+    vectors: Vec<Vector>,
+}
+
+/// A class of errors.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Class {
+    code: u64,
+    #[serde(default)]
+    same_words: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Vector {
+    id: String,
+    about: String,
+    /// Not what host-local 1.1.1 answers.
+    #[serde(default)]
+    newer: bool,
+    config: Value,
+    #[serde(default)]
+    files: BTreeMap<String, String>,
+    #[serde(default)]
+    before: BTreeMap<String, String>,
+    steps: Vec<Step>,
+    after: BTreeMap<String, String>,
+    #[serde(default)]
+    differences: Vec<Difference>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    command: String,
+    #[serde(default)]
+    container_id: String,
+    #[serde(default)]
+    ifname: String,
+    #[serde(default)]
+    env: BTreeMap<String, Option<String>>,
+    #[serde(default)]
+    config: Value,
+    stdin: Option<String>,
+    exit: i32,
+    #[serde(default)]
+    stdout: Value,
+    error: Option<Failure>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Failure {
+    class: String,
+    code: u64,
+    msg: String,
+}
+
+impl Fixture {
+    fn read() -> Self {
+        serde_json::from_str(include_str!("vectors/host-local.json")).unwrap()
+    }
+}
+
+impl Vector {
+    /// What we are to do, but for the differences.
+    fn recorded(&self, fixture: &Fixture) -> Value {
+        let steps = self.steps.iter().map(|step| match &step.error {
+            Some(error) => json!({"exit": step.exit, "code": fixture.classes[&error.class].code}),
+            None => json!({"exit": step.exit, "stdout": step.stdout}),
+        });
+        json!({"steps": steps.collect::<Vec<_>>(), "after": self.after})
+    }
+
+    /// Runs the steps with the program that stands as `host-local` in the plugin folder.
+    fn play(&self, world: &World) -> Vec<Outcome> {
+        for (name, content) in &self.files {
+            fs::write(world.path(name), content).unwrap();
+        }
+        let leases = world.path("data/mynet");
+        if !self.before.is_empty() {
+            fs::create_dir(&leases).unwrap();
+        }
+        for (name, content) in &self.before {
+            fs::write(leases.join(name), content).unwrap();
+        }
+        self.steps.iter().map(|step| step.play(world, &self.config)).collect()
+    }
+}
+
+impl Step {
+    fn play(&self, world: &World, config: &Value) -> Outcome {
+        let mut config = config.clone();
+        merge(&mut config, &self.config);
+        for key in ["ipam", "IPAM"] {
+            if let Some(ipam) = config.get_mut(key) {
+                ipam["stateDir"] = json!(world.path("state"));
+            }
+        }
+        let text = config.to_string().replace("${DIR}", world.path("").to_str().unwrap());
+        let program = world.path("bin/host-local");
+        let mut command = world.command_of(&program, &self.command, &self.container_id);
+        command.env("CNI_IFNAME", &self.ifname);
+        for (key, value) in &self.env {
+            match value {
+                Some(value) => command.env(key, value),
+                None => command.env_remove(key),
+            };
+        }
+        wait(start_raw(command, self.stdin.as_ref().unwrap_or(&text).as_bytes()))
+    }
+
+    /// Our outcome as the expected one is written.
+    fn describe(&self, outcome: &Outcome) -> Value {
+        let json = outcome.json();
+        match json.get("code") {
+            Some(code) => json!({"exit": outcome.exit, "code": code}),
+            None => json!({"exit": outcome.exit, "stdout": json}),
+        }
+    }
+}
+
+/// Puts `patch` over `value`, member by member.
+fn merge(value: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else { return };
+    for (key, theirs) in patch {
+        match value.get_mut(key) {
+            Some(Value::Object(_)) if theirs.is_object() => merge(&mut value[key], theirs),
+            _ => value[key] = theirs.clone(),
+        }
+    }
+}
+
+/// The preset: our program under the name `host-local`.
+fn preset() -> World {
+    let world = World::new();
+    world.install(&binary("ipam-ds-static")).install(&binary("ipam-da-local"));
+    symlink(binary("ipam-delegated"), world.path("bin/host-local")).unwrap();
+    world
+}
+
+/// host-local itself.
+fn original() -> World {
+    let world = World::new();
+    world.install(&host_local());
+    world
+}
+
+/// The files of a folder, by name and content; none where there is no folder.
+fn content(folder: &Path) -> Value {
+    let file = |name: String| {
+        let text = fs::read_to_string(folder.join(&name)).unwrap();
+        (name, Value::String(text))
+    };
+    Value::Object(names(folder).into_iter().map(file).collect::<Map<_, _>>())
+}
+
+#[test]
+fn what_is_not_listed_as_a_difference_is_as_with_host_local() {
+    let fixture = Fixture::read();
+    let mut faults = Vec::new();
+    let mut reasons = BTreeSet::new();
+    for vector in &fixture.vectors {
+        let place = format!("{} ({})", vector.id, vector.about);
+        let mut expected = vector.recorded(&fixture);
+        for difference in &vector.differences {
+            assert!(fixture.reasons.contains_key(&difference.why), "{}", difference.why);
+            reasons.insert(&difference.why);
+            let fault = difference.apply(&mut expected).err();
+            faults.extend(fault.map(|fault| format!("{place}: {fault}")));
+        }
+        let world = preset();
+        let outcomes = vector.play(&world);
+        let described = vector.steps.iter().zip(&outcomes).map(|(step, o)| step.describe(o));
+        let observed = json!({
+            "steps": described.collect::<Vec<_>>(),
+            "after": content(&world.path("data/mynet")),
+        });
+        if observed != expected {
+            faults.push(format!("{place}:\nexpected {expected}\nobserved {observed}"));
+        }
+        for (step, outcome) in vector.steps.iter().zip(outcomes) {
+            let Some(error) = &step.error else { continue };
+            if fixture.classes[&error.class].same_words && outcome.exit == Some(1) {
+                let (_, text) = outcome.failure();
+                if !text.contains(&error.msg) {
+                    faults.push(format!("{place}: {text} lacks {:?}", error.msg));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert_eq!(fixture.vectors.len(), 41);
+    assert_eq!(reasons.len(), fixture.reasons.len(), "a reason that nothing needs");
+}
+
+#[test]
+fn host_local_itself_does_what_was_recorded() {
+    let fixture = Fixture::read();
+    let played = fixture.vectors.iter().filter(|vector| !vector.newer);
+    let mut count = 0;
+    for vector in played {
+        count += 1;
+        let world = original();
+        let outcomes = vector.play(&world);
+        for (step, outcome) in vector.steps.iter().zip(outcomes) {
+            let place = format!("{} {}: {outcome:?}", vector.id, step.command);
+            assert_eq!(outcome.exit, Some(step.exit), "{place}");
+            let mut json = outcome.json();
+            if let Some(error) = &step.error {
+                assert_eq!(
+                    (&json["code"], &json["msg"]),
+                    (&error.code.into(), &error.msg.as_str().into()),
+                    "{place}"
+                );
+                continue;
+            }
+            if let Some(result) = json.as_object_mut() {
+                // The older one prints an empty one.
+                result.retain(|key, value| key != "dns" || *value != json!({}));
+            }
+            assert_eq!(json, step.stdout, "{place}");
+        }
+        assert_eq!(content(&world.path("data/mynet")), json!(vector.after), "{}", vector.id);
+    }
+    assert_eq!(count, 38);
+}
+
+#[test]
+fn every_reason_is_a_difference_that_the_preset_lists() {
+    for (name, reason) in Fixture::read().reasons {
+        assert!(presets::HOST_LOCAL_DIFFERENCES.contains(&reason.as_str()), "{name}: {reason}");
+    }
+}
+
+fn network(world: &World, ranges: Value) -> Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": "mynet",
+        "type": "bridge",
+        "ipam": {
+            "type": "host-local",
+            "ranges": ranges,
+            "dataDir": world.path("data"),
+            "stateDir": world.path("state"),
+        },
+    })
+}
+
+fn call(world: &World, verb: &str, container: &str, network: &Value) -> Outcome {
+    let command = world.command_of(&world.path("bin/host-local"), verb, container);
+    wait(support::start(command, network))
+}
+
+/// The addresses held in `mynet`.
+fn leases(world: &World) -> Vec<String> {
+    let mut leases = names(&world.path("data/mynet"));
+    leases.retain(|name| name.parse::<std::net::IpAddr>().is_ok());
+    leases
+}
+
+/// The same call with the preset and with host-local itself.
+fn both(then: impl Fn(&World) -> Outcome) -> [(World, Outcome); 2] {
+    [preset(), original()].map(|world| {
+        let outcome = then(&world);
+        (world, outcome)
+    })
+}
+
+#[test]
+fn an_add_again_gives_the_same_address() {
+    let [(_, ours), (_, theirs)] = both(|world| {
+        let network =
+            network(world, json!([[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]));
+        call(world, "ADD", "c1", &network).success();
+        call(world, "ADD", "c1", &network)
+    });
+    assert_eq!(ours.ips(), ["10.1.2.2/24", "fd00::2/64"]);
+    assert!(theirs.failure().1.contains("duplicate allocation is not allowed"));
+}
+
+#[test]
+fn another_requested_address_takes_the_place_of_the_one_held() {
+    let [(our_world, ours), (their_world, theirs)] = both(|world| {
+        let mut network = network(world, json!([[{"subnet": "10.1.2.0/24"}]]));
+        for address in ["10.1.2.8", "10.1.2.9"] {
+            network["args"] = json!({"cni": {"ips": [address]}});
+            call(world, "ADD", "c1", &network).success();
+        }
+        call(world, "DEL", "c2", &network)
+    });
+    ours.success();
+    theirs.success();
+    assert_eq!(leases(&our_world), ["10.1.2.9"]);
+    assert_eq!(leases(&their_world), ["10.1.2.8", "10.1.2.9"]);
+}
+
+#[test]
+fn a_failed_add_takes_nothing_from_an_earlier_one() {
+    let [(our_world, ours), (their_world, theirs)] = both(|world| {
+        let full = json!([{"subnet": "10.9.0.0/30"}]);
+        call(world, "ADD", "other", &network(world, json!([full]))).success();
+        call(world, "ADD", "c1", &network(world, json!([[{"subnet": "10.1.2.0/24"}]]))).success();
+        call(world, "ADD", "c1", &network(world, json!([[{"subnet": "10.3.0.0/24"}], full])))
+    });
+    assert_eq!(ours.failure().0, 100);
+    assert_eq!(theirs.failure().0, 999);
+    assert_eq!(leases(&our_world), ["10.1.2.2", "10.9.0.2"]);
+    assert_eq!(leases(&their_world), ["10.9.0.2"]);
+}
+
+#[test]
+fn a_del_does_not_need_a_configuration_that_is_valid_now() {
+    let [(our_world, ours), (their_world, theirs)] = both(|world| {
+        call(world, "ADD", "c1", &network(world, json!([[{"subnet": "10.1.2.0/24"}]]))).success();
+        call(world, "DEL", "c1", &network(world, json!([[{"subnet": "10.1.2.0/33"}]])))
+    });
+    ours.success();
+    assert_eq!(theirs.exit, Some(1));
+    assert!(leases(&our_world).is_empty());
+    assert_eq!(leases(&their_world), ["10.1.2.2"]);
+}
+
+#[test]
+fn a_check_looks_for_the_addresses_of_the_result() {
+    let [(_, ours), (_, theirs)] = both(|world| {
+        let ranges = json!([[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.3.0.0/24"}]]);
+        let mut network = network(world, ranges);
+        network["prevResult"] = call(world, "ADD", "c1", &network).success();
+        call(world, "CHECK", "c1", &network).success();
+        fs::remove_file(world.path("data/mynet/10.3.0.2")).unwrap();
+        call(world, "CHECK", "c1", &network)
+    });
+    let (code, text) = ours.failure();
+    assert_eq!(code, 104, "{text}");
+    theirs.success();
+}
+
+/// Makes a file look as if it had last been written an hour ago.
+fn age(file: &Path) {
+    let file = fs::File::options().write(true).open(file).unwrap();
+    let hour = std::time::Duration::from_secs(3600);
+    file.set_modified(std::time::SystemTime::now() - hour).unwrap();
+}
+
+/// A lease file as host-local, or one that was killed, has left it an hour ago.
+fn old_lease(world: &World, address: &str, content: &str) {
+    fs::create_dir_all(world.path("data/mynet")).unwrap();
+    let file = world.path("data/mynet").join(address);
+    fs::write(&file, content).unwrap();
+    age(&file);
+}
+
+#[test]
+fn an_empty_lease_file_does_not_block_its_address_for_ever() {
+    let [(_, ours), (_, theirs)] = both(|world| {
+        old_lease(world, "10.1.2.2", "");
+        call(world, "ADD", "c1", &network(world, json!([[{"subnet": "10.1.2.0/30"}]])))
+    });
+    assert_eq!(ours.ips(), ["10.1.2.2/30"]);
+    assert!(theirs.failure().1.contains("no IP addresses available"));
+}
+
+#[test]
+fn gc_releases_what_nobody_lists() {
+    let [(our_world, ours), (their_world, theirs)] = both(|world| {
+        old_lease(world, "10.1.2.2", "gone\r\neth0");
+        old_lease(world, "10.1.2.3", "there\r\neth0");
+        let mut network = network(world, json!([[{"subnet": "10.1.2.0/24"}]]));
+        network["cniVersion"] = json!("1.1.0");
+        network["cni.dev/valid-attachments"] = json!([{"containerID": "there", "ifname": "eth0"}]);
+        let mut command = world.command_of(&world.path("bin/host-local"), "GC", "");
+        command.env("CNI_IFNAME", "").env("CNI_NETNS", "");
+        wait(support::start(command, &network))
+    });
+    ours.success();
+    assert_eq!(leases(&our_world), ["10.1.2.3"]);
+    assert_eq!(theirs.exit, Some(1), "1.1.1 does not know the verb");
+    assert_eq!(leases(&their_world), ["10.1.2.2", "10.1.2.3"]);
+}
+
+#[test]
+fn status_tells_that_leases_cannot_be_written() {
+    let world = preset();
+    fs::write(world.path("data/mynet"), "a file in the place of the folder").unwrap();
+    let mut network = network(&world, json!([[{"subnet": "10.1.2.0/24"}]]));
+    network["cniVersion"] = json!("1.1.0");
+    let mut command = world.command_of(&world.path("bin/host-local"), "STATUS", "");
+    command.env("CNI_IFNAME", "").env("CNI_NETNS", "");
+    let (code, text) = wait(support::start(command, &network)).failure();
+    assert_eq!(code, 50, "{text}");
+}
+
+#[test]
+fn a_lock_that_somebody_holds_is_error_11() {
+    let world = preset();
+    let mut network = network(&world, json!([[{"subnet": "10.1.2.0/24"}]]));
+    network["ipam"]["timeout"] = json!("2s");
+    call(&world, "ADD", "c1", &network).success();
+    let lock = fs::File::open(world.path("data/mynet/lock")).unwrap();
+    lock.lock().unwrap();
+    for (verb, container) in [("ADD", "c2"), ("CHECK", "c1"), ("DEL", "c1")] {
+        let (code, text) = call(&world, verb, container, &network).failure();
+        assert!(code == 11 && text.contains("mynet/lock"), "{verb}: {code}: {text}");
+    }
+    lock.unlock().unwrap();
+    call(&world, "DEL", "c1", &network).success();
+}
+
+#[test]
+fn subfolders_are_left_alone() {
+    let [(our_world, ours), (their_world, theirs)] = both(|world| {
+        fs::create_dir_all(world.path("data/mynet/kept")).unwrap();
+        fs::write(world.path("data/mynet/kept/10.1.2.2"), "c1\r\neth0").unwrap();
+        call(world, "DEL", "c1", &network(world, json!([[{"subnet": "10.1.2.0/24"}]])))
+    });
+    ours.success();
+    theirs.success();
+    assert_eq!(names(&our_world.path("data/mynet/kept")), ["10.1.2.2"]);
+    assert!(names(&their_world.path("data/mynet/kept")).is_empty());
+}
+
+#[test]
+fn keys_in_other_letters_are_not_passed_over() {
+    let [(our_world, ours), (_, theirs)] = both(|world| {
+        let ranges = json!([[{"subnet": "10.1.2.0/24", "RANGESTART": "10.1.2.9"}]]);
+        call(world, "ADD", "c1", &network(world, ranges))
+    });
+    let (code, text) = ours.failure();
+    assert!(code == 7 && text.contains("ipam.ranges[0][0].RANGESTART: write rangeStart"), "{text}");
+    assert!(leases(&our_world).is_empty());
+    assert_eq!(theirs.success()["ips"][0]["address"], "10.1.2.9/24");
+}
+
+#[test]
+fn the_folder_of_leases_is_an_absolute_path() {
+    let [(_, ours), (_, theirs)] = both(|world| {
+        let mut network = network(world, json!([[{"subnet": "10.1.2.0/24"}]]));
+        network["ipam"]["dataDir"] = json!("leases");
+        let mut command = world.command_of(&world.path("bin/host-local"), "ADD", "c1");
+        command.current_dir(world.path(""));
+        wait(support::start(command, &network))
+    });
+    let (code, text) = ours.failure();
+    assert!(code == 7 && text.contains("ipam.dataDir: leases is no absolute path"), "{text}");
+    theirs.success();
+}
+
+#[test]
+fn an_add_needs_the_state_folder() {
+    let [(our_world, ours), (_, theirs)] = both(|world| {
+        fs::remove_dir(world.path("state")).unwrap();
+        fs::write(world.path("state"), "a file in the place of the folder").unwrap();
+        call(world, "ADD", "c1", &network(world, json!([[{"subnet": "10.1.2.0/24"}]])))
+    });
+    let (code, text) = ours.failure();
+    assert!([5, 113].contains(&code), "{code}: {text}");
+    assert!(leases(&our_world).is_empty());
+    theirs.success();
+}
+
+#[test]
+fn a_date_long_past_on_the_folder_shows_that_nobody_else_changed_it() {
+    let world = preset();
+    let network = network(&world, json!([[{"subnet": "10.1.2.0/24"}]]));
+    call(&world, "ADD", "c1", &network).success();
+    let changed = || fs::metadata(world.path("data/mynet")).unwrap().modified().unwrap();
+    let year = std::time::Duration::from_secs(365 * 24 * 3600);
+    assert!(changed().elapsed().unwrap() > year);
+    wait(support::start(world.command_of(&host_local(), "ADD", "c2"), &network)).success();
+    assert!(changed().elapsed().unwrap() < year);
+    assert_eq!(call(&world, "ADD", "c3", &network).ips(), ["10.1.2.4/24"]);
+}

@@ -1,0 +1,320 @@
+//! The verbs that ask the allocators of a network: list, who, release, pools; and explain.
+
+#![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
+
+mod support;
+
+use std::os::unix::fs::symlink;
+
+use serde_json::{Value, json};
+use support::{World, binary, with};
+
+fn lease(address: &str, container: &str) -> Value {
+    json!({"address": address, "pool": "blue", "containerID": container, "ifname": "eth0",
+           "node": null, "ageSeconds": 60, "state": "held"})
+}
+
+/// A chain of a selector and an allocator that answers, on the network `net`.
+fn world() -> World {
+    let world = World::new();
+    let answer = json!({"pools": [{"name": "blue"}], "ipam": {"zone": "z"}});
+    world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
+    world.answering("ipam-da-x", "10.0.0.2/24");
+    world.conflist("10-net.conflist", &world.network(json!(["ipam-ds-x", "ipam-da-x"])));
+    world
+}
+
+#[test]
+fn list_asks_the_allocator_with_the_pools_and_says_what_the_records_say() {
+    let world = world();
+    let network = world.network(json!(["ipam-ds-x", "ipam-da-x"]));
+    world.call("ADD", "c1", &network).success();
+    let mut elsewhere = lease("10.0.0.9", "c9");
+    elsewhere["node"] = json!("another-node");
+    let mut other = lease("10.0.0.5", "c1");
+    other["note"] = json!("no ifname");
+    other["ifname"] = Value::Null;
+    let rows = json!([lease("10.0.0.2", "c1"), lease("10.0.0.3", "leaked"), elsewhere, other]);
+    world.answer("ipam-da-x", "list", &rows);
+
+    let told = world.typed(&["list", "net", "--json"]).success();
+    let words: Vec<&Value> = told.as_array().unwrap().iter().map(|row| &row["record"]).collect();
+    assert_eq!(words, [&json!("held"), &json!("none"), &Value::Null, &json!("other")]);
+    assert_eq!(told[0]["allocator"], "ipam-da-x");
+    let text = world.typed(&["list", "net"]).stdout;
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[..3],
+        [
+            "ADDRESS   POOL  CONTAINER  IFNAME  NODE          AGE  STATE  RECORD  NOTE",
+            "10.0.0.2  blue  c1         eth0    -             1m   held   held    -",
+            "10.0.0.3  blue  leaked     eth0    -             1m   held   none    -",
+        ]
+    );
+    assert_eq!(
+        lines[4],
+        "10.0.0.5  blue  c1         -       -             1m   held   other   no ifname"
+    );
+
+    let asked = &world.asked()[0];
+    assert_eq!(asked["asked"], "list --json --config -");
+    assert_eq!(asked["stdin"]["prevResult"]["pools"], json!([{"name": "blue"}]));
+    assert_eq!(asked["stdin"]["ipam"]["type"], "ipam-da-x");
+    assert_eq!(asked["stdin"]["ipam"]["zone"], "z", "a selector's setting");
+    assert_eq!(asked["stdin"]["name"], "net");
+    let node = std::fs::read_to_string(world.path("state/node")).unwrap();
+    let node: Value = serde_json::from_str(&node).unwrap();
+    assert_eq!(asked["stdin"]["ipam"]["node"], node["uuid"]);
+}
+
+#[test]
+fn a_network_is_found_by_its_file_too_and_a_missing_one_is_an_error() {
+    let world = world();
+    world.answer("ipam-da-x", "list", &json!([]));
+    let file = world.path("net.d/10-net.conflist");
+    let told = world.typed(&["list", file.to_str().unwrap(), "--json"]).success();
+    assert_eq!(told, json!([]));
+    let missing = world.typed(&["list", "nets"]);
+    assert_eq!(missing.exit, Some(1));
+    assert!(missing.stderr.contains("there are: net"), "{missing:?}");
+    world.conflist("20-net.conf", &with(&world.network(json!(["x"])), "k", 1));
+    let twice = world.typed(&["list", "net"]);
+    assert!(twice.exit == Some(1) && twice.stderr.contains("20-net.conf"), "{twice:?}");
+}
+
+#[test]
+fn who_tells_the_owner_of_one_address_and_where_it_came_from() {
+    let world = world();
+    world.call("ADD", "c1", &world.network(json!(["ipam-ds-x", "ipam-da-x"]))).success();
+    let rows = json!([lease("10.0.0.2", "c1"), lease("10.0.0.3", "c2")]);
+    world.answer("ipam-da-x", "list", &rows);
+    let told = world.typed(&["who", "net", "10.0.0.2/24", "--json"]).success();
+    assert_eq!(told.as_array().unwrap().len(), 1);
+    assert_eq!(told[0]["netns"], "/run/netns/none");
+    assert_eq!(told[0]["chain"], json!(["ipam-ds-x", "ipam-da-x"]));
+    let text = world.typed(&["who", "net", "10.0.0.2"]).stdout;
+    assert!(text.contains("netns /run/netns/none, chain ipam-ds-x, ipam-da-x"), "{text}");
+    let nobody = world.typed(&["who", "net", "10.0.0.4"]);
+    assert_eq!(nobody.exit, Some(1));
+    assert!(nobody.stderr.contains("nobody holds 10.0.0.4"), "{nobody:?}");
+    assert_eq!(world.typed(&["who", "net", "ten"]).exit, Some(1));
+}
+
+#[test]
+fn release_passes_on_what_was_typed_and_warns_of_what_may_be_in_use() {
+    let world = world();
+    world.call("ADD", "c1", &world.network(json!(["ipam-ds-x", "ipam-da-x"]))).success();
+    world.answer("ipam-da-x", "release", &json!([lease("10.0.0.2", "c1")]));
+    let dry = world.typed(&["release", "net", "10.0.0.2", "fd00::0:1"]);
+    assert!(dry.stdout.contains("10.0.0.2"), "{dry:?}");
+    assert!(dry.stderr.contains("nothing was released; add --yes"), "{dry:?}");
+    assert!(dry.stderr.contains("its container may be running"), "{dry:?}");
+    dry.ended_well();
+    world.typed(&["release", "net", "--owner", "c1/eth0", "--yes"]).ended_well();
+    world.typed(&["release", "net", "--node", "n1", "--yes"]).ended_well();
+    let asked: Vec<Value> = world.asked().into_iter().map(|call| call["asked"].clone()).collect();
+    assert_eq!(
+        asked,
+        [
+            "release --json --config - 10.0.0.2 fd00::1",
+            "release --json --config - --owner c1/eth0 --yes",
+            "release --json --config - --node n1 --yes",
+        ]
+    );
+    for words in [
+        &["release", "net"][..],
+        &["release", "net", "10.0.0.2", "--node", "n1"],
+        &["release", "net", "--owner", "c1", "--node", "n1"],
+        &["release", "net", "--owner", ""],
+        &["release", "net", "x"],
+    ] {
+        assert_eq!(world.typed(words).exit, Some(1), "{words:?}");
+    }
+    assert_eq!(world.asked().len(), 3, "nothing of that reached the allocator");
+}
+
+#[test]
+fn pools_are_a_table_and_a_map() {
+    let world = world();
+    let block = |n: u32, held: u32| {
+        let (from, to) = (format!("10.0.0.{}", 4 * n), format!("10.0.0.{}", 4 * n + 3));
+        json!({"from": from, "to": to, "size": 4, "held": held})
+    };
+    let row = json!({"pool": "blue", "ranges": "10.0.0.0-10.0.0.11", "size": 12, "held": 5, "free": 7,
+                     "blocks": [block(0, 4), block(1, 1), block(2, 0)]});
+    world.answer("ipam-da-x", "pools", &json!([row]));
+    let mut command = world.typing(&["pools", "net"]);
+    command.env("LANG", "C.UTF-8");
+    let text = support::wait(command.spawn().unwrap()).stdout;
+    assert_eq!(
+        text,
+        "POOL  RANGES              SIZE  HELD  FREE  USE%\n\
+         blue  10.0.0.0-10.0.0.11    12     5     7    42\n\n\
+         blue\n  10.0.0.0  █░·\n  one cell is 4 addresses: · free  ░ below a third  \
+         ▒ below two thirds  ▓ above  █ full\n"
+    );
+    assert!(world.typed(&["pools", "net", "--ascii"]).stdout.contains("  10.0.0.0  #-.\n"));
+    let told = world.typed(&["pools", "net", "--json"]).success();
+    assert_eq!(told[0]["blocks"], row["blocks"]);
+}
+
+#[test]
+fn a_standard_plugin_is_named_as_one_that_cannot_be_asked() {
+    let world = world();
+    world.allocator("host-local", "10.0.1.2/24");
+    world.answer("ipam-da-x", "list", &json!([lease("10.0.0.2", "c1")]));
+    world.conflist("10-net.conflist", &world.network(json!(["ipam-da-x", "host-local"])));
+    let told = world.typed(&["list", "net"]);
+    assert!(told.stdout.contains("10.0.0.2"), "{told:?}");
+    assert!(told.stderr.contains("host-local is a standard plugin"), "{told:?}");
+    told.ended_well();
+    world.conflist("10-net.conflist", &world.network(json!(["host-local"])));
+    let alone = world.typed(&["list", "net"]);
+    assert_eq!((alone.exit, alone.stdout.as_str()), (Some(1), ""));
+    assert!(alone.stderr.contains("host-local is a standard plugin"), "{alone:?}");
+}
+
+#[test]
+fn an_allocator_that_fails_is_told_and_the_others_are_asked() {
+    let world = world();
+    world.answering("ipam-da-y", "10.0.1.2/24");
+    world.conflist("10-net.conflist", &world.network(json!(["ipam-da-x", "ipam-da-y"])));
+    world.answer("ipam-da-y", "list", &json!([lease("10.0.1.2", "c1")]));
+    let cases = [
+        (json!({"cniVersion": "1.0.0", "code": 103, "msg": "no leader"}), "ipam-da-x: no leader"),
+        (json!({"rows": []}), "ipam-da-x: its answer is no array"),
+    ];
+    for (answer, words) in cases {
+        world.answer("ipam-da-x", "list", &answer);
+        let told = world.typed(&["list", "net"]);
+        assert_eq!(told.exit, Some(1));
+        assert!(told.stdout.contains("10.0.1.2") && told.stderr.contains(words), "{told:?}");
+    }
+    world.answer("ipam-da-x", "list", &json!([{"address": "ten", "state": "held"}]));
+    let told = world.typed(&["list", "net"]);
+    assert!(
+        told.stderr.contains("ipam-da-x: its answer[0].address: expected an address"),
+        "{told:?}"
+    );
+    std::fs::remove_file(world.path("ipam-da-x.list")).unwrap();
+    let told = world.typed(&["list", "net"]);
+    assert_eq!(told.exit, Some(1));
+    assert!(told.stderr.contains("ipam-da-x: it does not answer list in JSON"), "{told:?}");
+}
+
+#[test]
+fn every_plugin_of_ours_counts_and_what_two_name_stands_once() {
+    let world = world();
+    world.install_as(&binary("ipam-delegated"), "host-local");
+    world.selector("ipam-ds-static", &json!([{"name": "a"}]));
+    world.answering("ipam-da-local", "10.0.3.2/24").answering("ipam-da-y", "10.0.1.2/24");
+    let ipam = |kind: &str| json!({"type": "bridge", "ipam": {"type": kind}});
+    world.config(
+        "10-net.conflist",
+        &json!({"cniVersion": "0.3.1", "name": "net", "plugins": [
+            ipam("ipam-da-y"), ipam("ipam-da-y"), ipam("host-local"), ipam("dhcp"), {"type": "tuning"},
+        ]}),
+    );
+    world.answer("ipam-da-y", "list", &json!([lease("10.0.1.2", "c1")]));
+    world.answer("ipam-da-local", "list", &json!([lease("10.0.3.2", "c1")]));
+    let told = world.typed(&["list", "net", "--json"]).success();
+    let addresses: Vec<&Value> =
+        told.as_array().unwrap().iter().map(|row| &row["address"]).collect();
+    assert_eq!(addresses, ["10.0.1.2", "10.0.3.2"]);
+    let asked = world.asked();
+    assert_eq!(asked[2]["stdin"]["ipam"]["rangeRules"], "host-local", "the preset's setting");
+    assert_eq!(asked[2]["stdin"]["prevResult"]["pools"], json!([{"name": "a"}]));
+
+    world.config(
+        "20-b.conf",
+        &json!({"cniVersion": "1.0.0", "name": "b", "type": "x", "ipam": {"type": "dhcp"}}),
+    );
+    let foreign = world.typed(&["list", "b"]);
+    assert!(foreign.exit == Some(1) && foreign.stderr.contains("no plugin of it is ours"));
+}
+
+#[test]
+fn explain_shows_what_each_delegate_would_get_and_takes_nothing() {
+    let world = World::new();
+    let answer = json!({"pools": [{"name": "blue"}], "routes": [{"dst": "0.0.0.0/0"}],
+                        "ipam": {"ranges": [], "apiToken": "hush"}});
+    world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
+    world.allocator("ipam-da-x", "10.0.0.2/24").allocator("ipam-da-red", "10.0.0.3/24");
+    let red = json!({"type": "ipam-da-red", "serves": ["red"]});
+    let network = world.network(json!(["ipam-ds-x", "ipam-da-x", red]));
+    world.conflist("10-net.conflist", &with(&network, "dbPassword", "hush"));
+
+    let outcome =
+        world.typed(&["explain", "net", "--container", "c7", "--ifname", "net1", "--args", "A=1"]);
+    let text = &outcome.stdout;
+    assert_eq!(outcome.exit, Some(0));
+    for line in [
+        "net, bridge: ipam-delegated",
+        "  pools = [{\"name\":\"blue\"}]",
+        "  routes = [{\"dst\":\"0.0.0.0/0\"}]",
+        "  ipam.ranges = []",
+        "  ipam.apiToken = \"…\"",
+        "  prevResult.pools = [{\"name\":\"blue\"}]",
+        "  ipam.dbPassword = \"…\"",
+        "  is not run: no pool is for it",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("hush"), "{text}");
+    assert_eq!(world.take_calls(), ["ipam-ds-x ADD"]);
+    assert!(world.held().is_empty() && !world.path("state/attachments").exists());
+
+    let told = world.typed(&["explain", "net", "--json", "--container", "c7"]).success();
+    let delegates = &told[0]["delegates"];
+    assert_eq!(delegates[0]["output"]["pools"], json!([{"name": "blue"}]));
+    assert_eq!(delegates[1]["input"]["prevResult"]["pools"], json!([{"name": "blue"}]));
+    assert_eq!(delegates[1]["input"]["ipam"]["apiToken"], "…");
+    assert_eq!(delegates[2]["input"], Value::Null);
+    assert!(!told.to_string().contains("hush"));
+    assert_eq!(world.calls()[0]["container"], "c7");
+}
+
+#[test]
+fn explain_ends_at_a_selector_that_fails() {
+    let world = world();
+    world.delegate("ipam-ds-x", "printf '{\"code\":100,\"msg\":\"no such rack\"}'; exit 1");
+    let outcome = world.typed(&["explain", "net"]);
+    assert_eq!(outcome.exit, Some(1));
+    assert!(
+        outcome.stdout.contains("fails, and ADD with it: ipam-ds-x: no such rack"),
+        "{outcome:?}"
+    );
+    assert!(!outcome.stdout.contains("ipam-da-x"), "{outcome:?}");
+}
+
+#[test]
+fn help_has_every_verb_and_options_of_others_are_refused() {
+    let world = World::new();
+    let help = world.typed(&["help"]).stdout;
+    for verb in
+        ["list", "who", "pools", "release", "attachments", "reap", "forget", "lint", "explain"]
+    {
+        let lines = help.lines().filter(|line| line.starts_with(&format!("  {verb} ")));
+        assert_eq!(lines.count(), 1, "{verb}: {help}");
+    }
+    for words in [&["list"][..], &["list", "net", "--yes"], &["frob"], &["explain", "a", "b"]] {
+        let refused = world.typed(words);
+        assert_eq!(refused.exit, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains("the verb help"), "{refused:?}");
+    }
+}
+
+impl World {
+    /// Puts a program into the plugin folder under another name.
+    fn install_as(&self, program: &std::path::Path, name: &str) {
+        symlink(program, self.path("bin").join(name)).unwrap();
+    }
+}
+
+impl support::Outcome {
+    /// It ended well.
+    #[track_caller]
+    fn ended_well(self) {
+        assert_eq!(self.exit, Some(0), "{self:?}");
+    }
+}
