@@ -27,6 +27,9 @@ fn v4(last: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, last).into()
 }
 
+/// Two bounds, a gateway and what is excluded, as offsets.
+type Spread = (u8, u8, Option<u8>, Vec<u8>);
+
 /// Ranges that do not touch: each has 32 addresses of 10.0.0.0/24 to itself.
 fn set() -> impl Strategy<Value = RangeSet> {
     let range =
@@ -35,10 +38,8 @@ fn set() -> impl Strategy<Value = RangeSet> {
     (ranges, Just((0_u8..8).collect::<Vec<_>>()).prop_shuffle()).prop_filter_map(
         "not wholly excluded",
         |(ranges, places)| {
-            let config = |((a, b, gateway, exclude), place): (
-                &(u8, u8, Option<u8>, Vec<u8>),
-                u8,
-            )| {
+            let config = |(range, place): (&Spread, u8)| {
+                let (a, b, gateway, exclude) = range;
                 let at = |offset: &u8| v4(place * 32 + offset).to_string();
                 let value = json!({
                     "subnet": "10.0.0.0/24", "rangeStart": at(a.min(b)), "rangeEnd": at(a.max(b)),

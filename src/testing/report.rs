@@ -1,6 +1,8 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::error::Error;
+
 /// What a check found.
 pub type Verdict = Result<(), Finding>;
 
@@ -19,8 +21,8 @@ impl From<String> for Finding {
     }
 }
 
-impl From<crate::Error> for Finding {
-    fn from(error: crate::Error) -> Self {
+impl From<Error> for Finding {
+    fn from(error: Error) -> Self {
         Self::Broken(format!("an unexpected error {}: {}", error.code(), error.in_full()))
     }
 }
