@@ -42,6 +42,8 @@ pub struct Shape {
     pub tells: bool,
     /// A view locks the store until its token is gone, so that nothing comes between.
     pub locks: bool,
+    /// Somebody else is always quicker: no commit that changes anything is done.
+    pub contended: bool,
 }
 
 /// What a view shows of a pool.
@@ -85,7 +87,14 @@ struct LateCommit {
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { shows: Shows::AsAsked, guesses: false, tries: usize::MAX, tells: true, locks: false }
+        Self {
+            shows: Shows::AsAsked,
+            guesses: false,
+            tries: usize::MAX,
+            tells: true,
+            locks: false,
+            contended: false,
+        }
     }
 }
 
@@ -181,9 +190,9 @@ impl Store {
 
     /// The commit itself, in one step.
     fn attempt(&self, owner: &Owner, change: &Change<'_>) -> Commit<()> {
-        let tries = self.shape().tries;
+        let Shape { tries, contended, .. } = self.shape();
         let mut table = self.table();
-        if !fits(&table.held(owner), change) {
+        if contended || !fits(&table.held(owner), change) {
             return Commit::Lost { taken: Vec::new(), view: None };
         }
         match table.choose(owner.scope.network.as_str(), &change.claim, tries) {

@@ -2,8 +2,8 @@
 
 use super::checks;
 use super::room::{Ended, Room, Stage, claim, done, expect, lost, pool_of};
-use crate::allocate::ledger::{Change, Ledger, Look, Question, Used};
 use crate::allocate::Lease;
+use crate::allocate::ledger::{Change, Ledger, Look, Question, Used};
 use crate::testing::{Finding, Verdict};
 
 checks!(
