@@ -52,7 +52,7 @@ mod log;
 pub mod operate;
 pub mod pool;
 pub mod select;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use allocate::{Allocate, Allocator};

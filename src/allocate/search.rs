@@ -200,3 +200,73 @@ pub(super) fn scramble(number: u64) -> u64 {
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::RangeRules;
+    use serde_json::{Value, json};
+
+    fn set(ranges: Value) -> RangeSet {
+        let ranges: Vec<_> = serde_json::from_value(ranges).unwrap();
+        RangeSet::parse(&ranges, RangeRules::OURS, "r").unwrap()
+    }
+
+    fn address(text: &str) -> IpAddr {
+        address::parse_address(text).unwrap()
+    }
+
+    fn tried(set: &RangeSet, strategy: Strategy, cursor: Option<&str>, used: Used) -> Vec<String> {
+        let search = Search { set, strategy, random: 7, avoid: &BTreeSet::new() };
+        let view = PoolView { set: None, cursor: cursor.map(address), used };
+        search.candidates(&view, 4).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn round_robin_goes_round_the_ranges_as_written() {
+        let set = set(json!([
+            {"subnet": "10.0.1.0/24", "rangeStart": "10.0.1.4", "rangeEnd": "10.0.1.5"},
+            {"subnet": "10.0.0.0/30", "rangeEnd": "10.0.0.3"},
+        ]));
+        for (cursor, order) in [
+            (None, ["10.0.1.4", "10.0.1.5", "10.0.0.2", "10.0.0.3"]),
+            (Some("10.0.1.4"), ["10.0.1.5", "10.0.0.2", "10.0.0.3", "10.0.1.4"]),
+            (Some("10.0.1.5"), ["10.0.0.2", "10.0.0.3", "10.0.1.4", "10.0.1.5"]),
+            (Some("10.0.0.1"), ["10.0.0.2", "10.0.0.3", "10.0.1.4", "10.0.1.5"]),
+            (Some("10.0.0.3"), ["10.0.1.4", "10.0.1.5", "10.0.0.2", "10.0.0.3"]),
+            (Some("192.0.2.1"), ["10.0.1.4", "10.0.1.5", "10.0.0.2", "10.0.0.3"]),
+        ] {
+            assert_eq!(tried(&set, Strategy::RoundRobin, cursor, Used::Unknown), order);
+        }
+        let order = ["10.0.1.4", "10.0.1.5", "10.0.0.2", "10.0.0.3"];
+        assert_eq!(tried(&set, Strategy::Lowest, Some("10.0.1.4"), Used::Unknown), order);
+    }
+
+    #[test]
+    fn a_look_goes_on_where_the_strategy_would_choose() {
+        let set = set(json!([{"subnet": "10.0.0.0/16"}]));
+        let search = Search {
+            set: &set,
+            strategy: Strategy::RoundRobin,
+            random: 0,
+            avoid: &BTreeSet::new(),
+        };
+        let window = search.look_after(Look::Nowhere, Some(address("10.0.3.255"))).unwrap();
+        assert_eq!(window, Look::Window(address("10.0.4.0"), address("10.0.4.255")));
+        assert_eq!(search.look_after(window, None), Some(Look::Everywhere));
+        assert_eq!(search.look_after(Look::Everywhere, None), None);
+    }
+
+    #[test]
+    fn strategies_have_names() {
+        for (text, strategy) in [
+            ("round-robin", Some(Strategy::RoundRobin)),
+            ("lowest", Some(Strategy::Lowest)),
+            ("random", Some(Strategy::Random)),
+            ("Random", None),
+            ("", None),
+        ] {
+            assert_eq!(Strategy::parse(text), strategy, "{text}");
+        }
+    }
+}

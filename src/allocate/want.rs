@@ -112,3 +112,87 @@ impl Want {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(pools: Value) -> Result<Vec<Want>> {
+        let parse = |pool: &Value| Pool::parse(pool, "p").unwrap();
+        let pools: Vec<Pool> = pools.as_array().unwrap().iter().map(parse).collect();
+        Want::read(&pools, Strategy::Lowest)
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused_by_its_place() {
+        let lan = json!({"subnet": "10.0.0.0/24", "exclude": ["10.0.0.8/30"]});
+        for (pools, code, start) in [
+            (
+                json!([{"name": "a"}, {"name": "b", "strategy": "best"}]),
+                7,
+                "prevResult.pools[1].strategy: ",
+            ),
+            (json!([{"ranges": [lan]}, {"ranges": [lan]}]), 7, "prevResult.pools[1]: "),
+            (
+                json!([{"ranges": [lan], "requested-ip": "10.0.0.1"}]),
+                101,
+                "prevResult.pools[0]: the requested address 10.0.0.1 is the gateway",
+            ),
+            (
+                json!([{"ranges": [lan], "requested-ip": "10.0.0.9"}]),
+                101,
+                "prevResult.pools[0]: the requested address 10.0.0.9 is excluded",
+            ),
+            (
+                json!([{"ranges": [lan], "requested-ip": "10.0.1.9"}]),
+                101,
+                "prevResult.pools[0]: the requested address 10.0.1.9 is in no range",
+            ),
+            (
+                json!([{"ranges": [lan], "requested-ip": "10.0.0.255"}]),
+                101,
+                "prevResult.pools[0]: ",
+            ),
+        ] {
+            let error = read(pools).unwrap_err();
+            assert_eq!(error.code().number(), code);
+            assert!(error.to_string().starts_with(start), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_pool_says_index_and_strategy_or_goes_by_its_place() {
+        let wants =
+            read(json!([{"name": "a"}, {"name": "b", "index": 7, "strategy": "random"}])).unwrap();
+        let read: Vec<_> = wants.iter().map(|want| (want.index, want.strategy)).collect();
+        assert_eq!(read, [(0, Strategy::Lowest), (7, Strategy::Random)]);
+    }
+
+    #[test]
+    fn a_lease_serves_the_pool_that_it_is_of() {
+        let wants = read(
+            json!([{"name": "a", "ranges": [{"subnet": "10.0.0.0/24", "exclude": ["10.0.0.9"]}]}]),
+        )
+        .unwrap();
+        let set = wants[0].set.clone().unwrap();
+        let lease = |pool: Option<&str>, address: &str| Lease {
+            pool: pool.map(str::to_owned),
+            address: address.parse().unwrap(),
+            gateway: None,
+            revision: Value::Null,
+        };
+        for (pool, address, serves, home) in [
+            (None, "10.0.0.7/32", true, true),
+            (Some("a"), "10.0.0.7/24", true, true),
+            (Some("b"), "10.0.0.7/24", false, false),
+            (None, "10.0.0.9/24", false, true),
+            (None, "10.0.0.1/24", false, true),
+            (None, "10.0.1.7/24", false, false),
+        ] {
+            let lease = lease(pool, address);
+            assert_eq!(wants[0].is_served_by(&lease, &set), serves, "{lease:?}");
+            assert_eq!(wants[0].is_home_of(&lease, &set), home, "{lease:?}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! A ledger in memory: a fake for tests, and the measure of the suites.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -42,6 +42,8 @@ pub struct Shape {
     pub tells: bool,
     /// A view locks the store until its token is gone, so that nothing comes between.
     pub locks: bool,
+    /// Somebody else is always quicker: no commit that changes anything is done.
+    pub contended: bool,
 }
 
 /// What a view shows of a pool.
@@ -64,16 +66,19 @@ pub enum Unsure {
     Done,
     /// Right before the next call, if what guards it still holds.
     Late,
+    /// Right before the next commit, if what guards it still holds.
+    Later,
 }
 
 #[derive(Default)]
 struct Hooks {
-    between: Option<Box<dyn FnOnce() + Send>>,
+    between: VecDeque<Box<dyn FnOnce() + Send>>,
     unsure: Option<Unsure>,
     late: Vec<LateCommit>,
 }
 
 struct LateCommit {
+    when: Unsure,
     owner: Owner,
     keep: Vec<Lease>,
     drop: Vec<Lease>,
@@ -82,7 +87,14 @@ struct LateCommit {
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { shows: Shows::AsAsked, guesses: false, tries: usize::MAX, tells: true, locks: false }
+        Self {
+            shows: Shows::AsAsked,
+            guesses: false,
+            tries: usize::MAX,
+            tells: true,
+            locks: false,
+            contended: false,
+        }
     }
 }
 
@@ -111,10 +123,11 @@ impl Store {
     }
 
     /// Calls `between` inside the next commit, after its caller has looked and before anything is
-    /// changed. False where a lock keeps everybody out meanwhile.
+    /// changed; a second one inside the commit after it, and so on. False where a lock keeps
+    /// everybody out meanwhile.
     pub fn interleave(&self, between: impl FnOnce() + Send + 'static) -> bool {
         if !self.shape().locks {
-            lock(&self.0.hooks).between = Some(Box::new(between));
+            lock(&self.0.hooks).between.push_back(Box::new(between));
         }
         !self.shape().locks
     }
@@ -134,15 +147,17 @@ impl Store {
     }
 
     pub(super) fn between(&self) {
-        let between = lock(&self.0.hooks).between.take();
+        let between = lock(&self.0.hooks).between.pop_front();
         if let Some(between) = between {
             between();
         }
     }
 
-    /// Lets the commits happen that are late.
-    fn settle(&self) {
-        for late in std::mem::take(&mut lock(&self.0.hooks).late) {
+    /// Lets the commits happen that are late, at a commit those too that are later.
+    fn settle(&self, at_commit: bool) {
+        let due = |late: &mut LateCommit| at_commit || late.when == Unsure::Late;
+        let late: Vec<_> = lock(&self.0.hooks).late.extract_if(.., due).collect();
+        for late in late {
             let claim = late.claims.iter().map(|(want, set, candidates, replaces)| Claim {
                 want,
                 set: set.clone(),
@@ -175,9 +190,9 @@ impl Store {
 
     /// The commit itself, in one step.
     fn attempt(&self, owner: &Owner, change: &Change<'_>) -> Commit<()> {
-        let tries = self.shape().tries;
+        let Shape { tries, contended, .. } = self.shape();
         let mut table = self.table();
-        if !fits(&table.held(owner), change) {
+        if contended || !fits(&table.held(owner), change) {
             return Commit::Lost { taken: Vec::new(), view: None };
         }
         match table.choose(owner.scope.network.as_str(), &change.claim, tries) {
@@ -264,7 +279,7 @@ impl Ledger for Memory {
 
     fn view(&self, question: &Question<'_>) -> Result<View<Token>> {
         let guard = self.store.lock_out()?;
-        self.store.settle();
+        self.store.settle(false);
         let asked = question.want.iter().cloned().zip(question.looks.iter().copied()).collect();
         let view = self.see(question.owner, Token { asked, guard });
         let blind = question.looks.iter().all(|look| *look == Look::Nowhere);
@@ -277,7 +292,7 @@ impl Ledger for Memory {
 
     fn commit(&self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
         self.store.between();
-        self.store.settle();
+        self.store.settle(true);
         let unsure = lock(&self.store.0.hooks).unsure.take();
         let done = match unsure {
             None => self.store.attempt(owner, change),
@@ -286,12 +301,13 @@ impl Ledger for Memory {
                 let _ = self.store.attempt(owner, change);
                 Commit::Unknown
             }
-            Some(Unsure::Late) => {
+            Some(when) => {
                 let claims = change.claim.iter().map(|claim| {
                     let candidates = claim.candidates.clone();
                     (claim.want.clone(), claim.set.clone(), candidates, claim.replaces.clone())
                 });
                 lock(&self.store.0.hooks).late.push(LateCommit {
+                    when,
                     owner: owner.clone(),
                     keep: change.keep.clone(),
                     drop: change.drop.clone(),
@@ -304,7 +320,7 @@ impl Ledger for Memory {
     }
 
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
-        self.store.settle();
+        self.store.settle(false);
         let mut table = self.store.table();
         let network = self.network.as_str();
         Ok(entries.iter().filter(|entry| table.remove(network, entry)).cloned().collect())
@@ -315,7 +331,7 @@ impl Ledger for Memory {
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.store.settle();
+        self.store.settle(false);
         let entries = self.store.table().entries(self.network.as_str(), node);
         let _ = entries.into_iter().try_for_each(each);
         Ok(())

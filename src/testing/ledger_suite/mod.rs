@@ -1,7 +1,8 @@
-//! What a [`Ledger`] promises, check by check.
+//! What a [`Ledger`](crate::allocate::Ledger) promises, check by check.
 //!
 //! A check opens the ledger for each step as a process of its own would, on a network of its own.
 
+mod owning;
 mod racing;
 mod room;
 mod scanning;
@@ -16,7 +17,8 @@ use super::Report;
 /// Makes every check.
 pub fn run<S: Stage>(stage: &S) -> Report {
     let mut report = Report::default();
-    for (name, check) in steps::all().into_iter().chain(scanning::all()).chain(racing::all()) {
+    let checks = [steps::all(), owning::all(), scanning::all(), racing::all()];
+    for (name, check) in checks.into_iter().flatten() {
         report.check(name, true, || check(&Room::new(stage)?));
     }
     report

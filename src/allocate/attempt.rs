@@ -1,0 +1,236 @@
+//! One ADD: what to commit by what a view shows, and what a lost commit teaches.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+
+use log::warn;
+
+use super::ledger::{
+    Change, Claim, Entry, Look, PoolView, Question, Taken, Used, View, unknown_ranges,
+};
+use super::search::{Search, scramble};
+use super::{Lease, Owner, Strategy, Want};
+use crate::error::{Error, ErrorCode, Result};
+use crate::pool::RangeSet;
+
+/// How many addresses are offered for one claim.
+const CANDIDATES: usize = 64;
+
+/// One ADD on its way through lost races.
+pub(super) struct Attempt<'a> {
+    owner: &'a Owner,
+    wants: &'a [Want],
+    shown_all: bool,
+    looks: Vec<Look>,
+    /// Candidates found taken while nothing else was known of their pools.
+    avoid: BTreeSet<IpAddr>,
+    /// Entries to take over, by pool.
+    replaces: Vec<Option<Entry>>,
+    /// An address that was seen free was taken by somebody quicker.
+    raced: bool,
+    random: u64,
+}
+
+pub(super) enum Plan<'a> {
+    Commit(Change<'a>, Vec<Source>),
+    /// All that is known of a pool is taken: look further.
+    Look,
+}
+
+/// Where the lease of a pool comes from.
+pub(super) enum Source {
+    Kept(usize),
+    Claimed { claim: usize, seen: bool },
+}
+
+impl<'a> Attempt<'a> {
+    pub fn new(owner: &'a Owner, wants: &'a [Want], shown_all: bool) -> Self {
+        Self {
+            owner,
+            wants,
+            shown_all,
+            looks: vec![Look::Nowhere; wants.len()],
+            avoid: BTreeSet::new(),
+            replaces: vec![None; wants.len()],
+            raced: false,
+            random: RandomState::new().build_hasher().finish(),
+        }
+    }
+
+    pub fn question(&self, may_guess: bool) -> Question<'_> {
+        Question { owner: self.owner, known: &[], want: self.wants, looks: &self.looks, may_guess }
+    }
+
+    /// What to commit by what the view shows.
+    pub fn plan<T>(&mut self, view: &View<T>) -> Result<Plan<'a>> {
+        let sets = self.sets(&view.pools)?;
+        let (serving, rest) = match_leases(self.wants, &sets, &view.held);
+        let (unasked, others) = self.part(rest, &sets);
+        let mut change = Change::default();
+        let mut sources = Vec::new();
+        let mut further = false;
+        for (i, (want, set)) in self.wants.iter().zip(sets).enumerate() {
+            if let Some(lease) = &serving[i] {
+                sources.push(Source::Kept(change.keep.len()));
+                change.keep.push(want.lease(&set, lease.address.addr(), lease.revision.clone()));
+                continue;
+            }
+            let pool = &view.pools[i];
+            let candidates = self.candidates(want, &set, pool);
+            if candidates.is_empty() {
+                self.look_further(i, &set, pool)?;
+                further = true;
+            }
+            let seen = pool.used != Used::Unknown;
+            sources.push(Source::Claimed { claim: change.claim.len(), seen });
+            change.claim.push(Claim { want, set, candidates, replaces: self.replaces[i].clone() });
+        }
+        if further {
+            return Ok(Plan::Look);
+        }
+        change.drop = unasked;
+        change.keep.extend(others);
+        Ok(Plan::Commit(change, sources))
+    }
+
+    /// Of the leases that serve no pool, those that are not asked for any more, and those of pools
+    /// that are not shown here.
+    fn part(&self, rest: Vec<Lease>, sets: &[RangeSet]) -> (Vec<Lease>, Vec<Lease>) {
+        let shown = |lease: &Lease| {
+            let mut shown = self.wants.iter().zip(sets);
+            shown.any(|(want, set)| want.is_home_of(lease, set))
+        };
+        rest.into_iter().partition(|lease| self.shown_all || shown(lease))
+    }
+
+    fn sets(&self, pools: &[PoolView]) -> Result<Vec<RangeSet>> {
+        let of = |(want, pool): (&Want, &PoolView)| {
+            let set = want.set.as_ref().or(pool.set.as_ref());
+            let set = set.cloned().ok_or_else(|| unknown_ranges(want))?;
+            want.judge_request(&set)?;
+            Ok(set)
+        };
+        let sets: Vec<RangeSet> = self.wants.iter().zip(pools).map(of).collect::<Result<_>>()?;
+        RangeSet::refuse_overlaps(self.wants.iter().map(|w| w.path.as_str()).zip(&sets))?;
+        Ok(sets)
+    }
+
+    fn candidates(&self, want: &Want, set: &RangeSet, pool: &PoolView) -> Vec<IpAddr> {
+        match want.requested {
+            Some(asked) => vec![asked],
+            None => self.search(want, set).candidates(pool, CANDIDATES),
+        }
+    }
+
+    fn search<'b>(&'b self, want: &Want, set: &'b RangeSet) -> Search<'b> {
+        // Whoever lost a race tries elsewhere.
+        let strategy = if self.raced { Strategy::Random } else { want.strategy };
+        Search { set, strategy, random: self.random, avoid: &self.avoid }
+    }
+
+    fn look_further(&mut self, i: usize, set: &RangeSet, pool: &PoolView) -> Result<()> {
+        let want = &self.wants[i];
+        let seen = if matches!(pool.used, Used::All(_)) { Look::Everywhere } else { self.looks[i] };
+        let next = self.search(want, set).look_after(seen, pool.cursor);
+        self.looks[i] = next.ok_or_else(|| exhausted(want, set))?;
+        Ok(())
+    }
+
+    /// Takes in why a commit was lost.
+    pub fn learn(
+        &mut self,
+        change: &Change<'_>,
+        sources: &[Source],
+        taken: Vec<Taken>,
+    ) -> Result<()> {
+        for Taken { claim, address, holder } in taken {
+            let of_claim =
+                |source: &Source| matches!(source, Source::Claimed { claim: c, .. } if *c == claim);
+            let Some(i) = sources.iter().position(of_claim) else { continue };
+            let Some(claim) = change.claim.get(claim) else { continue };
+            if self.wants[i].requested.is_some() {
+                // Whoever was to be replaced has gone meanwhile.
+                let gone = claim.replaces.is_some() && holder.is_none();
+                self.replaces[i] = match holder {
+                    _ if gone => None,
+                    holder => Some(self.take_over(claim, address, holder)?),
+                };
+                continue;
+            }
+            self.raced |= matches!(sources[i], Source::Claimed { seen: true, .. });
+            self.avoid.insert(address);
+            if self.looks[i] == Look::Nowhere {
+                let next =
+                    self.search(claim.want, &claim.set).look_after(Look::Nowhere, Some(address));
+                self.looks[i] = next.unwrap_or(Look::Everywhere);
+            }
+        }
+        self.random = scramble(self.random);
+        Ok(())
+    }
+
+    /// The entry that a request may take the place of.
+    fn take_over(
+        &self,
+        claim: &Claim<'_>,
+        address: IpAddr,
+        holder: Option<Entry>,
+    ) -> Result<Entry> {
+        let by = holder.as_ref().map_or("another owner".to_owned(), Entry::held_by);
+        match holder {
+            Some(entry) if claim.want.takeover && entry.holder.is_some() => {
+                warn!("{} takes over {address}, which is held by {by}: takeover is set", self.owner);
+                Ok(entry)
+            }
+            _ => Err(Error::new(
+                ErrorCode::TAKEN,
+                format!(
+                    "failed to allocate for range {}: requested IP address {address} is not available in range set {}: \
+                     it is held by {by}",
+                    claim.want.index,
+                    claim.want.describe(&claim.set)
+                ),
+            )
+            .advise("request another address, or release the one that is held")),
+        }
+    }
+}
+
+/// For each pool the lease that serves it already, and the leases that serve none.
+fn match_leases(
+    wants: &[Want],
+    sets: &[RangeSet],
+    held: &[Lease],
+) -> (Vec<Option<Lease>>, Vec<Lease>) {
+    let mut rest = held.to_vec();
+    let mut serving = vec![None; wants.len()];
+    // A pool that may take any address leaves the one asked for to the pool that asks.
+    let order =
+        |asked: bool| (0..wants.len()).filter(move |i| wants[*i].requested.is_some() == asked);
+    for i in order(true).chain(order(false)) {
+        let place = rest.iter().position(|lease| wants[i].is_served_by(lease, &sets[i]));
+        serving[i] = place.map(|place| rest.swap_remove(place));
+    }
+    (serving, rest)
+}
+
+/// One lease for each pool, in order.
+pub(super) fn collect(sources: &[Source], kept: &[Lease], claimed: &[Lease]) -> Result<Vec<Lease>> {
+    let of = |source: &Source| match source {
+        Source::Kept(place) => kept.get(*place),
+        Source::Claimed { claim, .. } => claimed.get(*claim),
+    };
+    sources.iter().map(|source| of(source).cloned()).collect::<Option<_>>().ok_or_else(|| {
+        Error::new(ErrorCode::INTERNAL, "the ledger answered fewer leases than it was asked for")
+    })
+}
+
+fn exhausted(want: &Want, set: &RangeSet) -> Error {
+    let message = format!(
+        "failed to allocate for range {}: no IP addresses available in range set: {}",
+        want.index,
+        want.describe(set)
+    );
+    Error::new(ErrorCode::EXHAUSTED, message).advise("free leases, or add a range to the pool")
+}
