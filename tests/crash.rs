@@ -11,17 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use support::kills::{CALLS, changing_calls, strace};
 use support::{World, binary, host_local, start, wait};
-
-/// The system calls that change files.
-const CALLS: &str = "openat,write,pwrite64,rename,renameat,renameat2,link,linkat,symlink,symlinkat,unlink,unlinkat,mkdir,\
-                     mkdirat,rmdir,ftruncate,fsync,fchmod,utimensat,flock";
 
 /// The container whose call is killed, the one that holds an address all the while, and one that
 /// comes later.
@@ -134,12 +131,6 @@ macro_rules! check {
             return Err(format!($($text)+));
         }
     };
-}
-
-fn strace() -> PathBuf {
-    let path = PathBuf::from("/usr/bin/strace");
-    assert!(path.exists(), "strace is missing: apt-get install strace");
-    path
 }
 
 /// A scenario set up in a world of its own.
@@ -420,7 +411,7 @@ impl Stage {
 fn wrapper(real: &Path) -> String {
     format!(
         "#!/bin/sh\n[ \"$CRASH_VERB,$CNI_CONTAINERID\" = \"$CNI_COMMAND,{VICTIM}\" ] || exec '{real}'\n\
-         '{strace}' -f -o \"$CRASH_LOG\" -e trace={CALLS} $CRASH_INJECT '{real}'\n\
+         '{strace}' -f -o \"$CRASH_LOG\" -e 'trace={CALLS}' $CRASH_INJECT '{real}'\n\
          code=$?\n[ -z \"$CRASH_BOTH\" ] || kill -9 $PPID\n[ $code -lt 128 ] || kill -9 $$\nexit $code\n",
         real = real.display(),
         strace = strace().display(),
@@ -432,31 +423,6 @@ fn trace(command: &mut Command, at: Option<&str>) {
     if let Some(at) = at {
         command.arg("-e").arg(format!("inject={at}"));
     }
-}
-
-/// The calls of a log that change something: each name with the numbers strace counts them by.
-fn changing_calls(log: &str) -> BTreeSet<(String, usize)> {
-    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
-    let mut found = BTreeSet::new();
-    for line in log.lines() {
-        let (pid, line) = match line.split_once(' ') {
-            Some((pid, rest)) if pid.parse::<u32>().is_ok() => (pid, rest.trim_start()),
-            _ => ("", line),
-        };
-        let Some((call, arguments)) = line.split_once('(') else { continue };
-        if !CALLS.split(',').any(|known| known == call) {
-            continue;
-        }
-        // Each thread is counted for itself.
-        let count = counts.entry((pid.to_owned(), call.to_owned())).or_default();
-        *count += 1;
-        let only_reads = call == "openat"
-            && !["O_CREAT", "O_TRUNC", "O_WRONLY", "O_RDWR"].iter().any(|f| arguments.contains(f));
-        if !only_reads {
-            found.insert((call.to_owned(), *count));
-        }
-    }
-    found
 }
 
 /// Every point of a scenario, from a run of it without a kill.

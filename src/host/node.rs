@@ -102,7 +102,7 @@ impl Identity {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        write_new(&new, serde_json::to_string(self)?.as_bytes())?;
+        write_new(&new, serde_json::to_string(self).map_err(io::Error::other)?.as_bytes())?;
         fs::rename(&new, path)
     }
 }

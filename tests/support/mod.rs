@@ -7,6 +7,7 @@
     reason = "test support; each test file uses a part of it"
 )]
 
+pub mod kills;
 pub mod typed;
 
 use std::ffi::OsStr;
@@ -28,6 +29,12 @@ pub fn binary(name: &str) -> PathBuf {
         "{name} is not built: run `cargo build --workspace --bins --examples` first"
     );
     path
+}
+
+/// Whether the tests that have a smaller size for every day are to run in full:
+/// `IPAM_DELEGATED_TESTS=full`.
+pub fn full_size() -> bool {
+    std::env::var_os("IPAM_DELEGATED_TESTS").is_some_and(|size| size == "full")
 }
 
 /// Debian's host-local. A missing one fails the test: `tests/run.sh` installs it.

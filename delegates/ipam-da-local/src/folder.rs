@@ -119,8 +119,27 @@ impl Locked {
         names(&self.path, each)
     }
 
+    /// Every name that [`Self::names`] shows.
+    pub fn all_names(&self) -> Result<Vec<String>> {
+        let mut all = Vec::new();
+        let listed = self.names(|name, _| all.push(name));
+        listed.map_err(|error| self.failed("cannot list the folder of leases", error))?;
+        Ok(all)
+    }
+
     pub fn read(&self, name: &str) -> Option<LeaseFile> {
         LeaseFile::read(&self.path, name)
+    }
+
+    /// The lease file of an address: under the name that we would write, else under an odd one.
+    pub fn find(&self, address: IpAddr, odd: &[String]) -> Option<LeaseFile> {
+        self.read(&address.to_string()).or_else(|| self.find_among(odd, address))
+    }
+
+    /// The lease file of an address under one of these names.
+    pub fn find_among(&self, names: &[String], address: IpAddr) -> Option<LeaseFile> {
+        let of_it = |name: &&String| LeaseFile::address_of(name) == Some(address);
+        names.iter().filter(of_it).find_map(|name| self.read(name))
     }
 
     /// Removes a lease file; one that is gone already is fine.
@@ -137,15 +156,6 @@ impl Locked {
         let text = self.read_cursor(index).unwrap_or_default();
         let address = std::str::from_utf8(&text).ok().and_then(|text| parse_address(text).ok());
         Cursor { address, length: text.len() as u64 }
-    }
-
-    fn read_cursor(&self, index: u32) -> io::Result<Vec<u8>> {
-        // A pipe of this name must not hold us up.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(open(self.cursor_path(index), flags, Mode::empty())?);
-        let mut text = Vec::with_capacity(64);
-        file.take(CURSOR_LIMIT).read_to_end(&mut text)?;
-        Ok(text)
     }
 
     /// Moves a cursor. A torn one is no cursor: the search then begins with the first address.
@@ -180,6 +190,15 @@ impl Locked {
         };
         utimensat(CWD, &self.path, &times, rustix::fs::AtFlags::empty())?;
         Ok(())
+    }
+
+    fn read_cursor(&self, index: u32) -> io::Result<Vec<u8>> {
+        // A pipe of this name must not hold us up.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(open(self.cursor_path(index), flags, Mode::empty())?);
+        let mut text = Vec::with_capacity(64);
+        file.take(CURSOR_LIMIT).read_to_end(&mut text)?;
+        Ok(text)
     }
 
     fn cursor_path(&self, index: u32) -> PathBuf {

@@ -6,17 +6,20 @@
 //! is set to a second long past, and noted; a change by anybody else, or one of ours that was
 //! killed half way, sets it to the present.
 
+use std::ffi::CString;
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ipam_delegated::cni::{ContainerId, IfName, NetworkName};
 use ipam_delegated::host::StateDir;
 use log::debug;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, readlinkat, statat};
 
 use crate::folder::Locked;
 use crate::lease_file::{Content, LeaseFile};
@@ -176,16 +179,19 @@ impl Index {
     /// Takes off what is not so any more, and tells which addresses the index knows.
     fn prune(&self, folder: &Locked, noted: Option<i64>) -> io::Result<Vec<IpAddr>> {
         let mut known = Vec::new();
+        // By descriptor: each path would be walked once for every lease.
+        let (owners, leases) = (open_folder(&self.owners())?, open_folder(&folder.path)?);
         for entry in fs::read_dir(self.owners())? {
-            let path = entry?.path();
-            let Some(key) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let file = entry?.file_name();
+            let Some(key) = file.to_str() else { continue };
             if key.starts_with('.') {
-                fs::remove_file(&path)?;
+                fs::remove_file(self.owners().join(key))?;
                 continue;
             }
-            let names = read(&path);
+            let names = readlinkat(&owners, key, Vec::new()).map(split).unwrap_or_default();
             let stands = |name: &String| {
-                let changed = fs::symlink_metadata(folder.path.join(name)).map(|m| m.ctime());
+                let changed = statat(&leases, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+                let changed = changed.map(|stat| stat.st_ctime);
                 match (changed, noted) {
                     (Err(_), _) => false,
                     (Ok(changed), Some(noted)) if changed < noted - SLACK => true,
@@ -197,7 +203,7 @@ impl Index {
             };
             let standing: Vec<String> = names.iter().filter(|name| stands(name)).cloned().collect();
             if standing.is_empty() || standing.len() < names.len() {
-                write(&path, &standing)?;
+                write(&self.owners().join(key), &standing)?;
             }
             // Under a name in another form, the file of the plain name may be another owner's.
             let plain = |name: &&String| is_plain(name);
@@ -236,9 +242,16 @@ pub fn is_plain(name: &str) -> bool {
 }
 
 fn read(path: &Path) -> Vec<String> {
-    let target = fs::read_link(path).unwrap_or_default();
+    readlinkat(CWD, path, Vec::new()).map(split).unwrap_or_default()
+}
+
+fn split(target: CString) -> Vec<String> {
     let text = target.to_str().unwrap_or_default();
     text.split(' ').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+fn open_folder(path: &Path) -> io::Result<OwnedFd> {
+    Ok(open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn write(path: &Path, names: &[String]) -> io::Result<()> {

@@ -158,7 +158,7 @@ impl Ledger for Local {
             let odd = odd_names(&folder, stamp.as_ref())?;
             for entry in batch {
                 let same = |file: &LeaseFile| file.lease().revision == entry.lease.revision;
-                let file = find(&folder, &odd, entry.lease.address.addr()).filter(same);
+                let file = folder.find(entry.lease.address.addr(), &odd).filter(same);
                 let Some(file) = file else { continue };
                 folder
                     .remove(&file.name)
@@ -229,7 +229,7 @@ impl Local {
         let find = |key: &Key, is_its: &dyn Fn(&LeaseFile) -> bool| -> Result<Vec<LeaseFile>> {
             let names = match stamp {
                 Some(_) => self.index.names(key),
-                None => all_names(folder)?,
+                None => folder.all_names()?,
             };
             let files = names.iter().filter_map(|name| folder.read(name));
             Ok(files.filter(|file| is_its(file)).collect())
@@ -331,12 +331,12 @@ impl Local {
 impl Seen {
     /// Whether the address has a lease file under a name that we would not look for.
     pub fn hides(&self, address: IpAddr) -> bool {
-        find_odd(&self.folder, &self.odd, address).is_some()
+        self.folder.find_among(&self.odd, address).is_some()
     }
 
     /// The lease file of an address, under whatever name.
     pub fn find(&self, address: IpAddr) -> Option<LeaseFile> {
-        find(&self.folder, &self.odd, address)
+        self.folder.find(address, &self.odd)
     }
 
     /// The view of this, with all that is taken in the ranges that come with a pool's path.
@@ -358,9 +358,9 @@ impl Seen {
                 self.free_leftovers(set, taken);
             }
         }
-        let used = |path: &str| {
+        let mut used = |path: &str| {
             let place = sets.iter().position(|(other, set)| *other == path && set.is_some());
-            place.map(|place| taken[place].clone())
+            place.map(|place| std::mem::take(&mut taken[place]))
         };
         let pools = self.pools.iter().map(|pool| PoolView {
             set: None,
@@ -388,29 +388,12 @@ impl Seen {
     }
 }
 
-/// The lease file of an address, under whatever name.
-fn find(folder: &Locked, odd: &[String], address: IpAddr) -> Option<LeaseFile> {
-    folder.read(&address.to_string()).or_else(|| find_odd(folder, odd, address))
-}
-
-fn find_odd(folder: &Locked, odd: &[String], address: IpAddr) -> Option<LeaseFile> {
-    let of_it = |name: &&String| LeaseFile::address_of(name) == Some(address);
-    odd.iter().filter(of_it).find_map(|name| folder.read(name))
-}
-
 /// Lease files whose names are not what we would write: an address in another form.
 fn odd_names(folder: &Locked, stamp: Option<&Stamp>) -> Result<Vec<String>> {
     match stamp {
         Some(stamp) => Ok(stamp.odd.clone()),
-        None => Ok(all_names(folder)?.into_iter().filter(|name| !is_plain(name)).collect()),
+        None => Ok(folder.all_names()?.into_iter().filter(|name| !is_plain(name)).collect()),
     }
-}
-
-fn all_names(folder: &Locked) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    let listed = folder.names(|name, _| names.push(name));
-    listed.map_err(|error| folder.failed("cannot list the folder of leases", error))?;
-    Ok(names)
 }
 
 /// Fails when a lease that we gave has a file that cannot be read: nobody knows whose it is.

@@ -5,10 +5,12 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use common::support::{start, wait};
-use common::{Place, Program, owned_by, plain};
+use common::{LONG, Place, Program, owned_by, plain, set_age, until_open};
 
 /// Runs a function in so many threads, each with its number.
 fn at_once(threads: usize, work: impl Fn(usize) + Sync) {
@@ -99,4 +101,30 @@ fn twenty_workers_of_every_program_never_share_an_address() {
         }
     });
     assert!(place.leases().is_empty(), "{:?}", place.leases());
+}
+
+#[test]
+fn gc_leaves_a_lease_that_was_confirmed_or_given_anew_while_it_waited() {
+    let place = Place::new(&["10.5.0.0/24"]);
+    place.add(Program::Allocator, "young");
+    let stale = ["10.5.0.10", "10.5.0.11", "10.5.0.12"];
+    let paths = stale.map(|name| place.put(name, owned_by("stale")));
+    paths.iter().for_each(|path| set_age(path, LONG));
+    let lock = place.folder().join("lock");
+    let held = File::open(&lock).unwrap();
+    held.lock().unwrap();
+    let mut network = place.network(Program::Allocator);
+    network["cniVersion"] = "1.1.0".into();
+    network["cni.dev/valid-attachments"] = serde_json::json!([]);
+    let gc = start(place.command(Program::Allocator, "GC", ""), &network);
+    // What it has found stale it waits for the lock to remove.
+    until_open(&place.world, &lock, 1);
+    set_age(&paths[0], Duration::ZERO);
+    fs::write(place.folder().join("new"), owned_by("other")).unwrap();
+    set_age(&place.folder().join("new"), LONG * 2);
+    fs::rename(place.folder().join("new"), &paths[1]).unwrap();
+    drop(held);
+    wait(gc).success();
+    let left: Vec<_> = place.leases().into_keys().collect();
+    assert_eq!(left, ["10.5.0.10", "10.5.0.11", "10.5.0.2"]);
 }

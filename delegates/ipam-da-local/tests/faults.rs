@@ -8,8 +8,9 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use common::support::kills::strace;
 use common::support::{Host, Outcome, start, until, wait, with};
-use common::{C1, Place, Program, owned_by, strace};
+use common::{C1, Place, Program, owned_by, until_open};
 use serde_json::Value;
 
 const SUBNET: &str = "10.5.0.0/24";
@@ -235,13 +236,7 @@ fn a_folder_that_is_emptied_while_calls_wait_gets_leases_and_a_lock_again() {
                 start(command, &place.network(program))
             })
             .collect();
-        until("the calls to wait for the lock", || {
-            let fds = |pid: &u32| {
-                let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
-                entries.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(|l| l == path))
-            };
-            place.world.processes().iter().filter(|pid| fds(pid)).count() >= calls.len()
-        });
+        until_open(&place.world, &path, calls.len());
         fs::remove_dir_all(place.folder()).unwrap();
         drop(old);
         let mut given: Vec<String> = calls.into_iter().flat_map(|call| wait(call).ips()).collect();

@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
+use common::support::kills::strace;
 use common::support::{self, start, wait};
 use common::{C1, LONG, Place, Program, owned_by, set_age};
 use serde_json::{Value, json};
@@ -176,6 +177,26 @@ fn a_young_empty_file_is_somebody_elses_who_is_writing_it() {
         assert_eq!(code, 100, "{program:?}");
         place.gc(program, &[]).success();
         assert_eq!(place.leases().len(), 1, "{program:?}");
+    }
+}
+
+#[test]
+fn the_address_that_a_killed_host_local_left_is_given_again_after_a_while() {
+    for program in Program::OURS {
+        let place = Place::new(&["10.5.0.0/30"]);
+        let leftover = place.folder().join("10.5.0.2");
+        // It makes the file first, then writes its owner into it.
+        let mut command = place.world.command_of(&strace(), "ADD", C1);
+        command.args(["-f", "-o"]).arg(place.world.path("log")).arg("-P").arg(&leftover);
+        command.args(["-e", "trace=write,pwrite64", "-e", "inject=write,pwrite64:signal=SIGKILL"]);
+        command.arg(place.file(Program::HostLocal));
+        let killed = wait(start(command, &place.network(Program::HostLocal)));
+        assert_eq!(killed.exit, None, "{killed:?}");
+        assert_eq!(place.leases(), [("10.5.0.2".to_owned(), String::new())].into());
+        assert_eq!(place.call(program, "ADD", C1).failure().0, 100);
+        set_age(&leftover, LONG);
+        assert_eq!(place.call(Program::HostLocal, "ADD", C1).exit, Some(1));
+        assert_eq!(place.add(program, C1), ["10.5.0.2"], "{program:?}");
     }
 }
 

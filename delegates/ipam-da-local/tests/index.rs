@@ -9,8 +9,9 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::process::Command;
 
+use common::support::kills::strace;
 use common::support::{self, Outcome, start, wait};
-use common::{C1, Place, Program, owned_by, strace};
+use common::{C1, Place, Program, owned_by};
 use serde_json::Value;
 
 const SUBNET: &str = "10.5.0.0/24";

@@ -10,7 +10,7 @@ pub(crate) fn now() -> u64 {
 }
 
 /// One line of a record.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "camelCase")]
 pub(crate) enum Event {
     /// An ADD begins.
@@ -23,6 +23,24 @@ pub(crate) enum Event {
     Failed(Failed),
     /// A DEL released everything, but a claim may still commit.
     Released(Released),
+}
+
+impl Event {
+    /// Reads a line.
+    // By hand: what serde derives for a tagged enum is as large as the rest of the record.
+    pub(super) fn parse(line: &[u8]) -> serde_json::Result<Self> {
+        let mut members: Map<String, Value> = serde_json::from_slice(line)?;
+        let name = members.remove("event");
+        let members = Value::Object(members);
+        match name.as_ref().and_then(Value::as_str).unwrap_or_default() {
+            "attempt" => serde_json::from_value(members).map(Self::Attempt),
+            "running" => serde_json::from_value(members).map(Self::Running),
+            "held" => serde_json::from_value(members).map(Self::Held),
+            "failed" => serde_json::from_value(members).map(Self::Failed),
+            "released" => serde_json::from_value(members).map(Self::Released),
+            other => Err(serde::de::Error::custom(format_args!("no event {other:?}"))),
+        }
+    }
 }
 
 /// The circumstances of an ADD.

@@ -8,7 +8,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
     let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
     // What follows the last newline is empty, or was cut short.
     for (number, line) in lines[..lines.len() - 1].iter().enumerate() {
-        match serde_json::from_slice(line) {
+        match Event::parse(line) {
             Ok(event) => record.apply(event),
             Err(error) if error.is_eof() && !line.is_empty() => {}
             Err(error) => return Err(format!("line {}: {error}", number + 1)),

@@ -18,7 +18,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use support::{Outcome, World, binary, host_local, start, wait};
+use support::{Outcome, World, binary, host_local, start, until, wait};
 
 /// What works on leases in host-local's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -233,14 +233,19 @@ pub fn owned_by(container: &str) -> String {
     format!("{container}\r\neth0")
 }
 
+/// Waits until so many processes of a world have a file open.
+#[track_caller]
+pub fn until_open(world: &World, path: &Path, processes: usize) {
+    let has_it = |pid: &u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.map(|entry| fs::read_link(entry.path())).any(|to| to.is_ok_and(|to| to == path))
+    };
+    until(&format!("{processes} processes with {} open", path.display()), || {
+        world.processes().iter().filter(|pid| has_it(pid)).count() >= processes
+    });
+}
+
 /// Addresses without prefix length.
 pub fn plain(addresses: Vec<String>) -> Vec<String> {
     addresses.iter().map(|address| address.split('/').next().unwrap().to_owned()).collect()
-}
-
-/// strace, which must be there.
-pub fn strace() -> PathBuf {
-    let path = PathBuf::from("/usr/bin/strace");
-    assert!(path.exists(), "strace is missing: apt-get install strace");
-    path
 }

@@ -1,0 +1,24 @@
+//! What the benchmarks share.
+
+pub mod plugins;
+pub mod programs;
+pub mod times;
+
+/// A number from the environment.
+pub fn count(variable: &str, otherwise: usize) -> usize {
+    let Ok(text) = std::env::var(variable) else { return otherwise };
+    text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, no number"))
+}
+
+/// Whether `cargo bench` started this program: `cargo test --benches` does, too.
+pub fn is_wanted(name: &str) -> bool {
+    let wanted = std::env::args().any(|argument| argument == "--bench");
+    if !wanted {
+        println!("run it with: cargo bench --bench {name}");
+    }
+    wanted
+}
+
+pub fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "**missed**" }
+}

@@ -1,0 +1,162 @@
+//! The cost of an ADD against the leases held, as a drawing.
+
+use std::fmt::Write;
+
+use super::common::times::Times;
+use super::measured::Measured;
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 420.0;
+/// The drawing's own place: left, top, right, bottom.
+const FRAME: [f64; 4] = [64.0, 64.0, 560.0, 360.0];
+/// The least cost shown, in milliseconds.
+const LEAST: f64 = 0.1;
+/// Decades of leases, right of the place of none.
+const LEASES: [f64; 2] = [500.0, 50_000.0];
+/// Where none held stands: a logarithm has no zero.
+const NONE: f64 = 62.0;
+
+const STYLE: &str = "\
+svg { font: 13px system-ui, sans-serif } .ground { fill: #fff }
+text { fill: #333 } .title { font-size: 16px; font-weight: 600; fill: #111 }
+.grid { stroke: #ddd } .axis { stroke: #888 } .line { fill: none; stroke-width: 2.5 }
+.host-local { stroke: #b3541e } text.host-local, circle.host-local { fill: #b3541e; stroke: none }
+.chain { stroke: #1b6ca8 } text.chain, circle.chain { fill: #1b6ca8; stroke: none }
+.floor { stroke: #777 } text.floor { fill: #666; stroke: none } .dashed { stroke-dasharray: 4 5 }
+.bold { font-weight: 600 }
+@media (prefers-color-scheme: dark) {
+.ground { fill: #0d1117 } text { fill: #c9d1d9 } .title { fill: #f0f6fc }
+.grid { stroke: #2b323b } .axis { stroke: #8b949e }
+.host-local { stroke: #f0883e } text.host-local, circle.host-local { fill: #f0883e }
+.chain { stroke: #58a6ff } text.chain, circle.chain { fill: #58a6ff }
+.floor { stroke: #8b949e } text.floor { fill: #8b949e } }
+";
+
+/// Draws it, on logarithmic scales.
+pub fn svg(measured: &[Measured], floor: &Times, runs: usize) -> String {
+    let most = measured.iter().map(|m| m.host_local[0].at(0.75)).fold(1.0, f64::max);
+    let costs = [LEAST, 10_f64.powf(most.log10().ceil())];
+    let mut plot = Plot { out: String::new(), costs };
+    let _ = write!(
+        plot.out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
+         aria-label=\"Time of an ADD against the leases held\">\n<style>{STYLE}</style>\n\
+         <rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"
+    );
+    let left = FRAME[0];
+    plot.text([left, 28.0], START, "title", "Time of an ADD against the leases held");
+    let note = format!(
+        "whole processes, static builds; medians of {runs} interleaved runs, bars are quartiles"
+    );
+    plot.text([left, 48.0], START, "note", &note);
+    plot.axes();
+    let held = |of: fn(&Measured) -> &Times| {
+        measured.iter().map(move |m| (m.held, of(m))).collect::<Vec<_>>()
+    };
+    let ends: Vec<_> = measured.iter().map(|m| (m.held, floor)).collect();
+    plot.curve("floor", "three bare processes", &ends);
+    plot.curve("host-local", "host-local", &held(|m| &m.host_local[0]));
+    plot.curve("chain", "ipam-delegated", &held(|m| &m.chain[0]));
+    plot.out.push_str("</svg>\n");
+    plot.out
+}
+
+const START: &str = "start";
+const MIDDLE: &str = "middle";
+const END: &str = "end";
+
+/// What has been drawn, and the costs between which it stands.
+struct Plot {
+    out: String,
+    costs: [f64; 2],
+}
+
+impl Plot {
+    fn axes(&mut self) {
+        let [left, _, right, bottom] = FRAME;
+        let mut cost = self.costs[0];
+        while cost < self.costs[1] * 1.01 {
+            let y = self.y(cost);
+            self.line("grid", [left, y], [right, y]);
+            let digits = usize::from(cost < 0.99);
+            self.text([left - 8.0, y + 4.0], END, "", &format!("{cost:.digits$} ms"));
+            cost *= 10.0;
+        }
+        // A gap in the axis: none held has no place on it.
+        self.line("axis", [left, bottom], [left + NONE + 12.0, bottom]);
+        self.line("axis", [left + NONE + 24.0, bottom], [right, bottom]);
+        for (held, label) in [(0, "0"), (1_000, "1,000"), (10_000, "10,000"), (50_000, "50,000")] {
+            let x = x(held);
+            self.line("axis", [x, bottom], [x, bottom + 5.0]);
+            self.text([x, bottom + 20.0], MIDDLE, "", label);
+        }
+        let middle = f64::midpoint(left, right);
+        self.text([middle, bottom + 42.0], MIDDLE, "", "leases held");
+    }
+
+    fn curve(&mut self, class: &str, name: &str, points: &[(usize, &Times)]) {
+        let at = |plot: &Self, (held, times): &(usize, &Times)| [x(*held), plot.y(times.median())];
+        let bare = class == "floor";
+        for (i, pair) in points.windows(2).enumerate() {
+            let dashed = if bare || i == 0 { " dashed" } else { "" };
+            let [from, to] = [at(self, &pair[0]), at(self, &pair[1])];
+            self.line(&format!("line {class}{dashed}"), from, to);
+        }
+        let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
+        for point in points.iter().filter(|_| !bare) {
+            let [x, y] = at(self, point);
+            let [low, high] = [0.25, 0.75].map(|share| self.y(point.1.at(share)));
+            self.line(class, [x, low], [x, high]);
+            let _ = writeln!(
+                self.out,
+                "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"/>"
+            );
+        }
+        if !bare {
+            let [x, y] = at(self, first);
+            self.text([x - 10.0, y + 4.0], END, class, &milliseconds(first.1));
+        }
+        let [x, y] = at(self, last);
+        let bold = if bare { "" } else { " bold" };
+        let label = format!("{name} {}", milliseconds(last.1));
+        self.text([x + 12.0, y + 4.0], START, &format!("{class}{bold}"), &label);
+    }
+
+    fn text(&mut self, [x, y]: [f64; 2], anchor: &str, class: &str, text: &str) {
+        let _ = writeln!(
+            self.out,
+            "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
+        );
+    }
+
+    fn line(&mut self, class: &str, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2]) {
+        let _ = writeln!(
+            self.out,
+            "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
+        );
+    }
+
+    fn y(&self, milliseconds: f64) -> f64 {
+        let [_, top, _, bottom] = FRAME;
+        bottom - (bottom - top) * share(milliseconds, self.costs)
+    }
+}
+
+fn milliseconds(times: &Times) -> String {
+    let median = times.median();
+    if median < 10.0 { format!("{median:.1} ms") } else { format!("{median:.0} ms") }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+fn x(held: usize) -> f64 {
+    let [left, _, right, _] = FRAME;
+    match held {
+        0 => left + NONE,
+        _ => left + NONE + (right - left - NONE) * share(held as f64, LEASES),
+    }
+}
+
+/// The place of a number between two others, by their logarithms.
+fn share(number: f64, [from, to]: [f64; 2]) -> f64 {
+    (number / from).ln() / (to / from).ln()
+}
