@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use std::{fs, thread};
 
 use ipam_delegated::allocate::{Allocate, Bookkeeper, Reach};
@@ -252,12 +253,17 @@ fn command() -> PathBuf {
     test.parent().unwrap().parent().unwrap().join("examples/ipam-conformance")
 }
 
+fn script(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("plugin");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
 #[test]
 fn the_command_finds_a_careless_plugin() {
     let folder = temp("suite-careless");
-    let plugin = folder.join("careless");
-    fs::write(&plugin, CARELESS).unwrap();
-    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    let plugin = script(&folder, CARELESS);
     let output = Command::new(command()).arg(&plugin).output();
     let output = output.expect("built by `cargo build --features testing --examples`");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -266,6 +272,20 @@ fn the_command_finds_a_careless_plugin() {
         let line = text.lines().find(|line| line.starts_with(check)).expect(check);
         assert!(line.contains("FAILED"), "{line}");
     }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_plugin_that_never_ends_fails_its_check() {
+    let folder = temp("suite-endless");
+    let plugin = script(&folder, "#!/bin/sh\nexec sleep 1000\n");
+    let binary = Binary::new(&plugin, Form::Standard, &folder).within(Duration::from_millis(50));
+    let subject: Arc<dyn Subject> = Arc::new(binary);
+    let others = |name: &&str| *name != "a_del_releases";
+    let skipped: Vec<&str> = allocator_suite::names().into_iter().filter(others).collect();
+    let report = allocator_suite::run(&subject, &[], &skipped);
+    assert_eq!(report.failed(), ["a_del_releases"]);
+    assert!(report.to_string().contains("111"), "{report}");
     fs::remove_dir_all(folder).unwrap();
 }
 

@@ -77,12 +77,18 @@ impl<'a> Attempt<'a> {
                 continue;
             }
             let pool = &view.pools[i];
+            let seen = pool.used != Used::Unknown;
+            // A view that came with a lost commit may not show what is to be looked at by now.
+            let looked = seen || self.looks[i] == Look::Nowhere || want.requested.is_some();
+            if !looked {
+                further = true;
+                continue;
+            }
             let candidates = self.candidates(want, &set, pool);
             if candidates.is_empty() {
                 self.look_further(i, &set, pool)?;
                 further = true;
             }
-            let seen = pool.used != Used::Unknown;
             sources.push(Source::Claimed { claim: change.claim.len(), seen });
             change.claim.push(Claim { want, set, candidates, replaces: self.replaces[i].clone() });
         }

@@ -363,6 +363,22 @@ mod tests {
     }
 
     #[test]
+    fn a_free_address_behind_many_that_are_taken_is_found() {
+        for shape in shapes().into_iter().chain([Shape { tries: 1, ..Shape::default() }]) {
+            let desk = Desk::new(shape);
+            let lan = json!([{"ranges": [{"subnet": "10.0.0.0/24"}]}]);
+            for number in 0..200 {
+                desk.add(&format!("c{number}"), lan.clone());
+            }
+            desk.del("c0");
+            desk.del("c150");
+            desk.add("c0", requesting("10.0.0.2", false));
+            let added = desk.add("c200", lan);
+            assert_eq!(added["ips"][0]["address"], "10.0.0.152/24", "{shape:?}: {added}");
+        }
+    }
+
+    #[test]
     fn takeover_replaces_the_holder() {
         let desk = Desk::new(Shape::default());
         desk.add("c1", requesting("10.0.0.9", false));

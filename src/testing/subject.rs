@@ -1,9 +1,10 @@
 //! What the allocator suite is run on: an allocator in this process, or any program.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +14,7 @@ use super::memory::Store;
 use crate::allocate::Reach;
 use crate::cni::Environment;
 use crate::delegate::{Deadline, Delegate, answer};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
 
 /// What answers the verbs of CNI as an allocator.
@@ -130,6 +131,7 @@ pub struct Binary {
     form: Form,
     reach: Reach,
     config: Map<String, Value>,
+    patience: Duration,
 }
 
 impl Binary {
@@ -141,7 +143,16 @@ impl Binary {
             form,
             reach: Reach::Node,
             config: Map::new(),
+            patience: Duration::from_secs(60),
         }
+    }
+
+    /// Says how long a call may take, instead of a minute. One that takes longer is killed, and
+    /// its check has failed.
+    #[must_use]
+    pub fn within(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
     }
 
     /// Says who else takes leases from its store.
@@ -165,7 +176,15 @@ impl Binary {
         command.env("CNI_PATH", self.program.parent().unwrap_or(Path::new("/")));
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env(Deadline::VARIABLE, "30000");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn()?;
+        let mut child = command.spawn();
+        // Another thread's child may have inherited the file from whoever wrote it just now.
+        for _ in 0..100 {
+            if child.as_ref().is_err_and(|error| error.kind() == ErrorKind::ExecutableFileBusy) {
+                thread::sleep(Duration::from_millis(10));
+                child = command.spawn();
+            }
+        }
+        let mut child = child?;
         if let Some(mut pipe) = child.stdin.take() {
             // A program that answers without reading closes the pipe.
             let _ = pipe.write_all(stdin);
@@ -201,11 +220,24 @@ impl Subject for Binary {
     }
 
     fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<Answer> {
-        let output = self.start(&environment, stdin).and_then(Child::wait_with_output);
-        let output = output
-            .map_err(|error| Error::io(format!("cannot run {}", self.program.display()), error))?;
-        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-        Ok(Answer { success: output.status.success(), stdout })
+        let failed = |error| Error::io(format!("cannot run {}", self.program.display()), error);
+        let mut child = self.start(&environment, stdin).map_err(failed)?;
+        let (sender, answer) = mpsc::channel();
+        let mut pipe = child.stdout.take();
+        thread::spawn(move || {
+            let mut stdout = Vec::new();
+            let read = pipe.as_mut().map_or(Ok(0), |pipe| pipe.read_to_end(&mut stdout));
+            // Nobody waits for it any more when it is late.
+            let _ = sender.send(read.map(|_| stdout));
+        });
+        let Ok(stdout) = answer.recv_timeout(self.patience) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            let message = format!("it has not ended in {:?}", self.patience);
+            return Err(Error::new(ErrorCode::TIMED_OUT, message));
+        };
+        let stdout = String::from_utf8_lossy(&stdout.map_err(failed)?).into_owned();
+        Ok(Answer { success: child.wait().map_err(failed)?.success(), stdout })
     }
 
     fn age(&self, by: Duration) -> bool {
