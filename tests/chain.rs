@@ -55,7 +55,22 @@ fn a_failed_add_is_undone_in_list_order() {
     let calls = world.calls();
     assert_eq!(world.take_calls(), ["ipam-ds-x ADD", "one ADD", "two ADD", "one DEL", "two DEL"]);
     assert_eq!(calls[3]["stdin"]["prevResult"]["leases"], json!([7]));
+    for call in &calls[3..] {
+        assert_eq!(call["stdin"]["prevResult"]["undo"], true, "both told what they took");
+    }
     assert_eq!(world.events("c1"), ["attempt", "running", "running", "failed"]);
+}
+
+#[test]
+fn a_delegate_that_did_not_tell_what_it_took_is_undone_whole() {
+    let world = World::new();
+    world.allocator("one", "10.0.0.2/24");
+    world.delegate("two", "case $CNI_COMMAND in ADD) kill -9 $$;; esac");
+    world.call("ADD", "c1", &world.network(json!(["one", "two"]))).failure();
+    let calls = world.calls();
+    assert_eq!(world.take_calls(), ["one ADD", "two ADD", "one DEL", "two DEL"]);
+    assert_eq!(calls[2]["stdin"]["prevResult"]["undo"], true);
+    assert_eq!(calls[3]["stdin"]["prevResult"].get("undo"), None);
 }
 
 #[test]

@@ -49,7 +49,12 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         let wants = Want::read(want, L::STRATEGY)?;
         let mut attempt = Attempt::new(owner, &wants, self.shown_all);
         let mut view = self.ledger.view(&attempt.question(true))?;
+        let (mut before, mut unknown) = (Vec::new(), false);
         for _ in 0..ROUNDS {
+            // After an unknown outcome, what is held may be of this very ADD.
+            if !unknown {
+                before = view.held.iter().map(|lease| lease.address.addr()).collect();
+            }
             let (change, sources) = match attempt.plan(&view)? {
                 Plan::Commit(change, sources) => (change, sources),
                 Plan::Look => {
@@ -60,7 +65,13 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
                 }
             };
             match self.ledger.commit(owner, view.token, &change)? {
-                Commit::Done { kept, claimed } => return collect(&sources, &kept, &claimed),
+                Commit::Done { kept, claimed } => {
+                    let mut leases = collect(&sources, &kept, &claimed)?;
+                    for lease in &mut leases {
+                        lease.kept = before.contains(&lease.address.addr());
+                    }
+                    return Ok(leases);
+                }
                 Commit::Lost { taken, view: next } => {
                     attempt.learn(&change, &sources, taken)?;
                     view = match next {
@@ -68,7 +79,10 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
                         None => self.ledger.view(&attempt.question(false))?,
                     };
                 }
-                Commit::Unknown => view = self.ledger.view(&attempt.question(false))?,
+                Commit::Unknown => {
+                    unknown = true;
+                    view = self.ledger.view(&attempt.question(false))?;
+                }
             }
             self.in_time()?;
         }
@@ -96,6 +110,30 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
                 }
             }
             seen.get_or_insert_with(|| revisions(&view.held));
+            self.in_time()?;
+        }
+        Err(contended(owner))
+    }
+
+    fn take_back(&self, owner: &Owner, leases: &[Lease]) -> Result<Vec<Lease>> {
+        let question = Question { owner, known: leases, want: &[], looks: &[], may_guess: false };
+        let mut view = self.ledger.view(&question)?;
+        let taken = revisions(leases);
+        for _ in 0..ROUNDS {
+            // One that was confirmed since is a later ADD's.
+            let (drop, keep): (Vec<Lease>, Vec<Lease>) =
+                view.held.into_iter().partition(|lease| taken.contains(&revision(lease)));
+            if drop.is_empty() {
+                return Ok(Vec::new());
+            }
+            let change = Change { keep, drop, ..Change::default() };
+            match self.ledger.commit(owner, view.token, &change)? {
+                Commit::Done { .. } => return Ok(change.drop),
+                Commit::Lost { view: Some(next), .. } => view = next,
+                Commit::Lost { view: None, .. } | Commit::Unknown => {
+                    view = self.ledger.view(&question)?;
+                }
+            }
             self.in_time()?;
         }
         Err(contended(owner))
@@ -192,7 +230,11 @@ impl<L: Ledger> Bookkeeper<L> {
 
 /// The very leases that are held.
 fn revisions(held: &[Lease]) -> BTreeSet<(IpAddr, String)> {
-    held.iter().map(|lease| (lease.address.addr(), lease.revision.to_string())).collect()
+    held.iter().map(revision).collect()
+}
+
+fn revision(lease: &Lease) -> (IpAddr, String) {
+    (lease.address.addr(), lease.revision.to_string())
 }
 
 fn contended(owner: &Owner) -> Error {

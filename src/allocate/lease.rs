@@ -56,6 +56,9 @@ pub struct Lease {
     /// What the store said of this very lease, to guard changes with: a revision, an id.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub revision: Value,
+    /// The owner held it before the ADD that answered it, whose undo must leave it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
 }
 
 /// What is left in the pools of a STATUS.

@@ -57,6 +57,10 @@ pub trait Allocator: Sized {
     /// owner's by now, and a missing one must not leave anything behind.
     fn release(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;
 
+    /// The undo of an ADD that failed later on: releases these leases of the owner, which that ADD
+    /// took, and leaves what the owner held before.
+    fn take_back(&self, owner: &Owner, leases: &[Lease]) -> Result<Vec<Lease>>;
+
     /// CHECK: what the owner holds.
     fn held(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;
 

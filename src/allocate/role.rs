@@ -60,7 +60,14 @@ impl<A: Allocator> Delegate for Allocate<A> {
 
     fn del(&self, request: &Request) -> Result<Option<IpamResult>> {
         let owner = owner(request)?;
-        let released = open::<A>(request)?.release(&owner, &known(request))?;
+        let mut known = known(request);
+        let allocator = open::<A>(request)?;
+        let released = if is_undo(request) {
+            known.retain(|lease| !lease.kept);
+            if known.is_empty() { Vec::new() } else { allocator.take_back(&owner, &known)? }
+        } else {
+            allocator.release(&owner, &known)?
+        };
         released.iter().for_each(|lease| debug!("{owner} gave back {}", lease.address));
         Ok(None)
     }
@@ -182,6 +189,12 @@ fn known(request: &Request) -> Vec<Lease> {
     leases.and_then(|leases| serde_json::from_value(leases).ok()).unwrap_or_default()
 }
 
+/// Whether this DEL undoes an ADD of which we told what it took.
+fn is_undo(request: &Request) -> bool {
+    let undo = request.prev_result().ok().and_then(|result| result.extra.get("undo").cloned());
+    undo == Some(Value::Bool(true))
+}
+
 fn spans(pools: &[Pool], address: IpAddr) -> bool {
     pools.iter().any(|pool| {
         let set = pool.range_set(RangeRules::ANY, "prevResult.pools").ok().flatten();
@@ -221,6 +234,7 @@ mod tests {
                         address: format!("10.0.0.{number}/24").parse().unwrap(),
                         gateway: Some("10.0.0.1".parse().unwrap()),
                         revision: number.into(),
+                        kept: false,
                     };
                     store.push((owner.clone(), lease.clone()));
                     lease
@@ -233,6 +247,12 @@ mod tests {
             let held = self.held(owner, &[])?;
             STORE.with_borrow_mut(|store| store.retain(|(other, _)| other != owner));
             Ok(held)
+        }
+
+        fn take_back(&self, owner: &Owner, leases: &[Lease]) -> Result<Vec<Lease>> {
+            let theirs = |(o, l): &(Owner, Lease)| o == owner && leases.contains(l);
+            STORE.with_borrow_mut(|store| store.retain(|entry| !theirs(entry)));
+            Ok(leases.to_vec())
         }
 
         fn held(&self, owner: &Owner, _: &[Lease]) -> Result<Vec<Lease>> {
@@ -304,6 +324,24 @@ mod tests {
         assert!(held().is_empty());
         assert_eq!(call("DEL", "c1", json!({}), json!({})).0, 0);
         assert_eq!(call("CHECK", "c1", result, json!({})).1["code"], 104);
+    }
+
+    #[test]
+    fn an_undo_releases_what_its_add_took() {
+        let (_, first) = call("ADD", "c1", json!({"pools": [{"name": "a"}]}), json!({}));
+        let (_, second) = call("ADD", "c1", json!({"pools": [{"name": "b"}]}), json!({}));
+        let undo = |leases: &Value| {
+            let prev_result = json!({"leases": leases, "undo": true});
+            assert_eq!(call("DEL", "c1", prev_result, json!({})), (0, Value::Null));
+            held().len()
+        };
+        let mut kept = first["leases"].clone();
+        kept[0]["kept"] = true.into();
+        assert_eq!(undo(&kept), 2);
+        assert_eq!(undo(&json!([])), 2);
+        assert_eq!(undo(&second["leases"]), 1);
+        assert_eq!(call("DEL", "c1", json!({"leases": second["leases"]}), json!({})).0, 0);
+        assert!(held().is_empty());
     }
 
     #[test]

@@ -101,6 +101,7 @@ impl Want {
             address: prefix.unwrap_or(IpNet::from(address)),
             gateway: range.and_then(crate::pool::Range::gateway),
             revision,
+            kept: false,
         }
     }
 
@@ -181,6 +182,7 @@ mod tests {
             address: address.parse().unwrap(),
             gateway: None,
             revision: Value::Null,
+            kept: false,
         };
         for (pool, address, serves, home) in [
             (None, "10.0.0.7/32", true, true),

@@ -75,9 +75,9 @@ pub(super) fn undeliver(session: &Session<'_>) -> Result<()> {
     } else {
         let result = IpamResult::parse(&held.result, "recorded result")?;
         let deadline = Deadline::after(session.timeout() / 4);
-        let runs: Vec<(&Run, &[Value])> =
-            mine.runs.iter().map(|run| (run, record.leases(run))).collect();
-        errors = undo(session, &runs, &result, deadline);
+        let undos = mine.runs.iter().zip(&held.gave);
+        let undos = undos.map(|(run, gave)| Undo { run, leases: &gave.leases, told: true });
+        errors = undo(session, undos, &result, deadline);
     }
     // Else CHECK would go by what the runtime never got.
     errors.extend(file.append(&Event::Failed(Failed { time: now(), ..Failed::default() })).err());
@@ -93,6 +93,8 @@ struct Walk<'a> {
     runs: Vec<Run>,
     /// The last one announced in the record could not be started.
     not_run: bool,
+    /// The last one said itself that it failed.
+    refused: bool,
     gave: Vec<Gave>,
     deadline: Deadline,
     /// The moment from which time is kept for the undo.
@@ -108,6 +110,7 @@ impl<'a> Walk<'a> {
             carry: session.carry(IpamResult::default()),
             runs: Vec::new(),
             not_run: false,
+            refused: false,
             gave: Vec::new(),
             deadline: Deadline::after(plan.timeout),
             undo_from: Deadline::after(plan.timeout * 3 / 4),
@@ -132,6 +135,7 @@ impl<'a> Walk<'a> {
                         self.runs.pop();
                         self.not_run = true;
                     }
+                    self.refused = failure.ending == Ending::Told;
                     return Err(failure);
                 }
             };
@@ -145,23 +149,39 @@ impl<'a> Walk<'a> {
 
     /// DEL to the delegates that ran, in order, the failed one last.
     fn undo(&self) -> Vec<Error> {
-        let leases = |i: usize| self.gave.get(i).map_or(&[][..], |gave| &gave.leases);
-        let runs: Vec<(&Run, &[Value])> =
-            self.runs.iter().enumerate().map(|(i, run)| (run, leases(i))).collect();
-        undo(self.session, &runs, &self.carry.result, self.deadline)
+        let runs = self.runs.iter().enumerate().map(|(i, run)| match self.gave.get(i) {
+            Some(gave) => Undo { run, leases: &gave.leases, told: true },
+            None => Undo { run, leases: &[], told: self.refused },
+        });
+        undo(self.session, runs, &self.carry.result, self.deadline)
     }
 }
 
+/// A delegate whose part in an ADD is undone.
+struct Undo<'a> {
+    run: &'a Run,
+    /// What it said it gave.
+    leases: &'a [Value],
+    /// It said what it gave, or that it gave nothing: no more than that is to be released.
+    told: bool,
+}
+
 /// DEL to each, for the attachment of this call.
-fn undo(
+fn undo<'a>(
     session: &Session<'_>,
-    runs: &[(&Run, &[Value])],
+    undos: impl Iterator<Item = Undo<'a>>,
     result: &IpamResult,
     deadline: Deadline,
 ) -> Vec<Error> {
     let Ok(attachment) = session.attachment() else { return Vec::new() };
     let owner = Owner { network: &session.request.network, attachment };
-    let errors = session.release_all(&owner, runs, result, deadline);
+    let (told, unsure): (Vec<_>, Vec<_>) = undos.partition(|undo| undo.told);
+    let runs = |undos: &[Undo<'a>]| undos.iter().map(|u| (u.run, u.leases)).collect::<Vec<_>>();
+    let mut marked = result.clone();
+    marked.extra.insert("undo".to_owned(), true.into());
+    // The one that did not tell is the last.
+    let mut errors = session.release_all(&owner, &runs(&told), &marked, deadline);
+    errors.extend(session.release_all(&owner, &runs(&unsure), result, deadline));
     errors.into_iter().map(|error| error.within("the undo failed")).collect()
 }
 

@@ -121,6 +121,7 @@ impl LeaseFile {
             address: IpNet::from(self.address),
             gateway: None,
             revision: self.revision.to_json(),
+            kept: false,
         }
     }
 

@@ -49,6 +49,29 @@ fn containers_of_host_local_live_on_under_the_preset() {
 }
 
 #[test]
+fn a_first_add_that_fails_leaves_the_address_from_before() {
+    let mut place = Place::new(&["10.5.0.0/24"]);
+    place.add(Program::HostLocal, "c1");
+    place.subnets.push("10.6.0.0/30".to_owned());
+    place.put("10.6.0.2", "other\r\neth0");
+    let before = place.leases();
+    assert_eq!(place.call(Program::Preset, "ADD", "c1").failure().0, 100);
+    assert_eq!(place.leases(), before, "the allocator itself failed");
+
+    place.subnets.pop();
+    place.world.delegate(
+        "bad",
+        "case $CNI_COMMAND in ADD) printf '{\"code\":100,\"msg\":\"full\"}'; exit 1;; esac",
+    );
+    place.ipam = serde_json::json!({"delegates": ["ipam-ds-static", "ipam-da-local", "bad"]});
+    assert_eq!(place.call(Program::Chain, "ADD", "c1").failure().0, 100);
+    assert_eq!(place.leases(), before, "a delegate after it failed");
+    // What an ADD of this container takes anew is given back.
+    assert_eq!(place.call(Program::Chain, "ADD", "c2").failure().0, 100);
+    assert_eq!(place.leases(), before);
+}
+
+#[test]
 fn a_stripped_del_of_a_container_from_before_releases_it() {
     let place = Place::new(&["10.5.0.0/24"]);
     let host = common::support::Host::new();
