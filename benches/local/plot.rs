@@ -79,7 +79,11 @@ impl Plot {
             let y = self.y(cost);
             self.line("grid", [left, y], [right, y]);
             let digits = usize::from(cost < 0.99);
-            self.text([left - 8.0, y + 4.0], END, "", &format!("{cost:.digits$} ms"));
+            let label = match cost {
+                1000.0.. => format!("{:.0} s", cost / 1000.0),
+                _ => format!("{cost:.digits$} ms"),
+            };
+            self.text([left - 8.0, y + 4.0], END, "", &label);
             cost *= 10.0;
         }
         // A gap in the axis: none held has no place on it.
