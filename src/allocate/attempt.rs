@@ -44,6 +44,18 @@ pub(super) enum Source {
     Claimed { claim: usize, seen: bool },
 }
 
+impl Source {
+    /// The owner held the lease when it was looked at.
+    pub fn is_kept(&self) -> bool {
+        matches!(self, Self::Kept(_))
+    }
+
+    /// An address is claimed that was seen free.
+    fn was_seen_free(&self) -> bool {
+        matches!(self, Self::Claimed { seen: true, .. })
+    }
+}
+
 impl<'a> Attempt<'a> {
     pub fn new(owner: &'a Owner, wants: &'a [Want], shown_all: bool) -> Self {
         Self {
@@ -150,21 +162,20 @@ impl<'a> Attempt<'a> {
         sources: &[Source],
         taken: Vec<Taken>,
     ) -> Result<()> {
+        // A store that does not say what was taken means that somebody was quicker.
+        self.raced |= taken.is_empty() && sources.iter().any(Source::was_seen_free);
         for Taken { claim, address, holder } in taken {
             let of_claim =
                 |source: &Source| matches!(source, Source::Claimed { claim: c, .. } if *c == claim);
             let Some(i) = sources.iter().position(of_claim) else { continue };
             let Some(claim) = change.claim.get(claim) else { continue };
             if self.wants[i].requested.is_some() {
-                // Whoever was to be replaced has gone meanwhile.
-                let gone = claim.replaces.is_some() && holder.is_none();
-                self.replaces[i] = match holder {
-                    _ if gone => None,
-                    holder => Some(self.take_over(claim, address, holder)?),
-                };
+                let others = holder.filter(|entry| !self.is_own(entry));
+                self.replaces[i] =
+                    others.map(|entry| self.take_over(claim, address, entry)).transpose()?;
                 continue;
             }
-            self.raced |= matches!(sources[i], Source::Claimed { seen: true, .. });
+            self.raced |= sources[i].was_seen_free();
             self.avoid.insert(address);
             if self.looks[i] == Look::Nowhere {
                 let next =
@@ -176,30 +187,32 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    /// The entry that a request may take the place of.
-    fn take_over(
-        &self,
-        claim: &Claim<'_>,
-        address: IpAddr,
-        holder: Option<Entry>,
-    ) -> Result<Entry> {
-        let by = holder.as_ref().map_or("another owner".to_owned(), Entry::held_by);
-        match holder {
-            Some(entry) if claim.want.takeover && entry.holder.is_some() => {
-                warn!("{} takes over {address}, which is held by {by}: takeover is set", self.owner);
-                Ok(entry)
-            }
-            _ => Err(Error::new(
-                ErrorCode::TAKEN,
-                format!(
-                    "failed to allocate for range {}: requested IP address {address} is not available in range set {}: \
-                     it is held by {by}",
-                    claim.want.index,
-                    claim.want.describe(&claim.set)
-                ),
-            )
-            .advise("request another address, or release the one that is held")),
+    /// Whether an entry is this owner's: what the next view shows as held.
+    fn is_own(&self, entry: &Entry) -> bool {
+        entry.holder.as_ref().is_some_and(|holder| {
+            let node = holder.node.as_ref().is_none_or(|node| *node == self.owner.scope.node);
+            node && holder.container == self.owner.container.as_str()
+                && holder.ifname.as_deref() == Some(self.owner.ifname.as_str())
+        })
+    }
+
+    /// The entry of another owner, when the request may take its place.
+    fn take_over(&self, claim: &Claim<'_>, address: IpAddr, entry: Entry) -> Result<Entry> {
+        let by = entry.held_by();
+        if claim.want.takeover && entry.holder.is_some() {
+            warn!("{} takes over {address}, which is held by {by}: takeover is set", self.owner);
+            return Ok(entry);
         }
+        Err(Error::new(
+            ErrorCode::TAKEN,
+            format!(
+                "failed to allocate for range {}: requested IP address {address} is not available in range set {}: \
+                 it is held by {by}",
+                claim.want.index,
+                claim.want.describe(&claim.set)
+            ),
+        )
+        .advise("request another address, or release the one that is held"))
     }
 }
 

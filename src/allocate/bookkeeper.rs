@@ -47,96 +47,30 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
 
     fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
         let wants = Want::read(want, L::STRATEGY)?;
-        let mut attempt = Attempt::new(owner, &wants, self.shown_all);
-        let mut view = self.ledger.view(&attempt.question(true))?;
-        let (mut before, mut unknown) = (Vec::new(), false);
-        for _ in 0..ROUNDS {
-            // After an unknown outcome, what is held may be of this very ADD.
-            if !unknown {
-                before = view.held.iter().map(|lease| lease.address.addr()).collect();
-            }
-            let (change, sources) = match attempt.plan(&view)? {
-                Plan::Commit(change, sources) => (change, sources),
-                Plan::Look => {
-                    // A token may be a lock, which the next view takes again.
-                    drop(view);
-                    view = self.ledger.view(&attempt.question(false))?;
-                    continue;
-                }
-            };
-            match self.ledger.commit(owner, view.token, &change)? {
-                Commit::Done { kept, claimed } => {
-                    let mut leases = collect(&sources, &kept, &claimed)?;
-                    for lease in &mut leases {
-                        lease.kept = before.contains(&lease.address.addr());
-                    }
-                    return Ok(leases);
-                }
-                Commit::Lost { taken, view: next } => {
-                    attempt.learn(&change, &sources, taken)?;
-                    view = match next {
-                        Some(next) => next,
-                        None => self.ledger.view(&attempt.question(false))?,
-                    };
-                }
-                Commit::Unknown => {
-                    unknown = true;
-                    view = self.ledger.view(&attempt.question(false))?;
-                }
-            }
-            self.in_time()?;
-        }
-        Err(contended(owner))
+        let mut unsure = Unsure::default();
+        let given = self.give(owner, Attempt::new(owner, &wants, self.shown_all), &mut unsure);
+        given.map_err(|error| unsure.leave_open(error))
     }
 
     fn release(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
-        let question =
-            |known, may_guess| Question { owner, known, want: &[], looks: &[], may_guess };
-        let guessed = !known.is_empty();
-        let mut view = self.ledger.view(&question(known, guessed))?;
-        // What was held when this DEL looked; what is taken or confirmed later is not its affair.
-        let mut seen = (!guessed).then(|| revisions(&view.held));
-        for _ in 0..ROUNDS {
-            let now = revisions(&view.held);
-            if view.held.is_empty() || seen.as_ref().is_some_and(|seen| !now.is_subset(seen)) {
-                return Ok(Vec::new());
+        let mut guess = !known.is_empty();
+        let mut seen = None;
+        self.let_go(owner, known, guess, |held| {
+            if std::mem::take(&mut guess) {
+                return held.to_vec();
             }
-            let change = Change { drop: view.held, ..Change::default() };
-            match self.ledger.commit(owner, view.token, &change)? {
-                Commit::Done { .. } => return Ok(change.drop),
-                Commit::Lost { view: Some(next), .. } => view = next,
-                Commit::Lost { view: None, .. } | Commit::Unknown => {
-                    view = self.ledger.view(&question(known, false))?;
-                }
-            }
-            seen.get_or_insert_with(|| revisions(&view.held));
-            self.in_time()?;
-        }
-        Err(contended(owner))
+            // What is taken or confirmed after this DEL looked is not its affair.
+            let now = revisions(held);
+            let seen = seen.get_or_insert_with(|| now.clone());
+            if now.is_subset(seen) { held.to_vec() } else { Vec::new() }
+        })
     }
 
     fn take_back(&self, owner: &Owner, leases: &[Lease]) -> Result<Vec<Lease>> {
-        let question = Question { owner, known: leases, want: &[], looks: &[], may_guess: false };
-        let mut view = self.ledger.view(&question)?;
+        // One that was confirmed since is a later ADD's.
         let taken = revisions(leases);
-        for _ in 0..ROUNDS {
-            // One that was confirmed since is a later ADD's.
-            let (drop, keep): (Vec<Lease>, Vec<Lease>) =
-                view.held.into_iter().partition(|lease| taken.contains(&revision(lease)));
-            if drop.is_empty() {
-                return Ok(Vec::new());
-            }
-            let change = Change { keep, drop, ..Change::default() };
-            match self.ledger.commit(owner, view.token, &change)? {
-                Commit::Done { .. } => return Ok(change.drop),
-                Commit::Lost { view: Some(next), .. } => view = next,
-                Commit::Lost { view: None, .. } | Commit::Unknown => {
-                    view = self.ledger.view(&question)?;
-                }
-            }
-            self.in_time()?;
-        }
-        Err(contended(owner))
+        let is_taken = |lease: &&Lease| taken.contains(&revision(lease));
+        self.let_go(owner, leases, false, |held| held.iter().filter(is_taken).cloned().collect())
     }
 
     fn held(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
@@ -187,6 +121,94 @@ impl<L: Ledger> Books for Bookkeeper<L> {
 }
 
 impl<L: Ledger> Bookkeeper<L> {
+    /// Walks an ADD through lost races.
+    fn give(
+        &self,
+        owner: &Owner,
+        mut attempt: Attempt<'_>,
+        unsure: &mut Unsure,
+    ) -> Result<Vec<Lease>> {
+        let mut view = self.ledger.view(&attempt.question(true))?;
+        for _ in 0..ROUNDS {
+            let (change, sources) = match attempt.plan(&view)? {
+                Plan::Commit(change, sources) => (change, sources),
+                Plan::Look => {
+                    // A token may be a lock, which the next view takes again.
+                    drop(view);
+                    view = self.ledger.view(&attempt.question(false))?;
+                    continue;
+                }
+            };
+            match self.ledger.commit(owner, view.token, &change)? {
+                Commit::Done { kept, claimed } => {
+                    let mut leases = collect(&sources, &kept, &claimed)?;
+                    for (lease, source) in leases.iter_mut().zip(&sources) {
+                        lease.kept = source.is_kept() && !unsure.offered(lease.address.addr());
+                    }
+                    return Ok(leases);
+                }
+                Commit::Lost { taken, view: next } => {
+                    attempt.learn(&change, &sources, taken)?;
+                    view = match next {
+                        Some(next) => next,
+                        None => self.ledger.view(&attempt.question(false))?,
+                    };
+                }
+                Commit::Unknown => {
+                    unsure.note(&change);
+                    view = self.ledger.view(&attempt.question(false))?;
+                }
+            }
+            self.in_time()?;
+        }
+        Err(contended(owner))
+    }
+
+    /// Drops the leases that `choose` names among those that are held; done when it names none.
+    fn let_go(
+        &self,
+        owner: &Owner,
+        known: &[Lease],
+        may_guess: bool,
+        choose: impl FnMut(&[Lease]) -> Vec<Lease>,
+    ) -> Result<Vec<Lease>> {
+        let mut unsure = Unsure::default();
+        let dropped = self.drop_chosen(owner, known, may_guess, choose, &mut unsure);
+        dropped.map_err(|error| unsure.leave_open(error))
+    }
+
+    fn drop_chosen(
+        &self,
+        owner: &Owner,
+        known: &[Lease],
+        may_guess: bool,
+        mut choose: impl FnMut(&[Lease]) -> Vec<Lease>,
+        unsure: &mut Unsure,
+    ) -> Result<Vec<Lease>> {
+        let question = |may_guess| Question { owner, known, want: &[], looks: &[], may_guess };
+        let mut view = self.ledger.view(&question(may_guess))?;
+        for _ in 0..ROUNDS {
+            let drop = choose(&view.held);
+            if drop.is_empty() {
+                return Ok(drop);
+            }
+            let chosen = revisions(&drop);
+            let keep = view.held.into_iter().filter(|lease| !chosen.contains(&revision(lease)));
+            let change = Change { keep: keep.collect(), drop, ..Change::default() };
+            match self.ledger.commit(owner, view.token, &change)? {
+                Commit::Done { .. } => return Ok(change.drop),
+                Commit::Lost { view: Some(next), .. } => view = next,
+                Commit::Lost { view: None, .. } => view = self.ledger.view(&question(false))?,
+                Commit::Unknown => {
+                    unsure.note(&change);
+                    view = self.ledger.view(&question(false))?;
+                }
+            }
+            self.in_time()?;
+        }
+        Err(contended(owner))
+    }
+
     /// What is free in the scarcest pool, counted.
     fn free(&self, pools: &[Pool]) -> Result<Option<u64>> {
         let sets = self.sets(pools)?;
@@ -205,18 +227,19 @@ impl<L: Ledger> Bookkeeper<L> {
     /// Whether GC releases an entry: this node's, in no list, and old enough that the list can
     /// know of it.
     fn is_stale(&self, entry: &Entry, scope: &Scope, keep: &Keep, now: SystemTime) -> bool {
+        let ours_alone = L::REACH == Reach::Node;
         if entry.fault == Some(Fault::Leftover) {
-            return true;
+            return ours_alone;
         }
         let Some(holder) = &entry.holder else { return false };
         let listed = match &holder.ifname {
             Some(ifname) => keep.contains(&holder.container, ifname),
             None => keep.iter().any(|(container, _)| container == holder.container),
         };
-        let foreign = holder.node.as_ref().is_some_and(|node| *node != scope.node);
+        let ours = holder.node.as_ref().map_or(ours_alone, |node| *node == scope.node);
         // A time to come is of a clock that was set back: nobody knows how old the lease is.
         let age = entry.since.and_then(|since| now.duration_since(since).ok());
-        !listed && !foreign && age.is_some_and(|age| age >= self.grace)
+        !listed && ours && age.is_some_and(|age| age >= self.grace)
     }
 
     fn in_time(&self) -> Result<()> {
@@ -225,6 +248,34 @@ impl<L: Ledger> Bookkeeper<L> {
         }
         Err(Error::new(ErrorCode::TIMED_OUT, "the time is over")
             .advise("raise `ipam.timeout`, or look at what the store waits for"))
+    }
+}
+
+/// What the store did not say.
+#[derive(Default)]
+struct Unsure {
+    outcome: bool,
+    candidates: BTreeSet<IpAddr>,
+}
+
+impl Unsure {
+    /// The outcome of this change is unknown.
+    fn note(&mut self, change: &Change<'_>) {
+        self.outcome = true;
+        self.candidates.extend(change.claim.iter().flat_map(|claim| &claim.candidates));
+    }
+
+    /// Whether a lease that is found held may be of this very ADD.
+    fn offered(&self, address: IpAddr) -> bool {
+        self.candidates.contains(&address)
+    }
+
+    /// An error after an unknown outcome leaves open what was done, and says so by its code.
+    fn leave_open(&self, error: Error) -> Error {
+        if self.outcome && error.code() != ErrorCode::TIMED_OUT {
+            return error.with_code(ErrorCode::TRY_AGAIN);
+        }
+        error
     }
 }
 
@@ -244,225 +295,4 @@ fn contended(owner: &Owner) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::allocate::Allocate;
-    use crate::cni::{Environment, NetworkName};
-    use crate::delegate::answer;
-    use crate::host::Settings;
-    use crate::testing::memory::{Memory, Shape, Shows, Store, Unsure};
-
-    /// A store of its own, and calls of the allocator over it.
-    #[derive(Clone)]
-    struct Desk {
-        name: String,
-        store: Store,
-    }
-
-    impl Desk {
-        fn new(shape: Shape) -> Self {
-            static STORES: AtomicU64 = AtomicU64::new(0);
-            let name = format!("bookkeeper-{}", STORES.fetch_add(1, Ordering::Relaxed));
-            Self { store: Store::named(&name).shaped(shape), name }
-        }
-
-        fn call(&self, verb: &str, container: &str, pools: Value, keys: Value) -> Value {
-            let time = if keys.get("late").is_some() { "0" } else { "10000" };
-            let environment = Environment::new([
-                (Deadline::VARIABLE, time),
-                ("CNI_COMMAND", verb),
-                ("CNI_CONTAINERID", container),
-                ("CNI_IFNAME", "eth0"),
-                ("CNI_NETNS", "/run/netns/x"),
-            ]);
-            let mut ipam = json!({"node": "node-1", "memory": self.name});
-            ipam.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
-            let config = json!({
-                "cniVersion": "1.1.0", "name": "n", "ipam": ipam, "prevResult": {"pools": pools},
-            });
-            let delegate: Allocate<Bookkeeper<Memory>> = Allocate::default();
-            let stdin = config.to_string();
-            let reply = answer(&delegate, environment, stdin.as_bytes(), Settings::default());
-            serde_json::from_str(&reply.stdout).unwrap_or_default()
-        }
-
-        fn add(&self, container: &str, pools: Value) -> Value {
-            self.call("ADD", container, pools, json!({}))
-        }
-
-        fn del(&self, container: &str) {
-            assert_eq!(self.call("DEL", container, json!([]), json!({})), Value::Null);
-        }
-
-        fn ledger(&self) -> Memory {
-            Memory::on(&self.store, NetworkName::parse("n").unwrap())
-        }
-
-        fn entries(&self) -> Vec<Entry> {
-            let mut entries = Vec::new();
-            let scanned = self.ledger().scan(None, &mut |entry| {
-                entries.push(entry);
-                ControlFlow::Continue(())
-            });
-            scanned.unwrap();
-            entries
-        }
-
-        /// Who holds what, in the order of the addresses.
-        fn held(&self) -> Vec<String> {
-            let line = |entry: &Entry| {
-                let holder = entry.holder.as_ref().unwrap();
-                format!("{} {}", holder.container, entry.lease.address.addr())
-            };
-            self.entries().iter().map(line).collect()
-        }
-    }
-
-    fn shapes() -> [Shape; 4] {
-        let default = Shape::default();
-        [
-            default,
-            Shape { guesses: true, tells: false, tries: 1, ..default },
-            Shape { shows: Shows::All, ..default },
-            Shape { locks: true, shows: Shows::Windows, ..default },
-        ]
-    }
-
-    fn two() -> Value {
-        json!([{"ranges": [{"subnet": "10.0.0.0/24"}]}, {"ranges": [{"subnet": "10.0.1.0/24"}]}])
-    }
-
-    fn requesting(address: &str, takeover: bool) -> Value {
-        json!([{"ranges": [{"subnet": "10.0.0.0/24"}], "requested-ip": address, "takeover": takeover}])
-    }
-
-    #[test]
-    fn an_outcome_that_is_not_told_is_found_out() {
-        for shape in shapes() {
-            for when in [Unsure::Never, Unsure::Done, Unsure::Late, Unsure::Later] {
-                let desk = Desk::new(shape);
-                desk.store.lose_answer(when);
-                let added = desk.add("c1", two());
-                assert_eq!(
-                    added["ips"][0]["address"], "10.0.0.2/24",
-                    "{shape:?} {when:?}: {added}"
-                );
-                assert_eq!(desk.held(), ["c1 10.0.0.2", "c1 10.0.1.2"], "{shape:?} {when:?}");
-                desk.store.lose_answer(when);
-                desk.del("c1");
-                // A commit that is late still has to be met by the next call.
-                desk.add("c2", two());
-                desk.del("c2");
-                assert_eq!(desk.held(), [""; 0], "{shape:?} {when:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_del_releases_the_rest_of_what_it_saw_when_a_part_is_gone() {
-        let desk = Desk::new(Shape::default());
-        desk.add("c1", two());
-        let one = desk.entries().remove(0);
-        let ledger = desk.ledger();
-        assert!(desk.store.interleave(move || assert_eq!(ledger.remove(&[one]).unwrap().len(), 1)));
-        desk.del("c1");
-        assert_eq!(desk.held(), [""; 0]);
-    }
-
-    #[test]
-    fn of_two_leases_that_a_crash_left_in_a_pool_one_stays() {
-        let desk = Desk::new(Shape::default());
-        desk.add("c1", two());
-        let both = json!([{"ranges": [{"subnet": "10.0.0.0/24"}, {"subnet": "10.0.1.0/24"}]}]);
-        assert_eq!(desk.add("c1", both)["ips"].as_array().unwrap().len(), 1);
-        assert_eq!(desk.held().len(), 1);
-    }
-
-    #[test]
-    fn nothing_is_tried_again_when_the_time_is_over() {
-        let desk = Desk::new(Shape::default());
-        desk.store.lose_answer(Unsure::Never);
-        let added = desk.call("ADD", "c1", two(), json!({"late": true}));
-        assert_eq!(added["code"], 111, "{added}");
-        desk.add("c1", two());
-        desk.store.lose_answer(Unsure::Never);
-        let deleted = desk.call("DEL", "c1", json!([]), json!({"late": true}));
-        assert_eq!(deleted["code"], 111, "{deleted}");
-        assert_eq!(desk.held().len(), 2);
-    }
-
-    #[test]
-    fn whoever_loses_every_race_is_told_to_call_again() {
-        let desk = Desk::new(Shape::default());
-        desk.add("c1", two());
-        let _ = desk.store.clone().shaped(Shape { contended: true, ..Shape::default() });
-        assert_eq!(desk.add("c2", two())["code"], 11);
-        assert_eq!(desk.call("DEL", "c1", json!([]), json!({}))["code"], 11);
-    }
-
-    #[test]
-    fn a_free_address_behind_many_that_are_taken_is_found() {
-        for shape in shapes().into_iter().chain([Shape { tries: 1, ..Shape::default() }]) {
-            let desk = Desk::new(shape);
-            let lan = json!([{"ranges": [{"subnet": "10.0.0.0/24"}]}]);
-            for number in 0..200 {
-                desk.add(&format!("c{number}"), lan.clone());
-            }
-            desk.del("c0");
-            desk.del("c150");
-            desk.add("c0", requesting("10.0.0.2", false));
-            let added = desk.add("c200", lan);
-            assert_eq!(added["ips"][0]["address"], "10.0.0.152/24", "{shape:?}: {added}");
-        }
-    }
-
-    #[test]
-    fn takeover_replaces_the_holder() {
-        let desk = Desk::new(Shape::default());
-        desk.add("c1", requesting("10.0.0.9", false));
-        assert_eq!(desk.add("c2", requesting("10.0.0.9", false))["code"], 102);
-        assert_eq!(
-            desk.add("c2", requesting("10.0.0.9", true))["ips"][0]["address"],
-            "10.0.0.9/24"
-        );
-        assert_eq!(desk.held(), ["c2 10.0.0.9"]);
-    }
-
-    #[test]
-    fn takeover_of_what_is_free_by_now_takes_it() {
-        let desk = Desk::new(Shape { tells: false, ..Shape::default() });
-        desk.add("c1", requesting("10.0.0.9", false));
-        let other = desk.clone();
-        // The first commit finds the holder; before the second, the holder is released.
-        desk.store.interleave(|| ());
-        desk.store.interleave(move || other.del("c1"));
-        let added = desk.add("c2", requesting("10.0.0.9", true));
-        assert_eq!(added["ips"][0]["address"], "10.0.0.9/24", "{added}");
-        assert_eq!(desk.held(), ["c2 10.0.0.9"]);
-    }
-
-    #[test]
-    fn a_delegate_that_is_shown_some_pools_keeps_those_of_others_only() {
-        let desk = Desk::new(Shape::default());
-        desk.add("c1", two());
-        let serves = |pools| desk.call("ADD", "c1", pools, json!({"serves": ["a"]}));
-        assert_eq!(serves(requesting("10.0.0.7", false))["ips"][0]["address"], "10.0.0.7/24");
-        assert_eq!(desk.held(), ["c1 10.0.0.7", "c1 10.0.1.2"]);
-        desk.add("c1", requesting("10.0.0.7", false));
-        assert_eq!(desk.held(), ["c1 10.0.0.7"]);
-    }
-
-    #[test]
-    fn a_full_pool_is_told_whatever_the_store_shows() {
-        for shape in shapes() {
-            let desk = Desk::new(shape);
-            let tiny = json!([{"ranges": [{"subnet": "10.0.0.0/30"}]}]);
-            assert_eq!(desk.add("c1", tiny.clone())["ips"][0]["address"], "10.0.0.2/30");
-            assert_eq!(desk.add("c2", tiny)["code"], 100, "{shape:?}");
-        }
-    }
-}
+mod tests;

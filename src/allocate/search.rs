@@ -56,14 +56,14 @@ impl Search<'_> {
         if self.strategy == Strategy::Random && view.used == Used::Unknown {
             return self.scattered(limit, untried);
         }
-        let ring = self.ring(view.cursor);
-        let seen: Vec<(IpAddr, IpAddr)> = match &view.used {
-            Used::Window(from, to, _) => {
-                ring.into_iter().filter_map(|piece| clip(piece, *from, *to)).collect()
-            }
-            _ => ring,
-        };
-        let addresses = seen.into_iter().flat_map(|(first, last)| Count::new(first, last));
+        let mut pieces = self.pieces();
+        if let Used::Window(from, to, _) = &view.used {
+            pieces = pieces.into_iter().filter_map(|piece| clip(piece, *from, *to)).collect();
+        }
+        let addresses = self
+            .ring(pieces, view.cursor)
+            .into_iter()
+            .flat_map(|(first, last)| Count::new(first, last));
         match &view.used {
             Used::Unknown => addresses.filter(untried).take(limit).collect(),
             Used::Window(_, _, taken) | Used::All(taken) => {
@@ -83,7 +83,7 @@ impl Search<'_> {
 
     /// The part of the pool in which the strategy would choose.
     fn window(&self, cursor: Option<IpAddr>) -> Look {
-        let Some((first, last)) = self.ring(cursor).into_iter().next() else {
+        let Some((first, last)) = self.ring(self.pieces(), cursor).into_iter().next() else {
             return Look::Everywhere;
         };
         let end = address::offset(first, WINDOW - 1).map_or(last, |end| end.min(last));
@@ -94,13 +94,12 @@ impl Search<'_> {
         self.set.find(address).is_some_and(|range| range.usable(address))
     }
 
-    /// The pool's addresses in the order in which they are tried, as pieces without a hole.
-    fn ring(&self, cursor: Option<IpAddr>) -> Vec<(IpAddr, IpAddr)> {
-        let pieces = self.pieces();
+    /// Pieces of the pool in the order in which their addresses are tried.
+    fn ring(&self, pieces: Vec<Piece>, cursor: Option<IpAddr>) -> Vec<Piece> {
         let after = match self.strategy {
             Strategy::Lowest => None,
             Strategy::RoundRobin => cursor.filter(|cursor| self.set.find(*cursor).is_some()),
-            Strategy::Random => self.nth(self.random),
+            Strategy::Random => nth(&pieces, self.random),
         };
         let Some(after) = after else {
             return pieces;
@@ -124,7 +123,8 @@ impl Search<'_> {
         ahead
     }
 
-    fn pieces(&self) -> Vec<(IpAddr, IpAddr)> {
+    /// The pool's addresses without holes, in the order of the ranges.
+    fn pieces(&self) -> Vec<Piece> {
         self.set.ranges().iter().flat_map(|range| range.segments().iter().copied()).collect()
     }
 
@@ -132,38 +132,43 @@ impl Search<'_> {
     fn scattered(&self, limit: usize, free: impl Fn(&IpAddr) -> bool) -> Vec<IpAddr> {
         let mut found = Vec::new();
         let mut random = self.random;
+        let pieces = self.pieces();
         for _ in 0..limit.saturating_mul(4) {
             random = scramble(random);
-            let candidate = self.nth(random).filter(|a| free(a) && !found.contains(a));
+            let candidate = nth(&pieces, random).filter(|a| free(a) && !found.contains(a));
             found.extend(candidate);
             if found.len() == limit {
                 return found;
             }
         }
         // A pool with hardly an address left to try: one after the other.
-        let rest = self.ring(None).into_iter().flat_map(|(first, last)| Count::new(first, last));
+        let rest = self
+            .ring(self.pieces(), None)
+            .into_iter()
+            .flat_map(|(first, last)| Count::new(first, last));
         let rest = rest.filter(|a| free(a) && !found.contains(a)).take(limit - found.len());
         found.extend(rest.collect::<Vec<_>>());
         found
     }
+}
 
-    /// The address at a random place.
-    fn nth(&self, random: u64) -> Option<IpAddr> {
-        let pieces = self.pieces();
-        let length = |&(first, last): &(IpAddr, IpAddr)| {
-            address::distance(first, last).unwrap_or(0).saturating_add(1)
-        };
-        let total = pieces.iter().map(length).fold(0, u128::saturating_add);
-        let wide = (u128::from(scramble(random)) << 64) | u128::from(scramble(!random));
-        let mut place = wide % total.max(1);
-        for piece in &pieces {
-            if place < length(piece) {
-                return address::offset(piece.0, place);
-            }
-            place -= length(piece);
+/// Addresses from one to another, both included.
+type Piece = (IpAddr, IpAddr);
+
+/// The address at a random place.
+fn nth(pieces: &[Piece], random: u64) -> Option<IpAddr> {
+    let length =
+        |&(first, last): &Piece| address::distance(first, last).unwrap_or(0).saturating_add(1);
+    let total = pieces.iter().map(length).fold(0, u128::saturating_add);
+    let wide = (u128::from(scramble(random)) << 64) | u128::from(scramble(!random));
+    let mut place = wide % total.max(1);
+    for piece in pieces {
+        if place < length(piece) {
+            return address::offset(piece.0, place);
         }
-        None
+        place -= length(piece);
     }
+    None
 }
 
 /// The addresses from one to another, both included.
