@@ -8,15 +8,15 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use super::ledger::{Entry, Fault};
-use super::{Allocator, role};
-use crate::cni::address::{distance, next, offset, parse_address};
+use super::{Allocator, Reach, role};
+use crate::cni::address::parse_address;
 use crate::delegate::{ByHand, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operate::{
-    Block, Column, Glyphs, Known, LeaseRow, LeaseState, POOL_COLUMNS, PoolRow, Row, Words,
-    lease_columns, maps, table, use_percent,
+    Column, Glyphs, Known, LeaseRow, LeaseState, POOL_COLUMNS, PoolRow, Row, Words, lease_columns,
+    maps, table, use_percent,
 };
-use crate::pool::{Pool, Range, RangeSet};
+use crate::pool::{Pool, RangeSet};
 
 /// What can be read in a ledger and taken out of it by hand.
 pub trait Books {
@@ -64,7 +64,7 @@ pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
         Error::new(ErrorCode::UNSUPPORTED_FIELD, format!("{} keeps no books", call.name))
             .advise("ask the server that it takes its addresses from")
     })?;
-    let desk = Desk { books, request: &request };
+    let desk = Desk { books, request: &request, reach: A::REACH };
     match verb {
         "list" => desk.list(&words),
         "who" => desk.who(&words),
@@ -77,6 +77,7 @@ pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
 struct Desk<'a> {
     books: &'a dyn Books,
     request: &'a Request,
+    reach: Reach,
 }
 
 impl Desk<'_> {
@@ -116,7 +117,7 @@ impl Desk<'_> {
             .iter()
             .zip(&sets)
             .zip(held)
-            .map(|((pool, set), held)| pool_row(pool.name(), set, held))
+            .map(|((pool, set), held)| PoolRow::of(pool.name(), set, held))
             .collect();
         let shown = rows.iter().map(|row| {
             let mut shown = row_of(row.to_json());
@@ -138,14 +139,20 @@ impl Desk<'_> {
                 "release: name addresses, --owner CONTAINER[/IFNAME] or --node NODE",
             ));
         }
-        let this_node = role::scope(self.request)?.node;
+        // A store of one node holds no other's leases, and need not name it.
+        let this_node = match self.reach {
+            Reach::Node => Some(role::scope(self.request)?.node),
+            Reach::Cluster => None,
+        };
         let chosen = self.entries(|entry| {
             let by_address = wanted.is_empty() || wanted.contains(&entry.lease.address.addr());
             by_address
                 && owner.is_none_or(|owner| is_of(entry, owner))
                 && node.is_none_or(|node| {
                     let holder = entry.holder.as_ref();
-                    holder.is_some_and(|h| h.node.as_deref().unwrap_or(&this_node) == node)
+                    holder.is_some_and(|h| {
+                        h.node.as_ref().or(this_node.as_ref()).is_some_and(|its| its == node)
+                    })
                 })
         })?;
         let rows = if words.has("yes") { self.books.remove(&chosen)? } else { chosen };
@@ -172,8 +179,11 @@ impl Desk<'_> {
         Ok(entries)
     }
 
-    /// The node that the chain named: a store of one node holds no other's leases.
+    /// The node that the chain named, where the store holds no other's leases.
     fn this_node(&self) -> Option<String> {
+        if self.reach == Reach::Cluster {
+            return None;
+        }
         let node = self.request.network.ipam().get("node")?.as_str()?;
         (!node.is_empty()).then(|| node.to_owned())
     }
@@ -215,46 +225,6 @@ impl Desk<'_> {
                 _ => None,
             },
         }
-    }
-}
-
-/// A pool has at most this many blocks, so that a picture of it fits a screen.
-const BLOCKS: u128 = 1024;
-
-/// A pool in numbers and pieces; `held` are its addresses that are taken.
-fn pool_row(name: Option<&str>, set: &RangeSet, mut held: Vec<IpAddr>) -> PoolRow {
-    held.sort_unstable();
-    let count = held.len() as u128;
-    let pieces = || set.ranges().iter().flat_map(|range| range.segments().iter().copied());
-    let length = |(first, last)| distance(first, last).unwrap_or(0).saturating_add(1);
-    let total = pieces().map(length).fold(0, u128::saturating_add);
-    // A power of two, so that blocks begin at round addresses where the range does.
-    let step = total.div_ceil(BLOCKS).max(1).checked_next_power_of_two().unwrap_or(1 << 127);
-    let mut blocks = Vec::new();
-    for (first, last) in pieces() {
-        let mut from = Some(first);
-        while let Some(start) = from {
-            let to = offset(start, step - 1).map_or(last, |end| end.min(last));
-            let gateway =
-                set.ranges().iter().filter_map(Range::gateway).any(|g| start <= g && g <= to);
-            let before = held.partition_point(|address| *address < start);
-            let through = held.partition_point(|address| *address <= to);
-            blocks.push(Block {
-                from: start,
-                to,
-                size: length((start, to)) - u128::from(gateway),
-                held: Some((through - before) as u128),
-            });
-            from = if to < last { next(to) } else { None };
-        }
-    }
-    PoolRow {
-        pool: name.map(str::to_owned),
-        ranges: set.to_string(),
-        size: set.size(),
-        held: Some(count),
-        free: Some(set.size().saturating_sub(count)),
-        blocks,
     }
 }
 

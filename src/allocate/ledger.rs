@@ -60,6 +60,9 @@ pub trait Ledger: Sized {
 
     /// Removes entries that a scan showed, each only while it is still the very one, and tells
     /// which: GC and operators.
+    ///
+    /// # Errors
+    /// Some could not be removed. The others are, and the error says so.
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>>;
 
     /// Every entry of the network of this call, in no order; only those of `node` where one is

@@ -38,7 +38,7 @@ fn check_recorded(
     deadline: Deadline,
 ) -> Result<()> {
     let network = &session.request.network;
-    let prev_result = match network.prev_result()? {
+    let prev_result = match session.prev_result()? {
         Some(prev_result) => {
             refuse_unlisted(held, &prev_result)?;
             prev_result
@@ -73,7 +73,7 @@ fn refuse_unlisted(held: &Held, prev_result: &IpamResult) -> Result<()> {
 }
 
 fn check_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
-    let prev_result = session.request.prev_result()?;
+    let prev_result = session.prev_result()?.unwrap_or_default();
     walk(session, Verb::Check, &prev_result, deadline)?.all()
 }
 

@@ -20,7 +20,7 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
         Some(Opened { file, record, .. }) if !record.attempts.is_empty() => {
             let owner =
                 Owner { network: &session.request.network, attachment: session.attachment()? };
-            let prev_result = session.request.network.prev_result().unwrap_or_else(|error| {
+            let prev_result = session.prev_result().unwrap_or_else(|error| {
                 warn!("{}; going by the record", error.in_full());
                 None
             });
@@ -193,7 +193,7 @@ fn release_configured(session: &Session<'_>, hidden: bool, deadline: Deadline) -
         );
         return Ok(());
     }
-    let prev_result = session.request.prev_result()?;
+    let prev_result = session.prev_result()?.unwrap_or_default();
     let warnings = walk(session, Verb::Del, &prev_result, deadline)?.but_selectors()?;
     warnings.iter().for_each(|warning| warn!("{}", warning.in_full()));
     Ok(())

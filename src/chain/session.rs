@@ -118,6 +118,17 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// The runtime's previous result, without what the chain alone tells delegates.
+    pub fn prev_result(&self) -> Result<Option<IpamResult>> {
+        let mut prev_result = self.request.network.prev_result()?;
+        if let Some(result) = &mut prev_result {
+            for key in ["leases", "undo"] {
+                result.extra.remove(key);
+            }
+        }
+        Ok(prev_result)
+    }
+
     pub fn attachment(&self) -> Result<&Attachment> {
         self.request.attachment()
     }

@@ -6,6 +6,7 @@
 
 mod age;
 mod map;
+mod pieces;
 mod print;
 mod row;
 mod rows;

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -41,6 +41,43 @@ pub fn claim(
     }
     Ok(None)
 }
+
+/// Takes an address from its holder, whose lease file has this name: at no time is it free.
+///
+/// # Errors
+/// The folder cannot be written. The holder keeps the address then.
+pub fn replace(folder: &Path, owner: &Owner, name: &str) -> io::Result<Revision> {
+    let aside = folder.with_file_name(ASIDE);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&aside)?;
+    // host-local reads every file in the folder of leases, so the new one is made beside it. What a
+    // kill has left there is in the way of nobody.
+    let new = folder.file_name().unwrap_or_default();
+    let _ = fs::remove_file(aside.join(new));
+    let mut draft = Draft::new(&aside, owner)?;
+    let revision = draft.publish(&new.to_string_lossy())?.ok_or(ErrorKind::AlreadyExists)?;
+    let plain = LeaseFile::address_of(name).map_or_else(|| name.to_owned(), |a| a.to_string());
+    let renamed = fs::rename(aside.join(new), folder.join(&plain));
+    let revision = match renamed {
+        Ok(()) => revision,
+        // The folder of leases is a mount of its own.
+        Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+            let _ = fs::remove_file(aside.join(new));
+            fs::remove_file(folder.join(name))?;
+            let published = Draft::new(folder, owner)?.publish(&plain)?;
+            return published.ok_or_else(|| ErrorKind::AlreadyExists.into());
+        }
+        Err(error) => return Err(error),
+    };
+    // The holder's address may have stood in another form.
+    if plain != name {
+        fs::remove_file(folder.join(name))?;
+    }
+    Ok(revision)
+}
+
+/// The folder beside those of the networks in which a lease file is made that replaces another. No
+/// network's name begins with a dot.
+const ASIDE: &str = ".ipam-delegated";
 
 /// A lease file without a name yet.
 struct Draft<'a> {

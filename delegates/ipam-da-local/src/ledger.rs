@@ -151,7 +151,7 @@ impl Ledger for Local {
     }
 
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
-        let mut removed = Vec::new();
+        let (mut removed, mut failed) = (Vec::new(), Vec::new());
         for batch in entries.chunks(BATCH) {
             let Some(folder) = self.folder.lock(self.give_up)? else { break };
             let mut stamp = self.stamp(&folder);
@@ -160,9 +160,12 @@ impl Ledger for Local {
                 let same = |file: &LeaseFile| file.lease().revision == entry.lease.revision;
                 let file = folder.find(entry.lease.address.addr(), &odd).filter(same);
                 let Some(file) = file else { continue };
-                folder
-                    .remove(&file.name)
-                    .map_err(|error| folder.failed("cannot remove a lease from", error))?;
+                if let Err(error) = folder.remove(&file.name) {
+                    let path = folder.path.join(&file.name);
+                    let error = Error::io(format!("cannot remove {}", path.display()), error);
+                    failed.push(error.advise("remove it by hand once nobody uses the address"));
+                    continue;
+                }
                 if let Some(key) = Key::of_file(&file)
                     && let Err(error) = self.index.remove(&key, &file.name)
                 {
@@ -175,6 +178,12 @@ impl Ledger for Local {
                 self.write_stamp(&folder, stamp);
             }
         }
+        let gone = removed.iter().map(|entry| entry.lease.address.addr().to_string());
+        let gone = gone.collect::<Vec<_>>().join(", ");
+        Error::join(failed).map_err(|error| match gone.as_str() {
+            "" => error,
+            gone => error.within(format_args!("released {gone}, but not all")),
+        })?;
         Ok(removed)
     }
 

@@ -9,7 +9,7 @@ use ipam_delegated::allocate::{Lease, Owner};
 use ipam_delegated::{Error, Result};
 use log::warn;
 
-use crate::claim::{claim, confirm};
+use crate::claim::{claim, confirm, replace};
 use crate::lease_file::{LeaseFile, Revision};
 use crate::ledger::Seen;
 
@@ -131,8 +131,9 @@ impl Step<'_> {
             let Some(file) = file.filter(|f| f.lease().revision == entry.lease.revision) else {
                 return Ok(None);
             };
-            folder.remove(&file.name)?;
+            let taken = (file.address, replace(&folder.path, self.owner, &file.name)?);
             took.replaced.push(file);
+            return Ok(Some(taken));
         }
         let candidates = wanted.candidates.iter().copied();
         claim(&folder.path, self.owner, candidates.filter(|address| !self.seen.hides(*address)))

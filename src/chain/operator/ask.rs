@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::super::record::{Record, RecordFile, attachments};
@@ -104,7 +106,7 @@ pub(super) fn ask_leases(
     arguments: &[&str],
     printed: &mut Printed,
 ) -> Result<Vec<Lease>> {
-    let (mut leases, mut known) = (Vec::new(), Vec::new());
+    let (mut leases, mut known) = (Vec::new(), BTreeSet::new());
     for Told { row, place, here } in ask(operator, arguments, printed)? {
         let Some(address) = parse_address(row.text_of("address")).ok() else {
             let message = [&place, ".address: expected an address"].concat();
@@ -115,8 +117,7 @@ pub(super) fn ask_leases(
         for key in ["allocator", "address", "containerID", "ifname", "node"] {
             identity.push_str(&row.get(key).to_string());
         }
-        if !known.contains(&identity) {
-            known.push(identity);
+        if known.insert(identity) {
             leases.push(Lease { row, address, here });
         }
     }
