@@ -108,7 +108,7 @@ impl<'a> Attempt<'a> {
             return Ok(Plan::Look);
         }
         change.drop = unasked;
-        change.keep.extend(others);
+        change.leave = others;
         Ok(Plan::Commit(change, sources))
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::attempt::{Attempt, Plan, collect};
 use super::ledger::{Change, Commit, Entry, Fault, Ledger, Question};
-use super::{Allocator, Books, Headroom, Lease, Owner, Reach, Scope, Want};
+use super::{Allocator, Books, Headroom, Lease, Owner, Part, Reach, Scope, Want};
 use crate::cni::Keep;
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
@@ -66,11 +66,9 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         })
     }
 
-    fn take_back(&self, owner: &Owner, leases: &[Lease]) -> Result<Vec<Lease>> {
-        // One that was confirmed since is a later ADD's.
-        let taken = revisions(leases);
-        let is_taken = |lease: &&Lease| taken.contains(&revision(lease));
-        self.let_go(owner, leases, false, |held| held.iter().filter(is_taken).cloned().collect())
+    fn release_part(&self, owner: &Owner, part: &Part) -> Result<Vec<Lease>> {
+        let covered = |lease: &&Lease| part.covers(lease);
+        self.let_go(owner, &[], false, |held| held.iter().filter(covered).cloned().collect())
     }
 
     fn held(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
@@ -193,8 +191,8 @@ impl<L: Ledger> Bookkeeper<L> {
                 return Ok(drop);
             }
             let chosen = revisions(&drop);
-            let keep = view.held.into_iter().filter(|lease| !chosen.contains(&revision(lease)));
-            let change = Change { keep: keep.collect(), drop, ..Change::default() };
+            let rest = view.held.into_iter().filter(|lease| !chosen.contains(&revision(lease)));
+            let change = Change { leave: rest.collect(), drop, ..Change::default() };
             match self.ledger.commit(owner, view.token, &change)? {
                 Commit::Done { .. } => return Ok(change.drop),
                 Commit::Lost { view: Some(next), .. } => view = next,

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::net::IpAddr;
+use std::time::SystemTime;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,31 @@ pub struct Lease {
     /// The owner held it before the ADD that answered it, whose undo must leave it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept: bool,
+    /// When the owner took it, where the ledger knows: a confirmation does not change it.
+    #[serde(skip)]
+    pub taken: Option<SystemTime>,
+}
+
+/// What a release that is not the runtime's own DEL may release of an owner's leases.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// These very leases.
+    pub leases: Vec<Lease>,
+    /// What the owner took from one time to another, both included.
+    pub taken: Option<(SystemTime, SystemTime)>,
+}
+
+impl Part {
+    /// Whether a lease that is held is to go.
+    pub fn covers(&self, held: &Lease) -> bool {
+        let same = |lease: &Lease| {
+            lease.address.addr() == held.address.addr() && lease.revision == held.revision
+        };
+        let within = |(from, to): (SystemTime, SystemTime)| {
+            held.taken.is_some_and(|taken| from <= taken && taken <= to)
+        };
+        self.leases.iter().any(same) || self.taken.is_some_and(within)
+    }
 }
 
 /// What is left in the pools of a STATUS.

@@ -46,7 +46,7 @@ pub trait Ledger: Sized {
     /// a wrong guess it is [`Commit::Lost`].
     fn view(&self, question: &Question<'_>) -> Result<View<Self::Token>>;
 
-    /// Makes the owner hold exactly what `change` keeps and claims: all of it or, when anything
+    /// Makes the owner hold exactly what `change` keeps, leaves and claims: all of it or, when anything
     /// is not as it was seen, nothing.
     ///
     /// Where the store has no step over several addresses, the ledger takes back its own part. What
@@ -160,6 +160,8 @@ pub struct Change<'a> {
     pub keep: Vec<Lease>,
     /// Addresses to take.
     pub claim: Vec<Claim<'a>>,
+    /// Leases that stay as they are: of pools that are not this call's affair.
+    pub leave: Vec<Lease>,
     /// Leases that go.
     pub drop: Vec<Lease>,
 }

@@ -15,7 +15,7 @@ mod want;
 
 pub use bookkeeper::Bookkeeper;
 pub use books::Books;
-pub use lease::{Headroom, Lease, Owner, Reach, Scope};
+pub use lease::{Headroom, Lease, Owner, Part, Reach, Scope};
 pub use ledger::Ledger;
 pub use role::Allocate;
 pub use search::Strategy;
@@ -57,9 +57,9 @@ pub trait Allocator: Sized {
     /// owner's by now, and a missing one must not leave anything behind.
     fn release(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;
 
-    /// The undo of an ADD that failed later on: releases these leases of the owner, which that ADD
-    /// took, and leaves what the owner held before.
-    fn take_back(&self, owner: &Owner, leases: &[Lease]) -> Result<Vec<Lease>>;
+    /// Releases a part of what the owner holds and leaves the rest as it is: the undo of an ADD, or
+    /// what a stale record names, where the owner may hold more by now.
+    fn release_part(&self, owner: &Owner, part: &Part) -> Result<Vec<Lease>>;
 
     /// CHECK: what the owner holds.
     fn held(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;

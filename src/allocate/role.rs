@@ -1,12 +1,13 @@
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use log::{debug, warn};
 use serde_json::Value;
 
-use super::{Allocator, Lease, Owner, Reach, Scope, books};
-use crate::cni::{IpConfig, IpamResult, Keep};
+use super::{Allocator, Lease, Owner, Part, Reach, Scope, books};
+use crate::cni::{IpConfig, IpamResult, Keep, Verb};
 use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, emptied_by_reboot, transient_machine_id};
@@ -37,7 +38,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
             )
             .advise("put a selector (ipam-ds-…) before this delegate in ipam.delegates"));
         }
-        let owner = owner(request)?;
+        let owner = owner::<A>(request)?;
         if A::REACH == Reach::Cluster {
             warn_of_passing_identity(request)?;
         }
@@ -59,21 +60,22 @@ impl<A: Allocator> Delegate for Allocate<A> {
     }
 
     fn del(&self, request: &Request) -> Result<Option<IpamResult>> {
-        let owner = owner(request)?;
-        let mut known = known(request);
+        let part = part(request);
+        if part.as_ref().is_some_and(|part| part.leases.is_empty() && part.taken.is_none()) {
+            return Ok(None);
+        }
+        let owner = owner::<A>(request)?;
         let allocator = open::<A>(request)?;
-        let released = if is_undo(request) {
-            known.retain(|lease| !lease.kept);
-            if known.is_empty() { Vec::new() } else { allocator.take_back(&owner, &known)? }
-        } else {
-            allocator.release(&owner, &known)?
+        let released = match part {
+            Some(part) => allocator.release_part(&owner, &part)?,
+            None => allocator.release(&owner, &known(request))?,
         };
         released.iter().for_each(|lease| debug!("{owner} gave back {}", lease.address));
         Ok(None)
     }
 
     fn check(&self, request: &Request) -> Result<Option<IpamResult>> {
-        let owner = owner(request)?;
+        let owner = owner::<A>(request)?;
         let result = request.prev_result()?;
         let known = known(request);
         let held = open::<A>(request)?.held(&owner, &known)?;
@@ -133,13 +135,17 @@ pub(super) fn open<A: Allocator>(request: &Request) -> Result<A> {
     A::open(request.network.settings()?, request)
 }
 
-fn owner(request: &Request) -> Result<Owner> {
+fn owner<A: Allocator>(request: &Request) -> Result<Owner> {
     let attachment = request.attachment()?;
-    Ok(Owner {
-        scope: scope(request)?,
-        container: attachment.container.clone(),
-        ifname: attachment.ifname.clone(),
-    })
+    let scope = scope(request).or_else(|error| match (A::REACH, request.verb) {
+        // A DEL needs no disk for an identity that the leases do not name.
+        (Reach::Node, Verb::Del | Verb::Check) => {
+            debug!("{}", error.in_full());
+            Ok(Scope { node: String::new(), network: request.network.name().clone() })
+        }
+        _ => Err(error),
+    })?;
+    Ok(Owner { scope, container: attachment.container.clone(), ifname: attachment.ifname.clone() })
 }
 
 /// A node that forgets who it is, or is taken for another, loses leases that others can see.
@@ -189,11 +195,28 @@ fn known(request: &Request) -> Vec<Lease> {
     leases.and_then(|leases| serde_json::from_value(leases).ok()).unwrap_or_default()
 }
 
-/// Whether this DEL undoes an ADD of which we told what it took.
-fn is_undo(request: &Request) -> bool {
-    let undo = request.prev_result().ok().and_then(|result| result.extra.get("undo").cloned());
-    undo == Some(Value::Bool(true))
+/// What this DEL is about, where the chain makes it by itself: `prevResult.undo`, of an ADD of which
+/// we told what it took, or `prevResult.fence`, the time in which leases were taken that nobody
+/// needs. None for the runtime's own, which is about everything.
+fn part(request: &Request) -> Option<Part> {
+    let result = request.prev_result().ok()?;
+    let mut leases = known(request);
+    if result.extra.get("undo") == Some(&Value::Bool(true)) {
+        leases.retain(|lease| !lease.kept);
+        return Some(Part { leases, taken: None });
+    }
+    let fence = result.extra.get("fence")?;
+    let time = |key: &str| {
+        let since = Duration::from_millis(fence.get(key)?.as_u64()?);
+        UNIX_EPOCH.checked_add(since)
+    };
+    // The kernel's clock for files is some milliseconds behind.
+    let from = time("after")?.checked_sub(COARSE)?;
+    let to = time("before").unwrap_or_else(SystemTime::now) + COARSE;
+    Some(Part { leases, taken: Some((from, to)) })
 }
+
+const COARSE: Duration = Duration::from_millis(50);
 
 fn spans(pools: &[Pool], address: IpAddr) -> bool {
     pools.iter().any(|pool| {
@@ -235,6 +258,7 @@ mod tests {
                         gateway: Some("10.0.0.1".parse().unwrap()),
                         revision: number.into(),
                         kept: false,
+                        taken: None,
                     };
                     store.push((owner.clone(), lease.clone()));
                     lease
@@ -249,10 +273,11 @@ mod tests {
             Ok(held)
         }
 
-        fn take_back(&self, owner: &Owner, leases: &[Lease]) -> Result<Vec<Lease>> {
-            let theirs = |(o, l): &(Owner, Lease)| o == owner && leases.contains(l);
-            STORE.with_borrow_mut(|store| store.retain(|entry| !theirs(entry)));
-            Ok(leases.to_vec())
+        fn release_part(&self, owner: &Owner, part: &Part) -> Result<Vec<Lease>> {
+            STORE.with_borrow_mut(|store| {
+                store.retain(|(other, lease)| other != owner || !part.covers(lease));
+            });
+            Ok(part.leases.clone())
         }
 
         fn held(&self, owner: &Owner, _: &[Lease]) -> Result<Vec<Lease>> {

@@ -102,6 +102,7 @@ impl Want {
             gateway: range.and_then(crate::pool::Range::gateway),
             revision,
             kept: false,
+            taken: None,
         }
     }
 
@@ -183,6 +184,7 @@ mod tests {
             gateway: None,
             revision: Value::Null,
             kept: false,
+            taken: None,
         };
         for (pool, address, serves, home) in [
             (None, "10.0.0.7/32", true, true),

@@ -7,7 +7,7 @@ use super::carry::Carry;
 use super::exec::{Ending, Failure};
 use super::plan::Plan;
 use super::record::{Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run, now};
-use super::session::{Owner, Session};
+use super::session::{Owner, Session, fence};
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;
 use crate::error::{Error, Result};
@@ -48,9 +48,11 @@ pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
     if in_use {
         debug!("no undo: addresses of an earlier ADD may be in use");
     } else {
-        error = error.and(walk.undo());
+        let errors = walk.undo();
+        walk.refused &= errors.is_empty();
+        error = error.and(errors);
     }
-    let failed = Failed { time: now(), unsure, not_run: walk.not_run };
+    let failed = Failed { time: now(), unsure, not_run: walk.not_run, refused: walk.refused };
     if let Err(error) = file.append(&Event::Failed(failed)) {
         warn!("{}", error.in_full());
     }
@@ -77,7 +79,7 @@ pub(super) fn undeliver(session: &Session<'_>) -> Result<()> {
         let deadline = Deadline::after(session.timeout() / 4);
         let undos = mine.runs.iter().zip(&held.gave);
         let undos = undos.map(|(run, gave)| Undo { run, leases: &gave.leases, told: true });
-        errors = undo(session, undos, &result, deadline);
+        errors = undo(session, undos, mine.attempt.time, &result, deadline);
     }
     // Else CHECK would go by what the runtime never got.
     errors.extend(file.append(&Event::Failed(Failed { time: now(), ..Failed::default() })).err());
@@ -95,6 +97,8 @@ struct Walk<'a> {
     not_run: bool,
     /// The last one said itself that it failed.
     refused: bool,
+    /// When it began, in milliseconds since 1970.
+    began: u64,
     gave: Vec<Gave>,
     deadline: Deadline,
     /// The moment from which time is kept for the undo.
@@ -111,6 +115,7 @@ impl<'a> Walk<'a> {
             runs: Vec::new(),
             not_run: false,
             refused: false,
+            began: now(),
             gave: Vec::new(),
             deadline: Deadline::after(plan.timeout),
             undo_from: Deadline::after(plan.timeout * 3 / 4),
@@ -153,7 +158,7 @@ impl<'a> Walk<'a> {
             Some(gave) => Undo { run, leases: &gave.leases, told: true },
             None => Undo { run, leases: &[], told: self.refused },
         });
-        undo(self.session, runs, &self.carry.result, self.deadline)
+        undo(self.session, runs, self.began, &self.carry.result, self.deadline)
     }
 }
 
@@ -170,6 +175,7 @@ struct Undo<'a> {
 fn undo<'a>(
     session: &Session<'_>,
     undos: impl Iterator<Item = Undo<'a>>,
+    began: u64,
     result: &IpamResult,
     deadline: Deadline,
 ) -> Vec<Error> {
@@ -179,9 +185,10 @@ fn undo<'a>(
     let runs = |undos: &[Undo<'a>]| undos.iter().map(|u| (u.run, u.leases)).collect::<Vec<_>>();
     let mut marked = result.clone();
     marked.extra.insert("undo".to_owned(), true.into());
-    // The one that did not tell is the last.
     let mut errors = session.release_all(&owner, &runs(&told), &marked, deadline);
-    errors.extend(session.release_all(&owner, &runs(&unsure), result, deadline));
+    // The one that did not tell is the last. What the owner held before this ADD is not its affair.
+    let fenced = fence(result.clone(), began, None);
+    errors.extend(session.release_all(&owner, &runs(&unsure), &fenced, deadline));
     errors.into_iter().map(|error| error.within("the undo failed")).collect()
 }
 

@@ -211,8 +211,10 @@ impl Extras {
         let name = step.name.as_str();
         let refuse = |error: Error| error.with_code(ErrorCode::DELEGATE).within(name);
         let mut result = IpamResult::parse(&Value::Object(answer), "its answer").map_err(refuse)?;
-        // Only an undo says that it is one.
-        result.extra.remove("undo");
+        // Only a DEL of the chain's own says that it is one.
+        for key in ["undo", "fence"] {
+            result.extra.remove(key);
+        }
         let pools = match result.extra.remove("pools") {
             None | Some(Value::Null) => None,
             Some(Value::Array(pools)) if pools.iter().all(Value::is_object) => Some(pools),

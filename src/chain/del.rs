@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::configured::walk;
 use super::record::{Event, Opened, Record, RecordFile, Released, Run, UNSURE_FOR, Unsure, now};
-use super::session::{Owner, Session, open_record};
+use super::session::{Owner, Session, fence, open_record};
 use crate::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode, Result};
@@ -24,7 +24,8 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
                 warn!("{}; going by the record", error.in_full());
                 None
             });
-            release_recorded(session, &owner, &record, prev_result, deadline)?;
+            let prev_result = prev_result.map_or_else(|| recorded_result(&record), Ok)?;
+            release_recorded(session, &owner, &record, &prev_result, deadline)?;
             settle(session, &owner, &record, file);
             Ok(())
         }
@@ -84,7 +85,7 @@ impl Session<'_> {
             if called_for.name() == network { called_for.ipam().clone() } else { Map::new() };
         let outcome = recorded_network(network, &record, newer).and_then(|network| {
             let owner = Owner { network: &network, attachment };
-            release_recorded(self, &owner, &record, None, deadline)
+            release_stale_leases(self, &owner, &record, deadline)
         });
         match outcome {
             Ok(()) => remove(file),
@@ -123,9 +124,32 @@ pub(super) fn release_stale(
     opened: Opened,
     deadline: Deadline,
 ) -> Result<()> {
-    release_recorded(session, owner, &opened.record, None, deadline)?;
+    release_stale_leases(session, owner, &opened.record, deadline)?;
     settle(session, owner, &opened.record, opened.file);
     Ok(())
+}
+
+/// Releases what the ADDs of a record took, and nothing that the same attachment has got since by
+/// other ways: a chain without this record, or the plugin that a preset replaces.
+fn release_stale_leases(
+    session: &Session<'_>,
+    owner: &Owner<'_>,
+    record: &Record,
+    deadline: Deadline,
+) -> Result<()> {
+    let mut prev_result = recorded_result(record)?;
+    if let Some((begin, end)) = record.window() {
+        prev_result = fence(prev_result, begin, Some(end));
+    }
+    release_recorded(session, owner, record, &prev_result, deadline)
+}
+
+/// The result of the ADD that stands; empty where there is none.
+fn recorded_result(record: &Record) -> Result<IpamResult> {
+    match record.held() {
+        Some((_, held)) => IpamResult::parse(&held.result, "recorded result"),
+        None => Ok(IpamResult::default()),
+    }
 }
 
 /// DEL to every delegate that may hold a lease by the record, each with its recorded
@@ -134,17 +158,12 @@ fn release_recorded(
     session: &Session<'_>,
     owner: &Owner<'_>,
     record: &Record,
-    prev_result: Option<IpamResult>,
+    prev_result: &IpamResult,
     deadline: Deadline,
 ) -> Result<()> {
-    let prev_result = match (prev_result, record.held()) {
-        (Some(prev_result), _) => prev_result,
-        (None, Some((_, held))) => IpamResult::parse(&held.result, "recorded result")?,
-        (None, None) => IpamResult::default(),
-    };
     let runs: Vec<(&Run, &[Value])> =
         record.runs().into_iter().map(|run| (run, record.leases(run))).collect();
-    let errors = session.release_all(owner, &runs, &prev_result, deadline);
+    let errors = session.release_all(owner, &runs, prev_result, deadline);
     let (network, attachment) = (owner.network.name(), owner.attachment);
     Error::join(errors).map_err(|error| error.advise(format!(
         "the runtime repeats DEL; if the store is gone for ever: ipam-delegated forget {network} {} {} --yes",

@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
     pub fn prev_result(&self) -> Result<Option<IpamResult>> {
         let mut prev_result = self.request.network.prev_result()?;
         if let Some(result) = &mut prev_result {
-            for key in ["leases", "undo"] {
+            for key in ["leases", "undo", "fence"] {
                 result.extra.remove(key);
             }
         }
@@ -275,6 +275,15 @@ impl<'a> Session<'a> {
 pub(super) struct Owner<'a> {
     pub network: &'a Network,
     pub attachment: &'a Attachment,
+}
+
+/// Marks a result for a DEL that is not the runtime's own: only what was taken in this time is to be
+/// released, beside the leases that come with it. Times are in milliseconds since 1970.
+pub(super) fn fence(mut result: IpamResult, after: u64, before: Option<u64>) -> IpamResult {
+    let mut fence = Map::from_iter([("after".to_owned(), after.into())]);
+    fence.extend(before.map(|before| ("before".to_owned(), before.into())));
+    result.extra.insert("fence".to_owned(), fence.into());
+    result
 }
 
 /// Opens a record for a verb that only releases or looks: a full or read-only disk is no error.

@@ -81,6 +81,7 @@ struct LateCommit {
     when: Unsure,
     owner: Owner,
     keep: Vec<Lease>,
+    leave: Vec<Lease>,
     drop: Vec<Lease>,
     claims: Vec<(Want, RangeSet, Vec<IpAddr>, Option<Entry>)>,
 }
@@ -165,7 +166,12 @@ impl Store {
                 replaces: replaces.clone(),
             });
             let claim = claim.collect();
-            let change = Change { keep: late.keep.clone(), drop: late.drop.clone(), claim };
+            let change = Change {
+                keep: late.keep.clone(),
+                leave: late.leave.clone(),
+                drop: late.drop.clone(),
+                claim,
+            };
             let _ = self.attempt(&late.owner, &change);
         }
     }
@@ -310,6 +316,7 @@ impl Ledger for Memory {
                     when,
                     owner: owner.clone(),
                     keep: change.keep.clone(),
+                    leave: change.leave.clone(),
                     drop: change.drop.clone(),
                     claims: claims.collect(),
                 });

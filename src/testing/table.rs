@@ -131,8 +131,10 @@ impl Table {
 
     fn put(&mut self, owner: &Owner, lease: Lease) -> Lease {
         self.revision += 1;
-        let lease = Lease { revision: self.revision.into(), ..lease };
         let key = (owner.scope.network.as_str().to_owned(), lease.address.addr());
+        let before = self.slots.get(&key).filter(|slot| slot.owner == *owner);
+        let taken = before.map_or(Some(SystemTime::now()), |slot| slot.lease.taken);
+        let lease = Lease { revision: self.revision.into(), taken, ..lease };
         let slot = Slot { owner: owner.clone(), lease: lease.clone(), since: SystemTime::now() };
         self.slots.insert(key, slot);
         lease
@@ -156,7 +158,7 @@ impl Slot {
 
 /// Whether a change is about exactly what is held.
 pub(super) fn fits(held: &[Lease], change: &Change<'_>) -> bool {
-    let named = || change.keep.iter().chain(&change.drop);
+    let named = || change.keep.iter().chain(&change.leave).chain(&change.drop);
     let is_held = |lease: &Lease| {
         held.iter()
             .any(|h| h.address.addr() == lease.address.addr() && h.revision == lease.revision)

@@ -5,14 +5,14 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipam_delegated::allocate::Lease;
 use ipam_delegated::allocate::Owner;
 use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
 use ipam_delegated::cni::address::parse_address;
 use ipnet::IpNet;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, statx};
 use serde_json::Value;
 
 /// A lease file that was read.
@@ -25,6 +25,8 @@ pub struct LeaseFile {
     /// What changes with every lease and every confirmation of it: inode and mtime.
     pub revision: Revision,
     pub modified: Option<SystemTime>,
+    /// When the file was made: see [`Self::with_age`].
+    pub made: Option<SystemTime>,
 }
 
 /// What a lease file says.
@@ -70,6 +72,7 @@ impl LeaseFile {
             content: Content::Unreadable(error.to_string()),
             revision: Revision { inode: 0, seconds: 0, nanoseconds: 0 },
             modified: None,
+            made: None,
         };
         // A pipe of this name must not hold us up.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -93,7 +96,22 @@ impl LeaseFile {
             content,
             revision: Revision::of(&metadata),
             modified: metadata.modified().ok(),
+            made: None,
         })
+    }
+
+    /// The file with the time when it was made, which a confirmation does not change; where the file
+    /// system does not say, when it was last changed.
+    pub fn with_age(mut self, folder: &Path) -> Self {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let told = statx(CWD, folder.join(&self.name), flags, StatxFlags::BTIME).ok();
+        let told = told.filter(|told| told.stx_mask & StatxFlags::BTIME.bits() != 0);
+        let made = told.and_then(|told| {
+            let seconds = u64::try_from(told.stx_btime.tv_sec).ok()?;
+            Some(UNIX_EPOCH + Duration::new(seconds, told.stx_btime.tv_nsec))
+        });
+        self.made = made.or(self.modified);
+        self
     }
 
     /// Whether the file says that this owner holds it.
@@ -122,6 +140,7 @@ impl LeaseFile {
             gateway: None,
             revision: self.revision.to_json(),
             kept: false,
+            taken: self.made,
         }
     }
 

@@ -241,7 +241,7 @@ impl Local {
                 None => folder.all_names()?,
             };
             let files = names.iter().filter_map(|name| folder.read(name));
-            Ok(files.filter(|file| is_its(file)).collect())
+            Ok(files.filter(|file| is_its(file)).map(|file| file.with_age(&folder.path)).collect())
         };
         let held = find(&Key::of(&owner.container, &owner.ifname), &|file| file.is_of(owner))?;
         for lease in question.known {

@@ -86,7 +86,7 @@ impl Step<'_> {
 
     /// Whether the change is about exactly what the owner holds.
     fn fits(&self) -> bool {
-        let named = || self.change.keep.iter().chain(&self.change.drop);
+        let named = || self.change.keep.iter().chain(&self.change.leave).chain(&self.change.drop);
         named().all(|lease| self.file(lease).is_some()) && named().count() == self.seen.held.len()
     }
 

@@ -17,6 +17,9 @@ pub(crate) use unsure::Unsure;
 
 use serde_json::Value;
 
+use crate::delegate::Deadline;
+use crate::host::parse_duration;
+
 /// A record, read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Record {
@@ -42,6 +45,23 @@ impl AttemptState {
             Outcome::Held(_) => false,
         };
         unsure && !self.runs.is_empty()
+    }
+
+    /// When it had ended at the latest, in milliseconds since 1970.
+    fn ended_by(&self) -> u64 {
+        let ended = match &self.outcome {
+            Outcome::Held(held) => held.time,
+            Outcome::Failed(failed) => failed.time,
+            Outcome::Open => {
+                let own = |run: &Run| parse_duration(run.ipam.get("timeout")?.as_str()?);
+                let longest = self.runs.iter().filter_map(own).max();
+                let time = longest.unwrap_or_default().max(Deadline::DEFAULT);
+                self.attempt
+                    .time
+                    .saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+            }
+        };
+        self.released.as_ref().map_or(ended, |released| ended.min(released.time))
     }
 }
 
@@ -94,7 +114,8 @@ impl Record {
             Event::Held(held) => self.last().outcome = Outcome::Held(held),
             Event::Failed(mut failed) => {
                 let last = self.last();
-                if std::mem::take(&mut failed.not_run) {
+                let not_run = std::mem::take(&mut failed.not_run);
+                if std::mem::take(&mut failed.refused) || not_run {
                     last.runs.pop();
                 }
                 last.outcome = Outcome::Failed(failed);
@@ -166,6 +187,13 @@ impl Record {
         self.attempts.iter().filter_map(|attempt| Some(attempt.released.as_ref()?.due)).max()
     }
 
+    /// From when to when delegates may have taken leases for its ADDs, in milliseconds since 1970.
+    pub fn window(&self) -> Option<(u64, u64)> {
+        let begin = self.attempts.iter().map(|attempt| attempt.attempt.time).min()?;
+        let end = self.attempts.iter().map(AttemptState::ended_by).max()?;
+        Some((begin, end))
+    }
+
     /// When the last ADD began, in milliseconds since 1970.
     pub fn last_attempt(&self) -> Option<u64> {
         self.attempts.last().map(|attempt| attempt.attempt.time)
@@ -231,7 +259,7 @@ fn merge(group: &[&AttemptState], events: &mut Vec<Event>) {
     events.extend(merged.runs().into_iter().cloned().map(Event::Running));
     if last.outcome != Outcome::Open {
         let unsure = group.iter().any(|attempt| attempt.is_unsure());
-        events.push(Event::Failed(Failed { time: last.attempt.time, unsure, not_run: false }));
+        events.push(Event::Failed(Failed { time: last.attempt.time, unsure, ..Failed::default() }));
     }
     if let Some(released) = &last.released {
         events.push(Event::Released(released.clone()));

@@ -71,7 +71,12 @@ fn a_lost_claim_changes_nothing<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let (keep, drop) = two_leases(room, "c2")?;
     let before = room.state()?;
     let want = pool_of(A)?;
-    let change = Change { keep: vec![keep], drop: vec![drop], claim: vec![claim(&want, &[A])?] };
+    let change = Change {
+        keep: vec![keep],
+        drop: vec![drop],
+        claim: vec![claim(&want, &[A])?],
+        ..Change::default()
+    };
     lost(room.commit(&second, &change)?, "a claim of a taken address")?;
     let after = room.state()?;
     expect(before == after, || format!("before: {before:?}, after: {after:?}"))
@@ -125,7 +130,12 @@ fn the_owner_holds_what_was_kept_and_claimed_and_no_more<S: Stage>(room: &Room<'
     let (keep, drop) = two_leases(room, "c1")?;
     let dropped = drop.address.addr();
     let want = pool_of(A)?;
-    let change = Change { keep: vec![keep], drop: vec![drop], claim: vec![claim(&want, &[A])?] };
+    let change = Change {
+        keep: vec![keep],
+        drop: vec![drop],
+        claim: vec![claim(&want, &[A])?],
+        ..Change::default()
+    };
     let (kept, claimed) = done(room.commit(&owner, &change)?, "keep, drop and claim in one")?;
     expect(kept.len() == 1 && claimed.len() == 1, || format!("{kept:?}, {claimed:?}"))?;
     let held: Vec<String> = room.addresses(&owner)?.iter().map(ToString::to_string).collect();
