@@ -28,6 +28,9 @@ pub struct Bookkeeper<L> {
 /// A race is lost a few times at most; more means that something is wrong.
 const ROUNDS: u64 = 64;
 
+/// How many entries GC has in hand at once.
+const BATCH: usize = 4096;
+
 impl<L: Ledger> Allocator for Bookkeeper<L> {
     type Config = L::Config;
 
@@ -78,17 +81,23 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
 
     fn retain(&self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
         let now = SystemTime::now();
-        let mut stale = Vec::new();
-        self.ledger.scan(Some(&scope.node), &mut |entry| {
-            if self.is_stale(&entry, scope, keep, now) {
-                stale.push(entry);
+        let mut released = Vec::new();
+        loop {
+            let mut stale = Vec::new();
+            self.ledger.scan(Some(&scope.node), &mut |entry| {
+                if self.is_stale(&entry, scope, keep, now) {
+                    stale.push(entry);
+                }
+                if stale.len() < BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            let removed = self.ledger.remove(&stale)?;
+            // What is stale and stays would be found for ever.
+            let is_last = stale.len() < BATCH || removed.is_empty();
+            released.extend(removed.into_iter().map(|entry| entry.lease));
+            if is_last {
+                return Ok(released);
             }
-            ControlFlow::Continue(())
-        })?;
-        if stale.is_empty() {
-            return Ok(Vec::new());
         }
-        Ok(self.ledger.remove(&stale)?.into_iter().map(|entry| entry.lease).collect())
     }
 
     fn books(&self) -> Option<&dyn Books> {

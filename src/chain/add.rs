@@ -7,7 +7,7 @@ use super::carry::Carry;
 use super::exec::{Ending, Failure};
 use super::plan::Plan;
 use super::record::{Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run, now};
-use super::session::{Owner, Session, fence};
+use super::session::{Owed, Owner, Session, fence};
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;
 use crate::error::{Error, Result};
@@ -46,6 +46,7 @@ pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
     let unsure = failure.ending == Ending::Unsure;
     let mut error = failure.error;
     if in_use {
+        walk.refused = false;
         debug!("no undo: addresses of an earlier ADD may be in use");
     } else {
         let errors = walk.undo();
@@ -182,13 +183,14 @@ fn undo<'a>(
     let Ok(attachment) = session.attachment() else { return Vec::new() };
     let owner = Owner { network: &session.request.network, attachment };
     let (told, unsure): (Vec<_>, Vec<_>) = undos.partition(|undo| undo.told);
-    let runs = |undos: &[Undo<'a>]| undos.iter().map(|u| (u.run, u.leases)).collect::<Vec<_>>();
+    let owed = |Undo { run, leases, .. }: &Undo<'a>| Owed { run, leases, only_failed: false };
+    let owed = |undos: &[Undo<'a>]| undos.iter().map(owed).collect::<Vec<_>>();
     let mut marked = result.clone();
     marked.extra.insert("undo".to_owned(), true.into());
-    let mut errors = session.release_all(&owner, &runs(&told), &marked, deadline);
+    let mut errors = session.release_all(&owner, &owed(&told), &marked, deadline);
     // The one that did not tell is the last. What the owner held before this ADD is not its affair.
     let fenced = fence(result.clone(), began, None);
-    errors.extend(session.release_all(&owner, &runs(&unsure), &fenced, deadline));
+    errors.extend(session.release_all(&owner, &owed(&unsure), &fenced, deadline));
     errors.into_iter().map(|error| error.within("the undo failed")).collect()
 }
 

@@ -6,8 +6,8 @@ use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use super::configured::walk;
-use super::record::{Event, Opened, Record, RecordFile, Released, Run, UNSURE_FOR, Unsure, now};
-use super::session::{Owner, Session, fence, open_record};
+use super::record::{Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure, now};
+use super::session::{Owed, Owner, Session, fence, open_record};
 use crate::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode, Result};
@@ -17,7 +17,7 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
     let opened = open_record(&session.record_path()?)?;
     let deadline = Deadline::after(session.timeout());
     match opened {
-        Some(Opened { file, record, .. }) if !record.attempts.is_empty() => {
+        Some(Opened { file, record, .. }) if !record.runs().is_empty() => {
             let owner =
                 Owner { network: &session.request.network, attachment: session.attachment()? };
             let prev_result = session.prev_result().unwrap_or_else(|error| {
@@ -33,8 +33,15 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
             // Where the record stands but cannot be opened, nobody knows what is held.
             let hidden = opened.is_none() && session.record_path()?.symlink_metadata().is_ok();
             let outcome = release_configured(session, hidden, deadline);
-            if let Some(Opened { file, .. }) = opened {
-                file.remove_if_empty();
+            match opened {
+                // No ADD of the record came so far that a delegate may hold something by it.
+                Some(Opened { file, record, .. })
+                    if !record.attempts.is_empty() && outcome.is_ok() =>
+                {
+                    remove(file);
+                }
+                Some(Opened { file, .. }) => file.remove_if_empty(),
+                None => {}
             }
             outcome
         }
@@ -161,9 +168,9 @@ fn release_recorded(
     prev_result: &IpamResult,
     deadline: Deadline,
 ) -> Result<()> {
-    let runs: Vec<(&Run, &[Value])> =
-        record.runs().into_iter().map(|run| (run, record.leases(run))).collect();
-    let errors = session.release_all(owner, &runs, prev_result, deadline);
+    let owed = |run| Owed { run, leases: record.leases(run), only_failed: record.only_failed(run) };
+    let owed: Vec<Owed<'_>> = record.runs().into_iter().map(owed).collect();
+    let errors = session.release_all(owner, &owed, prev_result, deadline);
     let (network, attachment) = (owner.network.name(), owner.attachment);
     Error::join(errors).map_err(|error| error.advise(format!(
         "the runtime repeats DEL; if the store is gone for ever: ipam-delegated forget {network} {} {} --yes",

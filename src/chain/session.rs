@@ -174,15 +174,22 @@ impl<'a> Session<'a> {
     pub fn release_all(
         &self,
         owner: &Owner<'_>,
-        runs: &[(&Run, &[Value])],
+        owed: &[Owed<'_>],
         prev_result: &IpamResult,
         deadline: Deadline,
     ) -> Vec<Error> {
         let mut errors = Vec::new();
-        for (i, (run, leases)) in runs.iter().enumerate() {
-            let time = deadline.share(runs.len() - i);
-            if let Err(failure) = self.release(owner, run, prev_result, leases, time) {
-                errors.push(failure.error);
+        for (i, Owed { run, leases, only_failed }) in owed.iter().enumerate() {
+            let time = deadline.share(owed.len() - i);
+            let Err(Failure { error, .. }) = self.release(owner, run, prev_result, leases, time)
+            else {
+                continue;
+            };
+            // Nothing can have been taken by settings that are refused.
+            if *only_failed && error.code() == ErrorCode::INVALID_CONFIG {
+                warn!("{}", error.in_full());
+            } else {
+                errors.push(error);
             }
         }
         errors
@@ -269,6 +276,15 @@ impl<'a> Session<'a> {
         let mut parts = presets.flat_map(|preset| preset.chains).flat_map(|chain| chain.delegates);
         name == delegate || parts.any(|part| *part == delegate)
     }
+}
+
+/// A delegate that is owed a DEL.
+pub(super) struct Owed<'a> {
+    pub run: &'a Run,
+    /// What it said it gave.
+    pub leases: &'a [Value],
+    /// It never gave anything with these settings: every ADD of theirs failed, and was told.
+    pub only_failed: bool,
 }
 
 /// Whose leases a DEL is about.

@@ -14,17 +14,17 @@ impl Config {
     /// Where host-local keeps its leases, and so do we.
     const DATA_DIR: &'static str = "/var/lib/cni/networks";
 
-    /// The folder that holds a folder of leases for each network.
+    /// The folder that holds a folder of leases for each network. One that is no absolute path is
+    /// looked for in the caller's working folder, as host-local does.
     ///
     /// # Errors
-    /// It is no absolute path: what it means would depend on the caller's working folder.
-    pub fn data_dir(&self) -> Result<&Path> {
+    /// There is no working folder.
+    pub fn data_dir(&self) -> Result<PathBuf> {
         let written = self.data_dir.as_deref().filter(|path| !path.as_os_str().is_empty());
         let path = written.unwrap_or(Path::new(Self::DATA_DIR));
-        if path.is_absolute() {
-            return Ok(path);
-        }
-        Err(Error::config("ipam.dataDir", format!("{} is no absolute path", path.display()))
-            .advise(format!("expected a path such as {}", Self::DATA_DIR)))
+        std::path::absolute(path).map_err(|error| {
+            Error::io(format!("ipam.dataDir: {} has no place", path.display()), error)
+                .advise(format!("give an absolute path such as {}", Self::DATA_DIR))
+        })
     }
 }

@@ -58,6 +58,12 @@ impl Folder {
             if let Some(locked) = self.lock(give_up)? {
                 return Ok(locked);
             }
+            // Operators remove the folder at any time, but not all the time.
+            if Instant::now() >= give_up {
+                return Err(
+                    self.failed("cannot make the folder of leases", ErrorKind::NotFound.into())
+                );
+            }
             let mut builder = fs::DirBuilder::new();
             let made = builder.recursive(true).mode(0o755).create(&self.path);
             made.map_err(|error| self.failed("cannot make the folder of leases", error))?;
@@ -74,7 +80,12 @@ impl Folder {
             let flags = OFlags::CREATE | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             let file = match open(&path, flags, Mode::from_raw_mode(0o750)) {
                 Ok(file) => File::from(file),
-                Err(rustix::io::Errno::NOENT) => return Ok(None),
+                Err(rustix::io::Errno::NOENT) => {
+                    return match dangling(&path) {
+                        None => Ok(None),
+                        Some(link) => Err(self.leads_nowhere(&link)),
+                    };
+                }
                 Err(error) => {
                     return Err(self.failed("cannot open host-local's lock", error.into()));
                 }
@@ -102,6 +113,19 @@ impl Folder {
     pub fn names(&self, each: impl FnMut(String, IpAddr)) -> Result<()> {
         names(&self.path, each)
             .map_err(|error| self.failed("cannot list the folder of leases", error))
+    }
+
+    /// Fails when the folder lies behind a link that leads nowhere, as to a disk that is not mounted:
+    /// nobody knows what it holds.
+    pub fn is_reachable(&self) -> Result<()> {
+        dangling(&self.path).map_or(Ok(()), |link| Err(self.leads_nowhere(&link)))
+    }
+
+    fn leads_nowhere(&self, link: &Path) -> Error {
+        let error =
+            io::Error::new(ErrorKind::NotFound, format!("{} leads nowhere", link.display()));
+        Error::io(format!("cannot reach the folder of leases {}", self.path.display()), error)
+            .advise("mount what the link leads to, or remove it")
     }
 
     /// An error about this folder.
@@ -220,6 +244,13 @@ fn names(path: &Path, mut each: impl FnMut(String, IpAddr)) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The link by which a path that is not there leads nowhere.
+fn dangling(path: &Path) -> Option<PathBuf> {
+    let standing = path.ancestors().find(|path| path.symlink_metadata().is_ok())?;
+    let is_link = standing.symlink_metadata().is_ok_and(|found| found.is_symlink());
+    (is_link && !standing.exists()).then(|| standing.to_owned())
 }
 
 fn is_at(file: &File, path: &Path) -> bool {

@@ -37,6 +37,8 @@ pub struct Stamp {
     folder: i64,
     /// When that was, in seconds since 1970.
     noted: i64,
+    /// How far the clock was from the machine's own count of seconds: whether it was set since.
+    clock: i64,
     /// Lease files whose names are not what we would write: an address in another form.
     pub odd: Vec<String>,
 }
@@ -98,8 +100,9 @@ impl Index {
     pub fn note(&self, folder: &Locked, odd: Vec<String>) -> io::Result<Stamp> {
         let random = RandomState::new().build_hasher().finish();
         let past = 100_000_000 + i64::try_from(random % 700_000_000).unwrap_or(0);
-        let stamp = Stamp { folder: past, noted: now(), odd };
-        let text = format!("{} {} {}\n", stamp.folder, stamp.noted, stamp.odd.join(" "));
+        let stamp = Stamp { folder: past, noted: now(), clock: clock(), odd };
+        let text =
+            format!("{} {} {} {}\n", stamp.folder, stamp.noted, stamp.clock, stamp.odd.join(" "));
         let mut options = fs::OpenOptions::new();
         let options = options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(self.stamp_path())?;
@@ -139,10 +142,11 @@ impl Index {
     /// Brings the index up to what the folder holds, and notes it.
     ///
     /// Lease files that the index knows and that have not changed since the last stamp are not
-    /// read.
+    /// read, unless the clock was set since.
     pub fn rebuild(&self, folder: &Locked) -> io::Result<Stamp> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(self.owners())?;
-        let noted = self.read_stamp().map(|stamp| stamp.noted).filter(|noted| *noted <= now());
+        let steady = |stamp: &Stamp| (stamp.clock - clock()).abs() <= SLACK;
+        let noted = self.read_stamp().filter(steady).map(|stamp| stamp.noted);
         let mut known = self.prune(folder, noted)?;
         known.sort_unstable();
         let (mut odd, mut failed) = (Vec::new(), Ok(()));
@@ -219,6 +223,7 @@ impl Index {
         Some(Stamp {
             folder: words.next()?.parse().ok()?,
             noted: words.next()?.parse().ok()?,
+            clock: words.next()?.parse().ok()?,
             odd: words.filter(|word| !word.is_empty()).map(str::to_owned).collect(),
         })
     }
@@ -274,6 +279,11 @@ fn write(path: &Path, names: &[String]) -> io::Result<()> {
     let _ = fs::remove_file(&new);
     std::os::unix::fs::symlink(&target, &new)?;
     fs::rename(new, path)
+}
+
+/// The clock less the seconds since the machine was started.
+fn clock() -> i64 {
+    now() - rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec
 }
 
 fn now() -> i64 {

@@ -71,8 +71,8 @@ impl Ledger for Local {
         let state = request.state_dir()?;
         let network = request.network.name();
         Ok(Self {
-            folder: Folder::new(data_dir, network),
-            index: Index::new(&state, network, data_dir),
+            folder: Folder::new(&data_dir, network),
+            index: Index::new(&state, network, &data_dir),
             state,
             give_up: Instant::now() + PATIENCE.min(request.deadline.left() * 9 / 10),
         })
@@ -207,6 +207,7 @@ impl Ledger for Local {
             let message = format!("the {what} {} is not writable", path.display());
             Error::new(ErrorCode::UNAVAILABLE, message).caused_by(error)
         };
+        self.folder.is_reachable().map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))?;
         can_write(self.folder.path())
             .map_err(|error| unavailable("data folder", self.folder.path(), error))?;
         self.state.writable().map_err(|error| unavailable("state folder", self.state.root(), error))

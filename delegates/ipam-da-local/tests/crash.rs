@@ -123,12 +123,7 @@ impl Scenario {
     fn kills(self) -> &'static [(Who, &'static str)] {
         match self {
             Add => &[(Who::Alone, "ADD"), (Who::InChain, "ADD"), (Who::Chain, "ADD")],
-            Full => &[
-                (Who::Alone, "ADD"),
-                (Who::InChain, "ADD"),
-                (Who::InChain, "DEL"),
-                (Who::Chain, "ADD"),
-            ],
+            Full => &[(Who::Alone, "ADD"), (Who::InChain, "ADD"), (Who::Chain, "ADD")],
             Undo => &[(Who::InChain, "ADD"), (Who::InChain, "DEL"), (Who::Chain, "ADD")],
             Del => &[(Who::Alone, "DEL"), (Who::InChain, "DEL"), (Who::Chain, "DEL")],
             Gc => &[(Who::Alone, "GC"), (Who::Chain, "GC")],

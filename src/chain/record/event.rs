@@ -118,7 +118,7 @@ pub(crate) struct Failed {
     /// The last delegate announced could not be started, so it owes nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_run: bool,
-    /// The last delegate announced said itself that it failed, so it owes nothing.
+    /// The last delegate announced said itself that it failed, and got its DEL: it owes nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused: bool,
 }

@@ -158,6 +158,16 @@ impl Record {
         runs
     }
 
+    /// Whether every ADD that reached this delegate failed, and it is known how.
+    pub fn only_failed(&self, run: &Run) -> bool {
+        let reached =
+            |attempt: &&AttemptState| attempt.runs.iter().any(|its| its.owes_the_same(run));
+        self.attempts
+            .iter()
+            .filter(reached)
+            .all(|attempt| matches!(&attempt.outcome, Outcome::Failed(failed) if !failed.unsure))
+    }
+
     /// What the delegate last said of the leases it holds for this run.
     pub fn leases(&self, run: &Run) -> &[Value] {
         let Some((attempt, held)) = self.held() else {
