@@ -42,8 +42,6 @@ pub const HOST_LOCAL_DIFFERENCES: &[&str] = &[
      host-local these are errors.",
     "Keys of the configuration in other letters than the documented, such as `IPAM` or \
      `RANGESTART`, are an error; host-local takes them.",
-    "`dataDir` is an absolute path; host-local also takes one relative to the runtime's working \
-     folder.",
     "Files in subfolders of the folder of leases are left alone; host-local reads and releases them.",
     "A lock that somebody holds is waited for up to 10 seconds, then ADD, DEL and CHECK fail with \
      code 11; host-local waits for ever.",

@@ -168,6 +168,94 @@ fn a_file_in_place_of_a_folder_is_an_error_that_names_it() {
     }
 }
 
+#[test]
+fn a_folder_behind_a_link_that_leads_nowhere_is_not_taken_for_empty() {
+    for (link, dangles) in [("data", "data"), ("data/net/lock", "data/net/lock")] {
+        let place = Place::new(&[SUBNET]);
+        place.add(Program::Chain, C1);
+        let link = place.world.path(link);
+        let aside = place.world.path("aside");
+        fs::rename(&link, &aside).unwrap();
+        std::os::unix::fs::symlink("/nowhere/to/be/found", &link).unwrap();
+        for verb in ["ADD", "DEL"] {
+            let (code, text) = place.call(Program::Chain, verb, C1).failure();
+            assert_eq!(code, 5, "{dangles} {verb}: {text}");
+            assert!(text.contains("leads nowhere"), "{text}");
+        }
+        fs::remove_file(&link).unwrap();
+        fs::rename(&aside, &link).unwrap();
+        place.del(Program::Chain, C1);
+        assert!(place.leases().is_empty());
+    }
+}
+
+#[test]
+fn an_address_that_is_taken_over_is_at_no_time_free() {
+    let calls = ["linkat", "rename", "unlink", "symlink", "pwrite64"];
+    let mut killed = 0;
+    for (call, nth) in calls.iter().flat_map(|call| (1..=3).map(move |nth| (call, nth))) {
+        let place = Place::new(&[SUBNET]);
+        place.put("10.5.0.9", owned_by("victim"));
+        let mut network = place.network(Program::Allocator);
+        network["prevResult"]["pools"][0]["requested-ip"] = "10.5.0.9".into();
+        network["prevResult"]["pools"][0]["takeover"] = true.into();
+        let mut command = place.world.command_of(&strace(), "ADD", C1);
+        command.args([
+            "-o",
+            "/dev/null",
+            "-e",
+            &format!("inject={call}:signal=SIGKILL:when={nth}"),
+        ]);
+        command.arg(place.file(Program::Allocator));
+        killed += usize::from(wait(start(command, &network)).exit.is_none());
+        let holder = place.leases().get("10.5.0.9").cloned();
+        assert!(
+            [Some(owned_by("victim")), Some(owned_by(C1))].contains(&holder),
+            "{call} {nth}: {holder:?}"
+        );
+        place.call_with(Program::Allocator, "ADD", C1, &network).success();
+        assert_eq!(place.leases()["10.5.0.9"], owned_by(C1));
+        assert_eq!(place.leases().len(), 1);
+    }
+    assert!(killed >= 4, "{killed}");
+}
+
+#[test]
+fn an_undo_of_two_allocators_gives_back_what_both_took() {
+    let mut place = Place::new(&[SUBNET]);
+    place.world.delegate(
+        "bad",
+        "case $CNI_COMMAND in ADD) printf '{\"code\":100,\"msg\":\"full\"}'; exit 1;; esac",
+    );
+    place.ipam = serde_json::json!({
+        "ranges": null,
+        "pools": [
+            {"name": "a", "ranges": [{"subnet": "10.6.0.0/24"}]},
+            {"name": "b", "ranges": [{"subnet": "10.7.0.0/24"}]},
+        ],
+        "delegates": [
+            "ipam-ds-static",
+            {"type": "ipam-da-local", "serves": ["a"]},
+            {"type": "ipam-da-local", "serves": ["b"]},
+            "bad",
+        ],
+    });
+    assert_eq!(place.call(Program::Chain, "ADD", C1).failure().0, 100);
+    assert!(place.leases().is_empty(), "{:?}", place.leases());
+}
+
+#[test]
+fn an_add_that_was_refused_does_not_hold_up_a_later_del() {
+    let place = Place::new(&[SUBNET]);
+    fs::write(place.world.path("file"), "text").unwrap();
+    let file = place.world.path("file");
+    let wrong = with(&place.network(Program::Chain), "dataDir", file.to_str().unwrap());
+    assert_eq!(place.call_with(Program::Chain, "ADD", C1, &wrong).failure().0, 5);
+    place.add(Program::Chain, C1);
+    place.del(Program::Chain, C1);
+    assert!(place.leases().is_empty() && !place.world.record(C1).exists());
+}
+
 /// A process that holds host-local's lock, and is stopped.
 struct Stopped(std::process::Child);
 

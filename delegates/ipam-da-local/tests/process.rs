@@ -306,7 +306,7 @@ fn a_requested_address_is_given_to_one_owner_only() {
 }
 
 #[test]
-fn names_and_folders_that_lead_elsewhere_are_refused() {
+fn names_that_lead_elsewhere_are_refused() {
     for program in Program::OURS {
         let place = Place::new(&[SUBNET]);
         for name in ["..", ".", "../escape", "a/b", "", "/etc", ".hidden"] {
@@ -314,12 +314,6 @@ fn names_and_folders_that_lead_elsewhere_are_refused() {
             network["name"] = name.into();
             let (code, text) = place.call_with(program, "ADD", C1, &network).failure();
             assert_eq!(code, 7, "{program:?} {name:?}: {text}");
-        }
-        for data_dir in ["relative", "./x", "../x"] {
-            let network = with(&place.network(program), "dataDir", data_dir);
-            let (code, text) = place.call_with(program, "ADD", C1, &network).failure();
-            assert_eq!(code, 7, "{program:?} {data_dir}: {text}");
-            assert!(text.contains("ipam.dataDir") && text.contains(data_dir), "{text}");
         }
         assert!(support::names(&place.world.path("data")).is_empty(), "{program:?}");
     }

@@ -71,6 +71,70 @@ fn a_first_add_that_fails_leaves_the_address_from_before() {
     assert_eq!(place.leases(), before);
 }
 
+/// Puts a program in ipam-da-local's place that ends without a word on the ADD of this container.
+fn kill_on_add(place: &Place, container: &str) {
+    let real = common::support::binary("ipam-da-local");
+    let script = format!(
+        "#!/bin/sh\n[ $CNI_COMMAND,$CNI_CONTAINERID = ADD,{container} ] && kill -9 $$\nexec '{}'\n",
+        real.display()
+    );
+    place.world.program("ipam-da-local", &script);
+}
+
+/// Clocks of files are coarse, and what is released for a record goes by time.
+fn a_moment_later() {
+    std::thread::sleep(std::time::Duration::from_millis(150));
+}
+
+#[test]
+fn an_undo_after_a_kill_leaves_the_address_from_before() {
+    let place = Place::new(&["10.5.0.0/24"]);
+    place.add(Program::HostLocal, "c1");
+    a_moment_later();
+    kill_on_add(&place, "c1");
+    place.call(Program::Chain, "ADD", "c1").failure();
+    assert_eq!(place.leases().len(), 1, "{:?}", place.leases());
+    assert_ne!(place.add(Program::HostLocal, "c2"), ["10.5.0.2"]);
+}
+
+#[test]
+fn a_del_that_is_repeated_leaves_what_host_local_has_given_since() {
+    let place = Place::new(&["10.5.0.0/24"]);
+    kill_on_add(&place, "c1");
+    place.call(Program::Chain, "ADD", "c1").failure();
+    place.call(Program::Chain, "DEL", "c1").success();
+    a_moment_later();
+    let given = place.add(Program::HostLocal, "c1");
+    place.world.make_due();
+    place.add(Program::Chain, "c2");
+    assert!(place.leases().contains_key(&given[0]), "{:?}", place.leases());
+    assert!(!place.world.record("c1").exists(), "the repetition was not due");
+}
+
+#[test]
+fn a_record_from_before_a_hand_back_releases_nothing_that_came_after() {
+    let place = Place::new(&["10.5.0.0/24"]);
+    place.add(Program::Chain, "c1");
+    place.del(Program::HostLocal, "c1");
+    a_moment_later();
+    let given = place.add(Program::HostLocal, "c1");
+    // The record is old, and of an earlier boot.
+    let record = place.world.record("c1");
+    let text = std::fs::read_to_string(&record).unwrap();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let old = text.replace(boot.trim(), "another-boot").replace("\"time\":1", "\"time\":0");
+    assert_ne!(old, text);
+    std::fs::write(&record, old).unwrap();
+    let reap = Command::new(common::support::binary("ipam-delegated"))
+        .args(["reap", "--yes", "--state-dir"])
+        .arg(place.world.path("state"))
+        .output()
+        .unwrap();
+    assert!(reap.status.success(), "{reap:?}");
+    assert!(!record.exists(), "{reap:?}");
+    assert!(place.leases().contains_key(&given[0]), "{:?}", place.leases());
+}
+
 #[test]
 fn a_stripped_del_of_a_container_from_before_releases_it() {
     let place = Place::new(&["10.5.0.0/24"]);
