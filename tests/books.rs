@@ -94,7 +94,7 @@ fn pools_are_counted_and_drawn() {
     assert_eq!([&rows[0]["size"], &rows[0]["held"], &rows[0]["free"]], [5, 1, 4]);
     let output = office.ask(&["pools", "--ascii"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("  10.9.0.1  .#...."), "{text}");
+    assert!(text.contains("  10.9.0.1  x#...."), "{text}");
 }
 
 #[test]
