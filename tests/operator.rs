@@ -296,16 +296,23 @@ fn explain_shows_what_each_delegate_would_get_and_takes_nothing() {
     assert_eq!(outcome.exit, Some(0));
     for line in [
         "net, bridge: ipam-delegated",
-        "  pools = [{\"name\":\"blue\"}]",
-        "  routes = [{\"dst\":\"0.0.0.0/0\"}]",
-        "  ipam.ranges = []",
-        "  ipam.apiToken = \"…\"",
-        "  prevResult.pools = [{\"name\":\"blue\"}]",
-        "  ipam.dbPassword = \"…\"",
+        "    pools = [{\"name\":\"blue\"}]",
+        "    routes = [{\"dst\":\"0.0.0.0/0\"}]",
+        "    ipam.dbPassword = \"…\"",
         "  is not run: no pool is for it",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
+    let (selector, rest) = text.split_once("- ipam-da-x  ").unwrap();
+    assert!(selector.contains("  gets\n    ipam.dataDir = "), "{text}");
+    let (_, gets) = rest.split_once('\n').unwrap();
+    let (gets, _) = gets.split_once("- ipam-da-red").unwrap();
+    assert_eq!(
+        gets,
+        "  is not run here; it would get\n    prevResult.pools = [{\"name\":\"blue\"}]\n    \
+         ipam.apiToken = \"…\"\n    ipam.ranges = []\n",
+        "what the step before did not get"
+    );
     assert!(!text.contains("hush"), "{text}");
     assert_eq!(world.take_calls(), ["ipam-ds-x ADD"]);
     assert!(world.held().is_empty() && !world.path("state/attachments").exists());
