@@ -112,11 +112,9 @@ fn arrives(before: &Value, input: &Value, text: &mut String) {
     if pools(input) != pools(before) {
         line("  prevResult.", "pools", &pools(input), text);
     }
-    let (old, new) = (before["ipam"].as_object(), input["ipam"].as_object());
-    let mut keys: Vec<&String> = new.into_iter().chain(old).flat_map(Map::keys).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    for key in keys {
+    let mut all = before["ipam"].as_object().cloned().unwrap_or_default();
+    all.extend(input["ipam"].as_object().cloned().unwrap_or_default());
+    for key in all.keys() {
         let after = &input["ipam"][key];
         // Each gets its own name as the type, and the list is what this report is about.
         if !matches!(key.as_str(), "type" | "delegates") && *after != before["ipam"][key] {

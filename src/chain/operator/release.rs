@@ -35,8 +35,10 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let mut printed = Printed::default();
     let leases = ask_leases(operator, &arguments, &mut printed)?;
     if !printed.failed {
-        let held: Vec<String> = leases.iter().map(|lease| lease.address.to_string()).collect();
-        for address in addresses.iter().filter(|address| !held.contains(address)) {
+        for address in &addresses {
+            if leases.iter().any(|lease| lease.address.to_string() == *address) {
+                continue;
+            }
             let message = ["nobody holds ", address].concat();
             printed.fail(&Error::new(ErrorCode::NOT_HELD, message));
         }
@@ -66,14 +68,23 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
 
 /// Why a container may be running with the address.
 fn in_use(lease: &Lease) -> Option<String> {
-    let (container, address) = (lease.row.text_of("containerID"), lease.address);
-    match lease.says()?.state {
-        "held" => Some(format!(
-            "the record of {container} says that it holds {address}: its container may be running with it"
-        )),
-        "none" => Some(format!(
-            "there is no record of {container}, which holds {address}: it is from before a take-over, or a leak: look whether it runs"
-        )),
-        _ => None,
-    }
+    let (container, address) = (lease.row.text_of("containerID"), lease.address.to_string());
+    let parts = match lease.says()?.state {
+        "held" => [
+            "the record of ",
+            container,
+            " says that it holds ",
+            &address,
+            ": its container may be running with it",
+        ],
+        "none" => [
+            "there is no record of ",
+            container,
+            ", which holds ",
+            &address,
+            ": it is from before a take-over, or a leak: look whether it runs",
+        ],
+        _ => return None,
+    };
+    Some(parts.concat())
 }
