@@ -208,10 +208,8 @@ lock() {
 
 # Only who holds the lock may call it.
 sweep() {
-    rm -f "$dir"/.ipam-delegated*.new.[0-9]* "$dir"/.ipam-d[as]-*.new.[0-9]*
-    for name in $presets; do
-        rm -f "$dir/.$name.new."[0-9]* "$dir/.$name.orig.new."[0-9]*
-    done
+    rm -f "$dir"/.ipam-delegated*.new.[0-9]* "$dir"/.ipam-d[as]-*.new.[0-9]* "$dir"/.*.orig.new.[0-9]*
+    for name in $presets; do rm -f "$dir/.$name.new."[0-9]*; done
 }
 
 # Puts the programs into the folder under names that nobody calls, and tries them there.

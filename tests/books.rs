@@ -94,7 +94,7 @@ fn pools_are_counted_and_drawn() {
     assert_eq!([&rows[0]["size"], &rows[0]["held"], &rows[0]["free"]], [5, 1, 4]);
     let output = office.ask(&["pools", "--ascii"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("  10.9.0.1  .#...."), "{text}");
+    assert!(text.contains("  10.9.0.1  x#...."), "{text}");
 }
 
 #[test]
@@ -133,6 +133,16 @@ fn the_allocator_answers_by_itself() {
     let listed = ask(&["list", "--config", file.to_str().unwrap()]);
     let text = String::from_utf8(listed.stdout).unwrap();
     assert!(text.lines().nth(1).unwrap().starts_with("10.9.0.2   -     c1"), "{text}");
+    let released = ask(&["release", "10.9.0.4", "--yes", "--config", file.to_str().unwrap()]);
+    assert_eq!((released.status.code(), released.stdout.len()), (Some(1), 0));
+    let told = String::from_utf8_lossy(&released.stderr).into_owned();
+    assert!(told.contains("nobody holds 10.9.0.4 on net"), "{told}");
+    let reap = ask(&["reap", "--cache-dir", "/"]);
+    let told = String::from_utf8_lossy(&reap.stderr).into_owned();
+    assert_eq!(reap.status.code(), Some(1));
+    assert!(told.contains("no verb \"reap\"") && told.contains("ipam-delegated reap"), "{told}");
+    let null = ask(&["list", "--config", "/dev/zero"]);
+    assert!(String::from_utf8_lossy(&null.stderr).contains("/dev/zero is no regular file"));
     for wrong in [&["list"][..], &["frob"], &["list", "--yes"], &["who", "x", "--config", "f"]] {
         let output = ask(wrong);
         assert_eq!(output.status.code(), Some(1), "{wrong:?}");

@@ -391,6 +391,17 @@ fn what_a_killed_run_left_is_swept_by_the_next() {
 }
 
 #[test]
+fn what_a_run_left_that_was_killed_while_it_kept_a_plugin_is_swept_by_uninstall() {
+    let site = Site::new();
+    site.package("host-local", "the plugin");
+    site.install(&[]);
+    fs::hard_link(site.plugins.join("host-local"), site.plugins.join(".host-local.orig.new.4711"))
+        .unwrap();
+    site.install(&["--uninstall"]);
+    assert_eq!(names(&site.plugins), ["host-local"]);
+}
+
+#[test]
 fn runs_at_the_same_time_wait_for_each_other() {
     let site = Site::new();
     site.package("host-local", "the plugin");

@@ -59,7 +59,7 @@ fn a_chain_is_shown_with_its_programs_and_state() {
     );
     assert_eq!(report["stateDir"], json!(world.path("state")));
     assert_eq!(report["ipam"], json!({"dataDir": world.path("data"), "dbPassword": "…"}));
-    assert_eq!(world.take_calls(), ["ipam-ds-x STATUS"], "allocators are only asked what they are");
+    assert_eq!(world.take_calls(), ["ipam-ds-x STATUS", "ipam-da-x.cni STATUS"]);
     assert_eq!(world.asked()[0]["asked"], "about --json");
     let text = world.typed(&["lint", "net"]).stdout;
     assert!(text.contains("DELEGATE   ROLE       LEDGER OF  PROGRAM\n"), "{text}");
@@ -93,6 +93,36 @@ fn a_selector_that_fails_is_an_error() {
     let (exit, found) = findings(&world, &[]);
     assert_eq!(exit, Some(1));
     has(&found, "error: ", "ipam-ds-x: no such file");
+}
+
+#[test]
+fn an_allocator_that_refuses_its_configuration_is_an_error() {
+    let (world, network) = world("node");
+    world.install(&binary("ipam-da-local"));
+    let file = world.path("file");
+    std::fs::write(&file, "").unwrap();
+    let network = with(&network, "delegates", json!(["ipam-ds-x", "ipam-da-local"]));
+    for data in [file.to_str().unwrap(), "not/absolute"] {
+        world.conflist("10-net.conflist", &with(&network, "dataDir", data));
+        let (exit, found) = findings(&world, &[]);
+        assert_eq!(exit, Some(1), "{data}: {found:?}");
+        has(&found, "error: ", "ipam-da-local: ");
+    }
+}
+
+#[test]
+fn an_allocator_whose_store_is_away_is_a_warning() {
+    let (world, network) = world("cluster");
+    world.conflist("10-net.conflist", &network);
+    let status = "if [ \"$CNI_COMMAND\" = STATUS ]; then \
+                  printf '{\"code\":103,\"msg\":\"no leader\"}'; exit 1; fi";
+    world.delegate("ipam-da-x", status);
+    let (exit, found) = findings(&world, &[]);
+    assert_eq!(exit, Some(0));
+    has(&found, "warning: ", "ipam-da-x: no leader");
+    world.delegate("ipam-ds-x", "printf '{\"code\":5,\"msg\":\"no such file\"}'; exit 1");
+    let (_, found) = findings(&world, &[]);
+    assert!(!found.iter().any(|it| it.contains("no leader")), "its pools are not known: {found:?}");
 }
 
 #[test]

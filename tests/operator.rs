@@ -83,6 +83,20 @@ fn a_network_is_found_by_its_file_too_and_a_missing_one_is_an_error() {
 }
 
 #[test]
+fn what_is_no_regular_file_is_not_waited_for() {
+    let world = world();
+    world.answer("ipam-da-x", "list", &json!([]));
+    let fifo = world.path("net.d/05-fifo.conflist");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    symlink(&fifo, world.path("net.d/06-link.conf")).unwrap();
+    world.typed(&["list", "net"]).ended_well();
+    let named = world.typed(&["lint", fifo.to_str().unwrap()]);
+    assert_eq!(named.exit, Some(1));
+    assert!(named.stderr.contains("05-fifo.conflist is no regular file"), "{named:?}");
+}
+
+#[test]
 fn who_tells_the_owner_of_one_address_and_where_it_came_from() {
     let world = world();
     world.call("ADD", "c1", &world.network(json!(["ipam-ds-x", "ipam-da-x"]))).success();
@@ -105,18 +119,21 @@ fn release_passes_on_what_was_typed_and_warns_of_what_may_be_in_use() {
     let world = world();
     world.call("ADD", "c1", &world.network(json!(["ipam-ds-x", "ipam-da-x"]))).success();
     world.answer("ipam-da-x", "release", &json!([lease("10.0.0.2", "c1")]));
-    let dry = world.typed(&["release", "net", "10.0.0.2", "fd00::0:1"]);
+    let dry = world.typed(&["release", "net", "10.0.0.2", "10.0.0.2/24"]);
     assert!(dry.stdout.contains("10.0.0.2"), "{dry:?}");
     assert!(dry.stderr.contains("nothing was released; add --yes"), "{dry:?}");
     assert!(dry.stderr.contains("its container may be running"), "{dry:?}");
+    assert!(!dry.stdout.contains("released"), "{dry:?}");
     dry.ended_well();
-    world.typed(&["release", "net", "--owner", "c1/eth0", "--yes"]).ended_well();
+    let done = world.typed(&["release", "net", "--owner", "c1/eth0", "--yes"]);
+    assert!(done.stdout.ends_with("\nreleased\n"), "{done:?}");
+    done.ended_well();
     world.typed(&["release", "net", "--node", "n1", "--yes"]).ended_well();
     let asked: Vec<Value> = world.asked().into_iter().map(|call| call["asked"].clone()).collect();
     assert_eq!(
         asked,
         [
-            "release --json --config - 10.0.0.2 fd00::1",
+            "release --json --config - 10.0.0.2",
             "release --json --config - --owner c1/eth0 --yes",
             "release --json --config - --node n1 --yes",
         ]
@@ -131,6 +148,35 @@ fn release_passes_on_what_was_typed_and_warns_of_what_may_be_in_use() {
         assert_eq!(world.typed(words).exit, Some(1), "{words:?}");
     }
     assert_eq!(world.asked().len(), 3, "nothing of that reached the allocator");
+}
+
+#[test]
+fn release_of_an_address_without_a_record_warns_as_well() {
+    let world = world();
+    world.answer("ipam-da-x", "release", &json!([lease("10.0.0.3", "c9")]));
+    let dry = world.typed(&["release", "net", "10.0.0.3"]);
+    assert!(dry.stderr.contains("there is no record of c9"), "{dry:?}");
+    assert!(dry.stderr.contains("look whether it runs"), "{dry:?}");
+}
+
+#[test]
+fn release_of_an_address_that_nobody_holds_is_an_error() {
+    let world = world();
+    world.answer("ipam-da-x", "release", &json!([]));
+    for more in [&[][..], &["--yes"], &["--json"]] {
+        let nobody = world.typed(&[&["release", "net", "fd00::0:1"], more].concat());
+        assert_eq!((nobody.exit, nobody.stdout.as_str()), (Some(1), ""), "{nobody:?}");
+        assert!(nobody.stderr.contains("nobody holds fd00::1"), "{nobody:?}");
+    }
+    world.answer("ipam-da-x", "release", &json!([lease("10.0.0.2", "c1")]));
+    let one = world.typed(&["release", "net", "10.0.0.2", "10.0.0.3", "--yes"]);
+    assert_eq!(one.exit, Some(1));
+    assert!(one.stdout.contains("10.0.0.2") && one.stdout.ends_with("released\n"), "{one:?}");
+    assert!(one.stderr.contains("nobody holds 10.0.0.3"), "{one:?}");
+    world.answer("ipam-da-x", "release", &json!([]));
+    let nothing = world.typed(&["release", "net", "--owner", "c7", "--yes"]);
+    assert!(nothing.stdout.ends_with("nothing to release\n"), "{nothing:?}");
+    nothing.ended_well();
 }
 
 #[test]
@@ -250,16 +296,23 @@ fn explain_shows_what_each_delegate_would_get_and_takes_nothing() {
     assert_eq!(outcome.exit, Some(0));
     for line in [
         "net, bridge: ipam-delegated",
-        "  pools = [{\"name\":\"blue\"}]",
-        "  routes = [{\"dst\":\"0.0.0.0/0\"}]",
-        "  ipam.ranges = []",
-        "  ipam.apiToken = \"…\"",
-        "  prevResult.pools = [{\"name\":\"blue\"}]",
-        "  ipam.dbPassword = \"…\"",
+        "    pools = [{\"name\":\"blue\"}]",
+        "    routes = [{\"dst\":\"0.0.0.0/0\"}]",
+        "    ipam.dbPassword = \"…\"",
         "  is not run: no pool is for it",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
+    let (selector, rest) = text.split_once("- ipam-da-x  ").unwrap();
+    assert!(selector.contains("  gets\n    ipam.dataDir = "), "{text}");
+    let (_, gets) = rest.split_once('\n').unwrap();
+    let (gets, _) = gets.split_once("- ipam-da-red").unwrap();
+    assert_eq!(
+        gets,
+        "  is not run here; it would get\n    prevResult.pools = [{\"name\":\"blue\"}]\n    \
+         ipam.apiToken = \"…\"\n    ipam.ranges = []\n",
+        "what the step before did not get"
+    );
     assert!(!text.contains("hush"), "{text}");
     assert_eq!(world.take_calls(), ["ipam-ds-x ADD"]);
     assert!(world.held().is_empty() && !world.path("state/attachments").exists());

@@ -256,19 +256,20 @@ fn secrets_come_from_the_network_as_it_is_configured_now() {
 }
 
 #[test]
-fn an_unreadable_record_is_shown_and_set_aside() {
+fn a_record_that_tells_nothing_is_kept_for_its_lease_may_stand() {
     let world = world();
     add(&world, "c1", "/run/netns/none");
-    fs::write(world.record("c1"), "not json\n").unwrap();
-    let told = reap(&world, &[]).success();
-    assert_eq!(
-        (told[0]["state"].as_str(), fate(&told, "c1").0.as_str()),
-        (Some("unreadable"), "kept")
-    );
-    assert!(world.record("c1").exists());
-    let told = reap(&world, &["--yes"]).success();
-    assert_eq!(fate(&told, "c1").0, "set aside");
-    assert!(!world.record("c1").exists());
+    for (content, state) in [("not json\n", "unreadable"), ("", "empty")] {
+        fs::write(world.record("c1"), content).unwrap();
+        for words in [&[][..], &["--yes"]] {
+            let told = reap(&world, words).success();
+            let (outcome, why) = fate(&told, "c1");
+            assert_eq!((told[0]["state"].as_str(), &*outcome), (Some(state), "kept"));
+            assert!(why.contains("the runtime's DEL clears it"), "{why}");
+            assert_eq!(fs::read_to_string(world.record("c1")).unwrap(), content);
+        }
+    }
+    assert_eq!(world.held(), ["ipam-da-x-c1-eth0"]);
 }
 
 #[test]

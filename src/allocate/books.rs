@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use crate::delegate::{ByHand, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operate::{
     Column, Glyphs, Known, LeaseRow, LeaseState, POOL_COLUMNS, PoolRow, Row, Words, lease_columns,
-    maps, table, use_percent,
+    maps, read_file, table, use_percent,
 };
 use crate::pool::{Pool, RangeSet};
 
@@ -41,8 +42,13 @@ const OPTIONS: &[Known] = &[
 
 /// Answers a verb that was typed.
 pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
+    let first = call.arguments.first().and_then(|word| word.to_str()).unwrap_or_default();
+    if !first.starts_with('-') {
+        known_verb(call.name, first)?;
+    }
     let words = Words::parse(&call.arguments, OPTIONS)?;
-    let verb = words.verb().unwrap_or("help");
+    let verb = words.verb().unwrap_or_default();
+    known_verb(call.name, verb)?;
     let allowed: &[&str] = match verb {
         "list" | "who" => &["json", "config"],
         "pools" => &["json", "config", "ascii"],
@@ -52,11 +58,10 @@ pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
     };
     words.only(allowed)?;
     match verb {
-        "help" => return Ok(help(call.name)),
+        "" | "help" => return Ok(help(call.name)),
         "version" => return Ok(format!("{} {}\n", call.name, env!("CARGO_PKG_VERSION"))),
         "about" => return Ok(about::<A>(call.name, words.has("json"))),
-        "list" | "who" | "pools" | "release" => {}
-        other => return Err(Words::refusal(format!("{other:?} is not understood"))),
+        _ => {}
     }
     let request = request(call, &words)?;
     let allocator = role::open::<A>(&request)?;
@@ -70,6 +75,18 @@ pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
         "who" => desk.who(&words),
         "pools" => desk.pools(&words, Glyphs::of(&call.environment)),
         _ => desk.release(&words),
+    }
+}
+
+/// Refuses a verb that is not answered here; empty is help.
+fn known_verb(name: &str, verb: &str) -> Result<()> {
+    let refusal = || Words::refusal(format!("{name} has no verb {verb:?}"));
+    match verb {
+        "" | "list" | "who" | "pools" | "release" | "about" | "help" | "version" => Ok(()),
+        "attachments" | "reap" | "forget" | "lint" | "explain" => {
+            Err(refusal().advise(format!("ipam-delegated {verb} does it")))
+        }
+        _ => Err(refusal()),
     }
 }
 
@@ -93,8 +110,7 @@ impl Desk<'_> {
         };
         let entries = self.entries(|entry| entry.lease.address.addr() == address)?;
         if entries.is_empty() && !words.has("json") {
-            let message = format!("nobody holds {address} on {}", self.request.network.name());
-            return Err(Error::new(ErrorCode::NOT_HELD, message));
+            return Err(self.nobody_holds(address));
         }
         self.print(words, &entries)
     }
@@ -155,6 +171,14 @@ impl Desk<'_> {
                     })
                 })
         })?;
+        if !words.has("json") && owner.is_none() && node.is_none() {
+            let nobodys = |address: &&IpAddr| {
+                !chosen.iter().any(|entry| entry.lease.address.addr() == **address)
+            };
+            if let Some(address) = wanted.iter().find(nobodys) {
+                return Err(self.nobody_holds(*address));
+            }
+        }
         let rows = if words.has("yes") { self.books.remove(&chosen)? } else { chosen };
         let mut text = self.print(words, &rows)?;
         if !words.has("json") {
@@ -165,6 +189,11 @@ impl Desk<'_> {
             });
         }
         Ok(text)
+    }
+
+    fn nobody_holds(&self, address: IpAddr) -> Error {
+        let message = format!("nobody holds {address} on {}", self.request.network.name());
+        Error::new(ErrorCode::NOT_HELD, message)
     }
 
     fn entries(&self, wanted: impl Fn(&Entry) -> bool) -> Result<Vec<Entry>> {
@@ -195,9 +224,12 @@ impl Desk<'_> {
     fn print(&self, words: &Words, entries: &[Entry]) -> Result<String> {
         let pools = self.known_pools()?;
         let sets = self.books.sets(&pools).unwrap_or_default();
-        let row = |entry| row_of(self.row(entry, &pools, &sets).to_json());
-        let rows: Vec<Row> = entries.iter().map(row).collect();
-        Ok(print(words, &lease_columns(&rows), rows))
+        let row = |entry| self.row(entry, &pools, &sets).to_json();
+        if words.has("json") {
+            return Ok(json_array(entries.iter().map(row)));
+        }
+        let rows: Vec<Row> = entries.iter().map(|entry| row_of(row(entry))).collect();
+        Ok(table(&lease_columns(&rows), &rows))
     }
 
     fn row(&self, entry: &Entry, pools: &[Pool], sets: &[RangeSet]) -> LeaseRow {
@@ -248,8 +280,7 @@ fn request(call: &ByHand, words: &Words) -> Result<Request> {
         .advise("ipam-delegated finds it by the network's name")),
         Some("-") => call.request(&call.stdin),
         Some(path) => {
-            let read = std::fs::read(path);
-            let config = read.map_err(|error| Error::io(format!("cannot read {path}"), error))?;
+            let config = read_file(Path::new(path))?;
             call.request(&config).map_err(|error| error.within(path))
         }
     }
@@ -276,9 +307,22 @@ fn row_of(value: Value) -> Row {
 
 fn print(words: &Words, columns: &[Column], rows: Vec<Row>) -> String {
     if words.has("json") {
-        return format!("{}\n", rows.into_iter().map(Value::from).collect::<Value>());
+        return json_array(rows.into_iter().map(Value::from));
     }
     table(columns, &rows)
+}
+
+/// An array on one line. Each row becomes text at once: of a large ledger all of them as values
+/// would take hundreds of megabytes.
+fn json_array(rows: impl Iterator<Item = Value>) -> String {
+    let mut text = String::from("[");
+    for row in rows {
+        if text.len() > 1 {
+            text.push(',');
+        }
+        text.push_str(&row.to_string());
+    }
+    text + "]\n"
 }
 
 fn about<A: Allocator>(name: &str, as_json: bool) -> String {

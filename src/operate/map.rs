@@ -28,9 +28,18 @@ impl Glyphs {
         }
     }
 
+    /// A block without an address that could be given, such as the gateway's.
+    const fn never(self) -> &'static str {
+        match self {
+            Self::Shades => "×",
+            Self::Ascii => "x",
+        }
+    }
+
     fn of_block(self, block: &Block) -> &'static str {
         let [free, few, some, many, full] = self.signs();
         match (block.held, block.size) {
+            (Some(0), 0) => self.never(),
             (None, _) => "?",
             (Some(0), _) => free,
             (Some(held), size) if held >= size => full,
@@ -69,16 +78,22 @@ pub fn map(pool: &PoolRow, glyphs: Glyphs) -> String {
 
 fn legend(pool: &PoolRow, glyphs: Glyphs) -> String {
     let [free, few, some, many, full] = glyphs.signs();
-    let sizes = || pool.blocks.iter().map(|block| block.size);
+    let sizes = || pool.blocks.iter().map(|block| block.size).filter(|size| *size > 0);
     let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
-    let unknown = if pool.blocks.iter().any(|b| b.held.is_none()) { "  ? not known" } else { "" };
+    let mut others = String::new();
+    if pool.blocks.iter().any(|block| block.size == 0 && block.held == Some(0)) {
+        others.push_str(&["  ", glyphs.never(), " never given"].concat());
+    }
+    if pool.blocks.iter().any(|block| block.held.is_none()) {
+        others.push_str("  ? not known");
+    }
     if most <= 1 {
-        return format!("one cell is one address: {free} free  {full} held{unknown}");
+        return format!("one cell is one address: {free} free  {full} held{others}");
     }
     let cell = if least == most { most.to_string() } else { format!("{least} to {most}") };
     format!(
         "one cell is {cell} addresses: {free} free  {few} below a third  {some} below two thirds  \
-         {many} above  {full} full{unknown}"
+         {many} above  {full} full{others}"
     )
 }
 
@@ -136,6 +151,19 @@ mod tests {
         assert_eq!(text.lines().next(), Some("  10.0.0.0  .-+*#?"));
         assert!(text.is_ascii() && text.ends_with("# full  ? not known\n"), "{text}");
         assert_eq!(map(&pool(0, 1, &[]), Glyphs::Ascii), "");
+    }
+
+    #[test]
+    fn what_is_never_given_is_not_drawn_as_free() {
+        let mut pool = pool(0x0a01_0201, 1, &[Some(0), Some(0), Some(1)]);
+        pool.blocks[0].size = 0;
+        assert_eq!(
+            map(&pool, Glyphs::Ascii),
+            "  10.1.2.1  x.#\n  one cell is one address: . free  # held  x never given\n"
+        );
+        pool.blocks[0].held = Some(1);
+        let drawn = map(&pool, Glyphs::Shades);
+        assert!(drawn.starts_with("  10.1.2.1  █·█\n") && !drawn.contains('×'), "{drawn}");
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! What verbs for people share: typed words, tables, ages, the map of a pool, and the rows that
-//! allocators answer `list` and `pools` with.
+//! What verbs for people share: typed words, the file they name, tables, ages, the map of a pool,
+//! and the rows that allocators answer `list` and `pools` with.
 //!
 //! A program called without `CNI_COMMAND` was called by a person. `ipam-delegated` and every
 //! allocator of ours understand the same verbs then, and print them alike.
 
 mod age;
+mod file;
 mod map;
 mod pieces;
 mod print;
@@ -14,6 +15,7 @@ mod table;
 mod words;
 
 pub use age::age;
+pub use file::read_file;
 pub use map::{Glyphs, map};
 pub use print::{POOL_COLUMNS, lease_columns, maps, use_percent};
 pub use row::Row;

@@ -17,7 +17,8 @@ pub struct LeaseRow {
     pub container: Option<String>,
     /// The owner's interface.
     pub ifname: Option<String>,
-    /// The owner's node; `None` in a ledger that belongs to one node.
+    /// The owner's node; `None` where neither the ledger nor the configuration (`ipam.node`, which
+    /// the chain sets) names it.
     pub node: Option<String>,
     /// How long ago it was taken or last renewed, in seconds (`ageSeconds`).
     pub age: Option<u64>,

@@ -25,9 +25,13 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
         }
         say(&mut printed.text, &[&found.name, ", ", &ours.plugin, ": ", &ours.kind, "\n"]);
         let mut delegates = Vec::new();
+        let mut before = Value::Null;
         for stage in stages {
             let delegate = of_stage(stage);
-            describe(&delegate, &mut printed.text);
+            describe(&delegate, &before, &mut printed.text);
+            if !delegate.get("input").is_null() {
+                before = delegate.get("input").clone();
+            }
             delegates.push(Value::from(delegate));
         }
         let mut report = found.row(&ours);
@@ -74,44 +78,62 @@ fn of_stage(stage: Stage) -> Row {
     row
 }
 
-fn describe(delegate: &Row, text: &mut String) {
+/// What a delegate gets beside the step before it, and what it answers.
+fn describe(delegate: &Row, before: &Value, text: &mut String) {
     let (name, program) = (delegate.text_of("delegate"), delegate.text_of("program"));
     say(text, &["- ", name, "  ", program, "\n"]);
     let (input, output) = (delegate.get("input"), delegate.get("output"));
     let error = delegate.text_of("error");
     if input.is_null() {
         text.push_str("  is not run: no pool is for it\n");
-    } else if !error.is_empty() {
+        return;
+    }
+    let is_run = !error.is_empty() || output.is_object();
+    let gets = if is_run { "  gets\n" } else { "  is not run here; it would get\n" };
+    section(gets, "  as the one before it\n", text, |text| arrives(before, input, text));
+    if !error.is_empty() {
         say(text, &["  fails, and ADD with it: ", error, "\n"]);
     } else if let Value::Object(output) = output {
-        changes(input, output, text);
-    } else {
-        text.push_str("  is not run here; it would get\n");
-        let pools = &input["prevResult"]["pools"];
-        if !pools.is_null() {
-            line("prevResult.", "pools", pools, text);
-        }
-        for (key, value) in input["ipam"].as_object().into_iter().flatten() {
-            line("ipam.", key, value, text);
+        section("  answers\n", "  changes nothing\n", text, |text| changes(input, output, text));
+    }
+}
+
+/// Lines below a head; another head where there are none.
+fn section(head: &str, without: &str, text: &mut String, lines: impl FnOnce(&mut String)) {
+    let mut below = String::new();
+    lines(&mut below);
+    say(text, &[if below.is_empty() { without } else { head }, &below]);
+}
+
+/// The pools and settings of an input that the one before it did not have so; `null` for a setting
+/// that is gone.
+fn arrives(before: &Value, input: &Value, text: &mut String) {
+    let pools = |of: &Value| of["prevResult"]["pools"].clone();
+    if pools(input) != pools(before) {
+        line("  prevResult.", "pools", &pools(input), text);
+    }
+    let mut all = before["ipam"].as_object().cloned().unwrap_or_default();
+    all.extend(input["ipam"].as_object().cloned().unwrap_or_default());
+    for key in all.keys() {
+        let after = &input["ipam"][key];
+        // Each gets its own name as the type, and the list is what this report is about.
+        if !matches!(key.as_str(), "type" | "delegates") && *after != before["ipam"][key] {
+            line("  ipam.", key, after, text);
         }
     }
 }
 
 /// What a selector's answer adds to what it got: pools, routes, dns, and settings.
 fn changes(input: &Value, output: &Map<String, Value>, text: &mut String) {
-    let before = text.len();
     for key in ["pools", "routes", "dns"] {
         match output.get(key) {
-            Some(after) if *after != input["prevResult"][key] => line("", key, after, text),
+            Some(after) if *after != input["prevResult"][key] => line("  ", key, after, text),
             _ => {}
         }
     }
     for (key, value) in output.get("ipam").and_then(Value::as_object).into_iter().flatten() {
         if *value != input["ipam"][key] {
-            line("ipam.", key, value, text);
+            line("  ipam.", key, value, text);
         }
-    }
-    if text.len() == before {
-        text.push_str("  changes nothing\n");
     }
 }

@@ -1,13 +1,15 @@
 //! What is unsafe about a network, as `lint` finds it.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::super::plan::Step;
 use super::super::session::Session;
 use super::dry_run::{Outcome, Stage};
 use super::ours::Ours;
-use crate::cni::Version;
-use crate::error::Error;
+use crate::cni::{Verb, Version};
+use crate::delegate::Deadline;
+use crate::error::{Error, ErrorCode};
 use crate::host::{emptied_by_reboot, transient_machine_id};
 use crate::operate::Row;
 
@@ -71,6 +73,26 @@ impl Findings {
         for stage in stages {
             if let Outcome::Failed(error) = &stage.outcome {
                 self.error(error);
+            }
+        }
+    }
+
+    /// STATUS of the allocators of ours, with the pools that the selectors chose: an error where every
+    /// ADD would fail on this node's configuration, folders or files.
+    pub fn of_allocators(&mut self, session: &Session<'_>, stages: &[Stage], time: Duration) {
+        let deadline = Deadline::after(time);
+        for (i, Stage { step, input, .. }) in stages.iter().enumerate() {
+            let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
+            let time = deadline.share(stages.len() - i);
+            let Err(failure) = session.exec(Verb::Status, step, input.to_string(), time) else {
+                continue;
+            };
+            let error = Error::from(failure);
+            match error.code() {
+                ErrorCode::INVALID_CONFIG | ErrorCode::IO | ErrorCode::UNAVAILABLE => {
+                    self.error(&error);
+                }
+                _ => self.push("warning", &error.in_full()),
             }
         }
     }

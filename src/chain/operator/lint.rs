@@ -109,10 +109,15 @@ fn values(rows: Vec<Row>) -> Value {
     Value::Array(rows.into_iter().map(Value::from).collect())
 }
 
-/// The planned chain; its selectors have been tried.
+/// The planned chain; its selectors and allocators have been tried with STATUS.
 fn chain(session: &Session<'_>, ours: &Ours, findings: &mut Findings) -> Result<Vec<Row>> {
     let plan = ours.plan(session)?;
-    findings.of_selectors(&dry_run(session, &plan, Verb::Status)?);
+    let stages = dry_run(session, &plan, Verb::Status)?;
+    findings.of_selectors(&stages);
+    // Without a selector's pools an allocator would be asked about another configuration.
+    if !findings.failed {
+        findings.of_allocators(session, &stages, plan.timeout);
+    }
     let mut chain = Vec::new();
     for step in &plan.steps {
         let reach = if step.is_selector() { None } else { Some(Reach::of(session, step)) };

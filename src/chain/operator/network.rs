@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::cni::{Version, parse_object};
 use crate::error::{Error, ErrorCode, Result};
+use crate::operate::read_file;
 
 /// Where runtimes look for network configurations.
 const FOLDERS: [&str; 2] = ["/etc/cni/net.d", "/opt/cni/config"];
@@ -75,7 +76,8 @@ pub(super) fn find(word: &str, folder: Option<&str>) -> Result<Found> {
     plugins(file, config)
 }
 
-/// Adds the configuration files of a folder, by name; none where there is no such folder.
+/// Adds the configuration files of a folder, by name; none where there is no such folder. Folders,
+/// FIFOs and the like are none.
 fn configurations(folder: &Path, files: &mut Vec<PathBuf>) {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -86,14 +88,17 @@ fn configurations(folder: &Path, files: &mut Vec<PathBuf>) {
     }
     names.sort_unstable();
     for name in names {
-        files.push(folder.join(name));
+        let path = folder.join(name);
+        // One that cannot be looked at is told of as unreadable.
+        if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
+            continue;
+        }
+        files.push(path);
     }
 }
 
 fn read(path: &Path) -> Result<Map<String, Value>> {
-    let bytes = fs::read(path)
-        .map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?;
-    parse_object(&bytes, &path.display().to_string())
+    parse_object(&read_file(path)?, &path.display().to_string())
 }
 
 /// The plugins of a list, or the one of a plain configuration.

@@ -71,8 +71,11 @@ const WOULD: Outcome = "would release";
 const RELEASED: Outcome = "released";
 /// A claim may still commit.
 const TO_BE_REPEATED: Outcome = "released, to be repeated";
-const SET_ASIDE: Outcome = "set aside";
 const FAILED: Outcome = "failed";
+
+/// It names no delegate that a DEL could be given to, but a lease may stand.
+const NOTHING_IN_IT: &str = "it is empty, as a loss of power leaves it: the runtime's DEL clears it, or ipam-delegated release";
+const CLEARED_BY: &str = "the runtime's DEL clears it, or ipam-delegated release";
 
 struct Reaper<'a> {
     operator: &'a Operator,
@@ -88,7 +91,9 @@ impl Reaper<'_> {
         let path = self.state.record(network, attachment);
         let (record, state, why, outcome) = match RecordFile::look(&path) {
             Ok(None) => return None,
-            Err(why) => (Record::default(), "unreadable", why, self.set_aside(&path)),
+            Err(why) => {
+                (Record::default(), "unreadable", [&why, ": ", CLEARED_BY].concat(), Ok(KEPT))
+            }
             Ok(Some((record, true))) => (record, "busy", BUSY.to_owned(), Ok(KEPT)),
             Ok(Some((record, false))) => {
                 let (why, outcome) = self.judged(&record, network, attachment);
@@ -132,7 +137,7 @@ impl Reaper<'_> {
         attachment: &Attachment,
     ) -> Result<&'static str, &'static str> {
         if record.state() == State::Empty {
-            return Ok("it says nothing");
+            return Err(NOTHING_IN_IT);
         }
         if let Some(why) = fence(record, &self.settings) {
             return Err(why);
@@ -187,14 +192,6 @@ impl Reaper<'_> {
         let path = self.state.record(network, attachment);
         release_stale(&session, &owner, *opened, Deadline::after(session.timeout()))?;
         Ok(Ok(if path.exists() { TO_BE_REPEATED } else { RELEASED }))
-    }
-
-    /// An unreadable record is kept under another name, as every call does that meets one.
-    fn set_aside(&self, path: &Path) -> Result<Outcome> {
-        if !self.operator.words.has("yes") {
-            return Ok(KEPT);
-        }
-        RecordFile::open_existing(path).map(|_| SET_ASIDE)
     }
 
     /// The plugin folders: those of the record's programs before the usual ones, for the ADD found
