@@ -102,8 +102,8 @@ fn an_allocator_that_refuses_its_configuration_is_an_error() {
     let file = world.path("file");
     std::fs::write(&file, "").unwrap();
     let network = with(&network, "delegates", json!(["ipam-ds-x", "ipam-da-local"]));
-    for data in [file.to_str().unwrap(), "not/absolute"] {
-        world.conflist("10-net.conflist", &with(&network, "dataDir", data));
+    for data in [json!(file), json!(7)] {
+        world.conflist("10-net.conflist", &with(&network, "dataDir", data.clone()));
         let (exit, found) = findings(&world, &[]);
         assert_eq!(exit, Some(1), "{data}: {found:?}");
         has(&found, "error: ", "ipam-da-local: ");
