@@ -10,24 +10,22 @@ use super::ledger::{
     Change, Claim, Entry, Look, PoolView, Question, Taken, Used, View, unknown_ranges,
 };
 use super::search::{Search, scramble};
-use super::{Lease, Owner, Strategy, Want};
+use super::{Lease, Owner, Strategy, Tries, Want};
 use crate::error::{Error, ErrorCode, Result};
 use crate::pool::RangeSet;
-
-/// How many addresses are offered for one claim.
-const CANDIDATES: usize = 64;
 
 /// One ADD on its way through lost races.
 pub(super) struct Attempt<'a> {
     owner: &'a Owner,
     wants: &'a [Want],
     shown_all: bool,
+    tries: Tries,
     looks: Vec<Look>,
     /// Candidates found taken while nothing else was known of their pools.
     avoid: BTreeSet<IpAddr>,
     /// Entries to take over, by pool.
     replaces: Vec<Option<Entry>>,
-    /// An address that was seen free was taken by somebody quicker.
+    /// An address that was seen free was taken by somebody quicker, or the pool is crowded.
     raced: bool,
     random: u64,
 }
@@ -57,11 +55,12 @@ impl Source {
 }
 
 impl<'a> Attempt<'a> {
-    pub fn new(owner: &'a Owner, wants: &'a [Want], shown_all: bool) -> Self {
+    pub fn new(owner: &'a Owner, wants: &'a [Want], shown_all: bool, tries: Tries) -> Self {
         Self {
             owner,
             wants,
             shown_all,
+            tries,
             looks: vec![Look::Nowhere; wants.len()],
             avoid: BTreeSet::new(),
             replaces: vec![None; wants.len()],
@@ -90,9 +89,13 @@ impl<'a> Attempt<'a> {
             }
             let pool = &view.pools[i];
             let seen = pool.used != Used::Unknown;
+            let blind = self.looks[i] == Look::Nowhere;
             // A view that came with a lost commit may not show what is to be looked at by now.
-            let looked = seen || self.looks[i] == Look::Nowhere || want.requested.is_some();
+            let looked = seen || (blind && !self.tries.sighted) || want.requested.is_some();
             if !looked {
+                if blind {
+                    self.look_further(i, &set, pool)?;
+                }
                 further = true;
                 continue;
             }
@@ -102,7 +105,12 @@ impl<'a> Attempt<'a> {
                 further = true;
             }
             sources.push(Source::Claimed { claim: change.claim.len(), seen });
-            change.claim.push(Claim { want, set, candidates, replaces: self.replaces[i].clone() });
+            let next = match want.requested {
+                Some(_) => Look::Nowhere,
+                None => self.next_look(want, &set, pool).unwrap_or(Look::Everywhere),
+            };
+            let replaces = self.replaces[i].clone();
+            change.claim.push(Claim { want, set, candidates, next, replaces });
         }
         if further {
             return Ok(Plan::Look);
@@ -137,7 +145,7 @@ impl<'a> Attempt<'a> {
     fn candidates(&self, want: &Want, set: &RangeSet, pool: &PoolView) -> Vec<IpAddr> {
         match want.requested {
             Some(asked) => vec![asked],
-            None => self.search(want, set).candidates(pool, CANDIDATES),
+            None => self.search(want, set).to_try(pool, self.tries),
         }
     }
 
@@ -149,10 +157,24 @@ impl<'a> Attempt<'a> {
 
     fn look_further(&mut self, i: usize, set: &RangeSet, pool: &PoolView) -> Result<()> {
         let want = &self.wants[i];
-        let seen = if matches!(pool.used, Used::All(_)) { Look::Everywhere } else { self.looks[i] };
-        let next = self.search(want, set).look_after(seen, pool.cursor);
+        let next = self.next_look(want, set, pool);
         self.looks[i] = next.ok_or_else(|| exhausted(want, set))?;
         Ok(())
+    }
+
+    /// Where to look once all that is to be tried by this view is taken.
+    fn next_look(&self, want: &Want, set: &RangeSet, pool: &PoolView) -> Option<Look> {
+        let seen = match pool.used {
+            Used::Unknown => Look::Nowhere,
+            Used::Window(from, to, _) => Look::Window(from, to),
+            Used::All(_) => Look::Everywhere,
+        };
+        let mut search = self.search(want, set);
+        // Whoever finds scattered addresses taken is in a crowd, which would look where it looks.
+        if self.tries.scattered > 0 && want.strategy == Strategy::RoundRobin {
+            search.strategy = Strategy::Random;
+        }
+        search.look_after(seen, pool.cursor)
     }
 
     /// Takes in why a commit was lost.
@@ -175,7 +197,7 @@ impl<'a> Attempt<'a> {
                     others.map(|entry| self.take_over(claim, address, entry)).transpose()?;
                 continue;
             }
-            self.raced |= sources[i].was_seen_free();
+            self.raced |= sources[i].was_seen_free() || self.tries.scattered > 0;
             self.avoid.insert(address);
             if self.looks[i] == Look::Nowhere {
                 let next =

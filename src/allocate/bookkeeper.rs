@@ -51,7 +51,8 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
     fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
         let wants = Want::read(want, L::STRATEGY)?;
         let mut unsure = Unsure::default();
-        let given = self.give(owner, Attempt::new(owner, &wants, self.shown_all), &mut unsure);
+        let attempt = Attempt::new(owner, &wants, self.shown_all, L::tries(wants.len()));
+        let given = self.give(owner, attempt, &mut unsure);
         given.map_err(|error| unsure.leave_open(error))
     }
 
@@ -120,6 +121,10 @@ impl<L: Ledger> Books for Bookkeeper<L> {
 
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
         self.ledger.remove(entries)
+    }
+
+    fn accept(&self) -> Result<bool> {
+        self.ledger.accept()
     }
 
     fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {

@@ -27,6 +27,10 @@ pub trait Books {
     /// Removes entries, each only while it is still the very one, and tells which.
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>>;
 
+    /// Takes the store as it stands for the one to use from now on, where the allocator notices that
+    /// a store was swapped or restored from a backup; tells whether it does.
+    fn accept(&self) -> Result<bool>;
+
     /// The ranges of pools, which the store may know by name.
     fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>>;
 }
@@ -53,6 +57,7 @@ pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
         "list" | "who" => &["json", "config"],
         "pools" => &["json", "config", "ascii"],
         "release" => &["json", "config", "yes", "owner", "node"],
+        "accept" => &["json", "config"],
         "about" => &["json"],
         _ => &[],
     };
@@ -74,6 +79,7 @@ pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
         "list" => desk.list(&words),
         "who" => desk.who(&words),
         "pools" => desk.pools(&words, Glyphs::of(&call.environment)),
+        "accept" => desk.accept(&words),
         _ => desk.release(&words),
     }
 }
@@ -82,8 +88,10 @@ pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
 fn known_verb(name: &str, verb: &str) -> Result<()> {
     let refusal = || Words::refusal(format!("{name} has no verb {verb:?}"));
     match verb {
-        "" | "list" | "who" | "pools" | "release" | "about" | "help" | "version" => Ok(()),
-        "attachments" | "reap" | "forget" | "lint" | "explain" => {
+        "" | "list" | "who" | "pools" | "release" | "accept" | "about" | "help" | "version" => {
+            Ok(())
+        }
+        "attachments" | "reap" | "reassert" | "forget" | "lint" | "explain" => {
             Err(refusal().advise(format!("ipam-delegated {verb} does it")))
         }
         _ => Err(refusal()),
@@ -189,6 +197,19 @@ impl Desk<'_> {
             });
         }
         Ok(text)
+    }
+
+    fn accept(&self, words: &Words) -> Result<String> {
+        no_operands(words)?;
+        let accepted = self.books.accept()?;
+        if words.has("json") {
+            return Ok(format!("{}\n", json!({"accepted": accepted})));
+        }
+        Ok(match accepted {
+            true => "accepted: the store as it stands is the one to use\n",
+            false => "nothing to accept: this store is not told from another\n",
+        }
+        .to_owned())
     }
 
     fn nobody_holds(&self, address: IpAddr) -> Error {
@@ -345,6 +366,8 @@ usage (FILE is a network configuration, or - for stdin):
   {name} pools --config FILE [--json] [--ascii] how full the pools of prevResult.pools are
   {name} release (ADDRESS… | --owner CONTAINER[/IFNAME] | --node NODE) --config FILE [--yes] [--json]
                                                 takes leases back; a dry run unless --yes
+  {name} accept --config FILE [--json]          trusts a store that was swapped or restored, see
+                                                ipam-delegated reassert
   {name} about [--json] | help | version
 
 ipam-delegated has the same verbs by the network's name, and finds the pools.

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 
-use super::{Lease, Owner, Reach, Strategy, Want};
+use super::{Lease, Owner, Reach, Strategy, Tries, Want};
 use crate::delegate::Request;
 use crate::error::{Error, Result};
 use crate::pool::RangeSet;
@@ -35,6 +35,11 @@ pub trait Ledger: Sized {
 
     /// How addresses are chosen where a pool does not say.
     const STRATEGY: Strategy = Strategy::RoundRobin;
+
+    /// What one commit tries, by the number of its claims.
+    fn tries(_claims: usize) -> Tries {
+        Tries::IN_ORDER
+    }
 
     /// Takes the settings for one call.
     fn open(config: Self::Config, request: &Request) -> Result<Self>;
@@ -75,6 +80,15 @@ pub trait Ledger: Sized {
 
     /// Fails where an ADD would: the store cannot be reached or not be written.
     fn ready(&self) -> Result<()>;
+
+    /// Takes the store as it stands for the one to use from now on, where the ledger notices that a
+    /// store was swapped or restored from a backup; tells whether it does.
+    ///
+    /// # Errors
+    /// The store cannot be reached.
+    fn accept(&self) -> Result<bool> {
+        Ok(false)
+    }
 
     /// The ranges of a pool, which the store may know by the pool's name.
     ///
@@ -175,6 +189,9 @@ pub struct Claim<'a> {
     pub set: RangeSet,
     /// At least one address, the best first. A store may try only the first.
     pub candidates: Vec<IpAddr>,
+    /// What to show of the pool when all candidates are taken, where that costs no further round
+    /// trip.
+    pub next: Look,
     /// The entry of another owner that the claim takes the place of, while it is still that one.
     pub replaces: Option<Entry>,
 }

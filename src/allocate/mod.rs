@@ -18,7 +18,7 @@ pub use books::Books;
 pub use lease::{Headroom, Lease, Owner, Part, Reach, Scope};
 pub use ledger::Ledger;
 pub use role::Allocate;
-pub use search::Strategy;
+pub use search::{Strategy, Tries};
 pub use want::Want;
 
 use serde::de::DeserializeOwned;

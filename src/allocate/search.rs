@@ -31,6 +31,23 @@ impl Strategy {
     }
 }
 
+/// What a store can try in one commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tries {
+    /// Candidates for each claim.
+    pub each: usize,
+    /// How many of them are scattered over a pool that goes round and of which nothing is known:
+    /// for stores in which other nodes, too, claim what is next.
+    pub scattered: usize,
+    /// Pools are looked at before anything is tried.
+    pub sighted: bool,
+}
+
+impl Tries {
+    /// One candidate after the other, for a store that nobody else uses much.
+    pub const IN_ORDER: Self = Self { each: 64, scattered: 0, sighted: false };
+}
+
 /// What a search goes by, beside the view of the pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Search<'a> {
@@ -44,8 +61,14 @@ pub struct Search<'a> {
     pub avoid: &'a BTreeSet<IpAddr>,
 }
 
-/// How many addresses a window holds.
+/// How many addresses the first window holds.
 const WINDOW: u128 = 256;
+
+/// How many times the one before a further window holds.
+const GROWTH: u128 = 8;
+
+/// From how many addresses on the whole pool is looked at.
+const LARGEST: u128 = 32 * 1024;
 
 impl Search<'_> {
     /// The best addresses to try, at most `limit`, each usable and not known to be taken. None
@@ -60,10 +83,12 @@ impl Search<'_> {
         if let Used::Window(from, to, _) = &view.used {
             pieces = pieces.into_iter().filter_map(|piece| clip(piece, *from, *to)).collect();
         }
-        let addresses = self
-            .ring(pieces, view.cursor)
-            .into_iter()
-            .flat_map(|(first, last)| Count::new(first, last));
+        let after = match self.strategy {
+            Strategy::Random => nth(&pieces, self.random),
+            _ => self.start(view.cursor),
+        };
+        let addresses =
+            self.ring(pieces, after).into_iter().flat_map(|(first, last)| Count::new(first, last));
         match &view.used {
             Used::Unknown => addresses.filter(untried).take(limit).collect(),
             Used::Window(_, _, taken) | Used::All(taken) => {
@@ -72,21 +97,44 @@ impl Search<'_> {
         }
     }
 
-    /// Where to look after all of `seen` has proved taken; `None` when that was everything.
+    /// What to try in one commit: the best addresses, and scattered ones where `tries` says so.
+    pub fn to_try(&self, view: &PoolView, tries: Tries) -> Vec<IpAddr> {
+        let blind = view.used == Used::Unknown && self.strategy == Strategy::RoundRobin;
+        let scattered = if blind { tries.scattered.min(tries.each) } else { 0 };
+        let mut found = self.candidates(view, tries.each - scattered);
+        if scattered > 0 {
+            let free =
+                |a: &IpAddr| self.is_usable(*a) && !self.avoid.contains(a) && !found.contains(a);
+            let more = self.scattered(scattered, free);
+            found.extend(more);
+        }
+        found
+    }
+
+    /// Where to look after all of `seen` has proved taken, in windows that grow; `None` when that
+    /// was everything.
     pub fn look_after(&self, seen: Look, cursor: Option<IpAddr>) -> Option<Look> {
         match seen {
-            Look::Nowhere => Some(self.window(cursor)),
-            Look::Window(..) => Some(Look::Everywhere),
+            Look::Nowhere => Some(self.window(self.start(cursor), WINDOW)),
+            Look::Window(from, to) => {
+                let seen = address::distance(from, to).unwrap_or(0).saturating_add(1);
+                let width = seen.max(WINDOW / GROWTH) * GROWTH;
+                // In a pool of many small pieces windows would not grow.
+                let enough = width >= LARGEST
+                    || width >= self.set.size()
+                    || (seen < WINDOW && self.pieces().len() > 2);
+                Some(if enough { Look::Everywhere } else { self.window(Some(to), width) })
+            }
             Look::Everywhere => None,
         }
     }
 
-    /// The part of the pool in which the strategy would choose.
-    fn window(&self, cursor: Option<IpAddr>) -> Look {
-        let Some((first, last)) = self.ring(self.pieces(), cursor).into_iter().next() else {
+    /// The part of the pool that comes after an address.
+    fn window(&self, after: Option<IpAddr>, width: u128) -> Look {
+        let Some((first, last)) = self.ring(self.pieces(), after).into_iter().next() else {
             return Look::Everywhere;
         };
-        let end = address::offset(first, WINDOW - 1).map_or(last, |end| end.min(last));
+        let end = address::offset(first, width - 1).map_or(last, |end| end.min(last));
         Look::Window(first, end)
     }
 
@@ -94,13 +142,18 @@ impl Search<'_> {
         self.set.find(address).is_some_and(|range| range.usable(address))
     }
 
-    /// Pieces of the pool in the order in which their addresses are tried.
-    fn ring(&self, pieces: Vec<Piece>, cursor: Option<IpAddr>) -> Vec<Piece> {
-        let after = match self.strategy {
+    /// The address after which the strategy begins; `None` is before the first.
+    fn start(&self, cursor: Option<IpAddr>) -> Option<IpAddr> {
+        match self.strategy {
             Strategy::Lowest => None,
             Strategy::RoundRobin => cursor.filter(|cursor| self.set.find(*cursor).is_some()),
-            Strategy::Random => nth(&pieces, self.random),
-        };
+            Strategy::Random => nth(&self.pieces(), self.random),
+        }
+    }
+
+    /// Pieces of the pool in the order in which their addresses are tried: those after an address,
+    /// then those before it.
+    fn ring(&self, pieces: Vec<Piece>, after: Option<IpAddr>) -> Vec<Piece> {
         let Some(after) = after else {
             return pieces;
         };
@@ -258,8 +311,30 @@ mod tests {
         };
         let window = search.look_after(Look::Nowhere, Some(address("10.0.3.255"))).unwrap();
         assert_eq!(window, Look::Window(address("10.0.4.0"), address("10.0.4.255")));
-        assert_eq!(search.look_after(window, None), Some(Look::Everywhere));
+        let wider = search.look_after(window, None).unwrap();
+        assert_eq!(wider, Look::Window(address("10.0.5.0"), address("10.0.12.255")));
+        let widest = search.look_after(wider, None).unwrap();
+        assert_eq!(widest, Look::Window(address("10.0.13.0"), address("10.0.76.255")));
+        assert_eq!(search.look_after(widest, None), Some(Look::Everywhere));
         assert_eq!(search.look_after(Look::Everywhere, None), None);
+    }
+
+    #[test]
+    fn a_crowd_scatters_where_nothing_is_known() {
+        let set = set(json!([{"subnet": "10.0.0.0/16"}]));
+        let avoid = BTreeSet::new();
+        let to_try = |strategy, used| {
+            let search = Search { set: &set, strategy, random: 7, avoid: &avoid };
+            let view = PoolView { set: None, cursor: Some(address("10.0.0.9")), used };
+            search.to_try(&view, Tries { each: 4, scattered: 2, sighted: false })
+        };
+        let next = ["10.0.0.10", "10.0.0.11", "10.0.0.12", "10.0.0.13"].map(address);
+        let blind = to_try(Strategy::RoundRobin, Used::Unknown);
+        assert_eq!(blind[..2], next[..2]);
+        assert!(blind.len() == 4 && blind[2..].iter().all(|a| !next.contains(a)), "{blind:?}");
+        assert_eq!(to_try(Strategy::RoundRobin, Used::All(BTreeSet::new())), next);
+        let lowest = ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"].map(address);
+        assert_eq!(to_try(Strategy::Lowest, Used::Unknown), lowest);
     }
 
     #[test]

@@ -163,6 +163,7 @@ impl Store {
                 want,
                 set: set.clone(),
                 candidates: candidates.clone(),
+                next: Look::Nowhere,
                 replaces: replaces.clone(),
             });
             let claim = claim.collect();

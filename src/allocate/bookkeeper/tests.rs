@@ -3,7 +3,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::allocate::Allocate;
+use crate::allocate::ledger::Look;
+use crate::allocate::{Allocate, Tries};
 use crate::cni::{Environment, NetworkName};
 use crate::delegate::answer;
 use crate::host::Settings;
@@ -352,7 +353,7 @@ fn a_lost_commit_without_a_reason_spreads() {
     let scope = Scope { node: "n".into(), network: NetworkName::parse("n").unwrap() };
     let container = crate::cni::ContainerId::parse("c").unwrap();
     let owner = Owner { scope, container, ifname: crate::cni::IfName::parse("eth0").unwrap() };
-    let mut attempt = Attempt::new(&owner, &wants, true);
+    let mut attempt = Attempt::new(&owner, &wants, true, Tries::IN_ORDER);
     let pool = PoolView { set: None, cursor: None, used: Used::All(BTreeSet::new()) };
     let view = View { held: vec![], pools: vec![pool], token: () };
     let mut firsts = BTreeSet::new();
@@ -362,4 +363,34 @@ fn a_lost_commit_without_a_reason_spreads() {
         attempt.learn(&change, &sources, vec![]).unwrap();
     }
     assert!(firsts.len() > 1, "{firsts:?}");
+}
+
+#[test]
+fn many_pools_are_looked_at_before_anything_is_tried() {
+    let pools: Vec<Pool> =
+        two().as_array().unwrap().iter().map(|p| Pool::parse(p, "p").unwrap()).collect();
+    let wants = Want::read(&pools, Strategy::RoundRobin).unwrap();
+    let scope = Scope { node: "n".into(), network: NetworkName::parse("n").unwrap() };
+    let container = crate::cni::ContainerId::parse("c").unwrap();
+    let owner = Owner { scope, container, ifname: crate::cni::IfName::parse("eth0").unwrap() };
+    let tries = Tries { each: 1, scattered: 0, sighted: true };
+    let mut attempt = Attempt::new(&owner, &wants, true, tries);
+    let pool = |used| PoolView { set: None, cursor: None, used };
+    let view = |used: [Used; 2]| View { held: vec![], pools: used.map(pool).into(), token: () };
+    let blind = attempt.plan(&view([Used::Unknown, Used::Unknown])).unwrap();
+    assert!(matches!(blind, Plan::Look));
+    let looks = attempt.question(false).looks.to_vec();
+    let windows = looks.iter().map(|look| match look {
+        Look::Window(from, to) => Used::Window(*from, *to, BTreeSet::from([*from])),
+        other => panic!("{other:?}"),
+    });
+    let windows: Vec<Used> = windows.collect();
+    let Plan::Commit(change, _) = attempt.plan(&view(windows.try_into().unwrap())).unwrap() else {
+        panic!()
+    };
+    let tried: Vec<_> = change.claim.iter().map(|claim| claim.candidates.clone()).collect();
+    assert_eq!(
+        tried,
+        [["10.0.0.2".parse().unwrap()], ["10.0.1.2".parse().unwrap()]] as [[IpAddr; 1]; 2]
+    );
 }

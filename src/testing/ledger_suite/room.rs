@@ -183,6 +183,7 @@ pub fn claim<'a>(want: &'a Want, candidates: &[&str]) -> Result<Claim<'a>> {
         want,
         set: want.set.clone().ok_or_else(|| unknown_ranges(want))?,
         candidates: candidates.iter().map(parse).collect::<Result<_>>()?,
+        next: Look::Nowhere,
         replaces: None,
     })
 }
