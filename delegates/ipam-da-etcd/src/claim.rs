@@ -1,0 +1,200 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use etcd_client::{
+    Compare, CompareOp, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse,
+};
+use ipam_delegated::allocate::ledger::{Change, Claim, Look};
+use ipam_delegated::allocate::{Lease, Owner};
+
+use crate::document::{Holding, Item, OwnerDocument, Revision, now};
+use crate::keys::Keys;
+
+/// What a commit is guarded with: the owner's state as it was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The revision of the owner's key; none when there was no such key.
+    pub revision: Option<i64>,
+    /// The document at that revision; none where the revision is all that is remembered of it.
+    pub document: Option<OwnerDocument>,
+}
+
+/// A commit as one transaction.
+///
+/// ```text
+/// if the owner's key is as it was seen
+///   if candidate 1 is free: write all keys of the owner
+///   else if candidate 2 is free: …
+///   else: read the window to look at next
+/// else: read the owner's key
+/// ```
+///
+/// With several pools each branch holds the candidates of the next one. What comes back says what
+/// happened, so that nothing has to be asked before.
+#[derive(Debug)]
+pub struct Step<'a> {
+    pub keys: &'a Keys,
+    pub owner: &'a Owner,
+    pub seen: &'a Seen,
+    pub change: &'a Change<'a>,
+    /// The owners whose leases are taken over, by their keys.
+    pub victims: &'a BTreeMap<String, Holding>,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Everything was written at one revision: the address of each claim.
+    Done(Vec<IpAddr>),
+    /// The owner's keys are not as they were seen: its key, and those of the addresses it was seen
+    /// to hold.
+    Stale(Vec<KeyValue>),
+    /// All candidates of this claim are taken; what was read of the pool, or of the only candidate.
+    Taken(usize, Option<GetResponse>),
+}
+
+impl Step<'_> {
+    /// The transaction.
+    pub fn transaction(&self) -> Txn {
+        let owner = self.keys.owner(self.owner);
+        let mut guards = vec![match self.seen.revision {
+            None => Compare::create_revision(owner.as_str(), CompareOp::Equal, 0),
+            Some(revision) => Compare::mod_revision(owner.as_str(), CompareOp::Equal, revision),
+        }];
+        let mut reads = vec![TxnOp::get(owner, None)];
+        for lease in self.seen_leases() {
+            let key = self.keys.lease(lease.address.addr());
+            guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision_of(lease)));
+            reads.push(TxnOp::get(key, None));
+        }
+        for (key, victim) in self.victims {
+            guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, victim.revision));
+        }
+        Txn::new().when(guards).and_then(self.branch(&mut Vec::new())).or_else(reads)
+    }
+
+    /// Reads what came back of it.
+    pub fn outcome(&self, response: &TxnResponse) -> Outcome {
+        let mut answers = response.op_responses();
+        if !response.succeeded() {
+            return Outcome::Stale(answers.into_iter().flat_map(found).collect());
+        }
+        let mut chosen = Vec::new();
+        for (place, claim) in self.change.claim.iter().enumerate() {
+            let mut won = None;
+            for candidate in &claim.candidates {
+                let Some(TxnOpResponse::Txn(tried)) = answers.into_iter().next() else {
+                    return Outcome::Taken(place, None);
+                };
+                answers = tried.op_responses();
+                if tried.succeeded() {
+                    won = Some(*candidate);
+                    break;
+                }
+            }
+            match won {
+                Some(candidate) => chosen.push(candidate),
+                None => return Outcome::Taken(place, crate::page::first_get(answers)),
+            }
+        }
+        Outcome::Done(chosen)
+    }
+
+    /// What is done once these addresses are free.
+    fn branch(&self, chosen: &mut Vec<IpAddr>) -> Vec<TxnOp> {
+        let Some(claim) = self.change.claim.get(chosen.len()) else {
+            return self.writes(chosen);
+        };
+        let mut otherwise = self.after_all(claim);
+        for candidate in claim.candidates.iter().rev() {
+            let key = self.keys.lease(*candidate);
+            let guard = match &claim.replaces {
+                None => Compare::create_revision(key, CompareOp::Equal, 0),
+                Some(entry) => {
+                    Compare::mod_revision(key, CompareOp::Equal, revision_of(&entry.lease))
+                }
+            };
+            chosen.push(*candidate);
+            let then = self.branch(chosen);
+            chosen.pop();
+            otherwise =
+                vec![TxnOp::txn(Txn::new().when([guard]).and_then(then).or_else(otherwise))];
+        }
+        otherwise
+    }
+
+    /// What is read when all candidates are taken.
+    fn after_all(&self, claim: &Claim<'_>) -> Vec<TxnOp> {
+        match (&claim.candidates[..], claim.next) {
+            (_, Look::Window(from, to)) => vec![read_window(self.keys, from, to)],
+            ([only], _) => vec![TxnOp::get(self.keys.lease(*only), None)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The owner's keys as they are to be, and those of owners that lose an address.
+    fn writes(&self, chosen: &[IpAddr]) -> Vec<TxnOp> {
+        let mut items: Vec<Item> = self.staying().map(|lease| self.item(lease)).collect();
+        let claims = self.change.claim.iter().zip(chosen);
+        items.extend(claims.map(|(claim, address)| {
+            Item::of(&claim.lease(*address, serde_json::Value::Null), now())
+        }));
+        let mut ops = Vec::new();
+        let gone = self.change.drop.iter().map(|lease| self.keys.lease(lease.address.addr()));
+        ops.extend(gone.map(|key| TxnOp::delete(key, None)));
+        let generation = self.seen.document.as_ref().map_or(0, |seen| seen.generation) + 1;
+        let document = OwnerDocument::written(self.owner, generation, items);
+        write_owner(self.keys, self.keys.owner(self.owner), &document, &mut ops);
+        for (key, victim) in self.victims {
+            let lost = |address| chosen.contains(&address);
+            write_owner(self.keys, key.clone(), &victim.document.without(lost), &mut ops);
+        }
+        ops
+    }
+
+    fn staying(&self) -> impl Iterator<Item = &Lease> {
+        self.change.keep.iter().chain(&self.change.leave)
+    }
+
+    fn seen_leases(&self) -> impl Iterator<Item = &Lease> {
+        self.staying().chain(&self.change.drop)
+    }
+
+    /// A lease that stays, with the time when it was taken.
+    fn item(&self, lease: &Lease) -> Item {
+        let before = self.seen.document.iter().flat_map(|seen| &seen.leases);
+        let same = |item: &&Item| item.address.addr() == lease.address.addr();
+        Item::of(lease, before.into_iter().find(same).map_or_else(now, |item| item.taken))
+    }
+}
+
+/// The keys of an owner that holds what its document says; none when it holds nothing.
+pub fn write_owner(keys: &Keys, key: String, document: &OwnerDocument, ops: &mut Vec<TxnOp>) {
+    if document.leases.is_empty() {
+        ops.push(TxnOp::delete(key, None));
+        return;
+    }
+    for item in &document.leases {
+        let value = document.lease_value(item);
+        ops.push(TxnOp::put(keys.lease(item.address.addr()), value, None));
+    }
+    ops.push(TxnOp::put(key, document.to_value(), None));
+}
+
+/// Reads which addresses of a window are taken.
+pub fn read_window(keys: &Keys, from: IpAddr, to: IpAddr) -> TxnOp {
+    let (first, end) = keys.window(from, to);
+    TxnOp::get(first, Some(GetOptions::new().with_range(end).with_keys_only()))
+}
+
+/// The revision that a lease was seen at; one that no key has where it is not ours.
+fn revision_of(lease: &Lease) -> i64 {
+    Revision::read(&lease.revision).map_or(-1, |revision| revision.revision)
+}
+
+fn found(answer: TxnOpResponse) -> Vec<KeyValue> {
+    match answer {
+        TxnOpResponse::Get(mut get) => get.take_kvs(),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,256 @@
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use etcd_client::{Txn, TxnResponse};
+use ipam_delegated::delegate::Deadline;
+use ipam_delegated::{Error, ErrorCode, Result};
+use log::{debug, warn};
+use tokio::runtime::{Builder, Runtime};
+use tonic::transport::ClientTlsConfig;
+
+use crate::config::Store;
+use crate::connection::Connection;
+use crate::endpoint::Endpoint;
+use crate::refusal::Trouble;
+use crate::tls;
+use crate::token::Caller;
+
+/// The servers of a store, of which one that answers is as good as another.
+///
+/// A client library's own list of endpoints balances between them and fails with the one it happens
+/// to have chosen; here each request goes to one server, and on to the next when that one fails.
+pub struct Client {
+    endpoints: Vec<Endpoint>,
+    tls: Option<ClientTlsConfig>,
+    caller: Option<Caller>,
+    timeout: Duration,
+    deadline: Deadline,
+    runtime: Option<Runtime>,
+    /// The endpoint to begin with.
+    first: Cell<usize>,
+    open: RefCell<Option<(usize, Connection)>>,
+    /// When the store first did not answer, since it last did.
+    trouble: Cell<Option<Instant>>,
+}
+
+/// What the store answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub response: TxnResponse,
+    /// The cluster's id.
+    pub cluster: u64,
+    /// The store's revision.
+    pub revision: i64,
+}
+
+/// How long one of several servers may take for a request before the next one is asked; twice as
+/// long in each further round.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// The wait between two rounds.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What is known of an endpoint in the course of a request.
+#[derive(Clone, Default)]
+struct Finding {
+    reason: String,
+    unfit: bool,
+}
+
+impl Client {
+    /// A client for the servers of a store; it connects when there is something to send.
+    ///
+    /// # Errors
+    /// A certificate file cannot be read.
+    pub fn new(store: &Store, caller: Option<Caller>, deadline: Deadline) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| {
+            Error::io("no event loop can be made", error).advise("raise the limit of open files")
+        })?;
+        Ok(Self {
+            endpoints: store.endpoints.clone(),
+            tls: tls::settings(store)?,
+            caller,
+            timeout: store.timeout,
+            deadline,
+            runtime: Some(runtime),
+            first: Cell::new(0),
+            open: RefCell::new(None),
+            trouble: Cell::new(None),
+        })
+    }
+
+    /// Begins with this endpoint, if it is one of the store's.
+    pub fn prefer(&self, url: &str) {
+        if let Some(place) = self.endpoints.iter().position(|other| other.to_string() == url) {
+            self.first.set(place);
+        }
+    }
+
+    /// The endpoint that answered last, where it is not the one that the configuration names first.
+    pub fn preferred(&self) -> Option<String> {
+        let place = self.first.get();
+        (place > 0).then(|| self.endpoints[place].to_string())
+    }
+
+    /// Asks something that changes nothing, until a server answers.
+    ///
+    /// # Errors
+    /// None answers in time, or the store refuses it.
+    pub fn read(&self, txn: &Txn) -> Result<Answer> {
+        loop {
+            if let Some(answer) = self.send(txn, false)? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Changes something; `None` when it may have been done, or may still be.
+    ///
+    /// # Errors
+    /// It was not and will not be done.
+    pub fn write(&self, txn: &Txn) -> Result<Option<Answer>> {
+        self.send(txn, true)
+    }
+
+    fn send(&self, txn: &Txn, changes: bool) -> Result<Option<Answer>> {
+        let mut findings = vec![Finding::default(); self.endpoints.len()];
+        for round in 0_u32.. {
+            let start = self.first.get();
+            for place in (start..self.endpoints.len()).chain(0..start) {
+                if findings[place].unfit {
+                    continue;
+                }
+                let left = self.left();
+                if left.is_zero() {
+                    return Err(self.nobody_answered(&findings));
+                }
+                let trouble = match self.try_one(place, txn, self.patience(round).min(left)) {
+                    Ok(response) => {
+                        self.first.set(place);
+                        self.trouble.set(None);
+                        return answer(response).map(Some);
+                    }
+                    Err(trouble) => trouble,
+                };
+                self.open.replace(None);
+                if self.trouble.get().is_none() {
+                    self.trouble.set(Some(Instant::now()));
+                }
+                let url = &self.endpoints[place];
+                let (reason, unfit) = match trouble {
+                    Trouble::Refused(error) => {
+                        return Err(error.within(format_args!("etcd at {url}")));
+                    }
+                    Trouble::StaleToken => {
+                        let message = format!("etcd at {url} asks for a token");
+                        return Err(Error::new(ErrorCode::BACKEND, message)
+                            .advise("give username and passwordFile"));
+                    }
+                    Trouble::Unknown(reason) if changes => {
+                        warn!("{url}: the outcome of a request is unknown: {reason}");
+                        self.first.set((place + 1) % self.endpoints.len());
+                        return Ok(None);
+                    }
+                    Trouble::Unknown(reason) | Trouble::NotSent(reason) => (reason, false),
+                    Trouble::Unfit(reason) => (reason, true),
+                };
+                match self.endpoints.len() {
+                    1 => debug!("{url}: {reason}"),
+                    _ => warn!("{url} does not answer, going on with another endpoint: {reason}"),
+                }
+                findings[place] = Finding { reason, unfit };
+            }
+            if findings.iter().all(|finding| finding.unfit) {
+                break;
+            }
+            let pause = (PAUSE * (round + 1).min(5)).min(self.left());
+            self.wait(tokio::time::sleep(pause));
+        }
+        Err(self.nobody_answered(&findings))
+    }
+
+    fn try_one(&self, place: usize, txn: &Txn, patience: Duration) -> Result<TxnResponse, Trouble> {
+        let caller = self.caller.as_ref();
+        let several = self.endpoints.len() > 1;
+        // A server bears a ping more often than every five seconds only three times.
+        let pulse = several.then_some(patience * 4 / 15);
+        let mut open = self.open.borrow_mut().take().filter(|(of, _)| *of == place);
+        let sent = self.wait(async {
+            let request = async {
+                if open.is_none() {
+                    let endpoint = &self.endpoints[place];
+                    let made = Connection::open(endpoint, self.tls.as_ref(), pulse, caller).await?;
+                    open = Some((place, made));
+                }
+                match &mut open {
+                    Some((_, connection)) => connection.send(txn, caller).await,
+                    None => Err(Trouble::NotSent("not connected".to_owned())),
+                }
+            };
+            tokio::time::timeout(patience, request).await
+        });
+        let response = sent.unwrap_or_else(|_| {
+            Err(Trouble::Unknown(format!("no answer within {} ms", patience.as_millis())))
+        })?;
+        self.open.replace(open);
+        Ok(response)
+    }
+
+    /// How long one server may take in this round.
+    fn patience(&self, round: u32) -> Duration {
+        if self.endpoints.len() == 1 { self.timeout } else { PATIENCE * (1 << round.min(4)) }
+    }
+
+    /// The time until the store is given up.
+    fn left(&self) -> Duration {
+        let since = self.trouble.get().map_or(Duration::ZERO, |first| first.elapsed());
+        self.timeout.saturating_sub(since).min(self.deadline.left() * 9 / 10)
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        match &self.runtime {
+            Some(runtime) => runtime.block_on(future),
+            None => unreachable!("the event loop stands as long as the client"),
+        }
+    }
+
+    fn nobody_answered(&self, findings: &[Finding]) -> Error {
+        let mut text = String::from("no etcd endpoint answers");
+        for (endpoint, finding) in self.endpoints.iter().zip(findings) {
+            if !finding.reason.is_empty() {
+                text.push_str(&format!("; {endpoint}: {}", finding.reason));
+            }
+        }
+        let unfit = findings.iter().all(|finding| finding.unfit);
+        let code = if unfit { ErrorCode::BACKEND } else { ErrorCode::TRY_AGAIN };
+        Error::new(code, text).advise(if unfit {
+            "look at the certificates and at the scheme of the endpoints"
+        } else {
+            "look at the servers and at the way to them; call again once they answer"
+        })
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // A look-up of a name that hangs must not hold up the end of the process.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("endpoints", &self.endpoints).finish_non_exhaustive()
+    }
+}
+
+fn answer(response: TxnResponse) -> Result<Answer> {
+    let (cluster, revision) = response
+        .header()
+        .map(|header| (header.cluster_id(), header.revision()))
+        .ok_or_else(|| Error::new(ErrorCode::BACKEND, "the store answered without a header"))?;
+    Ok(Answer { response, cluster, revision })
+}

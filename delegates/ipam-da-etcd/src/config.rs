@@ -1,0 +1,290 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipam_delegated::host::parse_duration;
+use ipam_delegated::{Error, Result};
+use serde::Deserialize;
+
+use crate::endpoint::{self, Endpoint};
+
+/// What this delegate reads of `ipam`: the section `etcd`, or the keys of a system that it replaces.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    etcd: Option<Section>,
+    /// cni-ipam-etcd's.
+    #[serde(rename = "etcdConfig")]
+    etcd_config: Option<CniIpamEtcd>,
+    /// host-etcd's, with the three files.
+    endpoints: Option<Vec<String>>,
+    certfile: Option<String>,
+    keyfile: Option<String>,
+    trustedcafile: Option<String>,
+}
+
+/// `ipam.etcd`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct Section {
+    endpoints: Vec<String>,
+    cert_file: Option<String>,
+    key_file: Option<String>,
+    trusted_ca_file: Option<String>,
+    username: Option<String>,
+    password_file: Option<String>,
+    timeout: Option<String>,
+    prefix: Option<String>,
+}
+
+/// `ipam.etcdConfig`, with cni-ipam-etcd's own names.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct CniIpamEtcd {
+    #[serde(rename = "etcdURL")]
+    url: Option<String>,
+    #[serde(rename = "etcdCertFile")]
+    cert_file: Option<String>,
+    #[serde(rename = "etcdKeyFile")]
+    key_file: Option<String>,
+    #[serde(rename = "etcdTrustedCAFileFile")]
+    trusted_ca_file: Option<String>,
+}
+
+/// A store to talk to.
+#[derive(Debug)]
+pub struct Store {
+    /// At least one.
+    pub endpoints: Vec<Endpoint>,
+    /// The client's certificate with its key.
+    pub identity: Option<(Named, Named)>,
+    /// Certificates of the authorities that may have signed the server's.
+    pub trusted: Option<Named>,
+    /// A user name, and the file with the password.
+    pub user: Option<(String, Named)>,
+    /// How long to go on after the first trouble.
+    pub timeout: Duration,
+    /// What every key begins with; no slash at its end.
+    pub prefix: String,
+}
+
+/// A file that the configuration names.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// Where it names it: `ipam.etcd.certFile`.
+    pub path: String,
+    pub file: PathBuf,
+}
+
+/// The names of the settings in one spelling, for errors.
+struct Spelling {
+    endpoints: &'static str,
+    cert: &'static str,
+    key: &'static str,
+    ca: &'static str,
+}
+
+const OURS: Spelling = Spelling {
+    endpoints: "ipam.etcd.endpoints",
+    cert: "ipam.etcd.certFile",
+    key: "ipam.etcd.keyFile",
+    ca: "ipam.etcd.trustedCaFile",
+};
+
+const CNI_IPAM_ETCD: Spelling = Spelling {
+    endpoints: "ipam.etcdConfig.etcdURL",
+    cert: "ipam.etcdConfig.etcdCertFile",
+    key: "ipam.etcdConfig.etcdKeyFile",
+    ca: "ipam.etcdConfig.etcdTrustedCAFileFile",
+};
+
+const HOST_ETCD: Spelling = Spelling {
+    endpoints: "ipam.endpoints",
+    cert: "ipam.certfile",
+    key: "ipam.keyfile",
+    ca: "ipam.trustedcafile",
+};
+
+impl Config {
+    const TIMEOUT: Duration = Duration::from_secs(10);
+    const PREFIX: &'static str = "/ipam-delegated";
+
+    /// The store that the configuration names.
+    ///
+    /// # Errors
+    /// It names none, or one in two spellings; an endpoint, the timeout or the prefix is malformed; of a
+    /// certificate and its key, or a user and its password, one is missing.
+    pub fn store(&self) -> Result<Store> {
+        let (section, spelling) = self.section()?;
+        let named = |path: &str, file: &Option<String>| {
+            let file = file.as_ref().filter(|file| !file.is_empty())?;
+            Some(Named { path: path.to_owned(), file: PathBuf::from(file) })
+        };
+        let cert = named(spelling.cert, &section.cert_file);
+        let key = named(spelling.key, &section.key_file);
+        let trusted = named(spelling.ca, &section.trusted_ca_file);
+        let secured = cert.is_some() || trusted.is_some();
+        let username = section.username.clone().filter(|name| !name.is_empty());
+        Ok(Store {
+            endpoints: endpoint::parse_all(&section.endpoints, secured, spelling.endpoints)?,
+            identity: both(cert, key, spelling.cert, spelling.key)?,
+            trusted,
+            user: both(
+                username,
+                named("ipam.etcd.passwordFile", &section.password_file),
+                "ipam.etcd.username",
+                "ipam.etcd.passwordFile",
+            )?,
+            timeout: timeout(section.timeout.as_deref())?,
+            prefix: prefix(section.prefix.as_deref())?,
+        })
+    }
+
+    /// The settings in our own form, and how they were spelled.
+    fn section(&self) -> Result<(Section, &'static Spelling)> {
+        let theirs = self.etcd_config.as_ref().map(|theirs| {
+            let section = Section {
+                endpoints: theirs.url.iter().filter(|url| !url.is_empty()).cloned().collect(),
+                cert_file: theirs.cert_file.clone(),
+                key_file: theirs.key_file.clone(),
+                trusted_ca_file: theirs.trusted_ca_file.clone(),
+                ..Section::default()
+            };
+            (section, &CNI_IPAM_ETCD)
+        });
+        let flat = self.endpoints.as_ref().map(|endpoints| {
+            let section = Section {
+                endpoints: endpoints.clone(),
+                cert_file: self.certfile.clone(),
+                key_file: self.keyfile.clone(),
+                trusted_ca_file: self.trustedcafile.clone(),
+                ..Section::default()
+            };
+            (section, &HOST_ETCD)
+        });
+        let ours = self.etcd.as_ref().map(|ours| (ours.clone(), &OURS));
+        let mut given: Vec<_> = [ours, theirs, flat].into_iter().flatten().collect();
+        match (given.pop(), given.pop()) {
+            (Some(only), None) => Ok(only),
+            (None, _) => Err(Error::config("ipam.etcd", "missing: no store is named")
+                .advise(r#"as in "etcd": {"endpoints": ["10.0.0.1:2379"]}"#)),
+            (Some((_, one)), Some((_, other))) => Err(Error::config(
+                one.endpoints,
+                format_args!("given together with {}", other.endpoints),
+            )
+            .advise("name the store once")),
+        }
+    }
+}
+
+/// Two settings of which neither makes sense alone.
+fn both<A, B>(
+    one: Option<A>,
+    other: Option<B>,
+    one_path: &str,
+    other_path: &str,
+) -> Result<Option<(A, B)>> {
+    let missing = |path: &str, given: &str| {
+        Err(Error::config(path, format_args!("missing, but {given} is given"))
+            .advise("give both or neither"))
+    };
+    match (one, other) {
+        (Some(one), Some(other)) => Ok(Some((one, other))),
+        (None, None) => Ok(None),
+        (Some(_), None) => missing(other_path, one_path),
+        (None, Some(_)) => missing(one_path, other_path),
+    }
+}
+
+fn timeout(text: Option<&str>) -> Result<Duration> {
+    let Some(text) = text else { return Ok(Config::TIMEOUT) };
+    parse_duration(text).ok_or_else(|| {
+        Error::config("ipam.etcd.timeout", format_args!("{text:?} is no duration"))
+            .advise(r#"as in "10s" or "1m30s""#)
+    })
+}
+
+fn prefix(text: Option<&str>) -> Result<String> {
+    let text = text.map_or(Config::PREFIX, |text| text.trim_end_matches('/'));
+    if text.is_empty() {
+        return Err(Error::config(
+            "ipam.etcd.prefix",
+            "empty: every key of the store would be ours",
+        )
+        .advise(format!("leave it out for {}", Config::PREFIX)));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn store(ipam: Value) -> Result<Store> {
+        serde_json::from_value::<Config>(ipam).unwrap().store()
+    }
+
+    #[test]
+    fn every_spelling_names_the_same_store() {
+        for ipam in [
+            json!({"etcd": {"endpoints": ["a:1"], "certFile": "/c", "keyFile": "/k", "trustedCaFile": "/ca"}}),
+            json!({"etcdConfig": {"etcdURL": "https://a:1", "etcdCertFile": "/c", "etcdKeyFile": "/k",
+                                  "etcdTrustedCAFileFile": "/ca"}}),
+            json!({"endpoints": ["a:1"], "certfile": "/c", "keyfile": "/k", "trustedcafile": "/ca"}),
+        ] {
+            let store = store(ipam).unwrap();
+            let urls: Vec<_> = store.endpoints.iter().map(ToString::to_string).collect();
+            assert_eq!(urls, ["https://a:1"]);
+            let (cert, key) = store.identity.unwrap();
+            let files = [cert.file, key.file, store.trusted.unwrap().file];
+            assert_eq!(files.map(|file| file.display().to_string()), ["/c", "/k", "/ca"]);
+            assert_eq!((store.timeout, store.prefix.as_str()), (Config::TIMEOUT, Config::PREFIX));
+        }
+    }
+
+    #[test]
+    fn empty_files_are_none() {
+        let store = store(json!({"etcdConfig": {"etcdURL": "http://a:1", "etcdCertFile": "",
+            "etcdKeyFile": "", "etcdTrustedCAFileFile": ""}}))
+        .unwrap();
+        assert!(store.identity.is_none() && store.trusted.is_none());
+        assert_eq!(store.endpoints[0].to_string(), "http://a:1");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_place() {
+        for (ipam, message) in [
+            (json!({}), "ipam.etcd: missing: no store is named"),
+            (json!({"etcd": {}}), "ipam.etcd.endpoints: no endpoint"),
+            (json!({"etcdConfig": {"etcdURL": ""}}), "ipam.etcdConfig.etcdURL: no endpoint"),
+            (json!({"endpoints": []}), "ipam.endpoints: no endpoint"),
+            (
+                json!({"etcd": {"endpoints": ["a"]}, "endpoints": ["b"]}),
+                "ipam.endpoints: given together with ipam.etcd.endpoints",
+            ),
+            (
+                json!({"etcd": {"endpoints": ["a"], "certFile": "/c"}}),
+                "ipam.etcd.keyFile: missing, but ipam.etcd.certFile is given",
+            ),
+            (
+                json!({"endpoints": ["a"], "keyfile": "/k"}),
+                "ipam.certfile: missing, but ipam.keyfile is given",
+            ),
+            (
+                json!({"etcd": {"endpoints": ["a"], "username": "u"}}),
+                "ipam.etcd.passwordFile: missing, but ipam.etcd.username is given",
+            ),
+            (
+                json!({"etcd": {"endpoints": ["a"], "timeout": "soon"}}),
+                "ipam.etcd.timeout: \"soon\" is no duration",
+            ),
+            (json!({"etcd": {"endpoints": ["a"], "prefix": "//"}}), "ipam.etcd.prefix: empty"),
+        ] {
+            let error = store(ipam).unwrap_err();
+            assert!(error.to_string().starts_with(message), "{error}");
+            assert_eq!(error.code().number(), 7);
+        }
+        let error = serde_json::from_value::<Config>(json!({"etcd": {"trustedCAfile": "/ca"}}));
+        assert!(error.unwrap_err().to_string().contains("trustedCAfile"));
+    }
+}

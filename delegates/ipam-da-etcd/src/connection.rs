@@ -1,0 +1,139 @@
+use std::time::Duration;
+
+use etcd_client::{Channel, Client, ConnectOptions, KvClient, Txn, TxnResponse};
+use http::HeaderValue;
+use ipam_delegated::{Error, ErrorCode};
+use tonic::transport::{ClientTlsConfig, Endpoint as Dial};
+use tower::ServiceExt;
+use tower::util::BoxCloneSyncService;
+
+use crate::endpoint::Endpoint;
+use crate::refusal::Trouble;
+use crate::token::Caller;
+
+/// How long a server may take to be connected to, or to show that it lives.
+pub const CONNECT: Duration = Duration::from_secs(1);
+
+/// A connection to one server.
+pub struct Connection {
+    channel: tonic::transport::Channel,
+    kv: KvClient,
+}
+
+impl Connection {
+    /// Connects to a server, with a token where the caller has one.
+    ///
+    /// Where `pulse` is set, a request fails when the server does not answer a ping that often: one
+    /// that accepts connections and is silent otherwise costs no more than one that does not.
+    pub async fn open(
+        endpoint: &Endpoint,
+        tls: Option<&ClientTlsConfig>,
+        pulse: Option<Duration>,
+        caller: Option<&Caller>,
+    ) -> Result<Self, Trouble> {
+        let channel = tokio::time::timeout(CONNECT, dial(endpoint, tls, pulse))
+            .await
+            .map_err(|_| Trouble::NotSent("it cannot be connected to in time".to_owned()))??;
+        let mut token = None;
+        if let Some(caller) = caller {
+            token = match caller.cached() {
+                Some(token) => Some(token),
+                None => authenticate(&channel, caller).await?,
+            };
+        }
+        let kv = client(&channel, token.as_deref()).await?;
+        Ok(Self { channel, kv })
+    }
+
+    /// Sends a transaction; after a token that is not known any more, once more with a new one.
+    pub async fn send(
+        &mut self,
+        txn: &Txn,
+        caller: Option<&Caller>,
+    ) -> Result<TxnResponse, Trouble> {
+        match self.kv.txn(txn.clone()).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => match (Trouble::sending(&error), caller) {
+                (Trouble::StaleToken, Some(caller)) => {
+                    let token = authenticate(&self.channel, caller).await?;
+                    self.kv = client(&self.channel, token.as_deref()).await?;
+                    self.kv.txn(txn.clone()).await.map_err(|error| Trouble::sending(&error))
+                }
+                (trouble, _) => Err(trouble),
+            },
+        }
+    }
+}
+
+async fn dial(
+    endpoint: &Endpoint,
+    tls: Option<&ClientTlsConfig>,
+    pulse: Option<Duration>,
+) -> Result<tonic::transport::Channel, Trouble> {
+    let connecting = |error: tonic::transport::Error| Trouble::connecting(&error);
+    let mut dial = Dial::from_shared(endpoint.to_string()).map_err(connecting)?.tcp_nodelay(true);
+    if let Some(tls) = tls.filter(|_| endpoint.is_secured()) {
+        dial = dial.tls_config(tls.clone()).map_err(|error| {
+            Trouble::Refused(
+                Error::new(ErrorCode::INVALID_CONFIG, "the certificate files cannot be used")
+                    .caused_by(error)
+                    .advise("look at certFile, keyFile and trustedCaFile: PEM, and the key of that certificate"),
+            )
+        })?;
+    }
+    if let Some(pulse) = pulse {
+        dial = dial.http2_keep_alive_interval(pulse).keep_alive_timeout(CONNECT - CONNECT * 2 / 5);
+    }
+    dial.connect().await.map_err(connecting)
+}
+
+/// A client over a connection, which shows a token with each request.
+async fn client(
+    channel: &tonic::transport::Channel,
+    token: Option<&str>,
+) -> Result<KvClient, Trouble> {
+    let options = ConnectOptions::new().with_require_leader(true);
+    let channel = channel.clone();
+    let channel = match token {
+        None => Channel::Tonic(channel),
+        Some(token) => {
+            let token = HeaderValue::from_str(token)
+                .map_err(|_| Trouble::Unfit("its token is no header".to_owned()))?;
+            let shows = channel.map_err(tower::BoxError::from).map_request(
+                move |mut request: http::Request<tonic::body::Body>| {
+                    request.headers_mut().insert("token", token.clone());
+                    request
+                },
+            );
+            Channel::Custom(BoxCloneSyncService::new(shows))
+        }
+    };
+    let client = Client::from_channel(channel, Some(options)).await;
+    client.map(|client| client.kv_client()).map_err(|error| Trouble::sending(&error))
+}
+
+/// A new token, kept for later processes; none where the servers ask for none.
+async fn authenticate(
+    channel: &tonic::transport::Channel,
+    caller: &Caller,
+) -> Result<Option<String>, Trouble> {
+    let password = caller.password().map_err(Trouble::Refused)?;
+    let client = Client::from_channel(Channel::Tonic(channel.clone()), None).await;
+    let client = client.map_err(|error| Trouble::sending(&error))?;
+    match client.auth_client().authenticate(caller.user.clone(), password).await {
+        Ok(answer) => {
+            caller.keep(answer.token());
+            Ok(Some(answer.token().to_owned()))
+        }
+        Err(etcd_client::Error::GRpcStatus(status))
+            if status.message().contains("authentication is not enabled") =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(match Trouble::sending(&error) {
+            // Asking for a token changes nothing.
+            Trouble::Unknown(reason) => Trouble::NotSent(reason),
+            other => other,
+        }),
+    }
+}

@@ -1,0 +1,255 @@
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use etcd_client::KeyValue;
+use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
+use ipam_delegated::allocate::{Lease, Owner};
+use ipam_delegated::{Error, ErrorCode, Result};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// The value of an owner's key: all that the owner holds.
+///
+/// Every change of an owner writes its key and those of all its addresses in one transaction, so that
+/// they have one modification revision, which stands for the very state of the owner.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OwnerDocument {
+    /// The network.
+    pub network: String,
+    /// The node's identity.
+    pub node: String,
+    /// The container id.
+    pub container: String,
+    /// The interface inside it.
+    pub ifname: String,
+    /// How often the owner's leases were written.
+    pub generation: u64,
+    /// When they were written last, in milliseconds since 1970 by the owner's clock.
+    pub confirmed: u64,
+    /// What it holds.
+    pub leases: Vec<Item>,
+}
+
+/// An address in an owner's document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    /// The address with the prefix length of its subnet.
+    pub address: IpNet,
+    /// The gateway of the subnet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+    /// The pool's name, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// When it was taken, in milliseconds since 1970 by the owner's clock.
+    pub taken: u64,
+}
+
+/// The value of an address's key.
+#[derive(Debug, Serialize, Deserialize)]
+struct LeaseDocument {
+    network: String,
+    node: String,
+    container: String,
+    ifname: String,
+    generation: u64,
+    confirmed: u64,
+    #[serde(flatten)]
+    item: Item,
+}
+
+/// The state of an owner: its document, with the revision that stands for it.
+#[derive(Clone, Debug)]
+pub struct Holding {
+    pub revision: i64,
+    pub document: OwnerDocument,
+}
+
+/// Milliseconds since 1970.
+pub fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl OwnerDocument {
+    /// A document of this owner with other leases, written now.
+    pub fn written(owner: &Owner, generation: u64, leases: Vec<Item>) -> Self {
+        Self {
+            network: owner.scope.network.to_string(),
+            node: owner.scope.node.clone(),
+            container: owner.container.to_string(),
+            ifname: owner.ifname.to_string(),
+            generation,
+            confirmed: now(),
+            leases,
+        }
+    }
+
+    /// The same owner's next state, without some addresses.
+    pub fn without(&self, gone: impl Fn(IpAddr) -> bool) -> Self {
+        let mut next = self.clone();
+        next.generation += 1;
+        next.leases.retain(|item| !gone(item.address.addr()));
+        next
+    }
+
+    /// The value of the owner's key.
+    pub fn to_value(&self) -> String {
+        to_text(self)
+    }
+
+    /// The value of the key of one of its addresses.
+    pub fn lease_value(&self, item: &Item) -> String {
+        to_text(&LeaseDocument {
+            network: self.network.clone(),
+            node: self.node.clone(),
+            container: self.container.clone(),
+            ifname: self.ifname.clone(),
+            generation: self.generation,
+            confirmed: self.confirmed,
+            item: item.clone(),
+        })
+    }
+
+    fn holder(&self) -> Holder {
+        Holder {
+            node: Some(self.node.clone()),
+            container: self.container.clone(),
+            ifname: Some(self.ifname.clone()),
+        }
+    }
+}
+
+impl Item {
+    /// A lease as it is written.
+    pub fn of(lease: &Lease, taken: u64) -> Self {
+        Self { address: lease.address, gateway: lease.gateway, pool: lease.pool.clone(), taken }
+    }
+
+    fn lease(&self, revision: Value) -> Lease {
+        Lease {
+            pool: self.pool.clone(),
+            address: self.address,
+            gateway: self.gateway,
+            revision,
+            kept: false,
+            taken: Some(time(self.taken)),
+        }
+    }
+}
+
+impl Holding {
+    /// Reads the answer about an owner's key.
+    ///
+    /// # Errors
+    /// The value is not ours: nothing may be written over it.
+    pub fn read(found: &KeyValue) -> Result<Self> {
+        let document = serde_json::from_slice(found.value()).map_err(|error| {
+            let key = String::from_utf8_lossy(found.key());
+            Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is not ours"))
+                .caused_by(error)
+                .advise(format!(
+                    "look at it (etcdctl get '{key}') and delete the key if nobody needs it"
+                ))
+        })?;
+        Ok(Self { revision: found.mod_revision(), document })
+    }
+
+    /// What the owner holds.
+    pub fn leases(&self) -> Vec<Lease> {
+        let items = &self.document.leases;
+        let revision = Revision { revision: self.revision, leases: items.len() };
+        items.iter().map(|item| item.lease(revision.to_json())).collect()
+    }
+
+    /// The same as entries of a scan.
+    pub fn entries(&self) -> Vec<Entry> {
+        let entry = |lease| Entry {
+            lease,
+            holder: Some(self.document.holder()),
+            since: Some(time(self.document.confirmed)),
+            fault: None,
+        };
+        self.leases().into_iter().map(entry).collect()
+    }
+}
+
+/// Reads the answer about the key of an address.
+pub fn entry(address: IpAddr, found: &KeyValue) -> Entry {
+    let revision = Revision { revision: found.mod_revision(), leases: 0 }.to_json();
+    match serde_json::from_slice::<LeaseDocument>(found.value()) {
+        Ok(document) if document.item.address.addr() == address => Entry {
+            lease: document.item.lease(revision),
+            holder: Some(Holder {
+                node: Some(document.node),
+                container: document.container,
+                ifname: Some(document.ifname),
+            }),
+            since: Some(time(document.confirmed)),
+            fault: None,
+        },
+        other => {
+            let why = other.err().map_or_else(
+                || "it is about another address".to_owned(),
+                |error| error.to_string(),
+            );
+            let key = String::from_utf8_lossy(found.key());
+            Entry {
+                lease: Lease {
+                    pool: None,
+                    address: IpNet::from(address),
+                    gateway: None,
+                    revision,
+                    kept: false,
+                    taken: None,
+                },
+                holder: None,
+                since: None,
+                fault: Some(Fault::Unreadable(format!(
+                    "the value of the key {key} is not ours: {why}"
+                ))),
+            }
+        }
+    }
+}
+
+/// [`Lease::revision`]: the modification revision of the owner's keys, and how many leases the owner
+/// held by it, so that a DEL can tell whether it was told of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Revision {
+    pub revision: i64,
+    pub leases: usize,
+}
+
+impl Revision {
+    /// As it travels with a lease.
+    pub fn to_json(self) -> Value {
+        json!({"revision": self.revision, "leases": self.leases})
+    }
+
+    /// Reads what came back with a lease.
+    pub fn read(value: &Value) -> Option<Self> {
+        let leases = value.get("leases")?.as_u64()?;
+        Some(Self {
+            revision: value.get("revision")?.as_i64()?,
+            leases: usize::try_from(leases).ok()?,
+        })
+    }
+
+    /// The one revision of leases that are all that their owner held by it.
+    pub fn of_all(leases: &[Lease]) -> Option<Self> {
+        let first = Self::read(&leases.first()?.revision)?;
+        let same = |lease: &Lease| Self::read(&lease.revision) == Some(first);
+        (leases.iter().all(same) && leases.len() == first.leases).then_some(first)
+    }
+}
+
+fn time(milliseconds: u64) -> SystemTime {
+    UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds)).unwrap_or(UNIX_EPOCH)
+}
+
+fn to_text(document: &impl Serialize) -> String {
+    // Text keys and plain members: writing them cannot fail.
+    serde_json::to_string(document).unwrap_or_default()
+}

@@ -1,0 +1,112 @@
+use std::fmt;
+
+use http::Uri;
+use ipam_delegated::{Error, Result};
+
+/// The address of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    secured: bool,
+    /// Host and port.
+    authority: String,
+}
+
+/// etcd's port for clients.
+const PORT: u16 = 2379;
+
+/// Reads endpoints, at least one.
+///
+/// # Errors
+/// There is none, or one is malformed; the error names its place below `path`.
+pub fn parse_all(texts: &[String], secured: bool, path: &str) -> Result<Vec<Endpoint>> {
+    if texts.is_empty() {
+        return Err(Error::config(path, "no endpoint")
+            .advise("name at least one etcd server, as in 10.0.0.1:2379"));
+    }
+    let parse = |(i, text): (usize, &String)| {
+        let malformed = |what: &str| {
+            Error::config(format_args!("{path}[{i}]"), format_args!("{text:?} {what}"))
+                .advise("expected HOST:PORT, http://HOST:PORT or https://HOST:PORT")
+        };
+        Endpoint::parse(text, secured).map_err(malformed)
+    };
+    texts.iter().enumerate().map(parse).collect()
+}
+
+impl Endpoint {
+    /// Reads an endpoint. Without a scheme it is https where that is `secured`, else http; without
+    /// a port it is etcd's own.
+    fn parse(text: &str, secured: bool) -> Result<Self, &'static str> {
+        let text = text.trim();
+        let (secured, rest) = match text.split_once("://") {
+            None => (secured, text),
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            Some(_) => return Err("has another scheme than http or https"),
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let uri: Uri = format!("http://{rest}").parse().map_err(|_| "is no endpoint")?;
+        let plain = matches!(uri.path(), "" | "/") && uri.query().is_none() && !rest.contains('@');
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or("names no host")?;
+        if !plain {
+            return Err("has more than a host and a port");
+        }
+        let port = match uri.port() {
+            Some(port) => port.as_u16(),
+            None if rest.len() == host.len() => PORT,
+            None => return Err("has no valid port"),
+        };
+        Ok(Self { secured, authority: format!("{host}:{port}") })
+    }
+
+    /// Whether it is spoken to over TLS.
+    pub fn is_secured(&self) -> bool {
+        self.secured
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.secured { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.authority)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheme_and_a_port_are_supplied() {
+        for (text, secured, url) in [
+            ("127.0.0.1:2379", false, "http://127.0.0.1:2379"),
+            ("127.0.0.1:2379", true, "https://127.0.0.1:2379"),
+            ("http://a:80/", true, "http://a:80"),
+            ("https://etcd.example", false, "https://etcd.example:2379"),
+            (" [fd00::1]:4001 ", false, "http://[fd00::1]:4001"),
+            ("[fd00::1]", false, "http://[fd00::1]:2379"),
+        ] {
+            assert_eq!(Endpoint::parse(text, secured).unwrap().to_string(), url);
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused_by_its_place() {
+        for text in [
+            "",
+            "unix:///run/etcd",
+            "a b",
+            "a:port",
+            "a:99999",
+            "a:",
+            "http://",
+            "http://a/b",
+            "u:p@a:1",
+            "a?b",
+            "fd00::1",
+        ] {
+            let error = parse_all(&["a".to_owned(), text.to_owned()], false, "p").unwrap_err();
+            assert!(error.to_string().starts_with(&format!("p[1]: {text:?} ")), "{error}");
+        }
+    }
+}

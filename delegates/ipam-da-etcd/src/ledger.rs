@@ -1,0 +1,375 @@
+//! Leases in etcd, as a ledger.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+
+use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
+use ipam_delegated::allocate::ledger::{
+    Change, Claim, Commit, Entry, Ledger, Look, PoolView, Question, Taken, Used, View,
+};
+use ipam_delegated::allocate::{Lease, Owner, Reach, Tries, Want};
+use ipam_delegated::cni::Verb;
+use ipam_delegated::pool::RangeSet;
+use ipam_delegated::{Error, ErrorCode, Request, Result};
+use log::warn;
+use serde_json::Value;
+
+use crate::claim::{Outcome, Seen, Step, read_window};
+use crate::client::{Answer, Client};
+use crate::config::Config;
+use crate::document::{self, Holding, Revision};
+use crate::keys::Keys;
+use crate::memory::{self, Memory};
+use crate::page::{below, pages};
+use crate::removal::Removal;
+use crate::token::Caller;
+
+/// The leases of one network of a whole cluster.
+#[derive(Debug)]
+pub struct Etcd {
+    client: Client,
+    keys: Keys,
+    memory: Memory,
+    /// Whether a store that is not the known one is used all the same.
+    trusting: bool,
+    /// Whether this call takes no address.
+    releasing: bool,
+}
+
+/// How many branches a transaction may have.
+const BRANCHES: usize = 16;
+
+impl Ledger for Etcd {
+    type Config = Config;
+    type Token = Seen;
+
+    const REACH: Reach = Reach::Cluster;
+
+    fn tries(claims: usize) -> Tries {
+        // The candidates of several pools multiply.
+        let fits = |each: &usize| {
+            let exponent = u32::try_from(claims.max(1)).unwrap_or(u32::MAX);
+            each.checked_pow(exponent).is_some_and(|branches| branches <= BRANCHES)
+        };
+        let each = (1..=BRANCHES).rev().find(fits).unwrap_or(1);
+        Tries { each, scattered: each / 2, sighted: each == 1 }
+    }
+
+    fn open(config: Config, request: &Request) -> Result<Self> {
+        let store = config.store()?;
+        let state = request.state_dir()?;
+        let network = request.network.name();
+        let prev_result = request.network.prev_result().ok().flatten();
+        let marked =
+            prev_result.is_some_and(|result| result.extra.get("reassert") == Some(&true.into()));
+        let serves: Vec<String> = match request.network.ipam().get("serves") {
+            Some(Value::Array(pools)) => pools.iter().map(Value::to_string).collect(),
+            _ => Vec::new(),
+        };
+        let memory = Memory::open(&state, network, &serves);
+        let caller = store.user.clone().map(|(user, password)| {
+            let cache = memory::folder(&state).join("tokens").join(crate::keys::plain(&user));
+            Caller::new(user, password, cache)
+        });
+        let client = Client::new(&store, caller, request.deadline)?;
+        if let Some(endpoint) = memory.endpoint() {
+            client.prefer(&endpoint);
+        }
+        Ok(Self {
+            client,
+            keys: Keys::new(&store.prefix, network),
+            memory,
+            // A person who looks at a store that was swapped is to see what is in it.
+            trusting: marked || request.environment.text("CNI_COMMAND").is_none(),
+            releasing: !matches!(request.verb, Verb::Add | Verb::Status),
+        })
+    }
+
+    fn view(&self, question: &Question<'_>) -> Result<View<Seen>> {
+        let cursor = |want: &Want| self.memory.cursor(want.index);
+        let unknown =
+            |want: &Want| PoolView { set: None, cursor: cursor(want), used: Used::Unknown };
+        let blind = question.looks.iter().all(|look| *look == Look::Nowhere);
+        if question.may_guess && blind && !question.want.is_empty() {
+            let pools = question.want.iter().map(unknown).collect();
+            return Ok(View { held: Vec::new(), pools, token: Seen::default() });
+        }
+        if question.may_guess
+            && let Some(known) = Revision::of_all(question.known)
+        {
+            let token = Seen { revision: Some(known.revision), document: None };
+            return Ok(View { held: question.known.to_vec(), pools: Vec::new(), token });
+        }
+        let mut reads = vec![TxnOp::get(self.keys.owner(question.owner), None)];
+        for look in question.looks {
+            reads.extend(match look {
+                Look::Window(from, to) => Some(read_window(&self.keys, *from, *to)),
+                _ => None,
+            });
+        }
+        let known = question.known.iter().map(|lease| self.keys.lease(lease.address.addr()));
+        reads.extend(known.map(|key| TxnOp::get(key, None)));
+        let answer = self.ask(&Txn::new().and_then(reads))?;
+        let mut answers = answer.response.op_responses().into_iter();
+        let mut next = || match answers.next() {
+            Some(TxnOpResponse::Get(mut get)) => get.take_kvs(),
+            _ => Vec::new(),
+        };
+        let owner = next();
+        let mut pools = Vec::new();
+        for (want, look) in question.want.iter().zip(question.looks) {
+            let used = match look {
+                Look::Nowhere => Used::Unknown,
+                Look::Window(from, to) => Used::Window(*from, *to, self.addresses(&next())),
+                Look::Everywhere => Used::All(self.all_of(want)?),
+            };
+            pools.push(PoolView { used, ..unknown(want) });
+        }
+        let leases: Vec<KeyValue> = question.known.iter().flat_map(|_| next()).collect();
+        let asked = question.known.iter().map(|lease| lease.address.addr());
+        let (held, token) = self.holding(&owner, &leases, asked)?;
+        Ok(View { held, pools, token })
+    }
+
+    fn commit(&self, owner: &Owner, seen: Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
+        let nothing = seen.revision.is_none() && change.claim.is_empty() && change.keep.is_empty();
+        if nothing {
+            return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
+        }
+        let Some(victims) = self.victims(change)? else {
+            return Ok(Commit::Lost { taken: Vec::new(), view: None });
+        };
+        let step = Step { keys: &self.keys, owner, seen: &seen, change, victims: &victims };
+        let Some(answer) = self.client.write(&step.transaction())? else {
+            return Ok(Commit::Unknown);
+        };
+        match step.outcome(&answer.response) {
+            Outcome::Done(chosen) => {
+                if let Err(error) = self.judge(&answer) {
+                    return Err(self.withdraw(&step, &chosen, answer.revision, error));
+                }
+                if !chosen.is_empty() {
+                    let indexes = change.claim.iter().map(|claim| claim.want.index);
+                    let given: Vec<_> = indexes.zip(chosen.iter().copied()).collect();
+                    self.memory.note(&answer, &given, self.client.preferred());
+                }
+                Ok(done(change, &chosen, answer.revision))
+            }
+            Outcome::Stale(found) => {
+                self.judge(&answer)?;
+                let (owner_key, leases): (Vec<_>, Vec<_>) =
+                    found.into_iter().partition(|found| self.keys.address(found.key()).is_none());
+                let asked = [&change.keep, &change.leave, &change.drop];
+                let asked = asked.into_iter().flatten().map(|lease| lease.address.addr());
+                let (held, token) = self.holding(&owner_key, &leases, asked)?;
+                let pools = change.claim.iter().map(|claim| self.blind(claim)).collect();
+                // The pools of the leases that stayed are not shown.
+                let complete = change.keep.is_empty();
+                let view = complete.then_some(View { held, pools, token });
+                Ok(Commit::Lost { taken: Vec::new(), view })
+            }
+            Outcome::Taken(place, shown) => {
+                self.judge(&answer)?;
+                Ok(self.lost(change, seen, place, shown.as_ref().map(|get| get.kvs())))
+            }
+        }
+    }
+
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        self.removal(&|answer| self.judge(answer)).run(entries)
+    }
+
+    fn scan(
+        &self,
+        node: Option<&str>,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let judge = |answer: &Answer| self.judge(answer);
+        match node {
+            None => below(&self.client, self.keys.leases(), judge, &mut |found| {
+                let Some(address) = self.keys.address(found.key()) else {
+                    warn_of_foreign(found);
+                    return ControlFlow::Continue(());
+                };
+                let entry = document::entry(address, found);
+                if entry.holder.is_none() {
+                    warn_of_foreign(found);
+                }
+                each(entry)
+            }),
+            Some(node) => below(&self.client, &self.keys.of_node(node), judge, &mut |found| {
+                match Holding::read(found) {
+                    Ok(holding) => holding.entries().into_iter().try_for_each(&mut *each),
+                    Err(_) => {
+                        warn_of_foreign(found);
+                        ControlFlow::Continue(())
+                    }
+                }
+            }),
+        }
+    }
+
+    fn ready(&self) -> Result<()> {
+        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
+        let txn = Txn::new().and_then([TxnOp::get(self.keys.owners(), Some(any))]);
+        self.ask(&txn).map(drop).map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+    }
+
+    fn accept(&self) -> Result<bool> {
+        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
+        let txn = Txn::new().and_then([TxnOp::get(self.keys.owners(), Some(any))]);
+        self.memory.accept(&self.client.read(&txn)?)?;
+        Ok(true)
+    }
+}
+
+impl Etcd {
+    /// Asks something that changes nothing of the store that is known.
+    fn ask(&self, txn: &Txn) -> Result<Answer> {
+        let answer = self.client.read(txn)?;
+        self.judge(&answer)?;
+        Ok(answer)
+    }
+
+    fn judge(&self, answer: &Answer) -> Result<()> {
+        if self.trusting { Ok(()) } else { self.memory.judge(answer, self.releasing) }
+    }
+
+    fn removal<'a>(&'a self, judge: &'a dyn Fn(&Answer) -> Result<()>) -> Removal<'a> {
+        Removal { client: &self.client, keys: &self.keys, judge }
+    }
+
+    /// What the owner holds by its key, as far as the keys of the addresses that were `asked` for are
+    /// still its own.
+    fn holding(
+        &self,
+        owner: &[KeyValue],
+        leases: &[KeyValue],
+        asked: impl Iterator<Item = IpAddr>,
+    ) -> Result<(Vec<Lease>, Seen)> {
+        let Some(found) = owner.first() else { return Ok((Vec::new(), Seen::default())) };
+        let holding = Holding::read(found)?;
+        let asked: BTreeSet<IpAddr> = asked.collect();
+        let is_its = |address: IpAddr| {
+            let key = self.keys.lease(address);
+            let of_key = |found: &&KeyValue| found.key() == key.as_bytes();
+            let its = leases.iter().find(of_key);
+            its.is_some_and(|found| found.mod_revision() == holding.revision)
+        };
+        let mut held = holding.leases();
+        held.retain(|lease| {
+            let address = lease.address.addr();
+            !asked.contains(&address) || is_its(address)
+        });
+        let token = Seen { revision: Some(holding.revision), document: Some(holding.document) };
+        Ok((held, token))
+    }
+
+    fn blind(&self, claim: &Claim<'_>) -> PoolView {
+        let cursor = self.memory.cursor(claim.want.index);
+        PoolView { set: None, cursor, used: Used::Unknown }
+    }
+
+    /// A commit that found all candidates of a claim taken.
+    fn lost(
+        &self,
+        change: &Change<'_>,
+        seen: Seen,
+        place: usize,
+        shown: Option<&[KeyValue]>,
+    ) -> Commit<Seen> {
+        let claim = &change.claim[place];
+        let holder = |address: IpAddr| match (claim.next, shown) {
+            (Look::Window(..), _) | (_, None) => None,
+            (_, Some(found)) => found.first().map(|found| document::entry(address, found)),
+        };
+        let taken = claim.candidates.iter();
+        let taken = taken
+            .map(|address| Taken { claim: place, address: *address, holder: holder(*address) })
+            .collect();
+        // A view shows the pools of all claims, and these only where nothing was kept or dropped.
+        let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
+        let view = fresh.then(|| {
+            let mut pools: Vec<PoolView> =
+                change.claim.iter().map(|claim| self.blind(claim)).collect();
+            if let (Look::Window(from, to), Some(found)) = (claim.next, shown) {
+                pools[place].used = Used::Window(from, to, self.addresses(found));
+            }
+            View { held: Vec::new(), pools, token: seen }
+        });
+        Commit::Lost { taken, view }
+    }
+
+    /// Takes back claims that were made in a store which is not the known one; the error says that
+    /// it is not.
+    fn withdraw(&self, step: &Step<'_>, chosen: &[IpAddr], revision: i64, error: Error) -> Error {
+        if chosen.is_empty() {
+            return error;
+        }
+        let seen = Seen { revision: Some(revision), document: step.seen.document.clone() };
+        let now = |lease: &Lease| Lease {
+            revision: Revision { revision, leases: 0 }.to_json(),
+            ..lease.clone()
+        };
+        let claims = step.change.claim.iter().zip(chosen);
+        let change = Change {
+            drop: claims.map(|(claim, a)| now(&claim.lease(*a, Value::Null))).collect(),
+            leave: step.change.keep.iter().chain(&step.change.leave).map(now).collect(),
+            ..Change::default()
+        };
+        let victims = BTreeMap::new();
+        let back = Step { seen: &seen, change: &change, victims: &victims, ..*step };
+        match self.client.write(&back.transaction()) {
+            Ok(_) => error,
+            Err(withdrawing) => error.and([withdrawing]),
+        }
+    }
+
+    /// The owners that lose an address by this change; none when one does not hold it any more.
+    fn victims(&self, change: &Change<'_>) -> Result<Option<BTreeMap<String, Holding>>> {
+        let judge = |answer: &Answer| self.judge(answer);
+        let removal = self.removal(&judge);
+        let replaced = change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
+        let owners = replaced.filter_map(|entry| removal.key(entry.holder.as_ref()?));
+        let owners: BTreeSet<String> = owners.collect();
+        if owners.is_empty() {
+            return Ok(Some(BTreeMap::new()));
+        }
+        let holdings = removal.holdings(owners.iter().map(String::as_str))?;
+        Ok((holdings.len() == owners.len()).then_some(holdings))
+    }
+
+    /// All addresses that are taken in the ranges of a pool.
+    fn all_of(&self, want: &Want) -> Result<BTreeSet<IpAddr>> {
+        let mut all = BTreeSet::new();
+        for range in want.set.as_ref().map_or(&[][..], RangeSet::ranges) {
+            let (first, end) = self.keys.window(range.start(), range.end());
+            pages(&self.client, first, &end, true, |answer| self.judge(answer), &mut |found| {
+                all.extend(self.keys.address(found.key()));
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(all)
+    }
+
+    fn addresses(&self, found: &[KeyValue]) -> BTreeSet<IpAddr> {
+        found.iter().filter_map(|found| self.keys.address(found.key())).collect()
+    }
+}
+
+/// A commit that was done at a revision.
+fn done(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Commit<Seen> {
+    let leases = change.keep.len() + change.leave.len() + chosen.len();
+    let revision = Revision { revision, leases }.to_json();
+    let kept =
+        change.keep.iter().map(|lease| Lease { revision: revision.clone(), ..lease.clone() });
+    let claimed = change.claim.iter().zip(chosen);
+    let claimed = claimed.map(|(claim, address)| claim.lease(*address, revision.clone()));
+    Commit::Done { kept: kept.collect(), claimed: claimed.collect() }
+}
+
+fn warn_of_foreign(found: &KeyValue) {
+    let key = String::from_utf8_lossy(found.key());
+    warn!("the key {key} is not ours: it counts as taken and is left alone");
+}

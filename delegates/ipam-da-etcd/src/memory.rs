@@ -1,0 +1,184 @@
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ipam_delegated::cni::NetworkName;
+use ipam_delegated::host::{StateDir, lock};
+use ipam_delegated::{Error, ErrorCode, Result};
+use log::{debug, warn};
+use serde::{Deserialize, Serialize};
+
+use crate::client::Answer;
+
+/// What this node remembers of a network's store between two calls, in its state folder: which
+/// cluster it is and how far it had come, so that a store restored from a backup or swapped for another
+/// is noticed; and, as mere hints, the address last given out and the server that answered.
+#[derive(Debug)]
+pub struct Memory {
+    path: PathBuf,
+    /// The part of the file that is about this delegate of the chain.
+    part: String,
+    known: RefCell<Part>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Part {
+    /// The cluster that addresses are taken from.
+    cluster: Option<Cluster>,
+    /// Clusters that were taken from before, which may still hold leases of this node.
+    former: Vec<Cluster>,
+    cursors: BTreeMap<u32, IpAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Cluster {
+    /// As etcdctl prints it: hexadecimal.
+    id: String,
+    revision: i64,
+}
+
+/// How long another process may have the file locked.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+type Parts = BTreeMap<String, Part>;
+
+impl Memory {
+    /// The memory of a network; `serves` are the pools that this delegate is shown, where not all are.
+    pub fn open(state: &StateDir, network: &NetworkName, serves: &[String]) -> Self {
+        let path = folder(state).join(format!("{network}.json"));
+        let part = serves.join(",");
+        let known = RefCell::new(read(&path).remove(&part).unwrap_or_default());
+        Self { path, part, known }
+    }
+
+    /// Fails when an answer is not of the store that is known, as it was before the request: a lower
+    /// revision, or another cluster. Addresses are taken from the cluster in use alone; where
+    /// `releasing`, one used before will do.
+    ///
+    /// # Errors
+    /// Code 11, with what to do.
+    pub fn judge(&self, answer: &Answer, releasing: bool) -> Result<()> {
+        let known = self.known.borrow();
+        let Some(current) = &known.cluster else { return Ok(()) };
+        let id = id(answer.cluster);
+        let former = known.former.iter().find(|former| releasing && former.id == id);
+        let cluster = former.unwrap_or(current);
+        let what = if cluster.id != id {
+            format!(
+                "the store is the etcd cluster {id}, but this node's leases are in {}",
+                cluster.id
+            )
+        } else if answer.revision < cluster.revision {
+            format!(
+                "the store is at revision {}, but was at {} already: it was restored from a backup",
+                answer.revision, cluster.revision
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorCode::TRY_AGAIN, what).advise(
+            "addresses that containers use may be free in it: on every node run `ipam-delegated reassert --claim-only --yes`, then `ipam-delegated reassert --yes`",
+        ))
+    }
+
+    /// The address last given out of a range set.
+    pub fn cursor(&self, index: u32) -> Option<IpAddr> {
+        self.known.borrow().cursors.get(&index).copied()
+    }
+
+    /// The endpoint that answered last, where it is not the first.
+    pub fn endpoint(&self) -> Option<String> {
+        self.known.borrow().endpoint.clone()
+    }
+
+    /// Notes what an ADD has learnt.
+    pub fn note(&self, answer: &Answer, given: &[(u32, IpAddr)], endpoint: Option<String>) {
+        let id = id(answer.cluster);
+        let change = |part: &mut Part| {
+            part.cursors.extend(given.iter().copied());
+            part.endpoint.clone_from(&endpoint);
+            match &mut part.cluster {
+                None => part.cluster = Some(Cluster { id: id.clone(), revision: answer.revision }),
+                Some(known) if known.id == id => {
+                    known.revision = known.revision.max(answer.revision);
+                }
+                // While leases are claimed anew, it is not yet the one in use.
+                Some(_) => {}
+            }
+        };
+        if let Err(error) = self.write(change) {
+            warn!(
+                "{} cannot be written, so that a restored store would not be noticed: {error}",
+                self.path.display()
+            );
+        }
+    }
+
+    /// Takes the store as it stands for the one in use.
+    ///
+    /// # Errors
+    /// The state folder cannot be written.
+    pub fn accept(&self, answer: &Answer) -> Result<()> {
+        let id = id(answer.cluster);
+        let change = |part: &mut Part| {
+            part.former.retain(|former| former.id != id);
+            let old = part.cluster.replace(Cluster { id: id.clone(), revision: answer.revision });
+            part.former.extend(old.filter(|old| old.id != id));
+        };
+        self.write(change).map_err(|error| {
+            Error::io(format!("{} cannot be written", self.path.display()), error)
+                .advise("mend the state folder and call again")
+        })
+    }
+
+    /// Changes the file, which other processes change too.
+    fn write(&self, change: impl Fn(&mut Part)) -> io::Result<()> {
+        let path = self.path.parent().unwrap_or(&self.path);
+        let folder = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+                File::open(path)?
+            }
+            other => other?,
+        };
+        if !lock(&folder, Instant::now() + PATIENCE)? {
+            return Err(io::Error::other("another process has it locked all the time"));
+        }
+        let mut parts = read(&self.path);
+        let part = parts.entry(self.part.clone()).or_default();
+        change(part);
+        *self.known.borrow_mut() = part.clone();
+        let temporary = self.path.with_extension("new");
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(&serde_json::to_vec(&parts).map_err(io::Error::other)?)?;
+        fs::rename(&temporary, &self.path)
+    }
+}
+
+/// The folder of what this delegate remembers.
+pub fn folder(state: &StateDir) -> PathBuf {
+    state.root().join("etcd")
+}
+
+fn id(cluster: u64) -> String {
+    format!("{cluster:x}")
+}
+
+/// What the file says; nothing where it is missing or was torn by a loss of power.
+fn read(path: &std::path::Path) -> Parts {
+    let Ok(text) = fs::read(path) else { return Parts::default() };
+    serde_json::from_slice(&text).unwrap_or_else(|error| {
+        debug!("{} is not read: {error}", path.display());
+        Parts::default()
+    })
+}

@@ -1,0 +1,69 @@
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use ipam_delegated::{Error, Result};
+use log::debug;
+
+use crate::config::Named;
+
+/// Who calls, by user name and password.
+///
+/// Checking a password costs the server some 80 ms of bcrypt, so the token it gave is kept for the next
+/// processes, in a file that only root can read.
+#[derive(Debug)]
+pub struct Caller {
+    pub user: String,
+    password: Named,
+    cache: PathBuf,
+}
+
+impl Caller {
+    /// A caller whose token is kept in this file.
+    pub fn new(user: String, password: Named, cache: PathBuf) -> Self {
+        Self { user, password, cache }
+    }
+
+    /// The password.
+    ///
+    /// # Errors
+    /// The file cannot be read or is empty.
+    pub fn password(&self) -> Result<String> {
+        let Named { path, file } = &self.password;
+        let text = fs::read_to_string(file).map_err(|error| {
+            Error::config(path, format_args!("{} cannot be read", file.display()))
+                .caused_by(error)
+                .advise("name a file that holds nothing but the password")
+        })?;
+        let password = text.trim_end_matches(['\r', '\n']);
+        if password.is_empty() {
+            return Err(Error::config(path, format_args!("{} is empty", file.display()))
+                .advise("name a file that holds nothing but the password"));
+        }
+        Ok(password.to_owned())
+    }
+
+    /// The token of an earlier process.
+    pub fn cached(&self) -> Option<String> {
+        let text = fs::read_to_string(&self.cache).ok()?;
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// Keeps a token; without a place for it the next process asks for another.
+    pub fn keep(&self, token: &str) {
+        let kept = || {
+            let folder = self.cache.parent().unwrap_or(&self.cache);
+            fs::create_dir_all(folder)?;
+            let temporary = self.cache.with_extension(std::process::id().to_string());
+            let mut options = fs::OpenOptions::new();
+            let mut file =
+                options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+            file.write_all(token.as_bytes())?;
+            fs::rename(&temporary, &self.cache)
+        };
+        if let Err(error) = kept() {
+            debug!("the token is not kept in {}: {error}", self.cache.display());
+        }
+    }
+}
