@@ -1,0 +1,185 @@
+//! The support for tests with clusters of etcd does what it says, and leaves nothing behind.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+#[path = "support/certificates.rs"]
+mod certificates;
+#[path = "support/etcd/mod.rs"]
+mod etcd;
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use certificates::Certificates;
+use etcd::{Cluster, Cut, Etcd, Tls};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[track_caller]
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let give_up = Instant::now() + 60 * SECOND;
+    while !condition() {
+        assert!(Instant::now() < give_up, "waited in vain: {what}");
+        thread::sleep(SECOND / 50);
+    }
+}
+
+/// What a run said that failed.
+#[track_caller]
+fn refused(output: Output) -> String {
+    assert!(!output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A call that is given up soon: a server that refuses a client lets etcdctl try again.
+const HASTY_GET: [&str; 4] = ["--dial-timeout=2s", "--command-timeout=2s", "get", "a"];
+
+#[test]
+fn another_member_leads_when_the_leader_is_killed() {
+    let cluster = Cluster::start(3);
+    let first = cluster.leader();
+    cluster.member(first).put("a", "b");
+    cluster.member(first).kill();
+    let second = cluster.leader();
+    assert_ne!(first, second);
+    cluster.member(second).put("a", "c");
+    cluster.member(first).restart();
+    assert!(cluster.members().iter().all(|member| member.get("a").as_deref() == Some("c")));
+}
+
+#[test]
+fn a_member_that_has_lost_its_peers_still_hears_clients() {
+    let cluster = Cluster::start(3);
+    let lost = cluster.leader();
+    let member = cluster.member(lost);
+    member.put("a", "old");
+    cluster.partition(lost, Cut::Peers);
+    let leader = cluster.leader();
+    assert_ne!(leader, lost);
+    cluster.member(leader).put("a", "new");
+    let stale = member.etcdctl(&["get", "--consistency=s", "a"]);
+    assert_eq!(stale, "a\nold\n");
+    refused(member.try_etcdctl(&HASTY_GET));
+    cluster.heal(lost);
+    until("the member has found its peers", || member.try_etcdctl(&HASTY_GET).status.success());
+    assert_eq!(member.get("a").as_deref(), Some("new"));
+}
+
+#[test]
+fn a_member_that_is_cut_off_is_silent() {
+    let cluster = Cluster::start(3);
+    let lost = cluster.leader();
+    cluster.partition(lost, Cut::All);
+    let leader = cluster.leader();
+    assert_ne!(leader, lost);
+    cluster.member(leader).put("a", "b");
+    // Longer than it takes to find that a neighbour does not answer.
+    let kind = |endpoint: String| {
+        let connected = TcpStream::connect_timeout(&endpoint.parse().unwrap(), 5 * SECOND);
+        connected.unwrap_err().kind()
+    };
+    thread::scope(|scope| {
+        let others = scope.spawn(|| kind(cluster.blackhole()));
+        assert_eq!(kind(cluster.member(lost).endpoint()), ErrorKind::TimedOut);
+        assert_eq!(others.join().unwrap(), ErrorKind::TimedOut);
+    });
+    cluster.heal(lost);
+    cluster.member(lost).until_ready();
+    assert_eq!(cluster.member(lost).get("a").as_deref(), Some("b"));
+}
+
+#[test]
+fn a_cluster_may_have_tls_and_authentication() {
+    let mut certificates = None;
+    let cluster = Cluster::start_with(3, |addresses| {
+        let addresses: Vec<IpAddr> = addresses.iter().copied().map(IpAddr::from).collect();
+        let made = certificates.insert(Certificates::make_for(&addresses));
+        let (server, client) = (made.server(), made.client());
+        let tls = Tls {
+            authority: made.authority(),
+            certificate: server.certificate,
+            key: server.key,
+            client_authority: Some(made.authority()),
+            client: Some((client.certificate, client.key)),
+        };
+        Etcd::builder().tls(tls).auth("ipam", "secret", "/ipam/")
+    });
+    cluster.member(0).put("/ipam/a", "b");
+    assert_eq!(cluster.member(2).get("/ipam/a").as_deref(), Some("b"));
+    let client = certificates.as_ref().unwrap().client();
+    let shown =
+        ["--cert", client.certificate.to_str().unwrap(), "--key", client.key.to_str().unwrap()];
+    // The certificate names a user, who has no right there.
+    let told = refused(cluster.member(1).etcdctl_as(&shown, &["get", "/other"]));
+    assert!(told.contains("permission denied"), "{told}");
+}
+
+/// All that a cluster is on this machine: its processes and folders, namespaces and links.
+fn traces(cluster: &Cluster) -> Vec<PathBuf> {
+    let members = cluster.members().iter();
+    let mut traces: Vec<PathBuf> = members
+        .flat_map(|member| [format!("/proc/{}", member.pid().unwrap()).into(), member.folder()])
+        .collect();
+    let network = cluster.network();
+    traces.extend(network.namespaces().iter().map(|name| Path::new("/run/netns").join(name)));
+    traces.push(Path::new("/sys/class/net").join(network.link()));
+    assert!(traces.iter().all(|trace| trace.exists()), "{traces:?}");
+    traces
+}
+
+#[test]
+fn nothing_is_left_of_a_cluster_even_after_a_panic() {
+    for panics in [false, true] {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let test = thread::spawn(move || {
+            let cluster = Cluster::start(3);
+            cluster.member(0).stop();
+            sender.send(traces(&cluster)).unwrap();
+            assert!(!panics, "as was asked for");
+        });
+        assert_eq!(test.join().is_err(), panics);
+        let left: Vec<_> = receiver.recv().unwrap().into_iter().filter(|t| t.exists()).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+/// The test is its own child: the child starts a cluster and is killed.
+#[test]
+fn a_killed_test_leaves_no_server_and_the_next_one_removes_the_rest() {
+    const CHILD: &str = "IPAM_DELEGATED_TEST_IS_CHILD";
+    let name = "a_killed_test_leaves_no_server_and_the_next_one_removes_the_rest";
+    let child = |role: &str| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", name]).env(CHILD, role);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    if let Some(role) = std::env::var_os(CHILD) {
+        let cluster = Cluster::start(3);
+        for trace in traces(&cluster) {
+            writeln!(std::io::stdout(), "trace {}", trace.display()).unwrap();
+        }
+        writeln!(std::io::stdout(), "that is all").unwrap();
+        if role == "killed" {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        }
+        return;
+    }
+    let mut killed = child("killed");
+    let lines = BufReader::new(killed.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let lines = lines.take_while(|line| line != "that is all");
+    let traces: Vec<PathBuf> =
+        lines.filter_map(|line| Some(line.strip_prefix("trace ")?.into())).collect();
+    assert!(traces.iter().filter(|trace| trace.starts_with("/proc")).count() == 3, "{traces:?}");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    until("its servers have ended", || {
+        !traces.iter().any(|trace| trace.starts_with("/proc") && trace.exists())
+    });
+    assert!(child("next").wait_with_output().unwrap().status.success());
+    let left: Vec<_> = traces.iter().filter(|trace| trace.exists()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

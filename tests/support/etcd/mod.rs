@@ -1,0 +1,26 @@
+//! Real etcd servers for tests: one alone, or a cluster whose network can be cut.
+//!
+//! Needs nothing of the other test support, so that a delegate's tests can include it by `#[path]`.
+//! What is missing fails the test and says what to install; `tests/run.sh` installs it.
+
+#![allow(
+    dead_code,
+    missing_docs,
+    unused_imports,
+    clippy::unwrap_used,
+    reason = "test support; each test file uses a part of it"
+)]
+
+mod client;
+mod cluster;
+mod network;
+mod process;
+mod server;
+mod silent;
+mod store;
+
+pub use cluster::{Cluster, Cut};
+pub use process::{find, leftovers};
+pub use server::{Account, Builder, Etcd, Tls};
+pub use silent::Silent;
+pub use store::{ClusterId, Snapshot};

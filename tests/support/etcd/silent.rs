@@ -1,0 +1,33 @@
+//! An endpoint that accepts and never answers.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Mutex, PoisonError};
+
+/// Listens on a port of its own. The kernel accepts connections and takes what is sent; nothing is
+/// ever answered.
+pub struct Silent {
+    listener: TcpListener,
+    accepted: Mutex<Vec<TcpStream>>,
+}
+
+impl Silent {
+    pub fn listen() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Self { listener, accepted: Mutex::default() }
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn endpoint(&self) -> String {
+        self.listener.local_addr().unwrap().to_string()
+    }
+
+    /// How many connections have come so far.
+    pub fn connections(&self) -> usize {
+        let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Ok((stream, _)) = self.listener.accept() {
+            accepted.push(stream);
+        }
+        accepted.len()
+    }
+}
