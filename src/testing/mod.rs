@@ -6,6 +6,7 @@
 //! - [`allocator_suite`]: what an allocator promises, be it an
 //!   [`Allocator`](crate::allocate::Allocator) in this process or any program that speaks CNI:
 //!   a [`subject`].
+//! - [`between`]: any ledger, with a test that comes between its look and its change.
 //! - [`mutants`]: ledgers with one known bug each, which the suites must find.
 //!
 //! A suite runs every check, each on networks of its own, and answers a [`Report`]. The example
@@ -13,6 +14,7 @@
 
 pub mod allocator_suite;
 mod bench;
+pub mod between;
 pub mod ledger_suite;
 pub mod memory;
 pub mod mutants;

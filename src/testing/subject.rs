@@ -37,7 +37,7 @@ pub trait Subject: Send + Sync {
 
     /// Calls `between` inside the next call, after it has looked and before it changes anything.
     /// False where that cannot be done.
-    fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
+    fn interleave(&self, between: Between) -> bool {
         drop(between);
         false
     }
@@ -77,13 +77,37 @@ pub struct InProcess<D> {
     ipam: Value,
     reach: Reach,
     store: Option<Store>,
+    between: Option<fn(Between) -> bool>,
+    aging: Option<Aging>,
     settings: Settings,
 }
+
+/// What comes between a look and a change.
+type Between = Box<dyn FnOnce() + Send>;
+
+/// Makes the leases of a store look older.
+type Aging = Box<dyn Fn(Duration) + Send + Sync>;
 
 impl<D: Delegate + Send + Sync> InProcess<D> {
     /// A delegate, with the keys of `ipam` that it reads.
     pub fn new(delegate: D, reach: Reach, ipam: Value) -> Self {
-        Self { delegate, ipam, reach, store: None, settings: Settings::default() }
+        let settings = Settings::default();
+        Self { delegate, ipam, reach, store: None, between: None, aging: None, settings }
+    }
+
+    /// Lets the suite come between by this function, such as
+    /// [`next_commit`](super::between::next_commit).
+    #[must_use]
+    pub fn interleaved(mut self, between: fn(Between) -> bool) -> Self {
+        self.between = Some(between);
+        self
+    }
+
+    /// Lets the suite age the leases by this function.
+    #[must_use]
+    pub fn aging(mut self, age: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+        self.aging = Some(Box::new(age));
+        self
     }
 
     /// Lets the suite come between its looks and its changes, and age its leases.
@@ -112,15 +136,21 @@ impl<D: Delegate + Send + Sync> Subject for InProcess<D> {
         Ok(Answer { success: reply.exit == 0, stdout: reply.stdout })
     }
 
-    fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
-        self.store.as_ref().is_some_and(|store| store.interleave(between))
+    fn interleave(&self, between: Between) -> bool {
+        match (&self.store, self.between) {
+            (Some(store), _) => store.interleave(between),
+            (None, Some(interleave)) => interleave(between),
+            (None, None) => false,
+        }
     }
 
     fn age(&self, by: Duration) -> bool {
-        self.store.as_ref().is_some_and(|store| {
-            store.age(by);
-            true
-        })
+        match (&self.store, &self.aging) {
+            (Some(store), _) => store.age(by),
+            (None, Some(age)) => age(by),
+            (None, None) => return false,
+        }
+        true
     }
 }
 
@@ -131,6 +161,7 @@ pub struct Binary {
     form: Form,
     reach: Reach,
     config: Map<String, Value>,
+    aging: Option<Aging>,
     patience: Duration,
 }
 
@@ -143,6 +174,7 @@ impl Binary {
             form,
             reach: Reach::Node,
             config: Map::new(),
+            aging: None,
             patience: Duration::from_secs(60),
         }
     }
@@ -159,6 +191,14 @@ impl Binary {
     #[must_use]
     pub fn reaching(mut self, reach: Reach) -> Self {
         self.reach = reach;
+        self
+    }
+
+    /// Lets the suite age the leases by this function, instead of by the times of files in
+    /// `ipam.dataDir`.
+    #[must_use]
+    pub fn aging(mut self, age: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+        self.aging = Some(Box::new(age));
         self
     }
 
@@ -241,6 +281,10 @@ impl Subject for Binary {
     }
 
     fn age(&self, by: Duration) -> bool {
+        if let Some(age) = &self.aging {
+            age(by);
+            return true;
+        }
         let then = SystemTime::now() - by;
         let mut folders = vec![self.folder.join("data")];
         let mut aged = false;

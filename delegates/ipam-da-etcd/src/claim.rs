@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use etcd_client::{
@@ -17,6 +17,24 @@ pub struct Seen {
     pub revision: Option<i64>,
     /// The document at that revision; none where the revision is all that is remembered of it.
     pub document: Option<OwnerDocument>,
+}
+
+impl Seen {
+    /// Whether a change says of everything that the owner held, and of nothing else, what becomes of it.
+    pub fn is_all_of(&self, change: &Change<'_>) -> bool {
+        let said = [&change.keep, &change.leave, &change.drop];
+        let said: BTreeSet<IpAddr> =
+            said.into_iter().flatten().map(|lease| lease.address.addr()).collect();
+        match (&self.document, self.revision) {
+            (Some(document), _) => {
+                let held = document.leases.iter().map(|item| item.address.addr());
+                held.collect::<BTreeSet<_>>() == said
+            }
+            (None, None) => said.is_empty(),
+            // The revision stands for leases of which the caller knows how many there are.
+            (None, Some(_)) => true,
+        }
+    }
 }
 
 /// A commit as one transaction.

@@ -55,6 +55,8 @@ struct LeaseDocument {
     ifname: String,
     generation: u64,
     confirmed: u64,
+    /// How many addresses the owner holds.
+    leases: usize,
     #[serde(flatten)]
     item: Item,
 }
@@ -108,6 +110,7 @@ impl OwnerDocument {
             ifname: self.ifname.clone(),
             generation: self.generation,
             confirmed: self.confirmed,
+            leases: self.leases.len(),
             item: item.clone(),
         })
     }
@@ -177,10 +180,10 @@ impl Holding {
 
 /// Reads the answer about the key of an address.
 pub fn entry(address: IpAddr, found: &KeyValue) -> Entry {
-    let revision = Revision { revision: found.mod_revision(), leases: 0 }.to_json();
+    let revision = |leases| Revision { revision: found.mod_revision(), leases }.to_json();
     match serde_json::from_slice::<LeaseDocument>(found.value()) {
         Ok(document) if document.item.address.addr() == address => Entry {
-            lease: document.item.lease(revision),
+            lease: document.item.lease(revision(document.leases)),
             holder: Some(Holder {
                 node: Some(document.node),
                 container: document.container,
@@ -200,7 +203,7 @@ pub fn entry(address: IpAddr, found: &KeyValue) -> Entry {
                     pool: None,
                     address: IpNet::from(address),
                     gateway: None,
-                    revision,
+                    revision: revision(0),
                     kept: false,
                     taken: None,
                 },

@@ -133,8 +133,10 @@ impl Ledger for Etcd {
     }
 
     fn commit(&self, owner: &Owner, seen: Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
-        let nothing = seen.revision.is_none() && change.claim.is_empty() && change.keep.is_empty();
-        if nothing {
+        if !seen.is_all_of(change) {
+            return Ok(Commit::Lost { taken: Vec::new(), view: None });
+        }
+        if seen.revision.is_none() && change.claim.is_empty() {
             return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
         }
         let Some(victims) = self.victims(change)? else {
@@ -257,13 +259,12 @@ impl Etcd {
             let its = leases.iter().find(of_key);
             its.is_some_and(|found| found.mod_revision() == holding.revision)
         };
+        let stays = |address: IpAddr| !asked.contains(&address) || is_its(address);
         let mut held = holding.leases();
-        held.retain(|lease| {
-            let address = lease.address.addr();
-            !asked.contains(&address) || is_its(address)
-        });
-        let token = Seen { revision: Some(holding.revision), document: Some(holding.document) };
-        Ok((held, token))
+        held.retain(|lease| stays(lease.address.addr()));
+        let Holding { revision, mut document } = holding;
+        document.leases.retain(|item| stays(item.address.addr()));
+        Ok((held, Seen { revision: Some(revision), document: Some(document) }))
     }
 
     fn blind(&self, claim: &Claim<'_>) -> PoolView {
