@@ -165,7 +165,8 @@ impl Client {
                 break;
             }
             let pause = (PAUSE * (round + 1).min(5)).min(self.left());
-            self.wait(tokio::time::sleep(pause));
+            // A timer is made where there is an event loop.
+            self.wait(async { tokio::time::sleep(pause).await });
         }
         Err(self.nobody_answered(&findings))
     }
