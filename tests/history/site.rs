@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::judge;
 use super::workload::Report;
+use super::{Violation, judge};
 use crate::support::{Host, start, wait};
 
 /// What is worked on.
@@ -26,6 +26,11 @@ pub trait Site: Sync {
     /// Whether all processes of the calls have ended, within this time.
     fn is_quiet_within(&self, time: Duration) -> bool;
 
+    /// What there is to read about an owner, for a person who looks at a failure.
+    fn about(&self, _owner: &str) -> String {
+        String::new()
+    }
+
     /// How long after the end of a call the store may still do what it asked for.
     fn late(&self) -> Duration {
         Duration::ZERO
@@ -36,14 +41,39 @@ pub trait Site: Sync {
 #[track_caller]
 pub fn assert_sound(site: &impl Site, report: &Report) {
     let (violations, end) = judge(&report.calls, site.late());
-    assert!(violations.is_empty(), "{violations:#?}");
+    let tell = |violation: &Violation| match violation {
+        Violation::Double { first, second, .. } => {
+            format!("{}\n{}", story(site, report, &first.owner), story(site, report, &second.owner))
+        }
+        Violation::Moved { owner, .. } => story(site, report, owner),
+    };
+    let told = violations.first().map(tell).unwrap_or_default();
+    assert!(violations.is_empty(), "{violations:#?}\n{told}");
     let leases = site.leases();
     for (owner, addresses) in &end.certain {
-        assert_eq!(leases.get(owner), Some(addresses), "{owner}");
+        let held = leases.get(owner);
+        assert_eq!(held, Some(addresses), "{owner}\n{}", story(site, report, owner));
     }
     for (owner, addresses) in &leases {
-        assert!(end.possible.contains(owner), "{owner} was released, and holds {addresses:?}");
+        assert!(
+            end.possible.contains(owner),
+            "{owner} was released, and holds {addresses:?}\n{}",
+            story(site, report, owner)
+        );
     }
+}
+
+/// The last calls of an owner, their errors, and what else is known.
+fn story(site: &impl Site, report: &Report, owner: &str) -> String {
+    let calls: Vec<_> = report.calls.iter().filter(|call| call.owner == owner).collect();
+    let failures = report.failures.iter().filter(|failure| failure.owner == owner);
+    let mut lines: Vec<(u64, String)> =
+        calls.iter().map(|call| (call.began, format!("{call:?}"))).collect();
+    lines.extend(failures.map(|failure| (failure.began, format!("  {}", failure.answer))));
+    lines.sort();
+    let last = lines.len().saturating_sub(20);
+    let lines: Vec<String> = lines.split_off(last).into_iter().map(|(_, line)| line).collect();
+    format!("{}\n{}", lines.join("\n"), site.about(owner))
 }
 
 /// GC of everything, with no grace.

@@ -50,7 +50,8 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "history on etcd: {line}");
 }
 
-/// Calls that failed although the cluster was whole, and not because the pool was full.
+/// Calls that failed for no good reason: the pool was not full, and the store did not fail to answer
+/// because of what happened to it.
 fn unexcused<'a>(failures: &'a [Failure], windows: &[Window]) -> Vec<&'a Failure> {
     let recovery = RECOVERY.as_nanos() as u64;
     let troubled = |failure: &Failure| {
@@ -59,10 +60,19 @@ fn unexcused<'a>(failures: &'a [Failure], windows: &[Window]) -> Vec<&'a Failure
         };
         windows.iter().any(meets)
     };
-    // What an owner holds is never taken from it, whatever goes on.
-    let lost = |failure: &Failure| failure.code == Some(104);
-    let full = |failure: &Failure| failure.verb == "ADD" && failure.code == Some(100);
-    failures.iter().filter(|it| lost(it) || !full(it) && !troubled(it)).collect()
+    let excused = |failure: &Failure| match (failure.verb, failure.code) {
+        ("ADD", Some(100)) => true,
+        (_, Some(11 | 111)) => troubled(failure),
+        _ => false,
+    };
+    failures.iter().filter(|failure| !excused(failure)).collect()
+}
+
+#[track_caller]
+fn assert_excused(failures: &[Failure], windows: &[Window]) {
+    let unexcused = unexcused(failures, windows);
+    let some = &unexcused[..unexcused.len().min(3)];
+    assert!(some.is_empty(), "{} unexcused failures, as {some:#?}", unexcused.len());
 }
 
 #[test]
@@ -72,24 +82,26 @@ fn no_address_ever_has_two_holders_whatever_happens_to_the_cluster() {
     let cluster = Cluster::start(3);
     let nodes = Nodes::new(cluster.endpoints(), cluster.member(0));
     let workload = workload(part);
-    let faults = Faults::new(&cluster, workload.seed, workload.operations / (80 / part));
+    let time = Duration::from_secs(if part == 1 { 3 } else { 1 });
+    let faults = Faults::new(&cluster, workload.seed, 20_000 / 80, time);
     let (mut report, windows) = workload.run_while(&nodes, |progress| faults.run(progress));
     let met: BTreeSet<Fault> = windows.iter().map(|window| window.fault).collect();
-    say(&format!("seed {}, {} faults, {report}", workload.seed, windows.len()));
+    let faults = format!("{} faults in {:.0?}", windows.len(), began.elapsed());
+    say(&format!("seed {}, {faults}, {report}", workload.seed));
     assert!(nodes.is_quiet_within(Duration::from_secs(60)), "processes live on");
     assert!(report.hung.is_empty(), "{:?}", report.hung);
-    assert_eq!(unexcused(&report.failures, &windows), Vec::<&Failure>::new());
+    assert_excused(&report.failures, &windows);
     assert!(report.operations() >= workload.operations);
     assert!(report.kills >= 500 / part, "only {} kills", report.kills);
     assert_eq!(met.into_iter().collect::<Vec<_>>(), Fault::ALL, "some fault did not come");
 
     std::thread::sleep(RECOVERY);
     assert_sound(&nodes, &report);
-    let calm = Workload { operations: 300, kills: 0, seed: workload.seed + 1, ..workload };
+    let calm = Workload { operations: 2_000 / part, kills: 0, seed: workload.seed + 1, ..workload };
     let later = calm.run(&nodes);
     say(&format!("on a cluster that is whole: {later}"));
     assert!(later.hung.is_empty(), "{:?}", later.hung);
-    assert_eq!(unexcused(&later.failures, &[]), Vec::<&Failure>::new());
+    assert_excused(&later.failures, &[]);
     report.append(later);
     assert_sound(&nodes, &report);
 
@@ -106,7 +118,7 @@ fn a_planted_double_in_a_real_history_is_found() {
     let nodes = Nodes::new(vec![server.endpoint()], &server);
     let workload = Workload { operations: 150, workers: 6, kills: 0, ..workload(10) };
     let mut report = workload.run(&nodes);
-    assert_eq!(unexcused(&report.failures, &[]), Vec::<&Failure>::new());
+    assert_excused(&report.failures, &[]);
     assert_sound(&nodes, &report);
     plant_double(&mut report.calls);
     let (violations, _) = judge(&report.calls, nodes.late());

@@ -41,6 +41,8 @@ pub struct Faults<'a> {
     seed: u64,
     /// One fault to so many operations.
     every: usize,
+    /// A fault lasts at least a second, and a random part of this time.
+    time: Duration,
 }
 
 impl Fault {
@@ -64,8 +66,8 @@ impl Fault {
 }
 
 impl<'a> Faults<'a> {
-    pub fn new(cluster: &'a Cluster, seed: u64, every: usize) -> Self {
-        Self { cluster, seed, every }
+    pub fn new(cluster: &'a Cluster, seed: u64, every: usize, time: Duration) -> Self {
+        Self { cluster, seed, every, time }
     }
 
     /// Lets faults come until the work is done and each has come.
@@ -98,7 +100,8 @@ impl<'a> Faults<'a> {
         let chosen = random.below(count as u64) as usize;
         let number = if fault.is_of_leader() { cluster.leader() } else { chosen };
         let (member, other) = (cluster.member(number), cluster.member((number + 1) % count));
-        let time = Duration::from_millis(1000 + random.below(3000));
+        let more = Duration::from_millis(random.below(self.time.as_millis() as u64));
+        let time = Duration::from_secs(1) + more;
         let from = now();
         match fault {
             Fault::Killed | Fault::LeaderKilled => {
@@ -116,7 +119,7 @@ impl<'a> Faults<'a> {
             Fault::MostStopped => {
                 member.stop();
                 other.stop();
-                sleep(time);
+                sleep(time * 2);
                 other.cont();
                 member.cont();
             }

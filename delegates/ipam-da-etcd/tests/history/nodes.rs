@@ -74,6 +74,13 @@ impl<'a> Nodes<'a> {
         format!("w{}-{place}", turn.parse::<usize>().unwrap() * NODES + node)
     }
 
+    /// The node and the container of an owner.
+    fn place(owner: &str) -> (usize, String) {
+        let (worker, place) = owner.strip_prefix('w').unwrap().split_once('-').unwrap();
+        let worker: usize = worker.parse().unwrap();
+        (worker % NODES, format!("c{}-{place}", worker / NODES))
+    }
+
     #[track_caller]
     fn values(&self, kind: &str) -> Vec<Value> {
         let prefix = format!("{NETWORK}{kind}/");
@@ -86,10 +93,10 @@ impl<'a> Nodes<'a> {
 impl Site for Nodes<'_> {
     /// Containers have the same names on all nodes.
     fn call(&self, verb: &str, worker: usize, owner: &str, answer: &Value) -> (Command, Value) {
-        let node = worker % NODES;
-        let container = owner
-            .split_once('-')
-            .map_or(String::new(), |(_, place)| format!("c{}-{place}", worker / NODES));
+        let (node, container) = match owner {
+            "" => (worker % NODES, String::new()),
+            owner => Self::place(owner),
+        };
         let world = &self.worlds[node];
         let mut network = world.network(json!(["ipam-ds-static", "ipam-da-etcd"]));
         network["cniVersion"] = "1.1.0".into();
@@ -100,11 +107,14 @@ impl Site for Nodes<'_> {
             "ranges".to_owned(),
             json!([[{"subnet": "10.5.0.0/26"}], [{"subnet": "fd05::/120"}]]),
         );
-        ipam.insert("timeout".to_owned(), "30s".into());
-        // Each node prefers another member.
+        // Each node prefers another member. The first rides out what happens to them, the second is
+        // cut short by the chain, and the third gives up.
+        let (timeout, store_timeout) = [("30s", "20s"), ("6s", "20s"), ("30s", "2s")][node];
+        ipam.insert("timeout".to_owned(), timeout.into());
         let mut endpoints = self.endpoints.clone();
         endpoints.rotate_left(node % self.endpoints.len());
-        ipam.insert("etcd".to_owned(), json!({"endpoints": endpoints}));
+        let etcd = json!({"endpoints": endpoints, "timeout": store_timeout});
+        ipam.insert("etcd".to_owned(), etcd);
         if verb == "CHECK" {
             network["prevResult"] = answer.clone();
         }
@@ -131,6 +141,15 @@ impl Site for Nodes<'_> {
 
     fn collectors(&self) -> Vec<usize> {
         (0..NODES).collect()
+    }
+
+    fn about(&self, owner: &str) -> String {
+        let (node, container) = Self::place(owner);
+        let its = |value: &&Value| self.owner(value) == owner;
+        let documents: Vec<_> = self.values("owners");
+        let record = self.worlds[node].record(&container);
+        let record = fs::read_to_string(&record).unwrap_or_else(|error| error.to_string());
+        format!("store: {:?}\nrecord: {record}", documents.iter().filter(its).collect::<Vec<_>>())
     }
 
     fn is_quiet_within(&self, time: Duration) -> bool {
