@@ -54,13 +54,16 @@ impl<'a> Nodes<'a> {
     /// DEL of every owner of a workload; all must succeed.
     #[track_caller]
     pub fn release_all(&self, workload: &Workload) {
-        for worker in 0..workload.workers {
+        let release = |worker| {
             for place in 0..workload.owners_per_worker {
                 let owner = format!("w{worker}-{place}");
                 let (command, network) = self.call("DEL", worker, &owner, &Value::Null);
                 wait(start(command, &network)).success();
             }
-        }
+        };
+        std::thread::scope(|scope| {
+            (0..workload.workers).for_each(|worker| drop(scope.spawn(move || release(worker))));
+        });
     }
 
     /// Deletes the keys of all addresses, and leaves their owners'.
