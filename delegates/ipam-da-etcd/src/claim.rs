@@ -55,8 +55,8 @@ pub struct Step<'a> {
     pub owner: &'a Owner,
     pub seen: &'a Seen,
     pub change: &'a Change<'a>,
-    /// The owners whose leases are taken over, by their keys.
-    pub victims: &'a BTreeMap<String, Holding>,
+    /// The owners whose leases are taken over, by their keys; none where the key is missing.
+    pub victims: &'a BTreeMap<String, Option<Holding>>,
 }
 
 /// What became of it.
@@ -86,7 +86,15 @@ impl Step<'_> {
             reads.push(TxnOp::get(key, None));
         }
         for (key, victim) in self.victims {
-            guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, victim.revision));
+            let Some(Holding { revision, .. }) = victim else {
+                guards.push(Compare::create_revision(key.as_str(), CompareOp::Equal, 0));
+                continue;
+            };
+            guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision));
+            for item in self.rest_of(victim).iter().flat_map(|rest| &rest.leases) {
+                let key = self.keys.lease(item.address.addr());
+                guards.push(Compare::mod_revision(key, CompareOp::Equal, *revision));
+            }
         }
         Txn::new().when(guards).and_then(self.branch(&mut Vec::new())).or_else(reads)
     }
@@ -164,10 +172,18 @@ impl Step<'_> {
         let document = OwnerDocument::written(self.owner, generation, items);
         write_owner(self.keys, self.keys.owner(self.owner), &document, &mut ops);
         for (key, victim) in self.victims {
-            let lost = |address| chosen.contains(&address);
-            write_owner(self.keys, key.clone(), &victim.document.without(lost), &mut ops);
+            if let Some(rest) = self.rest_of(victim) {
+                write_owner(self.keys, key.clone(), &rest, &mut ops);
+            }
         }
         ops
+    }
+
+    /// What stays to an owner that addresses are taken from.
+    fn rest_of(&self, victim: &Option<Holding>) -> Option<OwnerDocument> {
+        let replaced = self.change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
+        let lost: BTreeSet<IpAddr> = replaced.map(|entry| entry.lease.address.addr()).collect();
+        victim.as_ref().map(|victim| victim.document.without(|address| lost.contains(&address)))
     }
 
     fn staying(&self) -> impl Iterator<Item = &Lease> {

@@ -2,6 +2,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipam_delegated::allocate::Owner;
+use ipam_delegated::allocate::ledger::Holder;
 use ipam_delegated::cni::NetworkName;
 
 /// The keys of one network: one per address and one per owner.
@@ -61,6 +62,12 @@ impl Keys {
     /// The key of the owner with these names.
     pub fn owner_of(&self, node: &str, container: &str, ifname: &str) -> String {
         format!("{}{}/{}", self.of_node(node), plain(container), plain(ifname))
+    }
+
+    /// The key of the owner that an entry names; none where the entry does not tell the owner in full.
+    pub fn owner_of_holder(&self, holder: &Holder) -> Option<String> {
+        let (node, ifname) = (holder.node.as_deref()?, holder.ifname.as_deref()?);
+        Some(self.owner_of(node, &holder.container, ifname))
     }
 
     /// What the keys of a node's owners begin with.

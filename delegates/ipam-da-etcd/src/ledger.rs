@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::document::{self, Holding, Revision};
 use crate::keys::Keys;
 use crate::memory::{self, Memory};
-use crate::page::{below, pages};
+use crate::page::{below, found_by_key, pages};
 use crate::removal::Removal;
 use crate::token::Caller;
 
@@ -139,9 +139,7 @@ impl Ledger for Etcd {
         if seen.revision.is_none() && change.claim.is_empty() {
             return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
         }
-        let Some(victims) = self.victims(change)? else {
-            return Ok(Commit::Lost { taken: Vec::new(), view: None });
-        };
+        let victims = self.victims(change)?;
         let step = Step { keys: &self.keys, owner, seen: &seen, change, victims: &victims };
         let Some(answer) = self.client.write(&step.transaction())? else {
             return Ok(Commit::Unknown);
@@ -179,7 +177,8 @@ impl Ledger for Etcd {
     }
 
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
-        self.removal(&|answer| self.judge(answer)).run(entries)
+        let judge = |answer: &Answer| self.judge(answer);
+        Removal { client: &self.client, keys: &self.keys, judge: &judge }.run(entries)
     }
 
     fn scan(
@@ -236,10 +235,6 @@ impl Etcd {
 
     fn judge(&self, answer: &Answer) -> Result<()> {
         if self.trusting { Ok(()) } else { self.memory.judge(answer, self.releasing) }
-    }
-
-    fn removal<'a>(&'a self, judge: &'a dyn Fn(&Answer) -> Result<()>) -> Removal<'a> {
-        Removal { client: &self.client, keys: &self.keys, judge }
     }
 
     /// What the owner holds by its key, as far as the keys of the addresses that were `asked` for are
@@ -327,18 +322,22 @@ impl Etcd {
         }
     }
 
-    /// The owners that lose an address by this change; none when one does not hold it any more.
-    fn victims(&self, change: &Change<'_>) -> Result<Option<BTreeMap<String, Holding>>> {
-        let judge = |answer: &Answer| self.judge(answer);
-        let removal = self.removal(&judge);
-        let replaced = change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
-        let owners = replaced.filter_map(|entry| removal.key(entry.holder.as_ref()?));
-        let owners: BTreeSet<String> = owners.collect();
-        if owners.is_empty() {
-            return Ok(Some(BTreeMap::new()));
+    /// The owners that lose an address by this change, as they are.
+    fn victims(&self, change: &Change<'_>) -> Result<BTreeMap<String, Option<Holding>>> {
+        let holders =
+            change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
+        let keys: BTreeSet<String> = holders.filter_map(|h| self.keys.owner_of_holder(h)).collect();
+        if keys.is_empty() {
+            return Ok(BTreeMap::new());
         }
-        let holdings = removal.holdings(owners.iter().map(String::as_str))?;
-        Ok((holdings.len() == owners.len()).then_some(holdings))
+        let reads: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.as_str(), None)).collect();
+        let answer = self.ask(&Txn::new().and_then(reads))?;
+        let found = found_by_key(&answer.response);
+        let victim = |key: String| {
+            let holding = found.get(key.as_bytes()).map(Holding::read).transpose()?;
+            Ok((key, holding))
+        };
+        keys.into_iter().map(victim).collect()
     }
 
     /// All addresses that are taken in the ranges of a pool.
