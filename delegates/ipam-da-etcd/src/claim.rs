@@ -91,10 +91,6 @@ impl Step<'_> {
                 continue;
             };
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision));
-            for item in self.rest_of(victim).iter().flat_map(|rest| &rest.leases) {
-                let key = self.keys.lease(item.address.addr());
-                guards.push(Compare::mod_revision(key, CompareOp::Equal, *revision));
-            }
         }
         Txn::new().when(guards).and_then(self.branch(&mut Vec::new())).or_else(reads)
     }
@@ -160,7 +156,13 @@ impl Step<'_> {
 
     /// The owner's keys as they are to be, and those of owners that lose an address.
     fn writes(&self, chosen: &[IpAddr]) -> Vec<TxnOp> {
-        let mut items: Vec<Item> = self.staying().map(|lease| self.item(lease)).collect();
+        let kept = self.change.keep.iter().map(|lease| self.item(lease));
+        let left = self
+            .change
+            .leave
+            .iter()
+            .map(|lease| Item { since: Revision::read(&lease.revision), ..self.item(lease) });
+        let mut items: Vec<Item> = kept.chain(left).collect();
         let claims = self.change.claim.iter().zip(chosen);
         items.extend(claims.map(|(claim, address)| {
             Item::of(&claim.lease(*address, serde_json::Value::Null), now())
@@ -183,15 +185,11 @@ impl Step<'_> {
     fn rest_of(&self, victim: &Option<Holding>) -> Option<OwnerDocument> {
         let replaced = self.change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
         let lost: BTreeSet<IpAddr> = replaced.map(|entry| entry.lease.address.addr()).collect();
-        victim.as_ref().map(|victim| victim.document.without(|address| lost.contains(&address)))
-    }
-
-    fn staying(&self) -> impl Iterator<Item = &Lease> {
-        self.change.keep.iter().chain(&self.change.leave)
+        victim.as_ref().map(|victim| victim.without(|address| lost.contains(&address)))
     }
 
     fn seen_leases(&self) -> impl Iterator<Item = &Lease> {
-        self.staying().chain(&self.change.drop)
+        self.change.keep.iter().chain(&self.change.leave).chain(&self.change.drop)
     }
 
     /// A lease that stays, with the time when it was taken.
@@ -202,13 +200,14 @@ impl Step<'_> {
     }
 }
 
-/// The keys of an owner that holds what its document says; none when it holds nothing.
+/// Writes the keys of an owner that holds what its document says, but for those that stay as they are;
+/// none is left when it holds nothing.
 pub fn write_owner(keys: &Keys, key: String, document: &OwnerDocument, ops: &mut Vec<TxnOp>) {
     if document.leases.is_empty() {
         ops.push(TxnOp::delete(key, None));
         return;
     }
-    for item in &document.leases {
+    for item in document.leases.iter().filter(|item| item.since.is_none()) {
         let value = document.lease_value(item);
         ops.push(TxnOp::put(keys.lease(item.address.addr()), value, None));
     }

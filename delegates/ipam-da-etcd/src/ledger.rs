@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::claim::{Outcome, Seen, Step, read_window};
 use crate::client::{Answer, Client};
 use crate::config::Config;
-use crate::document::{self, Holding, Revision};
+use crate::document::{self, Holding, Item, Revision};
 use crate::keys::Keys;
 use crate::memory::{self, Memory};
 use crate::page::{below, found_by_key, pages};
@@ -248,17 +248,17 @@ impl Etcd {
         let Some(found) = owner.first() else { return Ok((Vec::new(), Seen::default())) };
         let holding = Holding::read(found)?;
         let asked: BTreeSet<IpAddr> = asked.collect();
-        let is_its = |address: IpAddr| {
-            let key = self.keys.lease(address);
-            let of_key = |found: &&KeyValue| found.key() == key.as_bytes();
-            let its = leases.iter().find(of_key);
-            its.is_some_and(|found| found.mod_revision() == holding.revision)
+        let is_its = |lease: &Lease| {
+            let key = self.keys.lease(lease.address.addr());
+            let found = leases.iter().find(|found| found.key() == key.as_bytes());
+            let seen = Revision::read(&lease.revision).map(|seen| seen.revision);
+            found.map(KeyValue::mod_revision) == seen
         };
-        let stays = |address: IpAddr| !asked.contains(&address) || is_its(address);
         let mut held = holding.leases();
-        held.retain(|lease| stays(lease.address.addr()));
+        held.retain(|lease| !asked.contains(&lease.address.addr()) || is_its(lease));
         let Holding { revision, mut document } = holding;
-        document.leases.retain(|item| stays(item.address.addr()));
+        let stays = |item: &Item| held.iter().any(|lease| lease.address == item.address);
+        document.leases.retain(stays);
         Ok((held, Seen { revision: Some(revision), document: Some(document) }))
     }
 
@@ -304,16 +304,11 @@ impl Etcd {
             return error;
         }
         let seen = Seen { revision: Some(revision), document: step.seen.document.clone() };
-        let now = |lease: &Lease| Lease {
-            revision: Revision { revision, leases: 0 }.to_json(),
-            ..lease.clone()
+        let Commit::Done { kept, claimed } = done(step.change, chosen, revision) else {
+            return error;
         };
-        let claims = step.change.claim.iter().zip(chosen);
-        let change = Change {
-            drop: claims.map(|(claim, a)| now(&claim.lease(*a, Value::Null))).collect(),
-            leave: step.change.keep.iter().chain(&step.change.leave).map(now).collect(),
-            ..Change::default()
-        };
+        let leave = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
+        let change = Change { drop: claimed, leave, ..Change::default() };
         let victims = BTreeMap::new();
         let back = Step { seen: &seen, change: &change, victims: &victims, ..*step };
         match self.client.write(&back.transaction()) {
@@ -360,7 +355,8 @@ impl Etcd {
 
 /// A commit that was done at a revision.
 fn done(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Commit<Seen> {
-    let leases = change.keep.len() + change.leave.len() + chosen.len();
+    let together = change.keep.len() + chosen.len();
+    let leases = if change.leave.is_empty() { together } else { 0 };
     let revision = Revision { revision, leases }.to_json();
     let kept =
         change.keep.iter().map(|lease| Lease { revision: revision.clone(), ..lease.clone() });

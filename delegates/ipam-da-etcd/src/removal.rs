@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp};
+use ipam_delegated::allocate::Lease;
 use ipam_delegated::allocate::ledger::Entry;
 use ipam_delegated::{Error, ErrorCode, Result};
 
@@ -80,7 +81,8 @@ impl Removal<'_> {
             let key = self.keys.lease(entry.lease.address.addr());
             let seen = Revision::read(&entry.lease.revision).map(|seen| seen.revision);
             let stands = found.get(key.as_bytes()).map(KeyValue::mod_revision) == seen;
-            let listed = holding.as_ref().map(|holding| holding.revision) == seen;
+            let listed =
+                holding.as_ref().is_some_and(|holding| holding.leases().contains(&entry.lease));
             if stands {
                 let revision = seen.unwrap_or_default();
                 guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision));
@@ -101,12 +103,8 @@ impl Removal<'_> {
             (Some(key), Some(holding)) => {
                 guards.push(Compare::mod_revision(key, CompareOp::Equal, holding.revision));
                 let goes = |address: IpAddr| gone.iter().any(|e| e.lease.address.addr() == address);
-                let rest = holding.document.without(goes);
+                let rest = holding.without(goes);
                 if rest.leases.len() < holding.document.leases.len() {
-                    for item in &rest.leases {
-                        let key = self.keys.lease(item.address.addr());
-                        guards.push(Compare::mod_revision(key, CompareOp::Equal, holding.revision));
-                    }
                     write_owner(self.keys, key.to_owned(), &rest, &mut ops);
                 }
             }
