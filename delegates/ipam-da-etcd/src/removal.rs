@@ -81,8 +81,10 @@ impl Removal<'_> {
             let key = self.keys.lease(entry.lease.address.addr());
             let seen = Revision::read(&entry.lease.revision).map(|seen| seen.revision);
             let stands = found.get(key.as_bytes()).map(KeyValue::mod_revision) == seen;
-            let listed =
-                holding.as_ref().is_some_and(|holding| holding.leases().contains(&entry.lease));
+            let same = |lease: &Lease| {
+                lease.address == entry.lease.address && lease.revision == entry.lease.revision
+            };
+            let listed = holding.as_ref().is_some_and(|holding| holding.leases().iter().any(same));
             if stands {
                 let revision = seen.unwrap_or_default();
                 guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision));
