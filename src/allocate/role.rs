@@ -3,6 +3,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ipnet::IpNet;
 use log::{debug, warn};
 use serde_json::Value;
 
@@ -68,7 +69,6 @@ impl<A: Allocator> Delegate for Allocate<A> {
         let owner = owner::<A>(request)?;
         let result = request.prev_result()?;
         let known = known(request);
-        let held = open::<A>(request)?.held(&owner, &known)?;
         let not_held = |message: String| {
             Error::new(ErrorCode::NOT_HELD, message).advise("re-create the attachment")
         };
@@ -84,6 +84,9 @@ impl<A: Allocator> Delegate for Allocate<A> {
         } else {
             known.iter().map(|lease| lease.address.addr()).collect()
         };
+        let hints =
+            if known.is_empty() { given.iter().copied().map(hint).collect() } else { known };
+        let held = open::<A>(request)?.held(&owner, &hints)?;
         for address in &given {
             if !result.has(*address) {
                 return Err(not_held(format!("{address} of {owner} is not in prevResult")));
@@ -190,6 +193,18 @@ pub(super) fn scope(request: &Request) -> Result<Scope> {
 fn known(request: &Request) -> Vec<Lease> {
     let leases = request.prev_result().ok().and_then(|result| result.extra.get("leases").cloned());
     leases.and_then(|leases| serde_json::from_value(leases).ok()).unwrap_or_default()
+}
+
+/// A lease of which nothing but the address is known.
+fn hint(address: IpAddr) -> Lease {
+    Lease {
+        pool: None,
+        address: IpNet::from(address),
+        gateway: None,
+        revision: Value::Null,
+        kept: false,
+        taken: None,
+    }
 }
 
 /// What this DEL is about, where the chain makes it by itself: `prevResult.undo`, of an ADD of which
