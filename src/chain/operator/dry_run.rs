@@ -38,7 +38,7 @@ pub(super) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<
         let mut stage = Stage { step: step.clone(), input: None, outcome: Outcome::NotRun };
         if let Some(run) = carry.run_of(step) {
             let stdin = run.stdin(&session.request.network, &carry.result, &[])?;
-            stage.input = serde_json::from_str(&stdin).ok();
+            stage.input = serde_json::from_slice(stdin.as_bytes()).ok();
             if step.is_selector() {
                 let time = deadline.share(plan.steps.len() - i);
                 let answer = session.exec(verb, step, stdin, time).map_err(Error::from);
