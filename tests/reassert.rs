@@ -159,7 +159,7 @@ fn which_address_is_of_which_pool_is_not_guessed() {
         let told = outcome.json();
         assert_eq!(fates(&told)[0], fate("c1", "failed"));
         let why = told[0]["why"].as_str().unwrap();
-        assert!(why.starts_with("it was shown 2 pools and gave 1 addresses"), "{why}");
+        assert!(why.starts_with("pools it was shown: 2, addresses it gave: 1;"), "{why}");
     }
     assert!(!world.take_calls().contains(&"ipam-da-x.cni ADD".to_owned()));
 }

@@ -307,7 +307,7 @@ fn requests(run: &Run, gave: &Gave) -> Result<Vec<Value>> {
     let mut pools = run.pools.clone().unwrap_or_default();
     if pools.len() != gave.ips.len() {
         let message = format!(
-            "it was shown {} pools and gave {} addresses: which is of which is not recorded",
+            "pools it was shown: {}, addresses it gave: {}; which is of which is not recorded",
             pools.len(),
             gave.ips.len()
         );

@@ -65,8 +65,7 @@ pub(super) const VERBS: &[Verb] = &[
     Verb {
         name: "reassert",
         operands: "[NETWORK]",
-        about: "claims again, in a store that was restored, what containers hold here, and trusts it; \
-                a dry run unless --yes",
+        about: "claims again in a restored store what containers hold; a dry run unless --yes",
         options: &["json", "yes", "claim-only"],
         run: reassert::run,
     },
