@@ -47,6 +47,7 @@ impl Seen {
 /// else: read the owner's key
 /// ```
 ///
+/// Where addresses are claimed this lies in a transaction around it that only counts as a write.
 /// With several pools each branch holds the candidates of the next one. What comes back says what
 /// happened, so that nothing has to be asked before.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ impl Step<'_> {
             None => Compare::create_revision(owner.as_str(), CompareOp::Equal, 0),
             Some(revision) => Compare::mod_revision(owner.as_str(), CompareOp::Equal, revision),
         }];
-        let mut reads = vec![TxnOp::get(owner, None)];
+        let mut reads = vec![TxnOp::get(owner.as_str(), None)];
         for lease in self.seen_leases() {
             let key = self.keys.lease(lease.address.addr());
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision_of(lease)));
@@ -92,13 +93,27 @@ impl Step<'_> {
             };
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision));
         }
-        Txn::new().when(guards).and_then(self.branch(&mut Vec::new())).or_else(reads)
+        let txn = Txn::new().when(guards).and_then(self.branch(&mut Vec::new())).or_else(reads);
+        if self.change.claim.is_empty() {
+            return txn;
+        }
+        // A full store refuses a transaction by the writes of the outermost one alone, so that has one,
+        // which never comes about.
+        let never = Compare::version(owner.as_str(), CompareOp::Less, 0);
+        let write = TxnOp::put(owner, "", None);
+        Txn::new().when([never]).and_then([write]).or_else([TxnOp::txn(txn)])
     }
 
     /// Reads what came back of it.
     pub fn outcome(&self, response: &TxnResponse) -> Outcome {
-        let mut answers = response.op_responses();
-        if !response.succeeded() {
+        let (mut succeeded, mut answers) = (response.succeeded(), response.op_responses());
+        if !self.change.claim.is_empty() {
+            let Some(TxnOpResponse::Txn(inner)) = answers.into_iter().next() else {
+                return Outcome::Stale(Vec::new());
+            };
+            (succeeded, answers) = (inner.succeeded(), inner.op_responses());
+        }
+        if !succeeded {
             return Outcome::Stale(answers.into_iter().flat_map(found).collect());
         }
         let mut chosen = Vec::new();
