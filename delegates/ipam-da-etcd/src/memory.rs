@@ -43,6 +43,10 @@ struct Cluster {
     /// As etcdctl prints it: hexadecimal.
     id: String,
     revision: i64,
+    /// Whether it was seen at a lower revision since. Refused calls, too, raise the revision, until
+    /// nothing could be told from it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    set_back: bool,
 }
 
 /// How long another process may have the file locked.
@@ -70,16 +74,20 @@ impl Memory {
         let Some(current) = &known.cluster else { return Ok(()) };
         let id = id(answer.cluster);
         let former = known.former.iter().find(|former| releasing && former.id == id);
-        let cluster = former.unwrap_or(current);
+        let cluster = former.unwrap_or(current).clone();
+        drop(known);
         let what = if cluster.id != id {
             format!(
                 "the store is the etcd cluster {id}, but this node's leases are in {}",
                 cluster.id
             )
-        } else if answer.revision < cluster.revision {
+        } else if cluster.is_set_back(answer) {
+            if !cluster.set_back {
+                self.note_set_back(&cluster.id);
+            }
             format!(
-                "the store is at revision {}, but was at {} already: it was restored from a backup",
-                answer.revision, cluster.revision
+                "the store has gone back behind revision {}, at which it was: it was restored from a backup",
+                cluster.revision
             )
         } else {
             return Ok(());
@@ -87,6 +95,11 @@ impl Memory {
         Err(Error::new(ErrorCode::TRY_AGAIN, what).advise(
             "addresses that containers use may be free in it: on every node run `ipam-delegated reassert --claim-only --yes`, then `ipam-delegated reassert --yes`",
         ))
+    }
+
+    /// Whether the store in use is known to have been restored from a backup, and nobody has accepted it.
+    pub fn is_set_back(&self) -> bool {
+        self.known.borrow().cluster.as_ref().is_some_and(|cluster| cluster.set_back)
     }
 
     /// The address last given out of a range set.
@@ -102,18 +115,36 @@ impl Memory {
     /// Notes what an ADD has learnt.
     pub fn note(&self, answer: &Answer, given: &[(u32, IpAddr)], endpoint: Option<String>) {
         let id = id(answer.cluster);
+        // Compared with what was known before the request: other processes have gone on since.
+        let went_back = {
+            let known = self.known.borrow();
+            let cluster = known.cluster.as_ref().filter(|cluster| cluster.id == id);
+            cluster.is_some_and(|cluster| cluster.is_set_back(answer))
+        };
         let change = |part: &mut Part| {
             part.cursors.extend(given.iter().copied());
             part.endpoint.clone_from(&endpoint);
             match &mut part.cluster {
-                None => part.cluster = Some(Cluster { id: id.clone(), revision: answer.revision }),
+                None => part.cluster = Some(Cluster::seen(&id, answer)),
                 Some(known) if known.id == id => {
                     known.revision = known.revision.max(answer.revision);
+                    known.set_back |= went_back;
                 }
                 // While leases are claimed anew, it is not yet the one in use.
                 Some(_) => {}
             }
         };
+        self.write_or_warn(change);
+    }
+
+    fn note_set_back(&self, id: &str) {
+        self.write_or_warn(|part| {
+            let clusters = part.cluster.iter_mut().chain(&mut part.former);
+            clusters.filter(|cluster| cluster.id == id).for_each(|cluster| cluster.set_back = true);
+        });
+    }
+
+    fn write_or_warn(&self, change: impl Fn(&mut Part)) {
         if let Err(error) = self.write(change) {
             warn!(
                 "{} cannot be written, so that a restored store would not be noticed: {error}",
@@ -130,7 +161,7 @@ impl Memory {
         let id = id(answer.cluster);
         let change = |part: &mut Part| {
             part.former.retain(|former| former.id != id);
-            let old = part.cluster.replace(Cluster { id: id.clone(), revision: answer.revision });
+            let old = part.cluster.replace(Cluster::seen(&id, answer));
             part.former.extend(old.filter(|old| old.id != id));
         };
         self.write(change).map_err(|error| {
@@ -162,6 +193,16 @@ impl Memory {
             options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(&serde_json::to_vec(&parts).map_err(io::Error::other)?)?;
         fs::rename(&temporary, &self.path)
+    }
+}
+
+impl Cluster {
+    fn seen(id: &str, answer: &Answer) -> Self {
+        Self { id: id.to_owned(), revision: answer.revision, set_back: false }
+    }
+
+    fn is_set_back(&self, answer: &Answer) -> bool {
+        self.set_back || answer.revision < self.revision
     }
 }
 
