@@ -1,4 +1,4 @@
-//! The stores that records and configurations name, each once, and telling their allocators to trust
+//! The stores that records and configurations name, each once for a network, and telling their allocators to trust
 //! them as they stand.
 
 use serde_json::{Map, Value};
@@ -17,8 +17,8 @@ use crate::error::{Error, ErrorCode, Result};
 const ACCEPT: [&str; 4] = ["accept", "--json", "--config", "-"];
 
 /// Keys of `ipam` that are about the chain or an attachment, and not about a store.
-const OF_NO_STORE: [&str; 7] =
-    ["node", "serves", "delegates", "timeout", "verbose", "requested-ip", "requested_ip"];
+const OF_NO_STORE: [&str; 6] =
+    ["node", "delegates", "timeout", "verbose", "requested-ip", "requested_ip"];
 
 /// Every store, in the order in which they were found.
 #[derive(Default)]
@@ -75,7 +75,13 @@ impl Stores {
         for key in OF_NO_STORE {
             settings.remove(key);
         }
-        let known = |store: &Store| store.step.name == step.name && store.settings == settings;
+        // What a node remembers of a store, it remembers for each network.
+        let network = session.request.network.name();
+        let known = |store: &Store| {
+            store.step.name == step.name
+                && store.request.network.name() == network
+                && store.settings == settings
+        };
         if step.is_allocator() && !self.0.iter().any(known) {
             let stdin = run.stdin(&session.request.network, &IpamResult::default(), &[])?;
             self.0.push(Store { step, request: session.request.clone(), stdin, settings });
