@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 use ipam_delegated::allocate::ledger::{
     Change, Claim, Commit, Entry, Ledger, Look, PoolView, Question, Taken, Used, View,
 };
@@ -15,7 +15,7 @@ use ipam_delegated::{Error, ErrorCode, Request, Result};
 use log::warn;
 use serde_json::Value;
 
-use crate::claim::{Outcome, Seen, Step, read_window};
+use crate::claim::{Outcome, Seen, Step, read_window, write_owner};
 use crate::client::{Answer, Client};
 use crate::config::Config;
 use crate::document::{self, Holding, Item, Revision};
@@ -163,6 +163,7 @@ impl Ledger for Etcd {
                 let asked = [&change.keep, &change.leave, &change.drop];
                 let asked = asked.into_iter().flatten().map(|lease| lease.address.addr());
                 let (held, token) = self.holding(&owner_key, &leases, asked)?;
+                let token = self.take_off_lost(&owner_key, token)?;
                 let pools = change.claim.iter().map(|claim| self.blind(claim)).collect();
                 // The pools of the leases that stayed are not shown.
                 let complete = change.keep.is_empty();
@@ -260,6 +261,35 @@ impl Etcd {
         let stays = |item: &Item| held.iter().any(|lease| lease.address == item.address);
         document.leases.retain(stays);
         Ok((held, Seen { revision: Some(revision), document: Some(document) }))
+    }
+
+    /// Takes off the owner's list what it was not `seen` to hold any more: keys that somebody deleted by
+    /// hand, which others may have by now. Nobody else would, and it would be in the way for ever.
+    fn take_off_lost(&self, owner: &[KeyValue], seen: Seen) -> Result<Seen> {
+        let (Some(found), Some(document)) = (owner.first(), &seen.document) else {
+            return Ok(seen);
+        };
+        let holding = Holding::read(found)?;
+        if document.leases.len() == holding.document.leases.len() {
+            return Ok(seen);
+        }
+        let key = String::from_utf8_lossy(found.key()).into_owned();
+        let held = |address| document.leases.iter().any(|item| item.address.addr() == address);
+        let rest = holding.without(|address| !held(address));
+        let guard = Compare::mod_revision(key.as_str(), CompareOp::Equal, holding.revision);
+        let mut ops = Vec::new();
+        write_owner(&self.keys, key, &rest, &mut ops);
+        let answer = self.client.write(&Txn::new().when([guard]).and_then(ops))?;
+        Ok(match answer {
+            Some(answer) if answer.response.succeeded() && rest.leases.is_empty() => {
+                Seen::default()
+            }
+            Some(answer) if answer.response.succeeded() => {
+                Seen { revision: Some(answer.revision), document: Some(rest) }
+            }
+            // The next commit finds out.
+            _ => seen,
+        })
     }
 
     fn blind(&self, claim: &Claim<'_>) -> PoolView {
