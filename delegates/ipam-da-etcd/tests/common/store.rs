@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::PREFIX;
 use super::etcd::{Etcd, find};
@@ -76,7 +76,7 @@ pub fn owner_key(network: &str, node: &str, container: &str) -> String {
 
 /// Runs a transaction of etcdctl that only puts.
 #[track_caller]
-pub fn put_all<'a>(etcd: &Etcd, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) {
+pub fn put_all(etcd: &Etcd, pairs: impl IntoIterator<Item = (String, String)>) {
     let mut lines = "\n".to_owned();
     for (key, value) in pairs {
         // Of its two kinds of quotes, only this one works everywhere.
@@ -92,7 +92,7 @@ pub fn put_all<'a>(etcd: &Etcd, pairs: impl IntoIterator<Item = (&'a str, &'a st
     assert!(outcome.stdout.starts_with("SUCCESS"), "{outcome:?}");
 }
 
-/// Makes a server that takes large transactions, for [`fill`].
+/// Makes a server that takes large transactions, for [`fill`] and [`occupy`].
 pub fn roomy() -> Etcd {
     Etcd::builder().flag(format!("--max-txn-ops={}", 2 * BATCH)).start()
 }
@@ -103,26 +103,34 @@ const BATCH: usize = 2000;
 /// Writes leases of another node, each with an owner of its own, as the program writes them.
 #[track_caller]
 pub fn fill(etcd: &Etcd, network: &str, addresses: &[IpAddr]) {
-    let now = milliseconds(SystemTime::now());
     for batch in addresses.chunks(BATCH) {
-        let mut pairs = Vec::new();
-        for address in batch {
-            let container = format!("fill-{address}").replace(':', "_");
-            let length = if address.is_ipv4() { 16 } else { 64 };
-            let item = json!({"address": format!("{address}/{length}"), "taken": now});
-            let mut owner = json!({
-                "network": network, "node": "filler", "container": container, "ifname": "eth0",
-                "generation": 1, "confirmed": now, "leases": [item],
-            });
-            let key = owner_key(network, "filler", &container);
-            pairs.push((key, owner.to_string()));
-            owner["leases"] = 1.into();
-            owner["address"] = item["address"].clone();
-            owner["taken"] = now.into();
-            pairs.push((lease_key(network, *address), owner.to_string()));
-        }
-        put_all(etcd, pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+        let pairs = batch.iter().flat_map(|address| {
+            let [(owner, document), lease] = filling(network, *address);
+            [(owner_key(network, "filler", &owner), document), lease]
+        });
+        put_all(etcd, pairs);
     }
+}
+
+/// The same without their owners, which is quicker: the addresses count as taken.
+#[track_caller]
+pub fn occupy(etcd: &Etcd, network: &str, addresses: &[IpAddr]) {
+    for batch in addresses.chunks(2 * BATCH) {
+        put_all(etcd, batch.iter().map(|address| filling(network, *address)[1].clone()));
+    }
+}
+
+/// An owner with its document, and the key of its lease with its own.
+fn filling(network: &str, address: IpAddr) -> [(String, String); 2] {
+    let now = u64::try_from(UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+    let container = format!("fill-{address}").replace(':', "_");
+    let length = if address.is_ipv4() { 16 } else { 64 };
+    let item = format!(r#""address":"{address}/{length}","taken":{now}"#);
+    let owner = format!(
+        r#""network":"{network}","node":"filler","container":"{container}","ifname":"eth0","generation":1,"confirmed":{now}"#
+    );
+    let lease = (lease_key(network, address), format!(r#"{{{owner},"leases":1,{item}}}"#));
+    [(container, format!(r#"{{{owner},"leases":[{{{item}}}]}}"#)), lease]
 }
 
 /// Makes every lease look older.
@@ -135,7 +143,7 @@ pub fn age(etcd: &Etcd, by: Duration) {
         document["confirmed"] = (document["confirmed"].as_u64().unwrap() - by).into();
         *value = document.to_string();
     }
-    put_all(etcd, pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    put_all(etcd, pairs);
 }
 
 /// The addresses of a network from the first that can be given to the last.
@@ -171,8 +179,4 @@ pub fn some(mut addresses: Vec<IpAddr>, count: usize) -> Vec<IpAddr> {
 pub fn are_distinct<T: Ord>(items: impl IntoIterator<Item = T>) -> bool {
     let mut seen = BTreeSet::new();
     items.into_iter().all(|item| seen.insert(item))
-}
-
-fn milliseconds(time: SystemTime) -> u64 {
-    u64::try_from(time.duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
 }
