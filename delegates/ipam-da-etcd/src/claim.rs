@@ -40,14 +40,17 @@ impl Seen {
 /// A commit as one transaction.
 ///
 /// ```text
-/// if the owner's key is as it was seen
+/// if the owner's key is as it was seen, and the latest claim not older than the one that is known
+///   write the key of the latest claim
 ///   if candidate 1 is free: write all keys of the owner
 ///   else if candidate 2 is free: …
 ///   else: read the window to look at next
-/// else: read the owner's key
+/// else: read the owner's key and that of the latest claim
 /// ```
 ///
-/// Where addresses are claimed this lies in a transaction around it that only counts as a write.
+/// So a store that was restored from a backup refuses a claim and is not changed by it. A server whose
+/// space is over counts the writes of the outermost level alone: there is one.
+///
 /// With several pools each branch holds the candidates of the next one. What comes back says what
 /// happened, so that nothing has to be asked before.
 #[derive(Debug)]
@@ -56,6 +59,8 @@ pub struct Step<'a> {
     pub owner: &'a Owner,
     pub seen: &'a Seen,
     pub change: &'a Change<'a>,
+    /// The revision of the latest claim that is known; 0 when none is.
+    pub latest: i64,
     /// The owners whose leases are taken over, by their keys; none where the key is missing.
     pub victims: &'a BTreeMap<String, Option<Holding>>,
 }
@@ -65,8 +70,8 @@ pub struct Step<'a> {
 pub enum Outcome {
     /// Everything was written at one revision: the address of each claim.
     Done(Vec<IpAddr>),
-    /// The owner's keys are not as they were seen: its key, and those of the addresses it was seen
-    /// to hold.
+    /// The owner's keys are not as they were seen, or the store is not: the owner's key, that of the
+    /// latest claim, and those of the addresses that the owner was seen to hold.
     Stale(Vec<KeyValue>),
     /// All candidates of this claim are taken; what was read of the pool, or of the only candidate.
     Taken(usize, Option<GetResponse>),
@@ -80,7 +85,7 @@ impl Step<'_> {
             None => Compare::create_revision(owner.as_str(), CompareOp::Equal, 0),
             Some(revision) => Compare::mod_revision(owner.as_str(), CompareOp::Equal, revision),
         }];
-        let mut reads = vec![TxnOp::get(owner.as_str(), None)];
+        let mut reads = vec![TxnOp::get(owner, None), TxnOp::get(self.keys.latest(), None)];
         for lease in self.seen_leases() {
             let key = self.keys.lease(lease.address.addr());
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision_of(lease)));
@@ -93,28 +98,26 @@ impl Step<'_> {
             };
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision));
         }
-        let txn = Txn::new().when(guards).and_then(self.branch(&mut Vec::new())).or_else(reads);
-        if self.change.claim.is_empty() {
-            return txn;
+        let mut then = Vec::new();
+        if !self.change.claim.is_empty() {
+            if self.latest > 0 {
+                let older = self.latest - 1;
+                guards.push(Compare::mod_revision(self.keys.latest(), CompareOp::Greater, older));
+            }
+            then.push(TxnOp::put(self.keys.latest(), self.owner.scope.node.as_str(), None));
         }
-        // A full store refuses a transaction by the writes of the outermost one alone, so that has one,
-        // which never comes about.
-        let never = Compare::version(owner.as_str(), CompareOp::Less, 0);
-        let write = TxnOp::put(owner, "", None);
-        Txn::new().when([never]).and_then([write]).or_else([TxnOp::txn(txn)])
+        then.append(&mut self.branch(&mut Vec::new()));
+        Txn::new().when(guards).and_then(then).or_else(reads)
     }
 
     /// Reads what came back of it.
     pub fn outcome(&self, response: &TxnResponse) -> Outcome {
-        let (mut succeeded, mut answers) = (response.succeeded(), response.op_responses());
-        if !self.change.claim.is_empty() {
-            let Some(TxnOpResponse::Txn(inner)) = answers.into_iter().next() else {
-                return Outcome::Stale(Vec::new());
-            };
-            (succeeded, answers) = (inner.succeeded(), inner.op_responses());
-        }
-        if !succeeded {
+        let mut answers = response.op_responses();
+        if !response.succeeded() {
             return Outcome::Stale(answers.into_iter().flat_map(found).collect());
+        }
+        if !self.change.claim.is_empty() && !answers.is_empty() {
+            answers.remove(0);
         }
         let mut chosen = Vec::new();
         for (place, claim) in self.change.claim.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 use ipam_delegated::allocate::ledger::{
     Change, Claim, Commit, Entry, Ledger, Look, PoolView, Question, Taken, Used, View,
 };
@@ -15,7 +15,7 @@ use ipam_delegated::{Error, ErrorCode, Request, Result};
 use log::warn;
 use serde_json::Value;
 
-use crate::claim::{Outcome, Seen, Step, read_window, write_owner};
+use crate::claim::{Outcome, Seen, Step, read_window};
 use crate::client::{Answer, Client};
 use crate::config::Config;
 use crate::document::{self, Holding, Item, Revision};
@@ -140,7 +140,8 @@ impl Ledger for Etcd {
             return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
         }
         let victims = self.victims(change)?;
-        let step = Step { keys: &self.keys, owner, seen: &seen, change, victims: &victims };
+        let latest = if self.trusting { 0 } else { self.memory.latest() };
+        let step = Step { keys: &self.keys, owner, seen: &seen, change, latest, victims: &victims };
         let Some(answer) = self.client.write(&step.transaction())? else {
             return Ok(Commit::Unknown);
         };
@@ -158,17 +159,7 @@ impl Ledger for Etcd {
             }
             Outcome::Stale(found) => {
                 self.judge(&answer)?;
-                let (owner_key, leases): (Vec<_>, Vec<_>) =
-                    found.into_iter().partition(|found| self.keys.address(found.key()).is_none());
-                let asked = [&change.keep, &change.leave, &change.drop];
-                let asked = asked.into_iter().flatten().map(|lease| lease.address.addr());
-                let (held, token) = self.holding(&owner_key, &leases, asked)?;
-                let token = self.take_off_lost(&owner_key, token)?;
-                let pools = change.claim.iter().map(|claim| self.blind(claim)).collect();
-                // The pools of the leases that stayed are not shown.
-                let complete = change.keep.is_empty();
-                let view = complete.then_some(View { held, pools, token });
-                Ok(Commit::Lost { taken: Vec::new(), view })
+                self.stale(change, found, latest)
             }
             Outcome::Taken(place, shown) => {
                 self.judge(&answer)?;
@@ -178,8 +169,7 @@ impl Ledger for Etcd {
     }
 
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
-        let judge = |answer: &Answer| self.judge(answer);
-        Removal { client: &self.client, keys: &self.keys, judge: &judge }.run(entries)
+        self.removal(&|answer| self.judge(answer)).run(entries)
     }
 
     fn scan(
@@ -213,15 +203,18 @@ impl Ledger for Etcd {
     }
 
     fn ready(&self) -> Result<()> {
-        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
-        let txn = Txn::new().and_then([TxnOp::get(self.keys.owners(), Some(any))]);
-        self.ask(&txn).map(drop).map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+        let looked = self.look().and_then(|(answer, latest)| {
+            self.judge(&answer)?;
+            self.memory.judge_latest(latest)?;
+            self.memory.note_latest(&answer, latest);
+            Ok(())
+        });
+        looked.map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
     }
 
     fn accept(&self) -> Result<bool> {
-        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
-        let txn = Txn::new().and_then([TxnOp::get(self.keys.owners(), Some(any))]);
-        self.memory.accept(&self.client.read(&txn)?)?;
+        let (answer, latest) = self.look()?;
+        self.memory.accept(&answer, latest)?;
         Ok(true)
     }
 }
@@ -234,8 +227,24 @@ impl Etcd {
         Ok(answer)
     }
 
+    /// Reads something that every call may read, and the revision of the latest claim; 0 when there is
+    /// none.
+    fn look(&self) -> Result<(Answer, i64)> {
+        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
+        let reads =
+            [TxnOp::get(self.keys.latest(), None), TxnOp::get(self.keys.owners(), Some(any))];
+        let answer = self.client.read(&Txn::new().and_then(reads))?;
+        let found = found_by_key(&answer.response);
+        let latest = found.get(self.keys.latest().as_bytes()).map_or(0, KeyValue::mod_revision);
+        Ok((answer, latest))
+    }
+
     fn judge(&self, answer: &Answer) -> Result<()> {
         if self.trusting { Ok(()) } else { self.memory.judge(answer, self.releasing) }
+    }
+
+    fn removal<'a>(&'a self, judge: &'a dyn Fn(&Answer) -> Result<()>) -> Removal<'a> {
+        Removal { client: &self.client, keys: &self.keys, judge }
     }
 
     /// What the owner holds by its key, as far as the keys of the addresses that were `asked` for are
@@ -263,38 +272,35 @@ impl Etcd {
         Ok((held, Seen { revision: Some(revision), document: Some(document) }))
     }
 
-    /// Takes off the owner's list what it was not `seen` to hold any more: keys that somebody deleted by
-    /// hand, which others may have by now. Nobody else would, and it would be in the way for ever.
-    fn take_off_lost(&self, owner: &[KeyValue], seen: Seen) -> Result<Seen> {
-        let (Some(found), Some(document)) = (owner.first(), &seen.document) else {
-            return Ok(seen);
-        };
-        let holding = Holding::read(found)?;
-        if document.leases.len() == holding.document.leases.len() {
-            return Ok(seen);
-        }
-        let key = String::from_utf8_lossy(found.key()).into_owned();
-        let held = |address| document.leases.iter().any(|item| item.address.addr() == address);
-        let rest = holding.without(|address| !held(address));
-        let guard = Compare::mod_revision(key.as_str(), CompareOp::Equal, holding.revision);
-        let mut ops = Vec::new();
-        write_owner(&self.keys, key, &rest, &mut ops);
-        let answer = self.client.write(&Txn::new().when([guard]).and_then(ops))?;
-        Ok(match answer {
-            Some(answer) if answer.response.succeeded() && rest.leases.is_empty() => {
-                Seen::default()
-            }
-            Some(answer) if answer.response.succeeded() => {
-                Seen { revision: Some(answer.revision), document: Some(rest) }
-            }
-            // The next commit finds out.
-            _ => seen,
-        })
-    }
-
     fn blind(&self, claim: &Claim<'_>) -> PoolView {
         let cursor = self.memory.cursor(claim.want.index);
         PoolView { set: None, cursor, used: Used::Unknown }
+    }
+
+    /// A commit that found something else than was seen: the owner's keys, or a store whose latest claim
+    /// is older than the one that was known.
+    fn stale(
+        &self,
+        change: &Change<'_>,
+        mut found: Vec<KeyValue>,
+        latest: i64,
+    ) -> Result<Commit<Seen>> {
+        let is_latest = |found: &mut KeyValue| found.key() == self.keys.latest().as_bytes();
+        let newest = found.extract_if(.., is_latest).next();
+        if latest > 0 && !change.claim.is_empty() {
+            self.memory.judge_latest(newest.map_or(0, |found| found.mod_revision()))?;
+        }
+        let (owner, leases): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|found| self.keys.address(found.key()).is_none());
+        let asked = [&change.keep, &change.leave, &change.drop];
+        let asked = asked.into_iter().flatten().map(|lease| lease.address.addr());
+        let (held, token) = self.holding(&owner, &leases, asked)?;
+        let token = self.removal(&|answer| self.judge(answer)).take_off_lost(&owner, token)?;
+        let pools = change.claim.iter().map(|claim| self.blind(claim)).collect();
+        // The pools of the leases that stayed are not shown.
+        let complete = change.keep.is_empty();
+        let view = complete.then_some(View { held, pools, token });
+        Ok(Commit::Lost { taken: Vec::new(), view })
     }
 
     /// A commit that found all candidates of a claim taken.

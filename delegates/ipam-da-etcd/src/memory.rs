@@ -42,6 +42,7 @@ struct Part {
 struct Cluster {
     /// As etcdctl prints it: hexadecimal.
     id: String,
+    /// Of the latest claim that is known.
     revision: i64,
     /// Whether it was seen at a lower revision since. Refused calls, too, raise the revision, until
     /// nothing could be told from it.
@@ -82,18 +83,38 @@ impl Memory {
                 cluster.id
             )
         } else if cluster.is_set_back(answer) {
-            if !cluster.set_back {
-                self.note_set_back(&cluster.id);
-            }
-            format!(
-                "the store has gone back behind revision {}, at which it was: it was restored from a backup",
-                cluster.revision
-            )
+            return Err(self.set_back(&cluster));
         } else {
             return Ok(());
         };
-        Err(Error::new(ErrorCode::TRY_AGAIN, what).advise(
-            "addresses that containers use may be free in it: on every node run `ipam-delegated reassert --claim-only --yes`, then `ipam-delegated reassert --yes`",
+        Err(not_known(what))
+    }
+
+    /// Fails when the latest claim that the store knows is older than the one that was known before the
+    /// request.
+    ///
+    /// # Errors
+    /// Code 11, with what to do.
+    pub fn judge_latest(&self, latest: i64) -> Result<()> {
+        let known = self.known.borrow().cluster.clone();
+        match known {
+            Some(cluster) if latest < cluster.revision => Err(self.set_back(&cluster)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The revision of the latest claim that is known; 0 when none is.
+    pub fn latest(&self) -> i64 {
+        self.known.borrow().cluster.as_ref().map_or(0, |cluster| cluster.revision)
+    }
+
+    fn set_back(&self, cluster: &Cluster) -> Error {
+        if !cluster.set_back {
+            self.note_set_back(&cluster.id);
+        }
+        not_known(format!(
+            "the store has gone back behind revision {}, at which it was: it was restored from a backup",
+            cluster.revision
         ))
     }
 
@@ -125,7 +146,7 @@ impl Memory {
             part.cursors.extend(given.iter().copied());
             part.endpoint.clone_from(&endpoint);
             match &mut part.cluster {
-                None => part.cluster = Some(Cluster::seen(&id, answer)),
+                None => part.cluster = Some(Cluster::seen(&id, answer.revision)),
                 Some(known) if known.id == id => {
                     known.revision = known.revision.max(answer.revision);
                     known.set_back |= went_back;
@@ -135,6 +156,23 @@ impl Memory {
             }
         };
         self.write_or_warn(change);
+    }
+
+    /// Notes the latest claim of all nodes: the fresher it is, the sooner a restored store is noticed.
+    pub fn note_latest(&self, answer: &Answer, latest: i64) {
+        let id = id(answer.cluster);
+        let known = self.known.borrow().cluster.clone();
+        if known.is_some_and(|known| known.id != id || known.revision >= latest) {
+            return;
+        }
+        let change = |part: &mut Part| match &mut part.cluster {
+            None => part.cluster = Some(Cluster::seen(&id, latest)),
+            Some(known) if known.id == id => known.revision = known.revision.max(latest),
+            Some(_) => {}
+        };
+        if let Err(error) = self.write(change) {
+            debug!("{} cannot be written: {error}", self.path.display());
+        }
     }
 
     fn note_set_back(&self, id: &str) {
@@ -153,15 +191,15 @@ impl Memory {
         }
     }
 
-    /// Takes the store as it stands for the one in use.
+    /// Takes the store as it stands, with this latest claim, for the one in use.
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub fn accept(&self, answer: &Answer) -> Result<()> {
+    pub fn accept(&self, answer: &Answer, latest: i64) -> Result<()> {
         let id = id(answer.cluster);
         let change = |part: &mut Part| {
             part.former.retain(|former| former.id != id);
-            let old = part.cluster.replace(Cluster::seen(&id, answer));
+            let old = part.cluster.replace(Cluster::seen(&id, latest));
             part.former.extend(old.filter(|old| old.id != id));
         };
         self.write(change).map_err(|error| {
@@ -197,8 +235,8 @@ impl Memory {
 }
 
 impl Cluster {
-    fn seen(id: &str, answer: &Answer) -> Self {
-        Self { id: id.to_owned(), revision: answer.revision, set_back: false }
+    fn seen(id: &str, revision: i64) -> Self {
+        Self { id: id.to_owned(), revision, set_back: false }
     }
 
     fn is_set_back(&self, answer: &Answer) -> bool {
@@ -209,6 +247,12 @@ impl Cluster {
 /// The folder of what this delegate remembers.
 pub fn folder(state: &StateDir) -> PathBuf {
     state.root().join("etcd")
+}
+
+fn not_known(what: String) -> Error {
+    Error::new(ErrorCode::TRY_AGAIN, what).advise(
+        "addresses that containers use may be free in it: on every node run `ipam-delegated reassert --claim-only --yes`, then `ipam-delegated reassert --yes`",
+    )
 }
 
 fn id(cluster: u64) -> String {

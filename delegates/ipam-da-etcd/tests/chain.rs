@@ -10,7 +10,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use common::etcd::Etcd;
-use common::store::{books, everything};
+use common::store::{books, holdings, ours};
 use common::support::{World, binary, kill_now, start, until, wait};
 use common::{Node, PROGRAM, addresses};
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ fn a_chain_gives_checks_and_releases() {
     stripped["ipam"] = json!({"type": "ipam-delegated", "stateDir": world.path("state")});
     let del = etcd.rpcs_during(|| drop(world.call("DEL", "c1", &stripped).success()));
     assert_eq!(del.into_iter().collect::<Vec<_>>(), [("Txn".to_owned(), 1)]);
-    assert_eq!(etcd.keys(""), [""; 0]);
+    assert_eq!(holdings(&etcd), [""; 0]);
     world.call("DEL", "c1", &network).success();
 }
 
@@ -61,14 +61,14 @@ fn a_chain_that_fails_later_leaves_what_the_owner_held() {
         network
     };
     assert_eq!(world.call("ADD", "c1", &failing()).failure().0, 100);
-    assert_eq!(etcd.keys(""), [""; 0]);
+    assert_eq!(holdings(&etcd), [""; 0]);
     world.call("ADD", "c1", &network).success();
     let before = books(&etcd);
     assert_eq!(world.call("ADD", "c1", &failing()).failure().0, 100);
     assert_eq!(books(&etcd), before);
     network["cniVersion"] = "1.1.0".into();
     world.call("DEL", "c1", &network).success();
-    assert_eq!(etcd.keys(""), [""; 0]);
+    assert_eq!(holdings(&etcd), [""; 0]);
 }
 
 /// The process of the program that a chain has started.
@@ -96,7 +96,7 @@ fn a_delegate_killed_at_any_moment_of_a_chain_leaves_nothing_after_del() {
     let etcd = Etcd::start();
     let (world, network) = chain(&etcd);
     world.call("ADD", "other", &network).success();
-    let before = everything(&etcd);
+    let before = ours(&etcd);
     let begun = Instant::now();
     world.call("ADD", "c", &network).success();
     let length = begun.elapsed();
@@ -115,7 +115,7 @@ fn a_delegate_killed_at_any_moment_of_a_chain_leaves_nothing_after_del() {
         let outcome = wait(call);
         hit += usize::from(outcome.exit == Some(1));
         world.call("DEL", &container, &network).success();
-        assert_eq!(everything(&etcd), before, "{outcome:?}");
+        assert_eq!(ours(&etcd), before, "{outcome:?}");
     }
     assert!(hit > 0, "no call was hit");
 }
@@ -125,7 +125,7 @@ fn a_program_killed_at_any_moment_leaves_nothing_after_del() {
     let etcd = Etcd::start();
     let node = Node::of(&etcd).with_subnets(&["10.1.0.0/16", "fd00:1::/64"]);
     node.add("other");
-    let before = everything(&etcd);
+    let before = ours(&etcd);
     let begun = Instant::now();
     let known = node.add("c");
     let length = begun.elapsed();
@@ -149,7 +149,7 @@ fn a_program_killed_at_any_moment_leaves_nothing_after_del() {
         assert_eq!(books(&etcd).len(), 4, "{container}");
     }
     node.del_known("c", &known).success();
-    assert_eq!(everything(&etcd), before);
+    assert_eq!(ours(&etcd), before);
     assert!(held > 0 && free > 0, "{held} held, {free} not");
     until("no process is left", || node.world.processes().is_empty());
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 
 use common::etcd::Etcd;
-use common::store::{are_distinct, books, occupy, roomy, some, usable};
+use common::store::{are_distinct, books, holdings, occupy, roomy, some, usable};
 use common::{Node, addresses, at_once};
 use serde_json::Value;
 
@@ -41,11 +41,11 @@ fn adds(nodes: &[Node]) -> Vec<IpAddr> {
 /// All of the pool is held by now: one more ADD fails and leaves nothing.
 #[track_caller]
 fn assert_exhausted(etcd: &Etcd, node: &Node) {
-    let before = etcd.keys("");
+    let before = holdings(etcd);
     let (code, text) = node.call("ADD", "one-more").failure();
     assert_eq!(code, 100, "{text}");
     assert!(text.contains("no IP addresses available in range set"), "{text}");
-    assert!(etcd.keys("") == before);
+    assert!(holdings(etcd) == before);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_hundred_adds_of_twenty_workers_get_a_hundred_addresses() {
             let node = &nodes[worker % nodes.len()];
             (0..ADDS / WORKERS).for_each(|round| node.del(&format!("c{worker}-{round}")));
         });
-        assert_eq!(etcd.keys(""), [""; 0]);
+        assert_eq!(holdings(&etcd), [""; 0]);
     }
 }
 
@@ -107,5 +107,5 @@ fn calls_of_one_owner_at_once_agree_on_its_addresses() {
     assert!(given.iter().all(|addresses| *addresses == given[0]), "{given:?}");
     assert_eq!(books(&etcd).len(), 2);
     at_once(10, |_| node.del("c1"));
-    assert_eq!(etcd.keys(""), [""; 0]);
+    assert_eq!(holdings(&etcd), [""; 0]);
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::etcd::{Cluster, Cut, Etcd, Silent};
 use common::relay::Relay;
-use common::store::{are_distinct, books};
+use common::store::{are_distinct, books, holdings};
 use common::{Node, addresses, at_once, given};
 use serde_json::{Value, json};
 
@@ -95,7 +95,7 @@ fn one_bad_endpoint_costs_at_most_its_deadline() {
         let most = times.values().map(|times| times.iter().min().unwrap()).max();
         assert!(most <= Some(&BOUND), "{endpoints:?}: {times:?}");
     });
-    assert_eq!(bad.cluster.member(0).keys(""), [""; 0]);
+    assert_eq!(holdings(bad.cluster.member(0)), [""; 0]);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn bad_endpoints_in_any_order_fail_no_verb() {
         let known = if number % 2 == 0 { result } else { json!({}) };
         fresh(endpoints, "DEL", &container, &known);
     });
-    assert_eq!(bad.cluster.member(0).keys(""), [""; 0]);
+    assert_eq!(holdings(bad.cluster.member(0)), [""; 0]);
 }
 
 #[test]
@@ -178,7 +178,7 @@ impl Faulty {
             fresh(&endpoints, "DEL", &container, if number < 2 { &result } else { &nothing });
         });
         let leader = self.cluster.member(self.cluster.leader());
-        assert_eq!(leader.keys(""), [""; 0]);
+        assert_eq!(holdings(leader), [""; 0]);
     }
 
     /// All members answer again.
@@ -186,7 +186,7 @@ impl Faulty {
     fn assert_empty(&self) {
         self.cluster.members().iter().for_each(Etcd::until_ready);
         release_the_late(&self.cluster, |_| true);
-        assert_eq!(self.cluster.member(self.member).keys(""), [""; 0]);
+        assert_eq!(holdings(self.cluster.member(self.member)), [""; 0]);
     }
 }
 
@@ -313,7 +313,7 @@ fn an_add_whose_answer_is_lost_gives_one_address() {
             let mut undo = given(&result);
             undo["undo"] = true.into();
             node.call_with("DEL", "c1", &undo).success();
-            assert_eq!(etcd.keys(""), [""; 0]);
+            assert_eq!(holdings(&etcd), [""; 0]);
         }
     }
 }
@@ -330,7 +330,7 @@ fn an_add_again_whose_answer_is_lost_keeps_the_address() {
     assert_eq!(again["leases"][0]["kept"], true);
     assert_eq!(books(&etcd).len(), 1);
     node.del_known("c1", &again).success();
-    assert_eq!(etcd.keys(""), [""; 0]);
+    assert_eq!(holdings(&etcd), [""; 0]);
 }
 
 #[test]
@@ -364,5 +364,5 @@ fn a_store_whose_answers_are_all_lost_is_given_up_and_del_finds_what_was_done() 
     assert_eq!(books(&etcd).len(), 1);
     relay.lose(0);
     node.del("c1");
-    assert_eq!(etcd.keys(""), [""; 0]);
+    assert_eq!(holdings(&etcd), [""; 0]);
 }

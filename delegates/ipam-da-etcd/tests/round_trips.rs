@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::etcd::Etcd;
-use common::store::{are_distinct, fill, occupy, roomy, some, usable};
+use common::store::{are_distinct, fill, holdings, occupy, roomy, some, usable};
 use common::{Node, addresses, at_once, given};
 use serde_json::{Value, json};
 
@@ -125,7 +125,7 @@ fn an_undo_that_undoes_nothing_asks_nobody_and_a_stale_record_costs_one_request_
     // A DEL of leases that somebody else has changed since looks once more.
     node.add("c1");
     let stale = requests(&etcd, || drop(node.del_known("c1", &result).success()));
-    assert_eq!((stale, etcd.keys("")), (2, vec![]));
+    assert_eq!((stale, holdings(&etcd)), (2, vec![]));
 }
 
 /// Twenty nodes that call at once.

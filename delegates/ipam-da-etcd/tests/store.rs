@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use common::etcd::Etcd;
-use common::store::{age, books, lease_key, ours, owner_key};
+use common::store::{age, books, holdings, lease_key, ours, owner_key};
 use common::{Node, addresses, given};
 use serde_json::json;
 
@@ -183,7 +183,7 @@ fn an_owners_key_that_is_not_ours_is_named_by_every_verb() {
     // What the advice says helps.
     etcd.del(&owner);
     node.told(&["release", "--owner", "c1", "--yes"]);
-    assert_eq!(etcd.keys(""), [""; 0]);
+    assert_eq!(holdings(&etcd), [""; 0]);
 }
 
 /// Two nodes of one cluster.
@@ -214,7 +214,7 @@ fn a_node_may_take_an_address_over_from_another() {
     assert_eq!(books(&etcd), [expected[0].clone()].into());
     first.del("vm");
     second.del_known("vm", &taken).success();
-    assert_eq!(etcd.keys(""), [""; 0]);
+    assert_eq!(holdings(&etcd), [""; 0]);
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn names_with_strange_characters_have_keys_of_their_own() {
     first.gc(&[]).success();
     assert_eq!(etcd.keys(&format!("{NET}owners/")), owners[..1]);
     second.del_known("c1", &results[1]).success();
-    assert_eq!(etcd.keys(""), [""; 0]);
+    assert_eq!(holdings(&etcd), [""; 0]);
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn stores_below_other_prefixes_do_not_meet() {
     let nodes = ["/a", "/a/", "/ab", "b"].map(|prefix| Node::of(&etcd).with("prefix", prefix));
     let given = nodes.each_ref().map(|node| node.address("c1"));
     assert_eq!(given, ["10.1.0.2"; 4]);
-    assert_eq!(etcd.keys("").len(), 6);
+    assert_eq!(holdings(&etcd).len(), 6);
     etcd.put("/a/networks/net/leases/4/0a010003", "garbage");
     assert_eq!(nodes[2].address("c2"), "10.1.0.3");
     assert_eq!(nodes[1].address("c2"), "10.1.0.4");

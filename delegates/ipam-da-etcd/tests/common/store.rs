@@ -20,7 +20,20 @@ pub fn everything(etcd: &Etcd) -> Value {
     answer["kvs"].take()
 }
 
-/// Every key of ours with its value.
+/// The key that every claim writes.
+fn is_latest(key: &str) -> bool {
+    key.ends_with("/latest")
+}
+
+/// Every key but that of the latest claim, which stays when nothing is held.
+#[track_caller]
+pub fn holdings(etcd: &Etcd) -> Vec<String> {
+    let mut keys = etcd.keys("");
+    keys.retain(|key| !is_latest(key));
+    keys
+}
+
+/// What is held: every key of ours with its value.
 #[track_caller]
 pub fn ours(etcd: &Etcd) -> BTreeMap<String, String> {
     let text = etcd.etcdctl(&["get", "--prefix", PREFIX]);
@@ -29,6 +42,7 @@ pub fn ours(etcd: &Etcd) -> BTreeMap<String, String> {
     while let (Some(key), Some(value)) = (lines.next(), lines.next()) {
         found.insert(key, value);
     }
+    found.retain(|key, _| !is_latest(key));
     found
 }
 
