@@ -48,6 +48,29 @@ fn a_chain_gives_checks_and_releases() {
 }
 
 #[test]
+fn alone_it_gives_checks_and_releases_out_of_ranges() {
+    let etcd = Etcd::start();
+    let node = Node::of(&etcd);
+    let mut network = node.network();
+    network["ipam"]["ranges"] = json!([[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]);
+    network.as_object_mut().unwrap().remove("prevResult");
+    network["ipam"].as_object_mut().unwrap().remove("node");
+    let call = |verb: &str, network: &Value| wait(start(node.command(verb, "c1"), network));
+    let result = call("ADD", &network).success();
+    assert_eq!(addresses(&result), ["10.1.0.2", "fd00:1::2"]);
+    assert_eq!(addresses(&call("ADD", &network).success()), addresses(&result));
+    let mut with_result = network.clone();
+    with_result["prevResult"] = result;
+    call("CHECK", &with_result).success();
+    call("STATUS", &network).success();
+    assert_eq!(books(&etcd).len(), 2);
+    call("DEL", &with_result).success();
+    call("DEL", &network).success();
+    assert_eq!(holdings(&etcd), [""; 0]);
+    assert_eq!(call("CHECK", &with_result).failure().0, 104);
+}
+
+#[test]
 fn a_chain_that_fails_later_leaves_what_the_owner_held() {
     let etcd = Etcd::start();
     let (world, mut network) = chain(&etcd);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use common::etcd::{Cluster, Cut, Etcd, Silent};
 use common::relay::Relay;
 use common::store::{are_distinct, books, holdings};
-use common::{Node, addresses, at_once, given};
+use common::{Node, VERBS, addresses, at_once, given};
 use serde_json::{Value, json};
 
 /// What one endpoint that does not answer may cost: its connect deadline of one second, and what a
@@ -80,20 +80,26 @@ fn one_bad_endpoint_costs_at_most_its_deadline() {
     let all = bad.endpoints();
     at_once(all.len() * 2, |number| {
         let endpoints = [all[number / 2].clone(), bad.good()];
-        let mut times: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
+        let mut fastest = BTreeMap::from(VERBS.map(|verb| (verb, Duration::MAX)));
+        let mut note = |verb, took: Duration| {
+            let best = fastest.get_mut(verb).unwrap();
+            *best = took.min(*best);
+            fastest.values().all(|took| *took <= BOUND)
+        };
         // A machine under load may be slow at times, but not every time.
         for round in 0..3 {
             let container = format!("c{number}-{round}");
             let (result, took) = fresh(&endpoints, "ADD", &container, &json!({}));
-            times.entry("ADD").or_default().push(took);
+            note("ADD", took);
             let known = [given(&result), json!({"ips": result["ips"]})][number % 2].clone();
-            for verb in ["CHECK", "STATUS", "DEL"] {
-                let (_, took) = fresh(&endpoints, verb, &container, &known);
-                times.entry(verb).or_default().push(took);
+            for verb in ["CHECK", "STATUS"] {
+                note(verb, fresh(&endpoints, verb, &container, &known).1);
+            }
+            if note("DEL", fresh(&endpoints, "DEL", &container, &known).1) {
+                return;
             }
         }
-        let most = times.values().map(|times| times.iter().min().unwrap()).max();
-        assert!(most <= Some(&BOUND), "{endpoints:?}: {times:?}");
+        panic!("{endpoints:?}: {fastest:?}");
     });
     assert_eq!(holdings(bad.cluster.member(0)), [""; 0]);
 }
@@ -165,17 +171,13 @@ impl Faulty {
     #[track_caller]
     fn assert_served(&self, fault: &str) {
         let endpoints = self.endpoints();
-        let nothing = json!({});
-        let held: Vec<Value> = (0..4)
-            .map(|n| fresh(&endpoints, "ADD", &format!("{fault}-{n}"), &json!({})).0)
-            .collect();
-        assert!(are_distinct(held.iter().map(addresses)), "{held:?}");
-        at_once(4, |number| {
+        at_once(3, |number| {
             let container = format!("{fault}-{number}");
-            let result = given(&held[number]);
-            fresh(&endpoints, "CHECK", &container, &result);
-            fresh(&endpoints, "STATUS", "", &json!({}));
-            fresh(&endpoints, "DEL", &container, if number < 2 { &result } else { &nothing });
+            let result = fresh(&endpoints, "ADD", &container, &json!({})).0;
+            let result = given(&result);
+            at_once(2, |n| drop(fresh(&endpoints, ["CHECK", "STATUS"][n], &container, &result)));
+            let known = if number == 0 { json!({}) } else { result };
+            fresh(&endpoints, "DEL", &container, &known);
         });
         let leader = self.cluster.member(self.cluster.leader());
         assert_eq!(holdings(leader), [""; 0]);

@@ -183,7 +183,8 @@ fn the_wrong_scheme_is_told() {
     let certificates = Certificates::make();
     let etcd = Etcd::builder().tls(tls(&certificates, false)).start();
     let url = format!("http://{}", etcd.endpoint());
-    assert_refused(&hasty(Node::at(&[url.clone()])), [11, 50], &[&url]);
+    let node = hasty(Node::at(std::slice::from_ref(&url)));
+    assert_refused(&node, [11, 50], &[&url]);
     assert_eq!((plain.keys(""), etcd.keys("")), (vec![], vec![]));
 }
 
