@@ -40,12 +40,16 @@ impl Seen {
 /// A commit as one transaction.
 ///
 /// ```text
-/// if the owner's key is as it was seen
+/// if the owner's key is as it was seen, and the latest claim not older than the one that is known
+///   write the key of the latest claim
 ///   if candidate 1 is free: write all keys of the owner
 ///   else if candidate 2 is free: …
 ///   else: read the window to look at next
-/// else: read the owner's key
+/// else: read the owner's key and that of the latest claim
 /// ```
+///
+/// So a store that was restored from a backup refuses a claim and is not changed by it. A server whose
+/// space is over counts the writes of the outermost level alone: there is one.
 ///
 /// With several pools each branch holds the candidates of the next one. What comes back says what
 /// happened, so that nothing has to be asked before.
@@ -55,6 +59,8 @@ pub struct Step<'a> {
     pub owner: &'a Owner,
     pub seen: &'a Seen,
     pub change: &'a Change<'a>,
+    /// The revision of the latest claim that is known; 0 when none is.
+    pub latest: i64,
     /// The owners whose leases are taken over, by their keys; none where the key is missing.
     pub victims: &'a BTreeMap<String, Option<Holding>>,
 }
@@ -64,8 +70,8 @@ pub struct Step<'a> {
 pub enum Outcome {
     /// Everything was written at one revision: the address of each claim.
     Done(Vec<IpAddr>),
-    /// The owner's keys are not as they were seen: its key, and those of the addresses it was seen
-    /// to hold.
+    /// The owner's keys are not as they were seen, or the store is not: the owner's key, that of the
+    /// latest claim, and those of the addresses that the owner was seen to hold.
     Stale(Vec<KeyValue>),
     /// All candidates of this claim are taken; what was read of the pool, or of the only candidate.
     Taken(usize, Option<GetResponse>),
@@ -79,7 +85,7 @@ impl Step<'_> {
             None => Compare::create_revision(owner.as_str(), CompareOp::Equal, 0),
             Some(revision) => Compare::mod_revision(owner.as_str(), CompareOp::Equal, revision),
         }];
-        let mut reads = vec![TxnOp::get(owner, None)];
+        let mut reads = vec![TxnOp::get(owner, None), TxnOp::get(self.keys.latest(), None)];
         for lease in self.seen_leases() {
             let key = self.keys.lease(lease.address.addr());
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision_of(lease)));
@@ -92,7 +98,16 @@ impl Step<'_> {
             };
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision));
         }
-        Txn::new().when(guards).and_then(self.branch(&mut Vec::new())).or_else(reads)
+        let mut then = Vec::new();
+        if !self.change.claim.is_empty() {
+            if self.latest > 0 {
+                let older = self.latest - 1;
+                guards.push(Compare::mod_revision(self.keys.latest(), CompareOp::Greater, older));
+            }
+            then.push(TxnOp::put(self.keys.latest(), self.owner.scope.node.as_str(), None));
+        }
+        then.append(&mut self.branch(&mut Vec::new()));
+        Txn::new().when(guards).and_then(then).or_else(reads)
     }
 
     /// Reads what came back of it.
@@ -100,6 +115,9 @@ impl Step<'_> {
         let mut answers = response.op_responses();
         if !response.succeeded() {
             return Outcome::Stale(answers.into_iter().flat_map(found).collect());
+        }
+        if !self.change.claim.is_empty() && !answers.is_empty() {
+            answers.remove(0);
         }
         let mut chosen = Vec::new();
         for (place, claim) in self.change.claim.iter().enumerate() {

@@ -170,7 +170,8 @@ impl Client {
                 break;
             }
             let pause = (PAUSE * (round + 1).min(5)).min(self.left());
-            self.wait(tokio::time::sleep(pause));
+            // A timer is made where the event loop runs.
+            self.wait(async { tokio::time::sleep(pause).await });
         }
         Err(self.nobody_answered())
     }

@@ -5,12 +5,13 @@ use ipam_delegated::allocate::Owner;
 use ipam_delegated::allocate::ledger::Holder;
 use ipam_delegated::cni::NetworkName;
 
-/// The keys of one network: one per address and one per owner.
+/// The keys of one network: one per address and one per owner, and one for the latest claim.
 ///
 /// ```text
 /// <prefix>/networks/<network>/leases/4/0a010007                        10.1.0.7
 /// <prefix>/networks/<network>/leases/6/fd000000000000000000000000000007  fd00::7
 /// <prefix>/networks/<network>/owners/<node>/<container>/<ifname>
+/// <prefix>/networks/<network>/latest                                   written by every claim
 /// ```
 ///
 /// Addresses are hex of fixed width, so that their order is that of the keys and a window of
@@ -19,13 +20,18 @@ use ipam_delegated::cni::NetworkName;
 pub struct Keys {
     leases: String,
     owners: String,
+    latest: String,
 }
 
 impl Keys {
     /// The keys of a network below a prefix.
     pub fn new(prefix: &str, network: &NetworkName) -> Self {
         let network = format!("{prefix}/networks/{network}");
-        Self { leases: format!("{network}/leases/"), owners: format!("{network}/owners/") }
+        Self {
+            leases: format!("{network}/leases/"),
+            owners: format!("{network}/owners/"),
+            latest: format!("{network}/latest"),
+        }
     }
 
     /// The key of an address.
@@ -78,6 +84,11 @@ impl Keys {
     /// What the keys of all owners begin with.
     pub fn owners(&self) -> &str {
         &self.owners
+    }
+
+    /// The key that every claim writes: its modification revision is that of the latest claim.
+    pub fn latest(&self) -> &str {
+        &self.latest
     }
 
     /// What the keys of all addresses begin with.

@@ -91,13 +91,13 @@ impl Ledger for Etcd {
         let unknown =
             |want: &Want| PoolView { set: None, cursor: cursor(want), used: Used::Unknown };
         let blind = question.looks.iter().all(|look| *look == Look::Nowhere);
-        if question.may_guess && blind && !question.want.is_empty() {
+        // In a store that will be refused nothing is written.
+        let may_guess = question.may_guess && (self.trusting || !self.memory.is_set_back());
+        if may_guess && blind && !question.want.is_empty() {
             let pools = question.want.iter().map(unknown).collect();
             return Ok(View { held: Vec::new(), pools, token: Seen::default() });
         }
-        if question.may_guess
-            && let Some(known) = Revision::of_all(question.known)
-        {
+        if may_guess && let Some(known) = Revision::of_all(question.known) {
             let token = Seen { revision: Some(known.revision), document: None };
             return Ok(View { held: question.known.to_vec(), pools: Vec::new(), token });
         }
@@ -140,7 +140,8 @@ impl Ledger for Etcd {
             return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
         }
         let victims = self.victims(change)?;
-        let step = Step { keys: &self.keys, owner, seen: &seen, change, victims: &victims };
+        let latest = if self.trusting { 0 } else { self.memory.latest() };
+        let step = Step { keys: &self.keys, owner, seen: &seen, change, latest, victims: &victims };
         let Some(answer) = self.client.write(&step.transaction())? else {
             return Ok(Commit::Unknown);
         };
@@ -158,16 +159,7 @@ impl Ledger for Etcd {
             }
             Outcome::Stale(found) => {
                 self.judge(&answer)?;
-                let (owner_key, leases): (Vec<_>, Vec<_>) =
-                    found.into_iter().partition(|found| self.keys.address(found.key()).is_none());
-                let asked = [&change.keep, &change.leave, &change.drop];
-                let asked = asked.into_iter().flatten().map(|lease| lease.address.addr());
-                let (held, token) = self.holding(&owner_key, &leases, asked)?;
-                let pools = change.claim.iter().map(|claim| self.blind(claim)).collect();
-                // The pools of the leases that stayed are not shown.
-                let complete = change.keep.is_empty();
-                let view = complete.then_some(View { held, pools, token });
-                Ok(Commit::Lost { taken: Vec::new(), view })
+                self.stale(change, found, latest)
             }
             Outcome::Taken(place, shown) => {
                 self.judge(&answer)?;
@@ -212,15 +204,18 @@ impl Ledger for Etcd {
     }
 
     fn ready(&self) -> Result<()> {
-        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
-        let txn = Txn::new().and_then([TxnOp::get(self.keys.owners(), Some(any))]);
-        self.ask(&txn).map(drop).map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+        let looked = self.look().and_then(|(answer, latest)| {
+            self.judge(&answer)?;
+            self.memory.judge_latest(latest)?;
+            self.memory.note_latest(&answer, latest);
+            Ok(())
+        });
+        looked.map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
     }
 
     fn accept(&self) -> Result<bool> {
-        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
-        let txn = Txn::new().and_then([TxnOp::get(self.keys.owners(), Some(any))]);
-        self.memory.accept(&self.client.read(&txn)?)?;
+        let (answer, latest) = self.look()?;
+        self.memory.accept(&answer, latest)?;
         Ok(true)
     }
 }
@@ -231,6 +226,18 @@ impl Etcd {
         let answer = self.client.read(txn)?;
         self.judge(&answer)?;
         Ok(answer)
+    }
+
+    /// Reads something that every call may read, and the revision of the latest claim; 0 when there is
+    /// none.
+    fn look(&self) -> Result<(Answer, i64)> {
+        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
+        let reads =
+            [TxnOp::get(self.keys.latest(), None), TxnOp::get(self.keys.owners(), Some(any))];
+        let answer = self.client.read(&Txn::new().and_then(reads))?;
+        let found = found_by_key(&answer.response);
+        let latest = found.get(self.keys.latest().as_bytes()).map_or(0, KeyValue::mod_revision);
+        Ok((answer, latest))
     }
 
     fn judge(&self, answer: &Answer) -> Result<()> {
@@ -265,6 +272,31 @@ impl Etcd {
     fn blind(&self, claim: &Claim<'_>) -> PoolView {
         let cursor = self.memory.cursor(claim.want.index);
         PoolView { set: None, cursor, used: Used::Unknown }
+    }
+
+    /// A commit that found something else than was seen: the owner's keys, or a store whose latest claim
+    /// is older than the one that was known.
+    fn stale(
+        &self,
+        change: &Change<'_>,
+        mut found: Vec<KeyValue>,
+        latest: i64,
+    ) -> Result<Commit<Seen>> {
+        let is_latest = |found: &mut KeyValue| found.key() == self.keys.latest().as_bytes();
+        let newest = found.extract_if(.., is_latest).next();
+        if latest > 0 && !change.claim.is_empty() {
+            self.memory.judge_latest(newest.map_or(0, |found| found.mod_revision()))?;
+        }
+        let (owner, leases): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|found| self.keys.address(found.key()).is_none());
+        let asked = [&change.keep, &change.leave, &change.drop];
+        let asked = asked.into_iter().flatten().map(|lease| lease.address.addr());
+        let (held, token) = self.holding(&owner, &leases, asked)?;
+        let pools = change.claim.iter().map(|claim| self.blind(claim)).collect();
+        // The pools of the leases that stayed are not shown.
+        let complete = change.keep.is_empty();
+        let view = complete.then_some(View { held, pools, token });
+        Ok(Commit::Lost { taken: Vec::new(), view })
     }
 
     /// A commit that found all candidates of a claim taken.
