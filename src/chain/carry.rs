@@ -211,8 +211,8 @@ impl Extras {
         let name = step.name.as_str();
         let refuse = |error: Error| error.with_code(ErrorCode::DELEGATE).within(name);
         let mut result = IpamResult::parse(&Value::Object(answer), "its answer").map_err(refuse)?;
-        // Only a DEL of the chain's own says that it is one.
-        for key in ["undo", "fence"] {
+        // Only a call of the chain's own says that it is one.
+        for key in ["undo", "fence", "reassert"] {
             result.extra.remove(key);
         }
         let pools = match result.extra.remove("pools") {

@@ -1,6 +1,6 @@
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use ipam_delegated::{Error, Result};
@@ -54,7 +54,7 @@ impl Caller {
     pub fn keep(&self, token: &str) {
         let kept = || {
             let folder = self.cache.parent().unwrap_or(&self.cache);
-            fs::create_dir_all(folder)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
             let temporary = self.cache.with_extension(std::process::id().to_string());
             let mut options = fs::OpenOptions::new();
             let mut file =
