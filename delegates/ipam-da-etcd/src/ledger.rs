@@ -19,7 +19,7 @@ use crate::claim::{Outcome, Seen, Step, read_window};
 use crate::client::{Answer, Client};
 use crate::config::Config;
 use crate::document::{self, Holding, Item, Revision};
-use crate::keys::Keys;
+use crate::keys::{Keys, plain};
 use crate::memory::{self, Memory};
 use crate::page::{below, found_by_key, pages};
 use crate::removal::Removal;
@@ -69,7 +69,9 @@ impl Ledger for Etcd {
         };
         let memory = Memory::open(&state, network, &serves);
         let caller = store.user.clone().map(|(user, password)| {
-            let cache = memory::folder(&state).join("tokens").join(crate::keys::plain(&user));
+            // A token is known to the servers of one store alone.
+            let name = plain(&format!("{user}@{}", store.endpoints[0]));
+            let cache = memory::folder(&state).join("tokens").join(name);
             Caller::new(user, password, cache)
         });
         let client = Client::new(&store, caller, request.deadline)?;
