@@ -51,7 +51,8 @@ fn forget_tokens(etcd: &Etcd) {
 }
 
 fn token_file(node: &Node) -> PathBuf {
-    node.world.path("state/etcd/tokens/ipam")
+    let endpoint = node.etcd["endpoints"][0].as_str().unwrap().replace(':', "%3a");
+    node.world.path(&format!("state/etcd/tokens/ipam%40http%3a%2f%2f{endpoint}"))
 }
 
 fn token(node: &Node) -> String {
