@@ -11,7 +11,6 @@ pub mod workload;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Duration;
 
 /// One call for an owner, as its caller saw it. An owner's calls never overlap each other.
 #[derive(Clone, Debug)]
@@ -67,28 +66,19 @@ pub struct End {
     pub possible: BTreeSet<String>,
 }
 
-impl Call {
-    /// The end of everything that the call may bring about, when that takes so long after its end.
-    fn settled(&self, late: u64) -> u64 {
-        self.ended.saturating_add(late)
-    }
-}
-
 /// What an owner holds while its calls are gone through.
 #[derive(Default)]
 struct State {
     certain: BTreeSet<IpAddr>,
     since: u64,
     possible: bool,
-    /// Until then an ADD whose outcome nobody knows may still give something.
+    /// Until then an ADD may still give something.
     unsettled: u64,
 }
 
-/// Goes through the calls, in whatever order they come. What was asked of a store by a call with an
-/// unknown outcome may be done so `late` after the call's end, and a DEL between the two does not
-/// release it.
-pub fn judge(calls: &[Call], late: Duration) -> (Vec<Violation>, End) {
-    let late = late.as_nanos() as u64;
+/// Goes through the calls, in whatever order they come. A store may do late what an ADD has asked it
+/// for: `settled` says when nothing more can come of it. A DEL before that releases nothing for good.
+pub fn judge(calls: &[Call], settled: impl Fn(&Call) -> u64) -> (Vec<Violation>, End) {
     let mut of_owner: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
     for call in calls {
         of_owner.entry(&call.owner).or_default().push(call);
@@ -106,6 +96,9 @@ pub fn judge(calls: &[Call], late: Duration) -> (Vec<Violation>, End) {
             }
         };
         for call in calls {
+            if call.verb == Verb::Add {
+                state.unsettled = state.unsettled.max(settled(call));
+            }
             match (call.verb, &call.outcome) {
                 (Verb::Add, Outcome::Done(given)) if state.certain == *given => {}
                 (Verb::Add, Outcome::Done(given)) => {
@@ -122,10 +115,7 @@ pub fn judge(calls: &[Call], late: Duration) -> (Vec<Violation>, End) {
                 }
                 // What it held it still holds.
                 (Verb::Add, Outcome::Failed) => {}
-                (Verb::Add, Outcome::Unknown) => {
-                    state.possible = true;
-                    state.unsettled = call.settled(late);
-                }
+                (Verb::Add, Outcome::Unknown) => state.possible = true,
                 (Verb::Del, outcome) => {
                     hold(&mut state, call.began);
                     let released = matches!(outcome, Outcome::Done(_));
@@ -168,7 +158,7 @@ fn doubles(address: IpAddr, holdings: &mut [Holding]) -> Vec<Violation> {
 
 /// Writes into a log that somebody else, too, was given what an owner holds at its end.
 pub fn plant_double(calls: &mut Vec<Call>) {
-    let (_, end) = judge(calls, Duration::ZERO);
+    let (_, end) = judge(calls, |call| call.ended);
     let (owner, addresses) = end.certain.first_key_value().expect("something is held");
     let of_owner = |call: &&Call| call.owner == *owner && call.verb == Verb::Add;
     let last = calls.iter().filter(of_owner).max_by_key(|call| call.began).expect("an ADD");
@@ -188,7 +178,7 @@ mod tests {
     use super::*;
 
     fn judge(calls: &[Call]) -> (Vec<Violation>, End) {
-        super::judge(calls, Duration::ZERO)
+        super::judge(calls, |call| call.ended)
     }
 
     fn given(address: &str) -> Outcome {
@@ -307,11 +297,14 @@ mod tests {
     }
     #[test]
     fn what_a_store_may_do_late_no_del_in_between_releases() {
-        for (began, possible) in [(3, true), (11, true), (12, false)] {
-            let calls =
-                [add("a", (1, 2), Outcome::Unknown), del("a", (began, began + 1), released())];
-            let (violations, end) = super::judge(&calls, Duration::from_nanos(10));
-            assert_eq!((violations, end.possible.contains("a")), (Vec::new(), possible), "{began}");
+        for outcome in [Outcome::Unknown, given("10.0.0.2")] {
+            for (began, possible) in [(3, true), (11, true), (12, false)] {
+                let del = del("a", (began, began + 1), released());
+                let calls = [add("a", (1, 2), outcome.clone()), del];
+                let (violations, end) = super::judge(&calls, |call| call.ended + 10);
+                assert_eq!((violations, end.certain), (Vec::new(), BTreeMap::new()));
+                assert_eq!(end.possible.contains("a"), possible, "{began}");
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::workload::Report;
-use super::{Violation, judge};
+use super::{Call, Violation, judge};
 use crate::support::{Host, start, wait};
 
 /// What is worked on.
@@ -31,16 +31,16 @@ pub trait Site: Sync {
         String::new()
     }
 
-    /// How long after the end of a call the store may still do what it asked for.
-    fn late(&self) -> Duration {
-        Duration::ZERO
+    /// When nothing more can come of an ADD: a store may do late what it was asked for.
+    fn settled(&self, add: &Call) -> u64 {
+        add.ended
     }
 }
 
 /// No address had two holders, and the store holds what the log says of its end.
 #[track_caller]
 pub fn assert_sound(site: &impl Site, report: &Report) {
-    let (violations, end) = judge(&report.calls, site.late());
+    let (violations, end) = judge(&report.calls, |call| site.settled(call));
     let tell = |violation: &Violation| match violation {
         Violation::Double { first, second, .. } => {
             format!("{}\n{}", story(site, report, &first.owner), story(site, report, &second.owner))

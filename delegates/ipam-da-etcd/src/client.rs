@@ -74,7 +74,8 @@ impl Client {
             tls: tls::settings(store)?,
             caller,
             timeout: store.timeout,
-            deadline,
+            // What is left then is for saying what is wrong.
+            deadline: Deadline::after(deadline.left() * 9 / 10),
             runtime: Some(runtime),
             first: Cell::new(0),
             open: RefCell::new(None),
@@ -211,7 +212,7 @@ impl Client {
     /// The time until the store is given up.
     fn left(&self) -> Duration {
         let since = self.trouble.get().map_or(Duration::ZERO, |first| first.elapsed());
-        self.timeout.saturating_sub(since).min(self.deadline.left() * 9 / 10)
+        self.timeout.saturating_sub(since).min(self.deadline.left())
     }
 
     fn wait<T>(&self, future: impl Future<Output = T>) -> T {

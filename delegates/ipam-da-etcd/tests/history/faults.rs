@@ -35,6 +35,13 @@ pub struct Window {
     pub until: u64,
 }
 
+impl Window {
+    /// Whether it has a moment in common with this time.
+    pub fn meets(&self, from: u64, until: u64) -> bool {
+        from < self.until && self.from < until
+    }
+}
+
 /// Faults that come one after the other, as the work goes on.
 pub struct Faults<'a> {
     cluster: &'a Cluster,

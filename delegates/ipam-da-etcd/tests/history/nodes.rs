@@ -5,16 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::checker::site::Site;
 use crate::checker::workload::Workload;
+use crate::checker::{Call, Outcome};
 use crate::etcd::Etcd;
+use crate::faults::Window;
 use crate::support::{World, binary, start, wait};
 
 const NODES: usize = 3;
+
+/// How long a request may be on its way in a cluster that is whole, in nanoseconds.
+const LATE: u64 = 10_000_000_000;
 
 /// What the keys of the network begin with.
 const NETWORK: &str = "/ipam-delegated/networks/net/";
@@ -24,6 +30,7 @@ pub struct Nodes<'a> {
     endpoints: Vec<String>,
     /// Whom the store is looked at by, while all is well.
     member: &'a Etcd,
+    windows: Mutex<Vec<Window>>,
 }
 
 impl<'a> Nodes<'a> {
@@ -36,7 +43,12 @@ impl<'a> Nodes<'a> {
             world
         };
         let worlds = (0..NODES).map(|_| world()).collect();
-        Self { worlds, endpoints, member }
+        Self { worlds, endpoints, member, windows: Mutex::default() }
+    }
+
+    /// Says what happened to the store.
+    pub fn remember(&self, windows: &[Window]) {
+        self.windows.lock().unwrap().extend(windows);
     }
 
     /// DEL of every owner of a workload; all must succeed.
@@ -156,8 +168,16 @@ impl Site for Nodes<'_> {
         self.worlds.iter().all(|world| world.is_quiet_within(time))
     }
 
-    /// A request may lie in a member that is stopped, or in a connection that is cut.
-    fn late(&self) -> Duration {
-        Duration::from_secs(20)
+    /// A request may lie in a member that is stopped, or in a connection that is cut, and is carried
+    /// out once these go on.
+    fn settled(&self, add: &Call) -> u64 {
+        let windows = self.windows.lock().unwrap();
+        let whole = windows.iter().filter(|window| window.meets(add.began, add.ended));
+        let whole = whole.map(|window| window.until).max().unwrap_or_default();
+        match add.outcome {
+            Outcome::Unknown => add.ended.max(whole) + LATE,
+            _ if whole > 0 => add.ended.max(whole + LATE),
+            _ => add.ended,
+        }
     }
 }
