@@ -38,7 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut puts = Vec::new();
     for (n, line) in std::io::stdin().lock().lines().enumerate() {
         let address = IpNet::new(line?.parse::<IpAddr>()?, subnet.prefix_len())?;
-        let item = Item { address, gateway: subnet.hosts().next(), pool: None, taken: now() };
+        let item =
+            Item { address, gateway: subnet.hosts().next(), pool: None, taken: now(), since: None };
         let owner = OwnerDocument {
             network: network.clone(),
             node: format!("00000000-0000-4000-8000-{:012}", n % NODES),
