@@ -6,10 +6,12 @@
 
 #![allow(dead_code, missing_docs, reason = "test support; each test file uses a part of it")]
 
+pub mod site;
 pub mod workload;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// One call for an owner, as its caller saw it. An owner's calls never overlap each other.
 #[derive(Clone, Debug)]
@@ -65,16 +67,28 @@ pub struct End {
     pub possible: BTreeSet<String>,
 }
 
+impl Call {
+    /// The end of everything that the call may bring about, when that takes so long after its end.
+    fn settled(&self, late: u64) -> u64 {
+        self.ended.saturating_add(late)
+    }
+}
+
 /// What an owner holds while its calls are gone through.
 #[derive(Default)]
 struct State {
     certain: BTreeSet<IpAddr>,
     since: u64,
     possible: bool,
+    /// Until then an ADD whose outcome nobody knows may still give something.
+    unsettled: u64,
 }
 
-/// Goes through the calls, in whatever order they come.
-pub fn judge(calls: &[Call]) -> (Vec<Violation>, End) {
+/// Goes through the calls, in whatever order they come. What was asked of a store by a call with an
+/// unknown outcome may be done so `late` after the call's end, and a DEL between the two does not
+/// release it.
+pub fn judge(calls: &[Call], late: Duration) -> (Vec<Violation>, End) {
+    let late = late.as_nanos() as u64;
     let mut of_owner: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
     for call in calls {
         of_owner.entry(&call.owner).or_default().push(call);
@@ -102,14 +116,20 @@ pub fn judge(calls: &[Call]) -> (Vec<Violation>, End) {
                         violations.push(Violation::Moved { owner, from, to, at });
                     }
                     hold(&mut state, call.began);
-                    state = State { certain: given.clone(), since: call.ended, possible: true };
+                    state.certain.clone_from(given);
+                    state.since = call.ended;
+                    state.possible = true;
                 }
                 // What it held it still holds.
                 (Verb::Add, Outcome::Failed) => {}
-                (Verb::Add, Outcome::Unknown) => state.possible = true,
+                (Verb::Add, Outcome::Unknown) => {
+                    state.possible = true;
+                    state.unsettled = call.settled(late);
+                }
                 (Verb::Del, outcome) => {
                     hold(&mut state, call.began);
-                    state.possible &= !matches!(outcome, Outcome::Done(_));
+                    let released = matches!(outcome, Outcome::Done(_));
+                    state.possible &= !released || call.began < state.unsettled;
                 }
             }
         }
@@ -146,9 +166,30 @@ fn doubles(address: IpAddr, holdings: &mut [Holding]) -> Vec<Violation> {
     found
 }
 
+/// Writes into a log that somebody else, too, was given what an owner holds at its end.
+pub fn plant_double(calls: &mut Vec<Call>) {
+    let (_, end) = judge(calls, Duration::ZERO);
+    let (owner, addresses) = end.certain.first_key_value().expect("something is held");
+    let of_owner = |call: &&Call| call.owner == *owner && call.verb == Verb::Add;
+    let last = calls.iter().filter(of_owner).max_by_key(|call| call.began).expect("an ADD");
+    let mut planted = last.clone();
+    planted.owner = "planted".to_owned();
+    planted.outcome = Outcome::Done(addresses.iter().take(1).copied().collect());
+    calls.push(planted);
+}
+
+/// Whether two owners held one address at the same time.
+pub fn has_double(violations: &[Violation]) -> bool {
+    violations.iter().any(|violation| matches!(violation, Violation::Double { .. }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn judge(calls: &[Call]) -> (Vec<Violation>, End) {
+        super::judge(calls, Duration::ZERO)
+    }
 
     fn given(address: &str) -> Outcome {
         Outcome::Done(BTreeSet::from([address.parse().unwrap()]))
@@ -263,5 +304,14 @@ mod tests {
             add("b", (7, 8), Outcome::Failed),
         ];
         assert_eq!(judge(&calls), (Vec::new(), End::default()));
+    }
+    #[test]
+    fn what_a_store_may_do_late_no_del_in_between_releases() {
+        for (began, possible) in [(3, true), (11, true), (12, false)] {
+            let calls =
+                [add("a", (1, 2), Outcome::Unknown), del("a", (began, began + 1), released())];
+            let (violations, end) = super::judge(&calls, Duration::from_nanos(10));
+            assert_eq!((violations, end.possible.contains("a")), (Vec::new(), possible), "{began}");
+        }
     }
 }

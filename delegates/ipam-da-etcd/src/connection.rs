@@ -76,7 +76,8 @@ async fn dial(
     tls: Option<&ClientTlsConfig>,
     pulse: Option<Duration>,
 ) -> Result<tonic::transport::Channel, Trouble> {
-    let connecting = |error: tonic::transport::Error| Trouble::connecting(&error);
+    let connecting =
+        |error: tonic::transport::Error| Trouble::connecting(&error, endpoint.is_secured());
     let mut dial = Dial::from_shared(endpoint.to_string()).map_err(connecting)?;
     // A page of a listing comes in one go.
     dial = dial.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);

@@ -19,7 +19,7 @@ use crate::claim::{Outcome, Seen, Step, read_window};
 use crate::client::{Answer, Client};
 use crate::config::Config;
 use crate::document::{self, Holding, Item, Revision};
-use crate::keys::Keys;
+use crate::keys::{Keys, plain};
 use crate::memory::{self, Memory};
 use crate::page::{below, found_by_key, pages};
 use crate::removal::Removal;
@@ -69,7 +69,9 @@ impl Ledger for Etcd {
         };
         let memory = Memory::open(&state, network, &serves);
         let caller = store.user.clone().map(|(user, password)| {
-            let cache = memory::folder(&state).join("tokens").join(crate::keys::plain(&user));
+            // A token is known to the servers of one store alone.
+            let name = plain(&format!("{user}@{}", store.endpoints[0]));
+            let cache = memory::folder(&state).join("tokens").join(name);
             Caller::new(user, password, cache)
         });
         let client = Client::new(&store, caller, request.deadline)?;
@@ -169,8 +171,7 @@ impl Ledger for Etcd {
     }
 
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
-        let judge = |answer: &Answer| self.judge(answer);
-        Removal { client: &self.client, keys: &self.keys, judge: &judge }.run(entries)
+        self.removal(&|answer| self.judge(answer)).run(entries)
     }
 
     fn scan(
@@ -244,6 +245,10 @@ impl Etcd {
         if self.trusting { Ok(()) } else { self.memory.judge(answer, self.releasing) }
     }
 
+    fn removal<'a>(&'a self, judge: &'a dyn Fn(&Answer) -> Result<()>) -> Removal<'a> {
+        Removal { client: &self.client, keys: &self.keys, judge }
+    }
+
     /// What the owner holds by its key, as far as the keys of the addresses that were `asked` for are
     /// still its own.
     fn holding(
@@ -292,6 +297,7 @@ impl Etcd {
         let asked = [&change.keep, &change.leave, &change.drop];
         let asked = asked.into_iter().flatten().map(|lease| lease.address.addr());
         let (held, token) = self.holding(&owner, &leases, asked)?;
+        let token = self.removal(&|answer| self.judge(answer)).take_off_lost(&owner, token)?;
         let pools = change.claim.iter().map(|claim| self.blind(claim)).collect();
         // The pools of the leases that stayed are not shown.
         let complete = change.keep.is_empty();

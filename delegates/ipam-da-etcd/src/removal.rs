@@ -6,7 +6,7 @@ use ipam_delegated::allocate::Lease;
 use ipam_delegated::allocate::ledger::Entry;
 use ipam_delegated::{Error, ErrorCode, Result};
 
-use crate::claim::write_owner;
+use crate::claim::{Seen, write_owner};
 use crate::client::{Answer, Client};
 use crate::document::{Holding, Revision};
 use crate::keys::Keys;
@@ -59,6 +59,38 @@ impl Removal<'_> {
             rest = &rest[batch..];
         }
         Ok(removed)
+    }
+
+    /// Takes off the owner's list what it was not `seen` to hold any more: keys that somebody deleted by
+    /// hand, which others may have by now. Nobody else would, and it would be in the way for ever.
+    ///
+    /// # Errors
+    /// The store refuses it.
+    pub fn take_off_lost(&self, owner: &[KeyValue], seen: Seen) -> Result<Seen> {
+        let (Some(found), Some(document)) = (owner.first(), &seen.document) else {
+            return Ok(seen);
+        };
+        let holding = Holding::read(found)?;
+        if document.leases.len() == holding.document.leases.len() {
+            return Ok(seen);
+        }
+        let key = String::from_utf8_lossy(found.key()).into_owned();
+        let held = |address| document.leases.iter().any(|item| item.address.addr() == address);
+        let rest = holding.without(|address| !held(address));
+        let guard = Compare::mod_revision(key.as_str(), CompareOp::Equal, holding.revision);
+        let mut ops = Vec::new();
+        write_owner(self.keys, key, &rest, &mut ops);
+        let answer = self.client.write(&Txn::new().when([guard]).and_then(ops))?;
+        Ok(match answer {
+            Some(answer) if answer.response.succeeded() && rest.leases.is_empty() => {
+                Seen::default()
+            }
+            Some(answer) if answer.response.succeeded() => {
+                Seen { revision: Some(answer.revision), document: Some(rest) }
+            }
+            // The next commit finds out.
+            _ => seen,
+        })
     }
 
     /// The keys of owners and of their entries.

@@ -44,10 +44,11 @@ impl Caller {
         Ok(password.to_owned())
     }
 
-    /// The token of an earlier process.
+    /// The token of an earlier process; none where a loss of power has torn it.
     pub fn cached(&self) -> Option<String> {
         let text = fs::read_to_string(&self.cache).ok()?;
-        (!text.is_empty()).then_some(text)
+        let whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        whole.then_some(text)
     }
 
     /// Keeps a token; without a place for it the next process asks for another.

@@ -1,0 +1,148 @@
+//! Three nodes, twenty workers and random kills, on a cluster whose members are killed, cut off and
+//! stopped all the while: no address ever has two holders, every call ends, and nothing is left in
+//! the end.
+//!
+//! Every day a tenth of it runs; `IPAM_DELEGATED_TESTS=full` runs all of it, `IPAM_DELEGATED_SEED`
+//! sets the seed.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "../../../tests/history/mod.rs"]
+mod checker;
+#[path = "../../../tests/support/etcd/mod.rs"]
+mod etcd;
+#[path = "history/faults.rs"]
+mod faults;
+#[path = "history/nodes.rs"]
+mod nodes;
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use checker::site::{Site, assert_sound, collect_all};
+use checker::workload::{Failure, Progress, Workload, now, seed};
+use checker::{has_double, judge, plant_double};
+use etcd::{Cluster, Etcd};
+use faults::{Fault, Faults, Window};
+use nodes::Nodes;
+
+/// How long a cluster that is whole again may still fail calls.
+const RECOVERY: Duration = Duration::from_secs(10);
+
+/// A part of the full size.
+fn workload(part: usize) -> Workload {
+    Workload {
+        seed: seed(),
+        workers: 20,
+        operations: 20_000 / part,
+        owners_per_worker: 5,
+        kills: 80,
+        call_time: Duration::from_millis(120),
+        limit: Duration::from_secs(60),
+    }
+}
+
+/// Not through the harness, which keeps what a passing test prints.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "history on etcd: {line}");
+}
+
+/// Calls that failed for no good reason: the pool was not full, and the store did not fail to answer
+/// because of what happened to it.
+fn unexcused<'a>(failures: &'a [Failure], windows: &[Window]) -> Vec<&'a Failure> {
+    let recovery = RECOVERY.as_nanos() as u64;
+    let troubled = |failure: &Failure| {
+        let meets = |window: &Window| {
+            failure.began < window.until.saturating_add(recovery) && window.from < failure.ended
+        };
+        windows.iter().any(meets)
+    };
+    let excused = |failure: &Failure| match (failure.verb, failure.code) {
+        ("ADD", Some(100)) => true,
+        (_, Some(11 | 111)) => troubled(failure),
+        _ => false,
+    };
+    failures.iter().filter(|failure| !excused(failure)).collect()
+}
+
+#[track_caller]
+fn assert_excused(failures: &[Failure], windows: &[Window]) {
+    let unexcused = unexcused(failures, windows);
+    let some = &unexcused[..unexcused.len().min(3)];
+    assert!(some.is_empty(), "{} unexcused failures, as {some:#?}", unexcused.len());
+}
+
+#[test]
+fn no_address_ever_has_two_holders_whatever_happens_to_the_cluster() {
+    let part = if support::full_size() { 1 } else { 10 };
+    let began = Instant::now();
+    let cluster = Cluster::start(3);
+    let nodes = Nodes::new(cluster.endpoints(), cluster.member(0));
+    let workload = workload(part);
+    let time = Duration::from_secs(if part == 1 { 3 } else { 1 });
+    let faults = Faults::new(&cluster, workload.seed, 20_000 / 80, time);
+    let (mut report, windows) = workload.run_while(&nodes, |progress| faults.run(progress));
+    let met: BTreeSet<Fault> = windows.iter().map(|window| window.fault).collect();
+    let faults = format!("{} faults in {:.0?}", windows.len(), began.elapsed());
+    say(&format!("seed {}, {faults}, {report}", workload.seed));
+    assert!(nodes.is_quiet_within(Duration::from_secs(60)), "processes live on");
+    assert!(report.hung.is_empty(), "{:?}", report.hung);
+    assert_excused(&report.failures, &windows);
+    assert!(report.operations() >= workload.operations);
+    assert!(report.kills >= 500 / part, "only {} kills", report.kills);
+    assert_eq!(met.into_iter().collect::<Vec<_>>(), Fault::ALL, "some fault did not come");
+
+    std::thread::sleep(RECOVERY);
+    assert_sound(&nodes, &report);
+    let calm = Workload { operations: 2_000 / part, kills: 0, seed: workload.seed + 1, ..workload };
+    let later = calm.run(&nodes);
+    say(&format!("on a cluster that is whole: {later}"));
+    assert!(later.hung.is_empty(), "{:?}", later.hung);
+    assert_excused(&later.failures, &[]);
+    report.append(later);
+    assert_sound(&nodes, &report);
+
+    nodes.release_all(&workload);
+    let leaked = nodes.leases();
+    collect_all(&nodes);
+    assert_eq!(nodes.keys(), Vec::<String>::new());
+    say(&format!("{} owners were left to GC, {:.0?} in all", leaked.len(), began.elapsed()));
+}
+
+#[test]
+fn a_planted_double_in_a_real_history_is_found() {
+    let server = Etcd::start();
+    let nodes = Nodes::new(vec![server.endpoint()], &server);
+    let workload = Workload { operations: 150, workers: 6, kills: 0, ..workload(10) };
+    let mut report = workload.run(&nodes);
+    assert_excused(&report.failures, &[]);
+    assert_sound(&nodes, &report);
+    plant_double(&mut report.calls);
+    let (violations, _) = judge(&report.calls, nodes.late());
+    assert!(has_double(&violations), "{violations:?}");
+}
+
+#[test]
+fn an_address_that_is_given_twice_is_found() {
+    let server = Etcd::start();
+    let nodes = Nodes::new(vec![server.endpoint()], &server);
+    let workload = Workload { operations: 400, kills: 0, ..workload(10) };
+    // By hand, what makes an address another owner's.
+    let sabotage = |progress: &Progress| {
+        while progress.begun() < workload.operations / 2 && !progress.is_over() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let before = now();
+        nodes.forget_leases();
+        before
+    };
+    let (report, before) = workload.run_while(&nodes, sabotage);
+    let (violations, _) = judge(&report.calls, nodes.late());
+    assert!(has_double(&violations), "{violations:?}");
+    // And nothing was wrong until then.
+    let sound: Vec<_> = report.calls.into_iter().filter(|call| call.ended < before).collect();
+    assert_eq!(judge(&sound, nodes.late()).0, Vec::new());
+}

@@ -1,0 +1,163 @@
+//! Nodes that share a store: each a state folder with an identity of its own, on which the whole
+//! chain runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::IpAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::checker::site::Site;
+use crate::checker::workload::Workload;
+use crate::etcd::Etcd;
+use crate::support::{World, binary, start, wait};
+
+const NODES: usize = 3;
+
+/// What the keys of the network begin with.
+const NETWORK: &str = "/ipam-delegated/networks/net/";
+
+pub struct Nodes<'a> {
+    worlds: Vec<World>,
+    endpoints: Vec<String>,
+    /// Whom the store is looked at by, while all is well.
+    member: &'a Etcd,
+}
+
+impl<'a> Nodes<'a> {
+    pub fn new(endpoints: Vec<String>, member: &'a Etcd) -> Self {
+        let world = || {
+            let world = World::new();
+            ["ipam-ds-static", "ipam-da-etcd"].iter().for_each(|name| {
+                world.install(&binary(name));
+            });
+            world
+        };
+        let worlds = (0..NODES).map(|_| world()).collect();
+        Self { worlds, endpoints, member }
+    }
+
+    /// DEL of every owner of a workload; all must succeed.
+    #[track_caller]
+    pub fn release_all(&self, workload: &Workload) {
+        for worker in 0..workload.workers {
+            for place in 0..workload.owners_per_worker {
+                let owner = format!("w{worker}-{place}");
+                let (command, network) = self.call("DEL", worker, &owner, &Value::Null);
+                wait(start(command, &network)).success();
+            }
+        }
+    }
+
+    /// Deletes the keys of all addresses, and leaves their owners'.
+    #[track_caller]
+    pub fn forget_leases(&self) {
+        self.member.etcdctl(&["del", "--prefix", &format!("{NETWORK}leases/")]);
+    }
+
+    /// All keys of the store.
+    #[track_caller]
+    pub fn keys(&self) -> Vec<String> {
+        self.member.keys("")
+    }
+
+    /// The owner of the workload that a key's value names.
+    fn owner(&self, value: &Value) -> String {
+        let text = |key: &str| value[key].as_str().unwrap();
+        let identity =
+            |world: &World| fs::read_to_string(world.path("state/node")).unwrap_or_default();
+        let is_its = |world: &World| identity(world).contains(text("node"));
+        let node = self.worlds.iter().position(is_its).expect("a node of ours");
+        let (turn, place) = text("container").strip_prefix('c').unwrap().split_once('-').unwrap();
+        format!("w{}-{place}", turn.parse::<usize>().unwrap() * NODES + node)
+    }
+
+    /// The node and the container of an owner.
+    fn place(owner: &str) -> (usize, String) {
+        let (worker, place) = owner.strip_prefix('w').unwrap().split_once('-').unwrap();
+        let worker: usize = worker.parse().unwrap();
+        (worker % NODES, format!("c{}-{place}", worker / NODES))
+    }
+
+    #[track_caller]
+    fn values(&self, kind: &str) -> Vec<Value> {
+        let prefix = format!("{NETWORK}{kind}/");
+        let text = self.member.etcdctl(&["get", "--prefix", "--print-value-only", "--", &prefix]);
+        let lines = text.lines().filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+impl Site for Nodes<'_> {
+    /// Containers have the same names on all nodes.
+    fn call(&self, verb: &str, worker: usize, owner: &str, answer: &Value) -> (Command, Value) {
+        let (node, container) = match owner {
+            "" => (worker % NODES, String::new()),
+            owner => Self::place(owner),
+        };
+        let world = &self.worlds[node];
+        let mut network = world.network(json!(["ipam-ds-static", "ipam-da-etcd"]));
+        network["cniVersion"] = "1.1.0".into();
+        let ipam = network["ipam"].as_object_mut().unwrap();
+        ipam.remove("dataDir");
+        // Fewer addresses than owners.
+        ipam.insert(
+            "ranges".to_owned(),
+            json!([[{"subnet": "10.5.0.0/26"}], [{"subnet": "fd05::/120"}]]),
+        );
+        // Each node prefers another member. The first rides out what happens to them, the second is
+        // cut short by the chain, and the third gives up.
+        let (timeout, store_timeout) = [("30s", "20s"), ("6s", "20s"), ("30s", "2s")][node];
+        ipam.insert("timeout".to_owned(), timeout.into());
+        let mut endpoints = self.endpoints.clone();
+        endpoints.rotate_left(node % self.endpoints.len());
+        let etcd = json!({"endpoints": endpoints, "timeout": store_timeout});
+        ipam.insert("etcd".to_owned(), etcd);
+        if verb == "CHECK" {
+            network["prevResult"] = answer.clone();
+        }
+        (world.command_of(&binary("ipam-delegated"), verb, &container), network)
+    }
+
+    /// The keys of addresses and those of owners must say the same.
+    fn leases(&self) -> BTreeMap<String, BTreeSet<IpAddr>> {
+        let address = |item: &Value| {
+            item["address"].as_str().unwrap().split('/').next().unwrap().parse().unwrap()
+        };
+        let mut leases: BTreeMap<String, BTreeSet<IpAddr>> = BTreeMap::new();
+        for lease in self.values("leases") {
+            leases.entry(self.owner(&lease)).or_default().insert(address(&lease));
+        }
+        let of_owner = |document: &Value| {
+            let items = document["leases"].as_array().unwrap();
+            (self.owner(document), items.iter().map(address).collect())
+        };
+        let owners: BTreeMap<_, _> = self.values("owners").iter().map(of_owner).collect();
+        assert_eq!(leases, owners, "the keys of addresses, and those of owners");
+        leases
+    }
+
+    fn collectors(&self) -> Vec<usize> {
+        (0..NODES).collect()
+    }
+
+    fn about(&self, owner: &str) -> String {
+        let (node, container) = Self::place(owner);
+        let its = |value: &&Value| self.owner(value) == owner;
+        let documents: Vec<_> = self.values("owners");
+        let record = self.worlds[node].record(&container);
+        let record = fs::read_to_string(&record).unwrap_or_else(|error| error.to_string());
+        format!("store: {:?}\nrecord: {record}", documents.iter().filter(its).collect::<Vec<_>>())
+    }
+
+    fn is_quiet_within(&self, time: Duration) -> bool {
+        self.worlds.iter().all(|world| world.is_quiet_within(time))
+    }
+
+    /// A request may lie in a member that is stopped, or in a connection that is cut.
+    fn late(&self) -> Duration {
+        Duration::from_secs(20)
+    }
+}
