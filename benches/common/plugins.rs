@@ -60,7 +60,8 @@ impl Plugins {
             .env_clear()
             .envs(call.get_envs().filter_map(|(key, value)| Some((key, value?))))
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let mut child = command.spawn().expect("strace: apt-get install strace");
         child.stdin.take().unwrap().write_all(network.to_string().as_bytes()).unwrap();
         let status = format!("/proc/{}/status", child.id());

@@ -36,7 +36,7 @@ impl Site {
         let server = calm.start();
         let network = |name: &str, kind: Value| {
             let mut network =
-                json!({"cniVersion": "1.0.0", "name": NETWORK, "type": "bridge", "ipam": kind});
+                json!({"cniVersion": "1.1.0", "name": NETWORK, "type": "bridge", "ipam": kind});
             network["ipam"]["stateDir"] = json!(state.join(format!("{name}-{held}")));
             network["ipam"]["etcd"] = json!({"endpoints": [server.endpoint()], "prefix": PREFIX});
             network["ipam"]["ranges"] = json!([[{"subnet": SUBNET}]]);
@@ -47,7 +47,7 @@ impl Site {
         let chain = network("chain", json!({"type": "ipam-delegated", "delegates": delegates}));
         let mut alone = network("alone", json!({"type": "ipam-da-etcd"}));
         alone["prevResult"] = json!({
-            "cniVersion": "1.0.0",
+            "cniVersion": "1.1.0",
             "ips": [],
             "pools": [{"ranges": [{"subnet": SUBNET}], "index": 0}],
         });

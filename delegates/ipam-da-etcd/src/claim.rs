@@ -85,7 +85,7 @@ impl Step<'_> {
             None => Compare::create_revision(owner.as_str(), CompareOp::Equal, 0),
             Some(revision) => Compare::mod_revision(owner.as_str(), CompareOp::Equal, revision),
         }];
-        let mut reads = vec![TxnOp::get(owner, None), TxnOp::get(self.keys.latest(), None)];
+        let mut reads = vec![TxnOp::get(&*owner, None), TxnOp::get(self.keys.latest(), None)];
         for lease in self.seen_leases() {
             let key = self.keys.lease(lease.address.addr());
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision_of(lease)));
@@ -106,7 +106,7 @@ impl Step<'_> {
             }
             then.push(TxnOp::put(self.keys.latest(), self.owner.scope.node.as_str(), None));
         }
-        then.append(&mut self.branch(&mut Vec::new()));
+        then.append(&mut self.branch(&owner, &mut Vec::new()));
         Txn::new().when(guards).and_then(then).or_else(reads)
     }
 
@@ -141,9 +141,9 @@ impl Step<'_> {
     }
 
     /// What is done once these addresses are free.
-    fn branch(&self, chosen: &mut Vec<IpAddr>) -> Vec<TxnOp> {
+    fn branch(&self, owner: &str, chosen: &mut Vec<IpAddr>) -> Vec<TxnOp> {
         let Some(claim) = self.change.claim.get(chosen.len()) else {
-            return self.writes(chosen);
+            return self.writes(owner, chosen);
         };
         let mut otherwise = self.after_all(claim);
         for candidate in claim.candidates.iter().rev() {
@@ -155,7 +155,7 @@ impl Step<'_> {
                 }
             };
             chosen.push(*candidate);
-            let then = self.branch(chosen);
+            let then = self.branch(owner, chosen);
             chosen.pop();
             otherwise =
                 vec![TxnOp::txn(Txn::new().when([guard]).and_then(then).or_else(otherwise))];
@@ -172,8 +172,8 @@ impl Step<'_> {
         }
     }
 
-    /// The owner's keys as they are to be, and those of owners that lose an address.
-    fn writes(&self, chosen: &[IpAddr]) -> Vec<TxnOp> {
+    /// The owner's keys, of which one is given, as they are to be, and those of owners that lose an address.
+    fn writes(&self, owner: &str, chosen: &[IpAddr]) -> Vec<TxnOp> {
         let kept = self.change.keep.iter().map(|lease| self.item(lease));
         let left = self
             .change
@@ -190,7 +190,7 @@ impl Step<'_> {
         ops.extend(gone.map(|key| TxnOp::delete(key, None)));
         let generation = self.seen.document.as_ref().map_or(0, |seen| seen.generation) + 1;
         let document = OwnerDocument::written(self.owner, generation, items);
-        write_owner(self.keys, self.keys.owner(self.owner), &document, &mut ops);
+        write_owner(self.keys, owner.to_owned(), &document, &mut ops);
         for (key, victim) in self.victims {
             if let Some(rest) = self.rest_of(victim) {
                 write_owner(self.keys, key.clone(), &rest, &mut ops);

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -52,17 +53,17 @@ pub struct Item {
 
 /// The value of an address's key.
 #[derive(Debug, Serialize, Deserialize)]
-struct LeaseDocument {
-    network: String,
-    node: String,
-    container: String,
-    ifname: String,
+struct LeaseDocument<'a> {
+    network: Cow<'a, str>,
+    node: Cow<'a, str>,
+    container: Cow<'a, str>,
+    ifname: Cow<'a, str>,
     generation: u64,
     confirmed: u64,
     /// [`Revision::leases`].
     leases: usize,
     #[serde(flatten)]
-    item: Item,
+    item: Cow<'a, Item>,
 }
 
 /// The state of an owner: its document, with the revision that stands for it.
@@ -100,14 +101,14 @@ impl OwnerDocument {
     /// The value of the key of one of its addresses.
     pub fn lease_value(&self, item: &Item) -> String {
         to_text(&LeaseDocument {
-            network: self.network.clone(),
-            node: self.node.clone(),
-            container: self.container.clone(),
-            ifname: self.ifname.clone(),
+            network: (&self.network).into(),
+            node: (&self.node).into(),
+            container: (&self.container).into(),
+            ifname: (&self.ifname).into(),
             generation: self.generation,
             confirmed: self.confirmed,
             leases: self.together(),
-            item: item.clone(),
+            item: Cow::Borrowed(item),
         })
     }
 
@@ -199,13 +200,13 @@ impl Holding {
 /// Reads the answer about the key of an address.
 pub fn entry(address: IpAddr, found: &KeyValue) -> Entry {
     let revision = |leases| Revision { revision: found.mod_revision(), leases };
-    match serde_json::from_slice::<LeaseDocument>(found.value()) {
+    match serde_json::from_slice::<LeaseDocument<'_>>(found.value()) {
         Ok(document) if document.item.address.addr() == address => Entry {
             lease: document.item.lease(revision(document.leases)),
             holder: Some(Holder {
-                node: Some(document.node),
-                container: document.container,
-                ifname: Some(document.ifname),
+                node: Some(document.node.into_owned()),
+                container: document.container.into_owned(),
+                ifname: Some(document.ifname.into_owned()),
             }),
             since: Some(time(document.confirmed)),
             fault: None,
