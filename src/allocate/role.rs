@@ -43,6 +43,9 @@ impl<A: Allocator> Delegate for Allocate<A> {
         for lease in &leases {
             result.ips.push(IpConfig::new(lease.address, lease.gateway));
         }
+        if leases.iter().any(|lease| lease.unsure) {
+            result.extra.insert("unsure".to_owned(), true.into());
+        }
         let leases = serde_json::to_value(&leases).map_err(|error| {
             Error::new(ErrorCode::INTERNAL, "a lease cannot be written").caused_by(error)
         })?;
@@ -203,6 +206,7 @@ fn hint(address: IpAddr) -> Lease {
         gateway: None,
         revision: Value::Null,
         kept: false,
+        unsure: false,
         taken: None,
     }
 }
@@ -270,6 +274,7 @@ mod tests {
                         gateway: Some("10.0.0.1".parse().unwrap()),
                         revision: number.into(),
                         kept: false,
+                        unsure: false,
                         taken: None,
                     };
                     store.push((owner.clone(), lease.clone()));

@@ -141,6 +141,7 @@ impl Item {
             gateway: self.gateway,
             revision: revision.to_json(),
             kept: false,
+            unsure: false,
             taken: Some(time(self.taken)),
         }
     }
@@ -224,6 +225,7 @@ pub fn entry(address: IpAddr, found: &KeyValue) -> Entry {
                     gateway: None,
                     revision: revision(0).to_json(),
                     kept: false,
+                    unsure: false,
                     taken: None,
                 },
                 holder: None,

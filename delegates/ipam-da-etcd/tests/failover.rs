@@ -192,8 +192,8 @@ impl Faulty {
     }
 }
 
-/// DEL of owners who are gone: what a member had in hand when it stopped may be carried out when it
-/// goes on, and is found by the owner.
+/// DEL of owners who are gone, as the chain repeats it where an answer says `unsure`: what a member
+/// had in hand when it stopped may be carried out when it goes on, and is found by the owner.
 fn release_the_late(cluster: &Cluster, is_gone: impl Fn(&String) -> bool) {
     for owner in books(cluster.member(0)).values().filter(|owner| is_gone(owner)) {
         let names: Vec<&str> = owner.split('/').collect();

@@ -76,6 +76,8 @@ pub(crate) struct Gave {
     pub ips: Vec<String>,
     /// Its own words about its leases.
     pub leases: Vec<Value>,
+    /// Its store did not answer a try before the one that gave: a claim may still commit.
+    pub unsure: bool,
 }
 
 /// How an ADD failed.

@@ -105,6 +105,7 @@ impl Members {
                 delegate: of.scalar("delegate")?,
                 ips: of.scalar("ips")?,
                 leases: of.0.remove("leases").map_or(Ok(Vec::new()), array)?,
+                unsure: of.flag("unsure")?,
             });
         }
         Ok(all)
@@ -200,6 +201,9 @@ fn gave_to_json(gave: &Gave) -> Value {
     if !gave.leases.is_empty() {
         members.insert("leases".to_owned(), gave.leases.clone().into());
     }
+    if gave.unsure {
+        members.insert("unsure".to_owned(), true.into());
+    }
     Value::Object(members)
 }
 
@@ -219,6 +223,7 @@ mod tests {
             delegate: "a".to_owned(),
             ips: vec!["10.0.0.2/24".to_owned()],
             leases: vec![7.into()],
+            unsure: false,
         };
         let result =
             serde_json::json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]});
@@ -260,6 +265,7 @@ mod tests {
             delegate: "d".to_owned(),
             ips: vec!["fd00::2/64".to_owned()],
             leases: vec![7.into()],
+            unsure: true,
         };
         let bare = Gave { delegate: "e".to_owned(), ..Gave::default() };
         let failed = Failed { time: 1, unsure: true, not_run: true, refused: true };
@@ -286,7 +292,7 @@ mod tests {
                     gave: vec![gave, bare],
                     result: serde_json::json!({"ips": []}),
                 }),
-                r#"{"event":"held","time":1,"gave":[{"delegate":"d","ips":["fd00::2/64"],"leases":[7]},{"delegate":"e","ips":[]}],"result":{"ips":[]}}"#,
+                r#"{"event":"held","time":1,"gave":[{"delegate":"d","ips":["fd00::2/64"],"leases":[7],"unsure":true},{"delegate":"e","ips":[]}],"result":{"ips":[]}}"#,
             ),
             (
                 Event::Failed(failed),
