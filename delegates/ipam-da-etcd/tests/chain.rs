@@ -10,6 +10,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use common::etcd::Etcd;
+use common::relay::Relay;
 use common::store::{books, holdings, ours};
 use common::support::{World, binary, kill_now, start, until, wait};
 use common::{Node, PROGRAM, addresses};
@@ -92,6 +93,57 @@ fn a_chain_that_fails_later_leaves_what_the_owner_held() {
     network["cniVersion"] = "1.1.0".into();
     world.call("DEL", "c1", &network).success();
     assert_eq!(holdings(&etcd), [""; 0]);
+}
+
+#[test]
+fn two_delegates_on_one_store_undo_and_release_their_own() {
+    let etcd = Etcd::start();
+    let (world, mut network) = chain(&etcd);
+    world.delegate(
+        "ipam-da-zz",
+        "[ $CNI_COMMAND != ADD ] || { printf '{\"code\":100,\"msg\":\"full\"}'; exit 1; }",
+    );
+    let ipam = network["ipam"].as_object_mut().unwrap();
+    ipam.remove("ranges");
+    ipam.insert(
+        "pools".to_owned(),
+        json!([
+            {"name": "blue", "ranges": [{"subnet": "10.1.0.0/24"}]},
+            {"name": "red", "ranges": [{"subnet": "fd00:1::/64"}]},
+        ]),
+    );
+    let serving = |pool: &str| json!({"type": "ipam-da-etcd", "serves": [pool]});
+    let mut delegates = vec![json!("ipam-ds-static"), serving("blue"), serving("red")];
+    network["ipam"]["delegates"] = delegates.clone().into();
+    let result = world.call("ADD", "c1", &network).success();
+    assert_eq!(addresses(&result), ["10.1.0.2", "fd00:1::2"]);
+    let before = books(&etcd);
+    delegates.push(json!("ipam-da-zz"));
+    let mut failing = network.clone();
+    failing["ipam"]["delegates"] = delegates.into();
+    for container in ["c1", "c2"] {
+        assert_eq!(world.call("ADD", container, &failing).failure().0, 100);
+        assert_eq!(books(&etcd), before);
+    }
+    assert_eq!(addresses(&world.call("ADD", "c1", &network).success()), addresses(&result));
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(holdings(&etcd), [""; 0]);
+}
+
+#[test]
+fn an_add_whose_first_try_got_no_answer_has_its_del_repeated() {
+    let etcd = Etcd::start();
+    let relay = Relay::to(&etcd.endpoint());
+    let (world, mut network) = chain(&etcd);
+    network["ipam"]["etcd"]["endpoints"] = json!([relay.endpoint(), etcd.endpoint()]);
+    for (lost, state) in [(0, "none"), (1, "unsure")] {
+        relay.lose(lost);
+        let container = format!("c{lost}");
+        world.call("ADD", &container, &network).success();
+        world.call("DEL", &container, &network).success();
+        assert_eq!(holdings(&etcd), [""; 0]);
+        assert_eq!(world.state_of(&container), state);
+    }
 }
 
 /// The process of the program that a chain has started.
