@@ -1,9 +1,8 @@
 //! What `ipam-da-etcd`, alone and as the chain `ipam-ds-static`, `ipam-da-etcd`, costs as whole
 //! processes, beside a bare process that makes one transaction. See `benches/README.md`.
 //!
-//! For scale, measured elsewhere and not here: on the machine of `benches/README.md`'s tables the
-//! plugin cni-ipam-etcd took 10.3 ms for an ADD, 71 ms for a DEL with 50,000 leases held, and served
-//! 1.0 ADD a second to 20 callers.
+//! For scale, measured elsewhere and not here: cni-ipam-etcd took 10.3 ms for an ADD, 71 ms for a DEL
+//! with 50,000 leases held, and served 1.0 ADD a second to 20 callers.
 
 #![allow(clippy::print_stdout, reason = "a table for the one who runs it")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run ends")]
