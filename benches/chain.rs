@@ -43,7 +43,7 @@ impl Bench {
         let (programs, leases) = (TempDir::new().unwrap(), state_folder());
         let bin = programs.path().join("bin");
         let plugins =
-            Plugins::new(&bin, &build, &["ipam-delegated", "ipam-ds-static"], &host_local());
+            Plugins::new(&bin, &build, &["ipam-delegated", "ipam-ds-static"], Some(&host_local()));
         let network = |ipam: Value, data: &str| {
             let mut network =
                 json!({"cniVersion": "1.0.0", "name": "bench", "type": "bridge", "ipam": ipam});
@@ -109,7 +109,7 @@ impl Bench {
             verdict(add <= most)
         );
         println!("added on DEL: {:.2} x host-local's own", added(&chain_del, &alone_del));
-        let memory = self.plugins.peak_memory("ipam-delegated", "memory", &self.chain);
+        let memory = self.plugins.peak_memory("ipam-delegated", "ADD", "memory", &self.chain);
         println!(
             "peak memory of ipam-delegated: {memory} KiB (target: at most 4096): {}",
             verdict(memory <= 4096)

@@ -5,9 +5,11 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run ends")]
 
 mod common;
+#[path = "common/crowd.rs"]
+mod crowd;
 #[path = "local/measured.rs"]
 mod measured;
-#[path = "local/plot.rs"]
+#[path = "common/plot.rs"]
 mod plot;
 #[path = "local/site.rs"]
 mod site;
@@ -18,7 +20,9 @@ use common::plugins::{Plugins, state_folder};
 use common::programs::{Build, builds, host_local};
 use common::times::Times;
 use common::{count, is_wanted, verdict};
-use measured::{AT_A_TIME, Measured, System, median};
+use crowd::{AT_A_TIME, median};
+use measured::{Measured, System};
+use plot::{Class, Curve, Drawing, Scale};
 use site::Site;
 use tempfile::TempDir;
 
@@ -41,7 +45,7 @@ fn main() {
         bench.print(&measured);
         if bench.build.is_static() && held == HELD {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/local.svg");
-            std::fs::write(path, plot::svg(&measured.by_held, &measured.bare[2], runs)).unwrap();
+            std::fs::write(path, plot::svg(&measured.drawing(runs))).unwrap();
         }
     }
 }
@@ -63,11 +67,30 @@ struct All {
     by_held: Vec<Measured>,
 }
 
+impl All {
+    fn drawing(&self, runs: usize) -> Drawing<'_> {
+        let curve = |class, name, of: fn(&Measured) -> &Times| {
+            let points = self.by_held.iter().map(|m| (m.held, of(m))).collect();
+            Curve { class, name, points }
+        };
+        let ends = self.by_held.iter().map(|m| (m.held, &self.bare[2])).collect();
+        Drawing {
+            runs,
+            scale: Scale::Logarithmic,
+            curves: vec![
+                Curve { class: Class::Floor, name: "three bare processes", points: ends },
+                curve(Class::HostLocal, "host-local", |m| &m.host_local[0]),
+                curve(Class::Chain, "ipam-delegated", |m| &m.chain[0]),
+            ],
+        }
+    }
+}
+
 impl Bench {
     fn new(build: Build, held: &[usize]) -> Self {
         let (programs, leases) = (TempDir::new().unwrap(), state_folder());
         let folder = |name: &str, host_local: &Path| {
-            Plugins::new(&programs.path().join(name), &build, &PROGRAMS, host_local)
+            Plugins::new(&programs.path().join(name), &build, &PROGRAMS, Some(host_local))
         };
         let plugins = folder("bin", &host_local());
         let preset = folder("preset", Path::new("ipam-delegated"));
@@ -204,7 +227,7 @@ impl Bench {
             show(&chain),
             show(&host_local)
         );
-        let memory = |network| self.plugins.peak_memory("ipam-da-local", "memory", network);
+        let memory = |network| self.plugins.peak_memory("ipam-da-local", "ADD", "memory", network);
         println!("peak memory of ipam-da-local there: {} KiB", memory(&site.allocator));
         let site = self.sites.last().unwrap();
         site.forget();
@@ -238,7 +261,7 @@ impl Bench {
         let site = self.sites.last().unwrap();
         for (name, network) in PROGRAMS.into_iter().zip([&site.chain, &site.chain, &site.allocator])
         {
-            let memory = self.plugins.peak_memory(name, "memory", network);
+            let memory = self.plugins.peak_memory(name, "ADD", "memory", network);
             let what = format!("peak memory of {name} at {} ≤ 4096 KiB", site.held);
             target(&what, format!("{memory} KiB"), memory <= 4096);
         }

@@ -88,7 +88,10 @@ impl fmt::Display for ErrorCode {
 ///
 /// `Display` shows the message alone; [`Error::details`] joins the causes, once, at the edge.
 #[derive(Debug)]
-pub struct Error {
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     code: ErrorCode,
     message: String,
     advice: Option<String>,
@@ -101,7 +104,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error with a code and a message that says what was expected.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), advice: None, source: None }
+        Self(Box::new(Inner { code, message: message.into(), advice: None, source: None }))
     }
 
     /// The configuration is invalid at `path`, as in `ipam.pools[1].name`.
@@ -117,7 +120,7 @@ impl Error {
     /// Adds the cause.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        self.0.source = Some(source.into());
         self
     }
 
@@ -125,7 +128,7 @@ impl Error {
     #[must_use]
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         let advice = advice.into();
-        self.advice = Some(match self.advice {
+        self.0.advice = Some(match self.0.advice {
             Some(before) => format!("{before}; {advice}"),
             None => advice,
         });
@@ -135,20 +138,20 @@ impl Error {
     /// Puts `what` in front of the message, as in `ipam-da-etcd: no endpoint answered`.
     #[must_use]
     pub fn within(mut self, what: impl fmt::Display) -> Self {
-        self.message = format!("{what}: {}", self.message);
+        self.0.message = format!("{what}: {}", self.0.message);
         self
     }
 
     /// Replaces the code.
     #[must_use]
     pub fn with_code(mut self, code: ErrorCode) -> Self {
-        self.code = code;
+        self.0.code = code;
         self
     }
 
     /// The code the runtime sees.
     pub fn code(&self) -> ErrorCode {
-        self.code
+        self.0.code
     }
 
     /// The causes and the advice in one line, empty when there are none.
@@ -160,7 +163,7 @@ impl Error {
             cause = error.source();
         }
         let mut text = parts.join(": ");
-        if let Some(advice) = &self.advice {
+        if let Some(advice) = &self.0.advice {
             if !text.is_empty() {
                 text.push_str("; ");
             }
@@ -185,7 +188,7 @@ impl Error {
         if others.is_empty() {
             return self;
         }
-        let code = self.code;
+        let code = self.0.code;
         let texts: Vec<String> = [self].iter().chain(&others).map(Self::in_full).collect();
         Self::new(code, texts.join("; "))
     }
@@ -194,22 +197,22 @@ impl Error {
     pub fn in_full(&self) -> String {
         let details = self.details();
         if details.is_empty() {
-            self.message.clone()
+            self.0.message.clone()
         } else {
-            format!("{}: {details}", self.message)
+            format!("{}: {details}", self.0.message)
         }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0.message)
     }
 }
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_deref().map(|error| error as _)
+        self.0.source.as_deref().map(|error| error as _)
     }
 }
 

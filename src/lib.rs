@@ -35,6 +35,7 @@
 //! - [`operate`]: what verbs for people share: typed words, tables, the map of a pool.
 //! - [`delegate`]: the trait [`Delegate`] and the only edge that touches environment, stdin, stdout
 //!   and exit.
+//! - [`offer`]: what the section `ipam` itself offers: pools, routes, name resolution.
 //! - [`select`]: the role of a selector.
 //! - [`allocate`]: the role of an allocator.
 //! - `testing`, with the feature of that name: stand-ins for stores, and the suites that every
@@ -49,6 +50,7 @@ pub mod delegate;
 pub mod error;
 pub mod host;
 mod log;
+pub mod offer;
 pub mod operate;
 pub mod pool;
 pub mod select;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use crate::cni::{Dns, IpamResult, Keep, Route};
 use crate::delegate::{Delegate, Request};
 use crate::error::Result;
+use crate::offer;
 use crate::pool::Pool;
 
 /// What chooses the pools that a later delegate allocates from.
@@ -57,14 +58,7 @@ impl<S: Selector> Select<S> {
         let mut result = request.prev_result()?;
         let pools = selection.pools.iter().map(Pool::to_json).collect();
         result.extra.insert("pools".to_owned(), Value::Array(pools));
-        for route in selection.routes {
-            if !result.routes.contains(&route) {
-                result.routes.push(route);
-            }
-        }
-        if !selection.dns.0.is_empty() {
-            result.dns = selection.dns;
-        }
+        offer::add_to(&mut result, selection.routes, selection.dns);
         if !selection.ipam.is_empty() {
             result.extra.insert("ipam".to_owned(), Value::Object(selection.ipam));
         }

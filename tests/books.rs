@@ -132,7 +132,7 @@ fn the_allocator_answers_by_itself() {
     std::fs::write(&file, list.to_string()).unwrap();
     let listed = ask(&["list", "--config", file.to_str().unwrap()]);
     let text = String::from_utf8(listed.stdout).unwrap();
-    assert!(text.lines().nth(1).unwrap().starts_with("10.9.0.2   -     c1"), "{text}");
+    assert!(text.lines().nth(1).unwrap().starts_with("10.9.0.2   blue  c1"), "{text}");
     let released = ask(&["release", "10.9.0.4", "--yes", "--config", file.to_str().unwrap()]);
     assert_eq!((released.status.code(), released.stdout.len()), (Some(1), 0));
     let told = String::from_utf8_lossy(&released.stderr).into_owned();

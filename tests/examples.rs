@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "support/certificates.rs"]
+mod certificates;
+#[path = "support/etcd/mod.rs"]
+mod etcd;
 mod support;
 
 use std::fs;
@@ -10,8 +14,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use certificates::Certificates;
+use etcd::{Etcd, Tls};
 use serde_json::{Value, json};
-use support::{Outcome, World, binary, start, wait};
+use support::{Outcome, World, binary, start, wait, without};
 
 /// The same selector, three times.
 fn selectors() -> [(&'static str, PathBuf); 3] {
@@ -320,9 +326,46 @@ fn every_conflist_runs_a_chain() {
             "10-ipam-delegated-local.conflist",
             "20-ipam-delegated-dual-stack.conflist",
             "30-ipam-delegated-two-allocators.conflist",
-            "40-ipam-delegated-host-local.conflist"
+            "40-ipam-delegated-host-local.conflist",
+            "50-ipam-delegated-etcd.conflist"
         ]
     );
+}
+
+#[test]
+fn the_conflist_for_etcd_runs_on_a_real_one() {
+    let certificates = Certificates::make();
+    let [server, client] = [certificates.server(), certificates.client()];
+    let etcd = Etcd::builder()
+        .tls(Tls {
+            authority: certificates.authority(),
+            certificate: server.certificate,
+            key: server.key,
+            client_authority: Some(certificates.authority()),
+            client: Some((client.certificate.clone(), client.key.clone())),
+        })
+        .start();
+    let world = World::new();
+    world.install(&binary("ipam-ds-static")).install(&binary("ipam-da-etcd"));
+    let conflist = fs::read(example("50-ipam-delegated-etcd.conflist")).unwrap();
+    let [mut network] = plugins(&serde_json::from_slice(&conflist).unwrap()).try_into().unwrap();
+    network["ipam"]["stateDir"] = json!(world.path("state"));
+    let section = &mut network["ipam"]["etcd"];
+    section["endpoints"] = json!([etcd.endpoint()]);
+    section["certFile"] = json!(client.certificate);
+    section["keyFile"] = json!(client.key);
+    section["trustedCaFile"] = json!(certificates.authority());
+
+    let result = world.call("ADD", "c1", &network).success();
+    let address = |i: usize| result["ips"][i]["address"].as_str();
+    assert_eq!([address(0), address(1)], [Some("10.91.1.0/16"), Some("fd00:91::2/64")]);
+    network["prevResult"] = result;
+    world.call("CHECK", "c1", &network).success();
+    assert_eq!(etcd.keys("/ipam-delegated/networks/clusternet/leases/").len(), 2);
+    // The record knows the store.
+    network.as_object_mut().unwrap().remove("prevResult");
+    world.call("DEL", "c1", &without(&network, &["ranges", "etcd", "delegates"])).success();
+    assert_eq!(etcd.keys(""), ["/ipam-delegated/networks/clusternet/latest"]);
 }
 
 /// A world with the parts of the example's preset `rack-local`, in shell.

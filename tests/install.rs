@@ -377,6 +377,46 @@ fn missing_programs_are_named_with_the_command_that_builds_them() {
 }
 
 #[test]
+fn a_delegate_whose_build_needs_more_than_rust_may_be_left_out_of_a_source_tree() {
+    let site = Site::new();
+    fs::remove_dir_all(site.release.join("bin")).unwrap();
+    fs::write(site.release.join("Cargo.toml"), "").unwrap();
+    let built = site.release.join("target/release");
+    fs::create_dir_all(&built).unwrap();
+    fs::create_dir_all(site.release.join("delegates/ipam-da-etcd")).unwrap();
+    let text = site.refused(&[]);
+    assert!(text.contains("ipam-delegated is not in") && !text.contains("protoc"), "{text}");
+    fs::write(built.join("ipam-delegated"), "#!/bin/sh\n").unwrap();
+    let text = site.install(&[]);
+    assert!(text.contains("left out ipam-da-etcd") && text.contains("libprotobuf-dev"), "{text}");
+    assert_eq!(names(&site.plugins), [LIST, "ipam-delegated"]);
+
+    fs::write(built.join("ipam-da-etcd"), "#!/bin/sh\n").unwrap();
+    assert!(!site.install(&[]).contains("left out"));
+    // An upgrade would leave an old one beside a new chain.
+    fs::remove_file(built.join("ipam-da-etcd")).unwrap();
+    let text = site.refused(&[]);
+    assert!(text.contains("ipam-da-etcd is not in") && text.contains("libprotobuf-dev"), "{text}");
+}
+
+#[test]
+fn what_the_quick_start_builds_needs_rust_alone() {
+    let script = fs::read_to_string(source("examples/quickstart.sh")).unwrap();
+    let builds: Vec<&str> = script.lines().filter(|line| line.starts_with("cargo build")).collect();
+    let chosen = "--workspace --bins --exclude ipam-da-etcd";
+    assert_eq!(builds, [format!("cargo build --release {chosen}")]);
+    // Neither does what the root builds without any option.
+    for packages in [&["--workspace", "--exclude", "ipam-da-etcd"][..], &[]] {
+        let mut tree = Command::new(env!("CARGO"));
+        tree.args(["tree", "--offline", "--locked", "--prefix=none", "--edges=normal,build"]);
+        let output = tree.args(packages).current_dir(source("")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let crates = String::from_utf8(output.stdout).unwrap();
+        assert!(crates.contains("serde_json ") && !crates.contains("prost"), "{crates}");
+    }
+}
+
+#[test]
 fn what_a_killed_run_left_is_swept_by_the_next() {
     let site = Site::new();
     site.install(&[]);

@@ -111,6 +111,19 @@ fn an_allocator_that_refuses_its_configuration_is_an_error() {
 }
 
 #[test]
+fn a_certificate_that_is_missing_is_an_error() {
+    let (world, network) = world("node");
+    world.selector("ipam-ds-x", &json!([{"ranges": [{"subnet": "10.1.0.0/24"}]}]));
+    world.install(&binary("ipam-da-etcd"));
+    let network = with(&network, "delegates", json!(["ipam-ds-x", "ipam-da-etcd"]));
+    let store = json!({"endpoints": ["127.0.0.1:1"], "trustedCaFile": world.path("none.pem")});
+    world.conflist("10-net.conflist", &with(&network, "etcd", store));
+    let (exit, found) = findings(&world, &[]);
+    assert_eq!(exit, Some(1), "{found:?}");
+    has(&found, "error: ", "ipam-da-etcd: ipam.etcd.trustedCaFile: ");
+}
+
+#[test]
 fn an_allocator_whose_store_is_away_is_a_warning() {
     let (world, network) = world("cluster");
     world.conflist("10-net.conflist", &network);

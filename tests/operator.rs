@@ -344,9 +344,18 @@ fn explain_ends_at_a_selector_that_fails() {
 fn help_has_every_verb_and_options_of_others_are_refused() {
     let world = World::new();
     let help = world.typed(&["help"]).stdout;
-    for verb in
-        ["list", "who", "pools", "release", "attachments", "reap", "forget", "lint", "explain"]
-    {
+    for verb in [
+        "list",
+        "who",
+        "pools",
+        "release",
+        "attachments",
+        "reap",
+        "reassert",
+        "forget",
+        "lint",
+        "explain",
+    ] {
         let lines = help.lines().filter(|line| line.starts_with(&format!("  {verb} ")));
         assert_eq!(lines.count(), 1, "{verb}: {help}");
     }

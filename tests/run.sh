@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests need (Debian, as root), builds, and runs every test.
-# Arguments go to `cargo test`.
+# Installs what the build and the tests need (Debian, as root), builds, and runs every test.
+# Arguments go to `cargo test`; with --only-install nothing is built or run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,29 +10,53 @@ declare -A package=(
     [strace]=strace
     [ip]=iproute2
     [nsenter]=util-linux
+    [setpriv]=util-linux
     [ping]=iputils-ping
     [jq]=jq
     [python3]=python3
     [podman]=podman
     [runc]=runc
     [busybox]=busybox-static
+    [openssl]=openssl
+    [etcdctl]=etcd-client
+    [protoc]=protobuf-compiler
+    [/usr/include/google/protobuf/descriptor.proto]=libprotobuf-dev
 )
+# Another server than Debian's may be tested with.
+[ -n "${IPAM_DELEGATED_ETCD-}" ] || package[etcd]=etcd-server
 
-# The tools that are missing, one a line.
+# The tools and files that are missing, one a line.
 missing() {
     local tool
     for tool in "${!package[@]}"; do
-        command -v "$tool" >/dev/null || echo "$tool"
+        command -v "$tool" >/dev/null || [[ $tool == /* && -e $tool ]] || echo "$tool"
     done
+}
+
+# Debian starts a server when it installs it, and at every boot. The tests start their own.
+install_without_services() {
+    local policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -o DPkg::Lock::Timeout=120 update -qq
+    apt-get -o DPkg::Lock::Timeout=120 install -qq -y --no-install-recommends "$@"
+    if [[ " $* " == *" etcd-server "* ]]; then
+        update-rc.d etcd disable
+        ! command -v systemctl >/dev/null || systemctl --quiet disable etcd.service
+        # Where the machine's own policy lets it start.
+        [ ! -d /run/systemd/system ] || systemctl stop etcd.service
+    fi
 }
 
 tools=$(missing)
 if [ -n "$tools" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     mapfile -t packages < <(for tool in $tools; do echo "${package[$tool]}"; done | sort -u)
     echo "tests/run.sh: installing ${packages[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get -o DPkg::Lock::Timeout=120 update -qq
-    apt-get -o DPkg::Lock::Timeout=120 install -qq -y --no-install-recommends "${packages[@]}"
+    (install_without_services "${packages[@]}")
     tools=$(missing)
 fi
 if [ -n "$tools" ]; then
@@ -41,6 +65,7 @@ if [ -n "$tools" ]; then
     done
     exit 1
 fi
+[ "${1-}" != --only-install ] || exit 0
 if [ "$(id -u)" != 0 ]; then
     echo "tests/run.sh: not root: the tests that make network namespaces will fail" >&2
 fi

@@ -1,12 +1,10 @@
 use std::fs;
-use std::io::{PipeReader, PipeWriter, Read, Write};
-use std::os::fd::AsRawFd;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags, open};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -19,33 +17,30 @@ pub struct Plugins {
 
 impl Plugins {
     /// Makes the folder, with these programs of a build, `hello`, and what stands under
-    /// host-local's name there.
-    pub fn new(folder: &Path, build: &Build, names: &[&str], host_local: &Path) -> Self {
+    /// host-local's name there, if anything.
+    pub fn new(folder: &Path, build: &Build, names: &[&str], host_local: Option<&Path>) -> Self {
         fs::create_dir(folder).unwrap();
+        let this = Self { folder: folder.to_owned() };
         for name in names {
-            install(&build.folder.join(name), &folder.join(name));
+            this.install(&build.folder.join(name));
         }
-        symlink(host_local, folder.join("host-local")).unwrap();
+        if let Some(host_local) = host_local {
+            symlink(host_local, folder.join("host-local")).unwrap();
+        }
         let hello = build.folder.join("hello");
         build.compile_hello(&hello);
-        install(&hello, &folder.join("hello"));
-        Self { folder: folder.to_owned() }
+        this.install(&hello);
+        this
+    }
+
+    /// As on a host: the kernel maps a file that was copied quicker than one the linker wrote.
+    pub fn install(&self, program: &Path) {
+        fs::copy(program, self.folder.join(program.file_name().unwrap())).unwrap();
     }
 
     /// The time from the start of a process to its end, with its answer read.
     pub fn call(&self, program: &str, verb: &str, container: &str, network: &Value) -> Duration {
-        let stdin = network.to_string();
-        let mut command = self.command(program, verb, container);
-        command.stdout(Stdio::piped());
-        let began = Instant::now();
-        let mut child = command.spawn().unwrap();
-        // hello does not read it.
-        let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
-        let output = child.wait_with_output().unwrap();
-        let time = began.elapsed();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{program} {verb}: {text}");
-        time
+        measure(self.command(program, verb, container), &network.to_string()).0
     }
 
     /// As many bare processes, one after another.
@@ -53,33 +48,36 @@ impl Plugins {
         (0..processes).map(|_| self.call("hello", "", "", &Value::Null)).sum()
     }
 
-    /// `VmHWM` of a process that is held up where it gives its answer, in KiB.
-    pub fn peak_memory(&self, program: &str, container: &str, network: &Value) -> u64 {
-        let (mut answer, stdout) = full_pipe();
-        let mut child = self.command(program, "ADD", container).stdout(stdout).spawn().unwrap();
+    /// `VmHWM` of a process that strace holds up at its end, in KiB.
+    pub fn peak_memory(&self, program: &str, verb: &str, container: &str, network: &Value) -> u64 {
+        let call = self.command(program, verb, container);
+        let mut command = Command::new("strace");
+        // With -D it is our child that becomes the program.
+        command
+            .args(["-D", "-o", "/dev/null", "-e", "trace=exit_group"])
+            .args(["-e", "inject=exit_group:delay_enter=300000"])
+            .arg(call.get_program())
+            .env_clear()
+            .envs(call.get_envs().filter_map(|(key, value)| Some((key, value?))))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = command.spawn().expect("strace: apt-get install strace");
         child.stdin.take().unwrap().write_all(network.to_string().as_bytes()).unwrap();
-        let path = format!("/proc/{}/status", child.id());
-        let (mut peak, mut calm) = (0, 0);
-        while calm < 30 {
+        let status = format!("/proc/{}/status", child.id());
+        let mut peak = None;
+        // One that has ended has no memory.
+        while let Some(now) = high_water(&status) {
+            peak = Some(now);
             std::thread::sleep(Duration::from_millis(10));
-            let status = fs::read_to_string(&path).unwrap();
-            let value = |key: &str| {
-                let line = status.lines().find_map(|line| line.strip_prefix(key));
-                line.and_then(|line| line.split_whitespace().next()).map(str::to_owned)
-            };
-            let now = value("VmHWM:").and_then(|text| text.parse().ok());
-            let now = now.expect("it ended before it gave its answer");
-            let asleep = value("State:").as_deref() == Some("S");
-            calm = if asleep && now == peak { calm + 1 } else { 0 };
-            peak = now;
         }
-        let mut text = String::new();
-        answer.read_to_string(&mut text).unwrap();
-        assert!(child.wait().unwrap().success(), "{program}: {}", text.trim());
-        peak
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{program} {verb}: {text}");
+        peak.expect("it ended at once")
     }
 
-    fn command(&self, program: &str, verb: &str, container: &str) -> Command {
+    pub fn command(&self, program: &str, verb: &str, container: &str) -> Command {
         let mut command = Command::new(self.folder.join(program));
         command
             .env_clear()
@@ -95,9 +93,18 @@ impl Plugins {
     }
 }
 
-/// As on a host: the kernel maps a file that was copied quicker than one the linker wrote.
-fn install(from: &Path, to: &Path) {
-    fs::copy(from, to).unwrap();
+/// The time of a process that must succeed, from its start to its end, and what it printed.
+pub fn measure(mut command: Command, stdin: &str) -> (Duration, Vec<u8>) {
+    command.stdout(Stdio::piped());
+    let began = Instant::now();
+    let mut child = command.spawn().unwrap();
+    // Some do not read it.
+    let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let time = began.elapsed();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{command:?}: {text}");
+    (time, output.stdout)
 }
 
 /// A folder for leases and state: in memory where there is such a place, or in `BENCH_DIR`.
@@ -107,12 +114,8 @@ pub fn state_folder() -> TempDir {
     TempDir::new_in(chosen.unwrap_or_else(std::env::temp_dir)).unwrap()
 }
 
-/// A pipe that takes no more.
-fn full_pipe() -> (PipeReader, PipeWriter) {
-    let (reader, writer) = std::io::pipe().unwrap();
-    // Another description of the same pipe: whoever gets `writer` waits.
-    let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
-    let filler = open(path, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
-    while rustix::io::write(&filler, &[b' '; 4096]).is_ok() {}
-    (reader, writer)
+fn high_water(status: &str) -> Option<u64> {
+    let status = fs::read_to_string(status).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse().ok()
 }

@@ -22,6 +22,7 @@ pub fn builds() -> impl Iterator<Item = Build> {
 }
 
 /// The host-local to compare with.
+#[allow(dead_code, reason = "not every benchmark does")]
 pub fn host_local() -> PathBuf {
     let places = ["/usr/lib/cni/host-local", "/opt/cni/bin/host-local"].map(PathBuf::from);
     let found = places.into_iter().find(|path| path.exists());
@@ -34,14 +35,19 @@ impl Build {
     }
 
     fn make(label: &'static str, target: Option<String>) -> Self {
-        let root = Path::new(env!("CARGO_BIN_EXE_ipam-delegated")).ancestors().nth(2).unwrap();
+        let folder = root().join(target.as_deref().unwrap_or_default()).join("release");
+        let build = Self { label, target, folder };
+        build.cargo(&["--workspace", "--bins"]);
+        build
+    }
+
+    /// Makes more of the workspace's programs.
+    pub fn cargo(&self, what: &[&str]) {
         let mut cargo = Command::new(env!("CARGO"));
-        let arguments = ["build", "--quiet", "--release", "--workspace", "--bins", "--target-dir"];
-        cargo.args(arguments).arg(root).current_dir(env!("CARGO_MANIFEST_DIR"));
-        cargo.args(target.iter().flat_map(|target| ["--target", target]));
+        cargo.args(["build", "--quiet", "--release", "--target-dir"]).arg(root()).args(what);
+        cargo.args(self.target.iter().flat_map(|target| ["--target", target]));
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
         assert!(cargo.status().unwrap().success(), "cargo build");
-        let folder = root.join(target.as_deref().unwrap_or_default()).join("release");
-        Self { label, target, folder }
     }
 
     /// The least program of this build.
@@ -59,6 +65,11 @@ impl Build {
     pub fn size(&self, name: &str) -> u64 {
         std::fs::metadata(self.folder.join(name)).unwrap().len() / 1024
     }
+}
+
+/// Where cargo puts what it builds.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_ipam-delegated")).ancestors().nth(2).unwrap()
 }
 
 fn has_target(target: &str) -> bool {

@@ -1,10 +1,8 @@
-use std::time::{Duration, Instant};
-
 use serde_json::Value;
 
-use super::common::count;
 use super::common::plugins::Plugins;
 use super::common::times::Times;
+use super::crowd::{VERBS, throughput};
 
 /// The times of one network, by number of leases held.
 pub struct Measured {
@@ -14,9 +12,6 @@ pub struct Measured {
     pub preset: [Times; 2],
     pub allocator: [Times; 2],
 }
-
-/// ADD and DEL.
-const VERBS: [&str; 2] = ["ADD", "DEL"];
 
 /// Whoever is measured.
 #[derive(Clone, Copy)]
@@ -54,34 +49,8 @@ impl System<'_> {
 
     /// ADDs a second, and DELs a second, 20 processes at a time.
     pub fn throughput(self, network: &Value) -> [f64; 2] {
-        let each = count("BENCH_EACH", 10);
-        VERBS.map(|verb| {
-            let began = Instant::now();
-            std::thread::scope(|scope| {
-                for thread in 0..AT_A_TIME {
-                    scope.spawn(move || {
-                        for n in 0..each {
-                            let container = format!("many-{thread}-{n}");
-                            self.plugins.call(self.program, verb, &container, network);
-                        }
-                    });
-                }
-            });
-            per_second(AT_A_TIME * each, began.elapsed())
+        throughput(|verb, container| {
+            self.plugins.call(self.program, verb, container, network);
         })
     }
-}
-
-/// How many processes there are at a time.
-pub const AT_A_TIME: usize = 20;
-
-#[expect(clippy::cast_precision_loss, reason = "a few hundred")]
-fn per_second(calls: usize, time: Duration) -> f64 {
-    calls as f64 / time.as_secs_f64()
-}
-
-/// The middle one.
-pub fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
 }

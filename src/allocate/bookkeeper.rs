@@ -156,6 +156,7 @@ impl<L: Ledger> Bookkeeper<L> {
                     let mut leases = collect(&sources, &kept, &claimed)?;
                     for (lease, source) in leases.iter_mut().zip(&sources) {
                         lease.kept = source.is_kept() && !unsure.offered(lease.address.addr());
+                        lease.unsure = unsure.outcome;
                     }
                     return Ok(leases);
                 }

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
+use super::asked::Asked;
 use super::ledger::{Entry, Fault};
 use super::{Allocator, Reach, role};
 use crate::cni::address::parse_address;
@@ -125,8 +126,9 @@ impl Desk<'_> {
 
     fn pools(&self, words: &Words, glyphs: Glyphs) -> Result<String> {
         no_operands(words)?;
-        let pools = self.known_pools()?;
-        let sets = self.books.sets(&pools)?;
+        let asked = self.known_pools()?;
+        let pools = &asked.pools;
+        let sets = self.books.sets(pools).map_err(|error| asked.explain(error))?;
         let mut held: Vec<Vec<IpAddr>> = vec![Vec::new(); sets.len()];
         self.books.entries(&mut |entry| {
             let address = entry.lease.address.addr();
@@ -238,12 +240,13 @@ impl Desk<'_> {
         (!node.is_empty()).then(|| node.to_owned())
     }
 
-    fn known_pools(&self) -> Result<Vec<Pool>> {
-        role::pools(&self.request.prev_result()?)
+    fn known_pools(&self) -> Result<Asked> {
+        Asked::of(self.request, &self.request.prev_result()?)
     }
 
     fn print(&self, words: &Words, entries: &[Entry]) -> Result<String> {
-        let pools = self.known_pools()?;
+        // Pools that cannot be read name no row, and keep nobody from a lease.
+        let pools = self.known_pools().map(|asked| asked.pools).unwrap_or_default();
         let sets = self.books.sets(&pools).unwrap_or_default();
         let row = |entry| self.row(entry, &pools, &sets).to_json();
         if words.has("json") {
@@ -363,14 +366,15 @@ fn help(name: &str) -> String {
 usage (FILE is a network configuration, or - for stdin):
   {name} list --config FILE [--json]            who holds which address
   {name} who ADDRESS --config FILE [--json]     who holds one address
-  {name} pools --config FILE [--json] [--ascii] how full the pools of prevResult.pools are
+  {name} pools --config FILE [--json] [--ascii] how full the pools are
   {name} release (ADDRESS… | --owner CONTAINER[/IFNAME] | --node NODE) --config FILE [--yes] [--json]
                                                 takes leases back; a dry run unless --yes
   {name} accept --config FILE [--json]          trusts a store that was swapped or restored, see
                                                 ipam-delegated reassert
   {name} about [--json] | help | version
 
-ipam-delegated has the same verbs by the network's name, and finds the pools.
+The pools are those of prevResult.pools, else what ipam has: pools, ranges or subnet.
+ipam-delegated has the same verbs by the network's name, and asks its selectors for the pools.
 "
     )
 }

@@ -60,6 +60,9 @@ pub struct Lease {
     /// The owner held it before the ADD that answered it, whose undo must leave it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept: bool,
+    /// An earlier try for a lease, in the same ADD, may still be carried out: the store did not say.
+    #[serde(skip)]
+    pub unsure: bool,
     /// When the owner took it, where the ledger knows: a confirmation does not change it.
     #[serde(skip)]
     pub taken: Option<SystemTime>,

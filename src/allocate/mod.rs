@@ -4,6 +4,7 @@
 //! that has to be searched is a [`Ledger`]: the [`Bookkeeper`] is the allocator over it, and holds
 //! search, retry, idempotency and GC once for all of them.
 
+mod asked;
 mod attempt;
 mod bookkeeper;
 mod books;

@@ -3,9 +3,11 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ipnet::IpNet;
 use log::{debug, warn};
 use serde_json::Value;
 
+use super::asked::Asked;
 use super::{Allocator, Lease, Owner, Part, Reach, Scope, books};
 use crate::cni::{IpConfig, IpamResult, Keep, Verb};
 use crate::delegate::{ByHand, Delegate, Request};
@@ -29,29 +31,21 @@ impl<A: Allocator> Delegate for Allocate<A> {
     }
 
     fn add(&self, request: &Request) -> Result<IpamResult> {
-        let mut result = request.prev_result()?;
-        let want = pools(&result)?;
-        if want.is_empty() {
-            return Err(Error::config(
-                "prevResult.pools",
-                "missing or empty: nothing says which pools to serve",
-            )
-            .advise("put a selector (ipam-ds-…) before this delegate in ipam.delegates"));
-        }
-        let owner = owner::<A>(request)?;
-        if A::REACH == Reach::Cluster {
-            warn_of_passing_identity(request)?;
-        }
-        let leases = open::<A>(request)?.allocate(&owner, &want)?;
-        if leases.len() != want.len() {
-            let message = format!("{} leases for {} pools of {owner}", leases.len(), want.len());
-            return Err(Error::new(ErrorCode::INTERNAL, message));
-        }
+        let before = request.prev_result()?;
+        let asked = Asked::of(request, &before)?;
+        asked.refuse_nothing()?;
+        // Nothing is taken, nor is the store asked, where all pools are another's.
+        let leases = match asked.pools[..] {
+            [] => Vec::new(),
+            [..] => self.allocate(request, &asked)?,
+        };
+        let mut result = asked.begin(before);
         for lease in &leases {
-            debug!("{owner} holds {}", lease.address);
             result.ips.push(IpConfig::new(lease.address, lease.gateway));
         }
-        result.extra.insert("pools".to_owned(), Value::Array(Vec::new()));
+        if leases.iter().any(|lease| lease.unsure) {
+            result.extra.insert("unsure".to_owned(), true.into());
+        }
         let leases = serde_json::to_value(&leases).map_err(|error| {
             Error::new(ErrorCode::INTERNAL, "a lease cannot be written").caused_by(error)
         })?;
@@ -78,13 +72,12 @@ impl<A: Allocator> Delegate for Allocate<A> {
         let owner = owner::<A>(request)?;
         let result = request.prev_result()?;
         let known = known(request);
-        let held = open::<A>(request)?.held(&owner, &known)?;
         let not_held = |message: String| {
             Error::new(ErrorCode::NOT_HELD, message).advise("re-create the attachment")
         };
         // Without a record, an address inside our pools is one that we gave.
         let given: Vec<_> = if known.is_empty() {
-            let pools = pools(&result)?;
+            let pools = Asked::of(request, &result)?.pools;
             result
                 .ips
                 .iter()
@@ -94,6 +87,9 @@ impl<A: Allocator> Delegate for Allocate<A> {
         } else {
             known.iter().map(|lease| lease.address.addr()).collect()
         };
+        let hints =
+            if known.is_empty() { given.iter().copied().map(hint).collect() } else { known };
+        let held = open::<A>(request)?.held(&owner, &hints)?;
         for address in &given {
             if !result.has(*address) {
                 return Err(not_held(format!("{address} of {owner} is not in prevResult")));
@@ -120,14 +116,34 @@ impl<A: Allocator> Delegate for Allocate<A> {
     }
 
     fn status(&self, request: &Request) -> Result<Option<IpamResult>> {
-        let want = pools(&request.prev_result()?)?;
-        let headroom = open::<A>(request)?.ready(&want)?;
+        let asked = Asked::of(request, &request.prev_result()?)?;
+        let headroom =
+            open::<A>(request)?.ready(&asked.pools).map_err(|error| asked.explain(error))?;
         let asked = request.network.ipam().get("statusExhaustion").and_then(Value::as_bool);
         if asked == Some(true) && headroom.free == Some(0) {
             return Err(Error::new(ErrorCode::UNAVAILABLE, "a pool has no free address")
                 .advise("free leases, or add a range to the pool"));
         }
         Ok(None)
+    }
+}
+
+impl<A: Allocator> Allocate<A> {
+    fn allocate(&self, request: &Request, asked: &Asked) -> Result<Vec<Lease>> {
+        let owner = owner::<A>(request)?;
+        if A::REACH == Reach::Cluster {
+            warn_of_passing_identity(request)?;
+        }
+        let allocator = open::<A>(request)?;
+        let leases =
+            allocator.allocate(&owner, &asked.pools).map_err(|error| asked.explain(error))?;
+        if leases.len() != asked.pools.len() {
+            let (given, wanted) = (leases.len(), asked.pools.len());
+            let message = format!("{given} leases for {wanted} pools of {owner}");
+            return Err(Error::new(ErrorCode::INTERNAL, message));
+        }
+        leases.iter().for_each(|lease| debug!("{owner} holds {}", lease.address));
+        Ok(leases)
     }
 }
 
@@ -176,23 +192,23 @@ pub(super) fn scope(request: &Request) -> Result<Scope> {
     Ok(Scope { node, network: request.network.name().clone() })
 }
 
-pub(super) fn pools(result: &IpamResult) -> Result<Vec<Pool>> {
-    let path = "prevResult.pools";
-    match result.extra.get("pools") {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Array(pools)) => pools
-            .iter()
-            .enumerate()
-            .map(|(i, pool)| Pool::parse(pool, &format!("{path}[{i}]")))
-            .collect(),
-        Some(_) => Err(Error::config(path, "expected an array of pools")),
-    }
-}
-
 /// The leases the chain remembered; what cannot be read is no hint.
 fn known(request: &Request) -> Vec<Lease> {
     let leases = request.prev_result().ok().and_then(|result| result.extra.get("leases").cloned());
     leases.and_then(|leases| serde_json::from_value(leases).ok()).unwrap_or_default()
+}
+
+/// A lease of which nothing but the address is known.
+fn hint(address: IpAddr) -> Lease {
+    Lease {
+        pool: None,
+        address: IpNet::from(address),
+        gateway: None,
+        revision: Value::Null,
+        kept: false,
+        unsure: false,
+        taken: None,
+    }
 }
 
 /// What this DEL is about, where the chain makes it by itself: `prevResult.undo`, of an ADD of which
@@ -258,6 +274,7 @@ mod tests {
                         gateway: Some("10.0.0.1".parse().unwrap()),
                         revision: number.into(),
                         kept: false,
+                        unsure: false,
                         taken: None,
                     };
                     store.push((owner.clone(), lease.clone()));
@@ -398,6 +415,27 @@ mod tests {
         assert_eq!(call("STATUS", "", json!({}), json!({})).0, 0);
         let asked = json!({"ipam": {"node": "x", "statusExhaustion": true}});
         assert_eq!(call("STATUS", "", json!({}), asked).1["code"], 50);
+    }
+
+    #[test]
+    fn without_pools_it_serves_what_ipam_offers() {
+        let offer = |ranges: Value| json!({"ipam": {"node": "node-1", "ranges": ranges, "routes": [{"dst": "::/0"}]}});
+        let ranges = offer(json!([[{"subnet": "10.0.0.0/24"}]]));
+        let (exit, result) = call("ADD", "c1", json!(null), ranges.clone());
+        assert_eq!(exit, 0, "{result}");
+        assert_eq!(result["ips"][0]["address"], "10.0.0.2/24");
+        assert_eq!((&result["pools"], &result["routes"]), (&json!([]), &json!([{"dst": "::/0"}])));
+        let ips = json!({"ips": result["ips"]});
+        assert_eq!(call("CHECK", "c1", ips.clone(), ranges.clone()).0, 0);
+        assert_eq!(call("CHECK", "c2", ips, ranges).1["code"], 104);
+        let broken = offer(json!([[{"subnet": "10.0.0.1/24"}]]));
+        for verb in ["ADD", "STATUS"] {
+            let (_, error) = call(verb, "c1", json!(null), broken.clone());
+            assert!(error["msg"].as_str().unwrap().starts_with("ipam.ranges[0][0].subnet: "));
+            assert_eq!(call(verb, "c1", json!({"pools": [{"name": "a"}]}), broken.clone()).0, 0);
+        }
+        assert_eq!(call("DEL", "c1", json!(null), broken), (0, Value::Null));
+        assert!(held().is_empty());
     }
 
     #[test]

@@ -102,6 +102,7 @@ impl Want {
             gateway: range.and_then(crate::pool::Range::gateway),
             revision,
             kept: false,
+            unsure: false,
             taken: None,
         }
     }
@@ -184,6 +185,7 @@ mod tests {
             gateway: None,
             revision: Value::Null,
             kept: false,
+            unsure: false,
             taken: None,
         };
         for (pool, address, serves, home) in [

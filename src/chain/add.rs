@@ -43,7 +43,7 @@ pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
         Ok(result) => return Ok(result),
         Err(failure) => failure,
     };
-    let unsure = failure.ending == Ending::Unsure;
+    let unsure = failure.ending == Ending::Unsure || walk.gave.iter().any(|gave| gave.unsure);
     let mut error = failure.error;
     if in_use {
         walk.refused = false;

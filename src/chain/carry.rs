@@ -105,7 +105,8 @@ impl<'a> Carry<'a> {
         self.serve(step, extras.pools, !ips.is_empty());
         self.merge(&step.name, extras.ipam)?;
         self.result = restore(before, answer);
-        Ok(Gave { delegate: step.name.clone(), ips, leases: extras.leases })
+        let Extras { leases, unsure, .. } = extras;
+        Ok(Gave { delegate: step.name.clone(), ips, leases, unsure })
     }
 
     /// Takes what a delegate's answer to another verb tells the next one: its pools and settings.
@@ -203,6 +204,7 @@ impl Run {
 struct Extras {
     pools: Option<Vec<Value>>,
     leases: Vec<Value>,
+    unsure: bool,
     ipam: Map<String, Value>,
 }
 
@@ -211,8 +213,8 @@ impl Extras {
         let name = step.name.as_str();
         let refuse = |error: Error| error.with_code(ErrorCode::DELEGATE).within(name);
         let mut result = IpamResult::parse(&Value::Object(answer), "its answer").map_err(refuse)?;
-        // Only a DEL of the chain's own says that it is one.
-        for key in ["undo", "fence"] {
+        // Only a call of the chain's own says that it is one.
+        for key in ["undo", "fence", "reassert"] {
             result.extra.remove(key);
         }
         let pools = match result.extra.remove("pools") {
@@ -227,6 +229,7 @@ impl Extras {
             Some(Value::Array(leases)) => leases,
             Some(_) => return Err(against_contract(name, "its answer's leases are no array")),
         };
+        let unsure = result.extra.remove("unsure") == Some(Value::Bool(true));
         let ipam = match result.extra.remove("ipam") {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(ipam)) if ipam.is_empty() || step.is_selector() => ipam,
@@ -240,7 +243,7 @@ impl Extras {
             }
             Some(_) => return Err(against_contract(name, "its answer's ipam is no object")),
         };
-        Ok((result, Self { pools, leases, ipam }))
+        Ok((result, Self { pools, leases, unsure, ipam }))
     }
 }
 

@@ -51,7 +51,7 @@ impl PresetChain {
     /// When the preset table holds a text that is no JSON.
     pub(super) fn settings(&self) -> impl Iterator<Item = (String, Value)> {
         self.settings.iter().map(|(key, text)| {
-            let value = serde_json::from_str(text).expect("preset settings are JSON");
+            let value = serde_json::from_slice(text.as_bytes()).expect("preset settings are JSON");
             ((*key).to_owned(), value)
         })
     }

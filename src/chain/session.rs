@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
     pub fn prev_result(&self) -> Result<Option<IpamResult>> {
         let mut prev_result = self.request.network.prev_result()?;
         if let Some(result) = &mut prev_result {
-            for key in ["leases", "undo", "fence"] {
+            for key in ["leases", "undo", "fence", "reassert"] {
                 result.extra.remove(key);
             }
         }
@@ -212,19 +212,38 @@ impl<'a> Session<'a> {
             }
             other => other?,
         };
+        let step = self.recorded_step(&run);
+        let environment = self.environment_of(owner.attachment);
+        self.exec_in(environment, Verb::Del, &step, stdin, time).map(drop)
+    }
+
+    /// ADD of a recorded delegate once more, for what it already gave.
+    pub fn add_again(
+        &self,
+        owner: &Owner<'_>,
+        run: &Run,
+        prev_result: &IpamResult,
+        leases: &[Value],
+    ) -> Result<Answer, Failure> {
+        let run = self.with_newer_secrets(run, owner.network);
+        let stdin = run.stdin(owner.network, prev_result, leases)?;
+        let environment = self.environment_of(owner.attachment);
+        self.exec_in(environment, Verb::Add, &self.recorded_step(&run), stdin, self.timeout())
+    }
+
+    /// The variables of a call about an attachment, which may be another than this call's.
+    fn environment_of(&self, attachment: &Attachment) -> Environment {
         let mut environment = self.environment.clone();
-        environment.set("CNI_CONTAINERID", owner.attachment.container.as_str());
-        environment.set("CNI_IFNAME", owner.attachment.ifname.as_str());
-        environment.set("CNI_NETNS", owner.attachment.netns.as_str());
+        environment.set("CNI_CONTAINERID", attachment.container.as_str());
+        environment.set("CNI_IFNAME", attachment.ifname.as_str());
+        environment.set("CNI_NETNS", attachment.netns.as_str());
         let of_this_call = self.request.attachment.as_ref().is_some_and(|called| {
-            (&called.container, &called.ifname)
-                == (&owner.attachment.container, &owner.attachment.ifname)
+            (&called.container, &called.ifname) == (&attachment.container, &attachment.ifname)
         });
         if !of_this_call {
             environment.set("CNI_ARGS", "");
         }
-        let step = self.recorded_step(&run);
-        self.exec_in(environment, Verb::Del, &step, stdin, time).map(drop)
+        environment
     }
 
     fn exec_in(

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -8,7 +7,8 @@ use crate::error::{Error, ErrorCode, Result};
 /// The environment a plugin was called with.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    variables: BTreeMap<OsString, OsString>,
+    /// Each name once, in order.
+    variables: Vec<(OsString, OsString)>,
 }
 
 impl Environment {
@@ -18,29 +18,29 @@ impl Environment {
     ) -> Self {
         let mut this = Self::default();
         for (name, value) in variables {
-            this.variables.insert(name.into(), value.into());
+            this.put(name.into(), value.into());
         }
         this
     }
 
     /// Every variable, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
-        self.variables.iter().map(|(k, v)| (k.as_os_str(), v.as_os_str()))
+        self.variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 
     /// Sets a variable.
     pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
-        self.variables.insert(name.into(), value.into());
+        self.put(name.into(), value.into());
     }
 
     /// The variable's text; `None` when it is absent, empty or not UTF-8.
     pub fn text(&self, name: &str) -> Option<&str> {
-        self.variables.get(OsStr::new(name))?.to_str().filter(|text| !text.is_empty())
+        self.value(name)?.to_str().filter(|text| !text.is_empty())
     }
 
     /// `CNI_COMMAND`; `None` when it is absent, which means that a person called.
     pub fn verb(&self) -> Result<Option<Verb>> {
-        let Some(text) = self.variables.get(OsStr::new("CNI_COMMAND")) else {
+        let Some(text) = self.value("CNI_COMMAND") else {
             return Ok(None);
         };
         text.to_str().and_then(Verb::parse).map(Some).ok_or_else(|| {
@@ -85,10 +85,24 @@ impl Environment {
 
     /// The folders of `CNI_PATH`, in order.
     pub fn path(&self) -> Vec<PathBuf> {
-        self.variables
-            .get(OsStr::new("CNI_PATH"))
+        self.value("CNI_PATH")
             .map(|path| std::env::split_paths(path).filter(|p| !p.as_os_str().is_empty()).collect())
             .unwrap_or_default()
+    }
+
+    fn value(&self, name: &str) -> Option<&OsStr> {
+        self.place(OsStr::new(name)).ok().map(|at| self.variables[at].1.as_os_str())
+    }
+
+    fn put(&mut self, name: OsString, value: OsString) {
+        match self.place(&name) {
+            Ok(at) => self.variables[at].1 = value,
+            Err(at) => self.variables.insert(at, (name, value)),
+        }
+    }
+
+    fn place(&self, name: &OsStr) -> Result<usize, usize> {
+        self.variables.binary_search_by(|(known, _)| known.as_os_str().cmp(name))
     }
 }
 

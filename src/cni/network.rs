@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -137,7 +135,10 @@ impl Network {
 
 /// The attachments that GC must leave alone: pairs of container id and ifname.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keep(BTreeSet<(String, String)>);
+pub struct Keep {
+    /// Each container id, with an object whose keys are its interfaces.
+    containers: Map<String, Value>,
+}
 
 impl Keep {
     /// The key of the specification, and the one it had before; libcni sends both.
@@ -145,17 +146,21 @@ impl Keep {
 
     /// Whether the attachment is to be kept.
     pub fn contains(&self, container: &str, ifname: &str) -> bool {
-        self.0.contains(&(container.to_owned(), ifname.to_owned()))
+        self.containers.get(container).is_some_and(|ifnames| ifnames.get(ifname).is_some())
     }
 
     /// Adds an attachment.
     pub fn insert(&mut self, container: &str, ifname: &str) {
-        self.0.insert((container.to_owned(), ifname.to_owned()));
+        let ifnames = self.containers.entry(container).or_insert_with(|| Value::Object(Map::new()));
+        ifnames[ifname] = Value::Null;
     }
 
     /// Every attachment.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(container, ifname)| (container.as_str(), ifname.as_str()))
+        self.containers.iter().flat_map(|(container, ifnames)| {
+            let ifnames = ifnames.as_object().into_iter().flat_map(Map::keys);
+            ifnames.map(move |ifname| (container.as_str(), ifname.as_str()))
+        })
     }
 
     /// The list on the wire.

@@ -76,10 +76,20 @@ fn answer_by_hand(
     {
         return Some(Err(Error::io("cannot read stdin", error)));
     }
-    match Settings::load() {
-        Ok(settings) => delegate.by_hand(&ByHand { name, arguments, stdin, environment, settings }),
-        Err(error) => Some(Err(error)),
-    }
+    let settings = match Settings::load() {
+        Ok(settings) => settings,
+        Err(error) => return Some(Err(error)),
+    };
+    let typed = arguments.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+    let wanted = Wanted {
+        name,
+        context: typed.replace(char::is_control, "?"),
+        verbose: settings.verbose,
+        by_hand: environment.text(Wanted::VARIABLE) == Some("debug"),
+        folder: &settings.log_dir,
+    };
+    wanted.start();
+    delegate.by_hand(&ByHand { name, arguments, stdin, environment, settings })
 }
 
 /// Answers the call this process was started for.

@@ -40,12 +40,16 @@ impl Seen {
 /// A commit as one transaction.
 ///
 /// ```text
-/// if the owner's key is as it was seen
+/// if the owner's key is as it was seen, and the latest claim not older than the one that is known
+///   write the key of the latest claim
 ///   if candidate 1 is free: write all keys of the owner
 ///   else if candidate 2 is free: …
 ///   else: read the window to look at next
-/// else: read the owner's key
+/// else: read the owner's key and that of the latest claim
 /// ```
+///
+/// So a store that was restored from a backup refuses a claim and is not changed by it. A server whose
+/// space is over counts the writes of the outermost level alone: there is one.
 ///
 /// With several pools each branch holds the candidates of the next one. What comes back says what
 /// happened, so that nothing has to be asked before.
@@ -55,8 +59,10 @@ pub struct Step<'a> {
     pub owner: &'a Owner,
     pub seen: &'a Seen,
     pub change: &'a Change<'a>,
-    /// The owners whose leases are taken over, by their keys.
-    pub victims: &'a BTreeMap<String, Holding>,
+    /// The revision of the latest claim that is known; 0 when none is.
+    pub latest: i64,
+    /// The owners whose leases are taken over, by their keys; none where the key is missing.
+    pub victims: &'a BTreeMap<String, Option<Holding>>,
 }
 
 /// What became of it.
@@ -64,8 +70,8 @@ pub struct Step<'a> {
 pub enum Outcome {
     /// Everything was written at one revision: the address of each claim.
     Done(Vec<IpAddr>),
-    /// The owner's keys are not as they were seen: its key, and those of the addresses it was seen
-    /// to hold.
+    /// The owner's keys are not as they were seen, or the store is not: the owner's key, that of the
+    /// latest claim, and those of the addresses that the owner was seen to hold.
     Stale(Vec<KeyValue>),
     /// All candidates of this claim are taken; what was read of the pool, or of the only candidate.
     Taken(usize, Option<GetResponse>),
@@ -79,16 +85,29 @@ impl Step<'_> {
             None => Compare::create_revision(owner.as_str(), CompareOp::Equal, 0),
             Some(revision) => Compare::mod_revision(owner.as_str(), CompareOp::Equal, revision),
         }];
-        let mut reads = vec![TxnOp::get(owner, None)];
+        let mut reads = vec![TxnOp::get(&*owner, None), TxnOp::get(self.keys.latest(), None)];
         for lease in self.seen_leases() {
             let key = self.keys.lease(lease.address.addr());
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision_of(lease)));
             reads.push(TxnOp::get(key, None));
         }
         for (key, victim) in self.victims {
-            guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, victim.revision));
+            let Some(Holding { revision, .. }) = victim else {
+                guards.push(Compare::create_revision(key.as_str(), CompareOp::Equal, 0));
+                continue;
+            };
+            guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision));
         }
-        Txn::new().when(guards).and_then(self.branch(&mut Vec::new())).or_else(reads)
+        let mut then = Vec::new();
+        if !self.change.claim.is_empty() {
+            if self.latest > 0 {
+                let older = self.latest - 1;
+                guards.push(Compare::mod_revision(self.keys.latest(), CompareOp::Greater, older));
+            }
+            then.push(TxnOp::put(self.keys.latest(), self.owner.scope.node.as_str(), None));
+        }
+        then.append(&mut self.branch(&owner, &mut Vec::new()));
+        Txn::new().when(guards).and_then(then).or_else(reads)
     }
 
     /// Reads what came back of it.
@@ -96,6 +115,9 @@ impl Step<'_> {
         let mut answers = response.op_responses();
         if !response.succeeded() {
             return Outcome::Stale(answers.into_iter().flat_map(found).collect());
+        }
+        if !self.change.claim.is_empty() && !answers.is_empty() {
+            answers.remove(0);
         }
         let mut chosen = Vec::new();
         for (place, claim) in self.change.claim.iter().enumerate() {
@@ -119,9 +141,9 @@ impl Step<'_> {
     }
 
     /// What is done once these addresses are free.
-    fn branch(&self, chosen: &mut Vec<IpAddr>) -> Vec<TxnOp> {
+    fn branch(&self, owner: &str, chosen: &mut Vec<IpAddr>) -> Vec<TxnOp> {
         let Some(claim) = self.change.claim.get(chosen.len()) else {
-            return self.writes(chosen);
+            return self.writes(owner, chosen);
         };
         let mut otherwise = self.after_all(claim);
         for candidate in claim.candidates.iter().rev() {
@@ -133,7 +155,7 @@ impl Step<'_> {
                 }
             };
             chosen.push(*candidate);
-            let then = self.branch(chosen);
+            let then = self.branch(owner, chosen);
             chosen.pop();
             otherwise =
                 vec![TxnOp::txn(Txn::new().when([guard]).and_then(then).or_else(otherwise))];
@@ -150,9 +172,15 @@ impl Step<'_> {
         }
     }
 
-    /// The owner's keys as they are to be, and those of owners that lose an address.
-    fn writes(&self, chosen: &[IpAddr]) -> Vec<TxnOp> {
-        let mut items: Vec<Item> = self.staying().map(|lease| self.item(lease)).collect();
+    /// The owner's keys, of which one is given, as they are to be, and those of owners that lose an address.
+    fn writes(&self, owner: &str, chosen: &[IpAddr]) -> Vec<TxnOp> {
+        let kept = self.change.keep.iter().map(|lease| self.item(lease));
+        let left = self
+            .change
+            .leave
+            .iter()
+            .map(|lease| Item { since: Revision::read(&lease.revision), ..self.item(lease) });
+        let mut items: Vec<Item> = kept.chain(left).collect();
         let claims = self.change.claim.iter().zip(chosen);
         items.extend(claims.map(|(claim, address)| {
             Item::of(&claim.lease(*address, serde_json::Value::Null), now())
@@ -162,20 +190,24 @@ impl Step<'_> {
         ops.extend(gone.map(|key| TxnOp::delete(key, None)));
         let generation = self.seen.document.as_ref().map_or(0, |seen| seen.generation) + 1;
         let document = OwnerDocument::written(self.owner, generation, items);
-        write_owner(self.keys, self.keys.owner(self.owner), &document, &mut ops);
+        write_owner(self.keys, owner.to_owned(), &document, &mut ops);
         for (key, victim) in self.victims {
-            let lost = |address| chosen.contains(&address);
-            write_owner(self.keys, key.clone(), &victim.document.without(lost), &mut ops);
+            if let Some(rest) = self.rest_of(victim) {
+                write_owner(self.keys, key.clone(), &rest, &mut ops);
+            }
         }
         ops
     }
 
-    fn staying(&self) -> impl Iterator<Item = &Lease> {
-        self.change.keep.iter().chain(&self.change.leave)
+    /// What stays to an owner that addresses are taken from.
+    fn rest_of(&self, victim: &Option<Holding>) -> Option<OwnerDocument> {
+        let replaced = self.change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
+        let lost: BTreeSet<IpAddr> = replaced.map(|entry| entry.lease.address.addr()).collect();
+        victim.as_ref().map(|victim| victim.without(|address| lost.contains(&address)))
     }
 
     fn seen_leases(&self) -> impl Iterator<Item = &Lease> {
-        self.staying().chain(&self.change.drop)
+        self.change.keep.iter().chain(&self.change.leave).chain(&self.change.drop)
     }
 
     /// A lease that stays, with the time when it was taken.
@@ -186,13 +218,14 @@ impl Step<'_> {
     }
 }
 
-/// The keys of an owner that holds what its document says; none when it holds nothing.
+/// Writes the keys of an owner that holds what its document says, but for those that stay as they are;
+/// none is left when it holds nothing.
 pub fn write_owner(keys: &Keys, key: String, document: &OwnerDocument, ops: &mut Vec<TxnOp>) {
     if document.leases.is_empty() {
         ops.push(TxnOp::delete(key, None));
         return;
     }
-    for item in &document.leases {
+    for item in document.leases.iter().filter(|item| item.since.is_none()) {
         let value = document.lease_value(item);
         ops.push(TxnOp::put(keys.lease(item.address.addr()), value, None));
     }

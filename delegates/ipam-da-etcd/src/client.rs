@@ -32,6 +32,8 @@ pub struct Client {
     open: RefCell<Option<(usize, Connection)>>,
     /// When the store first did not answer, since it last did.
     trouble: Cell<Option<Instant>>,
+    /// What is known of each endpoint since then.
+    findings: RefCell<Vec<Finding>>,
 }
 
 /// What the store answered.
@@ -51,7 +53,7 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 /// The wait between two rounds.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is known of an endpoint in the course of a request.
+/// Why an endpoint did not answer, if it did not.
 #[derive(Clone, Default)]
 struct Finding {
     reason: String,
@@ -78,6 +80,7 @@ impl Client {
             first: Cell::new(0),
             open: RefCell::new(None),
             trouble: Cell::new(None),
+            findings: RefCell::new(vec![Finding::default(); store.endpoints.len()]),
         })
     }
 
@@ -115,28 +118,29 @@ impl Client {
     }
 
     fn send(&self, txn: &Txn, changes: bool) -> Result<Option<Answer>> {
-        let mut findings = vec![Finding::default(); self.endpoints.len()];
         for round in 0_u32.. {
             let start = self.first.get();
             for place in (start..self.endpoints.len()).chain(0..start) {
-                if findings[place].unfit {
+                if self.findings.borrow()[place].unfit {
                     continue;
                 }
+                let started = Instant::now();
                 let left = self.left();
                 if left.is_zero() {
-                    return Err(self.nobody_answered(&findings));
+                    return Err(self.nobody_answered());
                 }
                 let trouble = match self.try_one(place, txn, self.patience(round).min(left)) {
                     Ok(response) => {
                         self.first.set(place);
                         self.trouble.set(None);
+                        self.findings.borrow_mut().fill(Finding::default());
                         return answer(response).map(Some);
                     }
                     Err(trouble) => trouble,
                 };
                 self.open.replace(None);
                 if self.trouble.get().is_none() {
-                    self.trouble.set(Some(Instant::now()));
+                    self.trouble.set(Some(started));
                 }
                 let url = &self.endpoints[place];
                 let (reason, unfit) = match trouble {
@@ -150,6 +154,7 @@ impl Client {
                     }
                     Trouble::Unknown(reason) if changes => {
                         warn!("{url}: the outcome of a request is unknown: {reason}");
+                        self.findings.borrow_mut()[place] = Finding { reason, unfit: false };
                         self.first.set((place + 1) % self.endpoints.len());
                         return Ok(None);
                     }
@@ -160,16 +165,16 @@ impl Client {
                     1 => debug!("{url}: {reason}"),
                     _ => warn!("{url} does not answer, going on with another endpoint: {reason}"),
                 }
-                findings[place] = Finding { reason, unfit };
+                self.findings.borrow_mut()[place] = Finding { reason, unfit };
             }
-            if findings.iter().all(|finding| finding.unfit) {
+            if self.findings.borrow().iter().all(|finding| finding.unfit) {
                 break;
             }
             let pause = (PAUSE * (round + 1).min(5)).min(self.left());
-            // A timer is made where there is an event loop.
+            // A timer is made where the event loop runs.
             self.wait(async { tokio::time::sleep(pause).await });
         }
-        Err(self.nobody_answered(&findings))
+        Err(self.nobody_answered())
     }
 
     fn try_one(&self, place: usize, txn: &Txn, patience: Duration) -> Result<TxnResponse, Trouble> {
@@ -217,9 +222,10 @@ impl Client {
         }
     }
 
-    fn nobody_answered(&self, findings: &[Finding]) -> Error {
+    fn nobody_answered(&self) -> Error {
+        let findings = self.findings.borrow();
         let mut text = String::from("no etcd endpoint answers");
-        for (endpoint, finding) in self.endpoints.iter().zip(findings) {
+        for (endpoint, finding) in self.endpoints.iter().zip(&*findings) {
             if !finding.reason.is_empty() {
                 text.push_str(&format!("; {endpoint}: {}", finding.reason));
             }

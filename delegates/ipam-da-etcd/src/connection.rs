@@ -14,6 +14,12 @@ use crate::token::Caller;
 /// How long a server may take to be connected to, or to show that it lives.
 pub const CONNECT: Duration = Duration::from_secs(1);
 
+/// What a server may send before it has to wait for us, in bytes.
+const WINDOW: u32 = 1024 * 1024;
+
+/// The largest answer that is read, in bytes: many times that of a page.
+const LARGEST: usize = 64 * 1024 * 1024;
+
 /// A connection to one server.
 pub struct Connection {
     channel: tonic::transport::Channel,
@@ -70,8 +76,11 @@ async fn dial(
     tls: Option<&ClientTlsConfig>,
     pulse: Option<Duration>,
 ) -> Result<tonic::transport::Channel, Trouble> {
-    let connecting = |error: tonic::transport::Error| Trouble::connecting(&error);
-    let mut dial = Dial::from_shared(endpoint.to_string()).map_err(connecting)?.tcp_nodelay(true);
+    let connecting =
+        |error: tonic::transport::Error| Trouble::connecting(&error, endpoint.is_secured());
+    let mut dial = Dial::from_shared(endpoint.to_string()).map_err(connecting)?;
+    // A page of a listing comes in one go.
+    dial = dial.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
     if let Some(tls) = tls.filter(|_| endpoint.is_secured()) {
         dial = dial.tls_config(tls.clone()).map_err(|error| {
             Trouble::Refused(
@@ -109,7 +118,8 @@ async fn client(
         }
     };
     let client = Client::from_channel(channel, Some(options)).await;
-    client.map(|client| client.kv_client()).map_err(|error| Trouble::sending(&error))
+    let kv = client.map(|client| client.kv_client().max_decoding_message_size(LARGEST));
+    kv.map_err(|error| Trouble::sending(&error))
 }
 
 /// A new token, kept for later processes; none where the servers ask for none.

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,8 +12,9 @@ use serde_json::{Value, json};
 
 /// The value of an owner's key: all that the owner holds.
 ///
-/// Every change of an owner writes its key and those of all its addresses in one transaction, so that
-/// they have one modification revision, which stands for the very state of the owner.
+/// A change of an owner writes its key and those of the addresses that it takes or confirms in one
+/// transaction, so that they have one modification revision, which stands for the very state of the
+/// owner. Addresses that a change leaves as they are keep their own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OwnerDocument {
     /// The network.
@@ -44,21 +46,24 @@ pub struct Item {
     pub pool: Option<String>,
     /// When it was taken, in milliseconds since 1970 by the owner's clock.
     pub taken: u64,
+    /// The revision of the address's key, where it is older than that of the owner's key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Revision>,
 }
 
 /// The value of an address's key.
 #[derive(Debug, Serialize, Deserialize)]
-struct LeaseDocument {
-    network: String,
-    node: String,
-    container: String,
-    ifname: String,
+struct LeaseDocument<'a> {
+    network: Cow<'a, str>,
+    node: Cow<'a, str>,
+    container: Cow<'a, str>,
+    ifname: Cow<'a, str>,
     generation: u64,
     confirmed: u64,
-    /// How many addresses the owner holds.
+    /// [`Revision::leases`].
     leases: usize,
     #[serde(flatten)]
-    item: Item,
+    item: Cow<'a, Item>,
 }
 
 /// The state of an owner: its document, with the revision that stands for it.
@@ -88,14 +93,6 @@ impl OwnerDocument {
         }
     }
 
-    /// The same owner's next state, without some addresses.
-    pub fn without(&self, gone: impl Fn(IpAddr) -> bool) -> Self {
-        let mut next = self.clone();
-        next.generation += 1;
-        next.leases.retain(|item| !gone(item.address.addr()));
-        next
-    }
-
     /// The value of the owner's key.
     pub fn to_value(&self) -> String {
         to_text(self)
@@ -104,15 +101,21 @@ impl OwnerDocument {
     /// The value of the key of one of its addresses.
     pub fn lease_value(&self, item: &Item) -> String {
         to_text(&LeaseDocument {
-            network: self.network.clone(),
-            node: self.node.clone(),
-            container: self.container.clone(),
-            ifname: self.ifname.clone(),
+            network: (&self.network).into(),
+            node: (&self.node).into(),
+            container: (&self.container).into(),
+            ifname: (&self.ifname).into(),
             generation: self.generation,
             confirmed: self.confirmed,
-            leases: self.leases.len(),
-            item: item.clone(),
+            leases: self.together(),
+            item: Cow::Borrowed(item),
         })
+    }
+
+    /// [`Revision::leases`] of what is written with the owner's key.
+    fn together(&self) -> usize {
+        let alone = self.leases.iter().all(|item| item.since.is_none());
+        if alone { self.leases.len() } else { 0 }
     }
 
     fn holder(&self) -> Holder {
@@ -127,16 +130,18 @@ impl OwnerDocument {
 impl Item {
     /// A lease as it is written.
     pub fn of(lease: &Lease, taken: u64) -> Self {
-        Self { address: lease.address, gateway: lease.gateway, pool: lease.pool.clone(), taken }
+        let Lease { address, gateway, .. } = *lease;
+        Self { address, gateway, pool: lease.pool.clone(), taken, since: None }
     }
 
-    fn lease(&self, revision: Value) -> Lease {
+    fn lease(&self, revision: Revision) -> Lease {
         Lease {
             pool: self.pool.clone(),
             address: self.address,
             gateway: self.gateway,
-            revision,
+            revision: revision.to_json(),
             kept: false,
+            unsure: false,
             taken: Some(time(self.taken)),
         }
     }
@@ -161,9 +166,24 @@ impl Holding {
 
     /// What the owner holds.
     pub fn leases(&self) -> Vec<Lease> {
-        let items = &self.document.leases;
-        let revision = Revision { revision: self.revision, leases: items.len() };
-        items.iter().map(|item| item.lease(revision.to_json())).collect()
+        self.document.leases.iter().map(|item| item.lease(self.revision_of(item))).collect()
+    }
+
+    /// The revision of the key of one of its addresses.
+    pub fn revision_of(&self, item: &Item) -> Revision {
+        let written = Revision { revision: self.revision, leases: self.document.together() };
+        item.since.unwrap_or(written)
+    }
+
+    /// The owner's next state, without some addresses and with the others as they are.
+    pub fn without(&self, gone: impl Fn(IpAddr) -> bool) -> OwnerDocument {
+        let mut next = self.document.clone();
+        next.generation += 1;
+        next.leases.retain(|item| !gone(item.address.addr()));
+        for item in &mut next.leases {
+            item.since = Some(self.revision_of(item));
+        }
+        next
     }
 
     /// The same as entries of a scan.
@@ -180,14 +200,14 @@ impl Holding {
 
 /// Reads the answer about the key of an address.
 pub fn entry(address: IpAddr, found: &KeyValue) -> Entry {
-    let revision = |leases| Revision { revision: found.mod_revision(), leases }.to_json();
-    match serde_json::from_slice::<LeaseDocument>(found.value()) {
+    let revision = |leases| Revision { revision: found.mod_revision(), leases };
+    match serde_json::from_slice::<LeaseDocument<'_>>(found.value()) {
         Ok(document) if document.item.address.addr() == address => Entry {
             lease: document.item.lease(revision(document.leases)),
             holder: Some(Holder {
-                node: Some(document.node),
-                container: document.container,
-                ifname: Some(document.ifname),
+                node: Some(document.node.into_owned()),
+                container: document.container.into_owned(),
+                ifname: Some(document.ifname.into_owned()),
             }),
             since: Some(time(document.confirmed)),
             fault: None,
@@ -203,8 +223,9 @@ pub fn entry(address: IpAddr, found: &KeyValue) -> Entry {
                     pool: None,
                     address: IpNet::from(address),
                     gateway: None,
-                    revision: revision(0),
+                    revision: revision(0).to_json(),
                     kept: false,
+                    unsure: false,
                     taken: None,
                 },
                 holder: None,
@@ -217,9 +238,9 @@ pub fn entry(address: IpAddr, found: &KeyValue) -> Entry {
     }
 }
 
-/// [`Lease::revision`]: the modification revision of the owner's keys, and how many leases the owner
-/// held by it, so that a DEL can tell whether it was told of all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// [`Lease::revision`]: the modification revision of the address's key, and how many leases were
+/// written by it, so that a DEL can tell whether it was told of all; 0 when the owner held others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision {
     pub revision: i64,
     pub leases: usize,
@@ -233,11 +254,7 @@ impl Revision {
 
     /// Reads what came back with a lease.
     pub fn read(value: &Value) -> Option<Self> {
-        let leases = value.get("leases")?.as_u64()?;
-        Some(Self {
-            revision: value.get("revision")?.as_i64()?,
-            leases: usize::try_from(leases).ok()?,
-        })
+        Self::deserialize(value).ok()
     }
 
     /// The one revision of leases that are all that their owner held by it.

@@ -2,14 +2,16 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipam_delegated::allocate::Owner;
+use ipam_delegated::allocate::ledger::Holder;
 use ipam_delegated::cni::NetworkName;
 
-/// The keys of one network: one per address and one per owner.
+/// The keys of one network: one per address and one per owner, and one for the latest claim.
 ///
 /// ```text
 /// <prefix>/networks/<network>/leases/4/0a010007                        10.1.0.7
 /// <prefix>/networks/<network>/leases/6/fd000000000000000000000000000007  fd00::7
 /// <prefix>/networks/<network>/owners/<node>/<container>/<ifname>
+/// <prefix>/networks/<network>/latest                                   written by every claim
 /// ```
 ///
 /// Addresses are hex of fixed width, so that their order is that of the keys and a window of
@@ -18,13 +20,18 @@ use ipam_delegated::cni::NetworkName;
 pub struct Keys {
     leases: String,
     owners: String,
+    latest: String,
 }
 
 impl Keys {
     /// The keys of a network below a prefix.
     pub fn new(prefix: &str, network: &NetworkName) -> Self {
         let network = format!("{prefix}/networks/{network}");
-        Self { leases: format!("{network}/leases/"), owners: format!("{network}/owners/") }
+        Self {
+            leases: format!("{network}/leases/"),
+            owners: format!("{network}/owners/"),
+            latest: format!("{network}/latest"),
+        }
     }
 
     /// The key of an address.
@@ -63,6 +70,12 @@ impl Keys {
         format!("{}{}/{}", self.of_node(node), plain(container), plain(ifname))
     }
 
+    /// The key of the owner that an entry names; none where the entry does not tell the owner in full.
+    pub fn owner_of_holder(&self, holder: &Holder) -> Option<String> {
+        let (node, ifname) = (holder.node.as_deref()?, holder.ifname.as_deref()?);
+        Some(self.owner_of(node, &holder.container, ifname))
+    }
+
     /// What the keys of a node's owners begin with.
     pub fn of_node(&self, node: &str) -> String {
         format!("{}{}/", self.owners, plain(node))
@@ -71,6 +84,11 @@ impl Keys {
     /// What the keys of all owners begin with.
     pub fn owners(&self) -> &str {
         &self.owners
+    }
+
+    /// The key that every claim writes: its modification revision is that of the latest claim.
+    pub fn latest(&self) -> &str {
+        &self.latest
     }
 
     /// What the keys of all addresses begin with.

@@ -18,10 +18,10 @@ use serde_json::Value;
 use crate::claim::{Outcome, Seen, Step, read_window};
 use crate::client::{Answer, Client};
 use crate::config::Config;
-use crate::document::{self, Holding, Revision};
-use crate::keys::Keys;
+use crate::document::{self, Holding, Item, Revision};
+use crate::keys::{Keys, plain};
 use crate::memory::{self, Memory};
-use crate::page::{below, pages};
+use crate::page::{below, found_by_key, pages};
 use crate::removal::Removal;
 use crate::token::Caller;
 
@@ -69,7 +69,9 @@ impl Ledger for Etcd {
         };
         let memory = Memory::open(&state, network, &serves);
         let caller = store.user.clone().map(|(user, password)| {
-            let cache = memory::folder(&state).join("tokens").join(crate::keys::plain(&user));
+            // A token is known to the servers of one store alone.
+            let name = plain(&format!("{user}@{}", store.endpoints[0]));
+            let cache = memory::folder(&state).join("tokens").join(name);
             Caller::new(user, password, cache)
         });
         let client = Client::new(&store, caller, request.deadline)?;
@@ -91,13 +93,13 @@ impl Ledger for Etcd {
         let unknown =
             |want: &Want| PoolView { set: None, cursor: cursor(want), used: Used::Unknown };
         let blind = question.looks.iter().all(|look| *look == Look::Nowhere);
-        if question.may_guess && blind && !question.want.is_empty() {
+        // In a store that will be refused nothing is written.
+        let may_guess = question.may_guess && (self.trusting || !self.memory.is_set_back());
+        if may_guess && blind && !question.want.is_empty() {
             let pools = question.want.iter().map(unknown).collect();
             return Ok(View { held: Vec::new(), pools, token: Seen::default() });
         }
-        if question.may_guess
-            && let Some(known) = Revision::of_all(question.known)
-        {
+        if may_guess && let Some(known) = Revision::of_all(question.known) {
             let token = Seen { revision: Some(known.revision), document: None };
             return Ok(View { held: question.known.to_vec(), pools: Vec::new(), token });
         }
@@ -139,10 +141,9 @@ impl Ledger for Etcd {
         if seen.revision.is_none() && change.claim.is_empty() {
             return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
         }
-        let Some(victims) = self.victims(change)? else {
-            return Ok(Commit::Lost { taken: Vec::new(), view: None });
-        };
-        let step = Step { keys: &self.keys, owner, seen: &seen, change, victims: &victims };
+        let victims = self.victims(change)?;
+        let latest = if self.trusting { 0 } else { self.memory.latest() };
+        let step = Step { keys: &self.keys, owner, seen: &seen, change, latest, victims: &victims };
         let Some(answer) = self.client.write(&step.transaction())? else {
             return Ok(Commit::Unknown);
         };
@@ -160,16 +161,7 @@ impl Ledger for Etcd {
             }
             Outcome::Stale(found) => {
                 self.judge(&answer)?;
-                let (owner_key, leases): (Vec<_>, Vec<_>) =
-                    found.into_iter().partition(|found| self.keys.address(found.key()).is_none());
-                let asked = [&change.keep, &change.leave, &change.drop];
-                let asked = asked.into_iter().flatten().map(|lease| lease.address.addr());
-                let (held, token) = self.holding(&owner_key, &leases, asked)?;
-                let pools = change.claim.iter().map(|claim| self.blind(claim)).collect();
-                // The pools of the leases that stayed are not shown.
-                let complete = change.keep.is_empty();
-                let view = complete.then_some(View { held, pools, token });
-                Ok(Commit::Lost { taken: Vec::new(), view })
+                self.stale(change, found, latest)
             }
             Outcome::Taken(place, shown) => {
                 self.judge(&answer)?;
@@ -213,15 +205,18 @@ impl Ledger for Etcd {
     }
 
     fn ready(&self) -> Result<()> {
-        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
-        let txn = Txn::new().and_then([TxnOp::get(self.keys.owners(), Some(any))]);
-        self.ask(&txn).map(drop).map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+        let looked = self.look().and_then(|(answer, latest)| {
+            self.judge(&answer)?;
+            self.memory.judge_latest(latest)?;
+            self.memory.note_latest(&answer, latest);
+            Ok(())
+        });
+        looked.map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
     }
 
     fn accept(&self) -> Result<bool> {
-        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
-        let txn = Txn::new().and_then([TxnOp::get(self.keys.owners(), Some(any))]);
-        self.memory.accept(&self.client.read(&txn)?)?;
+        let (answer, latest) = self.look()?;
+        self.memory.accept(&answer, latest)?;
         Ok(true)
     }
 }
@@ -232,6 +227,18 @@ impl Etcd {
         let answer = self.client.read(txn)?;
         self.judge(&answer)?;
         Ok(answer)
+    }
+
+    /// Reads something that every call may read, and the revision of the latest claim; 0 when there is
+    /// none.
+    fn look(&self) -> Result<(Answer, i64)> {
+        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
+        let reads =
+            [TxnOp::get(self.keys.latest(), None), TxnOp::get(self.keys.owners(), Some(any))];
+        let answer = self.client.read(&Txn::new().and_then(reads))?;
+        let found = found_by_key(&answer.response);
+        let latest = found.get(self.keys.latest().as_bytes()).map_or(0, KeyValue::mod_revision);
+        Ok((answer, latest))
     }
 
     fn judge(&self, answer: &Answer) -> Result<()> {
@@ -253,23 +260,49 @@ impl Etcd {
         let Some(found) = owner.first() else { return Ok((Vec::new(), Seen::default())) };
         let holding = Holding::read(found)?;
         let asked: BTreeSet<IpAddr> = asked.collect();
-        let is_its = |address: IpAddr| {
-            let key = self.keys.lease(address);
-            let of_key = |found: &&KeyValue| found.key() == key.as_bytes();
-            let its = leases.iter().find(of_key);
-            its.is_some_and(|found| found.mod_revision() == holding.revision)
+        let is_its = |lease: &Lease| {
+            let key = self.keys.lease(lease.address.addr());
+            let found = leases.iter().find(|found| found.key() == key.as_bytes());
+            let seen = Revision::read(&lease.revision).map(|seen| seen.revision);
+            found.map(KeyValue::mod_revision) == seen
         };
-        let stays = |address: IpAddr| !asked.contains(&address) || is_its(address);
         let mut held = holding.leases();
-        held.retain(|lease| stays(lease.address.addr()));
+        held.retain(|lease| !asked.contains(&lease.address.addr()) || is_its(lease));
         let Holding { revision, mut document } = holding;
-        document.leases.retain(|item| stays(item.address.addr()));
+        let stays = |item: &Item| held.iter().any(|lease| lease.address == item.address);
+        document.leases.retain(stays);
         Ok((held, Seen { revision: Some(revision), document: Some(document) }))
     }
 
     fn blind(&self, claim: &Claim<'_>) -> PoolView {
         let cursor = self.memory.cursor(claim.want.index);
         PoolView { set: None, cursor, used: Used::Unknown }
+    }
+
+    /// A commit that found something else than was seen: the owner's keys, or a store whose latest claim
+    /// is older than the one that was known.
+    fn stale(
+        &self,
+        change: &Change<'_>,
+        mut found: Vec<KeyValue>,
+        latest: i64,
+    ) -> Result<Commit<Seen>> {
+        let is_latest = |found: &mut KeyValue| found.key() == self.keys.latest().as_bytes();
+        let newest = found.extract_if(.., is_latest).next();
+        if latest > 0 && !change.claim.is_empty() {
+            self.memory.judge_latest(newest.map_or(0, |found| found.mod_revision()))?;
+        }
+        let (owner, leases): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|found| self.keys.address(found.key()).is_none());
+        let asked = [&change.keep, &change.leave, &change.drop];
+        let asked = asked.into_iter().flatten().map(|lease| lease.address.addr());
+        let (held, token) = self.holding(&owner, &leases, asked)?;
+        let token = self.removal(&|answer| self.judge(answer)).take_off_lost(&owner, token)?;
+        let pools = change.claim.iter().map(|claim| self.blind(claim)).collect();
+        // The pools of the leases that stayed are not shown.
+        let complete = change.keep.is_empty();
+        let view = complete.then_some(View { held, pools, token });
+        Ok(Commit::Lost { taken: Vec::new(), view })
     }
 
     /// A commit that found all candidates of a claim taken.
@@ -309,16 +342,11 @@ impl Etcd {
             return error;
         }
         let seen = Seen { revision: Some(revision), document: step.seen.document.clone() };
-        let now = |lease: &Lease| Lease {
-            revision: Revision { revision, leases: 0 }.to_json(),
-            ..lease.clone()
+        let Commit::Done { kept, claimed } = done(step.change, chosen, revision) else {
+            return error;
         };
-        let claims = step.change.claim.iter().zip(chosen);
-        let change = Change {
-            drop: claims.map(|(claim, a)| now(&claim.lease(*a, Value::Null))).collect(),
-            leave: step.change.keep.iter().chain(&step.change.leave).map(now).collect(),
-            ..Change::default()
-        };
+        let leave = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
+        let change = Change { drop: claimed, leave, ..Change::default() };
         let victims = BTreeMap::new();
         let back = Step { seen: &seen, change: &change, victims: &victims, ..*step };
         match self.client.write(&back.transaction()) {
@@ -327,18 +355,22 @@ impl Etcd {
         }
     }
 
-    /// The owners that lose an address by this change; none when one does not hold it any more.
-    fn victims(&self, change: &Change<'_>) -> Result<Option<BTreeMap<String, Holding>>> {
-        let judge = |answer: &Answer| self.judge(answer);
-        let removal = self.removal(&judge);
-        let replaced = change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
-        let owners = replaced.filter_map(|entry| removal.key(entry.holder.as_ref()?));
-        let owners: BTreeSet<String> = owners.collect();
-        if owners.is_empty() {
-            return Ok(Some(BTreeMap::new()));
+    /// The owners that lose an address by this change, as they are.
+    fn victims(&self, change: &Change<'_>) -> Result<BTreeMap<String, Option<Holding>>> {
+        let holders =
+            change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
+        let keys: BTreeSet<String> = holders.filter_map(|h| self.keys.owner_of_holder(h)).collect();
+        if keys.is_empty() {
+            return Ok(BTreeMap::new());
         }
-        let holdings = removal.holdings(owners.iter().map(String::as_str))?;
-        Ok((holdings.len() == owners.len()).then_some(holdings))
+        let reads: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.as_str(), None)).collect();
+        let answer = self.ask(&Txn::new().and_then(reads))?;
+        let found = found_by_key(&answer.response);
+        let victim = |key: String| {
+            let holding = found.get(key.as_bytes()).map(Holding::read).transpose()?;
+            Ok((key, holding))
+        };
+        keys.into_iter().map(victim).collect()
     }
 
     /// All addresses that are taken in the ranges of a pool.
@@ -361,7 +393,8 @@ impl Etcd {
 
 /// A commit that was done at a revision.
 fn done(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Commit<Seen> {
-    let leases = change.keep.len() + change.leave.len() + chosen.len();
+    let together = change.keep.len() + chosen.len();
+    let leases = if change.leave.is_empty() { together } else { 0 };
     let revision = Revision { revision, leases }.to_json();
     let kept =
         change.keep.iter().map(|lease| Lease { revision: revision.clone(), ..lease.clone() });

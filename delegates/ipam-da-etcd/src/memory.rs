@@ -42,7 +42,12 @@ struct Part {
 struct Cluster {
     /// As etcdctl prints it: hexadecimal.
     id: String,
+    /// Of the latest claim that is known.
     revision: i64,
+    /// Whether it was seen at a lower revision since. Refused calls, too, raise the revision, until
+    /// nothing could be told from it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    set_back: bool,
 }
 
 /// How long another process may have the file locked.
@@ -70,23 +75,52 @@ impl Memory {
         let Some(current) = &known.cluster else { return Ok(()) };
         let id = id(answer.cluster);
         let former = known.former.iter().find(|former| releasing && former.id == id);
-        let cluster = former.unwrap_or(current);
+        let cluster = former.unwrap_or(current).clone();
+        drop(known);
         let what = if cluster.id != id {
             format!(
                 "the store is the etcd cluster {id}, but this node's leases are in {}",
                 cluster.id
             )
-        } else if answer.revision < cluster.revision {
-            format!(
-                "the store is at revision {}, but was at {} already: it was restored from a backup",
-                answer.revision, cluster.revision
-            )
+        } else if cluster.is_set_back(answer) {
+            return Err(self.set_back(&cluster));
         } else {
             return Ok(());
         };
-        Err(Error::new(ErrorCode::TRY_AGAIN, what).advise(
-            "addresses that containers use may be free in it: on every node run `ipam-delegated reassert --claim-only --yes`, then `ipam-delegated reassert --yes`",
+        Err(not_known(what))
+    }
+
+    /// Fails when the latest claim that the store knows is older than the one that was known before the
+    /// request.
+    ///
+    /// # Errors
+    /// Code 11, with what to do.
+    pub fn judge_latest(&self, latest: i64) -> Result<()> {
+        let known = self.known.borrow().cluster.clone();
+        match known {
+            Some(cluster) if latest < cluster.revision => Err(self.set_back(&cluster)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The revision of the latest claim that is known; 0 when none is.
+    pub fn latest(&self) -> i64 {
+        self.known.borrow().cluster.as_ref().map_or(0, |cluster| cluster.revision)
+    }
+
+    fn set_back(&self, cluster: &Cluster) -> Error {
+        if !cluster.set_back {
+            self.note_set_back(&cluster.id);
+        }
+        not_known(format!(
+            "the store has gone back behind revision {}, at which it was: it was restored from a backup",
+            cluster.revision
         ))
+    }
+
+    /// Whether the store in use is known to have been restored from a backup, and nobody has accepted it.
+    pub fn is_set_back(&self) -> bool {
+        self.known.borrow().cluster.as_ref().is_some_and(|cluster| cluster.set_back)
     }
 
     /// The address last given out of a range set.
@@ -102,18 +136,53 @@ impl Memory {
     /// Notes what an ADD has learnt.
     pub fn note(&self, answer: &Answer, given: &[(u32, IpAddr)], endpoint: Option<String>) {
         let id = id(answer.cluster);
+        // Compared with what was known before the request: other processes have gone on since.
+        let went_back = {
+            let known = self.known.borrow();
+            let cluster = known.cluster.as_ref().filter(|cluster| cluster.id == id);
+            cluster.is_some_and(|cluster| cluster.is_set_back(answer))
+        };
         let change = |part: &mut Part| {
             part.cursors.extend(given.iter().copied());
             part.endpoint.clone_from(&endpoint);
             match &mut part.cluster {
-                None => part.cluster = Some(Cluster { id: id.clone(), revision: answer.revision }),
+                None => part.cluster = Some(Cluster::seen(&id, answer.revision)),
                 Some(known) if known.id == id => {
                     known.revision = known.revision.max(answer.revision);
+                    known.set_back |= went_back;
                 }
                 // While leases are claimed anew, it is not yet the one in use.
                 Some(_) => {}
             }
         };
+        self.write_or_warn(change);
+    }
+
+    /// Notes the latest claim of all nodes: the fresher it is, the sooner a restored store is noticed.
+    pub fn note_latest(&self, answer: &Answer, latest: i64) {
+        let id = id(answer.cluster);
+        let known = self.known.borrow().cluster.clone();
+        if known.is_some_and(|known| known.id != id || known.revision >= latest) {
+            return;
+        }
+        let change = |part: &mut Part| match &mut part.cluster {
+            None => part.cluster = Some(Cluster::seen(&id, latest)),
+            Some(known) if known.id == id => known.revision = known.revision.max(latest),
+            Some(_) => {}
+        };
+        if let Err(error) = self.write(change) {
+            debug!("{} cannot be written: {error}", self.path.display());
+        }
+    }
+
+    fn note_set_back(&self, id: &str) {
+        self.write_or_warn(|part| {
+            let clusters = part.cluster.iter_mut().chain(&mut part.former);
+            clusters.filter(|cluster| cluster.id == id).for_each(|cluster| cluster.set_back = true);
+        });
+    }
+
+    fn write_or_warn(&self, change: impl Fn(&mut Part)) {
         if let Err(error) = self.write(change) {
             warn!(
                 "{} cannot be written, so that a restored store would not be noticed: {error}",
@@ -122,15 +191,15 @@ impl Memory {
         }
     }
 
-    /// Takes the store as it stands for the one in use.
+    /// Takes the store as it stands, with this latest claim, for the one in use.
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub fn accept(&self, answer: &Answer) -> Result<()> {
+    pub fn accept(&self, answer: &Answer, latest: i64) -> Result<()> {
         let id = id(answer.cluster);
         let change = |part: &mut Part| {
             part.former.retain(|former| former.id != id);
-            let old = part.cluster.replace(Cluster { id: id.clone(), revision: answer.revision });
+            let old = part.cluster.replace(Cluster::seen(&id, latest));
             part.former.extend(old.filter(|old| old.id != id));
         };
         self.write(change).map_err(|error| {
@@ -165,9 +234,25 @@ impl Memory {
     }
 }
 
+impl Cluster {
+    fn seen(id: &str, revision: i64) -> Self {
+        Self { id: id.to_owned(), revision, set_back: false }
+    }
+
+    fn is_set_back(&self, answer: &Answer) -> bool {
+        self.set_back || answer.revision < self.revision
+    }
+}
+
 /// The folder of what this delegate remembers.
 pub fn folder(state: &StateDir) -> PathBuf {
     state.root().join("etcd")
+}
+
+fn not_known(what: String) -> Error {
+    Error::new(ErrorCode::TRY_AGAIN, what).advise(
+        "addresses that containers use may be free in it: on every node run `ipam-delegated reassert --claim-only --yes`, then `ipam-delegated reassert --yes`",
+    )
 }
 
 fn id(cluster: u64) -> String {

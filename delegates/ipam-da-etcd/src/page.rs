@@ -1,6 +1,7 @@
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use etcd_client::{GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use ipam_delegated::Result;
 
 use crate::client::{Answer, Client};
@@ -8,6 +9,9 @@ use crate::keys;
 
 /// How many keys are read at once: with values some 250 KiB.
 const PAGE: i64 = 1000;
+
+/// How many keys are read at once without values.
+const KEYS_PAGE: i64 = 4096;
 
 /// Reads the keys from one to before another in pages, in order.
 ///
@@ -23,10 +27,12 @@ pub fn pages(
 ) -> Result<()> {
     let mut from = from.into_bytes();
     loop {
-        let mut options = GetOptions::new().with_range(end).with_limit(PAGE);
-        if keys_only {
-            options = options.with_keys_only();
-        }
+        let mut options = GetOptions::new().with_range(end);
+        options = if keys_only {
+            options.with_keys_only().with_limit(KEYS_PAGE)
+        } else {
+            options.with_limit(PAGE)
+        };
         let txn = Txn::new().and_then([TxnOp::get(from, Some(options))]);
         let answer = client.read(&txn)?;
         judge(&answer)?;
@@ -65,4 +71,15 @@ pub fn first_get(answers: Vec<TxnOpResponse>) -> Option<GetResponse> {
         Some(TxnOpResponse::Get(get)) => Some(get),
         _ => None,
     }
+}
+
+/// What the reads of a transaction found, by key.
+pub fn found_by_key(response: &TxnResponse) -> BTreeMap<Vec<u8>, KeyValue> {
+    let mut found = BTreeMap::new();
+    for answer in response.op_responses() {
+        if let TxnOpResponse::Get(mut get) = answer {
+            found.extend(get.take_kvs().into_iter().map(|kv| (kv.key().to_vec(), kv)));
+        }
+    }
+    found
 }

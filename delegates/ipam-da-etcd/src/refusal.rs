@@ -19,10 +19,19 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// Why a connection could not be made.
-    pub fn connecting(error: &(dyn StdError + 'static)) -> Self {
+    /// Why a connection could not be made, to an endpoint over TLS or not.
+    pub fn connecting(error: &(dyn StdError + 'static), secured: bool) -> Self {
         let text = chain(error);
-        if is_of_tls(&text) { Self::Unfit(with_advice(text)) } else { Self::NotSent(text) }
+        if is_of_tls(&text) {
+            return Self::Unfit(with_advice(text));
+        }
+        // So ends a server without TLS, and one that is being stopped.
+        let ends = ["tls handshake eof", "Connection reset"];
+        let hint = match secured && ends.iter().any(|end| text.contains(end)) {
+            true => " (if the server does not speak TLS, write http:// before the endpoint)",
+            false => "",
+        };
+        Self::NotSent(text + hint)
     }
 
     /// Why a request that was sent has failed.
@@ -41,6 +50,10 @@ impl Trouble {
         };
         match status.code() {
             Code::Unauthenticated => Self::StaleToken,
+            // A signed token names the revision of the rights that it was made at.
+            Code::InvalidArgument if told.starts_with("revision of auth store is old") => {
+                Self::StaleToken
+            }
             Code::PermissionDenied => Self::Refused(refused(message).advise(
                 "grant the user's role readwrite on the prefix: etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
             )),
@@ -145,6 +158,7 @@ mod tests {
             (Code::Unavailable, "etcdserver: leader changed", "unknown"),
             (Code::Unavailable, "error reading a body from connection", "unknown"),
             (Code::Unauthenticated, "etcdserver: invalid auth token", "stale token"),
+            (Code::InvalidArgument, "etcdserver: revision of auth store is old", "stale token"),
             (Code::PermissionDenied, "etcdserver: permission denied", "refused"),
             (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", "refused"),
             (Code::InvalidArgument, "etcdserver: user name is empty", "refused"),

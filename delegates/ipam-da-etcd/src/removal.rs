@@ -1,16 +1,19 @@
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
-use ipam_delegated::allocate::ledger::{Entry, Holder};
+use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp};
+use ipam_delegated::allocate::Lease;
+use ipam_delegated::allocate::ledger::Entry;
 use ipam_delegated::{Error, ErrorCode, Result};
 
-use crate::claim::write_owner;
+use crate::claim::{Seen, write_owner};
 use crate::client::{Answer, Client};
 use crate::document::{Holding, Revision};
 use crate::keys::Keys;
+use crate::page::found_by_key;
 
-/// How many owners are read at once; a transaction may have 128 operations.
-const BATCH: usize = 64;
+/// How many keys are read at once; a transaction may have 128 operations.
+const BATCH: usize = 100;
 
 /// Removing entries that a scan showed, owner by owner, each only while it is still the very one.
 pub struct Removal<'a> {
@@ -19,106 +22,137 @@ pub struct Removal<'a> {
     pub judge: &'a dyn Fn(&Answer) -> Result<()>,
 }
 
+/// The entries of one owner, with the owner's key; none where nobody is named.
+type Owned<'a> = (Option<String>, Vec<&'a Entry>);
+
+/// What was found under some keys.
+type Found = BTreeMap<Vec<u8>, KeyValue>;
+
 impl Removal<'_> {
     /// Removes entries and tells which.
     ///
     /// # Errors
-    /// Some could not be removed, or it is not known whether they were.
+    /// It is not known of some whether they were removed.
     pub fn run(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let mut by_owner: BTreeMap<Option<String>, Vec<&Entry>> = BTreeMap::new();
         for entry in entries {
-            by_owner
-                .entry(entry.holder.as_ref().and_then(|h| self.key(h)))
-                .or_default()
-                .push(entry);
+            let key = entry.holder.as_ref().and_then(|holder| self.keys.owner_of_holder(holder));
+            by_owner.entry(key).or_default().push(entry);
         }
-        let mut removed = Vec::new();
+        // Of what nobody is named for, each entry stands for itself.
         let nobodys = by_owner.remove(&None).unwrap_or_default();
-        for entry in nobodys {
-            if self.step(None, &[entry])? {
-                removed.push(entry.clone());
+        let mut owned: Vec<Owned<'_>> = by_owner.into_iter().collect();
+        owned.extend(nobodys.into_iter().map(|entry| (None, vec![entry])));
+        let mut removed = Vec::new();
+        let mut rest = owned.as_slice();
+        while !rest.is_empty() {
+            let mut keys = 0;
+            let fits = |(_, entries): &&Owned<'_>| {
+                keys += 1 + entries.len();
+                keys <= BATCH
+            };
+            let batch = rest.iter().take_while(fits).count().max(1);
+            let found = self.read(&rest[..batch])?;
+            for (owner, entries) in &rest[..batch] {
+                removed.extend(self.step(owner.as_deref(), entries, &found)?);
             }
-        }
-        let owners: Vec<(String, Vec<&Entry>)> =
-            by_owner.into_iter().filter_map(|(key, entries)| Some((key?, entries))).collect();
-        for batch in owners.chunks(BATCH) {
-            let holdings = self.holdings(batch.iter().map(|(key, _)| key.as_str()))?;
-            for (key, entries) in batch {
-                let holding = holdings.get(key);
-                if self.step(Some((key.as_str(), holding)), entries)? {
-                    removed.extend(entries.iter().map(|entry| (*entry).clone()));
-                }
-            }
+            rest = &rest[batch..];
         }
         Ok(removed)
     }
 
-    /// The states of owners, by their keys.
-    pub fn holdings<'k>(
-        &self,
-        keys: impl Iterator<Item = &'k str>,
-    ) -> Result<BTreeMap<String, Holding>> {
-        let reads: Vec<TxnOp> = keys.map(|key| TxnOp::get(key, None)).collect();
+    /// Takes off the owner's list what it was not `seen` to hold any more: keys that somebody deleted by
+    /// hand, which others may have by now. Nobody else would, and it would be in the way for ever.
+    ///
+    /// # Errors
+    /// The store refuses it.
+    pub fn take_off_lost(&self, owner: &[KeyValue], seen: Seen) -> Result<Seen> {
+        let (Some(found), Some(document)) = (owner.first(), &seen.document) else {
+            return Ok(seen);
+        };
+        let holding = Holding::read(found)?;
+        if document.leases.len() == holding.document.leases.len() {
+            return Ok(seen);
+        }
+        let key = String::from_utf8_lossy(found.key()).into_owned();
+        let held = |address| document.leases.iter().any(|item| item.address.addr() == address);
+        let rest = holding.without(|address| !held(address));
+        let guard = Compare::mod_revision(key.as_str(), CompareOp::Equal, holding.revision);
+        let mut ops = Vec::new();
+        write_owner(self.keys, key, &rest, &mut ops);
+        let answer = self.client.write(&Txn::new().when([guard]).and_then(ops))?;
+        Ok(match answer {
+            Some(answer) if answer.response.succeeded() && rest.leases.is_empty() => {
+                Seen::default()
+            }
+            Some(answer) if answer.response.succeeded() => {
+                Seen { revision: Some(answer.revision), document: Some(rest) }
+            }
+            // The next commit finds out.
+            _ => seen,
+        })
+    }
+
+    /// The keys of owners and of their entries.
+    fn read(&self, owned: &[Owned<'_>]) -> Result<Found> {
+        let owners = owned.iter().filter_map(|(owner, _)| owner.clone());
+        let entries = owned.iter().flat_map(|(_, entries)| entries);
+        let leases = entries.map(|entry| self.keys.lease(entry.lease.address.addr()));
+        let reads: Vec<TxnOp> = owners.chain(leases).map(|key| TxnOp::get(key, None)).collect();
         let answer = self.client.read(&Txn::new().and_then(reads))?;
         (self.judge)(&answer)?;
-        let mut holdings = BTreeMap::new();
-        for answer in answer.response.op_responses() {
-            let TxnOpResponse::Get(get) = answer else { continue };
-            for found in get.kvs() {
-                let key = String::from_utf8_lossy(found.key()).into_owned();
-                holdings.insert(key, Holding::read(found)?);
-            }
-        }
-        Ok(holdings)
+        Ok(found_by_key(&answer.response))
     }
 
-    /// The key of the owner that an entry names.
-    pub fn key(&self, holder: &Holder) -> Option<String> {
-        let (node, ifname) = (holder.node.as_deref()?, holder.ifname.as_deref()?);
-        Some(self.keys.owner_of(node, &holder.container, ifname))
-    }
-
-    /// Removes the entries of one owner in one transaction; tells whether they were still there.
-    fn step(&self, owner: Option<(&str, Option<&Holding>)>, entries: &[&Entry]) -> Result<bool> {
-        let (mut guards, mut ops) = (Vec::new(), Vec::new());
-        let gone = |address| entries.iter().any(|entry| entry.lease.address.addr() == address);
+    /// Removes the entries of one owner in one transaction, those that are still what they were.
+    fn step(&self, owner: Option<&str>, entries: &[&Entry], found: &Found) -> Result<Vec<Entry>> {
+        let (mut guards, mut ops, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        let holding = owner.and_then(|key| found.get(key.as_bytes()));
+        let holding = holding.map(Holding::read).transpose()?;
         for entry in entries {
             let key = self.keys.lease(entry.lease.address.addr());
-            let revision = Revision::read(&entry.lease.revision).map_or(-1, |seen| seen.revision);
-            guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision));
-            ops.push(TxnOp::delete(key, None));
-        }
-        match owner {
-            None => {}
-            // A lease whose owner has no key was made by hand.
-            Some((key, None)) => {
-                guards.push(Compare::create_revision(key, CompareOp::Equal, 0));
+            let seen = Revision::read(&entry.lease.revision).map(|seen| seen.revision);
+            let stands = found.get(key.as_bytes()).map(KeyValue::mod_revision) == seen;
+            let same = |lease: &Lease| {
+                lease.address == entry.lease.address && lease.revision == entry.lease.revision
+            };
+            let listed = holding.as_ref().is_some_and(|holding| holding.leases().iter().any(same));
+            if stands {
+                let revision = seen.unwrap_or_default();
+                guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision));
+                ops.push(TxnOp::delete(key, None));
             }
-            Some((key, Some(holding))) => {
+            // An address whose key is not the owner's any more is only taken off the owner's list.
+            if stands || listed {
+                gone.push((*entry).clone());
+            }
+        }
+        if gone.is_empty() {
+            return Ok(gone);
+        }
+        match (owner, holding) {
+            (None, _) => {}
+            // Its owner's key was deleted by hand.
+            (Some(key), None) => guards.push(Compare::create_revision(key, CompareOp::Equal, 0)),
+            (Some(key), Some(holding)) => {
                 guards.push(Compare::mod_revision(key, CompareOp::Equal, holding.revision));
-                let rest = holding.document.without(gone);
+                let goes = |address: IpAddr| gone.iter().any(|e| e.lease.address.addr() == address);
+                let rest = holding.without(goes);
                 if rest.leases.len() < holding.document.leases.len() {
-                    // The keys of the rest are written only while they are the owner's.
-                    for item in &rest.leases {
-                        let key = self.keys.lease(item.address.addr());
-                        guards.push(Compare::mod_revision(key, CompareOp::Equal, holding.revision));
-                    }
                     write_owner(self.keys, key.to_owned(), &rest, &mut ops);
                 }
             }
         }
         let txn = Txn::new().when(guards).and_then(ops);
-        match self.client.write(&txn)? {
-            Some(answer) => {
-                (self.judge)(&answer)?;
-                Ok(answer.response.succeeded())
-            }
-            None => {
-                let addresses = entries.iter().map(|entry| entry.lease.address.addr().to_string());
-                let addresses = addresses.collect::<Vec<_>>().join(", ");
-                let message = format!("the store did not say whether {addresses} was released");
-                Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
-            }
-        }
+        let answer = self.client.write(&txn)?.ok_or_else(|| unsure(&gone))?;
+        (self.judge)(&answer)?;
+        Ok(if answer.response.succeeded() { gone } else { Vec::new() })
     }
+}
+
+fn unsure(gone: &[Entry]) -> Error {
+    let addresses = gone.iter().map(|entry| entry.lease.address.addr().to_string());
+    let addresses = addresses.collect::<Vec<_>>().join(", ");
+    let message = format!("the store did not say whether {addresses} was released");
+    Error::new(ErrorCode::TRY_AGAIN, message).advise("call again")
 }

@@ -1,6 +1,6 @@
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use ipam_delegated::{Error, Result};
@@ -44,17 +44,18 @@ impl Caller {
         Ok(password.to_owned())
     }
 
-    /// The token of an earlier process.
+    /// The token of an earlier process; none where a loss of power has torn it.
     pub fn cached(&self) -> Option<String> {
         let text = fs::read_to_string(&self.cache).ok()?;
-        (!text.is_empty()).then_some(text)
+        let whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        whole.then_some(text)
     }
 
     /// Keeps a token; without a place for it the next process asks for another.
     pub fn keep(&self, token: &str) {
         let kept = || {
             let folder = self.cache.parent().unwrap_or(&self.cache);
-            fs::create_dir_all(folder)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
             let temporary = self.cache.with_extension(std::process::id().to_string());
             let mut options = fs::OpenOptions::new();
             let mut file =

@@ -140,6 +140,7 @@ impl LeaseFile {
             gateway: None,
             revision: self.revision.to_json(),
             kept: false,
+            unsure: false,
             taken: self.made,
         }
     }

@@ -70,7 +70,8 @@ fn a_cursor_that_is_no_address_starts_at_the_first() {
 
 #[test]
 fn a_lease_file_that_was_spoilt_fails_del_and_names_the_file() {
-    for program in Program::OURS {
+    // Without a chain nobody tells which leases it gave.
+    for program in Program::OURS.into_iter().filter(|program| *program != Program::Alone) {
         let place = Place::new(&[SMALL]);
         let result = place.call(program, "ADD", C1).success();
         let path = place.put("10.5.0.2", b"\x00\x01");

@@ -289,7 +289,7 @@ fn other_pools_give_other_addresses_and_take_the_old_ones_back() {
 
 #[test]
 fn a_requested_address_is_given_to_one_owner_only() {
-    for program in [Program::Chain, Program::Preset] {
+    for program in [Program::Alone, Program::Chain, Program::Preset] {
         let place = Place::new(&[SUBNET]);
         let asks = |container: &str| {
             let mut command = place.command(program, "ADD", container);

@@ -1,15 +1,14 @@
 use std::net::IpAddr;
 
+use ipam_delegated::offer::Offered;
 use ipam_delegated::pool::{RangeConfig, RangeSet};
 use serde_json::{Map, Value, json};
-
-use crate::offer::Offer;
 
 /// The settings by which a plain host-local, which knows no pools, gives the same addresses.
 ///
 /// They are empty when a pool has no ranges: host-local could not serve it.
-pub fn patch(offers: &[Offer]) -> Map<String, Value> {
-    let sets: Option<Vec<_>> = offers.iter().map(ranges).collect();
+pub fn patch(pools: &[Offered]) -> Map<String, Value> {
+    let sets: Option<Vec<_>> = pools.iter().map(ranges).collect();
     let Some(sets) = sets else {
         return Map::new();
     };
@@ -21,9 +20,9 @@ pub fn patch(offers: &[Offer]) -> Map<String, Value> {
 }
 
 /// host-local sees the runtime's requests itself, but not a pool's own.
-fn ranges(offer: &Offer) -> Option<Vec<RangeConfig>> {
-    let set = offer.set.as_ref()?;
-    let own = offer.pool.requested_ip.filter(|own| set.refusal(*own).is_none());
+fn ranges(offered: &Offered) -> Option<Vec<RangeConfig>> {
+    let set = offered.set.as_ref()?;
+    let own = offered.pool.requested_ip.filter(|own| set.refusal(*own).is_none());
     Some(own.and_then(|own| only(set, own)).unwrap_or_else(|| set.without_excludes()))
 }
 

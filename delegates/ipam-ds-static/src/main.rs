@@ -1,12 +1,7 @@
 //! The delegate `ipam-ds-static`: pools and ranges as the network configuration gives them.
 
-mod config;
 mod host_local;
-mod offer;
-mod requested;
-mod resolv_conf;
 mod selector;
-mod spelling;
 #[cfg(test)]
 mod testing;
 

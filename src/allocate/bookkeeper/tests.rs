@@ -103,6 +103,8 @@ fn an_outcome_that_is_not_told_is_found_out() {
             let added = desk.add("c1", two());
             assert_eq!(added["ips"][0]["address"], "10.0.0.2/24", "{shape:?} {when:?}: {added}");
             assert_eq!(desk.held(), ["c1 10.0.0.2", "c1 10.0.1.2"], "{shape:?} {when:?}");
+            assert_eq!(added["unsure"], true);
+            assert_eq!(desk.add("c1", two()).get("unsure"), None);
             desk.store.lose_answer(when);
             desk.del("c1");
             // A commit that is late still has to be met by the next call.

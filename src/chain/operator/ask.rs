@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use std::collections::BTreeSet;
-
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::super::record::{Record, RecordFile, attachments};
 use super::super::session::Session;
@@ -106,7 +104,7 @@ pub(super) fn ask_leases(
     arguments: &[&str],
     printed: &mut Printed,
 ) -> Result<Vec<Lease>> {
-    let (mut leases, mut known) = (Vec::new(), BTreeSet::new());
+    let (mut leases, mut known) = (Vec::new(), Map::new());
     for Told { row, place, here } in ask(operator, arguments, printed)? {
         let Some(address) = parse_address(row.text_of("address")).ok() else {
             let message = [&place, ".address: expected an address"].concat();
@@ -117,7 +115,7 @@ pub(super) fn ask_leases(
         for key in ["allocator", "address", "containerID", "ifname", "node"] {
             identity.push_str(&row.get(key).to_string());
         }
-        if known.insert(identity) {
+        if known.insert(identity, Value::Null).is_none() {
             leases.push(Lease { row, address, here });
         }
     }

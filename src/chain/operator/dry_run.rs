@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::super::plan::{Plan, Step};
+use super::super::record::Run;
 use super::super::session::Session;
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;
@@ -12,6 +13,8 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub(super) struct Stage {
     pub step: Step,
+    /// What it would be recorded with; `None` when no pool is for it.
+    pub run: Option<Run>,
     /// The configuration it gets on stdin; `None` when no pool is for it.
     pub input: Option<Value>,
     pub outcome: Outcome,
@@ -35,10 +38,11 @@ pub(super) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<
     let mut carry = session.carry(IpamResult::default());
     let mut stages = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
-        let mut stage = Stage { step: step.clone(), input: None, outcome: Outcome::NotRun };
+        let mut stage =
+            Stage { step: step.clone(), run: None, input: None, outcome: Outcome::NotRun };
         if let Some(run) = carry.run_of(step) {
             let stdin = run.stdin(&session.request.network, &carry.result, &[])?;
-            stage.input = serde_json::from_str(&stdin).ok();
+            stage.input = serde_json::from_slice(stdin.as_bytes()).ok();
             if step.is_selector() {
                 let time = deadline.share(plan.steps.len() - i);
                 let answer = session.exec(verb, step, stdin, time).map_err(Error::from);
@@ -55,6 +59,7 @@ pub(super) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<
                     Err(error) => Outcome::Failed(error),
                 };
             }
+            stage.run = Some(run);
         }
         let ends = verb == Verb::Add && matches!(stage.outcome, Outcome::Failed(_));
         stages.push(stage);

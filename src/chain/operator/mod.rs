@@ -12,7 +12,10 @@ mod network;
 mod ours;
 mod pools;
 mod reap;
+mod reassert;
+mod recorded;
 mod release;
+mod stores;
 mod verbs;
 mod who;
 

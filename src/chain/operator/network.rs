@@ -37,14 +37,9 @@ pub(super) fn find(word: &str, folder: Option<&str>) -> Result<Found> {
         let config = read(path)?;
         return plugins(path, &config);
     }
-    let folders: Vec<&str> = folder.map_or_else(|| FOLDERS.to_vec(), |folder| vec![folder]);
     let mut named: Vec<(PathBuf, Map<String, Value>)> = Vec::new();
     let (mut others, mut unreadable) = (Vec::new(), Vec::new());
-    let mut files = Vec::new();
-    for folder in &folders {
-        configurations(Path::new(folder), &mut files);
-    }
-    for file in files {
+    for file in files(folder) {
         match read(&file) {
             Err(error) => unreadable.push(error.in_full()),
             Ok(config) => match config.get("name").and_then(Value::as_str) {
@@ -54,7 +49,7 @@ pub(super) fn find(word: &str, folder: Option<&str>) -> Result<Found> {
         }
     }
     let Some((file, config)) = named.first() else {
-        let message = format!("no network {word:?} in {}", folders.join(" or "));
+        let message = format!("no network {word:?} in {}", folders(folder).join(" or "));
         let mut error = Error::new(ErrorCode::INVALID_CONFIG, message);
         if !others.is_empty() {
             error = error.advise(format!("there are: {}", others.join(", ")));
@@ -74,6 +69,33 @@ pub(super) fn find(word: &str, folder: Option<&str>) -> Result<Found> {
             .advise("remove one, or name the path of the one that is meant"));
     }
     plugins(file, config)
+}
+
+/// The names of the networks that are configured in `folder`, or in the runtimes' own folders. Files
+/// that cannot be read are passed over.
+pub(super) fn configured(folder: Option<&str>) -> Vec<String> {
+    let mut names = Vec::new();
+    for file in files(folder) {
+        let config = read(&file).unwrap_or_default();
+        if let Some(Value::String(name)) = config.get("name")
+            && !names.contains(name)
+        {
+            names.push(name.clone());
+        }
+    }
+    names
+}
+
+fn folders(folder: Option<&str>) -> Vec<&str> {
+    folder.map_or_else(|| FOLDERS.to_vec(), |folder| vec![folder])
+}
+
+fn files(folder: Option<&str>) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for folder in folders(folder) {
+        configurations(Path::new(folder), &mut files);
+    }
+    files
 }
 
 /// Adds the configuration files of a folder, by name; none where there is no such folder. Folders,

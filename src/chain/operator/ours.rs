@@ -58,6 +58,11 @@ impl Operator {
         Ok(ours)
     }
 
+    /// [`Operator::ours`], for a network that need not be ours.
+    pub fn ours_if_any(&self, found: &Found) -> Result<Vec<Ours>> {
+        self.plugins(found, false)
+    }
+
     /// The plugins that are ours, and those that a preset could replace.
     pub fn ours_and_replaceable(&self, found: &Found) -> Result<Vec<Ours>> {
         let ours = self.plugins(found, true)?;

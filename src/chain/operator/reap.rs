@@ -3,10 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value};
-
 use super::super::Chain;
-use super::super::del::{recorded_network, release_stale};
+use super::super::del::release_stale;
 use super::super::gc::{BUSY, Verdict, fence, judge};
 use super::super::record::{AttemptState, Record, RecordFile, State, attachments, networks};
 use super::super::session::{Owner, Session, boot_id};
@@ -175,9 +173,7 @@ impl Reaper<'_> {
         network: &NetworkName,
         attachment: &Attachment,
     ) -> Result<Result<Outcome, &'static str>> {
-        let newer = self.present_ipam(network);
-        let request =
-            self.operator.request(recorded_network(network, record, newer)?, &self.path(record))?;
+        let request = self.operator.recorded_request(network, record)?;
         let chain = Chain::new(self.operator.presets, Path::new("ipam-delegated"));
         let session = Session::open(&chain, &request)?;
         let opened = match judge(&session, network, attachment)? {
@@ -192,27 +188,5 @@ impl Reaper<'_> {
         let path = self.state.record(network, attachment);
         release_stale(&session, &owner, *opened, Deadline::after(session.timeout()))?;
         Ok(Ok(if path.exists() { TO_BE_REPEATED } else { RELEASED }))
-    }
-
-    /// The plugin folders: those of the record's programs before the usual ones, for the ADD found
-    /// its delegates there.
-    fn path(&self, record: &Record) -> Vec<PathBuf> {
-        let mut path = self.operator.cni_path();
-        if self.operator.words.value("cni-path").is_none() {
-            for run in record.runs() {
-                if let Some(folder) = Path::new(&run.program).parent() {
-                    path.insert(0, folder.to_owned());
-                }
-            }
-        }
-        path
-    }
-
-    /// The section `ipam` of the network as it is configured now, for secrets that have rotated;
-    /// empty where it is not configured any more.
-    fn present_ipam(&self, network: &NetworkName) -> Map<String, Value> {
-        let found = super::network::find(network.as_str(), self.operator.words.value("conf-dir"));
-        let ours = found.and_then(|found| self.operator.ours(&found)).unwrap_or_default();
-        ours.first().map(|ours| ours.network.ipam().clone()).unwrap_or_default()
     }
 }

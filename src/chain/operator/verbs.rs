@@ -1,7 +1,8 @@
 //! The verbs and their options, and the help that shows them.
 
 use super::{
-    Operator, Printed, attachments, explain, forget, lint, list, pools, reap, release, say, who,
+    Operator, Printed, attachments, explain, forget, lint, list, pools, reap, reassert, release,
+    say, who,
 };
 use crate::error::Result;
 use crate::operate::Known;
@@ -62,6 +63,13 @@ pub(super) const VERBS: &[Verb] = &[
         run: reap::run,
     },
     Verb {
+        name: "reassert",
+        operands: "[NETWORK]",
+        about: "claims again in a restored store what containers hold; a dry run unless --yes",
+        options: &["json", "yes", "claim-only"],
+        run: reassert::run,
+    },
+    Verb {
         name: "forget",
         operands: "NETWORK CONTAINER [IFNAME]",
         about: "drops a record whose store is gone for ever; a dry run unless --yes",
@@ -88,6 +96,10 @@ pub(super) const VERBS: &[Verb] = &[
 pub(super) const KNOWN: &[(Known, &str)] = &[
     (alone("json"), "for programs"),
     (alone("yes"), "do it; without, the verb only shows what it would do"),
+    (
+        alone("claim-only"),
+        "claim, but do not trust the store yet: first on every node, then again without it",
+    ),
     (alone("ascii"), "draw the map without Unicode blocks"),
     (with("owner", "OWNER"), "instead of ADDRESS: what CONTAINER or CONTAINER/IFNAME holds"),
     (with("node", "NODE"), "instead of ADDRESS: what a node holds"),

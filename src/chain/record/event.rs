@@ -1,6 +1,5 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The time as events tell it: milliseconds since 1970.
@@ -10,8 +9,7 @@ pub(crate) fn now() -> u64 {
 }
 
 /// One line of a record.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "event", rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
     /// An ADD begins.
     Attempt(Attempt),
@@ -25,27 +23,8 @@ pub(crate) enum Event {
     Released(Released),
 }
 
-impl Event {
-    /// Reads a line.
-    // By hand: what serde derives for a tagged enum is as large as the rest of the record.
-    pub(super) fn parse(line: &[u8]) -> serde_json::Result<Self> {
-        let mut members: Map<String, Value> = serde_json::from_slice(line)?;
-        let name = members.remove("event");
-        let members = Value::Object(members);
-        match name.as_ref().and_then(Value::as_str).unwrap_or_default() {
-            "attempt" => serde_json::from_value(members).map(Self::Attempt),
-            "running" => serde_json::from_value(members).map(Self::Running),
-            "held" => serde_json::from_value(members).map(Self::Held),
-            "failed" => serde_json::from_value(members).map(Self::Failed),
-            "released" => serde_json::from_value(members).map(Self::Released),
-            other => Err(serde::de::Error::custom(format_args!("no event {other:?}"))),
-        }
-    }
-}
-
 /// The circumstances of an ADD.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Attempt {
     /// When, in milliseconds since 1970.
     pub time: u64,
@@ -60,13 +39,11 @@ pub(crate) struct Attempt {
     /// The delegates planned, in order.
     pub chain: Vec<String>,
     /// An earlier record could not be read: what it held may be in use.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub after_unreadable: bool,
 }
 
 /// A delegate with all it needs to be run again, for a DEL.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Run {
     pub delegate: String,
     /// Its program at the time, for calls that come without `CNI_PATH`.
@@ -74,19 +51,15 @@ pub(crate) struct Run {
     /// The section `ipam` as the delegate got it.
     pub ipam: Map<String, Value>,
     /// The pools it was shown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Value>>,
     /// The configuration's `args`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Value>,
     /// `runtimeConfig.ipRanges` as the delegate got it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip_ranges: Option<Value>,
 }
 
 /// Who gave what.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Held {
     pub time: u64,
     /// One entry for each `running` of the attempt, in order.
@@ -96,36 +69,31 @@ pub(crate) struct Held {
 }
 
 /// What one delegate gave.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Gave {
     pub delegate: String,
     /// Addresses with prefix length.
     pub ips: Vec<String>,
     /// Its own words about its leases.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<Value>,
+    /// Its store did not answer a try before the one that gave: a claim may still commit.
+    pub unsure: bool,
 }
 
 /// How an ADD failed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Failed {
     pub time: u64,
     /// A delegate ended without saying what it did: its claim may still commit.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
     /// The last delegate announced could not be started, so it owes nothing.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_run: bool,
     /// The last delegate announced said itself that it failed, and got its DEL: it owes nothing.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused: bool,
 }
 
 /// A DEL after which a claim may still commit.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Released {
     pub time: u64,
     /// When its DEL is to be repeated, in milliseconds since 1970.

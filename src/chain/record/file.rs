@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_line_cut_short_at_any_byte_is_passed_over() {
-        let line = serde_json::to_string(&Event::Failed(Failed::default())).unwrap();
+        let line = write(&Event::Failed(Failed::default()));
         for cut in 0..line.len() {
             let temp = TempDir::new().unwrap();
             let mut opened = RecordFile::open(&path(&temp)).unwrap();

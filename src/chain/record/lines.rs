@@ -1,6 +1,13 @@
 //! A record as text: one JSON line per event.
+//!
+//! Events are read and written by hand: what serde derives for them is several times as large.
 
-use super::{Event, Record};
+use std::fmt::Write as _;
+
+use serde::de::{DeserializeOwned, Error as _, Unexpected};
+use serde_json::{Map, Value};
+
+use super::{Attempt, Event, Failed, Gave, Held, Record, Released, Run};
 
 /// Reads the lines; a line that a kill cut short is passed over.
 pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
@@ -8,7 +15,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
     let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
     // What follows the last newline is empty, or was cut short.
     for (number, line) in lines[..lines.len() - 1].iter().enumerate() {
-        match Event::parse(line) {
+        match read(line) {
             Ok(event) => record.apply(event),
             Err(error) if error.is_eof() && !line.is_empty() => {}
             Err(error) => return Err(format!("line {}: {error}", number + 1)),
@@ -19,12 +26,189 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
 
 /// An event as a line, its newline included.
 pub(super) fn write(event: &Event) -> String {
-    serde_json::to_string(event).expect("events have text keys only") + "\n"
+    let mut line = String::from("{");
+    for (key, value) in members(event) {
+        let comma = if line.len() > 1 { "," } else { "" };
+        let _ = write!(line, "{comma}\"{key}\":{value}");
+    }
+    line + "}\n"
+}
+
+fn read(line: &[u8]) -> serde_json::Result<Event> {
+    let mut of = Members(serde_json::from_slice(line)?);
+    let name = of.0.remove("event");
+    Ok(match name.as_ref().and_then(Value::as_str).unwrap_or_default() {
+        "attempt" => Event::Attempt(Attempt {
+            time: of.scalar("time")?,
+            pid: of.scalar("pid")?,
+            boot: of.scalar("boot")?,
+            node: of.scalar("node")?,
+            netns: of.scalar("netns")?,
+            cni_version: of.scalar("cniVersion")?,
+            chain: of.scalar("chain")?,
+            after_unreadable: of.flag("afterUnreadable")?,
+        }),
+        "running" => Event::Running(Run {
+            delegate: of.scalar("delegate")?,
+            program: of.scalar("program")?,
+            ipam: of.required("ipam").and_then(object)?,
+            pools: of.optional("pools").map(array).transpose()?,
+            args: of.optional("args"),
+            ip_ranges: of.optional("ipRanges"),
+        }),
+        "held" => Event::Held(Held {
+            time: of.scalar("time")?,
+            gave: of.gave()?,
+            result: of.required("result")?,
+        }),
+        "failed" => Event::Failed(Failed {
+            time: of.scalar("time")?,
+            unsure: of.flag("unsure")?,
+            not_run: of.flag("notRun")?,
+            refused: of.flag("refused")?,
+        }),
+        "released" => {
+            Event::Released(Released { time: of.scalar("time")?, due: of.scalar("due")? })
+        }
+        other => return Err(serde_json::Error::custom(format_args!("no event {other:?}"))),
+    })
+}
+
+/// The members of a line that was read, each to be taken out.
+struct Members(Map<String, Value>);
+
+impl Members {
+    fn required(&mut self, key: &'static str) -> serde_json::Result<Value> {
+        self.0.remove(key).ok_or_else(|| serde_json::Error::missing_field(key))
+    }
+
+    fn optional(&mut self, key: &str) -> Option<Value> {
+        self.0.remove(key).filter(|value| !value.is_null())
+    }
+
+    /// A number, a text, or an array of texts.
+    fn scalar<T: DeserializeOwned>(&mut self, key: &'static str) -> serde_json::Result<T> {
+        self.required(key).and_then(serde_json::from_value)
+    }
+
+    /// False where it is missing.
+    fn flag(&mut self, key: &str) -> serde_json::Result<bool> {
+        self.0.remove(key).map_or(Ok(false), serde_json::from_value)
+    }
+
+    fn gave(&mut self) -> serde_json::Result<Vec<Gave>> {
+        let mut all = Vec::new();
+        for value in array(self.required("gave")?)? {
+            let Value::Object(members) = value else { return Err(wrong(&value, "struct Gave")) };
+            let mut of = Self(members);
+            all.push(Gave {
+                delegate: of.scalar("delegate")?,
+                ips: of.scalar("ips")?,
+                leases: of.0.remove("leases").map_or(Ok(Vec::new()), array)?,
+                unsure: of.flag("unsure")?,
+            });
+        }
+        Ok(all)
+    }
+}
+
+fn array(value: Value) -> serde_json::Result<Vec<Value>> {
+    match value {
+        Value::Array(array) => Ok(array),
+        other => Err(wrong(&other, "a sequence")),
+    }
+}
+
+fn object(value: Value) -> serde_json::Result<Map<String, Value>> {
+    match value {
+        Value::Object(object) => Ok(object),
+        other => Err(wrong(&other, "a map")),
+    }
+}
+
+fn wrong(value: &Value, expected: &str) -> serde_json::Error {
+    let found = match value {
+        Value::Object(_) => Unexpected::Map,
+        Value::Array(_) => Unexpected::Seq,
+        Value::String(text) => Unexpected::Str(text),
+        Value::Bool(flag) => Unexpected::Bool(*flag),
+        Value::Null => Unexpected::Unit,
+        Value::Number(number) => match number.as_u64() {
+            Some(number) => Unexpected::Unsigned(number),
+            None => Unexpected::Other("number"),
+        },
+    };
+    serde_json::Error::invalid_type(found, &expected)
+}
+
+/// What a line has, in order.
+fn members(event: &Event) -> Vec<(&'static str, Value)> {
+    let name = |name: &str| ("event", name.into());
+    let flag = |key, set: bool| set.then(|| (key, true.into()));
+    match event {
+        Event::Attempt(attempt) => {
+            let mut members = vec![
+                name("attempt"),
+                ("time", attempt.time.into()),
+                ("pid", attempt.pid.into()),
+                ("boot", attempt.boot.clone().into()),
+                ("node", attempt.node.clone().into()),
+                ("netns", attempt.netns.clone().into()),
+                ("cniVersion", attempt.cni_version.clone().into()),
+                ("chain", attempt.chain.clone().into()),
+            ];
+            members.extend(flag("afterUnreadable", attempt.after_unreadable));
+            members
+        }
+        Event::Running(run) => {
+            let mut members = vec![
+                name("running"),
+                ("delegate", run.delegate.clone().into()),
+                ("program", run.program.clone().into()),
+                ("ipam", run.ipam.clone().into()),
+            ];
+            members.extend(run.pools.clone().map(|pools| ("pools", pools.into())));
+            members.extend(run.args.clone().map(|args| ("args", args)));
+            members.extend(run.ip_ranges.clone().map(|ranges| ("ipRanges", ranges)));
+            members
+        }
+        Event::Held(held) => {
+            let gave: Vec<Value> = held.gave.iter().map(gave_to_json).collect();
+            vec![
+                name("held"),
+                ("time", held.time.into()),
+                ("gave", gave.into()),
+                ("result", held.result.clone()),
+            ]
+        }
+        Event::Failed(failed) => {
+            let mut members = vec![name("failed"), ("time", failed.time.into())];
+            members.extend(flag("unsure", failed.unsure));
+            members.extend(flag("notRun", failed.not_run));
+            members.extend(flag("refused", failed.refused));
+            members
+        }
+        Event::Released(released) => {
+            vec![name("released"), ("time", released.time.into()), ("due", released.due.into())]
+        }
+    }
+}
+
+fn gave_to_json(gave: &Gave) -> Value {
+    let mut members = Map::new();
+    members.insert("delegate".to_owned(), gave.delegate.clone().into());
+    members.insert("ips".to_owned(), gave.ips.clone().into());
+    if !gave.leases.is_empty() {
+        members.insert("leases".to_owned(), gave.leases.clone().into());
+    }
+    if gave.unsure {
+        members.insert("unsure".to_owned(), true.into());
+    }
+    Value::Object(members)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Attempt, Failed, Gave, Held, Released, Run};
     use super::*;
 
     fn whole() -> Vec<Event> {
@@ -39,6 +223,7 @@ mod tests {
             delegate: "a".to_owned(),
             ips: vec!["10.0.0.2/24".to_owned()],
             leases: vec![7.into()],
+            unsure: false,
         };
         let result =
             serde_json::json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]});
@@ -53,6 +238,137 @@ mod tests {
             Event::Held(Held { time: 8, gave: vec![gave], result }),
             Event::Attempt(Attempt::default()),
         ]
+    }
+
+    #[test]
+    fn every_event_is_one_line_that_is_read_back() {
+        let some = Some(serde_json::json!({"a": 1}));
+        let run = Run {
+            delegate: "d".to_owned(),
+            program: "/bin/d".to_owned(),
+            ipam: serde_json::Map::from_iter([("x".to_owned(), "\n".into())]),
+            pools: Some(vec![serde_json::json!({"name": "blue"})]),
+            args: some.clone(),
+            ip_ranges: some,
+        };
+        let full = Attempt {
+            time: 1,
+            pid: 2,
+            boot: "b".to_owned(),
+            node: "n".to_owned(),
+            netns: "/n".to_owned(),
+            cni_version: "1.0.0".to_owned(),
+            chain: vec!["d".to_owned(), "e".to_owned()],
+            after_unreadable: true,
+        };
+        let gave = Gave {
+            delegate: "d".to_owned(),
+            ips: vec!["fd00::2/64".to_owned()],
+            leases: vec![7.into()],
+            unsure: true,
+        };
+        let bare = Gave { delegate: "e".to_owned(), ..Gave::default() };
+        let failed = Failed { time: 1, unsure: true, not_run: true, refused: true };
+        for (event, line) in [
+            (
+                Event::Attempt(full),
+                r#"{"event":"attempt","time":1,"pid":2,"boot":"b","node":"n","netns":"/n","cniVersion":"1.0.0","chain":["d","e"],"afterUnreadable":true}"#,
+            ),
+            (
+                Event::Attempt(Attempt::default()),
+                r#"{"event":"attempt","time":0,"pid":0,"boot":"","node":"","netns":"","cniVersion":"","chain":[]}"#,
+            ),
+            (
+                Event::Running(run),
+                r#"{"event":"running","delegate":"d","program":"/bin/d","ipam":{"x":"\n"},"pools":[{"name":"blue"}],"args":{"a":1},"ipRanges":{"a":1}}"#,
+            ),
+            (
+                Event::Running(Run::default()),
+                r#"{"event":"running","delegate":"","program":"","ipam":{}}"#,
+            ),
+            (
+                Event::Held(Held {
+                    time: 1,
+                    gave: vec![gave, bare],
+                    result: serde_json::json!({"ips": []}),
+                }),
+                r#"{"event":"held","time":1,"gave":[{"delegate":"d","ips":["fd00::2/64"],"leases":[7],"unsure":true},{"delegate":"e","ips":[]}],"result":{"ips":[]}}"#,
+            ),
+            (
+                Event::Failed(failed),
+                r#"{"event":"failed","time":1,"unsure":true,"notRun":true,"refused":true}"#,
+            ),
+            (Event::Failed(Failed::default()), r#"{"event":"failed","time":0}"#),
+            (
+                Event::Released(Released { time: 1, due: u64::MAX }),
+                r#"{"event":"released","time":1,"due":18446744073709551615}"#,
+            ),
+        ] {
+            assert_eq!(write(&event), format!("{line}\n"));
+            assert_eq!(read(line.as_bytes()).unwrap(), event);
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_no_event_says_why() {
+        for (line, why) in [
+            ("[]", "invalid type: sequence, expected a map"),
+            ("{}", "no event \"\""),
+            (r#"{"event":1}"#, "no event \"\""),
+            (r#"{"event":"x"}"#, "no event \"x\""),
+            (r#"{"event":"released","time":1}"#, "missing field `due`"),
+            (r#"{"event":"held","time":1,"gave":[]}"#, "missing field `result`"),
+            (
+                r#"{"event":"held","time":1,"gave":[{"delegate":"d"}],"result":{}}"#,
+                "missing field `ips`",
+            ),
+            (
+                r#"{"event":"held","time":1,"gave":[1],"result":{}}"#,
+                "invalid type: integer `1`, expected struct Gave",
+            ),
+            (
+                r#"{"event":"held","time":1,"gave":{},"result":{}}"#,
+                "invalid type: map, expected a sequence",
+            ),
+            (
+                r#"{"event":"released","time":"1","due":1}"#,
+                "invalid type: string \"1\", expected u64",
+            ),
+            (
+                r#"{"event":"released","time":-1,"due":1}"#,
+                "invalid value: integer `-1`, expected u64",
+            ),
+            (
+                r#"{"event":"failed","time":1,"unsure":1}"#,
+                "invalid type: integer `1`, expected a boolean",
+            ),
+            (
+                r#"{"event":"running","delegate":1,"program":"","ipam":{}}"#,
+                "invalid type: integer `1`, expected a string",
+            ),
+            (
+                r#"{"event":"running","delegate":"","program":"","ipam":[]}"#,
+                "invalid type: sequence, expected a map",
+            ),
+            (
+                r#"{"event":"running","delegate":"","program":"","ipam":{},"pools":{}}"#,
+                "invalid type: map, expected a sequence",
+            ),
+            (
+                r#"{"event":"attempt","time":1,"pid":4294967296,"boot":"","node":"","netns":"","cniVersion":"","chain":[]}"#,
+                "invalid value: integer `4294967296`, expected u32",
+            ),
+            (
+                r#"{"event":"attempt","time":1,"pid":1,"boot":"","node":"","netns":"","cniVersion":"","chain":[1]}"#,
+                "invalid type: integer `1`, expected a string",
+            ),
+        ] {
+            let error = read(line.as_bytes()).unwrap_err();
+            assert!(error.to_string().starts_with(why), "{line}: {error}");
+            assert!(!error.is_eof());
+        }
+        let null = br#"{"event":"running","delegate":"","program":"","ipam":{},"pools":null,"args":null,"later":1}"#;
+        assert_eq!(read(null).unwrap(), Event::Running(Run::default()));
     }
 
     fn written(events: &[Event]) -> Vec<u8> {

@@ -42,7 +42,7 @@ impl AttemptState {
         let unsure = match &self.outcome {
             Outcome::Open => true,
             Outcome::Failed(failed) => failed.unsure,
-            Outcome::Held(_) => false,
+            Outcome::Held(held) => held.gave.iter().any(|gave| gave.unsure),
         };
         unsure && !self.runs.is_empty()
     }
@@ -346,6 +346,18 @@ mod tests {
         assert!(killed.is_unsure());
         assert_eq!(killed.state(), State::Unfinished);
         assert!(record([attempt(), Event::Running(run("a", "1")), failed(true)]).is_unsure());
+    }
+
+    #[test]
+    fn an_add_that_succeeded_is_unsure_when_a_delegate_says_so() {
+        let of = |unsure| {
+            let gave = Gave { delegate: "a".to_owned(), unsure, ..Gave::default() };
+            let held = Held { gave: vec![gave], ..Held::default() };
+            record([attempt(), Event::Running(run("a", "1")), Event::Held(held)])
+        };
+        assert!(of(true).is_unsure() && !of(false).is_unsure());
+        let compacted = record(of(true).compacted());
+        assert!(compacted.is_unsure());
     }
 
     #[test]

@@ -25,6 +25,8 @@ use support::{Outcome, World, binary, host_local, start, until, wait};
 pub enum Program {
     /// `ipam-da-local` by itself, the pools in `prevResult`.
     Allocator,
+    /// `ipam-da-local` as the runtime's IPAM plugin, without a chain.
+    Alone,
     /// The chain of `ipam-ds-static` and `ipam-da-local`.
     Chain,
     /// `ipam-delegated` under the name host-local.
@@ -34,8 +36,9 @@ pub enum Program {
 }
 
 impl Program {
-    pub const OURS: [Self; 3] = [Self::Allocator, Self::Chain, Self::Preset];
-    pub const ALL: [Self; 4] = [Self::Allocator, Self::Chain, Self::Preset, Self::HostLocal];
+    pub const OURS: [Self; 4] = [Self::Allocator, Self::Alone, Self::Chain, Self::Preset];
+    pub const ALL: [Self; 5] =
+        [Self::Allocator, Self::Alone, Self::Chain, Self::Preset, Self::HostLocal];
 }
 
 /// A world with range sets, for which every program gives addresses.
@@ -77,6 +80,10 @@ impl Place {
                 ipam.insert("node".to_owned(), "node-1".into());
                 ipam.remove("delegates");
             }
+            Program::Alone => {
+                ipam.insert("type".to_owned(), "ipam-da-local".into());
+                ipam.remove("delegates");
+            }
             Program::Preset | Program::HostLocal => {
                 ipam.insert("type".to_owned(), "host-local".into());
                 ipam.remove("delegates");
@@ -102,7 +109,7 @@ impl Place {
 
     pub fn file(&self, program: Program) -> PathBuf {
         match program {
-            Program::Allocator => binary("ipam-da-local"),
+            Program::Allocator | Program::Alone => binary("ipam-da-local"),
             Program::Chain => binary("ipam-delegated"),
             Program::Preset => self.world.path("bin/host-local"),
             Program::HostLocal => host_local(),

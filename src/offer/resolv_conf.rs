@@ -1,15 +1,18 @@
+//! Name resolution out of a file.
+
 use std::fs;
 use std::path::Path;
 
-use ipam_delegated::cni::Dns;
-use ipam_delegated::{Error, Result};
 use serde_json::{Map, json};
+
+use crate::cni::Dns;
+use crate::error::{Error, Result};
 
 /// Reads a file in the form of resolv.conf(5), as host-local does.
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn read(path: &Path) -> Result<Dns> {
+pub(super) fn read(path: &Path) -> Result<Dns> {
     let bytes = fs::read(path).map_err(|error| {
         Error::io(format!("ipam.resolvConf: cannot read {}", path.display()), error)
     })?;

@@ -1,18 +1,20 @@
+//! Pools as `ipam` and `runtimeConfig` write them: each with its place, its ranges read.
+
 use std::net::IpAddr;
 
-use ipam_delegated::cni::{Network, Requested, parse_value};
-use ipam_delegated::pool::{Pool, Range, RangeConfig, RangeRules, RangeSet};
-use ipam_delegated::{Error, ErrorCode, Result};
 use log::warn;
 use serde_json::Value;
 
-use crate::config::Config;
+use super::config::{Config, range_sets};
+use crate::cni::{Network, Requested};
+use crate::error::{Error, ErrorCode, Result};
+use crate::pool::{Pool, Range, RangeConfig, RangeRules, RangeSet};
 
 const IP_RANGES: &str = "runtimeConfig.ipRanges";
 
 /// A pool on its way to the allocator, with what is needed to find the address asked for.
 #[derive(Debug)]
-pub struct Offer {
+pub struct Offered {
     /// Its place in the configuration.
     pub path: String,
     /// The pool, with the requested address that it has of its own.
@@ -20,18 +22,18 @@ pub struct Offer {
     /// Its ranges, read.
     pub set: Option<RangeSet>,
     /// What the runtime asks of it.
-    pub request: Option<Requested>,
+    pub(super) request: Option<Requested>,
 }
 
-impl Offer {
+impl Offered {
     /// The address asked for, and where.
-    pub fn wanted(&self) -> Option<(IpAddr, String)> {
+    pub(super) fn wanted(&self) -> Option<(IpAddr, String)> {
         let own = self.pool.requested_ip.map(|own| (own, self.own_path()));
         own.or_else(|| self.request.as_ref().map(|asked| (asked.address, asked.path.clone())))
     }
 
     /// The place of the pool's own requested address.
-    pub fn own_path(&self) -> String {
+    pub(super) fn own_path(&self) -> String {
         format!("{}.requested-ip", self.path)
     }
 
@@ -54,18 +56,20 @@ impl Offer {
         let ranges = canonical
             .map(|(range, written)| RangeConfig { unknown: written.unknown.clone(), ..range })
             .collect();
-        let pool = Pool::new(None, ranges).expect("a range set is not empty");
+        let pool =
+            Pool::new(None, ranges).ok_or_else(|| Error::config(&path, "empty range set"))?;
         Ok(Self { path, pool, set: Some(set), request: None })
     }
 }
 
-/// Reads the pools of `ipam.pools`, else makes one of each of host-local's range sets.
+/// Reads the pools of `ipam.pools`, else makes one of each of host-local's range sets; empty where
+/// there are neither.
 ///
 /// # Errors
-/// There is neither or there are both, one is invalid, two overlap, or the `cniVersion` has no
+/// There are both, one is invalid, two overlap, or the `cniVersion` has no
 /// place for so many.
-pub fn read(config: &Config, network: &Network) -> Result<Vec<Offer>> {
-    let offers = match config.pools.as_ref().filter(|pools| !pools.is_null()) {
+pub(super) fn read(config: &Config<'_>, network: &Network) -> Result<Vec<Offered>> {
+    let offers = match config.pools {
         Some(pools) => from_pools(pools, config, network)?,
         None => from_sets(config, network)?,
     };
@@ -76,10 +80,10 @@ pub fn read(config: &Config, network: &Network) -> Result<Vec<Offer>> {
     Ok(offers)
 }
 
-fn from_pools(pools: &Value, config: &Config, network: &Network) -> Result<Vec<Offer>> {
+fn from_pools(pools: &Value, config: &Config<'_>, network: &Network) -> Result<Vec<Offered>> {
     const PATH: &str = "ipam.pools";
-    let ranges = config.ranges.as_ref().filter(|ranges| !ranges.is_empty()).map(|_| "ipam.ranges");
-    if let Some(other) = ranges.or(config.single_range().map(|_| "ipam.subnet")) {
+    let ranges = (!config.ranges.is_empty()).then_some("ipam.ranges");
+    if let Some(other) = ranges.or(config.single_range.as_ref().map(|_| "ipam.subnet")) {
         return Err(Error::config(PATH, format!("given together with {other}"))
             .advise(format!("give one of both: ranges may be written into the pools in {PATH}")));
     }
@@ -91,43 +95,33 @@ fn from_pools(pools: &Value, config: &Config, network: &Network) -> Result<Vec<O
             .advise(r#"as in "pools": [{"name": "blue"}]"#)
     };
     let pools = pools.as_array().filter(|pools| !pools.is_empty()).ok_or_else(expected)?;
-    let rules = config.rules();
+    let rules = config.rules;
     let numbered = pools.iter().enumerate();
-    numbered.map(|(i, pool)| Offer::of_pool(pool, rules, format!("{PATH}[{i}]"))).collect()
+    numbered.map(|(i, pool)| Offered::of_pool(pool, rules, format!("{PATH}[{i}]"))).collect()
 }
 
 /// In host-local's order: the runtime's sets, the single range of old style, `ipam.ranges`.
-fn from_sets(config: &Config, network: &Network) -> Result<Vec<Offer>> {
-    let rules = config.rules();
-    let all = |sets: &[Vec<RangeConfig>], path: &str| -> Result<Vec<Offer>> {
+fn from_sets(config: &Config<'_>, network: &Network) -> Result<Vec<Offered>> {
+    let rules = config.rules;
+    let all = |sets: &[Vec<RangeConfig>], path: &str| -> Result<Vec<Offered>> {
         let numbered = sets.iter().enumerate();
-        numbered.map(|(i, set)| Offer::of_set(set, rules, format!("{path}[{i}]"))).collect()
+        numbered.map(|(i, set)| Offered::of_set(set, rules, format!("{path}[{i}]"))).collect()
     };
-    let mut offers = all(&runtime_sets(network)?, IP_RANGES)?;
-    if let Some(range) = config.single_range() {
+    let of_runtime = network.ip_ranges().map(|sets| range_sets(sets, IP_RANGES)).transpose()?;
+    let mut offers = all(&of_runtime.unwrap_or_default(), IP_RANGES)?;
+    if let Some(range) = &config.single_range {
         // Its members stand in `ipam` itself, and are errors there.
-        Range::parse(&range, rules, "ipam")?;
-        offers.push(Offer::of_set(&[range], rules, "ipam".to_owned())?);
+        Range::parse(range, rules, "ipam")?;
+        offers.push(Offered::of_set(std::slice::from_ref(range), rules, "ipam".to_owned())?);
     }
-    offers.extend(all(config.ranges.as_deref().unwrap_or_default(), "ipam.ranges")?);
-    if offers.is_empty() {
-        return Err(Error::config("ipam", "no IP ranges specified")
-            .advise("give ranges, as in \"ranges\": [[{\"subnet\": \"10.1.2.0/24\"}]], or pools"));
-    }
+    offers.extend(all(&config.ranges, "ipam.ranges")?);
     for (index, offer) in (0..).zip(&mut offers) {
         offer.pool.index = Some(index);
     }
     Ok(offers)
 }
 
-fn runtime_sets(network: &Network) -> Result<Vec<Vec<RangeConfig>>> {
-    let Some(sets) = network.ip_ranges() else {
-        return Ok(Vec::new());
-    };
-    parse_value(sets, IP_RANGES)
-}
-
-fn refuse_for_version(offers: &[Offer], network: &Network) -> Result<()> {
+fn refuse_for_version(offers: &[Offered], network: &Network) -> Result<()> {
     let version = network.version();
     if !version.has_single_addresses() {
         return Ok(());
@@ -155,7 +149,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::Call;
+    use crate::offer::call::Call;
 
     #[test]
     fn pools_are_copied() {
@@ -250,10 +244,6 @@ mod tests {
     #[test]
     fn bad_sets_name_their_place() {
         for (ipam, message) in [
-            (json!({}), "ipam: no IP ranges specified"),
-            (json!({"ranges": []}), "ipam: no IP ranges specified"),
-            (json!({"ranges": null, "pools": null, "subnet": ""}), "ipam: no IP ranges specified"),
-            (json!({"rangeStart": "10.1.2.3"}), "ipam: no IP ranges specified"),
             (json!({"ranges": [[]]}), "ipam.ranges[0]: empty range set"),
             (json!({"ranges": [{"subnet": "10.1.2.0/24"}]}), "ipam.ranges[0]: invalid type"),
             (json!({"ranges": [[{"subnet": 5}]]}), "ipam.ranges[0][0].subnet: invalid type"),

@@ -1,15 +1,14 @@
-//! The cost of an ADD against the leases held, as a drawing.
+//! The cost of an ADD against the leases held, as a drawing. Included by the benchmarks that draw.
 
 use std::fmt::Write;
 
 use super::common::times::Times;
-use super::measured::Measured;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 420.0;
 /// The drawing's own place: left, top, right, bottom.
 const FRAME: [f64; 4] = [64.0, 64.0, 560.0, 360.0];
-/// The least cost shown, in milliseconds.
+/// The least cost shown on a logarithmic scale, in milliseconds.
 const LEAST: f64 = 0.1;
 /// Decades of leases, right of the place of none.
 const LEASES: [f64; 2] = [500.0, 50_000.0];
@@ -22,6 +21,7 @@ text { fill: #333 } .title { font-size: 16px; font-weight: 600; fill: #111 }
 .grid { stroke: #ddd } .axis { stroke: #888 } .line { fill: none; stroke-width: 2.5 }
 .host-local { stroke: #b3541e } text.host-local, circle.host-local { fill: #b3541e; stroke: none }
 .chain { stroke: #1b6ca8 } text.chain, circle.chain { fill: #1b6ca8; stroke: none }
+.alone { stroke: #2e7d4f } text.alone, circle.alone { fill: #2e7d4f; stroke: none }
 .floor { stroke: #777 } text.floor { fill: #666; stroke: none } .dashed { stroke-dasharray: 4 5 }
 .bold { font-weight: 600 }
 @media (prefers-color-scheme: dark) {
@@ -29,14 +29,54 @@ text { fill: #333 } .title { font-size: 16px; font-weight: 600; fill: #111 }
 .grid { stroke: #2b323b } .axis { stroke: #8b949e }
 .host-local { stroke: #f0883e } text.host-local, circle.host-local { fill: #f0883e }
 .chain { stroke: #58a6ff } text.chain, circle.chain { fill: #58a6ff }
+.alone { stroke: #56d364 } text.alone, circle.alone { fill: #56d364 }
 .floor { stroke: #8b949e } text.floor { fill: #8b949e } }
 ";
 
-/// Draws it, on logarithmic scales.
-pub fn svg(measured: &[Measured], floor: &Times, runs: usize) -> String {
-    let most = measured.iter().map(|m| m.host_local[0].at(0.75)).fold(1.0, f64::max);
-    let costs = [LEAST, 10_f64.powf(most.log10().ceil())];
-    let mut plot = Plot { out: String::new(), costs };
+/// What is drawn.
+pub struct Drawing<'a> {
+    /// How often each was run.
+    pub runs: usize,
+    pub scale: Scale,
+    pub curves: Vec<Curve<'a>>,
+}
+
+/// How costs are spread.
+#[derive(Clone, Copy)]
+#[allow(dead_code, reason = "no benchmark needs all")]
+pub enum Scale {
+    Logarithmic,
+    FromZero,
+}
+
+/// The costs of one system.
+pub struct Curve<'a> {
+    pub class: Class,
+    pub name: &'a str,
+    /// By the leases held.
+    pub points: Vec<(usize, &'a Times)>,
+}
+
+/// How a curve looks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(dead_code, reason = "no benchmark needs all")]
+pub enum Class {
+    /// Dashed, without points.
+    Floor,
+    HostLocal,
+    Alone,
+    Chain,
+}
+
+/// Draws it; the leases are on a logarithmic scale.
+pub fn svg(drawing: &Drawing<'_>) -> String {
+    let points = drawing.curves.iter().flat_map(|curve| &curve.points);
+    let most = points.map(|(_, times)| times.at(0.75)).fold(1.0, f64::max);
+    let costs = match drawing.scale {
+        Scale::Logarithmic => [LEAST, 10_f64.powf(most.log10().ceil())],
+        Scale::FromZero => [0.0, most.ceil()],
+    };
+    let mut plot = Plot { out: String::new(), scale: drawing.scale, costs };
     let _ = write!(
         plot.out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
@@ -46,17 +86,14 @@ pub fn svg(measured: &[Measured], floor: &Times, runs: usize) -> String {
     let left = FRAME[0];
     plot.text([left, 28.0], START, "title", "Time of an ADD against the leases held");
     let note = format!(
-        "whole processes, static builds; medians of {runs} interleaved runs, bars are quartiles"
+        "whole processes, static builds; medians of {} interleaved runs, bars are quartiles",
+        drawing.runs
     );
     plot.text([left, 48.0], START, "note", &note);
     plot.axes();
-    let held = |of: fn(&Measured) -> &Times| {
-        measured.iter().map(move |m| (m.held, of(m))).collect::<Vec<_>>()
-    };
-    let ends: Vec<_> = measured.iter().map(|m| (m.held, floor)).collect();
-    plot.curve("floor", "three bare processes", &ends);
-    plot.curve("host-local", "host-local", &held(|m| &m.host_local[0]));
-    plot.curve("chain", "ipam-delegated", &held(|m| &m.chain[0]));
+    for curve in &drawing.curves {
+        plot.curve(curve);
+    }
     plot.out.push_str("</svg>\n");
     plot.out
 }
@@ -68,6 +105,7 @@ const END: &str = "end";
 /// What has been drawn, and the costs between which it stands.
 struct Plot {
     out: String,
+    scale: Scale,
     costs: [f64; 2],
 }
 
@@ -78,13 +116,16 @@ impl Plot {
         while cost < self.costs[1] * 1.01 {
             let y = self.y(cost);
             self.line("grid", [left, y], [right, y]);
-            let digits = usize::from(cost < 0.99);
+            let digits = usize::from(cost > 0.0 && cost < 0.99);
             let label = match cost {
                 1000.0.. => format!("{:.0} s", cost / 1000.0),
                 _ => format!("{cost:.digits$} ms"),
             };
             self.text([left - 8.0, y + 4.0], END, "", &label);
-            cost *= 10.0;
+            cost = match self.scale {
+                Scale::Logarithmic => cost * 10.0,
+                Scale::FromZero => cost + (self.costs[1] / 10.0).ceil(),
+            };
         }
         // A gap in the axis: none held has no place on it.
         self.line("axis", [left, bottom], [left + NONE + 12.0, bottom]);
@@ -98,9 +139,10 @@ impl Plot {
         self.text([middle, bottom + 42.0], MIDDLE, "", "leases held");
     }
 
-    fn curve(&mut self, class: &str, name: &str, points: &[(usize, &Times)]) {
+    fn curve(&mut self, Curve { class, name, points }: &Curve<'_>) {
         let at = |plot: &Self, (held, times): &(usize, &Times)| [x(*held), plot.y(times.median())];
-        let bare = class == "floor";
+        let bare = *class == Class::Floor;
+        let class = class.name();
         for (i, pair) in points.windows(2).enumerate() {
             let dashed = if bare || i == 0 { " dashed" } else { "" };
             let [from, to] = [at(self, &pair[0]), at(self, &pair[1])];
@@ -142,7 +184,22 @@ impl Plot {
 
     fn y(&self, milliseconds: f64) -> f64 {
         let [_, top, _, bottom] = FRAME;
-        bottom - (bottom - top) * share(milliseconds, self.costs)
+        let share = match self.scale {
+            Scale::Logarithmic => share(milliseconds, self.costs),
+            Scale::FromZero => milliseconds / self.costs[1],
+        };
+        bottom - (bottom - top) * share
+    }
+}
+
+impl Class {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::HostLocal => "host-local",
+            Self::Alone => "alone",
+            Self::Chain => "chain",
+        }
     }
 }
 

@@ -1,5 +1,8 @@
-use ipam_delegated::{Error, Result};
+//! Keys that host-local would read, in other letters.
+
 use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
 
 /// The keys of `ipam` that host-local reads.
 const IPAM: &[&str] =
@@ -16,7 +19,7 @@ const ROUTE: &[&str] = &["dst", "gw"];
 ///
 /// # Errors
 /// There is such a key; the error names its place.
-pub fn check(ipam: &Map<String, Value>) -> Result<()> {
+pub(super) fn check(ipam: &Map<String, Value>) -> Result<()> {
     check_object(ipam, IPAM, "ipam")?;
     for (i, set) in elements(ipam.get("ranges")).enumerate() {
         check_all(Some(set), RANGE, &format!("ipam.ranges[{i}]"))?;
@@ -49,7 +52,7 @@ fn elements(array: Option<&Value>) -> impl Iterator<Item = &Value> {
 mod tests {
     use serde_json::json;
 
-    use crate::testing::Call;
+    use crate::offer::call::Call;
 
     #[test]
     fn keys_in_other_letters_are_not_passed_over() {

@@ -1,11 +1,14 @@
+//! The pool that each address is for which the runtime asks for.
+
 use std::net::IpAddr;
 
-use ipam_delegated::cni::{Requested, Verb};
-use ipam_delegated::pool::{Range, RangeSet};
-use ipam_delegated::{Error, ErrorCode, Request, Result};
 use log::debug;
 
-use crate::offer::Offer;
+use super::Offered;
+use crate::cni::{Requested, Verb};
+use crate::delegate::Request;
+use crate::error::{Error, ErrorCode, Result};
+use crate::pool::{Range, RangeSet};
 
 /// Finds the pool that each requested address is for.
 ///
@@ -14,7 +17,7 @@ use crate::offer::Offer;
 /// # Errors
 /// On ADD: a request is malformed, fits no pool or more than one, may not be given out, or is the
 /// second for its pool.
-pub fn place(offers: &mut [Offer], request: &Request) -> Result<()> {
+pub(super) fn place(offers: &mut [Offered], request: &Request) -> Result<()> {
     let unless_add = |error: Error| match request.verb {
         Verb::Add => Err(error),
         _ => {
@@ -36,14 +39,14 @@ pub fn place(offers: &mut [Offer], request: &Request) -> Result<()> {
 }
 
 /// The address in `requested-ip` must fit the pool's own ranges.
-fn check_own(offer: &Offer) -> Result<()> {
+fn check_own(offer: &Offered) -> Result<()> {
     let refused = offer.pool.requested_ip.zip(offer.set.as_ref()).and_then(|(own, set)| {
         set.refusal(own).map(|reason| refused(&offer.own_path(), own, reason))
     });
     refused.map_or(Ok(()), Err)
 }
 
-fn place_one(offers: &mut [Offer], asked: Requested) -> Result<()> {
+fn place_one(offers: &mut [Offered], asked: Requested) -> Result<()> {
     if offers.iter().any(|offer| offer.pool.requested_ip == Some(asked.address)) {
         return Ok(());
     }
@@ -58,7 +61,7 @@ fn place_one(offers: &mut [Offer], asked: Requested) -> Result<()> {
     Ok(())
 }
 
-fn find(offers: &[Offer], asked: &Requested) -> Result<usize> {
+fn find(offers: &[Offered], asked: &Requested) -> Result<usize> {
     let address = asked.address;
     let refuse = |reason: String| refused(&asked.path, address, reason);
     let numbered = || offers.iter().enumerate();
@@ -93,7 +96,7 @@ fn find(offers: &[Offer], asked: &Requested) -> Result<usize> {
     }
 }
 
-fn ranges(offers: &[Offer]) -> impl Iterator<Item = &Range> {
+fn ranges(offers: &[Offered]) -> impl Iterator<Item = &Range> {
     offers.iter().filter_map(|offer| offer.set.as_ref()).flat_map(RangeSet::ranges)
 }
 
@@ -105,7 +108,8 @@ fn refused(path: &str, address: IpAddr, reason: String) -> Error {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::testing::Call;
+    use crate::cni::Verb;
+    use crate::offer::call::Call;
 
     fn requested(call: Call) -> Vec<Value> {
         let answer = call.ok();
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn other_verbs_leave_out_what_does_not_fit() {
-        for verb in ["DEL", "CHECK", "GC", "STATUS"] {
+        for verb in [Verb::Del, Verb::Check, Verb::Gc, Verb::Status] {
             let call = two_sets().args("IP=10.9.9.9,10.3.0.1,10.1.2.9,10.3.0.9").verb(verb);
             assert_eq!(requested(call), [json!("10.1.2.9"), json!(null)], "{verb}");
             let call = two_sets().args("IP=pear").verb(verb);

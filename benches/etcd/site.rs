@@ -1,0 +1,111 @@
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::etcd::Etcd;
+
+/// A store with as many leases of other nodes in it, spread over the pool, and the networks that use
+/// it.
+pub struct Site {
+    pub held: usize,
+    server: Etcd,
+    /// What the chain is given, and what `ipam-da-etcd` alone.
+    pub chain: Value,
+    pub alone: Value,
+}
+
+const NETWORK: &str = "bench";
+const SUBNET: &str = "10.77.0.0/16";
+const PREFIX: &str = "/ipam-delegated";
+
+/// The first address that is given out of the subnet: the one before is the gateway.
+const FIRST: u32 = 0x0A4D_0002;
+
+/// How many addresses can be given out.
+const SIZE: u32 = (1 << 16) - 3;
+
+impl Site {
+    /// Starts a server and fills its store by the program `fill`.
+    pub fn holding(state: &Path, fill: &Path, held: usize) -> Self {
+        // As servers run that are not a test's.
+        let calm = Etcd::builder().flag("--heartbeat-interval=100").flag("--election-timeout=1000");
+        let server = calm.start();
+        let network = |name: &str, kind: Value| {
+            let mut network =
+                json!({"cniVersion": "1.1.0", "name": NETWORK, "type": "bridge", "ipam": kind});
+            network["ipam"]["stateDir"] = json!(state.join(format!("{name}-{held}")));
+            network["ipam"]["etcd"] = json!({"endpoints": [server.endpoint()], "prefix": PREFIX});
+            network["ipam"]["ranges"] = json!([[{"subnet": SUBNET}]]);
+            network["ipam"]["routes"] = json!([{"dst": "0.0.0.0/0"}]);
+            network
+        };
+        let delegates = ["ipam-ds-static", "ipam-da-etcd"];
+        let chain = network("chain", json!({"type": "ipam-delegated", "delegates": delegates}));
+        let mut alone = network("alone", json!({"type": "ipam-da-etcd"}));
+        alone["prevResult"] = json!({
+            "cniVersion": "1.1.0",
+            "ips": [],
+            "pools": [{"ranges": [{"subnet": SUBNET}], "index": 0}],
+        });
+        let site = Self { held, server, chain, alone };
+        site.fill(fill);
+        site
+    }
+
+    /// What `ipam-da-etcd` is given for a DEL by a chain that recorded this answer to the ADD.
+    pub fn recorded(&self, answer: &[u8]) -> Value {
+        let mut network = self.alone.clone();
+        network["prevResult"] = serde_json::from_slice(answer).unwrap();
+        network["prevResult"]["pools"] = self.alone["prevResult"]["pools"].clone();
+        assert!(network["prevResult"]["leases"].is_array(), "{network}");
+        network
+    }
+
+    /// The arguments of the program `floor`, with keys and a value like the delegate's.
+    pub fn floor(&self, verb: &str, container: &str) -> [String; 5] {
+        let network = format!("{PREFIX}/networks/floor");
+        let node = "00000000-0000-4000-8000-000000000000";
+        let value = json!({
+            "network": NETWORK, "node": node, "container": container, "ifname": "eth0",
+            "generation": 1, "confirmed": 1_700_000_000_000_u64, "leases": 1,
+            "address": "10.77.0.2/16", "gateway": "10.77.0.1", "taken": 1_700_000_000_000_u64,
+        });
+        [
+            verb.to_owned(),
+            self.server.url(),
+            format!("{network}/owners/{node}/{container}/eth0"),
+            format!("{network}/leases/4/{container}"),
+            value.to_string(),
+        ]
+    }
+
+    fn fill(&self, program: &Path) {
+        let mut addresses = String::new();
+        for n in spread(self.held) {
+            let _ = writeln!(addresses, "{}", Ipv4Addr::from(FIRST + n));
+        }
+        let mut command = Command::new(program);
+        command.args([&self.server.url(), PREFIX, NETWORK, SUBNET]).stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(addresses.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "fill");
+    }
+}
+
+/// As many numbers below [`SIZE`] as if drawn by lot, each once; the same at every call.
+fn spread(count: usize) -> Vec<u32> {
+    let mut numbers: Vec<u32> = (0..SIZE).collect();
+    let mut state = 1_u64;
+    for i in (1..numbers.len()).rev() {
+        // Knuth's MMIX generator: its high bits are good enough.
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        numbers.swap(i, (state >> 33) as usize % (i + 1));
+    }
+    numbers.truncate(count);
+    numbers
+}

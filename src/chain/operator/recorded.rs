@@ -1,0 +1,44 @@
+//! The call that a runtime would make for what a record names.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::super::del::recorded_network;
+use super::super::record::Record;
+use super::Operator;
+use super::network::find;
+use crate::cni::NetworkName;
+use crate::delegate::Request;
+use crate::error::Result;
+
+impl Operator {
+    /// A request on the network of a record, as it was recorded, with the section `ipam` of today,
+    /// which only secrets are taken from.
+    pub fn recorded_request(&self, network: &NetworkName, record: &Record) -> Result<Request> {
+        let newer = self.present_ipam(network);
+        self.request(recorded_network(network, record, newer)?, &self.recorded_path(record))
+    }
+
+    /// The plugin folders: those of the record's programs before the usual ones, for the ADD found
+    /// its delegates there.
+    fn recorded_path(&self, record: &Record) -> Vec<PathBuf> {
+        let mut path = self.cni_path();
+        if self.words.value("cni-path").is_none() {
+            for run in record.runs() {
+                if let Some(folder) = Path::new(&run.program).parent() {
+                    path.insert(0, folder.to_owned());
+                }
+            }
+        }
+        path
+    }
+
+    /// The section `ipam` of the network as it is configured now; empty where it is not configured
+    /// any more.
+    fn present_ipam(&self, network: &NetworkName) -> Map<String, Value> {
+        let found = find(network.as_str(), self.words.value("conf-dir"));
+        let ours = found.and_then(|found| self.ours(&found)).unwrap_or_default();
+        ours.first().map(|ours| ours.network.ipam().clone()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,84 @@
+//! What the section `ipam` itself offers, with what `runtimeConfig` and `CNI_ARGS` ask: pools,
+//! routes and name resolution, without a state and without asking anybody.
+//!
+//! A selector hands an [`Offer`] on; an allocator that is used alone serves it.
+
+mod config;
+mod offered;
+mod requested;
+mod resolv_conf;
+mod spelling;
+
+pub use offered::Offered;
+
+use log::warn;
+
+use config::Config;
+
+use crate::cni::{Dns, IpamResult, Route, Verb};
+use crate::delegate::Request;
+use crate::error::Result;
+
+/// What `ipam` offers to one call.
+#[derive(Debug)]
+pub struct Offer {
+    /// The pools, one address each; at least one.
+    pub pools: Vec<Offered>,
+    /// Routes to add to the container.
+    pub routes: Vec<Route>,
+    /// Name resolution.
+    pub dns: Dns,
+}
+
+impl Offer {
+    /// Reads the pools of `ipam.pools`, else host-local's range sets, and finds the pool that each
+    /// requested address is for; `None` when there are neither pools nor ranges.
+    ///
+    /// # Errors
+    /// A key, a pool, a range or a route is invalid, two pools overlap, or the `cniVersion` has no
+    /// place for so many. On ADD also when a requested address fits no pool, or the file of
+    /// `resolvConf` cannot be read.
+    pub fn read(request: &Request) -> Result<Option<Self>> {
+        let config = Config::read(request.network.ipam())?;
+        spelling::check(request.network.ipam())?;
+        let mut pools = offered::read(&config, &request.network)?;
+        if pools.is_empty() {
+            return Ok(None);
+        }
+        requested::place(&mut pools, request)?;
+        Ok(Some(Self { pools, routes: config.routes()?, dns: dns(&config, request.verb)? }))
+    }
+}
+
+/// Adds routes and name resolution to a result: a route that is there already stays once, and name
+/// resolution that says nothing changes nothing.
+pub fn add_to(result: &mut IpamResult, routes: Vec<Route>, dns: Dns) {
+    for route in routes {
+        if !result.routes.contains(&route) {
+            result.routes.push(route);
+        }
+    }
+    if !dns.0.is_empty() {
+        result.dns = dns;
+    }
+}
+
+/// A file that is gone must not stand in the way of a DEL.
+fn dns(config: &Config<'_>, verb: Verb) -> Result<Dns> {
+    let Some(path) = &config.resolv_conf else {
+        return Ok(Dns::default());
+    };
+    match resolv_conf::read(path) {
+        Err(error) if verb != Verb::Add => {
+            warn!("{}", error.in_full());
+            Ok(Dns::default())
+        }
+        read => read,
+    }
+}
+
+#[cfg(test)]
+mod call;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+use serde_json::{Value, json};
+
+use super::add_to;
+use super::call::Call;
+use crate::cni::{IpamResult, Verb};
+
+const NOT_ADD: [Verb; 4] = [Verb::Del, Verb::Check, Verb::Gc, Verb::Status];
+
+#[test]
+fn without_pools_and_ranges_there_is_no_offer() {
+    for ipam in [
+        json!({}),
+        json!({"ranges": []}),
+        json!({"ranges": null, "pools": null, "subnet": ""}),
+        json!({"rangeStart": "10.1.2.3", "routes": [5], "resolvConf": "/nowhere/r"}),
+    ] {
+        for verb in [Verb::Add].into_iter().chain(NOT_ADD) {
+            let call = Call::ipam(ipam.clone()).verb(verb).args("IP=10.1.2.3");
+            assert_eq!(call.read().unwrap(), None, "{verb} {ipam}");
+        }
+    }
+}
+
+#[test]
+fn routes_are_copied_and_stay_without_gateway() {
+    let routes = json!([
+        {"dst": "0.0.0.0/0"},
+        {"dst": "192.168.0.0/16", "gw": "10.1.2.254", "mtu": 1400, "advmss": 1360,
+         "priority": 5, "table": 100, "scope": 0},
+    ]);
+    let ipam = json!({"subnet": "10.1.2.0/24", "routes": routes});
+    assert_eq!(Call::ipam(ipam).ok()["routes"], routes);
+}
+
+#[test]
+fn bad_routes_name_their_place() {
+    for (routes, message) in [
+        (json!({}), "ipam.routes: invalid type: map, expected a sequence"),
+        (json!([{"dst": "0.0.0.0/0"}, 5]), "ipam.routes[1]: expected an object"),
+        (json!([{"gw": "10.1.2.1"}]), "ipam.routes[0].dst: expected an address"),
+        (json!([{"dst": "10.0.0.0"}]), "ipam.routes[0].dst: \"10.0.0.0\" is no address"),
+        (json!([{"dst": "::/0", "gw": "x"}]), "ipam.routes[0].gw: \"x\" is no address"),
+    ] {
+        Call::ipam(json!({"subnet": "10.1.2.0/24", "routes": routes})).err(7, message);
+    }
+}
+
+#[test]
+fn empty_members_are_left_out() {
+    for ipam in [
+        json!({"subnet": "10.1.2.0/24"}),
+        json!({"subnet": "10.1.2.0/24", "routes": [], "resolvConf": ""}),
+        json!({"subnet": "10.1.2.0/24", "routes": null, "resolvConf": null}),
+    ] {
+        let answer = Call::ipam(ipam).ok();
+        assert_eq!(answer.get("routes"), None);
+        assert_eq!(answer.get("dns"), None);
+    }
+}
+
+#[test]
+fn name_resolution_comes_from_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "nameserver 192.0.2.3\n").unwrap();
+    let answer = Call::ipam(json!({"subnet": "10.1.2.0/24", "resolvConf": file.path()})).ok();
+    assert_eq!(answer["dns"], json!({"nameservers": ["192.0.2.3"]}));
+}
+
+#[test]
+fn a_missing_file_fails_add_alone() {
+    let call = || Call::ipam(json!({"subnet": "10.1.2.0/24", "resolvConf": "/nowhere/r"}));
+    call().err(5, "ipam.resolvConf: cannot read /nowhere/r");
+    for verb in NOT_ADD {
+        assert_eq!(call().verb(verb).ok().get("dns"), None, "{verb}");
+    }
+}
+
+#[test]
+fn every_verb_is_offered_the_same_pools() {
+    let ipam = json!({"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]});
+    let pools = Call::ipam(ipam.clone()).ok()["pools"].clone();
+    for verb in NOT_ADD {
+        assert_eq!(Call::ipam(ipam.clone()).verb(verb).ok()["pools"], pools, "{verb}");
+    }
+}
+
+#[test]
+fn what_a_result_has_already_stays_once() {
+    let parse = |value: Value| IpamResult::parse(&value, "r").unwrap();
+    let mut result = parse(json!({"routes": [{"dst": "::/0"}], "dns": {"domain": "a"}}));
+    let more = parse(json!({"routes": [{"dst": "::/0"}, {"dst": "fd00::/8"}]}));
+    add_to(&mut result, more.routes, more.dns);
+    let both = json!({"routes": [{"dst": "::/0"}, {"dst": "fd00::/8"}], "dns": {"domain": "a"}});
+    assert_eq!(result, parse(both));
+    let named = parse(json!({"dns": {"nameservers": ["192.0.2.3"]}}));
+    add_to(&mut result, named.routes, named.dns.clone());
+    assert_eq!(result.dns, named.dns);
+}

@@ -1,0 +1,340 @@
+//! `reassert`: what it claims again in a store that was restored, and which stores it accepts.
+
+#![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
+
+mod support;
+
+use std::fs;
+
+use serde_json::{Value, json};
+use support::{Outcome, World, with};
+
+const NAME: &str = "ipam-da-x";
+
+/// A selector, and an allocator whose store the cluster shares, on the network `net`.
+fn world() -> World {
+    let world = World::new();
+    world.selector("ipam-ds-x", &json!([{"name": "blue", "takeover": true, "colour": 1}]));
+    world.shared(NAME, "10.0.0.2/24");
+    world.conflist("10-net.conflist", &network(&world));
+    world
+}
+
+fn network(world: &World) -> Value {
+    with(&world.network(json!(["ipam-ds-x", NAME])), "store", "a")
+}
+
+impl World {
+    fn shared(&self, name: &str, address: &str) -> &Self {
+        self.answering(name, address)
+            .answer(name, "about", &json!({"name": name, "reach": "cluster"}))
+            .answer(name, "accept", &json!({"accepted": true}))
+    }
+
+    fn add(&self, containers: &[&str]) {
+        for container in containers {
+            self.call("ADD", container, &network(self)).success();
+        }
+        self.take_calls();
+    }
+
+    fn reassert(&self, words: &[&str]) -> Outcome {
+        self.typed(&[&["reassert", "--json"], words].concat())
+    }
+
+    /// The stores that were accepted: network and `ipam.store` of each.
+    fn accepted(&self) -> Vec<String> {
+        let asked =
+            self.asked().into_iter().filter(|call| call["asked"] == "accept --json --config -");
+        asked
+            .map(|call| {
+                let (network, store) = (&call["stdin"]["name"], &call["stdin"]["ipam"]["store"]);
+                format!("{} {}", network.as_str().unwrap(), store.as_str().unwrap())
+            })
+            .collect()
+    }
+}
+
+/// Container and outcome of each row; an accepted store has no container.
+fn fates(told: &Value) -> Vec<(String, String)> {
+    let text = |row: &Value, key: &str| row[key].as_str().unwrap_or("store").to_owned();
+    let rows = told.as_array().unwrap().iter();
+    rows.map(|row| (text(row, "containerID"), text(row, "outcome"))).collect()
+}
+
+fn fate(container: &str, outcome: &str) -> (String, String) {
+    (container.to_owned(), outcome.to_owned())
+}
+
+#[test]
+fn what_is_held_is_claimed_again_and_then_the_store_is_accepted() {
+    let world = world();
+    world.add(&["c1"]);
+    let record = fs::read(world.record("c1")).unwrap();
+
+    let dry = world.reassert(&[]);
+    assert!(dry.stderr.contains("nothing was claimed or accepted; add --yes"), "{dry:?}");
+    let told = dry.success();
+    assert_eq!(fates(&told), [fate("c1", "would claim"), fate("store", "would accept")]);
+    assert_eq!(
+        (world.take_calls(), world.accepted()),
+        (vec!["ipam-ds-x STATUS".to_owned()], vec![])
+    );
+
+    // Whatever has become of the source of the pools.
+    world.delegate("ipam-ds-x", "printf '{\"code\":100,\"msg\":\"gone\"}'; exit 1");
+    let seen = world.path("seen");
+    world.delegate(
+        "ipam-da-x.cni",
+        &format!(
+            "echo \"$CNI_IFNAME $CNI_NETNS <$CNI_ARGS>\" >'{}'\n\
+             printf '{{\"ips\":[{{\"address\":\"10.0.0.2/24\"}}],\"pools\":[]}}'",
+            seen.display()
+        ),
+    );
+    let told = world.reassert(&["net", "--yes"]).success();
+    assert_eq!(fates(&told), [fate("c1", "claimed"), fate("store", "accepted")]);
+    assert_eq!(
+        (&told[0]["addresses"], &told[0]["allocator"], &told[0]["state"]),
+        (&json!(["10.0.0.2/24"]), &json!(NAME), &json!("held"))
+    );
+    let calls = world.calls();
+    let claims: Vec<&Value> = calls.iter().filter(|call| call["verb"] == "ADD").collect();
+    let [claim] = claims[..] else { panic!("{calls:?}") };
+    assert_eq!(claim["container"], "c1");
+    assert_eq!(
+        claim["stdin"]["prevResult"],
+        json!({
+            "cniVersion": "1.0.0",
+            "ips": [],
+            "pools": [{"name": "blue", "colour": 1, "requested-ip": "10.0.0.2", "requested_ip": "10.0.0.2"}],
+            "leases": ["ipam-da-x.cni"],
+            "reassert": true,
+        }),
+        "without takeover: whoever holds the address by now keeps it"
+    );
+    let recorded = world.lines("c1").into_iter().find(|line| line["event"] == "running").unwrap();
+    assert_eq!(claim["stdin"]["ipam"], recorded["ipam"]);
+    assert_eq!(fs::read_to_string(seen).unwrap(), "eth0 /run/netns/none <>\n");
+    assert_eq!(world.accepted(), ["net a"]);
+    assert_eq!(fs::read(world.record("c1")).unwrap(), record, "an answer is not recorded");
+}
+
+#[test]
+fn what_cannot_be_claimed_is_told_and_stops_nothing() {
+    let world = world();
+    world.add(&["c1", "c2", "c3"]);
+    world.delegate(
+        "ipam-da-x.cni",
+        "case $CNI_CONTAINERID in\n\
+         c1) printf '{\"code\":102,\"msg\":\"10.0.0.2 is held by c9\"}'; exit 1;;\n\
+         c2) printf '{\"ips\":[{\"address\":\"10.0.0.7/24\"}],\"pools\":[]}';;\n\
+         *) printf '{\"ips\":[{\"address\":\"10.0.0.2/24\"}],\"pools\":[]}';;\nesac",
+    );
+    let outcome = world.reassert(&["--yes"]);
+    assert_eq!(outcome.exit, Some(1));
+    let told = outcome.json();
+    assert_eq!(
+        fates(&told),
+        [
+            fate("c1", "failed"),
+            fate("c2", "failed"),
+            fate("c3", "claimed"),
+            fate("store", "accepted")
+        ]
+    );
+    assert_eq!(told[0]["why"], "ipam-da-x: 10.0.0.2 is held by c9");
+    assert_eq!(told[1]["why"], "ipam-da-x: it gave 10.0.0.7/24 instead of 10.0.0.2/24");
+    assert_eq!(world.accepted(), ["net a"]);
+}
+
+#[test]
+fn which_address_is_of_which_pool_is_not_guessed() {
+    let world = world();
+    world.selector("ipam-ds-x", &json!([{"name": "blue"}, {"name": "red"}]));
+    world.add(&["c1"]);
+    for words in [&[][..], &["--yes"]] {
+        let outcome = world.reassert(words);
+        assert_eq!(outcome.exit, Some(1));
+        let told = outcome.json();
+        assert_eq!(fates(&told)[0], fate("c1", "failed"));
+        let why = told[0]["why"].as_str().unwrap();
+        assert!(why.starts_with("pools it was shown: 2, addresses it gave: 1;"), "{why}");
+    }
+    assert!(!world.take_calls().contains(&"ipam-da-x.cni ADD".to_owned()));
+}
+
+#[test]
+fn a_record_that_a_call_works_on_is_kept() {
+    let world = world();
+    world.add(&["c1", "c2"]);
+    let lock = fs::File::open(world.record("c1")).unwrap();
+    lock.lock().unwrap();
+    let told = world.reassert(&["--yes"]).success();
+    assert_eq!(
+        fates(&told),
+        [fate("c1", "kept"), fate("c2", "claimed"), fate("store", "accepted")]
+    );
+    assert_eq!(
+        (&told[0]["state"], &told[0]["why"]),
+        (&json!("busy"), &json!("a call works on it"))
+    );
+}
+
+#[test]
+fn what_is_not_held_is_not_claimed_but_its_store_is_accepted() {
+    let world = world();
+    world.add(&["c1"]);
+    world.full("ipam-da-x.cni");
+    world.call("ADD", "c2", &with(&network(&world), "store", "b")).failure();
+    world.call("DEL", "c1", &network(&world)).success();
+    fs::write(world.record("c2").with_file_name("net1"), "not json\n").unwrap();
+    fs::remove_dir_all(world.path("net.d")).unwrap();
+    // The refused ADD owes nothing, so that nothing tells of its store.
+    let outcome = world.reassert(&["--yes"]);
+    assert_eq!((outcome.exit, fates(&outcome.json())), (Some(1), vec![fate("c2", "failed")]));
+    assert_eq!(outcome.json()[0]["state"], "unreadable");
+
+    world.delegate("ipam-da-x.cni", "case $CNI_COMMAND in ADD) kill -9 $$;; esac");
+    world.call("ADD", "c3", &with(&network(&world), "store", "c")).failure();
+    let outcome = world.reassert(&["--yes"]);
+    assert_eq!(fates(&outcome.json()), [fate("c2", "failed"), fate("store", "accepted")]);
+    assert_eq!(world.accepted(), ["net c"], "what was killed is owed a DEL there");
+}
+
+#[test]
+fn stores_of_this_node_and_standard_plugins_are_left_alone() {
+    let world = world();
+    world.answer(NAME, "about", &json!({"reach": "node"}));
+    world.add(&["c1"]);
+    let standard = world.network(json!(["ipam-ds-x", "host-local"]));
+    world.allocator("host-local", "10.0.0.3/24");
+    world.call("ADD", "c2", &standard).success();
+    world.take_calls();
+    let told = world.reassert(&["--yes"]).success();
+    assert_eq!(fates(&told), [fate("c1", "kept"), fate("c2", "kept")]);
+    assert_eq!(told[0]["why"], "its store is this node's");
+    assert_eq!(told[1]["why"], "it is a standard plugin");
+    assert_eq!(world.take_calls(), ["ipam-ds-x STATUS"]);
+    assert_eq!(world.accepted(), [""; 0]);
+}
+
+#[test]
+fn an_allocator_that_does_not_say_whose_its_store_is_fails() {
+    let world = world();
+    world.add(&["c1"]);
+    fs::remove_file(world.path("ipam-da-x.about")).unwrap();
+    let outcome = world.reassert(&["--yes"]);
+    assert_eq!(outcome.exit, Some(1));
+    let told = outcome.json();
+    assert_eq!(fates(&told), [fate("c1", "failed"), fate("store", "failed")]);
+    let why = told[0]["why"].as_str().unwrap();
+    assert!(why.contains("does not say whose its store is"), "{why}");
+    assert_eq!(
+        (world.take_calls(), world.accepted()),
+        (vec!["ipam-ds-x STATUS".to_owned()], vec![])
+    );
+}
+
+#[test]
+fn claims_come_first_on_every_node() {
+    let world = world();
+    world.add(&["c1"]);
+    let outcome = world.reassert(&["--claim-only", "--yes"]);
+    assert!(outcome.stderr.contains("no store was accepted: when every node"), "{outcome:?}");
+    assert_eq!(fates(&outcome.success()), [fate("c1", "claimed")]);
+    assert_eq!(
+        (world.take_calls(), world.accepted()),
+        (vec!["ipam-da-x.cni ADD".to_owned()], vec![])
+    );
+    assert_eq!(fates(&world.reassert(&["--claim-only"]).success()), [fate("c1", "would claim")]);
+}
+
+#[test]
+fn each_store_is_accepted_once_be_it_recorded_or_configured() {
+    let world = world();
+    world.add(&["c1", "c2"]);
+    // The configuration was edited, and there is a network that nobody is on.
+    world.conflist("10-net.conflist", &with(&network(&world), "store", "b"));
+    let mut other = network(&world);
+    other["name"] = json!("other");
+    world.conflist("20-other.conflist", &with(&other, "store", "c"));
+    let red = json!({"type": NAME, "serves": ["red"], "store": "d"});
+    let mut third = with(&other, "delegates", json!(["ipam-ds-x", red]));
+    third["name"] = json!("third");
+    world.conflist("30-third.conflist", &third);
+    world.config("40-foreign.conf", &json!({"name": "foreign", "ipam": {"type": "dhcp"}}));
+    world.reassert(&["--yes"]).success();
+    assert_eq!(world.accepted(), ["net a", "net b", "other c", "third d"]);
+
+    fs::remove_file(world.path("asked")).unwrap();
+    world.answer(NAME, "accept", &json!({"accepted": false}));
+    let told = world.reassert(&["other", "--yes"]).success();
+    assert_eq!(fates(&told), [fate("store", "kept")]);
+    assert_eq!(told[0]["why"], "its store has no identity");
+    assert_eq!(
+        (&told[0]["network"], world.accepted()),
+        (&json!("other"), vec!["other c".to_owned()])
+    );
+
+    world.answer(NAME, "accept", &json!({"code": 103, "msg": "no leader"}));
+    let outcome = world.reassert(&["other", "--yes"]);
+    assert_eq!(outcome.exit, Some(1));
+    assert_eq!(outcome.json()[0]["why"], "ipam-da-x: no leader");
+    world.answer(NAME, "accept", &json!([]));
+    let outcome = world.reassert(&["other", "--yes"]);
+    assert_eq!(outcome.json()[0]["why"], "ipam-da-x: its answer is no object");
+}
+
+#[test]
+fn secrets_come_from_the_network_as_it_is_configured_now() {
+    let world = world();
+    world.call("ADD", "c1", &with(&network(&world), "dbPassword", "old")).success();
+    world.conflist("10-net.conflist", &with(&network(&world), "dbPassword", "new"));
+    world.take_calls();
+    world.reassert(&["--yes"]).success();
+    let claim = world.calls().into_iter().find(|call| call["verb"] == "ADD").unwrap();
+    assert_eq!(claim["stdin"]["ipam"]["dbPassword"], "new");
+    assert_eq!(world.accepted(), ["net a"], "one store, whatever its password was");
+    let accept = world.asked().into_iter().find(|call| call["asked"] != "about --json").unwrap();
+    assert_eq!(accept["stdin"]["ipam"]["dbPassword"], "new");
+}
+
+#[test]
+fn a_runtime_cannot_say_that_it_reasserts() {
+    let world = world();
+    world.add(&["c1"]);
+    let mut network = network(&world);
+    network["prevResult"] = json!({"ips": [{"address": "10.0.0.2/24"}], "reassert": true});
+    for verb in ["ADD", "CHECK", "DEL", "DEL"] {
+        world.call(verb, "c1", &network).success();
+    }
+    for call in world.calls() {
+        assert!(call["stdin"]["prevResult"].get("reassert").is_none(), "{call}");
+    }
+    // An allocator that hands on all that it got.
+    world.delegate(
+        "ipam-da-x.cni",
+        "printf '{\"ips\":[{\"address\":\"10.0.0.2/24\"}],\"pools\":[],\"reassert\":true}'",
+    );
+    network["prevResult"] = Value::Null;
+    let result = world.call("ADD", "c1", &network).success();
+    assert_eq!(result, json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]}));
+}
+
+#[test]
+fn the_table_has_a_line_for_each_and_typing_errors_are_refused() {
+    let world = world();
+    world.add(&["c1"]);
+    assert_eq!(
+        world.typed(&["reassert", "--yes"]).stdout,
+        "NETWORK  CONTAINER  IFNAME  ADDRESSES    ALLOCATOR  STATE  OUTCOME   WHY\n\
+         net      c1         eth0    10.0.0.2/24  ipam-da-x  held   claimed   -\n\
+         net      -          -       -            ipam-da-x  -      accepted  -\n"
+    );
+    let unknown = world.typed(&["reassert", "nets"]);
+    assert_eq!(unknown.exit, Some(1));
+    assert!(unknown.stderr.contains("no network \"nets\""), "{unknown:?}");
+    assert_eq!(world.typed(&["reassert", "a", "b"]).exit, Some(1));
+    assert_eq!(world.typed(&["reap", "--claim-only"]).exit, Some(1));
+}
