@@ -40,6 +40,10 @@ pub struct Etcd {
 /// How many branches a transaction may have.
 const BRANCHES: usize = 16;
 
+/// How many addresses of one pool are tried: in a pool that is half full, one ADD in hundreds needs a
+/// second try, and each branch more costs every ADD.
+const CANDIDATES: usize = 8;
+
 impl Ledger for Etcd {
     type Config = Config;
     type Token = Seen;
@@ -52,7 +56,7 @@ impl Ledger for Etcd {
             let exponent = u32::try_from(claims.max(1)).unwrap_or(u32::MAX);
             each.checked_pow(exponent).is_some_and(|branches| branches <= BRANCHES)
         };
-        let each = (1..=BRANCHES).rev().find(fits).unwrap_or(1);
+        let each = (1..=CANDIDATES).rev().find(fits).unwrap_or(1);
         Tries { each, scattered: each / 2, sighted: each == 1 }
     }
 

@@ -1,10 +1,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ipam_delegated::cni::NetworkName;
@@ -49,6 +49,12 @@ struct Cluster {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     set_back: bool,
 }
+
+/// From which length on, in bytes, a file of one line takes the place of the one that has grown.
+const LONGEST: u64 = 64 * 1024;
+
+/// How many bytes a line may have: that is as many pools and `serves` as anybody will write.
+const LONGEST_LINE: u64 = 16 * 1024;
 
 /// How long another process may have the file locked.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -225,11 +231,24 @@ impl Memory {
         let part = parts.entry(self.part.clone()).or_default();
         change(part);
         *self.known.borrow_mut() = part.clone();
+        let mut line = serde_json::to_vec(&parts).map_err(io::Error::other)?;
+        line.push(b'\n');
+        self.append(&line)
+    }
+
+    /// Adds a line. A file that is written anew each time costs a write to the disk, on ext4.
+    fn append(&self, line: &[u8]) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let mut file = options.append(true).create(true).mode(0o600).open(&self.path)?;
+        if file.metadata()?.len() < LONGEST {
+            // What a loss of power has torn ends here.
+            return file.write_all(&[b"\n", line].concat());
+        }
         let temporary = self.path.with_extension("new");
         let mut options = OpenOptions::new();
         let mut file =
             options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(&serde_json::to_vec(&parts).map_err(io::Error::other)?)?;
+        file.write_all(line)?;
         fs::rename(&temporary, &self.path)
     }
 }
@@ -259,11 +278,63 @@ fn id(cluster: u64) -> String {
     format!("{cluster:x}")
 }
 
-/// What the file says; nothing where it is missing or was torn by a loss of power.
-fn read(path: &std::path::Path) -> Parts {
-    let Ok(text) = fs::read(path) else { return Parts::default() };
-    serde_json::from_slice(&text).unwrap_or_else(|error| {
-        debug!("{} is not read: {error}", path.display());
-        Parts::default()
-    })
+/// What the last whole line of the file says; nothing where there is none.
+fn read(path: &Path) -> Parts {
+    let end = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LONGEST_LINE)))?;
+        let mut end = Vec::new();
+        file.read_to_end(&mut end)?;
+        Ok(end)
+    };
+    let end = end().unwrap_or_default();
+    let mut lines = end.rsplit(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.find_map(|line| serde_json::from_slice(line).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    fn memory(folder: &TempDir) -> Memory {
+        let path = folder.path().join("etcd/net.json");
+        let known = RefCell::new(read(&path).remove("").unwrap_or_default());
+        Memory { path, part: String::new(), known }
+    }
+
+    fn remember(memory: &Memory, cursor: u8) {
+        let change = |part: &mut Part| {
+            part.cursors.insert(0, IpAddr::from([10, 0, 0, cursor]));
+        };
+        memory.write(change).unwrap();
+    }
+
+    #[test]
+    fn the_last_whole_line_counts() {
+        let folder = TempDir::new().unwrap();
+        assert_eq!(memory(&folder).cursor(0), None);
+        remember(&memory(&folder), 7);
+        let path = folder.path().join("etcd/net.json");
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"\n{\"\":{\"cursors\":{\"0\":\"10.0.").unwrap();
+        assert_eq!(memory(&folder).cursor(0), Some([10, 0, 0, 7].into()));
+        remember(&memory(&folder), 9);
+        assert_eq!(memory(&folder).cursor(0), Some([10, 0, 0, 9].into()));
+    }
+
+    #[test]
+    fn a_long_file_is_made_short() {
+        let folder = TempDir::new().unwrap();
+        remember(&memory(&folder), 1);
+        let path = folder.path().join("etcd/net.json");
+        let one = fs::metadata(&path).unwrap().len();
+        for round in 0..2 * LONGEST / one {
+            let cursor = u8::try_from(round % 200).unwrap();
+            remember(&memory(&folder), cursor);
+            assert_eq!(memory(&folder).cursor(0), Some([10, 0, 0, cursor].into()));
+            assert!(fs::metadata(&path).unwrap().len() < LONGEST + 2 * one);
+        }
+    }
 }
