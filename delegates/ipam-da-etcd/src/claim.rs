@@ -59,8 +59,9 @@ pub struct Step<'a> {
     pub owner: &'a Owner,
     pub seen: &'a Seen,
     pub change: &'a Change<'a>,
-    /// The revision of the latest claim that is known; 0 when none is.
-    pub latest: i64,
+    /// The revision of the latest claim that is known, 0 when none is. None for one that claims again
+    /// what is held, in a store that is not to be trusted yet: it must not look like a later claim.
+    pub latest: Option<i64>,
     /// The owners whose leases are taken over, by their keys; none where the key is missing.
     pub victims: &'a BTreeMap<String, Option<Holding>>,
 }
@@ -99,9 +100,9 @@ impl Step<'_> {
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision));
         }
         let mut then = Vec::new();
-        if !self.change.claim.is_empty() {
-            if self.latest > 0 {
-                let older = self.latest - 1;
+        if let Some(latest) = self.latest.filter(|_| !self.change.claim.is_empty()) {
+            if latest > 0 {
+                let older = latest - 1;
                 guards.push(Compare::mod_revision(self.keys.latest(), CompareOp::Greater, older));
             }
             then.push(TxnOp::put(self.keys.latest(), self.owner.scope.node.as_str(), None));
@@ -116,7 +117,8 @@ impl Step<'_> {
         if !response.succeeded() {
             return Outcome::Stale(answers.into_iter().flat_map(found).collect());
         }
-        if !self.change.claim.is_empty() && !answers.is_empty() {
+        let noted = self.latest.is_some() && !self.change.claim.is_empty();
+        if noted && !answers.is_empty() {
             answers.remove(0);
         }
         let mut chosen = Vec::new();

@@ -198,6 +198,18 @@ impl Holding {
     }
 }
 
+/// A lease of this owner, by the answer about the key of its address alone.
+pub fn left_to(owner: &Owner, address: IpAddr, found: &KeyValue) -> Option<(Lease, Item)> {
+    let document: LeaseDocument<'_> = serde_json::from_slice(found.value()).ok()?;
+    let its = document.node == owner.scope.node
+        && document.container == owner.container.as_str()
+        && document.ifname == owner.ifname.as_str()
+        && document.item.address.addr() == address;
+    let since = Revision { revision: found.mod_revision(), leases: document.leases };
+    let item = Item { since: Some(since), ..document.item.into_owned() };
+    its.then(|| (item.lease(since), item))
+}
+
 /// Reads the answer about the key of an address.
 pub fn entry(address: IpAddr, found: &KeyValue) -> Entry {
     let revision = |leases| Revision { revision: found.mod_revision(), leases };

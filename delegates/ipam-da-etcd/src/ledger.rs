@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::claim::{Outcome, Seen, Step, read_window};
 use crate::client::{Answer, Client};
 use crate::config::Config;
-use crate::document::{self, Holding, Item, Revision};
+use crate::document::{self, Holding, Item, OwnerDocument, Revision};
 use crate::keys::{Keys, plain};
 use crate::memory::{self, Memory};
 use crate::page::{below, found_by_key, pages};
@@ -114,8 +114,10 @@ impl Ledger for Etcd {
                 _ => None,
             });
         }
-        let known = question.known.iter().map(|lease| self.keys.lease(lease.address.addr()));
-        reads.extend(known.map(|key| TxnOp::get(key, None)));
+        let requested = question.want.iter().filter_map(|want| want.requested);
+        let known = question.known.iter().map(|lease| lease.address.addr());
+        let named: BTreeSet<IpAddr> = known.chain(requested).collect();
+        reads.extend(named.iter().map(|address| TxnOp::get(self.keys.lease(*address), None)));
         let answer = self.ask(&Txn::new().and_then(reads))?;
         let mut answers = answer.response.op_responses().into_iter();
         let mut next = || match answers.next() {
@@ -132,9 +134,8 @@ impl Ledger for Etcd {
             };
             pools.push(PoolView { used, ..unknown(want) });
         }
-        let leases: Vec<KeyValue> = question.known.iter().flat_map(|_| next()).collect();
-        let asked = question.known.iter().map(|lease| lease.address.addr());
-        let (held, token) = self.holding(&owner, &leases, asked)?;
+        let leases: Vec<KeyValue> = named.iter().flat_map(|_| next()).collect();
+        let (held, token) = self.holding(question.owner, &owner, &leases, &named)?;
         Ok(View { held, pools, token })
     }
 
@@ -142,11 +143,11 @@ impl Ledger for Etcd {
         if !seen.is_all_of(change) {
             return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
-        if seen.revision.is_none() && change.claim.is_empty() {
+        if change.claim.is_empty() && change.keep.is_empty() && change.drop.is_empty() {
             return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
         }
         let victims = self.victims(change)?;
-        let latest = if self.trusting { 0 } else { self.memory.latest() };
+        let latest = (!self.trusting).then(|| self.memory.latest());
         let step = Step { keys: &self.keys, owner, seen: &seen, change, latest, victims: &victims };
         let Some(answer) = self.client.write(&step.transaction())? else {
             return Ok(Commit::Unknown);
@@ -156,7 +157,7 @@ impl Ledger for Etcd {
                 if let Err(error) = self.judge(&answer) {
                     return Err(self.withdraw(&step, &chosen, answer.revision, error));
                 }
-                if !chosen.is_empty() {
+                if !chosen.is_empty() && !self.trusting {
                     let indexes = change.claim.iter().map(|claim| claim.want.index);
                     let given: Vec<_> = indexes.zip(chosen.iter().copied()).collect();
                     self.memory.note(&answer, &given, self.client.preferred());
@@ -165,7 +166,7 @@ impl Ledger for Etcd {
             }
             Outcome::Stale(found) => {
                 self.judge(&answer)?;
-                self.stale(change, found, latest)
+                self.stale(owner, change, found)
             }
             Outcome::Taken(place, shown) => {
                 self.judge(&answer)?;
@@ -253,17 +254,24 @@ impl Etcd {
         Removal { client: &self.client, keys: &self.keys, judge }
     }
 
-    /// What the owner holds by its key, as far as the keys of the addresses that were `asked` for are
-    /// still its own.
+    /// What the owner holds by its `own` key, as far as the keys of the addresses that were `asked` for
+    /// are still its own. Where that key was deleted by hand, those of the addresses tell.
     fn holding(
         &self,
-        owner: &[KeyValue],
+        owner: &Owner,
+        own: &[KeyValue],
         leases: &[KeyValue],
-        asked: impl Iterator<Item = IpAddr>,
+        asked: &BTreeSet<IpAddr>,
     ) -> Result<(Vec<Lease>, Seen)> {
-        let Some(found) = owner.first() else { return Ok((Vec::new(), Seen::default())) };
+        let Some(found) = own.first() else {
+            let left = leases.iter().filter_map(|found| {
+                document::left_to(owner, self.keys.address(found.key())?, found)
+            });
+            let (held, items): (Vec<Lease>, Vec<Item>) = left.unzip();
+            let document = OwnerDocument::written(owner, 0, items);
+            return Ok((held, Seen { revision: None, document: Some(document) }));
+        };
         let holding = Holding::read(found)?;
-        let asked: BTreeSet<IpAddr> = asked.collect();
         let is_its = |lease: &Lease| {
             let key = self.keys.lease(lease.address.addr());
             let found = leases.iter().find(|found| found.key() == key.as_bytes());
@@ -287,21 +295,21 @@ impl Etcd {
     /// is older than the one that was known.
     fn stale(
         &self,
+        owner: &Owner,
         change: &Change<'_>,
         mut found: Vec<KeyValue>,
-        latest: i64,
     ) -> Result<Commit<Seen>> {
         let is_latest = |found: &mut KeyValue| found.key() == self.keys.latest().as_bytes();
         let newest = found.extract_if(.., is_latest).next();
-        if latest > 0 && !change.claim.is_empty() {
+        if !self.trusting && !change.claim.is_empty() {
             self.memory.judge_latest(newest.map_or(0, |found| found.mod_revision()))?;
         }
-        let (owner, leases): (Vec<_>, Vec<_>) =
+        let (own, leases): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|found| self.keys.address(found.key()).is_none());
         let asked = [&change.keep, &change.leave, &change.drop];
-        let asked = asked.into_iter().flatten().map(|lease| lease.address.addr());
-        let (held, token) = self.holding(&owner, &leases, asked)?;
-        let token = self.removal(&|answer| self.judge(answer)).take_off_lost(&owner, token)?;
+        let asked = asked.into_iter().flatten().map(|lease| lease.address.addr()).collect();
+        let (held, token) = self.holding(owner, &own, &leases, &asked)?;
+        let token = self.removal(&|answer| self.judge(answer)).take_off_lost(&own, token)?;
         let pools = change.claim.iter().map(|claim| self.blind(claim)).collect();
         // The pools of the leases that stayed are not shown.
         let complete = change.keep.is_empty();

@@ -70,6 +70,11 @@ impl Trouble {
                     "the store has raised the alarm NOSPACE: compact and defragment it, raise its quota, then etcdctl alarm disarm; releasing addresses works meanwhile",
                 ))
             }
+            Code::InvalidArgument if told.starts_with("too many operations") => {
+                Self::Refused(refused(message).advise(
+                    "etcd takes 128 operations a transaction: ask for fewer pools at once, or raise its --max-txn-ops",
+                ))
+            }
             // Turned away before it was proposed.
             Code::ResourceExhausted => Self::NotSent(message.to_owned()),
             Code::Unavailable if told == "no leader" || told.starts_with("rpc not supported") => {

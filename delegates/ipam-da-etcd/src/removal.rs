@@ -32,7 +32,7 @@ impl Removal<'_> {
     /// Removes entries and tells which.
     ///
     /// # Errors
-    /// It is not known of some whether they were removed.
+    /// It is not known of some whether they were removed. All others are, and the error says so.
     pub fn run(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let mut by_owner: BTreeMap<Option<String>, Vec<&Entry>> = BTreeMap::new();
         for entry in entries {
@@ -43,7 +43,7 @@ impl Removal<'_> {
         let nobodys = by_owner.remove(&None).unwrap_or_default();
         let mut owned: Vec<Owned<'_>> = by_owner.into_iter().collect();
         owned.extend(nobodys.into_iter().map(|entry| (None, vec![entry])));
-        let mut removed = Vec::new();
+        let (mut removed, mut failed) = (Vec::new(), Vec::new());
         let mut rest = owned.as_slice();
         while !rest.is_empty() {
             let mut keys = 0;
@@ -54,10 +54,17 @@ impl Removal<'_> {
             let batch = rest.iter().take_while(fits).count().max(1);
             let found = self.read(&rest[..batch])?;
             for (owner, entries) in &rest[..batch] {
-                removed.extend(self.step(owner.as_deref(), entries, &found)?);
+                match self.step(owner.as_deref(), entries, &found) {
+                    Ok(gone) => removed.extend(gone),
+                    Err(error) => failed.push(error),
+                }
             }
             rest = &rest[batch..];
         }
+        Error::join(failed).map_err(|error| match addresses(&removed).as_str() {
+            "" => error,
+            gone => error.within(format_args!("released {gone}, but not all")),
+        })?;
         Ok(removed)
     }
 
@@ -107,8 +114,9 @@ impl Removal<'_> {
     /// Removes the entries of one owner in one transaction, those that are still what they were.
     fn step(&self, owner: Option<&str>, entries: &[&Entry], found: &Found) -> Result<Vec<Entry>> {
         let (mut guards, mut ops, mut gone) = (Vec::new(), Vec::new(), Vec::new());
-        let holding = owner.and_then(|key| found.get(key.as_bytes()));
-        let holding = holding.map(Holding::read).transpose()?;
+        let own = owner.and_then(|key| found.get(key.as_bytes()));
+        // A value that is not ours lists nothing.
+        let holding = own.and_then(|found| Holding::read(found).ok());
         for entry in entries {
             let key = self.keys.lease(entry.lease.address.addr());
             let seen = Revision::read(&entry.lease.revision).map(|seen| seen.revision);
@@ -132,8 +140,11 @@ impl Removal<'_> {
         }
         match (owner, holding) {
             (None, _) => {}
-            // Its owner's key was deleted by hand.
-            (Some(key), None) => guards.push(Compare::create_revision(key, CompareOp::Equal, 0)),
+            // Its owner's key was deleted by hand, or spoilt.
+            (Some(key), None) => {
+                let revision = own.map_or(0, KeyValue::mod_revision);
+                guards.push(Compare::mod_revision(key, CompareOp::Equal, revision));
+            }
             (Some(key), Some(holding)) => {
                 guards.push(Compare::mod_revision(key, CompareOp::Equal, holding.revision));
                 let goes = |address: IpAddr| gone.iter().any(|e| e.lease.address.addr() == address);
@@ -150,9 +161,12 @@ impl Removal<'_> {
     }
 }
 
+fn addresses(entries: &[Entry]) -> String {
+    let addresses = entries.iter().map(|entry| entry.lease.address.addr().to_string());
+    addresses.collect::<Vec<_>>().join(", ")
+}
+
 fn unsure(gone: &[Entry]) -> Error {
-    let addresses = gone.iter().map(|entry| entry.lease.address.addr().to_string());
-    let addresses = addresses.collect::<Vec<_>>().join(", ");
-    let message = format!("the store did not say whether {addresses} was released");
+    let message = format!("the store did not say whether {} was released", addresses(gone));
     Error::new(ErrorCode::TRY_AGAIN, message).advise("call again")
 }

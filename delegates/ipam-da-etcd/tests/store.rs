@@ -277,18 +277,24 @@ fn an_add_of_an_owner_whose_lease_was_deleted_or_given_away_gets_one_that_is_fre
 #[test]
 fn an_owners_key_deleted_by_hand_leaves_its_addresses_taken() {
     let etcd = Etcd::start();
-    let [first, second] = two(&etcd);
-    let held = first.add("c1");
+    let [first, mut second] = two(&etcd);
+    first.add("c1");
     assert!(etcd.del(&owner_key("net", "node-1", "c1")));
-    for hint in [given(&held), json!({})] {
-        first.call_with("DEL", "c1", &hint).success();
-    }
+    first.call_with("DEL", "c1", &json!({})).success();
     assert!(etcd.get(&key("10.5.0.2")).is_some());
     assert_eq!(second.address("c2"), "10.5.0.3");
     assert_eq!(first.address("c1"), "10.5.0.4");
     let text = first.told(&["release", "10.5.0.2", "--yes"]);
     assert!(text.contains("10.5.0.2") && text.ends_with("released\n"), "{text}");
     assert_eq!(books(&etcd).len(), 2);
+    // Whoever names the address finds it.
+    assert!(etcd.del(&owner_key("net", "node-2", "c2")));
+    second.pools[0]["requested-ip"] = "10.5.0.3".into();
+    let held = second.add("c2");
+    assert_eq!(addresses(&held), ["10.5.0.3"]);
+    assert!(etcd.del(&owner_key("net", "node-2", "c2")));
+    second.call_with("DEL", "c2", &given(&held)).success();
+    assert!(etcd.get(&key("10.5.0.3")).is_none());
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl Stores {
     /// Adds the store of a recorded delegate.
     pub fn add_recorded(&mut self, session: &Session<'_>, run: &Run) -> Result<()> {
         let run = session.with_newer_secrets(run, &session.request.network);
-        self.add(session, session.recorded_step(&run), &run)
+        self.add(session, session.recorded_step(&run), &run, false)
     }
 
     /// Adds the stores of a plugin as it is configured; `printed` gets what its selectors failed with.
@@ -64,13 +64,15 @@ impl Stores {
             let run =
                 stage.run.or_else(|| session.carry(IpamResult::default()).run_of(&stage.step));
             if let Some(run) = run {
-                self.add(&session, stage.step, &run)?;
+                self.add(&session, stage.step, &run, true)?;
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, session: &Session<'_>, step: Step, run: &Run) -> Result<()> {
+    /// Adds a store. One that is `in_use` comes after those of records: what an allocator accepts last
+    /// is what it takes addresses from.
+    fn add(&mut self, session: &Session<'_>, step: Step, run: &Run, in_use: bool) -> Result<()> {
         let mut settings = run.ipam.clone();
         for key in OF_NO_STORE {
             settings.remove(key);
@@ -82,9 +84,16 @@ impl Stores {
                 && store.request.network.name() == network
                 && store.settings == settings
         };
-        if step.is_allocator() && !self.0.iter().any(known) {
-            let stdin = run.stdin(&session.request.network, &IpamResult::default(), &[])?;
-            self.0.push(Store { step, request: session.request.clone(), stdin, settings });
+        match self.0.iter().position(known) {
+            Some(place) if in_use => {
+                let store = self.0.remove(place);
+                self.0.push(store);
+            }
+            None if step.is_allocator() => {
+                let stdin = run.stdin(&session.request.network, &IpamResult::default(), &[])?;
+                self.0.push(Store { step, request: session.request.clone(), stdin, settings });
+            }
+            _ => {}
         }
         Ok(())
     }
