@@ -80,16 +80,15 @@ impl Want {
     /// Whether a lease the owner holds is one of this pool.
     pub(super) fn is_served_by(&self, lease: &Lease, set: &RangeSet) -> bool {
         let address = lease.address.addr();
-        self.is_home_of(lease, set)
+        Self::is_home_of(lease, set)
             && self.requested.is_none_or(|asked| asked == address)
             && set.find(address).is_some_and(|range| range.usable(address))
     }
 
-    /// Whether a lease is out of this pool, be it one that would not be given now.
-    pub(super) fn is_home_of(&self, lease: &Lease, set: &RangeSet) -> bool {
-        let other_pool =
-            matches!((&lease.pool, &self.pool), (Some(its), Some(ours)) if its != ours);
-        !other_pool && set.find(lease.address.addr()).is_some()
+    /// Whether a lease is out of this pool, be it one that would not be given now. Pools of one call
+    /// do not overlap, and one that was renamed is still the same.
+    pub(super) fn is_home_of(lease: &Lease, set: &RangeSet) -> bool {
+        set.find(lease.address.addr()).is_some()
     }
 
     /// An address of the pool as a lease, with prefix length and gateway of its range.
@@ -191,14 +190,14 @@ mod tests {
         for (pool, address, serves, home) in [
             (None, "10.0.0.7/32", true, true),
             (Some("a"), "10.0.0.7/24", true, true),
-            (Some("b"), "10.0.0.7/24", false, false),
+            (Some("b"), "10.0.0.7/24", true, true),
             (None, "10.0.0.9/24", false, true),
             (None, "10.0.0.1/24", false, true),
             (None, "10.0.1.7/24", false, false),
         ] {
             let lease = lease(pool, address);
             assert_eq!(wants[0].is_served_by(&lease, &set), serves, "{lease:?}");
-            assert_eq!(wants[0].is_home_of(&lease, &set), home, "{lease:?}");
+            assert_eq!(Want::is_home_of(&lease, &set), home, "{lease:?}");
         }
     }
 }

@@ -107,7 +107,12 @@ impl Step<'_> {
             }
             then.push(TxnOp::put(self.keys.latest(), self.owner.scope.node.as_str(), None));
         }
-        then.append(&mut self.branch(&owner, &mut Vec::new()));
+        let mut branch = self.branch(&owner, &mut Vec::new());
+        // A server whose space is over lets addresses be released, be it only some of an owner's.
+        if self.change.claim.is_empty() && self.change.keep.is_empty() {
+            branch = vec![TxnOp::txn(Txn::new().and_then(branch))];
+        }
+        then.append(&mut branch);
         Txn::new().when(guards).and_then(then).or_else(reads)
     }
 

@@ -224,6 +224,10 @@ impl Client {
 
     fn nobody_answered(&self) -> Error {
         let findings = self.findings.borrow();
+        if findings.iter().all(|finding| finding.reason.is_empty()) {
+            return Error::new(ErrorCode::TIMED_OUT, "the time is over before the store was asked")
+                .advise("raise `ipam.timeout`");
+        }
         let mut text = String::from("no etcd endpoint answers");
         for (endpoint, finding) in self.endpoints.iter().zip(&*findings) {
             if !finding.reason.is_empty() {

@@ -71,7 +71,7 @@ impl Ledger for Etcd {
             Some(Value::Array(pools)) => pools.iter().map(Value::to_string).collect(),
             _ => Vec::new(),
         };
-        let memory = Memory::open(&state, network, &serves);
+        let memory = Memory::open(&state, network, &serves, &store.prefix);
         let caller = store.user.clone().map(|(user, password)| {
             // A token is known to the servers of one store alone.
             let name = plain(&format!("{user}@{}", store.endpoints[0]));
@@ -160,7 +160,7 @@ impl Ledger for Etcd {
                 if !chosen.is_empty() && !self.trusting {
                     let indexes = change.claim.iter().map(|claim| claim.want.index);
                     let given: Vec<_> = indexes.zip(chosen.iter().copied()).collect();
-                    self.memory.note(&answer, &given, self.client.preferred());
+                    self.memory.note(&answer, &given);
                 }
                 Ok(done(change, &chosen, answer.revision))
             }
@@ -170,7 +170,7 @@ impl Ledger for Etcd {
             }
             Outcome::Taken(place, shown) => {
                 self.judge(&answer)?;
-                Ok(self.lost(change, seen, place, shown.as_ref().map(|get| get.kvs())))
+                Ok(self.lost(owner, change, seen, place, shown.as_ref().map(|get| get.kvs())))
             }
         }
     }
@@ -247,6 +247,7 @@ impl Etcd {
     }
 
     fn judge(&self, answer: &Answer) -> Result<()> {
+        self.memory.note_endpoint(self.client.preferred());
         if self.trusting { Ok(()) } else { self.memory.judge(answer, self.releasing) }
     }
 
@@ -320,6 +321,7 @@ impl Etcd {
     /// A commit that found all candidates of a claim taken.
     fn lost(
         &self,
+        owner: &Owner,
         change: &Change<'_>,
         seen: Seen,
         place: usize,
@@ -331,12 +333,16 @@ impl Etcd {
             (_, Some(found)) => found.first().map(|found| document::entry(address, found)),
         };
         let taken = claim.candidates.iter();
-        let taken = taken
+        let taken: Vec<Taken> = taken
             .map(|address| Taken { claim: place, address: *address, holder: holder(*address) })
             .collect();
+        // Its own without its owner's key: only a look at the address shows that it is held.
+        let own = self.keys.owner(owner);
+        let holders = taken.iter().filter_map(|taken| taken.holder.as_ref()?.holder.as_ref());
+        let is_own = holders.filter_map(|h| self.keys.owner_of_holder(h)).any(|key| key == own);
         // A view shows the pools of all claims, and these only where nothing was kept or dropped.
         let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
-        let view = fresh.then(|| {
+        let view = (fresh && !is_own).then(|| {
             let mut pools: Vec<PoolView> =
                 change.claim.iter().map(|claim| self.blind(claim)).collect();
             if let (Look::Window(from, to), Some(found)) = (claim.next, shown) {

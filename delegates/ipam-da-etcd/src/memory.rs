@@ -1,7 +1,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -23,6 +23,7 @@ pub struct Memory {
     path: PathBuf,
     /// The part of the file that is about this delegate of the chain.
     part: String,
+    prefix: String,
     known: RefCell<Part>,
 }
 
@@ -40,7 +41,7 @@ struct Part {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Cluster {
-    /// As etcdctl prints it: hexadecimal.
+    /// The cluster's id, hexadecimal as etcdctl prints it, and what its keys of ours begin with.
     id: String,
     /// Of the latest claim that is known.
     revision: i64,
@@ -53,21 +54,19 @@ struct Cluster {
 /// From which length on, in bytes, a file of one line takes the place of the one that has grown.
 const LONGEST: u64 = 64 * 1024;
 
-/// How many bytes a line may have: that is as many pools and `serves` as anybody will write.
-const LONGEST_LINE: u64 = 16 * 1024;
-
 /// How long another process may have the file locked.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 type Parts = BTreeMap<String, Part>;
 
 impl Memory {
-    /// The memory of a network; `serves` are the pools that this delegate is shown, where not all are.
-    pub fn open(state: &StateDir, network: &NetworkName, serves: &[String]) -> Self {
+    /// The memory of a network whose keys are below a prefix; `serves` are the pools that this delegate
+    /// is shown, where not all are.
+    pub fn open(state: &StateDir, network: &NetworkName, serves: &[String], prefix: &str) -> Self {
         let path = folder(state).join(format!("{network}.json"));
         let part = serves.join(",");
         let known = RefCell::new(read(&path).remove(&part).unwrap_or_default());
-        Self { path, part, known }
+        Self { path, part, prefix: prefix.to_owned(), known }
     }
 
     /// Fails when an answer is not of the store that is known, as it was before the request: a lower
@@ -79,13 +78,13 @@ impl Memory {
     pub fn judge(&self, answer: &Answer, releasing: bool) -> Result<()> {
         let known = self.known.borrow();
         let Some(current) = &known.cluster else { return Ok(()) };
-        let id = id(answer.cluster);
+        let id = self.id(answer);
         let former = known.former.iter().find(|former| releasing && former.id == id);
         let cluster = former.unwrap_or(current).clone();
         drop(known);
         let what = if cluster.id != id {
             format!(
-                "the store is the etcd cluster {id}, but this node's leases are in {}",
+                "the store is the etcd cluster (with prefix) {id}, but this node's leases are in {}",
                 cluster.id
             )
         } else if cluster.is_set_back(answer) {
@@ -114,9 +113,13 @@ impl Memory {
         self.known.borrow().cluster.as_ref().map_or(0, |cluster| cluster.revision)
     }
 
+    fn id(&self, answer: &Answer) -> String {
+        format!("{:x} {}", answer.cluster, self.prefix)
+    }
+
     fn set_back(&self, cluster: &Cluster) -> Error {
         if !cluster.set_back {
-            self.note_set_back(&cluster.id);
+            self.note_set_back(cluster);
         }
         not_known(format!(
             "the store has gone back behind revision {}, at which it was: it was restored from a backup",
@@ -139,34 +142,21 @@ impl Memory {
         self.known.borrow().endpoint.clone()
     }
 
-    /// Notes what an ADD has learnt.
-    pub fn note(&self, answer: &Answer, given: &[(u32, IpAddr)], endpoint: Option<String>) {
-        let id = id(answer.cluster);
-        // Compared with what was known before the request: other processes have gone on since.
-        let went_back = {
-            let known = self.known.borrow();
-            let cluster = known.cluster.as_ref().filter(|cluster| cluster.id == id);
-            cluster.is_some_and(|cluster| cluster.is_set_back(answer))
-        };
-        let change = |part: &mut Part| {
+    /// Notes what an ADD has taken from the store that is known.
+    pub fn note(&self, answer: &Answer, given: &[(u32, IpAddr)]) {
+        let id = self.id(answer);
+        self.write_or_warn(|part| {
             part.cursors.extend(given.iter().copied());
-            part.endpoint.clone_from(&endpoint);
-            match &mut part.cluster {
-                None => part.cluster = Some(Cluster::seen(&id, answer.revision)),
-                Some(known) if known.id == id => {
-                    known.revision = known.revision.max(answer.revision);
-                    known.set_back |= went_back;
-                }
-                // While leases are claimed anew, it is not yet the one in use.
-                Some(_) => {}
+            let known = part.cluster.get_or_insert_with(|| Cluster::seen(&id, answer.revision));
+            if known.id == id {
+                known.revision = known.revision.max(answer.revision);
             }
-        };
-        self.write_or_warn(change);
+        });
     }
 
     /// Notes the latest claim of all nodes: the fresher it is, the sooner a restored store is noticed.
     pub fn note_latest(&self, answer: &Answer, latest: i64) {
-        let id = id(answer.cluster);
+        let id = self.id(answer);
         let known = self.known.borrow().cluster.clone();
         if known.is_some_and(|known| known.id != id || known.revision >= latest) {
             return;
@@ -181,11 +171,25 @@ impl Memory {
         }
     }
 
-    fn note_set_back(&self, id: &str) {
+    /// Notes that a store has gone back behind what was known of it, unless it was accepted since.
+    fn note_set_back(&self, judged: &Cluster) {
         self.write_or_warn(|part| {
             let clusters = part.cluster.iter_mut().chain(&mut part.former);
-            clusters.filter(|cluster| cluster.id == id).for_each(|cluster| cluster.set_back = true);
+            let same = |cluster: &&mut Cluster| {
+                cluster.id == judged.id && cluster.revision >= judged.revision
+            };
+            clusters.filter(same).for_each(|cluster| cluster.set_back = true);
         });
+    }
+
+    /// Notes the endpoint that has answered, where it is another one than before.
+    pub fn note_endpoint(&self, endpoint: Option<String>) {
+        if self.known.borrow().endpoint == endpoint {
+            return;
+        }
+        if let Err(error) = self.write(|part| part.endpoint.clone_from(&endpoint)) {
+            debug!("{} cannot be written: {error}", self.path.display());
+        }
     }
 
     fn write_or_warn(&self, change: impl Fn(&mut Part)) {
@@ -202,7 +206,7 @@ impl Memory {
     /// # Errors
     /// The state folder cannot be written.
     pub fn accept(&self, answer: &Answer, latest: i64) -> Result<()> {
-        let id = id(answer.cluster);
+        let id = self.id(answer);
         let change = |part: &mut Part| {
             part.former.retain(|former| former.id != id);
             let old = part.cluster.replace(Cluster::seen(&id, latest));
@@ -274,22 +278,10 @@ fn not_known(what: String) -> Error {
     )
 }
 
-fn id(cluster: u64) -> String {
-    format!("{cluster:x}")
-}
-
 /// What the last whole line of the file says; nothing where there is none.
 fn read(path: &Path) -> Parts {
-    let end = || -> io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LONGEST_LINE)))?;
-        let mut end = Vec::new();
-        file.read_to_end(&mut end)?;
-        Ok(end)
-    };
-    let end = end().unwrap_or_default();
-    let mut lines = end.rsplit(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let text = fs::read(path).unwrap_or_default();
+    let mut lines = text.rsplit(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.find_map(|line| serde_json::from_slice(line).ok()).unwrap_or_default()
 }
 
@@ -301,7 +293,7 @@ mod tests {
     fn memory(folder: &TempDir) -> Memory {
         let path = folder.path().join("etcd/net.json");
         let known = RefCell::new(read(&path).remove("").unwrap_or_default());
-        Memory { path, part: String::new(), known }
+        Memory { path, part: String::new(), prefix: String::new(), known }
     }
 
     fn remember(memory: &Memory, cursor: u8) {

@@ -89,7 +89,8 @@ impl Trouble {
 
     fn of_connection(status: &tonic::Status) -> Self {
         let text = chain(status);
-        if is_of_tls(&text) {
+        // With TLS 1.3 a server says so only when it is asked for something, and has not done it.
+        if REFUSALS.iter().any(|alert| text.contains(&format!("fatal alert: {alert}"))) {
             return Self::Unfit(with_advice(text));
         }
         match status.code() {
@@ -102,6 +103,17 @@ impl Trouble {
 fn refused(message: &str) -> Error {
     Error::new(ErrorCode::BACKEND, message)
 }
+
+/// The alerts by which a server refuses a client's certificate, before it reads any request.
+const REFUSALS: [&str; 7] = [
+    "AccessDenied",
+    "BadCertificate",
+    "CertificateExpired",
+    "CertificateRequired",
+    "CertificateUnknown",
+    "UnknownCA",
+    "UnsupportedCertificate",
+];
 
 /// Whether the failure is about certificates or TLS itself, and not about the network.
 fn is_of_tls(text: &str) -> bool {
@@ -169,6 +181,8 @@ mod tests {
             (Code::InvalidArgument, "etcdserver: user name is empty", "refused"),
             (Code::Unimplemented, "unknown service etcdserverpb.KV", "unfit"),
             (Code::Unknown, "transport error: received fatal alert: BadCertificate", "unfit"),
+            (Code::Unknown, "transport error: received corrupt message", "unknown"),
+            (Code::Unknown, "transport error: received fatal alert: DecryptError", "unknown"),
         ] {
             assert_eq!(trouble(code, message), expected, "{message}");
         }

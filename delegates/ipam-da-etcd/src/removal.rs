@@ -87,6 +87,7 @@ impl Removal<'_> {
         let guard = Compare::mod_revision(key.as_str(), CompareOp::Equal, holding.revision);
         let mut ops = Vec::new();
         write_owner(self.keys, key, &rest, &mut ops);
+        let ops = [TxnOp::txn(Txn::new().and_then(ops))];
         let answer = self.client.write(&Txn::new().when([guard]).and_then(ops))?;
         Ok(match answer {
             Some(answer) if answer.response.succeeded() && rest.leases.is_empty() => {
@@ -120,7 +121,8 @@ impl Removal<'_> {
         for entry in entries {
             let key = self.keys.lease(entry.lease.address.addr());
             let seen = Revision::read(&entry.lease.revision).map(|seen| seen.revision);
-            let stands = found.get(key.as_bytes()).map(KeyValue::mod_revision) == seen;
+            let standing = found.get(key.as_bytes()).map(KeyValue::mod_revision);
+            let stands = standing.is_some() && standing == seen;
             let same = |lease: &Lease| {
                 lease.address == entry.lease.address && lease.revision == entry.lease.revision
             };
@@ -154,7 +156,7 @@ impl Removal<'_> {
                 }
             }
         }
-        let txn = Txn::new().when(guards).and_then(ops);
+        let txn = Txn::new().when(guards).and_then([TxnOp::txn(Txn::new().and_then(ops))]);
         let answer = self.client.write(&txn)?.ok_or_else(|| unsure(&gone))?;
         (self.judge)(&answer)?;
         Ok(if answer.response.succeeded() { gone } else { Vec::new() })
