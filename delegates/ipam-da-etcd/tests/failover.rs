@@ -368,3 +368,17 @@ fn a_store_whose_answers_are_all_lost_is_given_up_and_del_finds_what_was_done() 
     node.del("c1");
     assert_eq!(holdings(&etcd), [""; 0]);
 }
+
+#[test]
+fn every_verb_remembers_who_answered() {
+    let etcd = Etcd::start();
+    let silent = common::etcd::Silent::listen();
+    let node = Node::at(&[silent.endpoint(), etcd.endpoint()]).with_subnets(&["10.1.0.0/24"]);
+    node.call("STATUS", "").success();
+    let asked = silent.connections();
+    assert!(asked > 0);
+    let held = node.add("c1");
+    node.check("c1", &held).success();
+    node.del_known("c1", &held).success();
+    assert_eq!(silent.connections(), asked);
+}

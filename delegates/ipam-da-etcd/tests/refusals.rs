@@ -251,6 +251,10 @@ fn a_full_store_refuses_add_and_takes_del() {
         assert_eq!(books(&etcd), before);
     }
     node.check("c1", &held[0]).success();
+    // What stays to the owner stands in its way no more than what goes.
+    let text = node.told(&["release", "10.1.0.2", "--yes"]);
+    assert!(text.ends_with("released\n"), "{text}");
+    assert_eq!(books(&etcd).len(), before.len() - 1);
     for _ in 0..2 {
         node.del_known("c1", &held[0]).success();
         node.del("c2");

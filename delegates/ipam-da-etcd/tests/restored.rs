@@ -258,3 +258,20 @@ fn a_node_that_forgot_the_store_or_cannot_remember_it_works() {
     assert_eq!(books(&etcd).len(), 3);
     assert!(etcd.get(&lease_key("net", "10.1.0.2".parse().unwrap())).is_some());
 }
+
+#[test]
+fn another_prefix_is_another_store_and_says_nothing_of_the_first() {
+    let Site { etcd, node, old } = Site::new();
+    let held = ours(&etcd);
+    let elsewhere = Node::of(&etcd).with("prefix", "/elsewhere");
+    let elsewhere = Node { world: node.world, ..elsewhere };
+    let (code, text) = elsewhere.call("ADD", "new").failure();
+    assert_eq!(code, 11, "{text}");
+    assert!(text.contains("/elsewhere") && !text.contains("backup"), "{text}");
+    assert_eq!(ours(&etcd), held);
+    // The first is what it was.
+    let node = Node { world: elsewhere.world, ..Node::of(&etcd) };
+    node.check("old", &old).success();
+    node.add("new");
+    node.del_known("old", &old).success();
+}

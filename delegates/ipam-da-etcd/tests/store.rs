@@ -298,6 +298,21 @@ fn an_owners_key_deleted_by_hand_leaves_its_addresses_taken() {
 }
 
 #[test]
+fn a_pool_that_was_renamed_keeps_its_leases() {
+    let etcd = Etcd::start();
+    let [mut node, _] = two(&etcd);
+    node.pools = json!([{"name": "red", "ranges": [{"subnet": "10.5.0.0/28"}]}]);
+    let held = node.add("c1");
+    node.pools[0]["name"] = "blue".into();
+    assert_eq!(addresses(&node.add("c1")), addresses(&held));
+    node.pools[0]["requested-ip"] = "10.5.0.2".into();
+    let asked = node.add("c1");
+    assert_eq!(addresses(&asked), addresses(&held));
+    assert_eq!(asked["leases"][0]["pool"], "blue");
+    assert_eq!(books(&etcd).len(), 1);
+}
+
+#[test]
 fn gc_is_about_its_own_node_and_network() {
     let etcd = Etcd::start();
     let [first, second] = two(&etcd);
