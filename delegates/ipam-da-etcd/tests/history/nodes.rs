@@ -72,10 +72,12 @@ impl<'a> Nodes<'a> {
         self.member.etcdctl(&["del", "--prefix", &format!("{NETWORK}leases/")]);
     }
 
-    /// All keys of the store.
+    /// All keys of the store but the one that every network keeps.
     #[track_caller]
     pub fn keys(&self) -> Vec<String> {
-        self.member.keys("")
+        let mut keys = self.member.keys("");
+        keys.retain(|key| *key != format!("{NETWORK}latest"));
+        keys
     }
 
     /// The owner of the workload that a key's value names.
