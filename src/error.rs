@@ -54,6 +54,8 @@ codes! {
     BACKEND = 103, "see the server's answer in the details";
     /// CHECK: an address of the attachment is not held any more.
     NOT_HELD = 104, "re-create the attachment";
+    /// ADD: no server behind a delegate could be reached, so none was asked for anything.
+    UNREACHED = 105, "look at the server, the way to it and the settings that name it; the next ADD asks again";
     /// A delegate answered against the contract between delegates, or not at all.
     DELEGATE = 110, "repair or replace the delegate named";
     /// A delegate did not end in its time and was killed.

@@ -191,8 +191,13 @@ pub(super) fn error_of(object: &Map<String, Value>) -> (Error, Ending) {
     if !text("details").is_empty() {
         error = error.caused_by(text("details").to_owned());
     }
-    let open = code == ErrorCode::TRY_AGAIN || code == ErrorCode::TIMED_OUT;
-    (error, if open { Ending::Unsure } else { Ending::Told })
+    let ending = match code {
+        ErrorCode::TRY_AGAIN | ErrorCode::TIMED_OUT => Ending::Unsure,
+        // As good as not run: where nobody was asked for anything, a DEL would ask nobody either.
+        ErrorCode::UNREACHED => Ending::NotRun,
+        _ => Ending::Told,
+    };
+    (error, ending)
 }
 
 #[cfg(test)]

@@ -30,6 +30,10 @@ pub struct Client {
     /// The endpoint to begin with.
     first: Cell<usize>,
     open: RefCell<Option<(usize, Connection)>>,
+    /// The code of an error when no server could be asked for anything.
+    unreached: ErrorCode,
+    /// Whether one may have been asked for something.
+    asked: Cell<bool>,
     /// When the store first did not answer, since it last did.
     trouble: Cell<Option<Instant>>,
     /// What is known of each endpoint since then.
@@ -61,11 +65,17 @@ struct Finding {
 }
 
 impl Client {
-    /// A client for the servers of a store; it connects when there is something to send.
+    /// A client for the servers of a store; it connects when there is something to send. `unreached` is
+    /// the code of the error when no server could be asked for anything.
     ///
     /// # Errors
     /// A certificate file cannot be read.
-    pub fn new(store: &Store, caller: Option<Caller>, deadline: Deadline) -> Result<Self> {
+    pub fn new(
+        store: &Store,
+        caller: Option<Caller>,
+        unreached: ErrorCode,
+        deadline: Deadline,
+    ) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| {
             Error::io("no event loop can be made", error).advise("raise the limit of open files")
         })?;
@@ -79,6 +89,8 @@ impl Client {
             runtime: Some(runtime),
             first: Cell::new(0),
             open: RefCell::new(None),
+            unreached,
+            asked: Cell::new(false),
             trouble: Cell::new(None),
             findings: RefCell::new(vec![Finding::default(); store.endpoints.len()]),
         })
@@ -183,7 +195,8 @@ impl Client {
         // A server bears a ping more often than every five seconds only three times.
         let pulse = several.then_some(patience * 4 / 15);
         let mut open = self.open.borrow_mut().take().filter(|(of, _)| *of == place);
-        let sent = self.wait(async {
+        let sent = Cell::new(false);
+        let answered = self.wait(async {
             let request = async {
                 if open.is_none() {
                     let endpoint = &self.endpoints[place];
@@ -191,14 +204,19 @@ impl Client {
                     open = Some((place, made));
                 }
                 match &mut open {
-                    Some((_, connection)) => connection.send(txn, caller).await,
+                    Some((_, connection)) => {
+                        sent.set(true);
+                        self.asked.set(true);
+                        connection.send(txn, caller).await
+                    }
                     None => Err(Trouble::NotSent("not connected".to_owned())),
                 }
             };
             tokio::time::timeout(patience, request).await
         });
-        let response = sent.unwrap_or_else(|_| {
-            Err(Trouble::Unknown(format!("no answer within {} ms", patience.as_millis())))
+        let response = answered.unwrap_or_else(|_| {
+            let reason = format!("no answer within {} ms", patience.as_millis());
+            Err(if sent.get() { Trouble::Unknown(reason) } else { Trouble::NotSent(reason) })
         })?;
         self.open.replace(open);
         Ok(response)
@@ -235,7 +253,11 @@ impl Client {
             }
         }
         let unfit = findings.iter().all(|finding| finding.unfit);
-        let code = if unfit { ErrorCode::BACKEND } else { ErrorCode::TRY_AGAIN };
+        let code = match (self.asked.get(), unfit) {
+            (false, _) if self.unreached != ErrorCode::TRY_AGAIN => self.unreached,
+            (_, true) => ErrorCode::BACKEND,
+            (_, false) => ErrorCode::TRY_AGAIN,
+        };
         Error::new(code, text).advise(if unfit {
             "look at the certificates and at the scheme of the endpoints"
         } else {

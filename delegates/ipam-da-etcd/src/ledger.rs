@@ -78,7 +78,12 @@ impl Ledger for Etcd {
             let cache = memory::folder(&state).join("tokens").join(name);
             Caller::new(user, password, cache)
         });
-        let client = Client::new(&store, caller, request.deadline)?;
+        // The chain need not undo an ADD that reached nobody.
+        let unreached = match request.verb {
+            Verb::Add => ErrorCode::UNREACHED,
+            _ => ErrorCode::TRY_AGAIN,
+        };
+        let client = Client::new(&store, caller, unreached, request.deadline)?;
         if let Some(endpoint) = memory.endpoint() {
             client.prefer(&endpoint);
         }

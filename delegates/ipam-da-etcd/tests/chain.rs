@@ -228,3 +228,23 @@ fn a_program_killed_at_any_moment_leaves_nothing_after_del() {
     assert!(held > 0 && free > 0, "{held} held, {free} not");
     until("no process is left", || node.world.processes().is_empty());
 }
+
+#[test]
+fn an_add_that_reached_no_server_is_owed_nothing() {
+    let etcd = Etcd::start();
+    let (world, network) = chain(&etcd);
+    let mut mistyped = network.clone();
+    mistyped["ipam"]["etcd"]["endpoints"] = json!(["127.0.0.1:1"]);
+    mistyped["ipam"]["etcd"]["timeout"] = "1s".into();
+    let (code, text) = world.call("ADD", "c1", &mistyped).failure();
+    assert_eq!(code, 105, "{text}");
+    // With the settings mended, and with those that the record has.
+    world.call("DEL", "c1", &network).success();
+    world.call("ADD", "c2", &mistyped).failure();
+    world.call("ADD", "c2", &network).success();
+    world.call("DEL", "c2", &network).success();
+    assert_eq!(holdings(&etcd), [""; 0]);
+    for container in ["c1", "c2"] {
+        assert_eq!(world.state_of(container), "none");
+    }
+}

@@ -63,7 +63,7 @@ fn unexcused<'a>(failures: &'a [Failure], windows: &[Window]) -> Vec<&'a Failure
     };
     let excused = |failure: &Failure| match (failure.verb, failure.code) {
         ("ADD", Some(100)) => true,
-        (_, Some(11 | 111)) => troubled(failure),
+        (_, Some(11 | 105 | 111)) => troubled(failure),
         _ => false,
     };
     failures.iter().filter(|failure| !excused(failure)).collect()

@@ -47,7 +47,7 @@ use ipam_delegated::testing::between::{Between, next_commit};
 use ipam_delegated::testing::ledger_suite::{self, Stage};
 use ipam_delegated::testing::subject::{Binary, Form, InProcess, Subject};
 use ipam_delegated::testing::{Report, allocator_suite};
-use ipam_delegated::{Request, Result};
+use ipam_delegated::{ErrorCode, Request, Result};
 use ledger::Etcd;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -78,7 +78,9 @@ impl Desk {
 fn age(endpoint: &str, by: Duration) {
     let config = json!({"etcd": {"endpoints": [endpoint]}});
     let store = serde_json::from_value::<config::Config>(config).unwrap().store().unwrap();
-    let client = client::Client::new(&store, None, Deadline::after(Deadline::DEFAULT)).unwrap();
+    let client =
+        client::Client::new(&store, None, ErrorCode::TRY_AGAIN, Deadline::after(Deadline::DEFAULT))
+            .unwrap();
     let mut owners = Vec::new();
     let networks = format!("{}/networks/", store.prefix);
     let found = page::below(&client, &networks, |_| Ok(()), &mut |found| {
