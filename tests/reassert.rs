@@ -42,6 +42,11 @@ impl World {
         self.typed(&[&["reassert", "--json"], words].concat())
     }
 
+    /// The calls of ADD.
+    fn claims(&self) -> Vec<Value> {
+        self.calls().into_iter().filter(|call| call["verb"] == "ADD").collect()
+    }
+
     /// The stores that were accepted: network and `ipam.store` of each.
     fn accepted(&self) -> Vec<String> {
         let asked =
@@ -60,6 +65,12 @@ fn fates(told: &Value) -> Vec<(String, String)> {
     let text = |row: &Value, key: &str| row[key].as_str().unwrap_or("store").to_owned();
     let rows = told.as_array().unwrap().iter();
     rows.map(|row| (text(row, "containerID"), text(row, "outcome"))).collect()
+}
+
+fn without_members(line: &Value, members: &[&str]) -> Value {
+    let mut line = line.clone();
+    members.iter().for_each(|member| drop(line.as_object_mut().unwrap().remove(*member)));
+    line
 }
 
 fn fate(container: &str, outcome: &str) -> (String, String) {
@@ -243,10 +254,8 @@ fn claims_come_first_on_every_node() {
     let outcome = world.reassert(&["--claim-only", "--yes"]);
     assert!(outcome.stderr.contains("no store was accepted: when every node"), "{outcome:?}");
     assert_eq!(fates(&outcome.success()), [fate("c1", "claimed")]);
-    assert_eq!(
-        (world.take_calls(), world.accepted()),
-        (vec!["ipam-da-x.cni ADD".to_owned()], vec![])
-    );
+    assert_eq!(world.take_calls(), ["ipam-ds-x STATUS", "ipam-da-x.cni ADD"]);
+    assert_eq!(world.accepted(), [""; 0]);
     assert_eq!(fates(&world.reassert(&["--claim-only"]).success()), [fate("c1", "would claim")]);
 }
 
@@ -254,8 +263,7 @@ fn claims_come_first_on_every_node() {
 fn each_store_is_accepted_once_be_it_recorded_or_configured() {
     let world = world();
     world.add(&["c1", "c2"]);
-    // The configuration was edited, and there is a network that nobody is on.
-    world.conflist("10-net.conflist", &with(&network(&world), "store", "b"));
+    // There are networks that nobody is on.
     let mut other = network(&world);
     other["name"] = json!("other");
     world.conflist("20-other.conflist", &with(&other, "store", "c"));
@@ -265,7 +273,7 @@ fn each_store_is_accepted_once_be_it_recorded_or_configured() {
     world.conflist("30-third.conflist", &third);
     world.config("40-foreign.conf", &json!({"name": "foreign", "ipam": {"type": "dhcp"}}));
     world.reassert(&["--yes"]).success();
-    assert_eq!(world.accepted(), ["net a", "net b", "other c", "third d"]);
+    assert_eq!(world.accepted(), ["net a", "other c", "third d"]);
 
     fs::remove_file(world.path("asked")).unwrap();
     world.answer(NAME, "accept", &json!({"accepted": false}));
@@ -287,14 +295,230 @@ fn each_store_is_accepted_once_be_it_recorded_or_configured() {
 }
 
 #[test]
+fn what_was_moved_to_another_store_is_claimed_there_and_only_that_one_is_accepted() {
+    let world = world();
+    world.add(&["c1"]);
+    world.edit_record("c1", |line| {
+        if line["event"] == "running" {
+            line["ipam"]["node"] = json!("recorded");
+        }
+    });
+    let before = world.lines("c1");
+    world.conflist("10-net.conflist", &with(&network(&world), "store", "b"));
+
+    let dry = world.reassert(&[]).success();
+    assert_eq!(fates(&dry), [fate("c1", "would claim"), fate("store", "would accept")]);
+    assert_eq!(world.lines("c1"), before);
+
+    world.take_calls();
+    let told = world.reassert(&["--claim-only", "--yes"]).success();
+    assert_eq!(fates(&told), [fate("c1", "claimed")]);
+    let claims = world.claims();
+    let [claim] = &claims[..] else { panic!("{claims:?}") };
+    let (asked, pools) = (&claim["stdin"]["ipam"], &claim["stdin"]["prevResult"]["pools"]);
+    assert_eq!((&asked["store"], &asked["node"]), (&json!("b"), &json!("recorded")));
+    assert_eq!(
+        (&pools[0]["name"], &pools[0]["requested-ip"]),
+        (&json!("blue"), &json!("10.0.0.2"))
+    );
+    assert_eq!(claim["stdin"]["prevResult"].get("leases"), None, "those are of the old store");
+
+    // Both stores are owed a DEL.
+    let lines = world.lines("c1");
+    assert_eq!(lines[..before.len()], before);
+    let [attempt, running, held] = &lines[before.len()..] else { panic!("{lines:?}") };
+    for (new, old, changed) in [
+        (attempt, &before[0], &["time"][..]),
+        (running, &before[1], &["ipam"]),
+        (held, &before[2], &["time"]),
+    ] {
+        assert_eq!(without_members(new, changed), without_members(old, changed));
+    }
+    assert_eq!(&running["ipam"], asked);
+    assert!(attempt["time"].as_u64() >= before[0]["time"].as_u64());
+
+    // Once recorded, it is claimed again as any other.
+    let told = world.reassert(&["--yes"]).success();
+    assert_eq!(fates(&told), [fate("c1", "claimed"), fate("store", "accepted")]);
+    assert_eq!(world.accepted(), ["net b"]);
+    assert_eq!(world.lines("c1"), lines);
+
+    world.take_calls();
+    world.call("DEL", "c1", &network(&world)).success();
+    let stores: Vec<Value> =
+        world.calls().iter().map(|call| call["stdin"]["ipam"]["store"].clone()).collect();
+    assert_eq!(stores, ["a", "b"]);
+    assert!(!world.record("c1").exists());
+}
+
+#[test]
+fn what_cannot_be_claimed_in_the_present_store_is_not_recorded_there() {
+    let world = world();
+    world.add(&["c1"]);
+    let record = fs::read(world.record("c1")).unwrap();
+    world.conflist("10-net.conflist", &with(&network(&world), "store", "b"));
+    world.delegate("ipam-da-x.cni", "printf '{\"code\":103,\"msg\":\"no leader\"}'; exit 1");
+    let outcome = world.reassert(&["--yes"]);
+    assert_eq!(outcome.exit, Some(1));
+    assert_eq!(fates(&outcome.json()), [fate("c1", "failed"), fate("store", "accepted")]);
+    assert_eq!(world.accepted(), ["net b"]);
+    assert_eq!(fs::read(world.record("c1")).unwrap(), record);
+}
+
+#[test]
+fn the_one_of_two_allocators_that_was_moved_is_recorded_anew() {
+    let world = world();
+    world.selector("ipam-ds-x", &json!([{"name": "blue"}, {"name": "red"}]));
+    world.shared("ipam-da-y", "10.0.1.2/24");
+    world.delegate(
+        "ipam-da-x.cni",
+        "printf '{\"ips\":[{\"address\":\"10.0.0.2/24\"}],\"pools\":[],\"leases\":[\"%s\"]}' \
+         \"$(printf '%s' \"$in\" | sed 's/.*\"store\":\"\\(.\\)\".*/\\1/')\"",
+    );
+    let chain = |store: &str| {
+        let blue = json!({"type": NAME, "serves": ["blue"], "store": store});
+        let red = json!({"type": "ipam-da-y", "serves": ["red"], "store": "y"});
+        world.network(json!(["ipam-ds-x", blue, red]))
+    };
+    world.call("ADD", "c1", &chain("a")).success();
+    world.conflist("10-net.conflist", &chain("b"));
+    world.reassert(&["--yes"]).success();
+    let lines = world.lines("c1");
+    let stores: Vec<&Value> = lines
+        .iter()
+        .filter(|line| line["event"] == "running")
+        .map(|line| &line["ipam"]["store"])
+        .collect();
+    // The list of delegates is a part of what the second is given.
+    assert_eq!(stores, ["a", "y", "b", "y"]);
+    let gave = &lines.last().unwrap()["gave"];
+    assert_eq!(
+        (&gave[0]["leases"], &gave[1]["leases"]),
+        (&json!(["b"]), &json!(["ipam-da-y.cni"]))
+    );
+    assert_eq!(gave[1]["ips"], json!(["10.0.1.2/24"]));
+    assert_eq!(world.accepted(), ["net b", "net y"]);
+}
+
+#[test]
+fn addresses_are_claimed_with_the_ranges_that_are_configured_now() {
+    let world = world();
+    let ranges = |first: &str| with(&network(&world), "ranges", json!([[{"subnet": first}]]));
+    world.call("ADD", "c1", &ranges("10.0.0.0/24")).success();
+    world.conflist("10-net.conflist", &ranges("10.9.0.0/24"));
+    world.take_calls();
+    let told = world.reassert(&["--yes"]).success();
+    assert_eq!(fates(&told), [fate("c1", "claimed"), fate("store", "accepted")]);
+    let claim = world.claims().swap_remove(0);
+    assert_eq!(claim["stdin"]["ipam"]["ranges"], json!([[{"subnet": "10.9.0.0/24"}]]));
+    assert_eq!(claim["stdin"]["prevResult"]["pools"][0]["requested-ip"], "10.0.0.2");
+    assert_eq!(world.events("c1"), ["attempt", "running", "held", "attempt", "running", "held"]);
+}
+
+#[test]
+fn what_is_not_configured_any_more_is_claimed_and_accepted_as_recorded() {
+    let world = world();
+    world.add(&["c1"]);
+    let record = fs::read(world.record("c1")).unwrap();
+    world.shared("ipam-da-y", "10.0.1.2/24");
+    // First its allocator is another, then the network is gone.
+    let other = with(&world.network(json!(["ipam-ds-x", "ipam-da-y"])), "store", "y");
+    world.conflist("10-net.conflist", &other);
+    for accepted in [&["net a", "net y"][..], &["net a"]] {
+        world.take_calls();
+        world.reassert(&["--yes"]).success();
+        assert_eq!(world.claims()[0]["stdin"]["ipam"]["store"], "a");
+        assert_eq!(world.accepted(), accepted, "the present one last");
+        assert_eq!(fs::read(world.record("c1")).unwrap(), record);
+        fs::remove_file(world.path("asked")).unwrap();
+        fs::remove_dir_all(world.path("net.d")).unwrap();
+        fs::create_dir(world.path("net.d")).unwrap();
+    }
+}
+
+#[test]
+fn where_several_stores_may_be_meant_nothing_is_claimed_or_accepted() {
+    let world = world();
+    world.add(&["c1"]);
+    let chain = |entries: &[(&str, &str)]| {
+        let entry = |(serves, store): &(&str, &str)| json!({"type": NAME, "serves": [serves], "store": store});
+        let delegates = [vec![json!("ipam-ds-x")], entries.iter().map(entry).collect()].concat();
+        world.network(delegates.into())
+    };
+    let mut other = with(&network(&world), "store", "c");
+    other["name"] = json!("other");
+    world.conflist("20-other.conflist", &other);
+    world.conflist("10-net.conflist", &chain(&[("blue", "b"), ("red", "d")]));
+    for (words, outcome, accepted) in
+        [(&[][..], "would accept", &[][..]), (&["--yes"], "accepted", &["other c"])]
+    {
+        world.take_calls();
+        let told = world.reassert(words);
+        assert_eq!(told.exit, Some(1));
+        let told = told.json();
+        assert_eq!(fates(&told), [fate("c1", "failed"), fate("store", outcome)]);
+        let why = told[0]["why"].as_str().unwrap();
+        assert!(why.contains("several entries of ipam.delegates may be the recorded one"), "{why}");
+        assert_eq!(
+            (world.claims(), world.accepted()),
+            (vec![], accepted.iter().map(|s| (*s).to_owned()).collect())
+        );
+    }
+    // Only one of the name: it is meant, whatever it serves.
+    world.conflist("10-net.conflist", &chain(&[("blue", "b")]));
+    world.take_calls();
+    world.reassert(&["net", "--yes"]).success();
+    assert_eq!(world.claims()[0]["stdin"]["ipam"]["store"], "b");
+    // By now the record names what it serves.
+    world.conflist("10-net.conflist", &chain(&[("red", "d"), ("blue", "e")]));
+    world.take_calls();
+    world.reassert(&["net", "--yes"]).success();
+    assert_eq!(world.claims()[0]["stdin"]["ipam"]["store"], "e");
+}
+
+#[test]
+fn a_delegate_that_stands_in_the_chain_twice_is_known_by_its_settings() {
+    let world = world();
+    let entry = |store: &str| json!({"type": NAME, "store": store});
+    let network = world.network(json!(["ipam-ds-x", entry("a"), entry("b")]));
+    world.conflist("10-net.conflist", &network);
+    world.call("ADD", "c1", &network).success();
+    world.take_calls();
+    let told = world.reassert(&["--yes"]).success();
+    assert_eq!(
+        fates(&told),
+        [fate("c1", "claimed"), fate("store", "accepted"), fate("store", "accepted")]
+    );
+    assert_eq!(world.claims()[0]["stdin"]["ipam"]["store"], "a");
+    assert_eq!(world.accepted(), ["net a", "net b"]);
+}
+
+#[test]
+fn settings_that_a_failing_selector_may_change_are_not_guessed() {
+    let world = world();
+    let answer = json!({"pools": [{"name": "blue"}], "ipam": {"prefix": "p"}});
+    world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
+    world.add(&["c1"]);
+    world.delegate("ipam-ds-x", "printf '{\"code\":100,\"msg\":\"gone\"}'; exit 1");
+    let outcome = world.reassert(&["--yes"]);
+    assert_eq!(outcome.exit, Some(1));
+    let told = outcome.json();
+    assert_eq!(fates(&told), [fate("c1", "failed")]);
+    let why = told[0]["why"].as_str().unwrap();
+    assert!(why.contains("not known while a selector fails"), "{why}");
+    assert_eq!((world.claims(), world.accepted()), (vec![], vec![]));
+}
+
+#[test]
 fn secrets_come_from_the_network_as_it_is_configured_now() {
     let world = world();
     world.call("ADD", "c1", &with(&network(&world), "dbPassword", "old")).success();
     world.conflist("10-net.conflist", &with(&network(&world), "dbPassword", "new"));
     world.take_calls();
+    let record = fs::read(world.record("c1")).unwrap();
     world.reassert(&["--yes"]).success();
-    let claim = world.calls().into_iter().find(|call| call["verb"] == "ADD").unwrap();
-    assert_eq!(claim["stdin"]["ipam"]["dbPassword"], "new");
+    assert_eq!(world.claims()[0]["stdin"]["ipam"]["dbPassword"], "new");
+    assert_eq!(fs::read(world.record("c1")).unwrap(), record, "it is the recorded store");
     assert_eq!(world.accepted(), ["net a"], "one store, whatever its password was");
     let accept = world.asked().into_iter().find(|call| call["asked"] != "about --json").unwrap();
     assert_eq!(accept["stdin"]["ipam"]["dbPassword"], "new");

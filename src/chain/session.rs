@@ -217,7 +217,7 @@ impl<'a> Session<'a> {
         self.exec_in(environment, Verb::Del, &step, stdin, time).map(drop)
     }
 
-    /// ADD of a recorded delegate once more, for what it already gave.
+    /// ADD of a recorded delegate once more, with these very settings, for what it already gave.
     pub fn add_again(
         &self,
         owner: &Owner<'_>,
@@ -225,10 +225,9 @@ impl<'a> Session<'a> {
         prev_result: &IpamResult,
         leases: &[Value],
     ) -> Result<Answer, Failure> {
-        let run = self.with_newer_secrets(run, owner.network);
         let stdin = run.stdin(owner.network, prev_result, leases)?;
         let environment = self.environment_of(owner.attachment);
-        self.exec_in(environment, Verb::Add, &self.recorded_step(&run), stdin, self.timeout())
+        self.exec_in(environment, Verb::Add, &self.recorded_step(run), stdin, self.timeout())
     }
 
     /// The variables of a call about an attachment, which may be another than this call's.

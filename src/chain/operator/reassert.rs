@@ -1,5 +1,6 @@
 //! `reassert`: for a store that was restored from a backup, or whose place another took. Claims again
-//! in it what this node's records say is held, then makes the allocators trust it as it stands.
+//! what this node's records say is held, in the stores that the networks name now, then makes the
+//! allocators trust them as they stand.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,9 @@ use super::super::Chain;
 use super::super::exec::Answer;
 use super::super::gc::BUSY;
 use super::super::plan::Step;
-use super::super::record::{Gave, Record, RecordFile, Run, attachments, networks};
+use super::super::record::{
+    Attempt, Event, Gave, Held, Opened, Record, RecordFile, Run, attachments, networks, now,
+};
 use super::super::session::{Owner, Session};
 use super::attachments::identified;
 use super::findings::Reach;
@@ -34,12 +37,14 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
         state: operator.state()?,
         reaches: Vec::new(),
         stores: Stores::default(),
+        unclear: Vec::new(),
         rows: Vec::new(),
         printed: Printed::default(),
     };
+    // What is held is claimed with the settings that the next ADD will have.
+    claims.configured(typed.as_ref());
     claims.recorded(typed.as_ref())?;
     if !operator.words.has("claim-only") {
-        claims.configured(typed.as_ref())?;
         claims.accept();
     }
     let Claims { rows, mut printed, .. } = claims;
@@ -84,12 +89,17 @@ struct Claims<'a> {
     /// What programs have said of themselves.
     reaches: Vec<(PathBuf, Reach)>,
     stores: Stores,
+    /// Networks of which it cannot be told where something is to be claimed.
+    unclear: Vec<NetworkName>,
     rows: Vec<Row>,
     printed: Printed,
 }
 
 impl Claims<'_> {
     /// Claims what the records of the network hold, or those of every network.
+    ///
+    /// # Errors
+    /// Nothing at all is known of the network that was typed.
     fn recorded(&mut self, typed: Option<&NetworkName>) -> Result<()> {
         let networks = match typed {
             Some(network) => vec![network.clone()],
@@ -101,7 +111,13 @@ impl Claims<'_> {
                 self.record(network, attachment);
             }
         }
-        Ok(())
+        match typed {
+            // Its records are enough, else the error tells what there is.
+            Some(network) if self.rows.is_empty() && self.stores.all().is_empty() => {
+                find(network.as_str(), self.operator.words.value("conf-dir")).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn record(&mut self, network: &NetworkName, attachment: &Attachment) {
@@ -142,53 +158,89 @@ impl Claims<'_> {
         } else if self.operator.words.has("yes") {
             match RecordFile::open_existing(&self.state.record(network, attachment)) {
                 // It may say something else by now. Its lock is held until all is claimed.
-                Ok(Some(opened)) => self.claim_each(&session, attachment, &opened.record),
+                Ok(Some(Opened { mut file, record, .. })) => {
+                    return self.claim_each(&session, attachment, &record, Some(&mut file));
+                }
                 Ok(None) => {}
                 Err(error) if error.code() == ErrorCode::TRY_AGAIN => self.end(busy_row()),
                 Err(error) => return Err(error),
             }
         } else {
-            self.claim_each(&session, attachment, record);
+            return self.claim_each(&session, attachment, record, None);
         }
         Ok(())
     }
 
-    /// Claims what each allocator gave in the last ADD.
-    fn claim_each(&mut self, session: &Session<'_>, attachment: &Attachment, record: &Record) {
-        let Some((attempt, held)) = record.held() else { return };
+    /// Claims what each allocator gave in the last ADD. What was claimed with other settings than the
+    /// recorded ones goes to `file`, so that a DEL goes there, too.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    fn claim_each(
+        &mut self,
+        session: &Session<'_>,
+        attachment: &Attachment,
+        record: &Record,
+        file: Option<&mut RecordFile>,
+    ) -> Result<()> {
+        let Some((attempt, held)) = record.held() else { return Ok(()) };
         let network = &session.request.network;
         let netns = attempt.attempt.netns.clone();
         let owner = Owner { network, attachment: &Attachment { netns, ..attachment.clone() } };
-        for (run, gave) in attempt.runs.iter().zip(&held.gave) {
+        let (mut runs, mut gaves) = (attempt.runs.clone(), held.gave.clone());
+        let mut moved = false;
+        for (run, gave) in runs.iter_mut().zip(&mut gaves) {
             if gave.ips.is_empty() {
                 continue;
             }
             let mut row = row(network.name(), attachment, record, record.state().as_str());
             row.value("addresses", gave.ips.clone().into());
             row.text("allocator", &run.delegate);
-            let outcome = self.claim(session, &owner, run, gave);
+            let outcome = self.claim(session, &owner, run, gave, &mut moved);
             self.end((row, outcome));
         }
+        let Some(file) = file.filter(|_| moved) else { return Ok(()) };
+        file.append(&Event::Attempt(Attempt { time: now(), ..attempt.attempt.clone() }))?;
+        for run in runs {
+            file.append(&Event::Running(run))?;
+        }
+        file.append(&Event::Held(Held { time: now(), gave: gaves, result: held.result.clone() }))
     }
 
+    /// Claims what one allocator gave. With other settings than the recorded ones, `run` and `gave`
+    /// become what was claimed with and what the allocator says of it, and `moved` becomes true.
     fn claim(
         &mut self,
         session: &Session<'_>,
         owner: &Owner<'_>,
-        run: &Run,
-        gave: &Gave,
+        run: &mut Run,
+        gave: &mut Gave,
+        moved: &mut bool,
     ) -> Result<Outcome> {
         if let Some(kept) = self.kept(session, &session.recorded_step(run))? {
             return Ok((KEPT, kept));
         }
-        let run = Run { pools: Some(requests(run, gave)?), ..run.clone() };
+        let present = self.stores.present(session, run).inspect_err(|_| {
+            self.unclear.push(owner.network.name().clone());
+        })?;
+        let recorded = session.with_newer_secrets(run, owner.network);
+        // The same with another password is released by the recorded one, too.
+        let other = present
+            .filter(|present| !present.owes_the_same(run) && !present.owes_the_same(&recorded));
+        let mut asked = other.clone().unwrap_or(recorded);
+        asked.pools = Some(requests(run, gave)?);
         if !self.operator.words.has("yes") {
             return Ok((WOULD_CLAIM, ""));
         }
         let mut prev_result = IpamResult::default();
         prev_result.extra.insert("reassert".to_owned(), true.into());
-        let answer = session.add_again(owner, &run, &prev_result, &gave.leases)?;
-        confirm(gave, answer).map_err(|error| error.within(&run.delegate))?;
+        // What it said of its leases elsewhere says nothing here.
+        let leases = if other.is_some() { &[][..] } else { &gave.leases };
+        let answer = session.add_again(owner, &asked, &prev_result, leases)?;
+        let given = confirm(gave, answer).map_err(|error| error.within(&run.delegate))?;
+        if let Some(other) = other {
+            (*run, *gave, *moved) = (other, given, true);
+        }
         Ok((CLAIMED, ""))
     }
 
@@ -217,23 +269,12 @@ impl Claims<'_> {
     }
 
     /// Finds the stores of the network as it is configured, or of every network.
-    ///
-    /// # Errors
-    /// Nothing at all is known of the network that was typed.
-    fn configured(&mut self, typed: Option<&NetworkName>) -> Result<()> {
+    fn configured(&mut self, typed: Option<&NetworkName>) {
         let folder = self.operator.words.value("conf-dir");
-        let known = configured(folder);
-        let names = match typed {
-            None => known,
-            Some(network) if known.iter().any(|name| name == network.as_str()) => {
-                vec![network.to_string()]
-            }
-            // Its records are enough, else the error tells what there is.
-            Some(network) if self.rows.is_empty() && self.stores.all().is_empty() => {
-                return find(network.as_str(), folder).map(drop);
-            }
-            Some(_) => Vec::new(),
-        };
+        let mut names = configured(folder);
+        if let Some(network) = typed {
+            names.retain(|name| name == network.as_str());
+        }
         for name in names {
             let found = find(&name, folder);
             let ours = found.and_then(|found| self.operator.ours_if_any(&found));
@@ -242,12 +283,18 @@ impl Claims<'_> {
                 self.printed.keep(added.map_err(|error| error.within(&name)));
             }
         }
-        Ok(())
     }
 
     /// Makes every allocator whose store is shared trust it as it stands.
     fn accept(&mut self) {
-        for store in std::mem::take(&mut self.stores).all() {
+        let stores = std::mem::take(&mut self.stores);
+        // An allocator takes addresses from what it accepted last.
+        let (present, recorded): (Vec<_>, Vec<_>) =
+            stores.all().iter().partition(|store| store.present.is_some());
+        for store in recorded.into_iter().chain(present) {
+            if self.unclear.contains(store.request.network.name()) {
+                continue;
+            }
             let Some(outcome) = self.accept_one(store).transpose() else { continue };
             let mut row = Row::default();
             row.text("network", store.request.network.name().as_str());
@@ -326,8 +373,8 @@ fn requests(run: &Run, gave: &Gave) -> Result<Vec<Value>> {
     Ok(pools)
 }
 
-/// Fails where an answer lacks an address that was to be claimed.
-fn confirm(gave: &Gave, answer: Answer) -> Result<()> {
+/// What an allocator says of its leases; fails where its answer lacks an address that was to be claimed.
+fn confirm(gave: &Gave, answer: Answer) -> Result<Gave> {
     let answer = IpamResult::parse(&Value::Object(answer.unwrap_or_default()), "its answer")?;
     for ip in &gave.ips {
         if !answer.has(address(ip)?) {
@@ -337,7 +384,12 @@ fn confirm(gave: &Gave, answer: Answer) -> Result<()> {
             return Err(Error::new(ErrorCode::DELEGATE, message));
         }
     }
-    Ok(())
+    let leases = answer.extra.get("leases").and_then(Value::as_array);
+    Ok(Gave {
+        leases: leases.cloned().unwrap_or_default(),
+        unsure: answer.extra.get("unsure") == Some(&true.into()),
+        ..gave.clone()
+    })
 }
 
 fn address(ip: &str) -> Result<IpAddr> {

@@ -9,7 +9,7 @@ use super::super::session::Session;
 use super::dry_run::{Outcome, dry_run};
 use super::ours::Ours;
 use super::{Operator, Printed};
-use crate::cni::{IpamResult, Verb};
+use crate::cni::{IpamResult, NetworkName, Verb};
 use crate::delegate::Request;
 use crate::error::{Error, ErrorCode, Result};
 
@@ -29,10 +29,19 @@ pub(super) struct Store {
     pub step: Step,
     /// A call on a network that uses it.
     pub request: Request,
+    /// Only for the store of a network as it is configured.
+    pub present: Option<Present>,
     /// The allocator's configuration.
     stdin: String,
     /// The section `ipam` as far as it is about the store.
     settings: Map<String, Value>,
+}
+
+/// How an allocator is configured now.
+pub(super) struct Present {
+    run: Run,
+    /// A selector before it failed, whose settings may be missing.
+    partial: bool,
 }
 
 impl Stores {
@@ -41,10 +50,14 @@ impl Stores {
         &self.0
     }
 
-    /// Adds the store of a recorded delegate.
+    /// Adds the store of a recorded delegate, unless its network has a present one of that name.
     pub fn add_recorded(&mut self, session: &Session<'_>, run: &Run) -> Result<()> {
+        let network = session.request.network.name();
+        if self.present_of(network, &run.delegate).next().is_some() {
+            return Ok(());
+        }
         let run = session.with_newer_secrets(run, &session.request.network);
-        self.add(session, session.recorded_step(&run), &run, false)
+        self.add(session, session.recorded_step(&run), run, None)
     }
 
     /// Adds the stores of a plugin as it is configured; `printed` gets what its selectors failed with.
@@ -56,27 +69,82 @@ impl Stores {
     ) -> Result<()> {
         let request = operator.request(ours.for_status(), &operator.cni_path())?;
         let session = Session::open(&ours.chain, &request)?;
+        let mut partial = false;
         for stage in dry_run(&session, &ours.plan(&session)?, Verb::Status)? {
             if let Outcome::Failed(error) = &stage.outcome {
                 printed.warnings.push(error.in_full());
+                partial = true;
             }
             // One that no pool is for today has a store all the same.
             let run =
                 stage.run.or_else(|| session.carry(IpamResult::default()).run_of(&stage.step));
             if let Some(run) = run {
-                self.add(&session, stage.step, &run, true)?;
+                self.add(&session, stage.step, run, Some(partial))?;
             }
         }
         Ok(())
     }
 
-    /// Adds a store. One that is `in_use` comes after those of records: what an allocator accepts last
-    /// is what it takes addresses from.
-    fn add(&mut self, session: &Session<'_>, step: Step, run: &Run, in_use: bool) -> Result<()> {
-        let mut settings = run.ipam.clone();
-        for key in OF_NO_STORE {
-            settings.remove(key);
+    /// A recorded delegate with the section `ipam` that it has on its network now, for the node that
+    /// the record names; `None` where the network has no delegate of that name any more.
+    ///
+    /// # Errors
+    /// It cannot be told which section that is.
+    pub fn present(&self, session: &Session<'_>, run: &Run) -> Result<Option<Run>> {
+        let serves = |ipam: &Map<String, Value>| ipam.get("serves").cloned();
+        let network = session.request.network.name();
+        let all: Vec<_> = self.present_of(network, &run.delegate).collect();
+        let mut meant = all.clone();
+        meant.retain(|(_, present)| serves(&present.run.ipam) == serves(&run.ipam));
+        if meant.is_empty() {
+            meant = all;
         }
+        // An unchanged one is meant, whatever else there is.
+        let recorded = settings(&session.with_newer_secrets(run, &session.request.network));
+        let unchanged = meant.iter().find(|(store, _)| store.settings == recorded).copied();
+        let present = match (unchanged, &meant[..]) {
+            (Some((_, present)), _) => present,
+            (None, []) => return Ok(None),
+            (None, [(_, present)]) if !present.partial => present,
+            (None, [_]) => {
+                return Err(unclear(run, "its settings are not known while a selector fails")
+                    .advise("mend what the selector fails with, then repeat this"));
+            }
+            (None, _) => {
+                return Err(unclear(
+                    run,
+                    "several entries of ipam.delegates may be the recorded one",
+                )
+                .advise("give each the `serves` that the record has, then repeat this"));
+            }
+        };
+        let Run { program, mut ipam, .. } = present.run.clone();
+        ipam.remove("node");
+        ipam.extend(run.ipam.get("node").map(|node| ("node".to_owned(), node.clone())));
+        Ok(Some(Run { program, ipam, ..run.clone() }))
+    }
+
+    /// The present stores of a network behind allocators of a name.
+    fn present_of<'a>(
+        &'a self,
+        network: &'a NetworkName,
+        delegate: &'a str,
+    ) -> impl Iterator<Item = (&'a Store, &'a Present)> {
+        let of_both = move |store: &&Store| {
+            store.step.name == delegate && store.request.network.name() == network
+        };
+        self.0.iter().filter(of_both).filter_map(|store| Some((store, store.present.as_ref()?)))
+    }
+
+    /// Adds a store, a present one with whether a selector before it failed.
+    fn add(
+        &mut self,
+        session: &Session<'_>,
+        step: Step,
+        run: Run,
+        partial: Option<bool>,
+    ) -> Result<()> {
+        let settings = settings(&run);
         // What a node remembers of a store, it remembers for each network.
         let network = session.request.network.name();
         let known = |store: &Store| {
@@ -84,19 +152,27 @@ impl Stores {
                 && store.request.network.name() == network
                 && store.settings == settings
         };
-        match self.0.iter().position(known) {
-            Some(place) if in_use => {
-                let store = self.0.remove(place);
-                self.0.push(store);
-            }
-            None if step.is_allocator() => {
-                let stdin = run.stdin(&session.request.network, &IpamResult::default(), &[])?;
-                self.0.push(Store { step, request: session.request.clone(), stdin, settings });
-            }
-            _ => {}
+        if step.is_allocator() && !self.0.iter().any(known) {
+            let stdin = run.stdin(&session.request.network, &IpamResult::default(), &[])?;
+            let present = partial.map(|partial| Present { run, partial });
+            let request = session.request.clone();
+            self.0.push(Store { step, request, present, stdin, settings });
         }
         Ok(())
     }
+}
+
+fn settings(run: &Run) -> Map<String, Value> {
+    let mut settings = run.ipam.clone();
+    for key in OF_NO_STORE {
+        settings.remove(key);
+    }
+    settings
+}
+
+fn unclear(run: &Run, why: &str) -> Error {
+    let parts = [&*run.delegate, ": ", why, ", so that no store of the network is accepted"];
+    Error::new(ErrorCode::INVALID_CONFIG, parts.concat())
 }
 
 impl Store {
