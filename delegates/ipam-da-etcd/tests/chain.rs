@@ -248,3 +248,46 @@ fn an_add_that_reached_no_server_is_owed_nothing() {
         assert_eq!(world.state_of(container), "none");
     }
 }
+
+/// A network's configuration where `ipam-delegated` finds it.
+fn reassert(world: &World, network: &Value, words: &[&str]) -> String {
+    let folder = world.path("net.d");
+    fs::create_dir_all(&folder).unwrap();
+    let plugin = json!({"type": "bridge", "ipam": network["ipam"]});
+    let list = json!({"cniVersion": "1.0.0", "name": network["name"], "plugins": [plugin]});
+    fs::write(folder.join("10-net.conflist"), list.to_string()).unwrap();
+    let output = std::process::Command::new(binary("ipam-delegated"))
+        .args(["reassert", "--json", "--conf-dir", folder.to_str().unwrap()])
+        .args(["--state-dir", world.path("state").to_str().unwrap()])
+        .args(["--cni-path", world.path("bin").to_str().unwrap()])
+        .args(words)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn what_is_held_is_claimed_in_the_store_that_the_network_names_now() {
+    let (old, new) = (Etcd::start(), Etcd::start());
+    for delegates in [json!(["ipam-ds-static", "ipam-da-etcd"]), json!(["ipam-da-etcd"])] {
+        let (world, mut network) = chain(&old);
+        network["ipam"]["delegates"] = delegates;
+        network["ipam"]["strategy"] = "lowest".into();
+        let held = world.call("ADD", "c1", &network).success();
+        network["ipam"]["etcd"]["endpoints"] = json!([new.endpoint()]);
+        let (code, text) = world.call("ADD", "c2", &network).failure();
+        assert!(code == 11 && text.contains("reassert"), "{text}");
+        assert_eq!(holdings(&new), [""; 0]);
+        let told = reassert(&world, &network, &["--yes"]);
+        assert!(told.contains("claimed") && told.contains("accepted"), "{told}");
+        let other = world.call("ADD", "c2", &network).success();
+        assert!(addresses(&other).iter().all(|a| !addresses(&held).contains(a)), "{other}");
+        for container in ["c1", "c2"] {
+            world.call("DEL", container, &network).success();
+        }
+        for store in [&old, &new] {
+            assert_eq!(holdings(store), [""; 0]);
+        }
+    }
+}

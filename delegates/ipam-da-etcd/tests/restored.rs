@@ -275,3 +275,23 @@ fn another_prefix_is_another_store_and_says_nothing_of_the_first() {
     node.add("new");
     node.del_known("old", &old).success();
 }
+
+#[test]
+fn what_one_node_claims_again_opens_the_store_to_no_other() {
+    let etcd = Etcd::start();
+    let nodes = ["node-1", "node-2"].map(|name| Node::of(&etcd).named(name));
+    let snapshot = etcd.snapshot();
+    let held = ["c1", "c2", "c3"].map(|container| nodes[0].add(container));
+    let others = nodes[1].add("p");
+    etcd.restore(&snapshot, ClusterId::Kept);
+    let mut claiming = Node::of(&etcd).named("node-1");
+    for (number, result) in held.iter().enumerate() {
+        claiming.pools[0]["requested-ip"] =
+            addresses(result)[0].split('/').next().unwrap_or_default().into();
+        let marked = json!({"pools": claiming.pools, "reassert": true});
+        claiming.call_with("ADD", &format!("c{}", number + 1), &marked).success();
+    }
+    let (code, text) = nodes[1].call("ADD", "new").failure();
+    assert_eq!(code, 11, "{text}");
+    assert_eq!(holdings(&etcd).len(), 6, "{others}");
+}

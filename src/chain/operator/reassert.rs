@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::Chain;
 use super::super::exec::Answer;
@@ -228,7 +228,11 @@ impl Claims<'_> {
         let other = present
             .filter(|present| !present.owes_the_same(run) && !present.owes_the_same(&recorded));
         let mut asked = other.clone().unwrap_or(recorded);
-        asked.pools = Some(requests(run, gave)?);
+        match &run.pools {
+            Some(pools) => asked.pools = Some(requests(pools, gave)?),
+            // It has its pools from `ipam`, and takes requests as from a runtime.
+            None => asked.args = Some(json!({"cni": {"ips": gave.ips}})),
+        }
         if !self.operator.words.has("yes") {
             return Ok((WOULD_CLAIM, ""));
         }
@@ -350,8 +354,8 @@ fn row(network: &NetworkName, attachment: &Attachment, record: &Record, state: &
 }
 
 /// The pools that a delegate was shown, each with a request for the address that it gave for it.
-fn requests(run: &Run, gave: &Gave) -> Result<Vec<Value>> {
-    let mut pools = run.pools.clone().unwrap_or_default();
+fn requests(pools: &[Value], gave: &Gave) -> Result<Vec<Value>> {
+    let mut pools = pools.to_vec();
     if pools.len() != gave.ips.len() {
         let message = format!(
             "pools it was shown: {}, addresses it gave: {}; which is of which is not recorded",
