@@ -2,6 +2,8 @@ use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use ::log::error;
 use serde_json::{Map, Value};
@@ -15,6 +17,12 @@ use crate::log::{Wanted, to_stderr, write_without_waiting};
 
 /// A network configuration is a few KiB; a caller that never ends must not fill the memory.
 const STDIN_LIMIT: u64 = 16 * 1024 * 1024;
+
+/// How long an answer may take to be written when the time is over.
+const DELIVERY: Duration = Duration::from_millis(100);
+
+/// Whether an answer has been begun: there must be only one.
+static ANSWERED: AtomicBool = AtomicBool::new(false);
 
 /// What a call prints and how it exits.
 #[derive(Debug)]
@@ -229,6 +237,12 @@ fn log_refusal(name: &str, verbose: Option<PathBuf>, error: &Error) {
 }
 
 fn deliver(name: &str, delegate: &dyn Delegate, reply: Reply) -> ExitCode {
+    if ANSWERED.swap(true, Ordering::Relaxed) {
+        // The time is over: the process ends any moment, with what was said of that.
+        loop {
+            std::thread::park();
+        }
+    }
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(reply.stdout.as_bytes()).and_then(|()| stdout.flush());
     let Err(error) = written else {
@@ -290,10 +304,14 @@ fn end_in_time(environment: &Environment) {
     };
     let watch = std::thread::Builder::new().spawn(move || {
         std::thread::sleep(time);
-        let error = Error::new(ErrorCode::TIMED_OUT, format!("not done within {time:?}"));
-        let reply = Reply::error(Version::NEWEST, &error);
-        // Without stdout's lock: an answer may be stuck in a pipe that nobody reads.
-        write_without_waiting(rustix::stdio::stdout(), reply.stdout.as_bytes());
+        if ANSWERED.swap(true, Ordering::Relaxed) {
+            // The answer is on its way, or stuck in a pipe that nobody reads.
+            std::thread::sleep(DELIVERY);
+        } else {
+            let error = Error::new(ErrorCode::TIMED_OUT, format!("not done within {time:?}"));
+            let reply = Reply::error(Version::NEWEST, &error);
+            write_without_waiting(rustix::stdio::stdout(), reply.stdout.as_bytes());
+        }
         std::process::exit(1);
     });
     // Where no thread can be had, the chain alone keeps the time.
