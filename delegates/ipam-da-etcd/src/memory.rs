@@ -184,12 +184,16 @@ impl Memory {
 
     /// Notes the endpoint that has answered, where it is another one than before.
     pub fn note_endpoint(&self, endpoint: Option<String>) {
-        if self.known.borrow().endpoint == endpoint {
+        let known = self.known.borrow().clone();
+        if known.endpoint == endpoint {
             return;
         }
         if let Err(error) = self.write(|part| part.endpoint.clone_from(&endpoint)) {
             debug!("{} cannot be written: {error}", self.path.display());
         }
+        // The answer at hand is judged by what was known before its request, and the file may know
+        // of claims that others have made since.
+        *self.known.borrow_mut() = Part { endpoint, ..known };
     }
 
     fn write_or_warn(&self, change: impl Fn(&mut Part)) {
@@ -314,6 +318,23 @@ mod tests {
         assert_eq!(memory(&folder).cursor(0), Some([10, 0, 0, 7].into()));
         remember(&memory(&folder), 9);
         assert_eq!(memory(&folder).cursor(0), Some([10, 0, 0, 9].into()));
+    }
+
+    #[test]
+    fn a_claim_that_another_process_notes_after_an_answer_is_not_held_against_it() {
+        let folder = TempDir::new().unwrap();
+        let claim = |memory: &Memory, revision| {
+            memory.write(|part| part.cluster = Some(Cluster::seen("a", revision))).unwrap();
+        };
+        claim(&memory(&folder), 5);
+        let (asking, other) = (memory(&folder), memory(&folder));
+        claim(&other, 9);
+        asking.note_endpoint(Some("http://b".to_owned()));
+        assert_eq!(asking.latest(), 5);
+        asking.judge_latest(7).unwrap();
+        let next = memory(&folder);
+        assert_eq!((next.latest(), next.endpoint().as_deref()), (9, Some("http://b")));
+        assert!(!next.is_set_back());
     }
 
     #[test]

@@ -142,14 +142,18 @@ fn a_planted_double_in_a_real_history_is_found() {
 fn an_address_that_is_given_twice_is_found() {
     let server = Etcd::start();
     let nodes = Nodes::new(vec![server.endpoint()], &server);
-    let workload = Workload { operations: 400, kills: 0, ..workload(10) };
-    // By hand, what makes an address another owner's.
+    let workload = Workload { operations: 200, kills: 0, ..workload(10) };
+    // By hand, what makes an address another owner's; as much work is done before as after.
     let sabotage = |progress: &Progress| {
-        while progress.begun() < workload.operations / 2 && !progress.is_over() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let until = |begun| {
+            while progress.begun() < begun && !progress.is_over() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        until(workload.operations);
         let before = now();
         nodes.forget_leases();
+        until(progress.begun() + workload.operations);
         before
     };
     let (report, before) = workload.run_while(&nodes, sabotage);
