@@ -46,6 +46,8 @@ impl Window {
 pub struct Faults<'a> {
     cluster: &'a Cluster,
     seed: u64,
+    /// Each comes at least once.
+    kinds: &'static [Fault],
     /// One fault to so many operations.
     every: usize,
     /// A fault lasts at least a second, and a random part of this time.
@@ -53,7 +55,16 @@ pub struct Faults<'a> {
 }
 
 impl Fault {
-    pub const ALL: [Self; 8] = [
+    /// One of each kind.
+    pub const FEW: &'static [Self] = &[
+        Self::Killed,
+        Self::LeaderWithoutPeers,
+        Self::LeaderCutOff,
+        Self::LeaderStopped,
+        Self::MostStopped,
+    ];
+
+    pub const ALL: &'static [Self] = &[
         Self::Killed,
         Self::LeaderKilled,
         Self::WithoutPeers,
@@ -73,8 +84,8 @@ impl Fault {
 }
 
 impl<'a> Faults<'a> {
-    pub fn new(cluster: &'a Cluster, seed: u64, every: usize, time: Duration) -> Self {
-        Self { cluster, seed, every, time }
+    pub fn new(cluster: &'a Cluster, seed: u64, kinds: &'static [Fault], time: Duration) -> Self {
+        Self { cluster, seed, kinds, every: 250, time }
     }
 
     /// Lets faults come until the work is done and each has come.
@@ -84,7 +95,7 @@ impl<'a> Faults<'a> {
         let mut turns: Vec<Fault> = Vec::new();
         let goes_on = |windows: &[Window]| {
             let enough = progress.begun() >= progress.operations();
-            !progress.is_over() && (!enough || windows.len() < Fault::ALL.len())
+            !progress.is_over() && (!enough || windows.len() < self.kinds.len())
         };
         while goes_on(&windows) {
             if progress.begun() < next {
@@ -92,7 +103,7 @@ impl<'a> Faults<'a> {
                 continue;
             }
             if turns.is_empty() {
-                turns = Fault::ALL.to_vec();
+                turns = self.kinds.to_vec();
             }
             let fault = turns.swap_remove(random.below(turns.len() as u64) as usize);
             windows.push(self.cause(fault, &mut random));
