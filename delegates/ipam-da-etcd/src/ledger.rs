@@ -49,6 +49,8 @@ impl Ledger for Etcd {
     type Token = Seen;
 
     const REACH: Reach = Reach::Cluster;
+    // It waits for servers, but gives each up in its time, and the whole call in the chain's.
+    const WAITS: bool = false;
 
     fn tries(claims: usize) -> Tries {
         // The candidates of several pools multiply.
