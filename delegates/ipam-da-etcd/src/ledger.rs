@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 use ipam_delegated::allocate::ledger::{
-    Change, Claim, Commit, Entry, Ledger, Look, PoolView, Question, Taken, Used, View,
+    Change, Commit, Entry, Ledger, Look, PoolView, Question, Taken, Used, View,
 };
 use ipam_delegated::allocate::{Lease, Owner, Reach, Tries, Want};
 use ipam_delegated::cni::Verb;
@@ -100,14 +100,11 @@ impl Ledger for Etcd {
     }
 
     fn view(&self, question: &Question<'_>) -> Result<View<Seen>> {
-        let cursor = |want: &Want| self.memory.cursor(want.index);
-        let unknown =
-            |want: &Want| PoolView { set: None, cursor: cursor(want), used: Used::Unknown };
         let blind = question.looks.iter().all(|look| *look == Look::Nowhere);
         // In a store that will be refused nothing is written.
         let may_guess = question.may_guess && (self.trusting || !self.memory.is_set_back());
         if may_guess && blind && !question.want.is_empty() {
-            let pools = question.want.iter().map(unknown).collect();
+            let pools = question.want.iter().map(|want| self.unknown(want)).collect();
             return Ok(View { held: Vec::new(), pools, token: Seen::default() });
         }
         if may_guess && let Some(known) = Revision::of_all(question.known) {
@@ -139,7 +136,7 @@ impl Ledger for Etcd {
                 Look::Window(from, to) => Used::Window(*from, *to, self.addresses(&next())),
                 Look::Everywhere => Used::All(self.all_of(want)?),
             };
-            pools.push(PoolView { used, ..unknown(want) });
+            pools.push(PoolView { used, ..self.unknown(want) });
         }
         let leases: Vec<KeyValue> = named.iter().flat_map(|_| next()).collect();
         let (held, token) = self.holding(question.owner, &owner, &leases, &named)?;
@@ -294,9 +291,9 @@ impl Etcd {
         Ok((held, Seen { revision: Some(revision), document: Some(document) }))
     }
 
-    fn blind(&self, claim: &Claim<'_>) -> PoolView {
-        let cursor = self.memory.cursor(claim.want.index);
-        PoolView { set: None, cursor, used: Used::Unknown }
+    /// A pool of which nothing is known but where this node's cursor stands.
+    fn unknown(&self, want: &Want) -> PoolView {
+        PoolView { set: None, cursor: self.memory.cursor(want.index), used: Used::Unknown }
     }
 
     /// A commit that found something else than was seen: the owner's keys, or a store whose latest claim
@@ -318,7 +315,7 @@ impl Etcd {
         let asked = asked.into_iter().flatten().map(|lease| lease.address.addr()).collect();
         let (held, token) = self.holding(owner, &own, &leases, &asked)?;
         let token = self.removal(&|answer| self.judge(answer)).take_off_lost(&own, token)?;
-        let pools = change.claim.iter().map(|claim| self.blind(claim)).collect();
+        let pools = change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
         // The pools of the leases that stayed are not shown.
         let complete = change.keep.is_empty();
         let view = complete.then_some(View { held, pools, token });
@@ -351,7 +348,7 @@ impl Etcd {
         let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
         let view = (fresh && !is_own).then(|| {
             let mut pools: Vec<PoolView> =
-                change.claim.iter().map(|claim| self.blind(claim)).collect();
+                change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
             if let (Look::Window(from, to), Some(found)) = (claim.next, shown) {
                 pools[place].used = Used::Window(from, to, self.addresses(found));
             }

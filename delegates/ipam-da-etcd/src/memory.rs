@@ -147,10 +147,7 @@ impl Memory {
         let id = self.id(answer);
         self.write_or_warn(|part| {
             part.cursors.extend(given.iter().copied());
-            let known = part.cluster.get_or_insert_with(|| Cluster::seen(&id, answer.revision));
-            if known.id == id {
-                known.revision = known.revision.max(answer.revision);
-            }
+            part.note_claim(&id, answer.revision);
         });
     }
 
@@ -161,12 +158,7 @@ impl Memory {
         if known.is_some_and(|known| known.id != id || known.revision >= latest) {
             return;
         }
-        let change = |part: &mut Part| match &mut part.cluster {
-            None => part.cluster = Some(Cluster::seen(&id, latest)),
-            Some(known) if known.id == id => known.revision = known.revision.max(latest),
-            Some(_) => {}
-        };
-        if let Err(error) = self.write(change) {
+        if let Err(error) = self.write(|part| part.note_claim(&id, latest)) {
             debug!("{} cannot be written: {error}", self.path.display());
         }
     }
@@ -258,6 +250,16 @@ impl Memory {
             options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(line)?;
         fs::rename(&temporary, &self.path)
+    }
+}
+
+impl Part {
+    /// Notes a claim in a store, unless another one is in use.
+    fn note_claim(&mut self, id: &str, revision: i64) {
+        let known = self.cluster.get_or_insert_with(|| Cluster::seen(id, revision));
+        if known.id == id {
+            known.revision = known.revision.max(revision);
+        }
     }
 }
 

@@ -347,15 +347,24 @@ fn random_spreads_inside_a_window() {
     assert!(firsts.len() > 50, "{firsts:?}");
 }
 
-#[test]
-fn a_lost_commit_without_a_reason_spreads() {
-    let pools: Vec<Pool> =
-        two().as_array().unwrap()[..1].iter().map(|p| Pool::parse(p, "p").unwrap()).collect();
-    let wants = Want::read(&pools, Strategy::Lowest).unwrap();
+fn owner() -> Owner {
     let scope = Scope { node: "n".into(), network: NetworkName::parse("n").unwrap() };
     let container = crate::cni::ContainerId::parse("c").unwrap();
-    let owner = Owner { scope, container, ifname: crate::cni::IfName::parse("eth0").unwrap() };
-    let mut attempt = Attempt::new(&owner, &wants, true, Tries::IN_ORDER);
+    Owner { scope, container, ifname: crate::cni::IfName::parse("eth0").unwrap() }
+}
+
+/// What an ADD asks of [`two`] pools.
+fn wants(strategy: Strategy) -> Vec<Want> {
+    let pools = two();
+    let pools = pools.as_array().unwrap().iter().map(|pool| Pool::parse(pool, "p").unwrap());
+    Want::read(&pools.collect::<Vec<_>>(), strategy).unwrap()
+}
+
+#[test]
+fn a_lost_commit_without_a_reason_spreads() {
+    let (owner, wants) = (owner(), wants(Strategy::Lowest));
+    let wants = &wants[..1];
+    let mut attempt = Attempt::new(&owner, wants, true, Tries::IN_ORDER);
     let pool = PoolView { set: None, cursor: None, used: Used::All(BTreeSet::new()) };
     let view = View { held: vec![], pools: vec![pool], token: () };
     let mut firsts = BTreeSet::new();
@@ -369,12 +378,7 @@ fn a_lost_commit_without_a_reason_spreads() {
 
 #[test]
 fn many_pools_are_looked_at_before_anything_is_tried() {
-    let pools: Vec<Pool> =
-        two().as_array().unwrap().iter().map(|p| Pool::parse(p, "p").unwrap()).collect();
-    let wants = Want::read(&pools, Strategy::RoundRobin).unwrap();
-    let scope = Scope { node: "n".into(), network: NetworkName::parse("n").unwrap() };
-    let container = crate::cni::ContainerId::parse("c").unwrap();
-    let owner = Owner { scope, container, ifname: crate::cni::IfName::parse("eth0").unwrap() };
+    let (owner, wants) = (owner(), wants(Strategy::RoundRobin));
     let tries = Tries { each: 1, scattered: 0, sighted: true };
     let mut attempt = Attempt::new(&owner, &wants, true, tries);
     let pool = |used| PoolView { set: None, cursor: None, used };
