@@ -136,7 +136,9 @@ impl Site {
         }
         let mut command = Command::new(program);
         let Layout { prefix, name, .. } = self.layout;
-        command.args([&self.server.url(), prefix, NETWORK, SUBNET, name]).stdin(Stdio::piped());
+        command
+            .args([self.server.url().as_str(), prefix, NETWORK, SUBNET, name])
+            .stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(addresses.as_bytes()).unwrap();
         assert!(child.wait().unwrap().success(), "fill");
