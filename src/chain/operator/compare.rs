@@ -24,7 +24,7 @@ pub(super) fn compare(
     if used.is_empty() {
         return;
     }
-    let books = match Books::of(session, stages, &used) {
+    let books = match Books::of(session, stages, &used, findings.shared) {
         Ok(books) => books,
         Err(error) => {
             let parts = ["the result cache is not compared with the store: ", &error.in_full()];
@@ -59,14 +59,17 @@ struct Books {
     leases: Vec<LeaseRow>,
     /// Every pool of theirs: what lies elsewhere is no address of theirs.
     blocks: Vec<Block>,
+    /// Others have a part in the store: what it lost can be claimed again.
+    shared: bool,
     /// This node; empty when it could not be told.
     node: String,
 }
 
 impl Books {
     /// Asks each allocator that keeps books.
-    fn of(session: &Session<'_>, stages: &[Stage], used: &[Cached]) -> Result<Self> {
-        let mut books = Self { leases: Vec::new(), blocks: Vec::new(), node: session.node.clone() };
+    fn of(session: &Session<'_>, stages: &[Stage], used: &[Cached], shared: bool) -> Result<Self> {
+        let node = session.node.clone();
+        let mut books = Self { leases: Vec::new(), blocks: Vec::new(), shared, node };
         for Stage { step, input, .. } in stages {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
             let (name, input) = (&*step.name, input.to_string());
@@ -103,7 +106,8 @@ impl Books {
         }
         let Some(lease) = leases().next() else {
             let is_theirs = self.blocks.iter().any(|b| b.from <= address && address <= b.to);
-            return is_theirs.then(|| UNKNOWN.to_owned());
+            let how = if self.shared { CLAIM } else { "" };
+            return is_theirs.then(|| [UNKNOWN, how].concat());
         };
         let container = lease.container.as_deref().unwrap_or_default();
         let mut says = ["says ", container].concat();
@@ -130,7 +134,8 @@ impl Books {
     }
 }
 
-const UNKNOWN: &str = "does not know it: it may be given again; ipam-delegated reassert claims what records hold, else re-create the container";
+const UNKNOWN: &str = "does not know it: it may be given again; re-create the container";
+const CLAIM: &str = ", or claim it with ipam-delegated reassert where it has a record";
 const OTHER_CONTAINER: &str = ": two containers may have one address; re-create one of both";
 const SAME_CONTAINER: &str = ": its DEL will not release it; re-create the container";
 

@@ -122,16 +122,16 @@ fn chain(
     let plan = ours.plan(session)?;
     let stages = dry_run(session, &plan, Verb::Status)?;
     findings.of_selectors(&stages);
-    // Without a selector's pools an allocator would be asked about another configuration.
-    if !findings.failed && findings.of_allocators(session, &stages, plan.timeout) {
-        compare(cache, session, &stages, findings);
-    }
     let mut chain = Vec::new();
     for step in &plan.steps {
         let reach = if step.is_selector() { None } else { Some(Reach::of(session, step)) };
         findings.shared |= reach == Some(Reach::Cluster);
         let program = step.program.display().to_string();
         chain.push(link(&step.name, role(step), reach, Some(&program)));
+    }
+    // Without a selector's pools an allocator would be asked about another configuration.
+    if !findings.failed && findings.of_allocators(session, &stages, plan.timeout) {
+        compare(cache, session, &stages, findings);
     }
     Ok(chain)
 }
