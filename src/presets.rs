@@ -127,7 +127,7 @@ const LENIENT_ARGS: &str = "CNI_ARGS may have unknown keys, `ip` for `IP`, a pre
 const STRICT_NAMES: &str = "Empty or blank container ids, `/` in network names, and keys in other \
                             letters are errors; the old plugin takes them.";
 const CODES: &str = "Errors have the codes of ipam-delegated and name the delegate; the old plugin \
-                     answers 100 to everything.";
+                     answers 100 to most.";
 const VERBS: &str = "CHECK, GC, STATUS and `cniVersion` up to 1.1.0 work; the old plugin knows ADD \
                      and DEL, and 0.3.1 at most.";
 const WRITES_KEYS: &str = "The node, network and interface of each lease stand in keys of ours, \
