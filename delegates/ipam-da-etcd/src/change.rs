@@ -99,7 +99,7 @@ impl Etcd {
         }
         let refused = self.refused.get().min(REFUSALS);
         let pause = (first * 2_u32.saturating_pow(refused)).min(last);
-        if self.deadline.left() < pause * 5 {
+        if self.client.left() < pause * 5 {
             return Err(lock.taken());
         }
         self.client.pause(pause);
