@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
-use ipam_delegated::allocate::ledger::{Change, Commit, Look, PoolView, Taken, Used, View};
+use ipam_delegated::allocate::ledger::{Change, Claim, Commit, Look, PoolView, Taken, Used, View};
 use ipam_delegated::allocate::{Lease, Owner};
 use ipam_delegated::{Error, Result};
 
@@ -54,7 +54,7 @@ impl Etcd {
                         let indexes = change.claim.iter().map(|claim| claim.want.index);
                         let mut given: BTreeMap<_, _> =
                             indexes.zip(chosen.iter().copied()).collect();
-                        given.extend(self.cursors_in(&moved));
+                        given.extend(self.moved_in(change, &moved));
                         self.memory.note(&answer, given);
                     }
                     let done = done(change, &chosen, answer.revision);
@@ -99,6 +99,18 @@ impl Etcd {
             *turn = Turn::take(&self.client, lock)?;
         }
         Ok(())
+    }
+
+    /// The cursors of these pools that others have moved. Where networks share one, another's says nothing
+    /// of this one's pool.
+    fn moved_in(&self, change: &Change<'_>, moved: &[KeyValue]) -> Vec<(u32, IpAddr)> {
+        let mut cursors = self.cursors_in(moved);
+        cursors.retain(|(index, at)| {
+            let its =
+                |claim: &Claim<'_>| claim.want.index == *index && claim.set.find(*at).is_some();
+            change.claim.iter().any(its)
+        });
+        cursors
     }
 
     /// Notes on this node what an owner holds now, where the store does not let us.
