@@ -23,6 +23,10 @@ use crate::keys::end_of;
 use crate::ledger::Etcd;
 use crate::page::{below, pages};
 
+/// How many reads a transaction has; it may have 128, and the windows of several pools whose addresses are
+/// written as people do may be more together.
+const BATCH: usize = 100;
+
 impl Etcd {
     /// What the owner holds and what is known of the pools.
     pub fn view_of(&self, question: &Question<'_>) -> Result<View<Seen>> {
@@ -68,8 +72,11 @@ impl Etcd {
         let leases =
             asks(named.iter().map(|address| TxnOp::get(self.keys.lease(*address), None)).collect());
         asks(cursors.values().map(|key| TxnOp::get(key.as_str(), None)).collect());
-        let answer = self.ask(&Txn::new().and_then(reads))?;
-        let mut answers = answer.response.op_responses().into_iter();
+        let mut answers = Vec::new();
+        for batch in reads.chunks(BATCH) {
+            answers.extend(self.ask(&Txn::new().and_then(batch))?.response.op_responses());
+        }
+        let mut answers = answers.into_iter();
         let mut so_far = 0;
         let mut until = |place: usize| {
             let count = place - std::mem::replace(&mut so_far, place);

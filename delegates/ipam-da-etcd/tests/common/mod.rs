@@ -12,6 +12,7 @@
 pub mod certificates;
 #[path = "../../../../tests/support/etcd/mod.rs"]
 pub mod etcd;
+pub mod layouts;
 pub mod relay;
 pub mod store;
 #[path = "../../../../tests/support/mod.rs"]
