@@ -3,7 +3,7 @@
 use ipam_delegated::chain::{Preset, PresetChain};
 
 /// Every preset.
-pub const PRESETS: &[Preset] = &[HOST_LOCAL];
+pub const PRESETS: &[Preset] = &[HOST_LOCAL, CNI_IPAM_ETCD, HOST_ETCD];
 
 const HOST_LOCAL: Preset = Preset {
     name: "host-local",
@@ -14,6 +14,29 @@ const HOST_LOCAL: Preset = Preset {
     }],
     has_default_place: true,
     differences: HOST_LOCAL_DIFFERENCES,
+};
+
+/// cni-ipam-etcd, whose program is called `etcd`.
+const CNI_IPAM_ETCD: Preset = Preset {
+    name: "etcd",
+    chains: &[PresetChain {
+        when: None,
+        delegates: &["ipam-ds-static", "ipam-da-etcd"],
+        settings: &[("rangeRules", r#""etcd""#), ("etcd", r#"{"layout":"cni-ipam-etcd"}"#)],
+    }],
+    has_default_place: false,
+    differences: &[],
+};
+
+const HOST_ETCD: Preset = Preset {
+    name: "host-etcd",
+    chains: &[PresetChain {
+        when: None,
+        delegates: &["ipam-ds-static", "ipam-da-etcd"],
+        settings: &[("rangeRules", r#""etcd""#), ("etcd", r#"{"layout":"host-etcd"}"#)],
+    }],
+    has_default_place: false,
+    differences: &[],
 };
 
 /// What changes for a network whose host-local this preset replaces.

@@ -6,9 +6,18 @@ use crate::cni::{Dns, IpamResult, Network, Route};
 use crate::delegate::Request;
 use crate::error::{Error, Result};
 use crate::offer::{self, Offer, Offered};
-use crate::pool::Pool;
+use crate::pool::{Pool, RangeRules, RangeSet};
 
 const PATH: &str = "prevResult.pools";
+
+/// The ranges of the pools that a call is about, for a store that does not tell the networks apart. Those
+/// that cannot be read are left out.
+pub fn asked_sets(request: &Request) -> Vec<RangeSet> {
+    let asked = request.prev_result().and_then(|before| Asked::of(request, &before));
+    let pools = asked.map(|asked| asked.pools).unwrap_or_default();
+    let sets = pools.iter().filter_map(|pool| pool.range_set(RangeRules::ANY, PATH).ok().flatten());
+    sets.collect()
+}
 
 /// What is asked of an allocator.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ mod role;
 pub mod search;
 mod want;
 
+pub use asked::asked_sets;
 pub use bookkeeper::Bookkeeper;
 pub use books::Books;
 pub use lease::{Headroom, Lease, Owner, Part, Reach, Scope};

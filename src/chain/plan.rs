@@ -160,7 +160,17 @@ impl Planner<'_> {
         })?;
         for name in chain.delegates {
             let mut part = Entry { name: (*name).to_owned(), ..entry.clone() };
-            part.overrides.extend(chain.settings());
+            for (key, mut setting) in chain.settings() {
+                // What the configuration says beside it in the same section stays.
+                if let (Value::Object(ours), Some(Value::Object(theirs))) =
+                    (&mut setting, seen.get(&key))
+                {
+                    theirs.iter().for_each(|(key, value)| {
+                        ours.entry(key).or_insert_with(|| value.clone());
+                    });
+                }
+                part.overrides.insert(key, setting);
+            }
             let program = self.locate(name)?;
             steps.push(part.step(program));
         }

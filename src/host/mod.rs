@@ -1,10 +1,12 @@
-//! What this machine knows: host-wide settings, the state folder and the node's identity.
+//! What this machine knows: host-wide settings, the state folder, the node's identity, and the
+//! results that runtimes keep.
 
 mod duration;
 mod lasting;
 mod lock;
 mod netns;
 mod node;
+mod results;
 mod settings;
 mod state;
 
@@ -13,6 +15,7 @@ pub(crate) use lasting::{emptied_by_reboot, transient_machine_id};
 pub use lock::lock;
 pub(crate) use netns::Netns;
 pub use node::Node;
+pub use results::{Cached, ResultCache};
 pub use settings::Settings;
 pub(crate) use state::make_private_folder;
 pub use state::{StateDir, can_write};

@@ -2,15 +2,21 @@
 //! nodes. `benches/etcd.rs` runs it:
 //!
 //! ```text
-//! fill URL PREFIX NETWORK SUBNET < ADDRESSES
+//! fill URL PREFIX NETWORK SUBNET [LAYOUT] < ADDRESSES
 //! ```
+//!
+//! In the layout of a replaced plugin it writes what that one would have: no keys of owners.
 
 #![allow(dead_code, missing_docs, reason = "the rooms of a program, which is no library")]
 
+#[path = "../src/codec.rs"]
+mod codec;
 #[path = "../src/document.rs"]
 mod document;
 #[path = "../src/keys.rs"]
 mod keys;
+#[path = "../src/layout.rs"]
+mod layout;
 
 use std::error::Error;
 use std::io::BufRead;
@@ -21,6 +27,7 @@ use etcd_client::{Client, Txn, TxnOp};
 use ipam_delegated::cni::NetworkName;
 use ipnet::IpNet;
 use keys::Keys;
+use layout::{Layout, NATIVE};
 use tokio::runtime::Builder;
 
 const NODES: usize = 50;
@@ -30,11 +37,15 @@ const AT_ONCE: usize = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [url, prefix, network, subnet] = &arguments[..] else {
-        return Err("expected: URL PREFIX NETWORK SUBNET < ADDRESSES".into());
+    let [url, prefix, network, subnet, layout @ ..] = &arguments[..] else {
+        return Err("expected: URL PREFIX NETWORK SUBNET [LAYOUT] < ADDRESSES".into());
+    };
+    let layout = match layout.first() {
+        Some(name) => Layout::named(name).ok_or("no such layout")?,
+        None => &NATIVE,
     };
     let subnet: IpNet = subnet.parse()?;
-    let keys = Keys::new(prefix, &NetworkName::parse(network)?);
+    let keys = Keys::new(layout, prefix, &NetworkName::parse(network)?);
     let mut puts = Vec::new();
     for (n, line) in std::io::stdin().lock().lines().enumerate() {
         let address = IpNet::new(line?.parse::<IpAddr>()?, subnet.prefix_len())?;
@@ -50,8 +61,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             leases: vec![item.clone()],
         };
         let key = keys.owner_of(&owner.node, &owner.container, &owner.ifname);
-        puts.push(TxnOp::put(keys.lease(address.addr()), owner.lease_value(&item), None));
-        puts.push(TxnOp::put(key, owner.to_value(), None));
+        let value = keys.codec().value(&owner, &item);
+        puts.push(TxnOp::put(keys.lease(address.addr()), value, None));
+        if keys.old().is_none() {
+            puts.push(TxnOp::put(key, owner.to_value(), None));
+        }
     }
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let mut client = Client::connect([url], None).await?;

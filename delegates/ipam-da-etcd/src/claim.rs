@@ -2,13 +2,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use etcd_client::{
-    Compare, CompareOp, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse,
+    Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 use ipam_delegated::allocate::ledger::{Change, Claim, Look};
 use ipam_delegated::allocate::{Lease, Owner};
 
 use crate::document::{Holding, Item, OwnerDocument, Revision, now};
 use crate::keys::Keys;
+use crate::lock::{Lock, Turn};
 
 /// What a commit is guarded with: the owner's state as it was seen.
 #[derive(Clone, Debug, Default)]
@@ -64,29 +65,54 @@ pub struct Step<'a> {
     pub latest: Option<i64>,
     /// The owners whose leases are taken over, by their keys; none where the key is missing.
     pub victims: &'a BTreeMap<String, Option<Holding>>,
+    /// Whether the store lets us have keys of owners.
+    pub indexed: bool,
+    /// What a replaced plugin is to find beside a claim.
+    pub along: &'a Along,
+    /// The lock of a replaced plugin, and our turn in it.
+    pub lock: Option<(&'a Lock, Option<&'a Turn<'a>>)>,
+}
+
+/// What is written along with a claim for a replaced plugin that reads the same keys.
+#[derive(Clone, Debug, Default)]
+pub struct Along {
+    /// The ranges as it writes them.
+    pub ranges: Option<String>,
+    /// Where its cursors were seen. One that has moved since is left alone where it takes what comes next
+    /// unseen: back there others hold what comes next.
+    pub cursors: BTreeMap<u32, IpAddr>,
 }
 
 /// What became of it.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Everything was written at one revision: the address of each claim.
-    Done(Vec<IpAddr>),
-    /// The owner's keys are not as they were seen, or the store is not: the owner's key, that of the
-    /// latest claim, and those of the addresses that the owner was seen to hold.
+    /// Everything was written at one revision: the address of each claim, and the old cursors that have
+    /// moved since they were seen.
+    Done(Vec<IpAddr>, Vec<KeyValue>),
+    /// The owner's keys are not as they were seen, or the store is not, or a replaced plugin has its
+    /// lock: the owner's key, that of the latest claim, those of the addresses that the owner was seen
+    /// to hold, and those of the lock.
     Stale(Vec<KeyValue>),
     /// All candidates of this claim are taken; what was read of the pool, or of the only candidate.
-    Taken(usize, Option<GetResponse>),
+    Taken(usize, Option<Vec<KeyValue>>),
 }
 
 impl Step<'_> {
     /// The transaction.
     pub fn transaction(&self) -> Txn {
         let owner = self.keys.owner(self.owner);
-        let mut guards = vec![match self.seen.revision {
-            None => Compare::create_revision(owner.as_str(), CompareOp::Equal, 0),
-            Some(revision) => Compare::mod_revision(owner.as_str(), CompareOp::Equal, revision),
-        }];
-        let mut reads = vec![TxnOp::get(&*owner, None), TxnOp::get(self.keys.latest(), None)];
+        let (mut guards, mut reads) = (Vec::new(), Vec::new());
+        if self.indexed {
+            guards.push(match self.seen.revision {
+                None => Compare::create_revision(owner.as_str(), CompareOp::Equal, 0),
+                Some(revision) => Compare::mod_revision(owner.as_str(), CompareOp::Equal, revision),
+            });
+            reads.extend([TxnOp::get(&*owner, None), TxnOp::get(self.keys.latest(), None)]);
+        }
+        if let Some((lock, turn)) = self.lock.filter(|_| self.takes()) {
+            guards.extend(lock.guards(turn));
+            reads.push(lock.read());
+        }
         for lease in self.seen_leases() {
             let key = self.keys.lease(lease.address.addr());
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision_of(lease)));
@@ -109,7 +135,7 @@ impl Step<'_> {
         }
         let mut branch = self.branch(&owner, &mut Vec::new());
         // A server whose space is over lets addresses be released, be it only some of an owner's.
-        if self.change.claim.is_empty() && self.change.keep.is_empty() {
+        if !self.takes() {
             branch = vec![TxnOp::txn(Txn::new().and_then(branch))];
         }
         then.append(&mut branch);
@@ -120,7 +146,7 @@ impl Step<'_> {
     pub fn outcome(&self, response: &TxnResponse) -> Outcome {
         let mut answers = response.op_responses();
         if !response.succeeded() {
-            return Outcome::Stale(answers.into_iter().flat_map(found).collect());
+            return Outcome::Stale(flatten(answers));
         }
         let noted = self.latest.is_some() && !self.change.claim.is_empty();
         if noted && !answers.is_empty() {
@@ -141,10 +167,22 @@ impl Step<'_> {
             }
             match won {
                 Some(candidate) => chosen.push(candidate),
-                None => return Outcome::Taken(place, crate::page::first_get(answers)),
+                None => {
+                    let shown = (!answers.is_empty()).then(|| flatten(answers));
+                    return Outcome::Taken(place, shown);
+                }
             }
         }
-        Outcome::Done(chosen)
+        let moved = answers.into_iter().filter_map(|answer| match answer {
+            TxnOpResponse::Txn(along) => Some(flatten(along.op_responses())),
+            _ => None,
+        });
+        Outcome::Done(chosen, moved.flatten().collect())
+    }
+
+    /// Whether addresses are taken or confirmed.
+    fn takes(&self) -> bool {
+        !self.change.claim.is_empty() || !self.change.keep.is_empty()
     }
 
     /// What is done once these addresses are free.
@@ -173,7 +211,7 @@ impl Step<'_> {
     /// What is read when all candidates are taken.
     fn after_all(&self, claim: &Claim<'_>) -> Vec<TxnOp> {
         match (&claim.candidates[..], claim.next) {
-            (_, Look::Window(from, to)) => vec![read_window(self.keys, from, to)],
+            (_, Look::Window(from, to)) => read_window(self.keys, from, to),
             ([only], _) => vec![TxnOp::get(self.keys.lease(*only), None)],
             _ => Vec::new(),
         }
@@ -197,11 +235,47 @@ impl Step<'_> {
         ops.extend(gone.map(|key| TxnOp::delete(key, None)));
         let generation = self.seen.document.as_ref().map_or(0, |seen| seen.generation) + 1;
         let document = OwnerDocument::written(self.owner, generation, items);
-        write_owner(self.keys, owner.to_owned(), &document, &mut ops);
+        if self.indexed {
+            write_owner(self.keys, owner.to_owned(), &document, &mut ops);
+        } else {
+            write_leases(self.keys, &document, &mut ops);
+        }
         for (key, victim) in self.victims {
             if let Some(rest) = self.rest_of(victim) {
                 write_owner(self.keys, key.clone(), &rest, &mut ops);
             }
+        }
+        ops.extend(self.along(chosen));
+        ops
+    }
+
+    /// What a replaced plugin is to find.
+    fn along(&self, chosen: &[IpAddr]) -> Vec<TxnOp> {
+        let Some(old) = self.keys.old().filter(|_| !chosen.is_empty()) else {
+            return Vec::new();
+        };
+        let mut ops = Vec::new();
+        if let (Some(key), Some(text)) = (self.keys.ranges(), &self.along.ranges) {
+            let same = Compare::value(key.as_str(), CompareOp::Equal, text.as_str());
+            let put = TxnOp::put(key, text.as_str(), None);
+            ops.push(TxnOp::txn(Txn::new().when([same]).or_else([put])));
+        }
+        let claims = self.change.claim.iter().zip(chosen);
+        let last: BTreeMap<u32, IpAddr> =
+            claims.map(|(claim, address)| (claim.want.index, *address)).collect();
+        for (index, address) in last {
+            let Some(key) = self.keys.cursor(index) else { continue };
+            let put = TxnOp::put(key.as_str(), address.to_string(), None);
+            if !old.overwrites {
+                ops.push(put);
+                continue;
+            }
+            let same = match self.along.cursors.get(&index) {
+                None => Compare::create_revision(key.as_str(), CompareOp::Equal, 0),
+                Some(seen) => Compare::value(key.as_str(), CompareOp::Equal, seen.to_string()),
+            };
+            let moved = TxnOp::get(key, None);
+            ops.push(TxnOp::txn(Txn::new().when([same]).and_then([put]).or_else([moved])));
         }
         ops
     }
@@ -232,17 +306,24 @@ pub fn write_owner(keys: &Keys, key: String, document: &OwnerDocument, ops: &mut
         ops.push(TxnOp::delete(key, None));
         return;
     }
-    for item in document.leases.iter().filter(|item| item.since.is_none()) {
-        let value = document.lease_value(item);
-        ops.push(TxnOp::put(keys.lease(item.address.addr()), value, None));
-    }
+    write_leases(keys, document, ops);
     ops.push(TxnOp::put(key, document.to_value(), None));
 }
 
+/// Writes the keys of an owner's addresses, but for those that stay as they are.
+fn write_leases(keys: &Keys, document: &OwnerDocument, ops: &mut Vec<TxnOp>) {
+    for item in document.leases.iter().filter(|item| item.since.is_none()) {
+        let value = keys.codec().value(document, item);
+        ops.push(TxnOp::put(keys.lease(item.address.addr()), value, None));
+    }
+}
+
 /// Reads which addresses of a window are taken.
-pub fn read_window(keys: &Keys, from: IpAddr, to: IpAddr) -> TxnOp {
-    let (first, end) = keys.window(from, to);
-    TxnOp::get(first, Some(GetOptions::new().with_range(end).with_keys_only()))
+pub fn read_window(keys: &Keys, from: IpAddr, to: IpAddr) -> Vec<TxnOp> {
+    let read = |(first, end): (String, String)| {
+        TxnOp::get(first, Some(GetOptions::new().with_range(end).with_keys_only()))
+    };
+    keys.window(from, to).into_iter().map(read).collect()
 }
 
 /// The revision that a lease was seen at; one that no key has where it is not ours.
@@ -250,9 +331,11 @@ fn revision_of(lease: &Lease) -> i64 {
     Revision::read(&lease.revision).map_or(-1, |revision| revision.revision)
 }
 
-fn found(answer: TxnOpResponse) -> Vec<KeyValue> {
-    match answer {
+/// What the reads of a transaction found.
+fn flatten(answers: Vec<TxnOpResponse>) -> Vec<KeyValue> {
+    let found = |answer| match answer {
         TxnOpResponse::Get(mut get) => get.take_kvs(),
         _ => Vec::new(),
-    }
+    };
+    answers.into_iter().flat_map(found).collect()
 }

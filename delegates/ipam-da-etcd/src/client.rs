@@ -34,6 +34,8 @@ pub struct Client {
     unreached: ErrorCode,
     /// Whether one may have been asked for something.
     asked: Cell<bool>,
+    /// Whether the latest request was refused to this caller.
+    denied: Cell<bool>,
     /// When the store first did not answer, since it last did.
     trouble: Cell<Option<Instant>>,
     /// What is known of each endpoint since then.
@@ -91,6 +93,7 @@ impl Client {
             open: RefCell::new(None),
             unreached,
             asked: Cell::new(false),
+            denied: Cell::new(false),
             trouble: Cell::new(None),
             findings: RefCell::new(vec![Finding::default(); store.endpoints.len()]),
         })
@@ -129,7 +132,57 @@ impl Client {
         self.send(txn, true)
     }
 
+    /// Whether the latest request was refused because this caller has no right to some key in it.
+    pub fn was_denied(&self) -> bool {
+        self.denied.get()
+    }
+
+    /// An etcd lease of so many seconds, from the server that answered last.
+    ///
+    /// # Errors
+    /// It does not give one: code 11.
+    pub fn grant(&self, seconds: i64) -> Result<i64> {
+        self.about_leases(async |connection| {
+            connection.leases.grant(seconds, None).await.map(|lease| lease.id())
+        })
+    }
+
+    /// Ends an etcd lease, and with it the keys that were written with it.
+    ///
+    /// # Errors
+    /// The server does not do it: code 11.
+    pub fn revoke(&self, lease: i64) -> Result<()> {
+        self.about_leases(async |connection| connection.leases.revoke(lease).await.map(drop))
+    }
+
+    fn about_leases<T>(
+        &self,
+        ask: impl AsyncFnOnce(&mut Connection) -> Result<T, etcd_client::Error>,
+    ) -> Result<T> {
+        let mut open = self.open.borrow_mut();
+        let asked = match &mut *open {
+            Some((_, connection)) => {
+                let patience = PATIENCE.min(self.left());
+                self.wait(async { tokio::time::timeout(patience, ask(connection)).await })
+            }
+            None => return Err(Error::new(ErrorCode::TRY_AGAIN, "not connected any more")),
+        };
+        let reason = match asked {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        Err(Error::new(ErrorCode::TRY_AGAIN, format!("etcd gives no lease: {reason}")))
+    }
+
+    /// Waits.
+    pub fn pause(&self, time: Duration) {
+        // A timer is made where the event loop runs.
+        self.wait(async { tokio::time::sleep(time).await });
+    }
+
     fn send(&self, txn: &Txn, changes: bool) -> Result<Option<Answer>> {
+        self.denied.set(false);
         for round in 0_u32.. {
             let start = self.first.get();
             for place in (start..self.endpoints.len()).chain(0..start) {
@@ -156,6 +209,10 @@ impl Client {
                 }
                 let url = &self.endpoints[place];
                 let (reason, unfit) = match trouble {
+                    Trouble::Denied(error) => {
+                        self.denied.set(true);
+                        return Err(error.within(format_args!("etcd at {url}")));
+                    }
                     Trouble::Refused(error) => {
                         return Err(error.within(format_args!("etcd at {url}")));
                     }
@@ -183,8 +240,7 @@ impl Client {
                 break;
             }
             let pause = (PAUSE * (round + 1).min(5)).min(self.left());
-            // A timer is made where the event loop runs.
-            self.wait(async { tokio::time::sleep(pause).await });
+            self.pause(pause);
         }
         Err(self.nobody_answered())
     }

@@ -1,11 +1,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipam_delegated::host::parse_duration;
+use ipam_delegated::host::{ResultCache, parse_duration};
 use ipam_delegated::{Error, Result};
 use serde::Deserialize;
 
 use crate::endpoint::{self, Endpoint};
+use crate::layout::{LAYOUTS, Layout, NATIVE};
 
 /// What this delegate reads of `ipam`: the section `etcd`, or the keys of a system that it replaces.
 #[derive(Debug, Default, Deserialize)]
@@ -33,7 +34,9 @@ struct Section {
     username: Option<String>,
     password_file: Option<String>,
     timeout: Option<String>,
+    layout: Option<String>,
     prefix: Option<String>,
+    result_cache: Option<PathBuf>,
 }
 
 /// `ipam.etcdConfig`, with cni-ipam-etcd's own names.
@@ -63,8 +66,12 @@ pub struct Store {
     pub user: Option<(String, Named)>,
     /// How long to go on after the first trouble.
     pub timeout: Duration,
+    /// Whose keys hold the leases.
+    pub layout: &'static Layout,
     /// What every key begins with; no slash at its end.
     pub prefix: String,
+    /// Where the runtime keeps the results of its calls.
+    pub result_cache: PathBuf,
 }
 
 /// A file that the configuration names.
@@ -106,7 +113,6 @@ const HOST_ETCD: Spelling = Spelling {
 
 impl Config {
     const TIMEOUT: Duration = Duration::from_secs(10);
-    const PREFIX: &'static str = "/ipam-delegated";
 
     /// The store that the configuration names.
     ///
@@ -124,6 +130,7 @@ impl Config {
         let trusted = named(spelling.ca, &section.trusted_ca_file);
         let secured = cert.is_some() || trusted.is_some();
         let username = section.username.clone().filter(|name| !name.is_empty());
+        let layout = layout(section.layout.as_deref())?;
         Ok(Store {
             endpoints: endpoint::parse_all(&section.endpoints, secured, spelling.endpoints)?,
             identity: both(cert, key, spelling.cert, spelling.key)?,
@@ -135,19 +142,24 @@ impl Config {
                 "ipam.etcd.passwordFile",
             )?,
             timeout: timeout(section.timeout.as_deref())?,
-            prefix: prefix(section.prefix.as_deref())?,
+            prefix: prefix(section.prefix.as_deref(), layout)?,
+            layout,
+            result_cache: section.result_cache.unwrap_or_else(|| ResultCache::DEFAULT.into()),
         })
     }
 
-    /// The settings in our own form, and how they were spelled.
+    /// The settings in our own form, and how they were spelled. What the spellings of others have no
+    /// word for comes from `ipam.etcd` all the same.
     fn section(&self) -> Result<(Section, &'static Spelling)> {
+        let ours = self.etcd.clone().unwrap_or_default();
+        let rest = || Section { endpoints: Vec::new(), ..ours.clone() };
         let theirs = self.etcd_config.as_ref().map(|theirs| {
             let section = Section {
                 endpoints: theirs.url.iter().filter(|url| !url.is_empty()).cloned().collect(),
                 cert_file: theirs.cert_file.clone(),
                 key_file: theirs.key_file.clone(),
                 trusted_ca_file: theirs.trusted_ca_file.clone(),
-                ..Section::default()
+                ..rest()
             };
             (section, &CNI_IPAM_ETCD)
         });
@@ -157,11 +169,16 @@ impl Config {
                 cert_file: self.certfile.clone(),
                 key_file: self.keyfile.clone(),
                 trusted_ca_file: self.trustedcafile.clone(),
-                ..Section::default()
+                ..rest()
             };
             (section, &HOST_ETCD)
         });
-        let ours = self.etcd.as_ref().map(|ours| (ours.clone(), &OURS));
+        let alone = theirs.is_none() && flat.is_none();
+        let ours = self
+            .etcd
+            .as_ref()
+            .filter(|ours| alone || ours.names_a_store())
+            .map(|ours| (ours.clone(), &OURS));
         let mut given: Vec<_> = [ours, theirs, flat].into_iter().flatten().collect();
         match (given.pop(), given.pop()) {
             (Some(only), None) => Ok(only),
@@ -173,6 +190,13 @@ impl Config {
             )
             .advise("name the store once")),
         }
+    }
+}
+
+impl Section {
+    fn names_a_store(&self) -> bool {
+        let files = [&self.cert_file, &self.key_file, &self.trusted_ca_file];
+        !self.endpoints.is_empty() || files.into_iter().any(Option::is_some)
     }
 }
 
@@ -203,14 +227,25 @@ fn timeout(text: Option<&str>) -> Result<Duration> {
     })
 }
 
-fn prefix(text: Option<&str>) -> Result<String> {
-    let text = text.map_or(Config::PREFIX, |text| text.trim_end_matches('/'));
+fn layout(name: Option<&str>) -> Result<&'static Layout> {
+    let Some(name) = name else { return Ok(&NATIVE) };
+    Layout::named(name).ok_or_else(|| {
+        let names = LAYOUTS.map(|layout| layout.name).join(", ");
+        Error::config(
+            "ipam.etcd.layout",
+            format_args!("{name:?} is no layout: expected one of {names}"),
+        )
+    })
+}
+
+fn prefix(text: Option<&str>, layout: &Layout) -> Result<String> {
+    let text = text.map_or(layout.prefix, |text| text.trim_end_matches('/'));
     if text.is_empty() {
         return Err(Error::config(
             "ipam.etcd.prefix",
             "empty: every key of the store would be ours",
         )
-        .advise(format!("leave it out for {}", Config::PREFIX)));
+        .advise(format!("leave it out for {}", layout.prefix)));
     }
     Ok(text.to_owned())
 }
@@ -238,8 +273,23 @@ mod tests {
             let (cert, key) = store.identity.unwrap();
             let files = [cert.file, key.file, store.trusted.unwrap().file];
             assert_eq!(files.map(|file| file.display().to_string()), ["/c", "/k", "/ca"]);
-            assert_eq!((store.timeout, store.prefix.as_str()), (Config::TIMEOUT, Config::PREFIX));
+            assert_eq!((store.timeout, store.prefix.as_str()), (Config::TIMEOUT, NATIVE.prefix));
         }
+    }
+
+    #[test]
+    fn a_layout_goes_with_every_spelling() {
+        for ipam in [
+            json!({"etcd": {"endpoints": ["a:1"], "layout": "host-etcd"}}),
+            json!({"endpoints": ["a:1"], "etcd": {"layout": "host-etcd"}}),
+            json!({"etcdConfig": {"etcdURL": "a:1"}, "etcd": {"layout": "host-etcd", "timeout": "3s"}}),
+        ] {
+            let store = store(ipam).unwrap();
+            assert_eq!((store.layout.name, store.prefix.as_str()), ("host-etcd", "/ipam"));
+        }
+        let prefixed =
+            json!({"etcd": {"endpoints": ["a"], "layout": "cni-ipam-etcd", "prefix": "/x/"}});
+        assert_eq!(store(prefixed).unwrap().prefix, "/x");
     }
 
     #[test]
@@ -279,6 +329,11 @@ mod tests {
                 "ipam.etcd.timeout: \"soon\" is no duration",
             ),
             (json!({"etcd": {"endpoints": ["a"], "prefix": "//"}}), "ipam.etcd.prefix: empty"),
+            (
+                json!({"etcd": {"endpoints": ["a"], "layout": "etcd"}}),
+                "ipam.etcd.layout: \"etcd\" is no layout: expected one of native, cni-ipam-etcd, host-etcd",
+            ),
+            (json!({"etcd": {"layout": "host-etcd"}}), "ipam.etcd.endpoints: no endpoint"),
         ] {
             let error = store(ipam).unwrap_err();
             assert!(error.to_string().starts_with(message), "{error}");

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use etcd_client::{Channel, Client, ConnectOptions, KvClient, Txn, TxnResponse};
+use etcd_client::{Channel, Client, ConnectOptions, KvClient, LeaseClient, Txn, TxnResponse};
 use http::HeaderValue;
 use ipam_delegated::{Error, ErrorCode};
 use tonic::transport::{ClientTlsConfig, Endpoint as Dial};
@@ -24,6 +24,8 @@ const LARGEST: usize = 64 * 1024 * 1024;
 pub struct Connection {
     channel: tonic::transport::Channel,
     kv: KvClient,
+    /// For etcd's own leases.
+    pub leases: LeaseClient,
 }
 
 impl Connection {
@@ -47,8 +49,8 @@ impl Connection {
                 None => authenticate(&channel, caller).await?,
             };
         }
-        let kv = client(&channel, token.as_deref()).await?;
-        Ok(Self { channel, kv })
+        let (kv, leases) = clients(&channel, token.as_deref()).await?;
+        Ok(Self { channel, kv, leases })
     }
 
     /// Sends a transaction; after a token that is not known any more, once more with a new one.
@@ -62,7 +64,7 @@ impl Connection {
             Err(error) => match (Trouble::sending(&error), caller) {
                 (Trouble::StaleToken, Some(caller)) => {
                     let token = authenticate(&self.channel, caller).await?;
-                    self.kv = client(&self.channel, token.as_deref()).await?;
+                    (self.kv, self.leases) = clients(&self.channel, token.as_deref()).await?;
                     self.kv.txn(txn.clone()).await.map_err(|error| Trouble::sending(&error))
                 }
                 (trouble, _) => Err(trouble),
@@ -96,11 +98,11 @@ async fn dial(
     dial.connect().await.map_err(connecting)
 }
 
-/// A client over a connection, which shows a token with each request.
-async fn client(
+/// Clients over a connection, which show a token with each request.
+async fn clients(
     channel: &tonic::transport::Channel,
     token: Option<&str>,
-) -> Result<KvClient, Trouble> {
+) -> Result<(KvClient, LeaseClient), Trouble> {
     let options = ConnectOptions::new().with_require_leader(true);
     let channel = channel.clone();
     let channel = match token {
@@ -118,8 +120,9 @@ async fn client(
         }
     };
     let client = Client::from_channel(channel, Some(options)).await;
-    let kv = client.map(|client| client.kv_client().max_decoding_message_size(LARGEST));
-    kv.map_err(|error| Trouble::sending(&error))
+    let client = client.map_err(|error| Trouble::sending(&error))?;
+    let kv = client.kv_client().max_decoding_message_size(LARGEST);
+    Ok((kv, client.lease_client()))
 }
 
 /// A new token, kept for later processes; none where the servers ask for none.

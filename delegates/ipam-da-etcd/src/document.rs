@@ -1,9 +1,8 @@
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use etcd_client::KeyValue;
-use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
+use ipam_delegated::allocate::ledger::{Entry, Holder};
 use ipam_delegated::allocate::{Lease, Owner};
 use ipam_delegated::{Error, ErrorCode, Result};
 use ipnet::IpNet;
@@ -51,21 +50,6 @@ pub struct Item {
     pub since: Option<Revision>,
 }
 
-/// The value of an address's key.
-#[derive(Debug, Serialize, Deserialize)]
-struct LeaseDocument<'a> {
-    network: Cow<'a, str>,
-    node: Cow<'a, str>,
-    container: Cow<'a, str>,
-    ifname: Cow<'a, str>,
-    generation: u64,
-    confirmed: u64,
-    /// [`Revision::leases`].
-    leases: usize,
-    #[serde(flatten)]
-    item: Cow<'a, Item>,
-}
-
 /// The state of an owner: its document, with the revision that stands for it.
 #[derive(Clone, Debug)]
 pub struct Holding {
@@ -98,22 +82,8 @@ impl OwnerDocument {
         to_text(self)
     }
 
-    /// The value of the key of one of its addresses.
-    pub fn lease_value(&self, item: &Item) -> String {
-        to_text(&LeaseDocument {
-            network: (&self.network).into(),
-            node: (&self.node).into(),
-            container: (&self.container).into(),
-            ifname: (&self.ifname).into(),
-            generation: self.generation,
-            confirmed: self.confirmed,
-            leases: self.together(),
-            item: Cow::Borrowed(item),
-        })
-    }
-
     /// [`Revision::leases`] of what is written with the owner's key.
-    fn together(&self) -> usize {
+    pub fn together(&self) -> usize {
         let alone = self.leases.iter().all(|item| item.since.is_none());
         if alone { self.leases.len() } else { 0 }
     }
@@ -134,7 +104,8 @@ impl Item {
         Self { address, gateway, pool: lease.pool.clone(), taken, since: None }
     }
 
-    fn lease(&self, revision: Revision) -> Lease {
+    /// The lease, whose key has this revision.
+    pub fn lease(&self, revision: Revision) -> Lease {
         Lease {
             pool: self.pool.clone(),
             address: self.address,
@@ -198,58 +169,6 @@ impl Holding {
     }
 }
 
-/// A lease of this owner, by the answer about the key of its address alone.
-pub fn left_to(owner: &Owner, address: IpAddr, found: &KeyValue) -> Option<(Lease, Item)> {
-    let document: LeaseDocument<'_> = serde_json::from_slice(found.value()).ok()?;
-    let its = document.node == owner.scope.node
-        && document.container == owner.container.as_str()
-        && document.ifname == owner.ifname.as_str()
-        && document.item.address.addr() == address;
-    let since = Revision { revision: found.mod_revision(), leases: document.leases };
-    let item = Item { since: Some(since), ..document.item.into_owned() };
-    its.then(|| (item.lease(since), item))
-}
-
-/// Reads the answer about the key of an address.
-pub fn entry(address: IpAddr, found: &KeyValue) -> Entry {
-    let revision = |leases| Revision { revision: found.mod_revision(), leases };
-    match serde_json::from_slice::<LeaseDocument<'_>>(found.value()) {
-        Ok(document) if document.item.address.addr() == address => Entry {
-            lease: document.item.lease(revision(document.leases)),
-            holder: Some(Holder {
-                node: Some(document.node.into_owned()),
-                container: document.container.into_owned(),
-                ifname: Some(document.ifname.into_owned()),
-            }),
-            since: Some(time(document.confirmed)),
-            fault: None,
-        },
-        other => {
-            let why = other.err().map_or_else(
-                || "it is about another address".to_owned(),
-                |error| error.to_string(),
-            );
-            let key = String::from_utf8_lossy(found.key());
-            Entry {
-                lease: Lease {
-                    pool: None,
-                    address: IpNet::from(address),
-                    gateway: None,
-                    revision: revision(0).to_json(),
-                    kept: false,
-                    unsure: false,
-                    taken: None,
-                },
-                holder: None,
-                since: None,
-                fault: Some(Fault::Unreadable(format!(
-                    "the value of the key {key} is not ours: {why}"
-                ))),
-            }
-        }
-    }
-}
-
 /// [`Lease::revision`]: the modification revision of the address's key, and how many leases were
 /// written by it, so that a DEL can tell whether it was told of all; 0 when the owner held others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -277,11 +196,13 @@ impl Revision {
     }
 }
 
-fn time(milliseconds: u64) -> SystemTime {
+/// A time in milliseconds since 1970.
+pub fn time(milliseconds: u64) -> SystemTime {
     UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds)).unwrap_or(UNIX_EPOCH)
 }
 
-fn to_text(document: &impl Serialize) -> String {
+/// Any of our documents as text.
+pub fn to_text(document: &impl Serialize) -> String {
     // Text keys and plain members: writing them cannot fail.
     serde_json::to_string(document).unwrap_or_default()
 }

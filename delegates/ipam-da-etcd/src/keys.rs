@@ -5,7 +5,10 @@ use ipam_delegated::allocate::Owner;
 use ipam_delegated::allocate::ledger::Holder;
 use ipam_delegated::cni::NetworkName;
 
-/// The keys of one network: one per address and one per owner, and one for the latest claim.
+use crate::layout::{Codec, Layout, OldKeys};
+
+/// The keys of one network: one per address and one per owner, and one for the latest claim. In our own
+/// layout:
 ///
 /// ```text
 /// <prefix>/networks/<network>/leases/4/0a010007                        10.1.0.7
@@ -18,6 +21,9 @@ use ipam_delegated::cni::NetworkName;
 /// addresses has an end key: a server walks all keys of a range, whatever the limit.
 #[derive(Debug)]
 pub struct Keys {
+    layout: &'static Layout,
+    network: NetworkName,
+    prefix: String,
     leases: String,
     owners: String,
     latest: String,
@@ -25,39 +31,70 @@ pub struct Keys {
 
 impl Keys {
     /// The keys of a network below a prefix.
-    pub fn new(prefix: &str, network: &NetworkName) -> Self {
-        let network = format!("{prefix}/networks/{network}");
+    pub fn new(layout: &'static Layout, prefix: &str, network: &NetworkName) -> Self {
+        let at = |place: &str| place_of(prefix, place, network);
         Self {
-            leases: format!("{network}/leases/"),
-            owners: format!("{network}/owners/"),
-            latest: format!("{network}/latest"),
+            leases: at(layout.leases),
+            owners: at(layout.owners),
+            latest: at(layout.latest),
+            prefix: prefix.to_owned(),
+            network: network.clone(),
+            layout,
         }
     }
 
     /// The key of an address.
     pub fn lease(&self, address: IpAddr) -> String {
-        match address {
-            IpAddr::V4(address) => format!("{}4/{:08x}", self.leases, address.to_bits()),
-            IpAddr::V6(address) => format!("{}6/{:032x}", self.leases, address.to_bits()),
+        match (self.layout.codec, address) {
+            (Codec::Document, IpAddr::V4(v4)) => format!("{}4/{:08x}", self.leases, v4.to_bits()),
+            (Codec::Document, IpAddr::V6(v6)) => format!("{}6/{:032x}", self.leases, v6.to_bits()),
+            (Codec::ContainerId { .. }, address) => format!("{}{address}", self.leases),
         }
     }
 
     /// The address that a key stands for; none for a key that is not of this layout.
     pub fn address(&self, key: &[u8]) -> Option<IpAddr> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.leases)?;
-        let (family, hex) = rest.split_once('/')?;
-        let canonical = hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        match (family, hex.len()) {
-            _ if !canonical => None,
-            ("4", 8) => u32::from_str_radix(hex, 16).ok().map(|n| Ipv4Addr::from_bits(n).into()),
-            ("6", 32) => u128::from_str_radix(hex, 16).ok().map(|n| Ipv6Addr::from_bits(n).into()),
-            _ => None,
+        match self.layout.codec {
+            Codec::Document => of_fixed_width(rest),
+            Codec::ContainerId { .. } => {
+                let address: IpAddr = rest.parse().ok()?;
+                (address.to_string() == rest).then_some(address)
+            }
         }
     }
 
-    /// The keys from one address to another, both included: the first, and the one after the last.
-    pub fn window(&self, from: IpAddr, to: IpAddr) -> (String, String) {
-        (self.lease(from), after(self.lease(to)))
+    /// The keys from one address to another, both included, as stretches: the first key of each, and the
+    /// one after its last. There may be others among them.
+    pub fn window(&self, from: IpAddr, to: IpAddr) -> Vec<(String, String)> {
+        match self.layout.codec {
+            Codec::Document => vec![(self.lease(from), after(self.lease(to)))],
+            Codec::ContainerId { .. } => self.written(from, to),
+        }
+    }
+
+    /// [`Self::window`] where addresses are written as people do.
+    fn written(&self, from: IpAddr, to: IpAddr) -> Vec<(String, String)> {
+        if from == to {
+            return vec![(self.lease(from), after(self.lease(to)))];
+        }
+        let parts = match (from, to) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => parts_of_v4(from.to_bits(), to.to_bits()),
+            (IpAddr::V6(from), IpAddr::V6(to)) => parts_of_v6(from.to_bits(), to.to_bits()),
+            _ => None,
+        };
+        let Some(parts) = parts else {
+            return vec![(self.leases.clone(), end_of(&self.leases))];
+        };
+        let stretch = |part| match part {
+            Part::Beginning(text) => {
+                let first = format!("{}{text}", self.leases);
+                let end = next_character(first.clone());
+                (first, end)
+            }
+            Part::Address(address) => (self.lease(address), after(self.lease(address))),
+        };
+        parts.into_iter().map(stretch).collect()
     }
 
     /// The key of an owner.
@@ -67,7 +104,14 @@ impl Keys {
 
     /// The key of the owner with these names.
     pub fn owner_of(&self, node: &str, container: &str, ifname: &str) -> String {
-        format!("{}{}/{}", self.of_node(node), plain(container), plain(ifname))
+        let (node, ifname) = (plain(node), plain(ifname));
+        match (self.old(), self.is_flat()) {
+            (None, _) => format!("{}{node}/{}/{ifname}", self.owners, plain(container)),
+            (Some(_), false) => format!("{}{node}/{ifname}", self.of_container(container)),
+            (Some(_), true) => {
+                format!("{}{node}/{}/{ifname}", self.of_container(container), self.network)
+            }
+        }
     }
 
     /// The key of the owner that an entry names; none where the entry does not tell the owner in full.
@@ -76,9 +120,18 @@ impl Keys {
         Some(self.owner_of(node, &holder.container, ifname))
     }
 
-    /// What the keys of a node's owners begin with.
+    /// What the keys of a container's owners begin with, beside the keys of a replaced plugin, which name
+    /// the container alone: on all nodes, and on all networks that stand side by side.
+    pub fn of_container(&self, container: &str) -> String {
+        format!("{}{}/", self.owners, plain(container))
+    }
+
+    /// What the keys of a node's owners begin with, perhaps among others.
     pub fn of_node(&self, node: &str) -> String {
-        format!("{}{}/", self.owners, plain(node))
+        match self.old() {
+            None => format!("{}{}/", self.owners, plain(node)),
+            Some(_) => self.owners.clone(),
+        }
     }
 
     /// What the keys of all owners begin with.
@@ -95,6 +148,93 @@ impl Keys {
     pub fn leases(&self) -> &str {
         &self.leases
     }
+
+    /// The network's name.
+    pub fn network(&self) -> &NetworkName {
+        &self.network
+    }
+
+    /// How values are written.
+    pub fn codec(&self) -> Codec {
+        self.layout.codec
+    }
+
+    /// What a replaced plugin keeps in this layout, if one does.
+    pub fn old(&self) -> Option<&'static OldKeys> {
+        self.layout.old.as_ref()
+    }
+
+    /// Whether the addresses of all networks stand side by side.
+    pub fn is_flat(&self) -> bool {
+        self.old().is_some_and(|old| old.flat)
+    }
+
+    /// The old key of the address last given out of a range set.
+    pub fn cursor(&self, index: u32) -> Option<String> {
+        Some(format!("{}{index}", self.place(self.old()?.cursor)))
+    }
+
+    /// The old key of the ranges.
+    pub fn ranges(&self) -> Option<String> {
+        self.old()?.ranges.map(|place| self.place(place))
+    }
+
+    /// The key at a place of the layout.
+    pub fn place(&self, place: &str) -> String {
+        place_of(&self.prefix, place, &self.network)
+    }
+}
+
+fn place_of(prefix: &str, place: &str, network: &NetworkName) -> String {
+    format!("{prefix}{}", place.replace("NETWORK", network.as_str()))
+}
+
+fn of_fixed_width(key: &str) -> Option<IpAddr> {
+    let (family, hex) = key.split_once('/')?;
+    let canonical = hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    match (family, hex.len()) {
+        _ if !canonical => None,
+        ("4", 8) => u32::from_str_radix(hex, 16).ok().map(|n| Ipv4Addr::from_bits(n).into()),
+        ("6", 32) => u128::from_str_radix(hex, 16).ok().map(|n| Ipv6Addr::from_bits(n).into()),
+        _ => None,
+    }
+}
+
+/// A part of the addresses from one to another, as they are written.
+enum Part {
+    /// All that begin so.
+    Beginning(String),
+    Address(IpAddr),
+}
+
+/// How many stretches are read at once: those of the largest window that a search looks at.
+const STRETCHES: u32 = 72;
+
+fn parts_of_v4(from: u32, to: u32) -> Option<Vec<Part>> {
+    let shift =
+        [8, 16, 24].into_iter().find(|shift| (to >> shift) - (from >> shift) < STRETCHES)?;
+    let octets = (32 - shift) / 8;
+    let beginning = |block: u32| {
+        let text = Ipv4Addr::from_bits(block << shift).to_string();
+        let kept: Vec<&str> = text.split('.').take(octets).collect();
+        Part::Beginning(kept.join(".") + ".")
+    };
+    Some(((from >> shift)..=(to >> shift)).map(beginning).collect())
+}
+
+fn parts_of_v6(from: u128, to: u128) -> Option<Vec<Part>> {
+    let (first, last) = (from >> 16, to >> 16);
+    if last - first >= u128::from(STRETCHES) / 2 {
+        return None;
+    }
+    let of_block = |block: u128| {
+        let at = |low: u128| Ipv6Addr::from_bits((block << 16) | low);
+        // All but that with a last group of zero are written alike up to that group.
+        let mut beginning = at(1).to_string();
+        beginning.pop();
+        [Part::Address(at(0).into()), Part::Beginning(beginning)]
+    };
+    Some((first..=last).flat_map(of_block).collect())
 }
 
 /// The first key after this one.
@@ -109,6 +249,16 @@ pub fn end_of(prefix: &str) -> String {
     // What comes after the slash among the characters.
     end.push('0');
     end
+}
+
+/// The first key that does not begin with this text, whose last character is `.` or `:`.
+fn next_character(mut text: String) -> String {
+    let next = match text.pop() {
+        Some(last) => char::from_u32(u32::from(last) + 1).unwrap_or(last),
+        None => '0',
+    };
+    text.push(next);
+    text
 }
 
 /// A name as a part of a key: bytes that may mean something to people or tools become `%` and two
@@ -129,9 +279,14 @@ pub fn plain(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{CNI_IPAM_ETCD, HOST_ETCD, NATIVE};
+
+    fn of(layout: &'static Layout) -> Keys {
+        Keys::new(layout, "/p", &NetworkName::parse("net").unwrap())
+    }
 
     fn keys() -> Keys {
-        Keys::new("/p", &NetworkName::parse("net").unwrap())
+        of(&NATIVE)
     }
 
     #[test]
@@ -159,9 +314,68 @@ mod tests {
 
     #[test]
     fn a_window_ends_after_its_last_address() {
-        let (first, end) = keys().window("10.0.0.9".parse().unwrap(), "10.0.0.9".parse().unwrap());
-        let next = keys().lease("10.0.0.10".parse().unwrap());
-        assert!(first < end && end < next);
+        let (ninth, next) = ("10.0.0.9".parse().unwrap(), "10.0.0.10".parse().unwrap());
+        let [(first, end)] = &keys().window(ninth, ninth)[..] else { panic!("one stretch") };
+        assert!(first < end && *end < keys().lease(next));
+    }
+
+    #[test]
+    fn old_keys_stand_where_the_old_plugins_look() {
+        let address = "2001:db8::7".parse().unwrap();
+        let etcd = of(&CNI_IPAM_ETCD);
+        assert_eq!(etcd.lease(address), "/p/networks/net/used/2001:db8::7");
+        assert_eq!(etcd.cursor(1).unwrap(), "/p/networks/net/lastReserved/1");
+        assert_eq!(etcd.ranges().unwrap(), "/p/networks/net");
+        assert_eq!(
+            etcd.owner_of("n", "c", "eth0"),
+            "/p/networks/net/ipam-delegated/owners/c/n/eth0"
+        );
+        let host = of(&HOST_ETCD);
+        assert_eq!(host.lease(address), "/p/ips/2001:db8::7");
+        assert_eq!(host.cursor(0).unwrap(), "/p/last_reserved_ip0");
+        assert_eq!(host.owner_of("n", "c", "eth0"), "/p/ipam-delegated/owners/c/n/net/eth0");
+        assert_eq!(host.latest(), "/p/ipam-delegated/latest/net");
+        assert_eq!((host.ranges(), keys().cursor(0)), (None, None));
+        for foreign in ["10.1.0.07", "2001:DB8::7", "2001:db8:0::7", "net/10.1.0.7", ""] {
+            assert_eq!(host.address(format!("/p/ips/{foreign}").as_bytes()), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a_window_of_written_addresses_shows_all_of_them_and_few_others() {
+        let host = of(&HOST_ETCD);
+        for (from, to, stretches) in [
+            ("10.0.0.9", "10.0.0.9", 1),
+            ("10.0.3.200", "10.0.4.199", 2),
+            ("10.0.0.0", "10.0.63.255", 64),
+            ("10.0.0.0", "10.0.255.255", 1),
+            ("9.255.0.0", "11.2.0.0", 3),
+            ("1.0.0.0", "200.0.0.0", 1),
+            ("fd00::2", "fd00::101", 2),
+            ("fd00::fff0", "fd00::1:f", 4),
+            ("1:0:0:2:1:0:0:0", "1:0:0:2:1:0:0:ff", 2),
+            ("fd00::", "fd00::ffff:ffff:ffff:ffff", 1),
+        ] {
+            let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
+            let window = host.window(from, to);
+            assert_eq!(window.len(), stretches, "{from} to {to}");
+            let shown = |address: IpAddr| {
+                let key = host.lease(address);
+                window.iter().any(|(first, end)| *first <= key && key < *end)
+            };
+            let mut address = from;
+            for _ in 0..70_000 {
+                assert!(shown(address), "{address} of {from} to {to}");
+                if address == to {
+                    break;
+                }
+                address = ipam_delegated::cni::address::next(address).unwrap();
+            }
+            assert!(shown(to));
+        }
+        let window = host.window("10.0.3.200".parse().unwrap(), "10.0.4.199".parse().unwrap());
+        let far = host.lease("10.0.30.1".parse().unwrap());
+        assert!(window.iter().all(|(first, end)| far < *first || *end <= far));
     }
 
     #[test]

@@ -1,19 +1,27 @@
 //! The delegate `ipam-da-etcd`: leases of a whole cluster in etcd, one round trip each.
 
+mod change;
 mod claim;
 mod client;
+mod codec;
 mod config;
 mod connection;
 mod document;
 mod endpoint;
+mod held;
+mod hints;
 mod keys;
+mod layout;
 mod ledger;
+mod lock;
 mod memory;
 mod page;
 mod refusal;
 mod removal;
+mod scan;
 mod tls;
 mod token;
+mod view;
 
 use std::process::ExitCode;
 

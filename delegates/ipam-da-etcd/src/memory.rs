@@ -14,6 +14,7 @@ use log::{debug, warn};
 use serde::{Deserialize, Serialize};
 
 use crate::client::Answer;
+use crate::document;
 
 /// What this node remembers of a network's store between two calls, in its state folder: which
 /// cluster it is and how far it had come, so that a store restored from a backup or swapped for another
@@ -37,6 +38,9 @@ struct Part {
     cursors: BTreeMap<u32, IpAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<String>,
+    /// When the store refused us keys beside those of the replaced system, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unindexed: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,6 +60,9 @@ const LONGEST: u64 = 64 * 1024;
 
 /// How long another process may have the file locked.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// For how long a refusal counts, in seconds: rights may be granted later.
+const REFUSAL: u64 = 600;
 
 type Parts = BTreeMap<String, Part>;
 
@@ -142,11 +149,22 @@ impl Memory {
         self.known.borrow().endpoint.clone()
     }
 
+    /// Whether the store refused us keys beside those of the replaced system not long ago.
+    pub fn is_unindexed(&self) -> bool {
+        let since = self.known.borrow().unindexed.map(|since| now().abs_diff(since));
+        since.is_some_and(|since| since < REFUSAL)
+    }
+
+    /// Notes that it did.
+    pub fn note_unindexed(&self) {
+        self.write_or_warn(|part| part.unindexed = Some(now()));
+    }
+
     /// Notes what an ADD has taken from the store that is known.
-    pub fn note(&self, answer: &Answer, given: &[(u32, IpAddr)]) {
+    pub fn note(&self, answer: &Answer, given: BTreeMap<u32, IpAddr>) {
         let id = self.id(answer);
         self.write_or_warn(|part| {
-            part.cursors.extend(given.iter().copied());
+            part.cursors.extend(&given);
             part.note_claim(&id, answer.revision);
         });
     }
@@ -276,6 +294,11 @@ impl Cluster {
 /// The folder of what this delegate remembers.
 pub fn folder(state: &StateDir) -> PathBuf {
     state.root().join("etcd")
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    document::now() / 1000
 }
 
 fn not_known(what: String) -> Error {

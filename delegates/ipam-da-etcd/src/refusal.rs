@@ -16,6 +16,8 @@ pub enum Trouble {
     StaleToken,
     /// The store refuses it.
     Refused(Error),
+    /// The store does not let this caller.
+    Denied(Error),
 }
 
 impl Trouble {
@@ -54,7 +56,7 @@ impl Trouble {
             Code::InvalidArgument if told.starts_with("revision of auth store is old") => {
                 Self::StaleToken
             }
-            Code::PermissionDenied => Self::Refused(refused(message).advise(
+            Code::PermissionDenied => Self::Denied(refused(message).advise(
                 "grant the user's role readwrite on the prefix: etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
             )),
             Code::InvalidArgument if told.starts_with("user name is empty") => {
@@ -162,6 +164,7 @@ mod tests {
             Trouble::Unfit(_) => "unfit",
             Trouble::StaleToken => "stale token",
             Trouble::Refused(_) => "refused",
+            Trouble::Denied(_) => "denied",
         };
         for (code, message, expected) in [
             (Code::Unavailable, "etcdserver: no leader", "not sent"),
@@ -176,7 +179,7 @@ mod tests {
             (Code::Unavailable, "error reading a body from connection", "unknown"),
             (Code::Unauthenticated, "etcdserver: invalid auth token", "stale token"),
             (Code::InvalidArgument, "etcdserver: revision of auth store is old", "stale token"),
-            (Code::PermissionDenied, "etcdserver: permission denied", "refused"),
+            (Code::PermissionDenied, "etcdserver: permission denied", "denied"),
             (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", "refused"),
             (Code::InvalidArgument, "etcdserver: user name is empty", "refused"),
             (Code::Unimplemented, "unknown service etcdserverpb.KV", "unfit"),

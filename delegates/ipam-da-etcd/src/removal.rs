@@ -20,6 +20,8 @@ pub struct Removal<'a> {
     pub client: &'a Client,
     pub keys: &'a Keys,
     pub judge: &'a dyn Fn(&Answer) -> Result<()>,
+    /// Whether owners have keys.
+    pub indexed: bool,
 }
 
 /// The entries of one owner, with the owner's key; none where nobody is named.
@@ -36,7 +38,8 @@ impl Removal<'_> {
     pub fn run(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let mut by_owner: BTreeMap<Option<String>, Vec<&Entry>> = BTreeMap::new();
         for entry in entries {
-            let key = entry.holder.as_ref().and_then(|holder| self.keys.owner_of_holder(holder));
+            let holder = entry.holder.as_ref().filter(|_| self.indexed);
+            let key = holder.and_then(|holder| self.keys.owner_of_holder(holder));
             by_owner.entry(key).or_default().push(entry);
         }
         // Of what nobody is named for, each entry stands for itself.
@@ -73,8 +76,8 @@ impl Removal<'_> {
     ///
     /// # Errors
     /// The store refuses it.
-    pub fn take_off_lost(&self, owner: &[KeyValue], seen: Seen) -> Result<Seen> {
-        let (Some(found), Some(document)) = (owner.first(), &seen.document) else {
+    pub fn take_off_lost(&self, owner: Option<&KeyValue>, seen: Seen) -> Result<Seen> {
+        let (Some(found), Some(document)) = (owner, &seen.document) else {
             return Ok(seen);
         };
         let holding = Holding::read(found)?;

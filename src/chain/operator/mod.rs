@@ -29,7 +29,7 @@ use serde_json::Value;
 use super::preset::Preset;
 use crate::cni::Environment;
 use crate::error::{Error, Result};
-use crate::host::{Settings, StateDir};
+use crate::host::{ResultCache, Settings, StateDir};
 use crate::log::Wanted;
 use crate::operate::{Column, Known, Row, Words, table};
 use verbs::{FIND, KNOWN, VERBS, help};
@@ -158,6 +158,11 @@ impl Operator {
     /// The host's state folder.
     fn state(&self) -> Result<StateDir> {
         Ok(StateDir::of_host(&self.settings()?))
+    }
+
+    /// The runtimes' result cache.
+    fn cache(&self) -> ResultCache {
+        ResultCache::new(self.words.value("cache-dir").unwrap_or(ResultCache::DEFAULT))
     }
 
     /// Warnings of the chain's rooms go to stderr, and all to the log where that is wanted.

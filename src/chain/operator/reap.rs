@@ -1,7 +1,7 @@
 //! `reap`: GC for runtimes that never call it. Releases, by the record and through GC's fences,
 //! what attachments of an earlier boot, or without a network namespace, have left.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::super::Chain;
 use super::super::del::release_stale;
@@ -13,11 +13,8 @@ use super::{Operator, Printed};
 use crate::cni::{Attachment, NetworkName};
 use crate::delegate::Deadline;
 use crate::error::Result;
-use crate::host::{Netns, Settings, StateDir};
+use crate::host::{Netns, ResultCache, Settings, StateDir};
 use crate::operate::{Column, Row, Words};
-
-/// Where libcni keeps the result of each ADD until its DEL.
-const CACHE: &str = "/var/lib/cni/results";
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let settings = operator.settings()?;
@@ -27,13 +24,7 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
         [network] => vec![NetworkName::parse(network)?],
         _ => return Err(Words::refusal("reap takes one network, or none")),
     };
-    let reaper = Reaper {
-        operator,
-        settings,
-        state,
-        cache: operator.words.value("cache-dir").unwrap_or(CACHE).into(),
-        boot: boot_id(),
-    };
+    let reaper = Reaper { operator, settings, state, cache: operator.cache(), boot: boot_id() };
     let mut printed = Printed::default();
     let mut rows = Vec::new();
     for network in &networks {
@@ -79,7 +70,7 @@ struct Reaper<'a> {
     operator: &'a Operator,
     settings: Settings,
     state: StateDir,
-    cache: PathBuf,
+    cache: ResultCache,
     boot: String,
 }
 
@@ -158,9 +149,7 @@ impl Reaper<'_> {
                 Netns::Gone => {}
             }
         }
-        let (container, ifname) = (&attachment.container, &attachment.ifname);
-        let cached = self.cache.join(format!("{network}-{container}-{ifname}"));
-        if cached.try_exists().unwrap_or(true) {
+        if self.cache.names(network, &attachment.container, &attachment.ifname) {
             return Err("its network namespace is gone, but the runtime's result cache names it");
         }
         Ok("its network namespace is gone")

@@ -1,0 +1,231 @@
+//! A change as it is carried out, and what became of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use etcd_client::{KeyValue, Txn, TxnOp};
+use ipam_delegated::allocate::ledger::{Change, Commit, Look, PoolView, Taken, Used, View};
+use ipam_delegated::allocate::{Lease, Owner};
+use ipam_delegated::{Error, Result};
+
+use crate::claim::{Outcome, Seen, Step};
+use crate::document::{Holding, Revision};
+use crate::held::Read;
+use crate::ledger::Etcd;
+use crate::lock::{Lock, Turn};
+use crate::page::found_by_key;
+
+/// After how many refusals we queue in for a replaced plugin's lock.
+const REFUSALS: u32 = 8;
+
+/// The wait after the first of them, twice as long after each further one, up to the second.
+const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
+
+impl Etcd {
+    /// Makes a change, in its turn where a replaced plugin keeps its processes apart.
+    pub fn change(&self, owner: &Owner, seen: &Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
+        let victims = self.victims(change)?;
+        let along = self.along.borrow().clone();
+        let indexed = self.indexed.get();
+        let latest = (!self.trusting && indexed).then(|| self.memory.latest());
+        let (mut turn, mut refused) = (None, 0);
+        loop {
+            let step = Step {
+                keys: &self.keys,
+                owner,
+                seen,
+                change,
+                latest,
+                victims: &victims,
+                indexed,
+                along: &along,
+                lock: self.lock.as_ref().map(|lock| (lock, turn.as_ref())),
+            };
+            let Some(answer) = self.client.write(&step.transaction())? else {
+                return Ok(Commit::Unknown);
+            };
+            let found = match step.outcome(&answer.response) {
+                Outcome::Done(chosen, moved) => {
+                    if let Err(error) = self.judge(&answer) {
+                        return Err(self.withdraw(&step, &chosen, answer.revision, error));
+                    }
+                    if !chosen.is_empty() && !self.trusting {
+                        let indexes = change.claim.iter().map(|claim| claim.want.index);
+                        let mut given: BTreeMap<_, _> =
+                            indexes.zip(chosen.iter().copied()).collect();
+                        given.extend(self.cursors_in(&moved));
+                        self.memory.note(&answer, given);
+                    }
+                    let done = done(change, &chosen, answer.revision);
+                    self.note_held(owner, change, &chosen);
+                    return Ok(done);
+                }
+                Outcome::Taken(place, shown) => {
+                    self.judge(&answer)?;
+                    return Ok(self.lost(owner, change, seen.clone(), place, shown.as_deref()));
+                }
+                Outcome::Stale(found) => found,
+            };
+            self.judge(&answer)?;
+            let Some(lock) = self.lock.as_ref().filter(|lock| lock.is_held(&found, turn.as_ref()))
+            else {
+                if turn.as_ref().is_some_and(|turn| !turn.is_among(&found)) {
+                    // etcd has ended its lease meanwhile, or a replaced plugin took it for its own.
+                    turn = None;
+                    continue;
+                }
+                return self.stale(owner, change, found);
+            };
+            self.wait_for(lock, &mut turn, refused)?;
+            refused += 1;
+        }
+    }
+
+    /// Waits until a replaced plugin may have let go of its lock, and queues in when that goes on.
+    fn wait_for<'a>(
+        &'a self,
+        lock: &'a Lock,
+        turn: &mut Option<Turn<'a>>,
+        refused: u32,
+    ) -> Result<()> {
+        let [first, last] = PAUSES;
+        let pause = (first * 2_u32.saturating_pow(refused)).min(last);
+        if self.deadline.left() < pause * 5 {
+            return Err(lock.taken());
+        }
+        self.client.pause(pause);
+        if turn.is_none() && refused >= REFUSALS {
+            *turn = Turn::take(&self.client, lock)?;
+        }
+        Ok(())
+    }
+
+    /// Notes on this node what an owner holds now, where the store does not let us.
+    fn note_held(&self, owner: &Owner, change: &Change<'_>, chosen: &[IpAddr]) {
+        if self.keys.old().is_none() {
+            return;
+        }
+        let stays = change.keep.iter().chain(&change.leave).map(|lease| lease.address.addr());
+        let held: BTreeSet<IpAddr> = stays.chain(chosen.iter().copied()).collect();
+        let (container, ifname) = (owner.container.as_str(), owner.ifname.as_str());
+        if self.indexed.get() || held.is_empty() {
+            self.hints.forget(container, &owner.scope.network, ifname);
+        } else {
+            self.hints.note(container, &owner.scope.network, ifname, &held);
+        }
+    }
+
+    /// A commit that found something else than was seen: the owner's keys, or a store whose latest claim
+    /// is older than the one that was known.
+    fn stale(
+        &self,
+        owner: &Owner,
+        change: &Change<'_>,
+        found: Vec<KeyValue>,
+    ) -> Result<Commit<Seen>> {
+        let of_key = |key: &str| found.iter().find(|found| found.key() == key.as_bytes());
+        let latest = of_key(self.keys.latest());
+        if !self.trusting && self.indexed.get() && !change.claim.is_empty() {
+            self.memory.judge_latest(latest.map_or(0, KeyValue::mod_revision))?;
+        }
+        let own = of_key(&self.keys.owner(owner));
+        let leases: Vec<KeyValue> =
+            found.iter().filter(|f| self.keys.address(f.key()).is_some()).cloned().collect();
+        let asked = [&change.keep, &change.leave, &change.drop];
+        let asked = asked.into_iter().flatten().map(|lease| lease.address.addr()).collect();
+        let read = Read { own, leases: &leases, siblings: &[] };
+        let (held, token) = self.holding(owner, read, &asked)?;
+        let token = self.removal(&|answer| self.judge(answer)).take_off_lost(own, token)?;
+        let pools = change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
+        // The pools of the leases that stayed are not shown.
+        let complete = change.keep.is_empty();
+        let view = complete.then_some(View { held, pools, token });
+        Ok(Commit::Lost { taken: Vec::new(), view })
+    }
+
+    /// A commit that found all candidates of a claim taken.
+    fn lost(
+        &self,
+        owner: &Owner,
+        change: &Change<'_>,
+        seen: Seen,
+        place: usize,
+        shown: Option<&[KeyValue]>,
+    ) -> Commit<Seen> {
+        let claim = &change.claim[place];
+        let holder = |address: IpAddr| match (claim.next, shown) {
+            (Look::Window(..), _) | (_, None) => None,
+            (_, Some(found)) => found.first().map(|found| self.keys.codec().entry(address, found)),
+        };
+        let taken = claim.candidates.iter();
+        let taken: Vec<Taken> = taken
+            .map(|address| Taken { claim: place, address: *address, holder: holder(*address) })
+            .collect();
+        // Its own without its owner's key: only a look at the address shows that it is held.
+        let own = self.keys.owner(owner);
+        let holders = taken.iter().filter_map(|taken| taken.holder.as_ref()?.holder.as_ref());
+        let is_own = holders.filter_map(|h| self.keys.owner_of_holder(h)).any(|key| key == own);
+        // A view shows the pools of all claims, and these only where nothing was kept or dropped.
+        let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
+        let view = (fresh && !is_own).then(|| {
+            let mut pools: Vec<PoolView> =
+                change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
+            if let (Look::Window(from, to), Some(found)) = (claim.next, shown) {
+                pools[place].used = Used::Window(from, to, self.addresses(found));
+            }
+            View { held: Vec::new(), pools, token: seen }
+        });
+        Commit::Lost { taken, view }
+    }
+
+    /// Takes back claims that were made in a store which is not the known one; the error says that
+    /// it is not.
+    fn withdraw(&self, step: &Step<'_>, chosen: &[IpAddr], revision: i64, error: Error) -> Error {
+        if chosen.is_empty() {
+            return error;
+        }
+        let seen = Seen { revision: Some(revision), document: step.seen.document.clone() };
+        let Commit::Done { kept, claimed } = done(step.change, chosen, revision) else {
+            return error;
+        };
+        let leave = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
+        let change = Change { drop: claimed, leave, ..Change::default() };
+        let victims = BTreeMap::new();
+        let back = Step { seen: &seen, change: &change, victims: &victims, ..*step };
+        match self.client.write(&back.transaction()) {
+            Ok(_) => error,
+            Err(withdrawing) => error.and([withdrawing]),
+        }
+    }
+
+    /// The owners that lose an address by this change, as they are.
+    fn victims(&self, change: &Change<'_>) -> Result<BTreeMap<String, Option<Holding>>> {
+        let holders =
+            change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
+        let keys: BTreeSet<String> = holders.filter_map(|h| self.keys.owner_of_holder(h)).collect();
+        if keys.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let reads: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.as_str(), None)).collect();
+        let answer = self.ask(&Txn::new().and_then(reads))?;
+        let found = found_by_key(&answer.response);
+        let victim = |key: String| {
+            let holding = found.get(key.as_bytes()).map(Holding::read).transpose()?;
+            Ok((key, holding))
+        };
+        keys.into_iter().map(victim).collect()
+    }
+}
+
+/// A commit that was done at a revision.
+fn done(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Commit<Seen> {
+    let together = change.keep.len() + chosen.len();
+    let leases = if change.leave.is_empty() { together } else { 0 };
+    let revision = Revision { revision, leases }.to_json();
+    let kept =
+        change.keep.iter().map(|lease| Lease { revision: revision.clone(), ..lease.clone() });
+    let claimed = change.claim.iter().zip(chosen);
+    let claimed = claimed.map(|(claim, address)| claim.lease(*address, revision.clone()));
+    Commit::Done { kept: kept.collect(), claimed: claimed.collect() }
+}

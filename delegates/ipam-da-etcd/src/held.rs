@@ -1,0 +1,129 @@
+//! What an owner holds, by what was read of its keys.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+
+use etcd_client::KeyValue;
+use ipam_delegated::Result;
+use ipam_delegated::allocate::{Lease, Owner};
+use log::warn;
+
+use crate::claim::Seen;
+use crate::document::{Holding, Item, OwnerDocument, Revision};
+use crate::ledger::Etcd;
+use crate::page::below;
+
+/// What was read about an owner.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Read<'a> {
+    /// The owner's key.
+    pub own: Option<&'a KeyValue>,
+    /// The keys of other owners of the same container, where these may share addresses by name.
+    pub siblings: &'a [KeyValue],
+    /// The keys of the addresses that were asked for.
+    pub leases: &'a [KeyValue],
+}
+
+impl Etcd {
+    /// What the owner holds by its own key, as far as the keys of the addresses that were `asked` for
+    /// are still its own. What that key does not tell, because it was deleted by hand or a replaced plugin
+    /// gave the address, those of the addresses do.
+    pub fn holding(
+        &self,
+        owner: &Owner,
+        read: Read<'_>,
+        asked: &BTreeSet<IpAddr>,
+    ) -> Result<(Vec<Lease>, Seen)> {
+        let mut seen =
+            Seen { revision: None, document: Some(OwnerDocument::written(owner, 0, Vec::new())) };
+        let mut held = Vec::new();
+        if let Some(found) = read.own {
+            let holding = Holding::read(found)?;
+            let is_its = |lease: &Lease| {
+                let key = self.keys.lease(lease.address.addr());
+                let found = read.leases.iter().find(|found| found.key() == key.as_bytes());
+                let seen = Revision::read(&lease.revision).map(|seen| seen.revision);
+                let its = found.map(KeyValue::mod_revision) == seen;
+                if let Some(found) = found.filter(|_| !its && self.keys.old().is_some()) {
+                    warn_of_overwritten(owner, found);
+                }
+                its
+            };
+            held = holding.leases();
+            held.retain(|lease| !asked.contains(&lease.address.addr()) || is_its(lease));
+            let Holding { revision, mut document } = holding;
+            let stays = |item: &Item| held.iter().any(|lease| lease.address == item.address);
+            document.leases.retain(stays);
+            seen = Seen { revision: Some(revision), document: Some(document) };
+        }
+        if read.own.is_none() || self.keys.old().is_some() {
+            let others = self.held_by_siblings(read.siblings);
+            for found in read.leases {
+                let Some(address) = self.keys.address(found.key()) else { continue };
+                let known = held.iter().any(|lease| lease.address.addr() == address);
+                if known || others.contains(&(address, found.mod_revision())) {
+                    continue;
+                }
+                if let Some((lease, item)) = self.keys.codec().left_to(owner, address, found) {
+                    held.push(lease);
+                    seen.document
+                        .iter_mut()
+                        .for_each(|document| document.leases.push(item.clone()));
+                }
+            }
+        }
+        Ok((held, seen))
+    }
+
+    /// What a replaced plugin, or one of ours without an index, has left to the owner: a look at every
+    /// address. Those are not its that are known to be another attachment's.
+    pub fn left_behind(
+        &self,
+        owner: &Owner,
+        siblings: &[KeyValue],
+        mut seen: Seen,
+    ) -> Result<(Vec<Lease>, Seen)> {
+        let others = self.held_by_siblings(siblings);
+        let of_others = self.hints.of_others(owner);
+        let mut held = Vec::new();
+        let judge = |answer: &_| self.judge(answer);
+        below(&self.client, self.keys.leases(), judge, &mut |found| {
+            let address = self.keys.address(found.key()).filter(|address| {
+                self.is_home_of(*address)
+                    && !others.contains(&(*address, found.mod_revision()))
+                    && !of_others.contains(address)
+            });
+            let left = address.and_then(|address| self.keys.codec().left_to(owner, address, found));
+            if let Some((lease, item)) = left {
+                held.push(lease);
+                seen.document.iter_mut().for_each(|document| document.leases.push(item.clone()));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok((held, seen))
+    }
+
+    /// Whether an address can be of this network: where those of all stand side by side, its ranges tell.
+    fn is_home_of(&self, address: IpAddr) -> bool {
+        !self.keys.is_flat() || self.home.iter().any(|set| set.find(address).is_some())
+    }
+
+    /// The addresses of other owners by their keys, with the revisions of those of the addresses.
+    fn held_by_siblings(&self, siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
+        let holdings = siblings.iter().filter_map(|found| Holding::read(found).ok());
+        let of = |holding: Holding| {
+            let keys = |item: &Item| (item.address.addr(), holding.revision_of(item).revision);
+            holding.document.leases.iter().map(keys).collect::<Vec<_>>()
+        };
+        holdings.flat_map(of).collect()
+    }
+}
+
+fn warn_of_overwritten(owner: &Owner, found: &KeyValue) {
+    let (key, value) =
+        (String::from_utf8_lossy(found.key()), String::from_utf8_lossy(found.value()));
+    warn!(
+        "{owner} was given the address of {key}, which now says {value}: the replaced plugin has given it again, or somebody has written it"
+    );
+}

@@ -1,0 +1,152 @@
+//! What this node knows of attachments whose owners the store does not name.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use ipam_delegated::allocate::Owner;
+use ipam_delegated::cni::NetworkName;
+use ipam_delegated::host::{Cached, ResultCache, StateDir};
+use log::warn;
+
+use crate::memory;
+
+/// Addresses that an attachment of this node was given, where the store tells only its container: by the
+/// runtime's cache of results, and by files of our own where the store refuses us an index. They are
+/// hints: the store says whether the container still has them.
+#[derive(Debug)]
+pub struct Hints {
+    /// `<container>/<network>/<ifname>` below it, each with the addresses as JSON.
+    folder: PathBuf,
+    cache: ResultCache,
+}
+
+/// A file of ours.
+#[derive(Debug)]
+pub struct Noted {
+    pub container: String,
+    pub ifname: String,
+    pub addresses: BTreeSet<IpAddr>,
+    /// When it was written last.
+    pub confirmed: Option<SystemTime>,
+}
+
+impl Hints {
+    /// The hints of a node.
+    pub fn open(state: &StateDir, cache: &Path) -> Self {
+        Self { folder: memory::folder(state).join("owners"), cache: ResultCache::new(cache) }
+    }
+
+    /// What an attachment was given.
+    pub fn of(&self, owner: &Owner) -> BTreeSet<IpAddr> {
+        let cached = self.cache.of(&owner.scope.network, &owner.container, &owner.ifname);
+        let mut known = read(&self.file(owner)).unwrap_or_default();
+        known.extend(cached.into_iter().flat_map(|cached| cached.addresses));
+        known
+    }
+
+    /// Takes away what we have noted of an attachment.
+    pub fn forget(&self, container: &str, network: &NetworkName, ifname: &str) {
+        let container = self.folder.join(container);
+        let folder = container.join(network.as_str());
+        // Where there is no file there is nothing to tidy.
+        if fs::remove_file(folder.join(ifname)).is_ok() {
+            let _ = fs::remove_dir(folder).and_then(|()| fs::remove_dir(container));
+        }
+    }
+
+    /// What other attachments of the same container were given, on whatever network.
+    pub fn of_others(&self, owner: &Owner) -> BTreeSet<IpAddr> {
+        let own = self.file(owner);
+        let noted =
+            files(&self.of_container(owner)).into_iter().flat_map(|network| files(&network));
+        let noted = noted.filter(|file| *file != own).filter_map(|file| read(&file));
+        let cached = self.cache.of_container(&owner.container).into_iter().filter(|cached| {
+            cached.network != owner.scope.network || cached.ifname != owner.ifname
+        });
+        noted.chain(cached.map(|cached| cached.addresses.into_iter().collect())).flatten().collect()
+    }
+
+    /// Notes what an attachment holds.
+    pub fn note(
+        &self,
+        container: &str,
+        network: &NetworkName,
+        ifname: &str,
+        addresses: &BTreeSet<IpAddr>,
+    ) {
+        let file = self.folder.join(container).join(network.as_str()).join(ifname);
+        if let Err(error) = write(&file, addresses) {
+            warn!(
+                "{} cannot be written, so that a repeated ADD takes another address: {error}",
+                file.display()
+            );
+        }
+    }
+
+    /// What the runtime's cache says that containers of this node were given on a network.
+    pub fn given(&self, network: &NetworkName) -> Vec<(IpAddr, String)> {
+        let of = |cached: Cached| {
+            let container = cached.container.to_string();
+            cached.addresses.into_iter().map(move |address| (address, container.clone()))
+        };
+        self.cache.of_network(network).into_iter().flat_map(of).collect()
+    }
+
+    /// All that we have noted of a network.
+    pub fn all(&self, network: &NetworkName) -> Vec<Noted> {
+        let noted = |container: &PathBuf| {
+            let of_file = |file: PathBuf| {
+                let addresses = read(&file)?;
+                let confirmed = fs::metadata(&file).and_then(|about| about.modified()).ok();
+                Some(Noted {
+                    container: name(container)?,
+                    ifname: name(&file)?,
+                    addresses,
+                    confirmed,
+                })
+            };
+            files(&container.join(network.as_str()))
+                .into_iter()
+                .filter_map(of_file)
+                .collect::<Vec<_>>()
+        };
+        files(&self.folder).iter().flat_map(noted).collect()
+    }
+
+    fn of_container(&self, owner: &Owner) -> PathBuf {
+        self.folder.join(owner.container.as_str())
+    }
+
+    fn file(&self, owner: &Owner) -> PathBuf {
+        let network = self.of_container(owner).join(owner.scope.network.as_str());
+        network.join(owner.ifname.as_str())
+    }
+}
+
+/// What lies in a folder; nothing where there is none.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    entries.map(|entry| entry.path()).collect()
+}
+
+fn name(path: &Path) -> Option<String> {
+    Some(path.file_name()?.to_str()?.to_owned())
+}
+
+fn read(file: &Path) -> Option<BTreeSet<IpAddr>> {
+    serde_json::from_slice(&fs::read(file).ok()?).ok()
+}
+
+fn write(file: &Path, addresses: &BTreeSet<IpAddr>) -> io::Result<()> {
+    if let Some(folder) = file.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let temporary = file.with_extension("new");
+    fs::write(&temporary, serde_json::to_vec(addresses).map_err(io::Error::other)?)?;
+    fs::rename(&temporary, file)
+}

@@ -1,0 +1,142 @@
+//! The lock of a replaced plugin, which its processes hold while they look for an address.
+
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use ipam_delegated::{Error, ErrorCode, Result};
+use log::debug;
+
+use crate::client::{Answer, Client};
+use crate::keys::end_of;
+use crate::layout::OldLock;
+
+/// The lock.
+#[derive(Debug)]
+pub enum Lock {
+    /// One key, whose value is the decimal id of its etcd lease. Who finds it tries again later.
+    Key(String),
+    /// Keys below this one, one for each process, named by its etcd lease; the oldest has the lock.
+    Queue(String),
+}
+
+/// The lock as this call has it, or waits for it.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    client: &'a Client,
+    lease: i64,
+    key: String,
+    /// The revision that made the key.
+    since: i64,
+}
+
+/// For how long etcd keeps what a killed process held, in seconds: as long as the replaced plugins do.
+const LEASE: i64 = 10;
+
+impl Lock {
+    /// The lock at a place in the store.
+    pub fn at(lock: OldLock, key: impl Fn(&str) -> String) -> Self {
+        match lock {
+            OldLock::Key(place) => Self::Key(key(place)),
+            OldLock::Queue(place) => Self::Queue(key(place)),
+        }
+    }
+
+    /// That nobody has it; with a `turn`, nobody before us.
+    pub fn guards(&self, turn: Option<&Turn<'_>>) -> Vec<Compare> {
+        match (self, turn) {
+            (Self::Key(key), None) => {
+                vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)]
+            }
+            (Self::Queue(folder), None) => vec![
+                Compare::create_revision(folder.as_str(), CompareOp::Equal, 0)
+                    .with_range(end_of(folder)),
+            ],
+            (Self::Key(_), Some(turn)) => vec![turn.stands()],
+            (Self::Queue(folder), Some(turn)) => vec![
+                turn.stands(),
+                Compare::create_revision(folder.as_str(), CompareOp::Greater, turn.since - 1)
+                    .with_range(end_of(folder)),
+            ],
+        }
+    }
+
+    /// Reads who has it.
+    pub fn read(&self) -> TxnOp {
+        match self {
+            Self::Key(key) => TxnOp::get(key.as_str(), None),
+            Self::Queue(folder) => {
+                let all = GetOptions::new().with_range(end_of(folder)).with_limit(8);
+                TxnOp::get(folder.as_str(), Some(all))
+            }
+        }
+    }
+
+    /// Whether somebody has it before us, by what a refused transaction read of it.
+    pub fn is_held(&self, found: &[KeyValue], turn: Option<&Turn<'_>>) -> bool {
+        let before =
+            |found: &&KeyValue| turn.is_none_or(|turn| found.create_revision() < turn.since);
+        found.iter().filter(|found| self.is_of(found)).any(|found| before(&found))
+    }
+
+    /// Whether a key is one of the lock's.
+    fn is_of(&self, found: &KeyValue) -> bool {
+        match self {
+            Self::Key(key) => found.key() == key.as_bytes(),
+            Self::Queue(folder) => found.key().starts_with(folder.as_bytes()),
+        }
+    }
+
+    /// What to say when others have it all the time.
+    pub fn taken(&self) -> Error {
+        let (key, how) = match self {
+            Self::Key(key) => (key, "a process that was killed loses it after 10 seconds"),
+            Self::Queue(folder) => (folder, "a process that was killed loses it after 60 seconds"),
+        };
+        let message = format!("the replaced plugin holds its lock {key} all the time");
+        Error::new(ErrorCode::TRY_AGAIN, message).advise(format!(
+            "call again; {how}, and a key without an etcd lease is nobody's: etcdctl get --prefix {key}"
+        ))
+    }
+}
+
+impl<'a> Turn<'a> {
+    /// Queues in as the replaced plugin does: takes the lock if it is free, or a place in the queue.
+    /// `None` where that did not work this time.
+    pub fn take(client: &'a Client, lock: &'a Lock) -> Result<Option<Self>> {
+        let lease = client.grant(LEASE * if matches!(lock, Lock::Key(_)) { 1 } else { 6 })?;
+        let (key, value) = match lock {
+            Lock::Key(key) => (key.clone(), lease.to_string()),
+            Lock::Queue(folder) => (format!("{folder}{lease:x}"), String::new()),
+        };
+        let mut turn = Self { client, lease, key, since: 0 };
+        let absent = Compare::create_revision(turn.key.as_str(), CompareOp::Equal, 0);
+        let put = TxnOp::put(turn.key.as_str(), value, Some(PutOptions::new().with_lease(lease)));
+        let answer = client.write(&Txn::new().when([absent]).and_then([put]))?;
+        Ok(match answer {
+            Some(Answer { response, revision, .. }) if response.succeeded() => {
+                turn.since = revision;
+                Some(turn)
+            }
+            // Letting go of the lease takes back what may have been written with it.
+            _ => None,
+        })
+    }
+
+    fn stands(&self) -> Compare {
+        Compare::create_revision(self.key.as_str(), CompareOp::Equal, self.since)
+    }
+
+    /// Whether the place in the queue is still there, by what a refused transaction read of the lock.
+    pub fn is_among(&self, found: &[KeyValue]) -> bool {
+        found.iter().any(|found| {
+            found.key() == self.key.as_bytes() && found.create_revision() == self.since
+        })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // Its key goes with the lease.
+        if let Err(error) = self.client.revoke(self.lease) {
+            debug!("{} stays until its lease ends: {error}", self.key);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What is seen before a commit, in one round trip.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+
+use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
+use ipam_delegated::Result;
+use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
+use ipam_delegated::allocate::{Owner, Strategy, Want};
+use ipam_delegated::pool::{RangeConfig, RangeSet};
+
+use crate::claim::{Seen, read_window};
+use crate::document::Revision;
+use crate::held::Read;
+use crate::keys::end_of;
+use crate::ledger::Etcd;
+use crate::page::pages;
+
+impl Etcd {
+    /// What the owner holds and what is known of the pools.
+    pub fn view_of(&self, question: &Question<'_>) -> Result<View<Seen>> {
+        let old = self.keys.old().is_some();
+        let hints = match old && question.known.is_empty() {
+            true => self.hints.of(question.owner),
+            false => BTreeSet::new(),
+        };
+        let cursors = self.cursors_to_read(question.want);
+        self.note_along(question.want);
+        let blind = question.looks.iter().all(|look| *look == Look::Nowhere)
+            && hints.is_empty()
+            && cursors.is_empty();
+        // In a store that will be refused nothing is written.
+        let may_guess = question.may_guess && (self.trusting || !self.memory.is_set_back());
+        if may_guess && blind && !question.want.is_empty() {
+            let pools = question.want.iter().map(|want| self.unknown(want)).collect();
+            return Ok(View { held: Vec::new(), pools, token: Seen::default() });
+        }
+        if may_guess && let Some(known) = Revision::of_all(question.known) {
+            let token = Seen { revision: Some(known.revision), document: None };
+            return Ok(View { held: question.known.to_vec(), pools: Vec::new(), token });
+        }
+        let mut reads = Vec::new();
+        let mut asks = |asked: Vec<TxnOp>| {
+            reads.extend(asked);
+            reads.len()
+        };
+        let owners = asks(self.read_owner(question.owner));
+        let windows: Vec<usize> =
+            question.looks.iter().map(|look| asks(self.read_look(*look))).collect();
+        let requested = question.want.iter().filter_map(|want| want.requested);
+        let known = question.known.iter().map(|lease| lease.address.addr());
+        let named: BTreeSet<IpAddr> = known.chain(requested).chain(hints).collect();
+        let leases =
+            asks(named.iter().map(|address| TxnOp::get(self.keys.lease(*address), None)).collect());
+        asks(cursors.into_iter().map(|key| TxnOp::get(key, None)).collect());
+        let answer = self.ask(&Txn::new().and_then(reads))?;
+        let mut answers = answer.response.op_responses().into_iter();
+        let mut so_far = 0;
+        let mut until = |place: usize| {
+            let count = place - std::mem::replace(&mut so_far, place);
+            let gets = answers.by_ref().take(count).filter_map(|answer| match answer {
+                TxnOpResponse::Get(mut get) => Some(get.take_kvs()),
+                _ => None,
+            });
+            gets.flatten().collect::<Vec<KeyValue>>()
+        };
+        let siblings = until(owners);
+        let mut shown = Vec::new();
+        for place in windows {
+            shown.push(until(place));
+        }
+        let leases = until(leases);
+        self.note_cursors(&until(usize::MAX));
+        let mut pools = Vec::new();
+        for ((want, look), shown) in question.want.iter().zip(question.looks).zip(shown) {
+            let used = match look {
+                Look::Nowhere => Used::Unknown,
+                Look::Window(from, to) => Used::Window(*from, *to, self.addresses(&shown)),
+                Look::Everywhere => Used::All(self.all_of(want)?),
+            };
+            pools.push(PoolView { used, ..self.unknown(want) });
+        }
+        let key = self.keys.owner(question.owner);
+        let (own, siblings): (Vec<_>, Vec<_>) =
+            siblings.into_iter().partition(|found| found.key() == key.as_bytes());
+        let read = Read { own: own.first(), siblings: &siblings, leases: &leases };
+        let (mut held, mut token) = self.holding(question.owner, read, &named)?;
+        // Nobody tells what the owner has: a DEL without a record, of what a replaced plugin gave.
+        let nobody = question.want.is_empty() && question.known.is_empty() && held.is_empty();
+        if old && nobody {
+            (held, token) = self.left_behind(question.owner, &siblings, token)?;
+        }
+        Ok(View { held, pools, token })
+    }
+
+    /// The owner's key; with those of the container's other owners where addresses name it alone.
+    fn read_owner(&self, owner: &Owner) -> Vec<TxnOp> {
+        let key = match (self.indexed.get(), self.keys.old()) {
+            (false, _) => return Vec::new(),
+            (true, None) => return vec![TxnOp::get(self.keys.owner(owner), None)],
+            (true, Some(_)) => self.keys.of_container(owner.container.as_str()),
+        };
+        let end = end_of(&key);
+        vec![TxnOp::get(key, Some(GetOptions::new().with_range(end)))]
+    }
+
+    fn read_look(&self, look: Look) -> Vec<TxnOp> {
+        match look {
+            Look::Window(from, to) => read_window(&self.keys, from, to),
+            Look::Nowhere | Look::Everywhere => Vec::new(),
+        }
+    }
+
+    /// A pool of which nothing is known but where the cursor stands: this node's, else that of a
+    /// replaced plugin.
+    pub fn unknown(&self, want: &Want) -> PoolView {
+        let seen = || self.along.borrow().cursors.get(&want.index).copied();
+        let cursor = self.memory.cursor(want.index).or_else(seen);
+        PoolView { set: None, cursor, used: Used::Unknown }
+    }
+
+    /// The keys of a replaced plugin's cursors, where this node has none of its own.
+    fn cursors_to_read(&self, wants: &[Want]) -> Vec<String> {
+        let goes_round = |want: &&Want| want.strategy == Strategy::RoundRobin;
+        let strange = |want: &&Want| self.memory.cursor(want.index).is_none();
+        let unseen = |want: &&Want| !self.along.borrow().cursors.contains_key(&want.index);
+        let wants = wants.iter().filter(goes_round).filter(strange).filter(unseen);
+        let keys: BTreeSet<_> = wants.filter_map(|want| self.keys.cursor(want.index)).collect();
+        keys.into_iter().collect()
+    }
+
+    /// Notes what is to be written along with a claim of these pools.
+    fn note_along(&self, wants: &[Want]) {
+        if self.keys.old().is_none() {
+            return;
+        }
+        let mut along = self.along.borrow_mut();
+        let known =
+            wants.iter().filter_map(|want| Some((want.index, self.memory.cursor(want.index)?)));
+        along.cursors.extend(known);
+        if self.keys.ranges().is_some() && self.shown_all && !wants.is_empty() {
+            let set = |want: &Want| {
+                let configs = want.set.as_ref()?.ranges().iter().map(|range| range.to_config());
+                Some(configs.collect::<Vec<RangeConfig>>())
+            };
+            let sets: Option<Vec<_>> = wants.iter().map(set).collect();
+            along.ranges = sets.and_then(|sets| serde_json::to_string(&sets).ok());
+        }
+    }
+
+    fn note_cursors(&self, found: &[KeyValue]) {
+        self.along.borrow_mut().cursors.extend(self.cursors_in(found));
+    }
+
+    /// The old cursors among some keys, by their range sets.
+    pub fn cursors_in(&self, found: &[KeyValue]) -> Vec<(u32, IpAddr)> {
+        let first = self.keys.cursor(0);
+        let Some(place) = first.as_deref().and_then(|first| first.strip_suffix('0')) else {
+            return Vec::new();
+        };
+        let cursor = |found: &KeyValue| {
+            let index = found.key_str().ok()?.strip_prefix(place)?.parse().ok()?;
+            Some((index, found.value_str().ok()?.parse().ok()?))
+        };
+        found.iter().filter_map(cursor).collect()
+    }
+
+    /// All addresses that are taken in the ranges of a pool.
+    fn all_of(&self, want: &Want) -> Result<BTreeSet<IpAddr>> {
+        let mut all = BTreeSet::new();
+        let ranges = want.set.as_ref().map_or(&[][..], RangeSet::ranges);
+        for (first, end) in ranges.iter().flat_map(|r| self.keys.window(r.start(), r.end())) {
+            pages(&self.client, first, &end, true, |answer| self.judge(answer), &mut |found| {
+                all.extend(self.keys.address(found.key()));
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(all)
+    }
+
+    pub fn addresses(&self, found: &[KeyValue]) -> BTreeSet<IpAddr> {
+        found.iter().filter_map(|found| self.keys.address(found.key())).collect()
+    }
+}

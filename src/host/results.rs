@@ -1,0 +1,300 @@
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use serde_json::{Map, Value};
+
+use crate::cni::{ContainerId, IfName, IpamResult, NetworkName, parse_object};
+
+/// libcni's cache of results, which podman, containerd, CRI-O and Nomad share: a file
+/// `<network>-<container id>-<ifname>` for each attachment, written after its ADD and removed after
+/// its DEL.
+///
+/// Nobody locks it, and a file may be half written. What cannot be read says nothing.
+#[derive(Clone, Debug)]
+pub struct ResultCache {
+    folder: PathBuf,
+}
+
+/// What the cache says of one attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cached {
+    /// The network.
+    pub network: NetworkName,
+    /// The container.
+    pub container: ContainerId,
+    /// The interface inside it.
+    pub ifname: IfName,
+    /// Every address of the result, in order: also what plugins before or after IPAM added.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl ResultCache {
+    /// Where runtimes have it that choose no other place.
+    pub const DEFAULT: &'static str = "/var/lib/cni/results";
+
+    /// The cache in this folder, which need not exist.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+
+    /// Whether there is a file of an attachment, be it readable or not; true where that cannot be
+    /// told.
+    pub fn names(&self, network: &NetworkName, container: &ContainerId, ifname: &IfName) -> bool {
+        self.folder.join(file_name(network, container, ifname)).try_exists().unwrap_or(true)
+    }
+
+    /// What the cache says of one attachment. `None` where it says nothing, or speaks of another
+    /// one, whose names make up the same file name.
+    pub fn of(
+        &self,
+        network: &NetworkName,
+        container: &ContainerId,
+        ifname: &IfName,
+    ) -> Option<Cached> {
+        let name = file_name(network, container, ifname);
+        let names = || Some((network.clone(), container.clone(), ifname.clone()));
+        let cached = self.read(&name, names)?;
+        let is_it = cached.network == *network
+            && cached.container == *container
+            && cached.ifname == *ifname;
+        is_it.then_some(cached)
+    }
+
+    /// What the cache says of the attachments of one network, by file name.
+    ///
+    /// Files of libcni before 0.8 tell the names by their own name alone: there the interface is
+    /// taken to have no `-`, and the network to be this one if it can be.
+    pub fn of_network(&self, network: &NetworkName) -> Vec<Cached> {
+        let head = format!("{network}-");
+        let all = self.matching(
+            |name| name.starts_with(&head),
+            |name| {
+                let (container, ifname) = name.strip_prefix(&head)?.rsplit_once('-')?;
+                named(network.as_str(), container, ifname)
+            },
+        );
+        all.into_iter().filter(|cached| cached.network == *network).collect()
+    }
+
+    /// What the cache says of one container on all networks, by file name; no other files are read.
+    ///
+    /// The names of files of libcni before 0.8 are read as in [`ResultCache::of_network`], with the
+    /// container in the network's place.
+    pub fn of_container(&self, container: &ContainerId) -> Vec<Cached> {
+        let middle = format!("-{container}-");
+        let all = self.matching(
+            |name| name.contains(&middle),
+            |name| {
+                let (rest, ifname) = name.rsplit_once('-')?;
+                let network = rest.strip_suffix(container.as_str())?.strip_suffix('-')?;
+                named(network, container.as_str(), ifname)
+            },
+        );
+        all.into_iter().filter(|cached| cached.container == *container).collect()
+    }
+
+    /// What the files say whose names are wanted.
+    fn matching(
+        &self,
+        wanted: impl Fn(&str) -> bool,
+        names: impl Fn(&str) -> Option<Names>,
+    ) -> Vec<Cached> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            files.extend(entry.file_name().into_string().ok().filter(|name| wanted(name)));
+        }
+        files.sort_unstable();
+        files.iter().filter_map(|name| self.read(name, || names(name))).collect()
+    }
+
+    /// Reads a file; `names` are those of one that does not tell them itself.
+    fn read(&self, name: &str, names: impl FnOnce() -> Option<Names>) -> Option<Cached> {
+        let mut file = object_in(&self.folder.join(name))?;
+        let ((network, container, ifname), result) = match file.get("kind") {
+            None => (names()?, Value::Object(file)),
+            Some(kind) if kind == KIND => {
+                let text = |key: &str| file.get(key)?.as_str();
+                let names = named(text("networkName")?, text("containerId")?, text("ifName")?)?;
+                (names, file.remove("result")?)
+            }
+            Some(_) => return None,
+        };
+        let result = IpamResult::parse(&result, "result").ok()?;
+        let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
+        Some(Cached { network, container, ifname, addresses })
+    }
+}
+
+type Names = (NetworkName, ContainerId, IfName);
+
+/// libcni since 0.8 wraps the result; before, the result was all there is.
+const KIND: &str = "cniCacheV1";
+
+/// Far above what a network's configuration, which stands beside the result, may have.
+const LARGEST: u64 = 4 << 20;
+
+fn file_name(network: &NetworkName, container: &ContainerId, ifname: &IfName) -> String {
+    format!("{network}-{container}-{ifname}")
+}
+
+fn named(network: &str, container: &str, ifname: &str) -> Option<Names> {
+    let network = NetworkName::parse(network).ok()?;
+    Some((network, ContainerId::parse(container).ok()?, IfName::parse(ifname).ok()?))
+}
+
+/// The object in a regular file of bounded size. A FIFO is not waited for.
+fn object_in(path: &Path) -> Option<Map<String, Value>> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let file: File = options.open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes).ok()?;
+    if bytes.len() as u64 > LARGEST {
+        return None;
+    }
+    parse_object(&bytes, "a cached result").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn cache(files: &[(&str, Value)]) -> (TempDir, ResultCache) {
+        let temp = TempDir::new().unwrap();
+        for (name, content) in files {
+            fs::write(temp.path().join(name), content.to_string()).unwrap();
+        }
+        let cache = ResultCache::new(temp.path());
+        (temp, cache)
+    }
+
+    fn wrapped(network: &str, container: &str, ifname: &str, result: &Value) -> Value {
+        json!({
+            "kind": "cniCacheV1", "containerId": container, "config": "e30=", "ifName": ifname,
+            "networkName": network, "cniArgs": [["IgnoreUnknown", "1"]], "result": result,
+        })
+    }
+
+    fn result(address: &str) -> Value {
+        json!({"cniVersion": "1.0.0", "ips": [{"address": address, "interface": 0}]})
+    }
+
+    fn shown(all: &[Cached]) -> Vec<String> {
+        let each = |it: &Cached| {
+            format!("{} {} {} {:?}", it.network, it.container, it.ifname, it.addresses)
+        };
+        all.iter().map(each).collect()
+    }
+
+    /// What the cache says of `net`, `c1`, `eth0`.
+    fn addresses(cache: &ResultCache) -> Option<Vec<String>> {
+        let (network, container, ifname) = named("net", "c1", "eth0").unwrap();
+        let cached = cache.of(&network, &container, &ifname)?;
+        Some(cached.addresses.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn results_of_every_version_are_read_wrapped_and_bare() {
+        let old = json!({
+            "cniVersion": "0.2.0", "dns": {},
+            "ip4": {"ip": "10.0.0.2/24", "routes": [{"dst": "0.0.0.0/0"}]}, "ip6": {"ip": "fd00::2/64"},
+        });
+        let new = json!({
+            "cniVersion": "1.0.0",
+            "interfaces": [{"name": "eth0", "sandbox": "/run/netns/x"}],
+            "ips": [{"address": "10.0.0.2/24", "interface": 0}, {"address": "fd00::2/64"}],
+        });
+        let both = Some(vec!["10.0.0.2".to_owned(), "fd00::2".to_owned()]);
+        for result in [&old, &new] {
+            for content in [result.clone(), wrapped("net", "c1", "eth0", result)] {
+                let (_temp, cache) = cache(&[("net-c1-eth0", content)]);
+                assert_eq!(addresses(&cache), both);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_cached_result_says_nothing() {
+        for content in [
+            json!([]),
+            json!({"kind": "cniCacheV9", "result": result("10.0.0.2/24")}),
+            json!({"kind": "cniCacheV1", "networkName": "net", "containerId": "c1", "ifName": "eth0"}),
+            wrapped("net", "c1", "eth0", &json!({"ips": [{"address": "10.0.0.2"}]})),
+            wrapped("net-c1", "eth0", "eth0", &result("10.0.0.2/24")),
+            wrapped("../net", "c1", "eth0", &result("10.0.0.2/24")),
+        ] {
+            let (_temp, cache) = cache(&[("net-c1-eth0", content.clone())]);
+            assert_eq!(addresses(&cache), None, "{content}");
+            let (network, container, ifname) = named("net", "c1", "eth0").unwrap();
+            assert!(cache.names(&network, &container, &ifname));
+        }
+        assert_eq!(addresses(&cache(&[("net-c1-eth0", json!({}))]).1), Some(Vec::new()));
+    }
+
+    #[test]
+    fn what_is_no_file_of_bounded_size_is_not_read() {
+        let (temp, cache) = cache(&[]);
+        let (network, container, ifname) = named("net", "c1", "eth0").unwrap();
+        assert_eq!(addresses(&cache), None);
+        assert!(!cache.names(&network, &container, &ifname));
+        let path = temp.path().join("net-c1-eth0");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        assert_eq!(addresses(&cache), None, "a FIFO");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(addresses(&cache), None, "a folder");
+        fs::remove_dir(&path).unwrap();
+        let blanks = vec![b' '; LARGEST as usize];
+        fs::write(&path, [&blanks[..], result("10.0.0.2/24").to_string().as_bytes()].concat())
+            .unwrap();
+        assert_eq!(addresses(&cache), None, "too large");
+        let missing = ResultCache::new("/nowhere");
+        assert!(missing.of_network(&network).is_empty());
+    }
+
+    #[test]
+    fn a_network_and_a_container_are_found_by_what_files_say_before_their_names() {
+        let (temp, cache) = cache(&[
+            ("net-c1-eth0", wrapped("net", "c1", "eth0", &result("10.0.0.2/24"))),
+            ("net-c1-net1", result("10.0.0.3/24")),
+            ("net-default-c1-eth0", wrapped("net", "default-c1", "eth0", &result("10.0.0.4/24"))),
+            ("net-b-c1-eth1", wrapped("net-b", "c1", "eth1", &result("10.0.0.5/24"))),
+            ("net-b6cd8f3e-c9ac-eth0", result("10.0.0.6/24")),
+            ("other-c1-eth0", result("10.0.0.7/24")),
+            ("other-c10-eth0", result("10.0.0.8/24")),
+            ("net-", json!({})),
+            ("net-c2-eth0", json!("torn")),
+        ]);
+        fs::create_dir(temp.path().join("net-c3-eth0")).unwrap();
+        let (network, container, _) = named("net", "c1", "eth0").unwrap();
+        assert_eq!(
+            shown(&cache.of_network(&network)),
+            [
+                "net b6cd8f3e-c9ac eth0 [10.0.0.6]",
+                "net c1 eth0 [10.0.0.2]",
+                "net c1 net1 [10.0.0.3]",
+                "net default-c1 eth0 [10.0.0.4]",
+            ]
+        );
+        assert_eq!(
+            shown(&cache.of_container(&container)),
+            [
+                "net-b c1 eth1 [10.0.0.5]",
+                "net c1 eth0 [10.0.0.2]",
+                "net c1 net1 [10.0.0.3]",
+                "other c1 eth0 [10.0.0.7]",
+            ]
+        );
+    }
+}
