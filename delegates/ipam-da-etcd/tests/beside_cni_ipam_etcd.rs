@@ -111,7 +111,8 @@ fn twenty_of_both_at_once_hold_addresses_of_their_own() {
     // 61 addresses, of which 60 are given and 40 are held in the end.
     let ranges = json!([[{"subnet": "10.1.2.0/26"}]]);
     let nodes: Vec<[Ours; 2]> = (0..WORKERS / 2).map(|_| kinds(&etcd, &ranges)).collect();
-    let old = Old::cni_ipam_etcd(&etcd, "net", &ranges).pause(Duration::from_millis(20));
+    let [pause, delay] = [20, 4].map(Duration::from_millis);
+    let old = Old::cni_ipam_etcd(&etcd, "net", &ranges).pause(pause).delay(delay);
     let kept = Mutex::new(Vec::new());
     at_once(WORKERS, |worker| {
         let ours = &nodes[worker / 2][worker / 2 % 2];
@@ -146,10 +147,12 @@ fn the_lock_of_a_killed_add_runs_out_and_ours_wait_for_it() {
         };
         killed.find(last).unwrap();
         drop(killed);
-        assert!(etcd.get(&format!("{}/lock", prefix(&network))).is_some());
+        let lock = format!("{}/lock", prefix(&network));
+        assert!(etcd.get(&lock).is_some());
 
         let ours = preset(&etcd, &both()).named(&network);
         let own = ours.add("ours");
+        assert_eq!(etcd.get(&lock), None, "it did not wait");
         let left: IpAddr = "10.1.2.2".parse().unwrap();
         let all = [("ours", &own[..]), ("killed", &[left][..case])];
         assert_eq!(used(&etcd, &network), holdings(all));
