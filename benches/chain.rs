@@ -42,8 +42,12 @@ impl Bench {
     fn new(build: Build) -> Self {
         let (programs, leases) = (TempDir::new().unwrap(), state_folder());
         let bin = programs.path().join("bin");
-        let plugins =
-            Plugins::new(&bin, &build, &["ipam-delegated", "ipam-ds-static"], Some(&host_local()));
+        let plugins = Plugins::new(
+            &bin,
+            &build,
+            &["ipam-delegated", "ipam-ds-static"],
+            Some(("host-local", &host_local())),
+        );
         let network = |ipam: Value, data: &str| {
             let mut network =
                 json!({"cniVersion": "1.0.0", "name": "bench", "type": "bridge", "ipam": ipam});

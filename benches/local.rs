@@ -90,7 +90,12 @@ impl Bench {
     fn new(build: Build, held: &[usize]) -> Self {
         let (programs, leases) = (TempDir::new().unwrap(), state_folder());
         let folder = |name: &str, host_local: &Path| {
-            Plugins::new(&programs.path().join(name), &build, &PROGRAMS, Some(host_local))
+            Plugins::new(
+                &programs.path().join(name),
+                &build,
+                &PROGRAMS,
+                Some(("host-local", host_local)),
+            )
         };
         let plugins = folder("bin", &host_local());
         let preset = folder("preset", Path::new("ipam-delegated"));

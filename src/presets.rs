@@ -25,7 +25,7 @@ const CNI_IPAM_ETCD: Preset = Preset {
         settings: &[("rangeRules", r#""etcd""#), ("etcd", r#"{"layout":"cni-ipam-etcd"}"#)],
     }],
     has_default_place: false,
-    differences: &[],
+    differences: CNI_IPAM_ETCD_DIFFERENCES,
 };
 
 const HOST_ETCD: Preset = Preset {
@@ -36,7 +36,7 @@ const HOST_ETCD: Preset = Preset {
         settings: &[("rangeRules", r#""etcd""#), ("etcd", r#"{"layout":"host-etcd"}"#)],
     }],
     has_default_place: false,
-    differences: &[],
+    differences: HOST_ETCD_DIFFERENCES,
 };
 
 /// What changes for a network whose host-local this preset replaces.
@@ -68,7 +68,67 @@ pub const HOST_LOCAL_DIFFERENCES: &[&str] = &[
     "Files in subfolders of the folder of leases are left alone; host-local reads and releases them.",
     "A lock that somebody holds is waited for up to 10 seconds, then ADD, DEL and CHECK fail with \
      code 11; host-local waits for ever.",
-    "An ADD also writes a record into `/var/lib/cni/ipam-delegated`, and fails when it cannot.",
+    WRITES_RECORD,
     "The folder of leases bears a date long past: a date of today tells ipam-da-local that somebody \
      else has changed it.",
 ];
+
+/// What changes for a network whose cni-ipam-etcd, the plugin `etcd`, this preset replaces.
+pub const CNI_IPAM_ETCD_DIFFERENCES: &[&str] = &[
+    REPEATED_ADD,
+    OWN_INTERFACE,
+    BY_RECORD,
+    NO_TRACE,
+    "A full range set is error 100; cni-ipam-etcd may search it for ever, with its lock held.",
+    "Its lock is waited for as long as the call has time, then error 11; cni-ipam-etcd goes on without it after 40 s.",
+    ALWAYS_ANSWERS,
+    "`runtimeConfig.ips` is honoured; cni-ipam-etcd passes over it.",
+    LENIENT_ARGS,
+    STRICT_NAMES,
+    CODES,
+    VERBS,
+    WRITES_RECORD,
+    WRITES_KEYS,
+];
+
+/// What changes for a network whose host-etcd this preset replaces.
+pub const HOST_ETCD_DIFFERENCES: &[&str] = &[
+    "An address in use is given to nobody else: a full range is error 100, a request for it 102; host-etcd overwrites \
+     the holder.",
+    REPEATED_ADD,
+    OWN_INTERFACE,
+    BY_RECORD,
+    NO_TRACE,
+    "An endpoint without a scheme, as in host-etcd's README, is http where no certificates are named; host-etcd hangs.",
+    ALWAYS_ANSWERS,
+    "`runtimeConfig.ips` and `runtimeConfig.ipRanges` are honoured; host-etcd passes over them.",
+    LENIENT_ARGS,
+    STRICT_NAMES,
+    CODES,
+    VERBS,
+    WRITES_RECORD,
+    WRITES_KEYS,
+];
+
+const WRITES_RECORD: &str =
+    "An ADD also writes a record into `/var/lib/cni/ipam-delegated`, and fails when it cannot.";
+const REPEATED_ADD: &str =
+    "An ADD again gives the addresses held; the old plugin gives others and keeps both.";
+const OWN_INTERFACE: &str = "DEL releases what one interface holds on one network; the old plugin \
+                             frees all that the container id holds.";
+const BY_RECORD: &str = "DEL goes by the record of the ADD: the configuration may be edited, broken \
+                         or stripped; the old plugin needs it.";
+const NO_TRACE: &str = "A failed ADD moves no cursor and frees nothing of an earlier one; the old \
+                        plugin may do both.";
+const ALWAYS_ANSWERS: &str = "A missing certificate or a server that is away is an error that says \
+                              so; the old plugin ends or waits without an answer.";
+const LENIENT_ARGS: &str = "CNI_ARGS may have unknown keys, `ip` for `IP`, a prefix as in \
+                            `IP=10.1.2.10/24`, and a last semicolon; the old plugin refuses.";
+const STRICT_NAMES: &str = "Empty or blank container ids, `/` in network names, and keys in other \
+                            letters are errors; the old plugin takes them.";
+const CODES: &str = "Errors have the codes of ipam-delegated and name the delegate; the old plugin \
+                     answers 100 to most.";
+const VERBS: &str = "CHECK, GC, STATUS and `cniVersion` up to 1.1.0 work; the old plugin knows ADD \
+                     and DEL, and 0.3.1 at most.";
+const WRITES_KEYS: &str = "The node, network and interface of each lease stand in keys of ours, \
+                           below `ipam-delegated/` beside the old ones.";

@@ -10,151 +10,29 @@ mod vectors;
 #[allow(dead_code, unreachable_pub, reason = "the program's own table, read for its sentences")]
 mod presets;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use support::{Outcome, World, binary, host_local, names, start_raw, wait};
-use vectors::Difference;
+use support::{Outcome, World, binary, host_local, names, wait};
+use vectors::{Fixture, Stage, Vector};
 
-#[derive(Deserialize)]
-struct Fixture {
-    classes: BTreeMap<String, Class>,
-    reasons: BTreeMap<String, String>,
-    vectors: Vec<Vector>,
+fn fixture() -> Fixture {
+    Fixture::parse(include_str!("vectors/host-local.json"))
 }
 
-/// A class of errors.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Class {
-    code: u64,
-    #[serde(default)]
-    same_words: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Vector {
-    id: String,
-    about: String,
-    /// Not what host-local 1.1.1 answers.
-    #[serde(default)]
-    newer: bool,
-    config: Value,
-    #[serde(default)]
-    files: BTreeMap<String, String>,
-    #[serde(default)]
-    before: BTreeMap<String, String>,
-    steps: Vec<Step>,
-    after: BTreeMap<String, String>,
-    #[serde(default)]
-    differences: Vec<Difference>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Step {
-    command: String,
-    #[serde(default)]
-    container_id: String,
-    #[serde(default)]
-    ifname: String,
-    #[serde(default)]
-    env: BTreeMap<String, Option<String>>,
-    #[serde(default)]
-    config: Value,
-    stdin: Option<String>,
-    exit: i32,
-    #[serde(default)]
-    stdout: Value,
-    error: Option<Failure>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Failure {
-    class: String,
-    code: u64,
-    msg: String,
-}
-
-impl Fixture {
-    fn read() -> Self {
-        serde_json::from_str(include_str!("vectors/host-local.json")).unwrap()
+/// Plays a vector with the program that stands as `host-local` in the plugin folder.
+fn play(vector: &Vector, world: &World) -> (Vec<Outcome>, Value) {
+    let leases = world.path("data/mynet");
+    if !vector.before.is_empty() {
+        fs::create_dir(&leases).unwrap();
     }
-}
-
-impl Vector {
-    /// What we are to do, but for the differences.
-    fn recorded(&self, fixture: &Fixture) -> Value {
-        let steps = self.steps.iter().map(|step| match &step.error {
-            Some(error) => json!({"exit": step.exit, "code": fixture.classes[&error.class].code}),
-            None => json!({"exit": step.exit, "stdout": step.stdout}),
-        });
-        json!({"steps": steps.collect::<Vec<_>>(), "after": self.after})
+    for (name, content) in &vector.before {
+        fs::write(leases.join(name), content).unwrap();
     }
-
-    /// Runs the steps with the program that stands as `host-local` in the plugin folder.
-    fn play(&self, world: &World) -> Vec<Outcome> {
-        for (name, content) in &self.files {
-            fs::write(world.path(name), content).unwrap();
-        }
-        let leases = world.path("data/mynet");
-        if !self.before.is_empty() {
-            fs::create_dir(&leases).unwrap();
-        }
-        for (name, content) in &self.before {
-            fs::write(leases.join(name), content).unwrap();
-        }
-        self.steps.iter().map(|step| step.play(world, &self.config)).collect()
-    }
-}
-
-impl Step {
-    fn play(&self, world: &World, config: &Value) -> Outcome {
-        let mut config = config.clone();
-        merge(&mut config, &self.config);
-        for key in ["ipam", "IPAM"] {
-            if let Some(ipam) = config.get_mut(key) {
-                ipam["stateDir"] = json!(world.path("state"));
-            }
-        }
-        let text = config.to_string().replace("${DIR}", world.path("").to_str().unwrap());
-        let program = world.path("bin/host-local");
-        let mut command = world.command_of(&program, &self.command, &self.container_id);
-        command.env("CNI_IFNAME", &self.ifname);
-        for (key, value) in &self.env {
-            match value {
-                Some(value) => command.env(key, value),
-                None => command.env_remove(key),
-            };
-        }
-        wait(start_raw(command, self.stdin.as_ref().unwrap_or(&text).as_bytes()))
-    }
-
-    /// Our outcome as the expected one is written.
-    fn describe(&self, outcome: &Outcome) -> Value {
-        let json = outcome.json();
-        match json.get("code") {
-            Some(code) => json!({"exit": outcome.exit, "code": code}),
-            None => json!({"exit": outcome.exit, "stdout": json}),
-        }
-    }
-}
-
-/// Puts `patch` over `value`, member by member.
-fn merge(value: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else { return };
-    for (key, theirs) in patch {
-        match value.get_mut(key) {
-            Some(Value::Object(_)) if theirs.is_object() => merge(&mut value[key], theirs),
-            _ => value[key] = theirs.clone(),
-        }
-    }
+    let outcomes = vector.play(&Stage { world, program: "host-local", places: &[] });
+    (outcomes, content(&leases))
 }
 
 /// The preset: our program under the name `host-local`.
@@ -183,55 +61,22 @@ fn content(folder: &Path) -> Value {
 
 #[test]
 fn what_is_not_listed_as_a_difference_is_as_with_host_local() {
-    let fixture = Fixture::read();
-    let mut faults = Vec::new();
-    let mut reasons = BTreeSet::new();
-    for vector in &fixture.vectors {
-        let place = format!("{} ({})", vector.id, vector.about);
-        let mut expected = vector.recorded(&fixture);
-        for difference in &vector.differences {
-            assert!(fixture.reasons.contains_key(&difference.why), "{}", difference.why);
-            reasons.insert(&difference.why);
-            let fault = difference.apply(&mut expected).err();
-            faults.extend(fault.map(|fault| format!("{place}: {fault}")));
-        }
-        let world = preset();
-        let outcomes = vector.play(&world);
-        let described = vector.steps.iter().zip(&outcomes).map(|(step, o)| step.describe(o));
-        let observed = json!({
-            "steps": described.collect::<Vec<_>>(),
-            "after": content(&world.path("data/mynet")),
-        });
-        if observed != expected {
-            faults.push(format!("{place}:\nexpected {expected}\nobserved {observed}"));
-        }
-        for (step, outcome) in vector.steps.iter().zip(outcomes) {
-            let Some(error) = &step.error else { continue };
-            if fixture.classes[&error.class].same_words && outcome.exit == Some(1) {
-                let (_, text) = outcome.failure();
-                if !text.contains(&error.msg) {
-                    faults.push(format!("{place}: {text} lacks {:?}", error.msg));
-                }
-            }
-        }
-    }
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let fixture = fixture();
+    fixture.differs_only_as_listed(|vector| play(vector, &preset()));
     assert_eq!(fixture.vectors.len(), 41);
-    assert_eq!(reasons.len(), fixture.reasons.len(), "a reason that nothing needs");
 }
 
 #[test]
 fn host_local_itself_does_what_was_recorded() {
-    let fixture = Fixture::read();
+    let fixture = fixture();
     let played = fixture.vectors.iter().filter(|vector| !vector.newer);
     let mut count = 0;
     for vector in played {
         count += 1;
-        let world = original();
-        let outcomes = vector.play(&world);
+        let (outcomes, after) = play(vector, &original());
         for (step, outcome) in vector.steps.iter().zip(outcomes) {
             let place = format!("{} {}: {outcome:?}", vector.id, step.command);
-            assert_eq!(outcome.exit, Some(step.exit), "{place}");
+            assert_eq!(outcome.exit, step.exit, "{place}");
             let mut json = outcome.json();
             if let Some(error) = &step.error {
                 assert_eq!(
@@ -247,16 +92,14 @@ fn host_local_itself_does_what_was_recorded() {
             }
             assert_eq!(json, step.stdout, "{place}");
         }
-        assert_eq!(content(&world.path("data/mynet")), json!(vector.after), "{}", vector.id);
+        assert_eq!(after, json!(vector.after), "{}", vector.id);
     }
     assert_eq!(count, 38);
 }
 
 #[test]
 fn every_reason_is_a_difference_that_the_preset_lists() {
-    for (name, reason) in Fixture::read().reasons {
-        assert!(presets::HOST_LOCAL_DIFFERENCES.contains(&reason.as_str()), "{name}: {reason}");
-    }
+    fixture().every_reason_is_in(presets::HOST_LOCAL_DIFFERENCES);
 }
 
 fn network(world: &World, ranges: Value) -> Value {

@@ -16,16 +16,15 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// Makes the folder, with these programs of a build, `hello`, and what stands under
-    /// host-local's name there, if anything.
-    pub fn new(folder: &Path, build: &Build, names: &[&str], host_local: Option<&Path>) -> Self {
+    /// Makes the folder, with these programs of a build, `hello`, and a link of this name, if any.
+    pub fn new(folder: &Path, build: &Build, names: &[&str], link: Option<(&str, &Path)>) -> Self {
         fs::create_dir(folder).unwrap();
         let this = Self { folder: folder.to_owned() };
         for name in names {
             this.install(&build.folder.join(name));
         }
-        if let Some(host_local) = host_local {
-            symlink(host_local, folder.join("host-local")).unwrap();
+        if let Some((name, program)) = link {
+            symlink(program, folder.join(name)).unwrap();
         }
         let hello = build.folder.join("hello");
         build.compile_hello(&hello);

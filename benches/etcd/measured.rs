@@ -17,6 +17,8 @@ pub struct Measured {
     pub chain: [Times; 2],
 }
 
+const ALONE: &str = "ipam-da-etcd";
+
 /// Whoever is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum System {
@@ -36,11 +38,11 @@ impl Measured {
         for (verb, times) in VERBS.iter().zip(&mut self.floor) {
             times.push(System::Floor.call(plugins, site, verb, container));
         }
-        let add = plugins.command(System::Alone.program(), "ADD", container);
+        let add = plugins.command(ALONE, "ADD", container);
         let (time, answer) = measure(add, &site.alone.to_string());
         self.alone[0].push(time);
         let recorded = site.recorded(&answer);
-        self.alone[1].push(plugins.call(System::Alone.program(), "DEL", container, &recorded));
+        self.alone[1].push(plugins.call(ALONE, "DEL", container, &recorded));
         System::Alone.call(plugins, site, "ADD", container);
         self.unremembered.push(System::Alone.call(plugins, site, "DEL", container));
         for (verb, times) in VERBS.iter().zip(&mut self.chain) {
@@ -50,21 +52,13 @@ impl Measured {
 }
 
 impl System {
-    pub fn program(self) -> &'static str {
-        match self {
-            Self::Floor => "floor",
-            Self::Alone => "ipam-da-etcd",
-            Self::Chain => "ipam-delegated",
-        }
-    }
-
     /// The time of one process that must succeed.
     fn call(self, plugins: &Plugins, site: &Site, verb: &str, container: &str) -> Duration {
         match self {
-            Self::Alone => plugins.call(self.program(), verb, container, &site.alone),
-            Self::Chain => plugins.call(self.program(), verb, container, &site.chain),
+            Self::Alone => plugins.call(ALONE, verb, container, &site.alone),
+            Self::Chain => plugins.call(site.layout.program, verb, container, &site.chain),
             Self::Floor => {
-                let mut command = plugins.command(self.program(), verb, container);
+                let mut command = plugins.command("floor", verb, container);
                 command.args(site.floor(verb, container));
                 measure(command, "").0
             }

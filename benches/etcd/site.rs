@@ -8,10 +8,50 @@ use serde_json::{Value, json};
 
 use super::etcd::Etcd;
 
+/// On whose keys the leases are, and what is asked of them there.
+#[derive(Debug, PartialEq)]
+pub struct Layout {
+    pub title: &'static str,
+    /// As `fill` and `etcd.layout` call it.
+    pub name: &'static str,
+    prefix: &'static str,
+    /// Under which name the chain is started.
+    pub program: &'static str,
+    /// The most that an ADD of `ipam-da-etcd` alone may be of the floor, where that is asked.
+    pub alone: Option<f64>,
+    /// The most that one of the chain may be, built static and not.
+    pub chain: [f64; 2],
+    /// The most that an ADD at 50,000 leases may be of one at none.
+    pub growth: f64,
+}
+
+/// Our own.
+pub const NATIVE: Layout = Layout {
+    title: "our own keys",
+    name: "native",
+    prefix: "/ipam-delegated",
+    program: "ipam-delegated",
+    alone: Some(1.4),
+    chain: [2.2, 3.0],
+    growth: 1.2,
+};
+
+/// cni-ipam-etcd's, whose program is called `etcd`.
+pub const PRESET: Layout = Layout {
+    title: "the preset etcd, on cni-ipam-etcd's keys",
+    name: "cni-ipam-etcd",
+    prefix: "/etcd-cni",
+    program: "etcd",
+    alone: None,
+    chain: [2.4, 3.2],
+    growth: 1.3,
+};
+
 /// A store with as many leases of other nodes in it, spread over the pool, and the networks that use
 /// it.
 pub struct Site {
     pub held: usize,
+    pub layout: &'static Layout,
     server: Etcd,
     /// What the chain is given, and what `ipam-da-etcd` alone.
     pub chain: Value,
@@ -20,7 +60,6 @@ pub struct Site {
 
 const NETWORK: &str = "bench";
 const SUBNET: &str = "10.77.0.0/16";
-const PREFIX: &str = "/ipam-delegated";
 
 /// The first address that is given out of the subnet: the one before is the gateway.
 const FIRST: u32 = 0x0A4D_0002;
@@ -30,7 +69,7 @@ const SIZE: u32 = (1 << 16) - 3;
 
 impl Site {
     /// Starts a server and fills its store by the program `fill`.
-    pub fn holding(state: &Path, fill: &Path, held: usize) -> Self {
+    pub fn holding(state: &Path, fill: &Path, held: usize, layout: &'static Layout) -> Self {
         // As servers run that are not a test's.
         let calm = Etcd::builder().flag("--heartbeat-interval=100").flag("--election-timeout=1000");
         let server = calm.start();
@@ -38,20 +77,27 @@ impl Site {
             let mut network =
                 json!({"cniVersion": "1.1.0", "name": NETWORK, "type": "bridge", "ipam": kind});
             network["ipam"]["stateDir"] = json!(state.join(format!("{name}-{held}")));
-            network["ipam"]["etcd"] = json!({"endpoints": [server.endpoint()], "prefix": PREFIX});
+            network["ipam"]["etcd"] =
+                json!({"endpoints": [server.endpoint()], "layout": layout.name});
             network["ipam"]["ranges"] = json!([[{"subnet": SUBNET}]]);
             network["ipam"]["routes"] = json!([{"dst": "0.0.0.0/0"}]);
             network
         };
         let delegates = ["ipam-ds-static", "ipam-da-etcd"];
-        let chain = network("chain", json!({"type": "ipam-delegated", "delegates": delegates}));
+        let mut chain = network("chain", json!({"type": layout.program, "delegates": delegates}));
+        if layout.program == PRESET.program {
+            // As it was written for the plugin whose place the preset takes.
+            let ipam = chain["ipam"].as_object_mut().unwrap();
+            ipam.retain(|key, _| !["delegates", "etcd"].contains(&key.as_str()));
+            ipam.insert("etcdConfig".to_owned(), json!({"etcdURL": server.url()}));
+        }
         let mut alone = network("alone", json!({"type": "ipam-da-etcd"}));
         alone["prevResult"] = json!({
             "cniVersion": "1.1.0",
             "ips": [],
             "pools": [{"ranges": [{"subnet": SUBNET}], "index": 0}],
         });
-        let site = Self { held, server, chain, alone };
+        let site = Self { held, layout, server, chain, alone };
         site.fill(fill);
         site
     }
@@ -67,7 +113,7 @@ impl Site {
 
     /// The arguments of the program `floor`, with keys and a value like the delegate's.
     pub fn floor(&self, verb: &str, container: &str) -> [String; 5] {
-        let network = format!("{PREFIX}/networks/floor");
+        let network = format!("{}/networks/floor", self.layout.prefix);
         let node = "00000000-0000-4000-8000-000000000000";
         let value = json!({
             "network": NETWORK, "node": node, "container": container, "ifname": "eth0",
@@ -89,7 +135,10 @@ impl Site {
             let _ = writeln!(addresses, "{}", Ipv4Addr::from(FIRST + n));
         }
         let mut command = Command::new(program);
-        command.args([&self.server.url(), PREFIX, NETWORK, SUBNET]).stdin(Stdio::piped());
+        let Layout { prefix, name, .. } = self.layout;
+        command
+            .args([self.server.url().as_str(), prefix, NETWORK, SUBNET, name])
+            .stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(addresses.as_bytes()).unwrap();
         assert!(child.wait().unwrap().success(), "fill");

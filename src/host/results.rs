@@ -30,6 +30,8 @@ pub struct Cached {
     pub ifname: IfName,
     /// Every address of the result, in order: also what plugins before or after IPAM added.
     pub addresses: Vec<IpAddr>,
+    /// The network namespace, where the cache names one; old ones of libcni do not.
+    pub netns: Option<String>,
 }
 
 impl ResultCache {
@@ -114,6 +116,7 @@ impl ResultCache {
     /// Reads a file; `names` are those of one that does not tell them itself.
     fn read(&self, name: &str, names: impl FnOnce() -> Option<Names>) -> Option<Cached> {
         let mut file = object_in(&self.folder.join(name))?;
+        let netns = file.get("netns").and_then(Value::as_str).map(str::to_owned);
         let ((network, container, ifname), result) = match file.get("kind") {
             None => (names()?, Value::Object(file)),
             Some(kind) if kind == KIND => {
@@ -125,7 +128,7 @@ impl ResultCache {
         };
         let result = IpamResult::parse(&result, "result").ok()?;
         let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
-        Some(Cached { network, container, ifname, addresses })
+        Some(Cached { network, container, ifname, addresses, netns })
     }
 }
 

@@ -122,7 +122,8 @@ pub(super) fn ask_leases(
     Ok(leases)
 }
 
-fn rows(name: &str, answer: Value) -> Result<Vec<Value>> {
+/// The rows of an allocator's answer.
+pub(super) fn rows(name: &str, answer: Value) -> Result<Vec<Value>> {
     match answer {
         Value::Array(rows) => Ok(rows),
         _ => Err(Error::new(ErrorCode::DELEGATE, format!("{name}: its answer is no array"))),

@@ -56,7 +56,7 @@ impl Reach {
 }
 
 impl Findings {
-    fn push(&mut self, level: &str, message: &str) {
+    pub fn push(&mut self, level: &str, message: &str) {
         let mut finding = Row::default();
         finding.text("level", level);
         finding.text("message", message);
@@ -78,8 +78,15 @@ impl Findings {
     }
 
     /// STATUS of the allocators of ours, with the pools that the selectors chose: an error where every
-    /// ADD would fail on this node's configuration, folders or files.
-    pub fn of_allocators(&mut self, session: &Session<'_>, stages: &[Stage], time: Duration) {
+    /// ADD would fail on this node's configuration, folders or files. Tells whether all their stores
+    /// are there, be they full or not.
+    pub fn of_allocators(
+        &mut self,
+        session: &Session<'_>,
+        stages: &[Stage],
+        time: Duration,
+    ) -> bool {
+        let mut all = true;
         let deadline = Deadline::after(time);
         for (i, Stage { step, input, .. }) in stages.iter().enumerate() {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
@@ -88,6 +95,7 @@ impl Findings {
                 continue;
             };
             let error = Error::from(failure);
+            all &= error.code() == ErrorCode::EXHAUSTED;
             match error.code() {
                 ErrorCode::INVALID_CONFIG | ErrorCode::IO | ErrorCode::UNAVAILABLE => {
                     self.error(&error);
@@ -95,6 +103,7 @@ impl Findings {
                 _ => self.push("warning", &error.in_full()),
             }
         }
+        all
     }
 
     /// What a reboot or a clone does to this node's state: a warning where others share the ledger.

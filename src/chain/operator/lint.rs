@@ -5,12 +5,14 @@ use serde_json::Value;
 use super::super::patch::masked;
 use super::super::plan::Step;
 use super::super::session::Session;
+use super::compare::compare;
 use super::dry_run::dry_run;
 use super::findings::{Findings, Reach};
 use super::ours::Ours;
 use super::{Operator, Printed, line, say};
 use crate::cni::Verb;
 use crate::error::Result;
+use crate::host::ResultCache;
 use crate::operate::{Column, Row, Words, table};
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
@@ -56,7 +58,7 @@ impl Report {
         let request = operator.request(ours.for_status(), &operator.cni_path())?;
         let session = Session::open(&ours.chain, &request)?;
         let mut findings = Findings::default();
-        let chain = match chain(&session, ours, &mut findings) {
+        let chain = match chain(&operator.cache(), &session, ours, &mut findings) {
             Ok(chain) => chain,
             Err(error) => {
                 findings.error(&error);
@@ -109,21 +111,27 @@ fn values(rows: Vec<Row>) -> Value {
     Value::Array(rows.into_iter().map(Value::from).collect())
 }
 
-/// The planned chain; its selectors and allocators have been tried with STATUS.
-fn chain(session: &Session<'_>, ours: &Ours, findings: &mut Findings) -> Result<Vec<Row>> {
+/// The planned chain; its selectors and allocators have been tried with STATUS, and their stores
+/// compared with the runtimes' result cache.
+fn chain(
+    cache: &ResultCache,
+    session: &Session<'_>,
+    ours: &Ours,
+    findings: &mut Findings,
+) -> Result<Vec<Row>> {
     let plan = ours.plan(session)?;
     let stages = dry_run(session, &plan, Verb::Status)?;
     findings.of_selectors(&stages);
-    // Without a selector's pools an allocator would be asked about another configuration.
-    if !findings.failed {
-        findings.of_allocators(session, &stages, plan.timeout);
-    }
     let mut chain = Vec::new();
     for step in &plan.steps {
         let reach = if step.is_selector() { None } else { Some(Reach::of(session, step)) };
         findings.shared |= reach == Some(Reach::Cluster);
         let program = step.program.display().to_string();
         chain.push(link(&step.name, role(step), reach, Some(&program)));
+    }
+    // Without a selector's pools an allocator would be asked about another configuration.
+    if !findings.failed && findings.of_allocators(session, &stages, plan.timeout) {
+        compare(cache, session, &stages, findings);
     }
     Ok(chain)
 }

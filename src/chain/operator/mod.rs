@@ -2,6 +2,7 @@
 
 mod ask;
 mod attachments;
+mod compare;
 mod dry_run;
 mod explain;
 mod findings;

@@ -7,15 +7,16 @@ use super::{Operator, Printed, say};
 use crate::error::{ErrorCode, Result};
 use crate::operate::{Glyphs, POOL_COLUMNS, PoolRow, Words, maps, use_percent};
 
+/// The question that an allocator answers with its pools.
+pub(super) const QUESTION: [&str; 4] = ["pools", "--json", "--config", "-"];
+
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {
         return Err(Words::refusal("pools takes one network"));
     }
     let mut printed = Printed::default();
     let (mut rows, mut pools) = (Vec::new(), Vec::new());
-    for Told { mut row, place, .. } in
-        ask(operator, &["pools", "--json", "--config", "-"], &mut printed)?
-    {
+    for Told { mut row, place, .. } in ask(operator, &QUESTION, &mut printed)? {
         let parsed = PoolRow::parse(&Value::from(row.clone()), &place);
         let parsed = parsed.map_err(|error| error.with_code(ErrorCode::DELEGATE));
         let Some(pool) = printed.keep(parsed) else { continue };

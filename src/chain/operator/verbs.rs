@@ -80,7 +80,7 @@ pub(super) const VERBS: &[Verb] = &[
         name: "lint",
         operands: "NETWORK",
         about: "which chain a network runs on which state, and what is unsafe about it",
-        options: &["json"],
+        options: &["json", "cache-dir"],
         run: lint::run,
     },
     Verb {
