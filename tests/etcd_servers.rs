@@ -62,6 +62,35 @@ fn keys_are_written_read_listed_and_removed() {
 }
 
 #[test]
+fn single_requests_do_what_etcdctl_does() {
+    let etcd = Etcd::start();
+    let requests = etcd.requests();
+    for value in ["", "1", "12", "123", "ä\n\"?>~"] {
+        requests.put("/a/ü", value).unwrap();
+        assert_eq!(etcd.get("/a/ü").as_deref(), Some(value));
+        assert_eq!(requests.get("/a/ü").unwrap().unwrap().value, value);
+    }
+    etcd.put("/a0", "");
+    let list = requests.list("/a/").unwrap();
+    assert_eq!(list.iter().map(|entry| &entry.key).collect::<Vec<_>>(), ["/a/ü"]);
+    assert_eq!(requests.get("/a/").unwrap(), None);
+    assert!(requests.delete("/a/ü").unwrap() && !requests.delete("/a/ü").unwrap());
+
+    let lease = requests.grant(60).unwrap();
+    assert!(requests.create("/b", "1", lease).unwrap());
+    assert!(!requests.create("/b", "2", lease).unwrap());
+    assert_eq!(etcd.get("/b").as_deref(), Some("1"));
+    requests.revoke(lease).unwrap();
+    assert_eq!(etcd.get("/b"), None);
+    let reason = requests.revoke(lease).unwrap_err();
+    assert!(reason.contains("requested lease not found"), "{reason}");
+
+    etcd.kill();
+    let reason = requests.get("/b").unwrap_err();
+    assert!(reason.contains("refused"), "{reason}");
+}
+
+#[test]
 fn two_servers_at_once_share_nothing() {
     let servers = [Etcd::start(), Etcd::start()];
     servers[0].put("a", "first");

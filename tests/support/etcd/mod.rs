@@ -15,12 +15,14 @@ mod client;
 mod cluster;
 mod network;
 mod process;
+mod requests;
 mod server;
 mod silent;
 mod store;
 
 pub use cluster::{Cluster, Cut};
 pub use process::{find, leftovers};
+pub use requests::{Answer, Entry, Requests};
 pub use server::{Account, Builder, Etcd, Tls};
 pub use silent::Silent;
 pub use store::{ClusterId, Snapshot};

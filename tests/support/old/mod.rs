@@ -1,0 +1,251 @@
+//! The plugins that `ipam-da-etcd` stands beside, played request by request.
+//!
+//! A player sends to a real server what the old program would have sent, in its order, so that a
+//! test can stop it between any two requests. What the programs do was read in their sources and
+//! recorded from their runs: cni-ipam-etcd at 51da6318, host-etcd at eb4ddafb of ACXLM/plugins.
+//! Beside it, the including file needs `mod etcd`.
+
+#![allow(
+    dead_code,
+    missing_docs,
+    unused_imports,
+    clippy::unwrap_used,
+    reason = "test support; each test file uses a part of it"
+)]
+
+mod allocator;
+mod cni_ipam_etcd;
+mod host_etcd;
+mod ranges;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::etcd::{Answer, Etcd, Requests};
+use allocator::Store;
+use ranges::RangeSet;
+
+/// An old plugin with the configuration of a network.
+#[derive(Clone, Debug)]
+pub struct Old {
+    system: System,
+    requests: Requests,
+    sets: Vec<RangeSet>,
+    pause: Duration,
+    patience: Duration,
+    delay: Duration,
+}
+
+#[derive(Clone, Debug)]
+enum System {
+    CniIpamEtcd { network: String },
+    HostEtcd,
+}
+
+impl Old {
+    /// cni-ipam-etcd, with `ipam.ranges`.
+    #[track_caller]
+    pub fn cni_ipam_etcd(etcd: &Etcd, network: &str, ranges: &Value) -> Self {
+        let system = System::CniIpamEtcd { network: network.to_owned() };
+        Self::of(system, etcd, ranges, cni_ipam_etcd::PAUSE)
+    }
+
+    /// host-etcd, with `ipam.ranges`. The name of the network means nothing to it.
+    #[track_caller]
+    pub fn host_etcd(etcd: &Etcd, ranges: &Value) -> Self {
+        Self::of(System::HostEtcd, etcd, ranges, host_etcd::PAUSE)
+    }
+
+    #[track_caller]
+    fn of(system: System, etcd: &Etcd, ranges: &Value, pause: Duration) -> Self {
+        let (requests, sets) = (etcd.requests(), ranges::parse(ranges));
+        let patience = cni_ipam_etcd::PATIENCE;
+        Self { system, requests, sets, pause, patience, delay: Duration::ZERO }
+    }
+
+    /// How long it waits between two tries for the lock.
+    pub fn pause(mut self, pause: Duration) -> Self {
+        self.pause = pause;
+        self
+    }
+
+    /// After how long cni-ipam-etcd goes on without the lock, instead of 40 seconds: the pauses
+    /// together.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// How long it takes before each of its requests.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// An ADD, which has not begun yet.
+    pub fn add(&self, container: &str) -> Call {
+        self.add_requesting(container, &[])
+    }
+
+    /// An ADD for these addresses.
+    #[track_caller]
+    pub fn add_requesting(&self, container: &str, addresses: &[&str]) -> Call {
+        let wanted = addresses.iter().map(|text| text.parse().unwrap()).collect();
+        self.call(container, move |store, sets, id| allocator::add(store, sets, id, wanted))
+    }
+
+    /// A DEL, which has not begun yet. It gives no address.
+    pub fn del(&self, container: &str) -> Call {
+        self.call(container, |store, sets, id| allocator::del(store, sets, id).map(|()| vec![]))
+    }
+
+    fn call(
+        &self,
+        container: &str,
+        verb: impl FnOnce(&mut dyn Store, &[RangeSet], &str) -> Played<Vec<IpAddr>> + Send + 'static,
+    ) -> Call {
+        let (go, may_go) = channel();
+        let (tell, done) = channel();
+        let Self { system, requests, sets, pause, patience, delay } = self.clone();
+        let steps = Steps { requests, may_go, tell, delay };
+        let container = container.to_owned();
+        let player = thread::spawn(move || match system {
+            System::CniIpamEtcd { network } => {
+                let mut store = cni_ipam_etcd::Keys::new(steps, &network, &sets, [pause, patience]);
+                verb(&mut store, &sets, &container)
+            }
+            System::HostEtcd => verb(&mut host_etcd::Keys::new(steps, pause), &sets, &container),
+        });
+        Call { go, done, player }
+    }
+}
+
+/// A call that stands still between two requests. Dropped, it sends no more: so ends a plugin that
+/// is killed.
+#[must_use = "it does nothing until it is told to"]
+pub struct Call {
+    go: Sender<()>,
+    done: Receiver<Done>,
+    player: JoinHandle<Played<Vec<IpAddr>>>,
+}
+
+impl Call {
+    /// Sends the next request and tells what it did; none when the call is over.
+    pub fn step(&mut self) -> Option<Done> {
+        let _ = self.go.send(());
+        self.done.recv().ok()
+    }
+
+    /// Goes on to the end: the addresses in order, or what the program would have printed.
+    pub fn run(mut self) -> Result<Vec<IpAddr>, String> {
+        while self.step().is_some() {}
+        match self.player.join().unwrap() {
+            Ok(addresses) => Ok(addresses),
+            Err(Ended::Failed(reason)) => Err(reason),
+            Err(Ended::Dropped) => unreachable!("it may go on until it has ended"),
+        }
+    }
+}
+
+impl Iterator for Call {
+    type Item = Done;
+
+    fn next(&mut self) -> Option<Done> {
+        self.step()
+    }
+}
+
+/// What a request did, with its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// A lease of so many seconds.
+    Granted(u32),
+    /// A lock's key is there now.
+    Created(String),
+    /// A lock's key was there already.
+    Refused(String),
+    /// Its own key below a lock's prefix is there now, after others.
+    Queued(String),
+    /// Others below a lock's prefix are older still.
+    Waited(String),
+    /// No other below a lock's prefix is older any more.
+    Passed(String),
+    Read(String),
+    Listed(String),
+    Put(String),
+    Deleted(String),
+    Revoked,
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Granted(seconds) => write!(f, "grant {seconds}"),
+            Self::Created(key) => write!(f, "create {key}"),
+            Self::Refused(key) => write!(f, "create {key}: refused"),
+            Self::Queued(key) => write!(f, "create {key}: queued"),
+            Self::Waited(prefix) => write!(f, "list {prefix}: waits"),
+            Self::Passed(prefix) => write!(f, "list {prefix}: passed"),
+            Self::Read(key) => write!(f, "get {key}"),
+            Self::Listed(prefix) => write!(f, "list {prefix}"),
+            Self::Put(key) => write!(f, "put {key}"),
+            Self::Deleted(key) => write!(f, "delete {key}"),
+            Self::Revoked => f.write_str("revoke"),
+        }
+    }
+}
+
+/// Why a call ended without a result.
+#[derive(Debug)]
+enum Ended {
+    Failed(String),
+    Dropped,
+}
+
+type Played<T> = Result<T, Ended>;
+
+/// Where a player sends its requests, each when it may.
+struct Steps {
+    requests: Requests,
+    may_go: Receiver<()>,
+    tell: Sender<Done>,
+    delay: Duration,
+}
+
+impl Steps {
+    fn put(&self, key: &str, value: &str) -> Played<()> {
+        self.step(|requests| requests.put(key, value), |()| Done::Put(key.to_owned()))
+    }
+
+    /// The value of a key.
+    fn get(&self, key: &str) -> Played<Option<String>> {
+        let entry = self.step(|requests| requests.get(key), |_| Done::Read(key.to_owned()))?;
+        Ok(entry.map(|entry| entry.value))
+    }
+
+    fn delete(&self, key: &str) -> Played<()> {
+        self.step(|requests| requests.delete(key), |_| Done::Deleted(key.to_owned())).map(drop)
+    }
+
+    fn grant(&self, seconds: u32) -> Played<i64> {
+        self.step(|requests| requests.grant(seconds), |_| Done::Granted(seconds))
+    }
+
+    /// One request, and what to tell of it.
+    fn step<T>(
+        &self,
+        request: impl FnOnce(&Requests) -> Answer<T>,
+        done: impl FnOnce(&T) -> Done,
+    ) -> Played<T> {
+        self.may_go.recv().map_err(|_| Ended::Dropped)?;
+        thread::sleep(self.delay);
+        let answer = request(&self.requests).map_err(Ended::Failed)?;
+        self.tell.send(done(&answer)).map_err(|_| Ended::Dropped)?;
+        Ok(answer)
+    }
+}
