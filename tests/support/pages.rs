@@ -10,7 +10,7 @@
 )]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -77,7 +77,7 @@ pub struct Node {
     archive: tempfile::TempDir,
     plugin: &'static str,
     /// The replaced program.
-    original: PathBuf,
+    original: Vec<u8>,
     /// What a text of the page stands for here.
     stands_for: Vec<(&'static str, String)>,
     variables: Vec<(&'static str, String)>,
@@ -97,12 +97,12 @@ impl Node {
         host.shell(
             "mkdir -p /opt/cni; mount -t tmpfs tmpfs /opt/cni; mkdir /opt/cni/bin /etc/cni/net.d",
         );
-        let original = original.to_owned();
+        copy(original, &host.path(&format!("/opt/cni/bin/{plugin}")));
+        let original = fs::read(original).unwrap();
         let (stands_for, variables, network) = (Vec::new(), Vec::new(), Value::Null);
         let mut node =
             Self { host, page, network, archive, plugin, original, stands_for, variables };
         node.configure();
-        copy(&node.original, &node.installed());
         node
     }
 
@@ -185,11 +185,8 @@ impl Node {
 
     /// Whether the replaced program stands under its name.
     pub fn is_original(&self) -> bool {
-        fs::read(self.installed()).is_ok_and(|bytes| bytes == fs::read(&self.original).unwrap())
-    }
-
-    fn installed(&self) -> PathBuf {
-        self.host.path(&format!("/opt/cni/bin/{}", self.plugin))
+        let installed = self.host.path(&format!("/opt/cni/bin/{}", self.plugin));
+        fs::read(installed).is_ok_and(|bytes| bytes == self.original)
     }
 
     /// Runs the commands of a section in the folder of the archive; each prints what stands there.
