@@ -321,7 +321,7 @@ fn an_address_that_the_store_gave_another_container_or_nobody_is_a_warning() {
             "warning: 10.0.0.2 is used by c1/net1 (result cache), but the store says c1/eth0: \
              its DEL will not release it; re-create the container",
             "warning: 10.0.0.2 is used by c2/eth0 (result cache), but the store says c1/eth0: \
-             two containers may have one address; re-create one of both",
+             two containers may have one address; re-create the one of the cache",
             &format!(
                 "warning: 10.0.0.77 is used by c2/eth0 (result cache), but the store {GIVEN_AGAIN}"
             ),
@@ -330,7 +330,7 @@ fn an_address_that_the_store_gave_another_container_or_nobody_is_a_warning() {
                  {GIVEN_AGAIN}"
             ),
             "warning: 10.9.0.5 is used by c3/eth0 (result cache), but the store says c9/eth0: \
-             two containers may have one address; re-create one of both",
+             two containers may have one address; re-create the one of the cache",
         ]
     );
     let words = ["lint", "net", &format!("--cache-dir={}", world.path("results").display())];
@@ -387,7 +387,7 @@ fn interface_and_node_are_compared_where_the_store_names_them() {
     in_use(&world, "c9", &["10.0.0.200"]);
     in_use(&world, "c1", &["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]);
     let found = of_cache(&world);
-    let both = " two containers may have one address; re-create one of both";
+    let both = " two containers may have one address; re-create the one of the cache";
     let used = |rest: &str| format!("warning: 10.0.0.{rest}");
     assert_eq!(
         found,

@@ -148,7 +148,8 @@ impl<'a> Attempt<'a> {
 
     fn search<'b>(&'b self, want: &Want, set: &'b RangeSet) -> Search<'b> {
         // Whoever lost a race tries elsewhere.
-        let strategy = if self.raced { Strategy::Random } else { want.strategy };
+        let elsewhere = self.raced && !self.tries.strict;
+        let strategy = if elsewhere { Strategy::Random } else { want.strategy };
         Search { set, strategy, random: self.random, avoid: &self.avoid }
     }
 

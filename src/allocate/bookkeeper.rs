@@ -51,7 +51,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
     fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
         let wants = Want::read(want, L::STRATEGY)?;
         let mut unsure = Unsure::default();
-        let attempt = Attempt::new(owner, &wants, self.shown_all, L::tries(wants.len()));
+        let attempt = Attempt::new(owner, &wants, self.shown_all, self.ledger.tries(wants.len()));
         let given = self.give(owner, attempt, &mut unsure);
         given.map_err(|error| unsure.leave_open(error))
     }

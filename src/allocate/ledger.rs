@@ -37,7 +37,7 @@ pub trait Ledger: Sized {
     const STRATEGY: Strategy = Strategy::RoundRobin;
 
     /// What one commit tries, by the number of its claims.
-    fn tries(_claims: usize) -> Tries {
+    fn tries(&self, _claims: usize) -> Tries {
         Tries::IN_ORDER
     }
 

@@ -41,11 +41,14 @@ pub struct Tries {
     pub scattered: usize,
     /// Pools are looked at before anything is tried.
     pub sighted: bool,
+    /// Whoever has lost a race does not try elsewhere: for a store whose other users take what comes
+    /// next unseen, so that nothing may be taken ahead of them.
+    pub strict: bool,
 }
 
 impl Tries {
     /// One candidate after the other, for a store that nobody else uses much.
-    pub const IN_ORDER: Self = Self { each: 64, scattered: 0, sighted: false };
+    pub const IN_ORDER: Self = Self { each: 64, scattered: 0, sighted: false, strict: false };
 }
 
 /// What a search goes by, beside the view of the pool.
@@ -326,7 +329,7 @@ mod tests {
         let to_try = |strategy, used| {
             let search = Search { set: &set, strategy, random: 7, avoid: &avoid };
             let view = PoolView { set: None, cursor: Some(address("10.0.0.9")), used };
-            search.to_try(&view, Tries { each: 4, scattered: 2, sighted: false })
+            search.to_try(&view, Tries { each: 4, scattered: 2, sighted: false, strict: false })
         };
         let next = ["10.0.0.10", "10.0.0.11", "10.0.0.12", "10.0.0.13"].map(address);
         let blind = to_try(Strategy::RoundRobin, Used::Unknown);

@@ -10,6 +10,7 @@ mod resolv_conf;
 mod spelling;
 
 pub use offered::Offered;
+pub use spelling::check_object as refuse_other_letters;
 
 use log::warn;
 

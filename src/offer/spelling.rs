@@ -34,7 +34,12 @@ fn check_all(array: Option<&Value>, known: &[&str], path: &str) -> Result<()> {
     checked.try_for_each(|result| result)
 }
 
-fn check_object(object: &Map<String, Value>, known: &[&str], path: &str) -> Result<()> {
+/// Refuses keys of an object that differ from known ones in upper and lower case alone, which a system
+/// written in Go reads.
+///
+/// # Errors
+/// There is such a key; the error names its place.
+pub fn check_object(object: &Map<String, Value>, known: &[&str], path: &str) -> Result<()> {
     for key in object.keys().filter(|key| !known.contains(&key.as_str())) {
         if let Some(meant) = known.iter().find(|known| known.eq_ignore_ascii_case(key)) {
             return Err(Error::config(format!("{path}.{key}"), format!("write {meant}"))

@@ -32,8 +32,8 @@ impl<L: Ledger> Ledger for Between<L> {
     const WAITS: bool = L::WAITS;
     const STRATEGY: Strategy = L::STRATEGY;
 
-    fn tries(claims: usize) -> Tries {
-        L::tries(claims)
+    fn tries(&self, claims: usize) -> Tries {
+        self.0.tries(claims)
     }
 
     fn open(config: Self::Config, request: &Request) -> Result<Self> {

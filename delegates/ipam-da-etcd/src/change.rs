@@ -13,7 +13,7 @@ use crate::claim::{Outcome, Seen, Step};
 use crate::document::{Holding, Revision};
 use crate::held::Read;
 use crate::ledger::Etcd;
-use crate::lock::{Lock, Turn};
+use crate::lock::Turn;
 use crate::page::found_by_key;
 
 /// After how many refusals we queue in for a replaced plugin's lock.
@@ -29,8 +29,8 @@ impl Etcd {
         let along = self.along.borrow().clone();
         let indexed = self.indexed.get();
         let latest = (!self.trusting && indexed).then(|| self.memory.latest());
-        let (mut turn, mut refused) = (None, 0);
         loop {
+            let turn = self.turn.borrow();
             let step = Step {
                 keys: &self.keys,
                 owner,
@@ -46,20 +46,18 @@ impl Etcd {
                 return Ok(Commit::Unknown);
             };
             let found = match step.outcome(&answer.response) {
-                Outcome::Done(chosen, moved) => {
+                Outcome::Done(chosen) => {
                     if let Err(error) = self.judge(&answer) {
                         return Err(self.withdraw(&step, &chosen, answer.revision, error));
                     }
+                    drop(turn);
+                    self.turn.replace(None);
                     if !chosen.is_empty() && !self.trusting {
                         let indexes = change.claim.iter().map(|claim| claim.want.index);
-                        let mut given: BTreeMap<_, _> =
-                            indexes.zip(chosen.iter().copied()).collect();
-                        given.extend(self.cursors_in(&moved));
-                        self.memory.note(&answer, given);
+                        self.memory.note(&answer, indexes.zip(chosen.iter().copied()).collect());
                     }
-                    let done = done(change, &chosen, answer.revision);
                     self.note_held(owner, change, &chosen);
-                    return Ok(done);
+                    return Ok(done(change, &chosen, answer.revision));
                 }
                 Outcome::Taken(place, shown) => {
                     self.judge(&answer)?;
@@ -67,38 +65,57 @@ impl Etcd {
                 }
                 Outcome::Stale(found) => found,
             };
+            drop(turn);
             self.judge(&answer)?;
-            let Some(lock) = self.lock.as_ref().filter(|lock| lock.is_held(&found, turn.as_ref()))
-            else {
-                if turn.as_ref().is_some_and(|turn| !turn.is_among(&found)) {
-                    // etcd has ended its lease meanwhile, or a replaced plugin took it for its own.
-                    turn = None;
-                    continue;
-                }
+            if !self.is_kept_out(&found)? {
                 return self.stale(owner, change, found);
-            };
-            self.wait_for(lock, &mut turn, refused)?;
-            refused += 1;
+            }
         }
     }
 
-    /// Waits until a replaced plugin may have let go of its lock, and queues in when that goes on.
-    fn wait_for<'a>(
-        &'a self,
-        lock: &'a Lock,
-        turn: &mut Option<Turn<'a>>,
-        refused: u32,
-    ) -> Result<()> {
-        let [first, last] = PAUSES;
-        let pause = (first * 2_u32.saturating_pow(refused)).min(last);
-        if self.deadline.left() < pause * 5 {
-            return Err(lock.taken());
+    /// Whether it was a replaced plugin's lock alone that a change was refused for. Then there has been
+    /// a pause, and after some of them we stand in its queue.
+    fn is_kept_out(&self, found: &[KeyValue]) -> Result<bool> {
+        let Some(lock) = &self.lock else { return Ok(false) };
+        let held = lock.is_held(found, self.turn.borrow().as_ref());
+        let lost = self.turn.borrow().as_ref().is_some_and(|turn| !turn.is_among(found));
+        if lost {
+            // etcd has ended its lease meanwhile, or a replaced plugin took it for its own.
+            self.turn.replace(None);
         }
-        self.client.pause(pause);
-        if turn.is_none() && refused >= REFUSALS {
-            *turn = Turn::take(&self.client, lock)?;
+        let moved = self.note_moved(found);
+        if !held && !moved {
+            return Ok(lost);
         }
-        Ok(())
+        let refused = self.refused.replace(self.refused.get().saturating_add(1));
+        if held {
+            let [first, mut last] = PAUSES;
+            if self.turn.borrow().is_some() {
+                last /= 5;
+            }
+            let pause = (first * 2_u32.saturating_pow(refused.min(REFUSALS))).min(last);
+            if self.deadline.left() < pause * 5 {
+                return Err(lock.taken());
+            }
+            self.client.pause(pause);
+        }
+        if refused >= REFUSALS && self.turn.borrow().is_none() {
+            self.turn.replace(Turn::take(&self.client, lock)?);
+        }
+        Ok(held && !moved)
+    }
+
+    /// Whether the cursor of a plugin that takes what comes next unseen is not where it was seen; it is
+    /// noted where it is now.
+    fn note_moved(&self, found: &[KeyValue]) -> bool {
+        if self.keys.old().is_none_or(|old| !old.overwrites) {
+            return false;
+        }
+        let now = self.cursors_in(found);
+        let mut along = self.along.borrow_mut();
+        let moved = now.iter().any(|(index, cursor)| along.cursors.get(index) != Some(cursor));
+        along.cursors.extend(now);
+        moved
     }
 
     /// Notes on this node what an owner holds now, where the store does not let us.
@@ -138,8 +155,11 @@ impl Etcd {
         let (held, token) = self.holding(owner, read, &asked)?;
         let token = self.removal(&|answer| self.judge(answer)).take_off_lost(own, token)?;
         let pools = change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
-        // The pools of the leases that stayed are not shown.
-        let complete = change.keep.is_empty();
+        // The pools of the leases that stayed are not shown, nor what a replaced plugin has given instead
+        // of all that was known.
+        let is_del = change.keep.is_empty() && change.claim.is_empty();
+        let to_look = is_del && held.is_empty() && self.keys.old().is_some();
+        let complete = change.keep.is_empty() && !to_look;
         let view = complete.then_some(View { held, pools, token });
         Ok(Commit::Lost { taken: Vec::new(), view })
     }

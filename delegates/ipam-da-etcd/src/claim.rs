@@ -70,7 +70,7 @@ pub struct Step<'a> {
     /// What a replaced plugin is to find beside a claim.
     pub along: &'a Along,
     /// The lock of a replaced plugin, and our turn in it.
-    pub lock: Option<(&'a Lock, Option<&'a Turn<'a>>)>,
+    pub lock: Option<(&'a Lock, Option<&'a Turn>)>,
 }
 
 /// What is written along with a claim for a replaced plugin that reads the same keys.
@@ -78,20 +78,19 @@ pub struct Step<'a> {
 pub struct Along {
     /// The ranges as it writes them.
     pub ranges: Option<String>,
-    /// Where its cursors were seen. One that has moved since is left alone where it takes what comes next
-    /// unseen: back there others hold what comes next.
+    /// Where its cursors were seen. Where it takes what comes next unseen, a claim goes on from the very
+    /// cursor and moves it: what is given ahead of it would be given again.
     pub cursors: BTreeMap<u32, IpAddr>,
 }
 
 /// What became of it.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Everything was written at one revision: the address of each claim, and the old cursors that have
-    /// moved since they were seen.
-    Done(Vec<IpAddr>, Vec<KeyValue>),
+    /// Everything was written at one revision: the address of each claim.
+    Done(Vec<IpAddr>),
     /// The owner's keys are not as they were seen, or the store is not, or a replaced plugin has its
-    /// lock: the owner's key, that of the latest claim, those of the addresses that the owner was seen
-    /// to hold, and those of the lock.
+    /// lock or has moved its cursor: the owner's key, that of the latest claim, those of the addresses
+    /// that the owner was seen to hold, of the lock and of the cursors.
     Stale(Vec<KeyValue>),
     /// All candidates of this claim are taken; what was read of the pool, or of the only candidate.
     Taken(usize, Option<Vec<KeyValue>>),
@@ -112,6 +111,15 @@ impl Step<'_> {
         if let Some((lock, turn)) = self.lock.filter(|_| self.takes()) {
             guards.extend(lock.guards(turn));
             reads.push(lock.read());
+        }
+        if self.keys.old().is_some_and(|old| old.overwrites) {
+            for (index, key) in self.cursors() {
+                guards.push(match self.along.cursors.get(&index) {
+                    None => Compare::create_revision(key.as_str(), CompareOp::Equal, 0),
+                    Some(seen) => Compare::value(key.as_str(), CompareOp::Equal, seen.to_string()),
+                });
+                reads.push(TxnOp::get(key, None));
+            }
         }
         for lease in self.seen_leases() {
             let key = self.keys.lease(lease.address.addr());
@@ -173,11 +181,7 @@ impl Step<'_> {
                 }
             }
         }
-        let moved = answers.into_iter().filter_map(|answer| match answer {
-            TxnOpResponse::Txn(along) => Some(flatten(along.op_responses())),
-            _ => None,
-        });
-        Outcome::Done(chosen, moved.flatten().collect())
+        Outcome::Done(chosen)
     }
 
     /// Whether addresses are taken or confirmed.
@@ -251,33 +255,24 @@ impl Step<'_> {
 
     /// What a replaced plugin is to find.
     fn along(&self, chosen: &[IpAddr]) -> Vec<TxnOp> {
-        let Some(old) = self.keys.old().filter(|_| !chosen.is_empty()) else {
-            return Vec::new();
-        };
         let mut ops = Vec::new();
-        if let (Some(key), Some(text)) = (self.keys.ranges(), &self.along.ranges) {
+        let ranges = self.keys.ranges().filter(|_| !chosen.is_empty());
+        if let (Some(key), Some(text)) = (ranges, &self.along.ranges) {
             let same = Compare::value(key.as_str(), CompareOp::Equal, text.as_str());
             let put = TxnOp::put(key, text.as_str(), None);
             ops.push(TxnOp::txn(Txn::new().when([same]).or_else([put])));
         }
-        let claims = self.change.claim.iter().zip(chosen);
-        let last: BTreeMap<u32, IpAddr> =
-            claims.map(|(claim, address)| (claim.want.index, *address)).collect();
-        for (index, address) in last {
-            let Some(key) = self.keys.cursor(index) else { continue };
-            let put = TxnOp::put(key.as_str(), address.to_string(), None);
-            if !old.overwrites {
-                ops.push(put);
-                continue;
-            }
-            let same = match self.along.cursors.get(&index) {
-                None => Compare::create_revision(key.as_str(), CompareOp::Equal, 0),
-                Some(seen) => Compare::value(key.as_str(), CompareOp::Equal, seen.to_string()),
-            };
-            let moved = TxnOp::get(key, None);
-            ops.push(TxnOp::txn(Txn::new().when([same]).and_then([put]).or_else([moved])));
-        }
+        let indexes = self.change.claim.iter().map(|claim| claim.want.index);
+        let last: BTreeMap<u32, IpAddr> = indexes.zip(chosen.iter().copied()).collect();
+        let put = |(index, key)| Some(TxnOp::put(key, last.get(&index)?.to_string(), None));
+        ops.extend(self.cursors().into_iter().filter_map(put));
         ops
+    }
+
+    /// The old cursors of the range sets that something is claimed of.
+    fn cursors(&self) -> BTreeMap<u32, String> {
+        let indexes = self.change.claim.iter().map(|claim| claim.want.index);
+        indexes.filter_map(|index| Some((index, self.keys.cursor(index)?))).collect()
     }
 
     /// What stays to an owner that addresses are taken from.

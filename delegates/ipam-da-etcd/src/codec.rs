@@ -123,7 +123,7 @@ impl Codec {
     }
 
     /// The container that a bare value names.
-    fn container(self, found: &KeyValue) -> Option<&str> {
+    pub fn container(self, found: &KeyValue) -> Option<&str> {
         let text = std::str::from_utf8(found.value()).ok()?;
         let text = if self == (Self::ContainerId { trimmed: true }) { text.trim() } else { text };
         Some(text).filter(|text| !text.is_empty())

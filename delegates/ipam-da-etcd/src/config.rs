@@ -2,8 +2,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipam_delegated::host::{ResultCache, parse_duration};
+use ipam_delegated::offer::refuse_other_letters;
 use ipam_delegated::{Error, Result};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::endpoint::{self, Endpoint};
 use crate::layout::{LAYOUTS, Layout, NATIVE};
@@ -21,6 +23,9 @@ pub struct Config {
     certfile: Option<String>,
     keyfile: Option<String>,
     trustedcafile: Option<String>,
+    /// Other delegates' keys, and those of ours that are spelled otherwise.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 /// `ipam.etcd`.
@@ -51,6 +56,8 @@ struct CniIpamEtcd {
     key_file: Option<String>,
     #[serde(rename = "etcdTrustedCAFileFile")]
     trusted_ca_file: Option<String>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 /// A store to talk to.
@@ -90,6 +97,12 @@ struct Spelling {
     ca: &'static str,
 }
 
+/// The keys of `ipam` by which the replaced plugins name their store.
+const KEYS: [&str; 5] = ["certfile", "endpoints", "etcdConfig", "keyfile", "trustedcafile"];
+
+/// Those of `ipam.etcdConfig`.
+const STORE_KEYS: [&str; 4] = ["etcdCertFile", "etcdKeyFile", "etcdTrustedCAFileFile", "etcdURL"];
+
 const OURS: Spelling = Spelling {
     endpoints: "ipam.etcd.endpoints",
     cert: "ipam.etcd.certFile",
@@ -121,6 +134,10 @@ impl Config {
     /// certificate and its key, or a user and its password, one is missing.
     pub fn store(&self) -> Result<Store> {
         let (section, spelling) = self.section()?;
+        let layout = layout(section.layout.as_deref())?;
+        if layout.old.is_some() {
+            self.refuse_other_letters()?;
+        }
         let named = |path: &str, file: &Option<String>| {
             let file = file.as_ref().filter(|file| !file.is_empty())?;
             Some(Named { path: path.to_owned(), file: PathBuf::from(file) })
@@ -130,7 +147,6 @@ impl Config {
         let trusted = named(spelling.ca, &section.trusted_ca_file);
         let secured = cert.is_some() || trusted.is_some();
         let username = section.username.clone().filter(|name| !name.is_empty());
-        let layout = layout(section.layout.as_deref())?;
         Ok(Store {
             endpoints: endpoint::parse_all(&section.endpoints, secured, spelling.endpoints)?,
             identity: both(cert, key, spelling.cert, spelling.key)?,
@@ -148,17 +164,28 @@ impl Config {
         })
     }
 
+    /// The replaced plugins are written in Go, which takes their keys in any letters.
+    fn refuse_other_letters(&self) -> Result<()> {
+        refuse_other_letters(&self.others, &KEYS, "ipam")?;
+        let theirs = self.etcd_config.as_ref().map(|theirs| &theirs.others);
+        theirs.map_or(Ok(()), |others| refuse_other_letters(others, &STORE_KEYS, "ipam.etcdConfig"))
+    }
+
     /// The settings in our own form, and how they were spelled. What the spellings of others have no
     /// word for comes from `ipam.etcd` all the same.
     fn section(&self) -> Result<(Section, &'static Spelling)> {
         let ours = self.etcd.clone().unwrap_or_default();
         let rest = || Section { endpoints: Vec::new(), ..ours.clone() };
         let theirs = self.etcd_config.as_ref().map(|theirs| {
+            let url = theirs.url.clone().filter(|url| !url.is_empty());
+            // It looks at its files only then, though its document asks for them always.
+            let secured = url.as_ref().is_some_and(|url| url.starts_with("https"));
+            let file = |file: &Option<String>| file.clone().filter(|_| secured);
             let section = Section {
-                endpoints: theirs.url.iter().filter(|url| !url.is_empty()).cloned().collect(),
-                cert_file: theirs.cert_file.clone(),
-                key_file: theirs.key_file.clone(),
-                trusted_ca_file: theirs.trusted_ca_file.clone(),
+                endpoints: url.into_iter().collect(),
+                cert_file: file(&theirs.cert_file),
+                key_file: file(&theirs.key_file),
+                trusted_ca_file: file(&theirs.trusted_ca_file),
                 ..rest()
             };
             (section, &CNI_IPAM_ETCD)
@@ -253,7 +280,7 @@ fn prefix(text: Option<&str>, layout: &Layout) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn store(ipam: Value) -> Result<Store> {
         serde_json::from_value::<Config>(ipam).unwrap().store()
@@ -290,6 +317,39 @@ mod tests {
         let prefixed =
             json!({"etcd": {"endpoints": ["a"], "layout": "cni-ipam-etcd", "prefix": "/x/"}});
         assert_eq!(store(prefixed).unwrap().prefix, "/x");
+    }
+
+    #[test]
+    fn files_count_over_https_alone_where_they_did() {
+        let files = json!({"etcdCertFile": "/c", "etcdTrustedCAFileFile": "/ca"});
+        for (url, endpoint) in
+            [("10.0.0.1:2379", "http://10.0.0.1:2379"), ("http://a:1", "http://a:1")]
+        {
+            let mut theirs = files.clone();
+            theirs["etcdURL"] = url.into();
+            let store = store(json!({"etcdConfig": theirs})).unwrap();
+            assert_eq!(store.endpoints[0].to_string(), endpoint);
+            assert!(store.identity.is_none() && store.trusted.is_none());
+        }
+    }
+
+    #[test]
+    fn keys_of_the_replaced_plugins_in_other_letters_are_not_passed_over() {
+        for (ipam, message) in [
+            (
+                json!({"endpoints": ["a"], "certFile": "/c", "etcd": {"layout": "host-etcd"}}),
+                "ipam.certFile: write certfile",
+            ),
+            (
+                json!({"etcdConfig": {"etcdURL": "a", "etcdCAFile": "/c", "EtcdKeyFile": "/k"},
+                       "etcd": {"layout": "cni-ipam-etcd"}}),
+                "ipam.etcdConfig.EtcdKeyFile: write etcdKeyFile",
+            ),
+        ] {
+            let error = store(ipam).unwrap_err();
+            assert!(error.to_string().starts_with(message), "{error}");
+        }
+        assert!(store(json!({"certFile": "/c", "etcd": {"endpoints": ["a"]}})).is_ok());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
+use std::rc::Rc;
 
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp};
 use ipam_delegated::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
@@ -15,9 +16,10 @@ use serde_json::Value;
 use crate::claim::{Along, Seen};
 use crate::client::{Answer, Client};
 use crate::config::Config;
+use crate::found::Found;
 use crate::hints::Hints;
 use crate::keys::{Keys, plain};
-use crate::lock::Lock;
+use crate::lock::{Lock, Turn};
 use crate::memory::{self, Memory};
 use crate::page::found_by_key;
 use crate::removal::Removal;
@@ -26,12 +28,17 @@ use crate::token::Caller;
 /// The leases of one network of a whole cluster.
 #[derive(Debug)]
 pub struct Etcd {
-    pub client: Client,
+    pub client: Rc<Client>,
     pub keys: Keys,
     pub memory: Memory,
     pub hints: Hints,
     /// The lock of a replaced plugin.
     pub lock: Option<Lock>,
+    /// Our turn in it, once we have queued in.
+    pub turn: RefCell<Option<Turn>>,
+    /// How often this call was refused for the sake of a replaced plugin.
+    pub refused: Cell<u32>,
+    pub found: Found,
     /// What is to be written along with a claim, as the latest view showed it.
     pub along: RefCell<Along>,
     /// Whether the store lets us have keys of owners: always in our own layout.
@@ -62,14 +69,16 @@ impl Ledger for Etcd {
     // It waits for servers, but gives each up in its time, and the whole call in the chain's.
     const WAITS: bool = false;
 
-    fn tries(claims: usize) -> Tries {
+    fn tries(&self, claims: usize) -> Tries {
         // The candidates of several pools multiply.
         let fits = |each: &usize| {
             let exponent = u32::try_from(claims.max(1)).unwrap_or(u32::MAX);
             each.checked_pow(exponent).is_some_and(|branches| branches <= BRANCHES)
         };
         let each = (1..=CANDIDATES).rev().find(fits).unwrap_or(1);
-        Tries { each, scattered: each / 2, sighted: each == 1 }
+        let strict = self.keys.old().is_some_and(|old| old.overwrites);
+        let scattered = if strict { 0 } else { each / 2 };
+        Tries { each, scattered, sighted: each == 1, strict }
     }
 
     fn open(config: Config, request: &Request) -> Result<Self> {
@@ -101,7 +110,10 @@ impl Ledger for Etcd {
         }
         let keys = Keys::new(store.layout, &store.prefix, network);
         Ok(Self {
-            client,
+            client: Rc::new(client),
+            turn: RefCell::default(),
+            refused: Cell::default(),
+            found: Found::of(&state, network),
             indexed: Cell::new(keys.old().is_none() || !memory.is_unindexed()),
             memory,
             hints: Hints::open(&state, &store.result_cache),

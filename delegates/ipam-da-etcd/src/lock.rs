@@ -1,5 +1,7 @@
 //! The lock of a replaced plugin, which its processes hold while they look for an address.
 
+use std::rc::Rc;
+
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 use ipam_delegated::{Error, ErrorCode, Result};
 use log::debug;
@@ -19,8 +21,8 @@ pub enum Lock {
 
 /// The lock as this call has it, or waits for it.
 #[derive(Debug)]
-pub struct Turn<'a> {
-    client: &'a Client,
+pub struct Turn {
+    client: Rc<Client>,
     lease: i64,
     key: String,
     /// The revision that made the key.
@@ -40,7 +42,7 @@ impl Lock {
     }
 
     /// That nobody has it; with a `turn`, nobody before us.
-    pub fn guards(&self, turn: Option<&Turn<'_>>) -> Vec<Compare> {
+    pub fn guards(&self, turn: Option<&Turn>) -> Vec<Compare> {
         match (self, turn) {
             (Self::Key(key), None) => {
                 vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)]
@@ -70,7 +72,7 @@ impl Lock {
     }
 
     /// Whether somebody has it before us, by what a refused transaction read of it.
-    pub fn is_held(&self, found: &[KeyValue], turn: Option<&Turn<'_>>) -> bool {
+    pub fn is_held(&self, found: &[KeyValue], turn: Option<&Turn>) -> bool {
         let before =
             |found: &&KeyValue| turn.is_none_or(|turn| found.create_revision() < turn.since);
         found.iter().filter(|found| self.is_of(found)).any(|found| before(&found))
@@ -97,16 +99,16 @@ impl Lock {
     }
 }
 
-impl<'a> Turn<'a> {
+impl Turn {
     /// Queues in as the replaced plugin does: takes the lock if it is free, or a place in the queue.
     /// `None` where that did not work this time.
-    pub fn take(client: &'a Client, lock: &'a Lock) -> Result<Option<Self>> {
+    pub fn take(client: &Rc<Client>, lock: &Lock) -> Result<Option<Self>> {
         let lease = client.grant(LEASE * if matches!(lock, Lock::Key(_)) { 1 } else { 6 })?;
         let (key, value) = match lock {
             Lock::Key(key) => (key.clone(), lease.to_string()),
             Lock::Queue(folder) => (format!("{folder}{lease:x}"), String::new()),
         };
-        let mut turn = Self { client, lease, key, since: 0 };
+        let mut turn = Self { client: client.clone(), lease, key, since: 0 };
         let absent = Compare::create_revision(turn.key.as_str(), CompareOp::Equal, 0);
         let put = TxnOp::put(turn.key.as_str(), value, Some(PutOptions::new().with_lease(lease)));
         let answer = client.write(&Txn::new().when([absent]).and_then([put]))?;
@@ -132,7 +134,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
         // Its key goes with the lease.
         if let Err(error) = self.client.revoke(self.lease) {

@@ -137,7 +137,7 @@ impl Etcd {
             let holder = self.keys.codec().entry(address, found).holder;
             if let Some(other) = holder.filter(|holder| holder.container != container) {
                 warn!(
-                    "{address} of {container} was given to {other} by host-etcd: both use it; re-create one of them"
+                    "{address} of {container} was given to {other} by host-etcd, too: re-create {container}"
                 );
             }
         }

@@ -1,13 +1,13 @@
 //! What is seen before a commit, in one round trip.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 use ipam_delegated::Result;
 use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
-use ipam_delegated::allocate::{Owner, Strategy, Want};
+use ipam_delegated::allocate::{Lease, Owner, Strategy, Want};
 use ipam_delegated::pool::{RangeConfig, RangeSet};
 
 use crate::claim::{Seen, read_window};
@@ -15,7 +15,7 @@ use crate::document::Revision;
 use crate::held::Read;
 use crate::keys::end_of;
 use crate::ledger::Etcd;
-use crate::page::pages;
+use crate::page::{below, pages};
 
 impl Etcd {
     /// What the owner holds and what is known of the pools.
@@ -25,11 +25,16 @@ impl Etcd {
             true => self.hints.of(question.owner),
             false => BTreeSet::new(),
         };
-        let cursors = self.cursors_to_read(question.want);
         self.note_along(question.want);
+        let cursors = self.cursors_to_read(question.want);
+        let suspect = old
+            && !question.want.is_empty()
+            && hints.is_empty()
+            && self.is_suspect(question.owner)?;
         let blind = question.looks.iter().all(|look| *look == Look::Nowhere)
             && hints.is_empty()
-            && cursors.is_empty();
+            && !suspect
+            && cursors.iter().all(|(index, _)| self.along.borrow().cursors.contains_key(index));
         // In a store that will be refused nothing is written.
         let may_guess = question.may_guess && (self.trusting || !self.memory.is_set_back());
         if may_guess && blind && !question.want.is_empty() {
@@ -53,7 +58,7 @@ impl Etcd {
         let named: BTreeSet<IpAddr> = known.chain(requested).chain(hints).collect();
         let leases =
             asks(named.iter().map(|address| TxnOp::get(self.keys.lease(*address), None)).collect());
-        asks(cursors.into_iter().map(|key| TxnOp::get(key, None)).collect());
+        asks(cursors.values().map(|key| TxnOp::get(key.as_str(), None)).collect());
         let answer = self.ask(&Txn::new().and_then(reads))?;
         let mut answers = answer.response.op_responses().into_iter();
         let mut so_far = 0;
@@ -71,7 +76,11 @@ impl Etcd {
             shown.push(until(place));
         }
         let leases = until(leases);
-        self.note_cursors(&until(usize::MAX));
+        let now = self.cursors_in(&until(usize::MAX));
+        let mut along = self.along.borrow_mut();
+        along.cursors.retain(|index, _| !cursors.iter().any(|(read, _)| read == index));
+        along.cursors.extend(now);
+        drop(along);
         let mut pools = Vec::new();
         for ((want, look), shown) in question.want.iter().zip(question.looks).zip(shown) {
             let used = match look {
@@ -86,10 +95,13 @@ impl Etcd {
             siblings.into_iter().partition(|found| found.key() == key.as_bytes());
         let read = Read { own: own.first(), siblings: &siblings, leases: &leases };
         let (mut held, mut token) = self.holding(question.owner, read, &named)?;
-        // Nobody tells what the owner has: a DEL without a record, of what a replaced plugin gave.
-        let nobody = question.want.is_empty() && question.known.is_empty() && held.is_empty();
-        if old && nobody {
-            (held, token) = self.left_behind(question.owner, &siblings, token)?;
+        // Nobody tells what the owner has: what a replaced plugin gave, or we without an index.
+        let is_del = question.want.is_empty();
+        if old && held.is_empty() && (is_del || suspect) {
+            let (left, seen) = self.left_behind(question.owner, &siblings, token.clone())?;
+            if is_del || is_one_of_each(&left, question.want) {
+                (held, token) = (left, seen);
+            }
         }
         Ok(View { held, pools, token })
     }
@@ -112,22 +124,42 @@ impl Etcd {
         }
     }
 
-    /// A pool of which nothing is known but where the cursor stands: this node's, else that of a
-    /// replaced plugin.
+    /// A pool of which nothing is known but where the cursor stands.
     pub fn unknown(&self, want: &Want) -> PoolView {
-        let seen = || self.along.borrow().cursors.get(&want.index).copied();
-        let cursor = self.memory.cursor(want.index).or_else(seen);
+        let seen = self.along.borrow().cursors.get(&want.index).copied();
+        // Networks that share a cursor each go round by themselves.
+        let its = |cursor: &IpAddr| want.set.as_ref().is_none_or(|set| set.find(*cursor).is_some());
+        let cursor = seen.filter(its).or_else(|| self.memory.cursor(want.index));
         PoolView { set: None, cursor, used: Used::Unknown }
     }
 
-    /// The keys of a replaced plugin's cursors, where this node has none of its own.
-    fn cursors_to_read(&self, wants: &[Want]) -> Vec<String> {
-        let goes_round = |want: &&Want| want.strategy == Strategy::RoundRobin;
-        let strange = |want: &&Want| self.memory.cursor(want.index).is_none();
-        let unseen = |want: &&Want| !self.along.borrow().cursors.contains_key(&want.index);
-        let wants = wants.iter().filter(goes_round).filter(strange).filter(unseen);
-        let keys: BTreeSet<_> = wants.filter_map(|want| self.keys.cursor(want.index)).collect();
-        keys.into_iter().collect()
+    /// The old cursors to read, by their range sets: where this node has none of its own; all of a plugin
+    /// that takes what comes next unseen.
+    fn cursors_to_read(&self, wants: &[Want]) -> BTreeMap<u32, String> {
+        let all = self.keys.old().is_some_and(|old| old.overwrites);
+        let to_read = |want: &Want| {
+            let strange = want.strategy == Strategy::RoundRobin
+                && !self.along.borrow().cursors.contains_key(&want.index);
+            let key = self.keys.cursor(want.index).filter(|_| all || strange)?;
+            Some((want.index, key))
+        };
+        wants.iter().filter_map(to_read).collect()
+    }
+
+    /// Whether the first ADD of this owner has to look for what its container may hold already. The
+    /// first one of this node looks at all that is there.
+    fn is_suspect(&self, owner: &Owner) -> Result<bool> {
+        let container = owner.container.as_str();
+        if let Some(known) = self.found.may_hold(container) {
+            return Ok(known);
+        }
+        let mut containers = Vec::new();
+        below(&self.client, self.keys.leases(), |answer| self.judge(answer), &mut |found| {
+            containers.extend(self.keys.codec().container(found).map(str::to_owned));
+            ControlFlow::Continue(())
+        })?;
+        self.found.note(containers.iter().map(String::as_str));
+        Ok(containers.iter().any(|other| other == container))
     }
 
     /// Notes what is to be written along with a claim of these pools.
@@ -147,10 +179,6 @@ impl Etcd {
             let sets: Option<Vec<_>> = wants.iter().map(set).collect();
             along.ranges = sets.and_then(|sets| serde_json::to_string(&sets).ok());
         }
-    }
-
-    fn note_cursors(&self, found: &[KeyValue]) {
-        self.along.borrow_mut().cursors.extend(self.cursors_in(found));
     }
 
     /// The old cursors among some keys, by their range sets.
@@ -182,4 +210,17 @@ impl Etcd {
     pub fn addresses(&self, found: &[KeyValue]) -> BTreeSet<IpAddr> {
         found.iter().filter_map(|found| self.keys.address(found.key())).collect()
     }
+}
+
+/// Whether each of these leases is the only one of a pool: then they are those of an earlier ADD, of
+/// this very interface as far as anybody knows.
+fn is_one_of_each(left: &[Lease], wants: &[Want]) -> bool {
+    let of = |want: &Want| {
+        let spans = |lease: &&Lease| {
+            want.set.as_ref().is_some_and(|set| set.find(lease.address.addr()).is_some())
+        };
+        left.iter().filter(spans).count()
+    };
+    let counts: Vec<usize> = wants.iter().map(of).collect();
+    counts.iter().all(|count| *count <= 1) && counts.iter().sum::<usize>() == left.len()
 }

@@ -379,7 +379,7 @@ fn a_lost_commit_without_a_reason_spreads() {
 #[test]
 fn many_pools_are_looked_at_before_anything_is_tried() {
     let (owner, wants) = (owner(), wants(Strategy::RoundRobin));
-    let tries = Tries { each: 1, scattered: 0, sighted: true };
+    let tries = Tries { each: 1, scattered: 0, sighted: true, strict: false };
     let mut attempt = Attempt::new(&owner, &wants, true, tries);
     let pool = |used| PoolView { set: None, cursor: None, used };
     let view = |used: [Used; 2]| View { held: vec![], pools: used.map(pool).into(), token: () };

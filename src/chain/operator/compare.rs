@@ -136,7 +136,8 @@ impl Books {
 
 const UNKNOWN: &str = "does not know it: it may be given again; re-create the container";
 const CLAIM: &str = ", or claim it with ipam-delegated reassert where it has a record";
-const OTHER_CONTAINER: &str = ": two containers may have one address; re-create one of both";
+const OTHER_CONTAINER: &str =
+    ": two containers may have one address; re-create the one of the cache";
 const SAME_CONTAINER: &str = ": its DEL will not release it; re-create the container";
 
 fn against_contract(error: Error) -> Error {
