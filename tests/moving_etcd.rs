@@ -239,7 +239,8 @@ fn a_call_of_host_etcd_is_seen_in_its_queue_and_warned_of() {
         call.step().unwrap();
     }
     let mut lint = site.node.host.enter("/opt/cni/bin/ipam-delegated");
-    let warned = String::from_utf8(lint.args(["lint", "racknet"]).output().unwrap().stderr).unwrap();
+    let warned =
+        String::from_utf8(lint.args(["lint", "racknet"]).output().unwrap().stderr).unwrap();
     assert!(warned.contains("host-etcd is at work on this store"), "{warned}");
     call.run().unwrap();
     assert_eq!(site.etcd.keys("/ipam/lock/"), [""; 0]);

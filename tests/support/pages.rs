@@ -140,13 +140,7 @@ impl Node {
         self.call_of(&format!("/opt/cni/bin/{}", self.plugin), verb, container, network)
     }
 
-    pub fn call_of(
-        &self,
-        program: &str,
-        verb: &str,
-        container: &str,
-        network: &Value,
-    ) -> Outcome {
+    pub fn call_of(&self, program: &str, verb: &str, container: &str, network: &Value) -> Outcome {
         let mut command = self.host.enter(program);
         command
             .env_clear()
