@@ -19,9 +19,9 @@ options:
   --dir DIR      the plugin folder; made when it is missing (default: /opt/cni/bin)
   --from DIR     the folder with the programs (default: bin beside install.sh, in a release archive;
                  in a source tree the static build, else the release build)
-  --preset NAME  makes NAME a link to ipam-delegated, as in --preset host-local; may be repeated. A
-                 plugin that stands there is kept as NAME.orig. With --uninstall: gives back these
-                 names and leaves everything else.
+  --preset NAME  makes NAME a link to ipam-delegated, as in --preset host-local; may be repeated. The
+                 presets are host-local, etcd and host-etcd. A plugin that stands there is kept as
+                 NAME.orig. With --uninstall: gives back these names and leaves everything else.
   --logrotate    also /etc/logrotate.d/ipam-delegated
   --no-run       does not start each program once before it is put in place, for the image of
                  another kind of machine
@@ -144,6 +144,18 @@ find_programs() {
             [ -f "$from/$name" ] || leave_out "$name"
         done
     fi
+    for name in $presets; do
+        delegate=$(delegate_of "$name")
+        case " $programs " in *" ${delegate:-ipam-delegated} "*) continue ;; esac
+        is_there "$dir/$delegate" || fail "the preset $name needs $delegate, which is not in $from"
+    done
+}
+
+# The delegate without which a preset gives no address, where a build may have left it out.
+delegate_of() {
+    case $1 in
+    etcd | host-etcd) echo ipam-da-etcd ;;
+    esac
 }
 
 # A delegate that was not built is missing, but for one whose build needs more than Rust and that is

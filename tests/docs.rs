@@ -2,10 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../src/presets.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the program's own table")]
+mod presets;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use ipam_delegated::ErrorCode;
+use ipam_delegated::chain::Preset;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -84,6 +89,14 @@ fn every_delegate_is_in_both_tables() {
             assert!(named, "{name} is not in the table of {document}");
         }
     }
+}
+
+#[test]
+fn every_preset_is_in_the_table() {
+    let rows = table(&read("README.md"), "## Presets");
+    let documented: Vec<String> = rows[2..].iter().map(|row| row[0].clone()).collect();
+    let named = |preset: &Preset| format!("`{}`", preset.name);
+    assert_eq!(documented, presets::PRESETS.iter().map(named).collect::<Vec<_>>());
 }
 
 /// Every Markdown file of the project.

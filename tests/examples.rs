@@ -327,7 +327,8 @@ fn every_conflist_runs_a_chain() {
             "20-ipam-delegated-dual-stack.conflist",
             "30-ipam-delegated-two-allocators.conflist",
             "40-ipam-delegated-host-local.conflist",
-            "50-ipam-delegated-etcd.conflist"
+            "50-ipam-delegated-etcd.conflist",
+            "60-ipam-delegated-cni-ipam-etcd.conflist"
         ]
     );
 }
@@ -366,6 +367,28 @@ fn the_conflist_for_etcd_runs_on_a_real_one() {
     network.as_object_mut().unwrap().remove("prevResult");
     world.call("DEL", "c1", &without(&network, &["ranges", "etcd", "delegates"])).success();
     assert_eq!(etcd.keys(""), ["/ipam-delegated/networks/clusternet/latest"]);
+}
+
+#[test]
+fn the_conflist_for_the_keys_of_cni_ipam_etcd_goes_on_where_that_was() {
+    let etcd = Etcd::start();
+    let used = "/etcd-cni/networks/racknet/used/";
+    etcd.put(&format!("{used}10.88.0.7"), "before");
+    etcd.put("/etcd-cni/networks/racknet/lastReserved/0", "10.88.0.7");
+    let world = World::new();
+    world.install(&binary("ipam-ds-static")).install(&binary("ipam-da-etcd"));
+    let conflist = fs::read(example("60-ipam-delegated-cni-ipam-etcd.conflist")).unwrap();
+    let [mut network] = plugins(&serde_json::from_slice(&conflist).unwrap()).try_into().unwrap();
+    network["ipam"]["stateDir"] = json!(world.path("state"));
+    network["ipam"]["etcd"]["endpoints"] = json!([etcd.url()]);
+    network["ipam"]["etcd"]["resultCache"] = json!(world.path("results"));
+
+    assert_eq!(world.call("ADD", "after", &network).ips(), ["10.88.0.8/16"]);
+    assert_eq!(etcd.get(&format!("{used}10.88.0.8")).as_deref(), Some("after"));
+    for container in ["after", "before"] {
+        world.call("DEL", container, &network).success();
+    }
+    assert_eq!(etcd.keys(used), [""; 0]);
 }
 
 /// A world with the parts of the example's preset `rack-local`, in shell.

@@ -272,11 +272,11 @@ fn uninstall_leaves_what_is_not_ours() {
 fn one_preset_is_given_back_alone() {
     let site = Site::new();
     site.package("host-local", "the plugin");
-    site.install(&["--preset", "host-local", "--preset", "etcd"]);
+    site.install(&["--preset", "host-local", "--preset", "site-local"]);
     let text = site.install(&["--uninstall", "--preset", "host-local", "--preset", "bridge"]);
     assert!(text.contains("left bridge: it is no link to ipam-delegated"), "{text}");
     assert_eq!(site.read("host-local"), b"the plugin");
-    let all = [LIST, "etcd", "host-local", "ipam-da-two", "ipam-delegated", "ipam-ds-one"];
+    let all = [LIST, "host-local", "ipam-da-two", "ipam-delegated", "ipam-ds-one", "site-local"];
     assert_eq!(names(&site.plugins), all);
 }
 
@@ -397,6 +397,22 @@ fn a_delegate_whose_build_needs_more_than_rust_may_be_left_out_of_a_source_tree(
     fs::remove_file(built.join("ipam-da-etcd")).unwrap();
     let text = site.refused(&[]);
     assert!(text.contains("ipam-da-etcd is not in") && text.contains("libprotobuf-dev"), "{text}");
+}
+
+#[test]
+fn a_preset_is_not_installed_without_the_delegate_that_its_build_may_leave_out() {
+    let site = Site::new();
+    for preset in ["etcd", "host-etcd"] {
+        site.package(preset, "old");
+        let text = site.refused(&["--preset", preset]);
+        assert!(text.contains(&format!("the preset {preset} needs ipam-da-etcd")), "{text}");
+    }
+    site.program("ipam-da-etcd", "#!/bin/sh\n");
+    site.install(&["--preset", "etcd"]);
+    // One that is there already will do.
+    fs::remove_file(site.release.join("bin/ipam-da-etcd")).unwrap();
+    site.install(&["--preset", "host-etcd"]);
+    assert!(site.is_linked("etcd") && site.is_linked("host-etcd"));
 }
 
 #[test]

@@ -6,6 +6,8 @@
 mod certificates;
 #[path = "../../../tests/support/etcd/mod.rs"]
 mod etcd;
+#[path = "../../../tests/support/pages.rs"]
+mod pages;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 
@@ -15,36 +17,21 @@ use std::process::Command;
 
 use certificates::{CLIENT, Certificates};
 use etcd::{ClusterId, Etcd, Tls};
+use pages::Page;
 use serde_json::{Value, json};
 use support::{Outcome, World, binary, start, wait};
 
 const CONFLIST: &str = "/etc/cni/net.d/10-racknet.conflist";
 
-fn readme() -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap()
+fn readme() -> Page {
+    Page::read("delegates/ipam-da-etcd/README.md")
 }
 
-/// The code blocks of a kind, in order.
-fn blocks(kind: &str) -> Vec<String> {
-    let (text, fence) = (readme(), format!("\n```{kind}\n"));
-    let begun = text.split(&fence).skip(1);
-    begun.map(|rest| rest.split("\n```").next().unwrap().to_owned()).collect()
-}
-
-/// The commands of the blocks that begin with this program, each with what it prints.
-fn commands(program: &str) -> Vec<(String, String)> {
-    let mut commands: Vec<(String, String)> = Vec::new();
-    for block in blocks("console") {
-        for line in block.lines() {
-            match (line.strip_prefix("$ "), commands.last_mut()) {
-                (Some(command), _) => commands.push((command.to_owned(), String::new())),
-                (None, Some((_, printed))) => printed.push_str(&format!("{line}\n")),
-                (None, None) => panic!("{line} is printed by no command"),
-            }
-        }
-    }
+/// The commands below a heading that begin with this program, each with what it prints.
+fn commands(heading: &str, program: &str) -> Vec<(String, String)> {
+    let mut commands = readme().commands(heading, "console");
     commands.retain(|(command, _)| command.starts_with(program));
-    assert!(!commands.is_empty());
+    assert!(!commands.is_empty(), "{heading}: {program}");
     commands
 }
 
@@ -132,13 +119,13 @@ fn the_commands_print_what_is_shown() {
     let conflist = json!({"cniVersion": "1.0.0", "name": "racknet", "plugins": [plugin]});
     fs::write(&shell.file, conflist.to_string()).unwrap();
 
-    shell.try_all(&etcd, &commands("etcdctl get"));
-    shell.try_all(&etcd, &commands("ipam-da-etcd "));
+    shell.try_all(&etcd, &commands("Keys and values", "etcdctl get"));
+    shell.try_all(&etcd, &commands("Verbs", "ipam-da-etcd "));
     let left = etcd.keys("/ipam-delegated/networks/racknet/leases/");
     assert_eq!(left.len(), 2, "{left:?}");
     let rest: Vec<_> = ["etcdctl compact", "etcdctl defrag", "etcdctl alarm"]
         .iter()
-        .flat_map(|start| commands(start))
+        .flat_map(|start| commands("Running etcd for it", start))
         .collect();
     shell.try_all(&etcd, &rest);
 }
@@ -163,14 +150,8 @@ fn the_role_lets_a_certificate_do_everything_below_the_prefix_and_nothing_else()
         ("ETCDCTL_CERT", path(&client.certificate)),
         ("ETCDCTL_KEY", path(&client.key)),
     ]);
-    shell.try_all(&etcd, &[commands("etcdctl role"), commands("etcdctl user")].concat());
-    for arguments in [
-        &["user", "add", "root:root"][..],
-        &["user", "grant-role", "root", "root"],
-        &["auth", "enable"],
-    ] {
-        etcd.etcdctl(arguments);
-    }
+    shell.try_all(&etcd, &commands("Who calls", "etcdctl"));
+    demand_rights(&etcd);
 
     let mut network = shell.network(&etcd, "rack1-7");
     let section = &mut network["ipam"]["etcd"];
@@ -197,12 +178,125 @@ fn the_role_lets_a_certificate_do_everything_below_the_prefix_and_nothing_else()
     assert!(text.contains("permission denied") && text.contains("grant-permission"), "{text}");
 }
 
+/// From here on etcd asks who calls.
+fn demand_rights(etcd: &Etcd) {
+    for arguments in [
+        &["user", "add", "root:root"][..],
+        &["user", "grant-role", "root", "root"],
+        &["auth", "enable"],
+    ] {
+        etcd.etcdctl(arguments);
+    }
+}
+
+/// A layout of an older plugin, with what the keys of addresses begin with.
+const OLD: [(&str, &str); 2] =
+    [("cni-ipam-etcd", "/etcd-cni/networks/racknet/used/"), ("host-etcd", "/ipam/ips/")];
+
+#[test]
+fn the_old_commands_show_every_lease() {
+    let etcd = Etcd::start();
+    let shell = Shell::new(&etcd);
+    for (layout, leases) in OLD {
+        etcd.put(&format!("{leases}10.1.0.2"), "3f9c1e");
+        let mut network = shell.network(&etcd, "rack1-7");
+        network["ipam"]["etcd"]["layout"] = json!(layout);
+        network["ipam"]["stateDir"] = json!(shell.world.path(layout));
+        network["args"] = json!({"cni": {"ips": ["10.1.0.7"]}});
+        shell.call("ipam-da-etcd", "ADD", "77ab02", &network).success();
+    }
+    shell.try_all(&etcd, &commands("The layouts of two older plugins", "etcdctl get"));
+    // The table names every key that is there, and the lock.
+    let page = readme();
+    let table = page.section("The layouts of two older plugins");
+    for key in etcd.keys("/").iter().filter(|key| !key.ends_with("/10.1.0.2")) {
+        assert!(table.contains(&format!("| `{key}` |")), "{key}");
+    }
+}
+
+#[test]
+fn a_section_stands_beside_the_keys_of_an_older_plugin() {
+    let etcd = Etcd::start();
+    let shell = Shell::new(&etcd);
+    let page = readme();
+    let keys = page.blocks("Network configuration reference", "json")[0];
+    let keys = keys.replace("http://10.0.0.1:2379", &etcd.url());
+    let keys: Value = serde_json::from_str(&format!("{{{keys}}}")).unwrap();
+    let mut network = shell.network(&etcd, "rack1-7");
+    for (key, value) in keys.as_object().unwrap() {
+        network["ipam"][key] = value.clone();
+    }
+    shell.call("ipam-da-etcd", "ADD", "c1", &network).success();
+    assert_eq!(etcd.keys(OLD[0].1).len(), 1);
+}
+
+/// Two interfaces, one of which goes, and a container that the older plugin gave its address.
+#[test]
+fn each_role_for_an_old_layout_lets_everything_be_done() {
+    for (layout, leases) in OLD {
+        for (role, is_indexed) in [(layout.to_owned(), true), (format!("{layout}-alone"), false)] {
+            let etcd = Etcd::builder().flag("--bcrypt-cost=4").start();
+            let shell = Shell::new(&etcd);
+            etcd.put(&format!("{leases}10.1.0.9"), "before");
+            shell.try_all(&etcd, &commands("Rights", "etcdctl role"));
+            etcd.etcdctl(&["user", "add", "cni:secret"]);
+            etcd.etcdctl(&["user", "grant-role", "cni", &role]);
+            demand_rights(&etcd);
+            let keys = |prefix: &str| {
+                let arguments = ["get", "--prefix", "--keys-only", prefix];
+                let shown = etcd.etcdctl_as(&["--user", "root:root"], &arguments).stdout;
+                String::from_utf8(shown).unwrap().split_whitespace().count()
+            };
+
+            let mut network = shell.network(&etcd, "rack1-7");
+            let password = shell.world.path("password");
+            fs::write(&password, "secret\n").unwrap();
+            let section = &mut network["ipam"]["etcd"];
+            section["layout"] = json!(layout);
+            section["username"] = json!("cni");
+            section["passwordFile"] = json!(password);
+            section["resultCache"] = json!(shell.world.path("results"));
+            let call = |verb: &str, container: &str, ifname: &str, network: &Value| {
+                let program = shell.world.path("bin/ipam-da-etcd");
+                let mut command = shell.world.command_of(&program, verb, container);
+                command.env("CNI_IFNAME", ifname);
+                wait(start(command, network))
+            };
+            let [first, second] =
+                ["eth0", "eth1"].map(|ifname| call("ADD", "c1", ifname, &network).ips());
+            assert_ne!(first, second, "{role}");
+            assert_eq!(call("ADD", "c1", "eth0", &network).ips(), first, "{role}");
+            call("DEL", "c1", "eth0", &network).success();
+            assert_eq!(keys(leases), 2, "{role}");
+            assert_eq!(call("ADD", "c1", "eth1", &network).ips(), second, "{role}");
+            call("DEL", "before", "eth0", &network).success();
+            assert_eq!(keys(leases), 1, "{role}");
+            let index = if layout == "host-etcd" { "/ipam" } else { "/etcd-cni/networks/racknet" };
+            let index = keys(&format!("{index}/ipam-delegated/"));
+            assert_eq!(index, if is_indexed { 2 } else { 0 }, "{role}");
+
+            let owners = shell.world.path("rack1-7/etcd/owners/c1/racknet/eth1");
+            assert_eq!(owners.exists(), !is_indexed, "{}", owners.display());
+            network["cniVersion"] = json!("1.1.0");
+            call("STATUS", "", "", &network).success();
+            network["cni.dev/valid-attachments"] = json!([]);
+            call("GC", "", "", &network).success();
+            fs::write(&shell.file, network.to_string()).unwrap();
+            let mut list = Command::new(shell.world.path("bin/ipam-da-etcd"));
+            let listed = list.args(["list", "--config", &shell.file]).output().unwrap();
+            let listed = String::from_utf8(listed.stdout).unwrap();
+            assert_eq!(listed.contains("rack1-7"), is_indexed, "{role}: {listed}");
+        }
+    }
+}
+
 #[test]
 fn the_networks_work() {
     let etcd = Etcd::start();
     let shell = Shell::new(&etcd);
-    let networks: Vec<Value> =
-        blocks("json").iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+    let page = readme();
+    let networks = ["Example configuration", "Without a chain"]
+        .map(|heading| serde_json::from_str::<Value>(page.blocks(heading, "json")[0]).unwrap());
     let expected: [&[&str]; 2] = [&["10.1.0.2/16"], &["10.1.0.3/16", "fd00:1::2/64"]];
     assert_eq!(networks.len(), expected.len());
     for (mut network, expected) in networks.into_iter().zip(expected) {
@@ -236,7 +330,7 @@ fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
     let (code, text) = add("c0ffee").failure();
     assert!(code == 11 && text.contains("ipam-delegated reassert"), "{code} {text}");
 
-    let reassert = commands("ipam-delegated reassert");
+    let reassert = commands("A store that was restored or swapped", "ipam-delegated reassert");
     assert_eq!(reassert.len(), 2);
     for (command, _) in reassert {
         let mut shell_command = Command::new(shell.world.path("bin/ipam-delegated"));
@@ -272,8 +366,9 @@ fn every_key_of_the_section_is_in_the_table() {
             words.fold(first, |key, word| key + &word[..1].to_uppercase() + &word[1..])
         })
         .collect();
-    let readme = readme();
-    let (_, table) = readme.split_once("| key | means | default |\n").unwrap();
+    let page = readme();
+    let section = page.section("Network configuration reference");
+    let (_, table) = section.split_once("| key | means | default |\n").unwrap();
     let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
     let documented: Vec<&str> =
         rows.map(|row| row.trim_start_matches("| `").split('`').next().unwrap()).collect();
