@@ -141,12 +141,18 @@ impl Etcd {
         if !self.trusting && self.indexed.get() && !change.claim.is_empty() {
             self.memory.judge_latest(latest.map_or(0, KeyValue::mod_revision))?;
         }
-        let own = of_key(&self.keys.owner(owner));
+        let (key, beside) =
+            (self.keys.owner(owner), self.keys.of_container(owner.container.as_str()));
+        let own = of_key(&key);
+        let is_sibling = |found: &&KeyValue| {
+            found.key().starts_with(beside.as_bytes()) && found.key() != key.as_bytes()
+        };
+        let siblings: Vec<KeyValue> = found.iter().filter(is_sibling).cloned().collect();
         let leases: Vec<KeyValue> =
             found.iter().filter(|f| self.keys.address(f.key()).is_some()).cloned().collect();
         let asked = [&change.keep, &change.leave, &change.drop];
         let asked = asked.into_iter().flatten().map(|lease| lease.address.addr()).collect();
-        let read = Read { own, leases: &leases, siblings: &[] };
+        let read = Read { own, leases: &leases, siblings: &siblings };
         let (held, token) = self.holding(owner, read, &asked)?;
         let token = self.removal(&|answer| self.judge(answer)).take_off_lost(own, token)?;
         let pools = change.claim.iter().map(|claim| self.unknown(claim.want)).collect();

@@ -4,16 +4,15 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{KeyValue, Txn, TxnOp, TxnOpResponse};
 use ipam_delegated::Result;
 use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
-use ipam_delegated::allocate::{Owner, Strategy, Want};
+use ipam_delegated::allocate::{Strategy, Want};
 use ipam_delegated::pool::{RangeConfig, RangeSet};
 
 use crate::claim::{Seen, read_window};
 use crate::document::Revision;
 use crate::held::Read;
-use crate::keys::end_of;
 use crate::ledger::Etcd;
 use crate::page::pages;
 
@@ -49,7 +48,8 @@ impl Etcd {
             reads.extend(asked);
             reads.len()
         };
-        let owners = asks(self.read_owner(question.owner));
+        let own = self.indexed.get().then(|| self.keys.read_owner(question.owner));
+        let owners = asks(own.into_iter().collect());
         let windows: Vec<usize> =
             question.looks.iter().map(|look| asks(self.read_look(*look))).collect();
         let requested = question.want.iter().filter_map(|want| want.requested);
@@ -99,17 +99,6 @@ impl Etcd {
             (held, token) = self.left_behind(question.owner, &siblings, token)?;
         }
         Ok(View { held, pools, token })
-    }
-
-    /// The owner's key; with those of the container's other owners where addresses name it alone.
-    fn read_owner(&self, owner: &Owner) -> Vec<TxnOp> {
-        let key = match (self.indexed.get(), self.keys.old()) {
-            (false, _) => return Vec::new(),
-            (true, None) => return vec![TxnOp::get(self.keys.owner(owner), None)],
-            (true, Some(_)) => self.keys.of_container(owner.container.as_str()),
-        };
-        let end = end_of(&key);
-        vec![TxnOp::get(key, Some(GetOptions::new().with_range(end)))]
     }
 
     fn read_look(&self, look: Look) -> Vec<TxnOp> {
