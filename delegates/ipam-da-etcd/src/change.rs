@@ -180,6 +180,16 @@ impl Etcd {
         let taken: Vec<Taken> = taken
             .map(|address| Taken { claim: place, address: *address, holder: holder(*address) })
             .collect();
+        let may_be_own = |taken: &Taken| {
+            let holder = taken.holder.as_ref().and_then(|entry| entry.holder.as_ref());
+            holder.is_some_and(|its| {
+                its.ifname.is_none() && its.container == owner.container.as_str()
+            })
+        };
+        // Of the same container as far as its key tells, and nothing else was looked at so far.
+        if seen.document.is_none() && taken.iter().any(may_be_own) {
+            return Commit::Lost { taken: Vec::new(), view: None };
+        }
         // Its own without its owner's key: only a look at the address shows that it is held.
         let own = self.keys.owner(owner);
         let holders = taken.iter().filter_map(|taken| taken.holder.as_ref()?.holder.as_ref());
