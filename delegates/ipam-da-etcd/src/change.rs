@@ -16,6 +16,9 @@ use crate::ledger::Etcd;
 use crate::lock::{Lock, Turn};
 use crate::page::found_by_key;
 
+/// How many addresses go at once; a transaction may have 128 operations, with those inside it.
+const BATCH: usize = 60;
+
 /// After how many refusals we queue in for a replaced plugin's lock.
 const REFUSALS: u32 = 8;
 
@@ -23,8 +26,33 @@ const REFUSALS: u32 = 8;
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
 
 impl Etcd {
+    /// Makes a change; one by which a container loses more than a transaction can take in several.
+    pub fn change_in_parts(
+        &self,
+        owner: &Owner,
+        seen: &Seen,
+        change: &Change<'_>,
+    ) -> Result<Commit<Seen>> {
+        // Only a replaced plugin gives a container so many, and knows no owner of them.
+        let only_drops =
+            change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty();
+        if change.drop.len() <= BATCH || !only_drops || seen.revision.is_some() {
+            return self.change(owner, seen, change);
+        }
+        for part in change.drop.chunks(BATCH) {
+            let part = Change { drop: part.to_vec(), ..Change::default() };
+            match self.change(owner, seen, &part)? {
+                Commit::Done { .. } => {}
+                Commit::Unknown => return Ok(Commit::Unknown),
+                // What it shows is of this part alone.
+                Commit::Lost { .. } => return Ok(Commit::Lost { taken: Vec::new(), view: None }),
+            }
+        }
+        Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
+    }
+
     /// Makes a change, in its turn where a replaced plugin keeps its processes apart.
-    pub fn change(&self, owner: &Owner, seen: &Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
+    fn change(&self, owner: &Owner, seen: &Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
         let victims = self.victims(change)?;
         let along = self.along.borrow().clone();
         let indexed = self.indexed.get();

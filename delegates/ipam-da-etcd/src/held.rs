@@ -81,21 +81,22 @@ impl Etcd {
         Ok((held, seen))
     }
 
-    /// What a replaced plugin, or one of ours without an index, has left to the owner: a look at every
-    /// address. Those are not its that are known to be another attachment's.
+    /// What a replaced plugin, or one of ours without an index, has left to the owner beside what is known
+    /// to be `held`: a look at every address. Those are not its that are known to be another attachment's.
     pub fn left_behind(
         &self,
         owner: &Owner,
         siblings: &[KeyValue],
-        mut seen: Seen,
+        (mut held, mut seen): (Vec<Lease>, Seen),
     ) -> Result<(Vec<Lease>, Seen)> {
         let others = self.held_by_siblings(siblings);
         let of_others = self.hints.of_others(owner);
-        let mut held = Vec::new();
+        let known: BTreeSet<IpAddr> = held.iter().map(|lease| lease.address.addr()).collect();
         let judge = |answer: &_| self.judge(answer);
         below(&self.client, self.keys.leases(), judge, &mut |found| {
             let address = self.keys.address(found.key()).filter(|address| {
                 self.is_home_of(*address)
+                    && !known.contains(address)
                     && !others.contains(&(*address, found.mod_revision()))
                     && !of_others.contains(address)
             });

@@ -92,12 +92,14 @@ impl Etcd {
         let (own, siblings): (Vec<_>, Vec<_>) =
             siblings.into_iter().partition(|found| found.key() == key.as_bytes());
         let read = Read { own: own.first(), siblings: &siblings, leases: &leases };
-        let (mut held, mut token) = self.holding(question.owner, read, &named)?;
-        // Nobody tells what the owner has: a DEL without a record, of what a replaced plugin gave.
-        let nobody = question.want.is_empty() && question.known.is_empty() && held.is_empty();
+        let mut held = self.holding(question.owner, read, &named)?;
+        // Nobody tells all that the owner has: a DEL without a record, of what a replaced plugin gave, perhaps
+        // an address for each ADD. The runtime remembers one.
+        let nobody = question.want.is_empty() && question.known.is_empty() && own.is_empty();
         if old && nobody {
-            (held, token) = self.left_behind(question.owner, &siblings, token)?;
+            held = self.left_behind(question.owner, &siblings, held)?;
         }
+        let (held, token) = held;
         Ok(View { held, pools, token })
     }
 
