@@ -90,8 +90,9 @@ impl Etcd {
                 }
                 Outcome::Taken(place, shown) => {
                     self.judge(&answer)?;
-                    let goes_on = step.goes_on(&change.claim[place]);
-                    if goes_on && self.note_moved(shown.as_deref().unwrap_or_default()) {
+                    let claim = &change.claim[place];
+                    let found = shown.as_deref().unwrap_or_default();
+                    if step.goes_on(claim) && self.note_moved(claim.want.index, found) {
                         drop(turn);
                         self.count_refusal();
                         return Ok(self.passed(change, seen.clone()));
@@ -148,12 +149,14 @@ impl Etcd {
 
     /// Whether the cursor of a plugin that takes what comes next unseen is not where it was seen; it is
     /// noted where it is now.
-    fn note_moved(&self, found: &[KeyValue]) -> bool {
-        let now = self.cursors_in(found);
+    fn note_moved(&self, index: u32, found: &[KeyValue]) -> bool {
+        let now = self.cursors_in(found).remove(&index);
         let mut along = self.along.borrow_mut();
-        let moved = now.iter().any(|(index, cursor)| along.cursors.get(index) != Some(cursor));
-        along.cursors.extend(now);
-        moved
+        let before = match &now {
+            Some(now) => along.cursors.insert(index, now.clone()),
+            None => along.cursors.remove(&index),
+        };
+        now != before
     }
 
     /// A claim that somebody else's has passed by: nothing is known of its candidates, but where the cursor

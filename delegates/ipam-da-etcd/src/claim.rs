@@ -5,7 +5,7 @@ use etcd_client::{
     Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 use ipam_delegated::allocate::ledger::{Change, Claim, Look};
-use ipam_delegated::allocate::{Lease, Owner};
+use ipam_delegated::allocate::{Lease, Owner, Strategy};
 
 use crate::document::{Holding, Item, OwnerDocument, Revision, now};
 use crate::keys::Keys;
@@ -80,7 +80,7 @@ pub struct Along {
     pub ranges: Option<String>,
     /// Where its cursors were seen. Where it takes what comes next unseen, a claim goes on from the very
     /// cursor and moves it: what is given ahead of it would be given again.
-    pub cursors: BTreeMap<u32, IpAddr>,
+    pub cursors: BTreeMap<u32, Vec<u8>>,
 }
 
 /// A candidate, and where the cursor has to stand for it.
@@ -217,21 +217,25 @@ impl Step<'_> {
         let plain = |candidate: &IpAddr| Way { cursor: None, candidate: *candidate };
         let cursor = self.keys.cursor(claim.want.index).filter(|_| self.goes_on(claim));
         let Some(key) = cursor else { return claim.candidates.iter().map(plain).collect() };
-        let at =
-            |cursor: &IpAddr| Compare::value(key.as_str(), CompareOp::Equal, cursor.to_string());
+        let at = |value: Vec<u8>| Compare::value(key.as_str(), CompareOp::Equal, value);
         let seen = || match self.along.cursors.get(&claim.want.index) {
             None => Compare::create_revision(key.as_str(), CompareOp::Equal, 0),
-            Some(seen) => at(seen),
+            Some(seen) => at(seen.clone()),
         };
         let first = claim.candidates.iter().map(|c| Way { cursor: Some(seen()), candidate: *c });
         let pairs = claim.candidates.windows(2);
-        let after = pairs.map(|pair| Way { cursor: Some(at(&pair[0])), candidate: pair[1] });
+        let after = pairs.map(|pair| Way {
+            cursor: Some(at(pair[0].to_string().into_bytes())),
+            candidate: pair[1],
+        });
         first.chain(after).collect()
     }
 
     /// Whether a claim goes on from the cursor of a plugin that takes what comes next unseen.
     pub fn goes_on(&self, claim: &Claim<'_>) -> bool {
-        claim.want.requested.is_none() && self.keys.old().is_some_and(|old| old.overwrites)
+        let goes_round = claim.want.strategy == Strategy::RoundRobin;
+        let overwrites = self.keys.old().is_some_and(|old| old.overwrites);
+        overwrites && goes_round && claim.want.requested.is_none()
     }
 
     /// What is read when all candidates are taken.
@@ -294,9 +298,14 @@ impl Step<'_> {
         ops
     }
 
-    /// The old cursors of the range sets that something is claimed of.
+    /// The old cursors to write, by their range sets. One that a plugin takes what comes next from unseen
+    /// stays where only another strategy looks: back there others hold what comes next.
     fn cursors(&self) -> BTreeMap<u32, String> {
-        let indexes = self.change.claim.iter().map(|claim| claim.want.index);
+        let overwrites = self.keys.old().is_some_and(|old| old.overwrites);
+        let moves = |claim: &&Claim<'_>| {
+            !overwrites || claim.want.requested.is_some() || self.goes_on(claim)
+        };
+        let indexes = self.change.claim.iter().filter(moves).map(|claim| claim.want.index);
         indexes.filter_map(|index| Some((index, self.keys.cursor(index)?))).collect()
     }
 

@@ -94,7 +94,7 @@ impl Etcd {
         let leases = until(leases);
         let now = self.cursors_in(&until(usize::MAX));
         let mut along = self.along.borrow_mut();
-        along.cursors.retain(|index, _| !cursors.iter().any(|(read, _)| read == index));
+        along.cursors.retain(|index, _| !cursors.contains_key(index));
         along.cursors.extend(now);
         drop(along);
         let mut pools = Vec::new();
@@ -155,7 +155,9 @@ impl Etcd {
 
     /// A pool of which nothing is known but where the cursor stands.
     pub fn unknown(&self, want: &Want) -> PoolView {
-        let seen = self.along.borrow().cursors.get(&want.index).copied();
+        let seen = self.along.borrow().cursors.get(&want.index).cloned();
+        let seen: Option<IpAddr> =
+            seen.and_then(|seen| std::str::from_utf8(&seen).ok()?.parse().ok());
         // Networks that share a cursor each go round by themselves.
         let its = |cursor: &IpAddr| want.set.as_ref().is_none_or(|set| set.find(*cursor).is_some());
         let cursor = seen.filter(its).or_else(|| self.memory.cursor(want.index));
@@ -197,8 +199,10 @@ impl Etcd {
             return;
         }
         let mut along = self.along.borrow_mut();
-        let known =
-            wants.iter().filter_map(|want| Some((want.index, self.memory.cursor(want.index)?)));
+        let known = wants
+            .iter()
+            .filter_map(|want| Some((want.index, self.memory.cursor(want.index)?)))
+            .map(|(index, cursor)| (index, cursor.to_string().into_bytes()));
         along.cursors.extend(known);
         if self.keys.ranges().is_some() && self.shown_all && !wants.is_empty() {
             let set = |want: &Want| {
@@ -210,17 +214,14 @@ impl Etcd {
         }
     }
 
-    /// The old cursors among some keys, by their range sets.
-    pub fn cursors_in(&self, found: &[KeyValue]) -> Vec<(u32, IpAddr)> {
+    /// The values of the old cursors among some keys, by their range sets.
+    pub fn cursors_in(&self, found: &[KeyValue]) -> BTreeMap<u32, Vec<u8>> {
         let first = self.keys.cursor(0);
         let Some(place) = first.as_deref().and_then(|first| first.strip_suffix('0')) else {
-            return Vec::new();
+            return BTreeMap::new();
         };
-        let cursor = |found: &KeyValue| {
-            let index = found.key_str().ok()?.strip_prefix(place)?.parse().ok()?;
-            Some((index, found.value_str().ok()?.parse().ok()?))
-        };
-        found.iter().filter_map(cursor).collect()
+        let index = |found: &KeyValue| found.key_str().ok()?.strip_prefix(place)?.parse().ok();
+        found.iter().filter_map(|found| Some((index(found)?, found.value().to_vec()))).collect()
     }
 
     /// All addresses that are taken in the ranges of a pool.

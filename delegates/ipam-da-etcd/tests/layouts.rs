@@ -180,21 +180,22 @@ fn each_range_set_has_its_cursor() {
 }
 
 #[test]
-fn a_cursor_that_host_etcd_has_moved_is_left_and_gone_on_from() {
+fn a_cursor_that_host_etcd_has_moved_is_gone_on_from() {
     let etcd = Etcd::start();
     let old = Old::HostEtcd;
     let node = old.node(&etcd);
     assert_eq!(node.address("c1"), "10.1.0.2");
     // It has given .3 to .7 meanwhile.
     etcd.put(&old.cursor(0), "10.1.0.7");
-    assert_eq!(node.address("c2"), "10.1.0.3");
-    assert_eq!(etcd.get(&old.cursor(0)).unwrap(), "10.1.0.7");
-    assert_eq!(node.address("c3"), "10.1.0.8");
+    assert_eq!(node.address("c2"), "10.1.0.8");
     assert_eq!(etcd.get(&old.cursor(0)).unwrap(), "10.1.0.8");
+    assert_eq!(node.address("c3"), "10.1.0.9");
+    assert_eq!(etcd.get(&old.cursor(0)).unwrap(), "10.1.0.9");
     // Deleted by hand: this node has its own.
     etcd.del(&old.cursor(0));
-    assert_eq!(node.address("c4"), "10.1.0.9");
-    assert_eq!(node.address("c5"), "10.1.0.10");
+    assert_eq!(node.address("c4"), "10.1.0.10");
+    assert_eq!(node.address("c5"), "10.1.0.11");
+    assert_eq!(etcd.get(&old.cursor(0)).unwrap(), "10.1.0.11");
 }
 
 #[test]
