@@ -175,11 +175,10 @@ impl Etcd {
         }
         let stays = change.keep.iter().chain(&change.leave).map(|lease| lease.address.addr());
         let held: BTreeSet<IpAddr> = stays.chain(chosen.iter().copied()).collect();
-        let (container, ifname) = (owner.container.as_str(), owner.ifname.as_str());
         if self.indexed.get() || held.is_empty() {
-            self.hints.forget(container, &owner.scope.network, ifname);
+            self.hints.forget(&owner.container, &owner.scope.network, &owner.ifname);
         } else {
-            self.hints.note(container, &owner.scope.network, ifname, &held);
+            self.hints.note(owner, &held);
         }
     }
 

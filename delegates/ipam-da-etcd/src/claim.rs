@@ -38,6 +38,13 @@ impl Seen {
     }
 }
 
+impl Along {
+    /// Where a cursor was seen, as far as that is an address.
+    pub fn cursor(&self, index: u32) -> Option<IpAddr> {
+        std::str::from_utf8(self.cursors.get(&index)?).ok()?.parse().ok()
+    }
+}
+
 /// A commit as one transaction.
 ///
 /// ```text
@@ -117,7 +124,7 @@ impl Step<'_> {
         }
         if let Some((lock, turn)) = self.lock.filter(|_| self.takes()) {
             guards.extend(lock.guards(turn));
-            reads.push(lock.read());
+            reads.extend(lock.read(turn));
         }
         for lease in self.seen_leases() {
             let key = self.keys.lease(lease.address.addr());
@@ -217,17 +224,12 @@ impl Step<'_> {
         let plain = |candidate: &IpAddr| Way { cursor: None, candidate: *candidate };
         let cursor = self.keys.cursor(claim.want.index).filter(|_| self.goes_on(claim));
         let Some(key) = cursor else { return claim.candidates.iter().map(plain).collect() };
-        let at = |value: Vec<u8>| Compare::value(key.as_str(), CompareOp::Equal, value);
-        let seen = || match self.along.cursors.get(&claim.want.index) {
-            None => Compare::create_revision(key.as_str(), CompareOp::Equal, 0),
-            Some(seen) => at(seen.clone()),
-        };
+        let seen = || self.at_cursor(&key, claim.want.index);
+        let at =
+            |before: &IpAddr| Compare::value(key.as_str(), CompareOp::Equal, before.to_string());
         let first = claim.candidates.iter().map(|c| Way { cursor: Some(seen()), candidate: *c });
         let pairs = claim.candidates.windows(2);
-        let after = pairs.map(|pair| Way {
-            cursor: Some(at(pair[0].to_string().into_bytes())),
-            candidate: pair[1],
-        });
+        let after = pairs.map(|pair| Way { cursor: Some(at(&pair[0])), candidate: pair[1] });
         first.chain(after).collect()
     }
 
@@ -291,22 +293,41 @@ impl Step<'_> {
             let put = TxnOp::put(key, text.as_str(), None);
             ops.push(TxnOp::txn(Txn::new().when([same]).or_else([put])));
         }
-        let indexes = self.change.claim.iter().map(|claim| claim.want.index);
-        let last: BTreeMap<u32, IpAddr> = indexes.zip(chosen.iter().copied()).collect();
-        let put = |(index, key)| Some(TxnOp::put(key, last.get(&index)?.to_string(), None));
-        ops.extend(self.cursors().into_iter().filter_map(put));
+        let claims = self.change.claim.iter().zip(chosen);
+        let last: BTreeMap<u32, (&Claim<'_>, IpAddr)> =
+            claims.map(|(claim, address)| (claim.want.index, (claim, *address))).collect();
+        for (index, (claim, address)) in last {
+            let Some(key) = self.keys.cursor(index) else { continue };
+            let put = TxnOp::put(key.as_str(), address.to_string(), None);
+            let overwrites = self.keys.old().is_some_and(|old| old.overwrites);
+            if !overwrites || self.goes_on(claim) {
+                ops.push(put);
+            } else if self.is_ahead(claim, address) {
+                ops.push(TxnOp::txn(
+                    Txn::new().when([self.at_cursor(&key, index)]).and_then([put]),
+                ));
+            }
+        }
         ops
     }
 
-    /// The old cursors to write, by their range sets. One that a plugin takes what comes next from unseen
-    /// stays where only another strategy looks: back there others hold what comes next.
-    fn cursors(&self) -> BTreeMap<u32, String> {
-        let overwrites = self.keys.old().is_some_and(|old| old.overwrites);
-        let moves = |claim: &&Claim<'_>| {
-            !overwrites || claim.want.requested.is_some() || self.goes_on(claim)
+    /// That an old cursor is where it was seen.
+    fn at_cursor(&self, key: &str, index: u32) -> Compare {
+        match self.along.cursors.get(&index) {
+            None => Compare::create_revision(key, CompareOp::Equal, 0),
+            Some(seen) => Compare::value(key, CompareOp::Equal, seen.clone()),
+        }
+    }
+
+    /// Whether the cursor of a plugin that takes what comes next unseen goes forward to an address that was
+    /// asked for. Back there others hold what comes next.
+    fn is_ahead(&self, claim: &Claim<'_>, address: IpAddr) -> bool {
+        let place = |address: IpAddr| {
+            let range = claim.set.ranges().iter().position(|range| range.spans(address));
+            range.map(|range| (range, address))
         };
-        let indexes = self.change.claim.iter().filter(moves).map(|claim| claim.want.index);
-        indexes.filter_map(|index| Some((index, self.keys.cursor(index)?))).collect()
+        let cursor = self.along.cursor(claim.want.index).and_then(place);
+        claim.want.requested.is_some() && place(address) > cursor
     }
 
     /// What stays to an owner that addresses are taken from.

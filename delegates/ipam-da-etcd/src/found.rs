@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::PathBuf;
 
 use ipam_delegated::cni::NetworkName;
@@ -11,9 +11,9 @@ use log::warn;
 
 use crate::memory;
 
-/// The containers that held addresses of a network when this node first took one, each as a number made
-/// of its id, sorted. One that is not among them holds nothing that we have not given, so that its
-/// first ADD need not look.
+/// The containers that held addresses of a network when this program, as it is installed, first took one on
+/// this node, each as a number made of its id, sorted. One that is not among them holds nothing that
+/// we have not given, so that its first ADD need not look.
 #[derive(Debug)]
 pub struct Found {
     path: PathBuf,
@@ -28,17 +28,24 @@ impl Found {
         Self { path: memory::folder(state).join(format!("{network}.found")) }
     }
 
-    /// Whether a container may hold something; `None` when nobody has looked.
+    /// Whether a container may hold something; `None` when nobody has looked since this program was
+    /// installed: the other one may have been at work until then.
     pub fn may_hold(&self, container: &str) -> Option<bool> {
         let file = File::open(&self.path).ok()?;
+        let at = |place: u64| {
+            let mut bytes = [0; 8];
+            file.read_exact_at(&mut bytes, place * LENGTH).ok()?;
+            Some(u64::from_be_bytes(bytes))
+        };
         let count = file.metadata().ok()?.len() / LENGTH;
+        if at(0)? != installed() {
+            return None;
+        }
         let wanted = number(container);
-        let (mut low, mut high) = (0, count);
+        let (mut low, mut high) = (1, count);
         while low < high {
             let middle = low + (high - low) / 2;
-            let mut bytes = [0; 8];
-            file.read_exact_at(&mut bytes, middle * LENGTH).ok()?;
-            match u64::from_be_bytes(bytes).cmp(&wanted) {
+            match at(middle)?.cmp(&wanted) {
                 std::cmp::Ordering::Less => low = middle + 1,
                 std::cmp::Ordering::Equal => return Some(true),
                 std::cmp::Ordering::Greater => high = middle,
@@ -52,6 +59,7 @@ impl Found {
         let mut numbers: Vec<u64> = containers.map(number).collect();
         numbers.sort_unstable();
         numbers.dedup();
+        numbers.insert(0, installed());
         let bytes: Vec<u8> = numbers.into_iter().flat_map(u64::to_be_bytes).collect();
         if let Err(error) = self.write(&bytes) {
             warn!("{} cannot be written: {error}", self.path.display());
@@ -67,6 +75,11 @@ impl Found {
         fs::write(&temporary, bytes)?;
         fs::rename(&temporary, &self.path)
     }
+}
+
+/// The file that this process runs.
+fn installed() -> u64 {
+    fs::metadata("/proc/self/exe").map_or(0, |file| file.ino())
 }
 
 /// A number made of a name (FNV-1a): the same in every version of the program.

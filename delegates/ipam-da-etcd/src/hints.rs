@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use ipam_delegated::allocate::Owner;
-use ipam_delegated::cni::NetworkName;
+use ipam_delegated::cni::{ContainerId, IfName, NetworkName};
 use ipam_delegated::host::{Cached, ResultCache, StateDir};
 use log::warn;
 
@@ -50,11 +50,11 @@ impl Hints {
     }
 
     /// Takes away what we have noted of an attachment.
-    pub fn forget(&self, container: &str, network: &NetworkName, ifname: &str) {
-        let container = self.folder.join(container);
+    pub fn forget(&self, container: &ContainerId, network: &NetworkName, ifname: &IfName) {
+        let container = self.folder.join(container.as_str());
         let folder = container.join(network.as_str());
         // Where there is no file there is nothing to tidy.
-        if fs::remove_file(folder.join(ifname)).is_ok() {
+        if fs::remove_file(folder.join(ifname.as_str())).is_ok() {
             let _ = fs::remove_dir(folder).and_then(|()| fs::remove_dir(container));
         }
     }
@@ -72,14 +72,8 @@ impl Hints {
     }
 
     /// Notes what an attachment holds.
-    pub fn note(
-        &self,
-        container: &str,
-        network: &NetworkName,
-        ifname: &str,
-        addresses: &BTreeSet<IpAddr>,
-    ) {
-        let file = self.folder.join(container).join(network.as_str()).join(ifname);
+    pub fn note(&self, owner: &Owner, addresses: &BTreeSet<IpAddr>) {
+        let file = self.file(owner);
         if let Err(error) = write(&file, addresses) {
             warn!(
                 "{} cannot be written, so that a repeated ADD takes another address: {error}",

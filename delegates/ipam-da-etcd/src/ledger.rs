@@ -9,7 +9,7 @@ use std::rc::Rc;
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp};
 use ipam_delegated::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
 use ipam_delegated::allocate::{Owner, Reach, Tries, asked_sets};
-use ipam_delegated::cni::Verb;
+use ipam_delegated::cni::{ContainerId, IfName, Verb};
 use ipam_delegated::delegate::Deadline;
 use ipam_delegated::pool::RangeSet;
 use ipam_delegated::{ErrorCode, Request, Result};
@@ -156,11 +156,14 @@ impl Ledger for Etcd {
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let removed = self.adapting(|| self.removal(&|answer| self.judge(answer)).run(entries))?;
         if self.keys.old().is_some() {
-            for holder in removed.iter().filter_map(|entry| entry.holder.as_ref()) {
-                let ifname = holder.ifname.as_deref();
-                ifname.into_iter().for_each(|ifname| {
-                    self.hints.forget(&holder.container, self.keys.network(), ifname);
-                });
+            let holders = removed.iter().filter_map(|entry| entry.holder.as_ref());
+            // What stands in the store need not be a name that can be a file's.
+            let names = holders.filter_map(|holder| {
+                let container = ContainerId::parse(&holder.container).ok()?;
+                Some((container, IfName::parse(holder.ifname.as_deref()?).ok()?))
+            });
+            for (container, ifname) in names {
+                self.hints.forget(&container, self.keys.network(), &ifname);
             }
         }
         Ok(removed)

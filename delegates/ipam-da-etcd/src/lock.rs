@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use etcd_client::{
+    Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+};
 use ipam_delegated::{Error, ErrorCode, Result};
 use log::debug;
 
@@ -63,12 +65,26 @@ impl Lock {
         }
     }
 
-    /// Reads who has it.
-    pub fn read(&self) -> TxnOp {
+    /// Reads who has it, and our own place.
+    pub fn read(&self, turn: Option<&Turn>) -> Vec<TxnOp> {
+        let oldest = match self {
+            Self::Key(key) => return vec![TxnOp::get(key.as_str(), None)],
+            Self::Queue(folder) => {
+                let first = GetOptions::new().with_range(end_of(folder)).with_limit(1);
+                let first = first.with_sort(SortTarget::Create, SortOrder::Ascend);
+                TxnOp::get(folder.as_str(), Some(first))
+            }
+        };
+        let own = turn.map(|turn| TxnOp::get(turn.key.as_str(), None));
+        [oldest].into_iter().chain(own).collect()
+    }
+
+    /// Reads all who have it or wait for it.
+    pub fn read_all(&self) -> TxnOp {
         match self {
             Self::Key(key) => TxnOp::get(key.as_str(), None),
             Self::Queue(folder) => {
-                let all = GetOptions::new().with_range(end_of(folder)).with_limit(8);
+                let all = GetOptions::new().with_range(end_of(folder));
                 TxnOp::get(folder.as_str(), Some(all))
             }
         }

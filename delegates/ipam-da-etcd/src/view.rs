@@ -155,9 +155,7 @@ impl Etcd {
 
     /// A pool of which nothing is known but where the cursor stands.
     pub fn unknown(&self, want: &Want) -> PoolView {
-        let seen = self.along.borrow().cursors.get(&want.index).cloned();
-        let seen: Option<IpAddr> =
-            seen.and_then(|seen| std::str::from_utf8(&seen).ok()?.parse().ok());
+        let seen = self.along.borrow().cursor(want.index);
         // Networks that share a cursor each go round by themselves.
         let its = |cursor: &IpAddr| want.set.as_ref().is_none_or(|set| set.find(*cursor).is_some());
         let cursor = seen.filter(its).or_else(|| self.memory.cursor(want.index));
