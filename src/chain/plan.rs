@@ -161,13 +161,10 @@ impl Planner<'_> {
         for name in chain.delegates {
             let mut part = Entry { name: (*name).to_owned(), ..entry.clone() };
             for (key, mut setting) in chain.settings() {
-                // What the configuration says beside it in the same section stays.
                 if let (Value::Object(ours), Some(Value::Object(theirs))) =
                     (&mut setting, seen.get(&key))
                 {
-                    theirs.iter().for_each(|(key, value)| {
-                        ours.entry(key).or_insert_with(|| value.clone());
-                    });
+                    join(preset, &key, ours, theirs)?;
                 }
                 part.overrides.insert(key, setting);
             }
@@ -258,6 +255,24 @@ fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
         .collect()
 }
 
+/// Adds to a preset's settings what the configuration says beside them in the same section.
+fn join(
+    preset: &Preset,
+    key: &str,
+    ours: &mut Map<String, Value>,
+    theirs: &Map<String, Value>,
+) -> Result<()> {
+    for (name, value) in theirs {
+        let set = ours.entry(name).or_insert_with(|| value.clone());
+        if set != value {
+            let path = ["ipam.", key, ".", name].concat();
+            let message = [preset.name, " sets it to ", &set.to_string()].concat();
+            return Err(Error::config(path, message).advise("leave it out"));
+        }
+    }
+    Ok(())
+}
+
 /// Whether a program of this name is an allocator that answers questions.
 pub(super) fn is_allocator(name: &str) -> bool {
     name.starts_with("ipam-da-")
@@ -290,7 +305,7 @@ mod tests {
         chains: &[PresetChain {
             when: None,
             delegates: &["sel", "alloc"],
-            settings: &[("layout", "\"old\"")],
+            settings: &[("layout", "\"old\""), ("store", "{\"kind\":\"old\"}")],
         }],
         has_default_place: true,
         differences: &[],
@@ -374,7 +389,21 @@ mod tests {
         assert_eq!(names(&started_as), ["sel", "alloc"]);
         let named = bin.plan(json!({"delegates": ["a", {"type": "old", "k": 1}]}), None).unwrap();
         assert_eq!(names(&named), ["a", "sel", "alloc"]);
-        assert_eq!(Value::from(named.steps[2].overrides.clone()), json!({"k": 1, "layout": "old"}));
+        assert_eq!(
+            Value::from(named.steps[2].overrides.clone()),
+            json!({"k": 1, "layout": "old", "store": {"kind": "old"}})
+        );
+    }
+
+    #[test]
+    fn what_stands_beside_a_presets_settings_stays_and_must_not_contradict_them() {
+        let bin = Bin::with(&["sel", "alloc"]);
+        let plan = |store: Value| bin.plan(json!({"store": store}), Some(&PRESETS[0]));
+        let joined = plan(json!({"timeout": "1s", "kind": "old"})).unwrap();
+        assert_eq!(joined.steps[1].overrides["store"], json!({"timeout": "1s", "kind": "old"}));
+        let error = plan(json!({"kind": "new"})).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
+        assert_eq!(error.to_string(), "ipam.store.kind: old sets it to \"old\"");
     }
 
     #[test]

@@ -79,13 +79,14 @@ impl Etcd {
                         return Err(self.withdraw(&step, &chosen, answer.revision, error));
                     }
                     drop(turn);
-                    self.turn.replace(None);
-                    self.node_turn.replace(None);
                     if !chosen.is_empty() && !self.trusting {
                         let indexes = change.claim.iter().map(|claim| claim.want.index);
-                        self.memory.note(&answer, indexes.zip(chosen.iter().copied()).collect());
+                        let given = indexes.zip(chosen.iter().copied()).collect();
+                        self.memory.note(&answer, given, indexed);
                     }
                     self.note_held(owner, change, &chosen);
+                    self.node_turn.replace(None);
+                    self.turn.replace(None);
                     return Ok(done(change, &chosen, answer.revision));
                 }
                 Outcome::Taken(place, shown) => {

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use etcd_client::KeyValue;
-use ipam_delegated::Result;
 use ipam_delegated::allocate::{Lease, Owner};
+use ipam_delegated::{Error, Result};
 use log::warn;
 
 use crate::claim::Seen;
@@ -89,6 +89,13 @@ impl Etcd {
         siblings: &[KeyValue],
         (mut held, mut seen): (Vec<Lease>, Seen),
     ) -> Result<(Vec<Lease>, Seen)> {
+        if self.keys.is_flat() && self.home.is_empty() {
+            return Err(Error::config(
+                "ipam.ranges",
+                "missing or wrong: it cannot be told which addresses of the container are this network's",
+            )
+            .advise("correct the ranges and call again, or take the addresses back by `ipam-delegated release`"));
+        }
         let others = self.held_by_siblings(siblings);
         let of_others = self.hints.of_others(owner);
         let known: BTreeSet<IpAddr> = held.iter().map(|lease| lease.address.addr()).collect();

@@ -18,7 +18,6 @@ use serde_json::Value;
 use crate::claim::{Along, Seen};
 use crate::client::{Answer, Client};
 use crate::config::Config;
-use crate::found::Found;
 use crate::hints::Hints;
 use crate::keys::{Keys, plain};
 use crate::lock::{Lock, Turn};
@@ -42,14 +41,14 @@ pub struct Etcd {
     pub node_turn: RefCell<Option<File>>,
     /// How often this call was refused for the sake of a replaced plugin.
     pub refused: Cell<u32>,
-    pub found: Found,
     /// What this node knows of stores.
     pub folder: PathBuf,
     /// What is to be written along with a claim, as the latest view showed it.
     pub along: RefCell<Along>,
     /// Whether the store lets us have keys of owners: always in our own layout.
     pub indexed: Cell<bool>,
-    /// The ranges of this network, where the layout does not tell networks apart.
+    /// The ranges of this network, where the layout does not tell networks apart; none where they cannot
+    /// be read.
     pub home: Vec<RangeSet>,
     /// Whether all pools are shown.
     pub shown_all: bool,
@@ -123,7 +122,6 @@ impl Ledger for Etcd {
             node_turn: RefCell::default(),
             folder: memory::folder(&state),
             refused: Cell::default(),
-            found: Found::of(&state, network),
             indexed: Cell::new(keys.old().is_none() || !memory.is_unindexed()),
             memory,
             hints: Hints::open(&state, &store.result_cache),
@@ -196,8 +194,7 @@ impl Ledger for Etcd {
 
     fn accept(&self) -> Result<bool> {
         let (answer, latest) = self.adapting(|| self.look())?;
-        let latest = if self.indexed.get() { latest } else { answer.revision };
-        self.memory.accept(&answer, latest)?;
+        self.memory.accept(&answer, self.indexed.get().then_some(latest))?;
         Ok(true)
     }
 }

@@ -8,7 +8,6 @@ mod config;
 mod connection;
 mod document;
 mod endpoint;
-mod found;
 mod held;
 mod hints;
 mod keys;

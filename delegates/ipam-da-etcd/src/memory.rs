@@ -47,8 +47,11 @@ struct Part {
 struct Cluster {
     /// The cluster's id, hexadecimal as etcdctl prints it, and what its keys of ours begin with.
     id: String,
-    /// Of the latest claim that is known.
+    /// That the store is known to have reached.
     revision: i64,
+    /// Of the latest claim that is known, where the store notes it; absent where it is the former.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    latest: Option<i64>,
     /// Whether it was seen at a lower revision since. Refused calls, too, raise the revision, until
     /// nothing could be told from it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -110,14 +113,14 @@ impl Memory {
     pub fn judge_latest(&self, latest: i64) -> Result<()> {
         let known = self.known.borrow().cluster.clone();
         match known {
-            Some(cluster) if latest < cluster.revision => Err(self.set_back(&cluster)),
+            Some(cluster) if latest < cluster.latest() => Err(self.set_back(&cluster)),
             _ => Ok(()),
         }
     }
 
     /// The revision of the latest claim that is known; 0 when none is.
     pub fn latest(&self) -> i64 {
-        self.known.borrow().cluster.as_ref().map_or(0, |cluster| cluster.revision)
+        self.known.borrow().cluster.as_ref().map_or(0, Cluster::latest)
     }
 
     fn id(&self, answer: &Answer) -> String {
@@ -166,12 +169,12 @@ impl Memory {
         self.write_or_warn(|part| part.unindexed = Some(now()));
     }
 
-    /// Notes what an ADD has taken from the store that is known.
-    pub fn note(&self, answer: &Answer, given: BTreeMap<u32, IpAddr>) {
+    /// Notes what an ADD has taken from the store that is known, and whether the store has noted it.
+    pub fn note(&self, answer: &Answer, given: BTreeMap<u32, IpAddr>, noted: bool) {
         let id = self.id(answer);
         self.write_or_warn(|part| {
             part.cursors.extend(&given);
-            part.note_claim(&id, answer.revision);
+            part.note_claim(&id, answer.revision, noted);
         });
     }
 
@@ -179,10 +182,10 @@ impl Memory {
     pub fn note_latest(&self, answer: &Answer, latest: i64) {
         let id = self.id(answer);
         let known = self.known.borrow().cluster.clone();
-        if known.is_some_and(|known| known.id != id || known.revision >= latest) {
+        if known.is_some_and(|known| known.id != id || known.latest() >= latest) {
             return;
         }
-        if let Err(error) = self.write(|part| part.note_claim(&id, latest)) {
+        if let Err(error) = self.write(|part| part.note_claim(&id, latest, true)) {
             debug!("{} cannot be written: {error}", self.path.display());
         }
     }
@@ -221,15 +224,19 @@ impl Memory {
         }
     }
 
-    /// Takes the store as it stands, with this latest claim, for the one in use.
+    /// Takes the store as it stands, with this latest claim where it notes them, for the one in use.
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub fn accept(&self, answer: &Answer, latest: i64) -> Result<()> {
+    pub fn accept(&self, answer: &Answer, latest: Option<i64>) -> Result<()> {
         let id = self.id(answer);
         let change = |part: &mut Part| {
             part.former.retain(|former| former.id != id);
-            let old = part.cluster.replace(Cluster::seen(&id, latest));
+            let accepted = match latest {
+                Some(latest) => Cluster::seen(&id, latest),
+                None => Cluster { latest: Some(0), ..Cluster::seen(&id, answer.revision) },
+            };
+            let old = part.cluster.replace(accepted);
             part.former.extend(old.filter(|old| old.id != id));
         };
         self.write(change).map_err(|error| {
@@ -278,18 +285,27 @@ impl Memory {
 }
 
 impl Part {
-    /// Notes a claim in a store, unless another one is in use.
-    fn note_claim(&mut self, id: &str, revision: i64) {
-        let known = self.cluster.get_or_insert_with(|| Cluster::seen(id, revision));
-        if known.id == id {
-            known.revision = known.revision.max(revision);
+    /// Notes a claim in a store, unless another one is in use; and whether the store has noted it.
+    fn note_claim(&mut self, id: &str, revision: i64, noted: bool) {
+        let first = || Cluster { latest: Some(0), ..Cluster::seen(id, revision) };
+        let known = self.cluster.get_or_insert_with(first);
+        if known.id != id {
+            return;
         }
+        let latest = if noted { known.latest().max(revision) } else { known.latest() };
+        known.revision = known.revision.max(revision);
+        known.latest = Some(latest).filter(|latest| *latest != known.revision);
     }
 }
 
 impl Cluster {
     fn seen(id: &str, revision: i64) -> Self {
-        Self { id: id.to_owned(), revision, set_back: false }
+        Self { id: id.to_owned(), revision, latest: None, set_back: false }
+    }
+
+    /// The revision of the latest claim that is known; 0 when the store notes none.
+    fn latest(&self) -> i64 {
+        self.latest.unwrap_or(self.revision)
     }
 
     fn is_set_back(&self, answer: &Answer) -> bool {
@@ -366,6 +382,24 @@ mod tests {
         let next = memory(&folder);
         assert_eq!((next.latest(), next.endpoint().as_deref()), (9, Some("http://b")));
         assert!(!next.is_set_back());
+    }
+
+    #[test]
+    fn claims_that_the_store_does_not_note_are_not_looked_for_in_it() {
+        let mut part = Part::default();
+        part.note_claim("a", 5, false);
+        part.note_claim("a", 7, false);
+        let known = |part: &Part| {
+            let cluster = part.cluster.as_ref().unwrap();
+            (cluster.revision, cluster.latest())
+        };
+        assert_eq!(known(&part), (7, 0));
+        part.note_claim("a", 9, true);
+        assert_eq!(known(&part), (9, 9));
+        part.note_claim("a", 12, false);
+        assert_eq!(known(&part), (12, 9));
+        part.note_claim("b", 99, true);
+        assert_eq!(known(&part), (12, 9));
     }
 
     #[test]

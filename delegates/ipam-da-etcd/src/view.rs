@@ -10,7 +10,7 @@ use std::time::Instant;
 use etcd_client::{KeyValue, Txn, TxnOp, TxnOpResponse};
 use ipam_delegated::Result;
 use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
-use ipam_delegated::allocate::{Lease, Owner, Strategy, Want};
+use ipam_delegated::allocate::{Strategy, Want};
 use ipam_delegated::host::lock;
 use ipam_delegated::pool::{RangeConfig, RangeSet};
 
@@ -20,7 +20,7 @@ use crate::claim::{Seen, read_window};
 use crate::document::Revision;
 use crate::held::Read;
 use crate::ledger::Etcd;
-use crate::page::{below, pages};
+use crate::page::pages;
 
 /// How many reads a transaction has; it may have 128, and the windows of several pools whose addresses are
 /// written as people do may be more together.
@@ -39,13 +39,8 @@ impl Etcd {
         }
         self.note_along(question.want);
         let cursors = self.cursors_to_read(question.want);
-        let suspect = old
-            && !question.want.is_empty()
-            && hints.is_empty()
-            && self.is_suspect(question.owner)?;
         let blind = question.looks.iter().all(|look| *look == Look::Nowhere)
             && hints.is_empty()
-            && !suspect
             && cursors.iter().all(|(index, _)| self.along.borrow().cursors.contains_key(index));
         // In a store that will be refused nothing is written.
         let may_guess = question.may_guess && (self.trusting || !self.memory.is_set_back());
@@ -113,13 +108,9 @@ impl Etcd {
         let mut held = self.holding(question.owner, read, &named)?;
         // Nobody tells all that the owner has: what a replaced plugin gave, perhaps an address for each
         // ADD, or we without an index. The runtime remembers one.
-        let is_del = question.want.is_empty();
-        let nobody = is_del && question.known.is_empty() && own.is_empty();
-        if old && (nobody || (held.0.is_empty() && (is_del || suspect))) {
-            let left = self.left_behind(question.owner, &siblings, held.clone())?;
-            if is_del || is_one_of_each(&left.0, question.want) {
-                held = left;
-            }
+        let nobody = held.0.is_empty() || (question.known.is_empty() && own.is_empty());
+        if old && question.want.is_empty() && nobody {
+            held = self.left_behind(question.owner, &siblings, held)?;
         }
         let (held, token) = held;
         Ok(View { held, pools, token })
@@ -175,22 +166,6 @@ impl Etcd {
         wants.iter().filter_map(to_read).collect()
     }
 
-    /// Whether the first ADD of this owner has to look for what its container may hold already. The
-    /// first one of this node looks at all that is there.
-    fn is_suspect(&self, owner: &Owner) -> Result<bool> {
-        let container = owner.container.as_str();
-        if let Some(known) = self.found.may_hold(container) {
-            return Ok(known);
-        }
-        let mut containers = Vec::new();
-        below(&self.client, self.keys.leases(), |answer| self.judge(answer), &mut |found| {
-            containers.extend(self.keys.codec().container(found).map(str::to_owned));
-            ControlFlow::Continue(())
-        })?;
-        self.found.note(containers.iter().map(String::as_str));
-        Ok(containers.iter().any(|other| other == container))
-    }
-
     /// Notes what is to be written along with a claim of these pools.
     fn note_along(&self, wants: &[Want]) {
         if self.keys.old().is_none() {
@@ -238,17 +213,4 @@ impl Etcd {
     pub fn addresses(&self, found: &[KeyValue]) -> BTreeSet<IpAddr> {
         found.iter().filter_map(|found| self.keys.address(found.key())).collect()
     }
-}
-
-/// Whether each of these leases is the only one of a pool: then they are those of an earlier ADD, of
-/// this very interface as far as anybody knows.
-fn is_one_of_each(left: &[Lease], wants: &[Want]) -> bool {
-    let of = |want: &Want| {
-        let spans = |lease: &&Lease| {
-            want.set.as_ref().is_some_and(|set| set.find(lease.address.addr()).is_some())
-        };
-        left.iter().filter(spans).count()
-    };
-    let counts: Vec<usize> = wants.iter().map(of).collect();
-    counts.iter().all(|count| *count <= 1) && counts.iter().sum::<usize>() == left.len()
 }

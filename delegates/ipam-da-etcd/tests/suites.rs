@@ -21,8 +21,6 @@ mod document;
 mod endpoint;
 #[path = "../../../tests/support/etcd/mod.rs"]
 mod etcd;
-#[path = "../src/found.rs"]
-mod found;
 #[path = "../src/held.rs"]
 mod held;
 #[path = "../src/hints.rs"]
