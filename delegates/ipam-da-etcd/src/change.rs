@@ -83,7 +83,7 @@ impl Etcd {
                         let mut given: BTreeMap<_, _> =
                             indexes.zip(chosen.iter().copied()).collect();
                         given.extend(self.moved_in(change, &moved));
-                        self.memory.note(&answer, given);
+                        self.memory.note(&answer, given, indexed);
                     }
                     let done = done(change, &chosen, answer.revision);
                     self.note_held(owner, change, &chosen);

@@ -171,8 +171,7 @@ impl Ledger for Etcd {
 
     fn accept(&self) -> Result<bool> {
         let (answer, latest) = self.adapting(|| self.look())?;
-        let latest = if self.indexed.get() { latest } else { answer.revision };
-        self.memory.accept(&answer, latest)?;
+        self.memory.accept(&answer, self.indexed.get().then_some(latest))?;
         Ok(true)
     }
 }

@@ -47,8 +47,11 @@ struct Part {
 struct Cluster {
     /// The cluster's id, hexadecimal as etcdctl prints it, and what its keys of ours begin with.
     id: String,
-    /// Of the latest claim that is known.
+    /// Of the latest claim that is known, as the store's key of it has it.
     revision: i64,
+    /// Of this node's latest claim that the store has no key of, for it lets us have none.
+    #[serde(default)]
+    unmarked: i64,
     /// Whether it was seen at a lower revision since. Refused calls, too, raise the revision, until
     /// nothing could be told from it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -130,7 +133,7 @@ impl Memory {
         }
         not_known(format!(
             "the store has gone back behind revision {}, at which it was: it was restored from a backup",
-            cluster.revision
+            cluster.reached()
         ))
     }
 
@@ -160,12 +163,12 @@ impl Memory {
         self.write_or_warn(|part| part.unindexed = Some(now()));
     }
 
-    /// Notes what an ADD has taken from the store that is known.
-    pub fn note(&self, answer: &Answer, given: BTreeMap<u32, IpAddr>) {
+    /// Notes what an ADD has taken from the store that is known, which has `marked` it as the latest claim.
+    pub fn note(&self, answer: &Answer, given: BTreeMap<u32, IpAddr>, marked: bool) {
         let id = self.id(answer);
         self.write_or_warn(|part| {
             part.cursors.extend(&given);
-            part.note_claim(&id, answer.revision);
+            part.note_claim(&id, answer.revision, marked);
         });
     }
 
@@ -176,7 +179,7 @@ impl Memory {
         if known.is_some_and(|known| known.id != id || known.revision >= latest) {
             return;
         }
-        if let Err(error) = self.write(|part| part.note_claim(&id, latest)) {
+        if let Err(error) = self.write(|part| part.note_claim(&id, latest, true)) {
             debug!("{} cannot be written: {error}", self.path.display());
         }
     }
@@ -215,15 +218,16 @@ impl Memory {
         }
     }
 
-    /// Takes the store as it stands, with this latest claim, for the one in use.
+    /// Takes the store as it stands for the one in use, with this latest claim where it tells.
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub fn accept(&self, answer: &Answer, latest: i64) -> Result<()> {
+    pub fn accept(&self, answer: &Answer, latest: Option<i64>) -> Result<()> {
         let id = self.id(answer);
         let change = |part: &mut Part| {
             part.former.retain(|former| former.id != id);
-            let old = part.cluster.replace(Cluster::seen(&id, latest));
+            let seen = Cluster::seen(&id, latest.unwrap_or(answer.revision), latest.is_some());
+            let old = part.cluster.replace(seen);
             part.former.extend(old.filter(|old| old.id != id));
         };
         self.write(change).map_err(|error| {
@@ -273,21 +277,29 @@ impl Memory {
 
 impl Part {
     /// Notes a claim in a store, unless another one is in use.
-    fn note_claim(&mut self, id: &str, revision: i64) {
-        let known = self.cluster.get_or_insert_with(|| Cluster::seen(id, revision));
+    fn note_claim(&mut self, id: &str, revision: i64, marked: bool) {
+        let seen = Cluster::seen(id, revision, marked);
+        let known = self.cluster.get_or_insert_with(|| seen.clone());
         if known.id == id {
-            known.revision = known.revision.max(revision);
+            known.revision = known.revision.max(seen.revision);
+            known.unmarked = known.unmarked.max(seen.unmarked);
         }
     }
 }
 
 impl Cluster {
-    fn seen(id: &str, revision: i64) -> Self {
-        Self { id: id.to_owned(), revision, set_back: false }
+    fn seen(id: &str, revision: i64, marked: bool) -> Self {
+        let (revision, unmarked) = if marked { (revision, 0) } else { (0, revision) };
+        Self { id: id.to_owned(), revision, unmarked, set_back: false }
+    }
+
+    /// The latest revision that it was surely at.
+    fn reached(&self) -> i64 {
+        self.revision.max(self.unmarked)
     }
 
     fn is_set_back(&self, answer: &Answer) -> bool {
-        self.set_back || answer.revision < self.revision
+        self.set_back || answer.revision < self.reached()
     }
 }
 
@@ -349,7 +361,7 @@ mod tests {
     fn a_claim_that_another_process_notes_after_an_answer_is_not_held_against_it() {
         let folder = TempDir::new().unwrap();
         let claim = |memory: &Memory, revision| {
-            memory.write(|part| part.cluster = Some(Cluster::seen("a", revision))).unwrap();
+            memory.write(|part| part.cluster = Some(Cluster::seen("a", revision, true))).unwrap();
         };
         claim(&memory(&folder), 5);
         let (asking, other) = (memory(&folder), memory(&folder));
