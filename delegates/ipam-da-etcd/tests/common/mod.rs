@@ -14,6 +14,7 @@ pub mod certificates;
 pub mod etcd;
 pub mod layouts;
 pub mod relay;
+pub mod rights;
 pub mod store;
 #[path = "../../../../tests/support/mod.rs"]
 pub mod support;
