@@ -74,7 +74,7 @@ impl Hints {
     /// Notes what an attachment holds.
     pub fn note(&self, owner: &Owner, addresses: &BTreeSet<IpAddr>) {
         let file = self.file(owner);
-        if let Err(error) = write(&file, addresses) {
+        if let Err(error) = self.write(&file, addresses) {
             warn!(
                 "{} cannot be written, so that a repeated ADD takes another address: {error}",
                 file.display()
@@ -112,6 +112,16 @@ impl Hints {
         files(&self.folder).iter().flat_map(noted).collect()
     }
 
+    fn write(&self, file: &Path, addresses: &BTreeSet<IpAddr>) -> io::Result<()> {
+        if let Some(folder) = file.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        // Beside the folder: what is left of a process that was killed must not look like a note.
+        let temporary = self.folder.with_extension(std::process::id().to_string());
+        fs::write(&temporary, serde_json::to_vec(addresses).map_err(io::Error::other)?)?;
+        fs::rename(&temporary, file)
+    }
+
     fn of_container(&self, owner: &Owner) -> PathBuf {
         self.folder.join(owner.container.as_str())
     }
@@ -134,13 +144,4 @@ fn name(path: &Path) -> Option<String> {
 
 fn read(file: &Path) -> Option<BTreeSet<IpAddr>> {
     serde_json::from_slice(&fs::read(file).ok()?).ok()
-}
-
-fn write(file: &Path, addresses: &BTreeSet<IpAddr>) -> io::Result<()> {
-    if let Some(folder) = file.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
-    let temporary = file.with_extension("new");
-    fs::write(&temporary, serde_json::to_vec(addresses).map_err(io::Error::other)?)?;
-    fs::rename(&temporary, file)
 }

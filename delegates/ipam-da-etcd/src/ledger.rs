@@ -228,7 +228,7 @@ impl Etcd {
 
     /// Reads something that every call may read, and the revision of the latest claim; 0 when there is
     /// none.
-    fn look(&self) -> Result<(Answer, i64)> {
+    pub fn look(&self) -> Result<(Answer, i64)> {
         let any = || GetOptions::new().with_prefix().with_limit(1).with_keys_only();
         let reads = match self.indexed.get() {
             true => vec![

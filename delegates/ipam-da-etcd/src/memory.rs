@@ -47,11 +47,11 @@ struct Part {
 struct Cluster {
     /// The cluster's id, hexadecimal as etcdctl prints it, and what its keys of ours begin with.
     id: String,
-    /// That the store is known to have reached.
+    /// Of the latest claim that is known, as the store's key of it has it.
     revision: i64,
-    /// Of the latest claim that is known, where the store notes it; absent where it is the former.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    latest: Option<i64>,
+    /// Of this node's latest claim that the store has no key of, for it lets us have none.
+    #[serde(default)]
+    unmarked: i64,
     /// Whether it was seen at a lower revision since. Refused calls, too, raise the revision, until
     /// nothing could be told from it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -113,14 +113,14 @@ impl Memory {
     pub fn judge_latest(&self, latest: i64) -> Result<()> {
         let known = self.known.borrow().cluster.clone();
         match known {
-            Some(cluster) if latest < cluster.latest() => Err(self.set_back(&cluster)),
+            Some(cluster) if latest < cluster.revision => Err(self.set_back(&cluster)),
             _ => Ok(()),
         }
     }
 
     /// The revision of the latest claim that is known; 0 when none is.
     pub fn latest(&self) -> i64 {
-        self.known.borrow().cluster.as_ref().map_or(0, Cluster::latest)
+        self.known.borrow().cluster.as_ref().map_or(0, |cluster| cluster.revision)
     }
 
     fn id(&self, answer: &Answer) -> String {
@@ -133,7 +133,7 @@ impl Memory {
         }
         not_known(format!(
             "the store has gone back behind revision {}, at which it was: it was restored from a backup",
-            cluster.revision
+            cluster.reached()
         ))
     }
 
@@ -169,12 +169,12 @@ impl Memory {
         self.write_or_warn(|part| part.unindexed = Some(now()));
     }
 
-    /// Notes what an ADD has taken from the store that is known, and whether the store has noted it.
-    pub fn note(&self, answer: &Answer, given: BTreeMap<u32, IpAddr>, noted: bool) {
+    /// Notes what an ADD has taken from the store that is known, which has `marked` it as the latest claim.
+    pub fn note(&self, answer: &Answer, given: BTreeMap<u32, IpAddr>, marked: bool) {
         let id = self.id(answer);
         self.write_or_warn(|part| {
             part.cursors.extend(&given);
-            part.note_claim(&id, answer.revision, noted);
+            part.note_claim(&id, answer.revision, marked);
         });
     }
 
@@ -182,7 +182,7 @@ impl Memory {
     pub fn note_latest(&self, answer: &Answer, latest: i64) {
         let id = self.id(answer);
         let known = self.known.borrow().cluster.clone();
-        if known.is_some_and(|known| known.id != id || known.latest() >= latest) {
+        if known.is_some_and(|known| known.id != id || known.revision >= latest) {
             return;
         }
         if let Err(error) = self.write(|part| part.note_claim(&id, latest, true)) {
@@ -224,7 +224,7 @@ impl Memory {
         }
     }
 
-    /// Takes the store as it stands, with this latest claim where it notes them, for the one in use.
+    /// Takes the store as it stands for the one in use, with this latest claim where it tells.
     ///
     /// # Errors
     /// The state folder cannot be written.
@@ -232,11 +232,8 @@ impl Memory {
         let id = self.id(answer);
         let change = |part: &mut Part| {
             part.former.retain(|former| former.id != id);
-            let accepted = match latest {
-                Some(latest) => Cluster::seen(&id, latest),
-                None => Cluster { latest: Some(0), ..Cluster::seen(&id, answer.revision) },
-            };
-            let old = part.cluster.replace(accepted);
+            let seen = Cluster::seen(&id, latest.unwrap_or(answer.revision), latest.is_some());
+            let old = part.cluster.replace(seen);
             part.former.extend(old.filter(|old| old.id != id));
         };
         self.write(change).map_err(|error| {
@@ -285,31 +282,30 @@ impl Memory {
 }
 
 impl Part {
-    /// Notes a claim in a store, unless another one is in use; and whether the store has noted it.
-    fn note_claim(&mut self, id: &str, revision: i64, noted: bool) {
-        let first = || Cluster { latest: Some(0), ..Cluster::seen(id, revision) };
-        let known = self.cluster.get_or_insert_with(first);
-        if known.id != id {
-            return;
+    /// Notes a claim in a store, unless another one is in use.
+    fn note_claim(&mut self, id: &str, revision: i64, marked: bool) {
+        let seen = Cluster::seen(id, revision, marked);
+        let known = self.cluster.get_or_insert_with(|| seen.clone());
+        if known.id == id {
+            known.revision = known.revision.max(seen.revision);
+            known.unmarked = known.unmarked.max(seen.unmarked);
         }
-        let latest = if noted { known.latest().max(revision) } else { known.latest() };
-        known.revision = known.revision.max(revision);
-        known.latest = Some(latest).filter(|latest| *latest != known.revision);
     }
 }
 
 impl Cluster {
-    fn seen(id: &str, revision: i64) -> Self {
-        Self { id: id.to_owned(), revision, latest: None, set_back: false }
+    fn seen(id: &str, revision: i64, marked: bool) -> Self {
+        let (revision, unmarked) = if marked { (revision, 0) } else { (0, revision) };
+        Self { id: id.to_owned(), revision, unmarked, set_back: false }
     }
 
-    /// The revision of the latest claim that is known; 0 when the store notes none.
-    fn latest(&self) -> i64 {
-        self.latest.unwrap_or(self.revision)
+    /// The latest revision that it was surely at.
+    fn reached(&self) -> i64 {
+        self.revision.max(self.unmarked)
     }
 
     fn is_set_back(&self, answer: &Answer) -> bool {
-        self.set_back || answer.revision < self.revision
+        self.set_back || answer.revision < self.reached()
     }
 }
 
@@ -371,7 +367,7 @@ mod tests {
     fn a_claim_that_another_process_notes_after_an_answer_is_not_held_against_it() {
         let folder = TempDir::new().unwrap();
         let claim = |memory: &Memory, revision| {
-            memory.write(|part| part.cluster = Some(Cluster::seen("a", revision))).unwrap();
+            memory.write(|part| part.cluster = Some(Cluster::seen("a", revision, true))).unwrap();
         };
         claim(&memory(&folder), 5);
         let (asking, other) = (memory(&folder), memory(&folder));
@@ -382,24 +378,6 @@ mod tests {
         let next = memory(&folder);
         assert_eq!((next.latest(), next.endpoint().as_deref()), (9, Some("http://b")));
         assert!(!next.is_set_back());
-    }
-
-    #[test]
-    fn claims_that_the_store_does_not_note_are_not_looked_for_in_it() {
-        let mut part = Part::default();
-        part.note_claim("a", 5, false);
-        part.note_claim("a", 7, false);
-        let known = |part: &Part| {
-            let cluster = part.cluster.as_ref().unwrap();
-            (cluster.revision, cluster.latest())
-        };
-        assert_eq!(known(&part), (7, 0));
-        part.note_claim("a", 9, true);
-        assert_eq!(known(&part), (9, 9));
-        part.note_claim("a", 12, false);
-        assert_eq!(known(&part), (12, 9));
-        part.note_claim("b", 99, true);
-        assert_eq!(known(&part), (12, 9));
     }
 
     #[test]

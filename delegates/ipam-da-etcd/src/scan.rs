@@ -1,6 +1,6 @@
 //! Every lease of a network.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
@@ -26,15 +26,19 @@ impl Etcd {
         let Some(node) = node else { return self.walk_all(each) };
         match self.adapting(|| self.holdings(&self.keys.of_node(node))) {
             Err(error) => Err(error),
-            Ok(_) if !self.indexed.get() => self.walk_noted(node, each),
             Ok(holdings) => {
                 let its = |holding: &&Holding| {
                     let document = &holding.document;
                     document.node == node && document.network == self.keys.network().as_str()
                 };
+                let mut entries = holdings.iter().filter(its).flat_map(Holding::entries);
                 // Whether it ended early is the caller's own doing.
-                let _ = holdings.iter().filter(its).flat_map(Holding::entries).try_for_each(each);
-                Ok(())
+                if entries.try_for_each(&mut *each).is_break() || self.keys.old().is_none() {
+                    return Ok(());
+                }
+                // Notes are of a time when the store let us have no such keys, or of now.
+                let told = holdings.iter().flat_map(Holding::leases);
+                self.walk_noted(node, &told.map(|lease| lease.address.addr()).collect(), each)
             }
         }
     }
@@ -74,24 +78,31 @@ impl Etcd {
     /// What owners hold whose keys begin so. In a store that lets us have no such keys there are none.
     fn holdings(&self, prefix: &str) -> Result<Vec<Holding>> {
         let mut holdings = Vec::new();
-        if self.indexed.get() {
-            below(&self.client, prefix, |answer| self.judge(answer), &mut |found| {
-                match Holding::read(found) {
-                    Ok(holding) => holdings.push(holding),
-                    Err(_) => warn_of_foreign(found),
-                }
-                ControlFlow::Continue(())
-            })?;
+        if !self.indexed.get() {
+            // One that lets us read nothing at all has not refused us these keys alone.
+            self.judge(&self.look()?.0)?;
+            return Ok(holdings);
         }
+        below(&self.client, prefix, |answer| self.judge(answer), &mut |found| {
+            match Holding::read(found) {
+                Ok(holding) => holdings.push(holding),
+                Err(_) => warn_of_foreign(found),
+            }
+            ControlFlow::Continue(())
+        })?;
         Ok(holdings)
     }
 
-    /// What this node has noted itself, as far as the store still says so.
-    fn walk_noted(&self, node: &str, each: Each<'_>) -> Result<()> {
+    /// What this node has noted itself and the index does not tell, as far as the store still says so.
+    fn walk_noted(&self, node: &str, told: &BTreeSet<IpAddr>, each: Each<'_>) -> Result<()> {
         let noted = self.hints.all(self.keys.network());
-        let addresses: Vec<IpAddr> =
-            noted.iter().flat_map(|noted| &noted.addresses).copied().collect();
-        let found = self.read_leases(&addresses)?;
+        let mut times: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for address in noted.iter().flat_map(|noted| &noted.addresses) {
+            *times.entry(*address).or_default() += 1;
+        }
+        // One of two notes is out of date, and nobody knows which.
+        times.retain(|address, times| *times == 1 && !told.contains(address));
+        let found = self.read_leases(&times.into_keys().collect::<Vec<_>>())?;
         for noted in noted {
             for address in &noted.addresses {
                 let Some(found) = found.get(address) else { continue };

@@ -17,6 +17,7 @@ pub mod layouts;
 #[path = "../../../../tests/support/old/mod.rs"]
 pub mod old;
 pub mod relay;
+pub mod rights;
 pub mod store;
 #[path = "../../../../tests/support/mod.rs"]
 pub mod support;
