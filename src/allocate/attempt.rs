@@ -184,6 +184,10 @@ impl<'a> Attempt<'a> {
     ) -> Result<()> {
         // A store that does not say what was taken means that somebody was quicker.
         self.raced |= taken.is_empty() && sources.iter().any(Source::was_seen_free);
+        if self.tries.strict && taken.is_empty() {
+            // What follows is searched from where the cursor is by now.
+            self.looks.fill(Look::Nowhere);
+        }
         for Taken { claim, address, holder } in taken {
             let of_claim =
                 |source: &Source| matches!(source, Source::Claimed { claim: c, .. } if *c == claim);

@@ -33,16 +33,18 @@ impl Etcd {
         seen: &Seen,
         change: &Change<'_>,
     ) -> Result<Commit<Seen>> {
-        // Only a replaced plugin gives a container so many, and knows no owner of them.
+        // Only a replaced plugin gives a container so many.
         let only_drops =
             change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty();
-        if change.drop.len() <= BATCH || !only_drops || seen.revision.is_some() {
+        if change.drop.len() <= BATCH || !only_drops {
             return self.change(owner, seen, change);
         }
+        let mut seen = seen.clone();
         for part in change.drop.chunks(BATCH) {
             let part = Change { drop: part.to_vec(), ..Change::default() };
-            match self.change(owner, seen, &part)? {
-                Commit::Done { .. } => {}
+            match self.change(owner, &seen, &part)? {
+                // The owner's key has gone with the first.
+                Commit::Done { .. } => seen = Seen::default(),
                 Commit::Unknown => return Ok(Commit::Unknown),
                 // What it shows is of this part alone.
                 Commit::Lost { .. } => return Ok(Commit::Lost { taken: Vec::new(), view: None }),

@@ -268,7 +268,9 @@ impl Step<'_> {
         let mut ops = Vec::new();
         let gone = self.change.drop.iter().map(|lease| self.keys.lease(lease.address.addr()));
         ops.extend(gone.map(|key| TxnOp::delete(key, None)));
-        let generation = self.seen.document.as_ref().map_or(0, |seen| seen.generation) + 1;
+        let before = self.seen.document.as_ref().map_or(0, |seen| seen.generation);
+        // What stands in the store may be any number.
+        let generation = before.wrapping_add(1);
         let document = OwnerDocument::written(self.owner, generation, items);
         if self.indexed {
             write_owner(self.keys, owner.to_owned(), &document, &mut ops);

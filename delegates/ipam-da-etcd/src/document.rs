@@ -149,7 +149,7 @@ impl Holding {
     /// The owner's next state, without some addresses and with the others as they are.
     pub fn without(&self, gone: impl Fn(IpAddr) -> bool) -> OwnerDocument {
         let mut next = self.document.clone();
-        next.generation += 1;
+        next.generation = next.generation.wrapping_add(1);
         next.leases.retain(|item| !gone(item.address.addr()));
         for item in &mut next.leases {
             item.since = Some(self.revision_of(item));

@@ -146,6 +146,8 @@ fn warn_of_overwritten(owner: &Owner, found: &KeyValue) {
     let (key, value) =
         (String::from_utf8_lossy(found.key()), String::from_utf8_lossy(found.value()));
     warn!(
-        "{owner} was given the address of {key}, which now says {value}: the replaced plugin has given it again, or somebody has written it"
+        "{owner} was given the address of {}, which now says {}: the replaced plugin has given it again, or somebody has written it",
+        key.escape_debug(),
+        value.escape_debug()
     );
 }

@@ -57,6 +57,8 @@ pub struct Etcd {
     pub trusting: bool,
     /// Whether this call takes no address.
     releasing: bool,
+    /// Whether it is a DEL, which has to find what nobody remembers.
+    pub forgets: bool,
 }
 
 /// How many branches a transaction may have.
@@ -133,6 +135,7 @@ impl Ledger for Etcd {
             deadline: request.deadline,
             // A person who looks at a store that was swapped is to see what is in it.
             trusting: marked || request.environment.text("CNI_COMMAND").is_none(),
+            forgets: request.verb == Verb::Del,
             releasing: !matches!(request.verb, Verb::Add | Verb::Status),
         })
     }

@@ -31,7 +31,7 @@ pub struct Turn {
     since: i64,
 }
 
-/// For how long etcd keeps what a killed process held, in seconds: as long as the replaced plugins do.
+/// For how long etcd keeps what a killed process held, in seconds.
 const LEASE: i64 = 10;
 
 /// The value of our keys in a queue: host-etcd's have none, and nobody reads it.
@@ -134,7 +134,7 @@ impl Turn {
     }
 
     fn try_take(client: &Rc<Client>, lock: &Lock) -> Result<Option<Self>> {
-        let lease = client.grant(LEASE * if matches!(lock, Lock::Key(_)) { 1 } else { 6 })?;
+        let lease = client.grant(LEASE)?;
         let (key, value) = match lock {
             Lock::Key(key) => (key.clone(), lease.to_string()),
             Lock::Queue(folder) => (format!("{folder}{lease:x}"), OURS.to_owned()),

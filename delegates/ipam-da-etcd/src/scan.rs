@@ -148,7 +148,8 @@ impl Etcd {
             let holder = self.keys.codec().entry(address, found).holder;
             if let Some(other) = holder.filter(|holder| holder.container != container) {
                 warn!(
-                    "{address} of {container} was given to {other} by host-etcd, too: re-create {container}"
+                    "{address} of {container} was given to {} by host-etcd, too: re-create {container}",
+                    other.container.escape_debug()
                 );
             }
         }
@@ -170,5 +171,5 @@ impl Etcd {
 
 fn warn_of_foreign(found: &KeyValue) {
     let key = String::from_utf8_lossy(found.key());
-    warn!("the key {key} is not ours: it counts as taken and is left alone");
+    warn!("the key {} is not ours: it counts as taken and is left alone", key.escape_debug());
 }

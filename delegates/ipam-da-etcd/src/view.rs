@@ -109,7 +109,7 @@ impl Etcd {
         // Nobody tells all that the owner has: what a replaced plugin gave, perhaps an address for each
         // ADD, or we without an index. The runtime remembers one.
         let nobody = held.0.is_empty() || (question.known.is_empty() && own.is_empty());
-        if old && question.want.is_empty() && nobody {
+        if old && self.forgets && nobody {
             held = self.left_behind(question.owner, &siblings, held)?;
         }
         let (held, token) = held;
