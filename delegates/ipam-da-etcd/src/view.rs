@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::os::unix::fs::DirBuilderExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use etcd_client::{KeyValue, Txn, TxnOp, TxnOpResponse};
 use ipam_delegated::Result;
@@ -25,6 +25,9 @@ use crate::page::pages;
 /// How many reads a transaction has; it may have 128, and the windows of several pools whose addresses are
 /// written as people do may be more together.
 const BATCH: usize = 100;
+
+/// How long a process of this node may have its turn: one that was stopped keeps the others from nothing.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Etcd {
     /// What the owner holds and what is known of the pools.
@@ -123,7 +126,7 @@ impl Etcd {
         if !overwrites || self.node_turn.borrow().is_some() {
             return;
         }
-        let until = Instant::now() + self.deadline.left() / 2;
+        let until = Instant::now() + PATIENCE.min(self.deadline.left() / 2);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
         let file = made.and_then(|()| File::create(self.folder.join("turn")));
         match file.and_then(|file| Ok((lock(&file, until)?, file))) {
