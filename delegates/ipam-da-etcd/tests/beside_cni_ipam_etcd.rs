@@ -165,7 +165,7 @@ fn a_lock_without_a_lease_is_named() {
     let lock = format!("{}/lock", prefix("net"));
     etcd.put(&lock, "by hand");
     let mut ours = preset(&etcd, &both());
-    ours.network["ipam"]["timeout"] = "3s".into();
+    ours.network["ipam"]["timeout"] = "8s".into();
     let (code, text) = ours.call("ADD", "c1").failure();
     assert_eq!(code, 11, "{text}");
     assert!(text.contains(&lock), "{text}");

@@ -7,8 +7,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
+use std::sync::Mutex;
 
-use common::beside::{Ours, given, held, holdings};
+use common::at_once;
+use common::beside::{Ours, amid, given, held, holdings};
 use common::etcd::Etcd;
 use common::old::{Done, Old};
 use common::support::{until, wait};
@@ -42,6 +44,92 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
+/// Does something for each number, on a server that nobody else uses meanwhile: its networks share
+/// all keys.
+fn in_rounds(count: usize, work: impl Fn(&Etcd, usize) + Sync) {
+    const SERVERS: usize = 4;
+    at_once(SERVERS, |server| {
+        let etcd = Etcd::start();
+        (server..count).step_by(SERVERS).for_each(|number| work(&etcd, number));
+    });
+}
+
+#[test]
+fn ours_come_between_any_two_requests_of_an_old_add() {
+    let etcd = Etcd::start();
+    let requests = Old::host_etcd(&etcd, &both()).add("c1").count();
+    assert_eq!(requests, 11);
+    in_rounds(requests + 1, |etcd, requests| {
+        for (kind, ours) in kinds(etcd, &both()).into_iter().enumerate() {
+            etcd.etcdctl(&["del", "--prefix", "/ipam/"]);
+            let old = Old::host_etcd(etcd, &both());
+            let earlier = ours.add("earlier");
+
+            let (first, outcome) = amid(old.add("first"), requests, || ours.start("ADD", "ours"));
+            let (first, own) = (first.unwrap(), given(outcome));
+            let all = [("earlier", &earlier[..]), ("first", &first), ("ours", &own)];
+            assert_eq!(ips(etcd), holdings(all), "{kind}, after {requests} requests");
+
+            let (second, outcome) =
+                amid(old.add("second"), requests, || ours.start("DEL", "earlier"));
+            outcome.success();
+            let second = second.unwrap();
+            let all = [("first", &first[..]), ("second", &second), ("ours", &own)];
+            assert_eq!(ips(etcd), holdings(all), "{kind}, after {requests} requests");
+        }
+    });
+}
+
+#[test]
+fn ours_come_between_any_two_requests_of_an_old_del() {
+    let etcd = Etcd::start();
+    let old = Old::host_etcd(&etcd, &both());
+    old.add("c1").run().unwrap();
+    let requests = old.del("c1").count();
+    assert_eq!(requests, 9);
+    in_rounds(requests + 1, |etcd, requests| {
+        for (kind, ours) in kinds(etcd, &both()).into_iter().enumerate() {
+            etcd.etcdctl(&["del", "--prefix", "/ipam/"]);
+            let old = Old::host_etcd(etcd, &both());
+            let earlier = ours.add("earlier");
+
+            old.add("old").run().unwrap();
+            let (gone, outcome) = amid(old.del("old"), requests, || ours.start("ADD", "ours"));
+            let own = given(outcome);
+            assert_eq!(gone, Ok(vec![]));
+            let all = [("earlier", &earlier[..]), ("ours", &own)];
+            assert_eq!(ips(etcd), holdings(all), "{kind}, after {requests} requests");
+
+            old.add("old").run().unwrap();
+            let (gone, outcome) = amid(old.del("old"), requests, || ours.start("DEL", "earlier"));
+            outcome.success();
+            assert_eq!(gone, Ok(vec![]));
+            assert_eq!(ips(etcd), holdings([("ours", &own[..])]), "{kind}, after {requests}");
+        }
+    });
+}
+
+#[test]
+fn twenty_of_both_at_once_before_its_range_wraps() {
+    const WORKERS: usize = 20;
+    let etcd = Etcd::start();
+    let ranges = json!([[{"subnet": "10.1.0.0/16"}]]);
+    let nodes: Vec<[Ours; 2]> = (0..WORKERS / 2).map(|_| kinds(&etcd, &ranges)).collect();
+    let old = Old::host_etcd(&etcd, &ranges);
+    let kept = Mutex::new(Vec::new());
+    at_once(WORKERS, |worker| {
+        let ours = &nodes[worker / 2][worker / 2 % 2];
+        for round in 0..3 {
+            let id = format!("c{worker}-{round}");
+            let given = if worker % 2 == 0 { old.add(&id).run().unwrap() } else { ours.add(&id) };
+            kept.lock().unwrap().push((id, given));
+        }
+    });
+    let kept = kept.into_inner().unwrap();
+    let all = kept.iter().map(|(id, addresses)| (&id[..], &addresses[..]));
+    assert_eq!(ips(&etcd), holdings(all));
+}
+
 #[test]
 fn ours_never_take_what_the_old_plugin_holds() {
     let etcd = Etcd::start();
@@ -63,6 +151,23 @@ fn ours_never_take_what_the_old_plugin_holds() {
         ("c4", &fourth),
         ("c5", &fifth),
     ];
+    assert_eq!(ips(&etcd), holdings(all));
+}
+
+#[test]
+fn ours_do_not_set_the_old_plugin_back_to_what_others_hold() {
+    let etcd = Etcd::start();
+    let ranges = json!([[{"subnet": "10.1.2.0/24"}]]);
+    let old = Old::host_etcd(&etcd, &ranges);
+    let ours = preset(&etcd, &ranges);
+    let first = ours.add("c1");
+    let [gone, second] = ["c2", "c3"].map(|id| old.add(id).run().unwrap());
+    old.del("c2").run().unwrap();
+    // This node remembers the address before the one that is free again.
+    let third = ours.add("c4");
+    assert_ne!(third, gone);
+    let fourth = old.add("c5").run().unwrap();
+    let all = [("c1", &first[..]), ("c3", &second), ("c4", &third), ("c5", &fourth)];
     assert_eq!(ips(&etcd), holdings(all));
 }
 
@@ -147,20 +252,20 @@ fn ours_wait_while_somebody_has_the_lock() {
         assert!(queued(later.nth(1)));
         let theirs = add.run().unwrap();
         let own = given(wait(child));
-        assert_eq!(ips(&etcd), holdings([("old", &theirs[..]), ("ours", &own)]));
-        later.run().unwrap();
+        let last = later.run().unwrap();
+        let all = [("old", &theirs[..]), ("ours", &own), ("later", &last)];
+        assert_eq!(ips(&etcd), holdings(all));
         assert_eq!(places(), 0);
 
         // Where that takes too long, it says for whom it waits, and leaves nothing.
         let mut add = old.add("old-2");
         add.find(|done| matches!(done, Done::Created(_))).unwrap();
-        ours.network["ipam"]["timeout"] = "3s".into();
+        ours.network["ipam"]["timeout"] = "8s".into();
         if ours.network["ipam"]["type"] == "host-etcd" {
             let (code, text) = ours.call("ADD", "ours-2").failure();
             assert_eq!(code, 11, "{text}");
             assert!(text.contains("/ipam/lock/"), "{text}");
-            assert_eq!(places(), 1);
-            assert!(!ips(&etcd).values().any(|id| id == "ours-2"));
+            assert_eq!((places(), ips(&etcd).len()), (1, 3));
         }
         add.run().unwrap();
         for id in ["old", "ours", "later", "old-2"] {
