@@ -77,6 +77,7 @@ fn single_requests_do_what_etcdctl_does() {
     assert!(requests.delete("/a/ü").unwrap() && !requests.delete("/a/ü").unwrap());
 
     let lease = requests.grant(60).unwrap();
+    assert_eq!(requests.leases().unwrap(), [lease]);
     assert!(requests.create("/b", "1", lease).unwrap());
     assert!(!requests.create("/b", "2", lease).unwrap());
     assert_eq!(etcd.get("/b").as_deref(), Some("1"));

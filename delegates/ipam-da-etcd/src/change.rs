@@ -52,6 +52,7 @@ impl Etcd {
                     }
                     drop(turn);
                     self.turn.replace(None);
+                    self.node_turn.replace(None);
                     if !chosen.is_empty() && !self.trusting {
                         let indexes = change.claim.iter().map(|claim| claim.want.index);
                         self.memory.note(&answer, indexes.zip(chosen.iter().copied()).collect());
@@ -61,6 +62,12 @@ impl Etcd {
                 }
                 Outcome::Taken(place, shown) => {
                     self.judge(&answer)?;
+                    let goes_on = step.goes_on(&change.claim[place]);
+                    if goes_on && self.note_moved(shown.as_deref().unwrap_or_default()) {
+                        drop(turn);
+                        self.count_refusal();
+                        return Ok(self.passed(change, seen.clone()));
+                    }
                     return Ok(self.lost(owner, change, seen.clone(), place, shown.as_deref()));
                 }
                 Outcome::Stale(found) => found,
@@ -83,39 +90,51 @@ impl Etcd {
             // etcd has ended its lease meanwhile, or a replaced plugin took it for its own.
             self.turn.replace(None);
         }
-        let moved = self.note_moved(found);
-        if !held && !moved {
+        if !held {
             return Ok(lost);
         }
-        let refused = self.refused.replace(self.refused.get().saturating_add(1));
-        if held {
-            let [first, mut last] = PAUSES;
-            if self.turn.borrow().is_some() {
-                last /= 5;
-            }
-            let pause = (first * 2_u32.saturating_pow(refused.min(REFUSALS))).min(last);
-            if self.deadline.left() < pause * 5 {
-                return Err(lock.taken());
-            }
-            self.client.pause(pause);
+        let [first, mut last] = PAUSES;
+        if self.turn.borrow().is_some() {
+            last /= 5;
         }
-        if refused >= REFUSALS && self.turn.borrow().is_none() {
-            self.turn.replace(Turn::take(&self.client, lock)?);
+        let refused = self.refused.get().min(REFUSALS);
+        let pause = (first * 2_u32.saturating_pow(refused)).min(last);
+        if self.client.left() < pause * 5 {
+            return Err(lock.taken());
         }
-        Ok(held && !moved)
+        self.client.pause(pause);
+        self.count_refusal();
+        Ok(true)
+    }
+
+    /// After some refusals we queue in as a replaced plugin does.
+    fn count_refusal(&self) {
+        let refused = self.refused.get().saturating_add(1);
+        self.refused.set(refused);
+        if let Some(lock) = self.lock.as_ref().filter(|_| refused > REFUSALS)
+            && self.turn.borrow().is_none()
+        {
+            self.turn.replace(Turn::take(&self.client, lock));
+        }
     }
 
     /// Whether the cursor of a plugin that takes what comes next unseen is not where it was seen; it is
     /// noted where it is now.
     fn note_moved(&self, found: &[KeyValue]) -> bool {
-        if self.keys.old().is_none_or(|old| !old.overwrites) {
-            return false;
-        }
         let now = self.cursors_in(found);
         let mut along = self.along.borrow_mut();
         let moved = now.iter().any(|(index, cursor)| along.cursors.get(index) != Some(cursor));
         along.cursors.extend(now);
         moved
+    }
+
+    /// A claim that somebody else's has passed by: nothing is known of its candidates, but where the cursor
+    /// is by now.
+    fn passed(&self, change: &Change<'_>, seen: Seen) -> Commit<Seen> {
+        let pools = change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
+        let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
+        let view = fresh.then_some(View { held: Vec::new(), pools, token: seen });
+        Commit::Lost { taken: Vec::new(), view }
     }
 
     /// Notes on this node what an owner holds now, where the store does not let us.
@@ -176,7 +195,10 @@ impl Etcd {
         let claim = &change.claim[place];
         let holder = |address: IpAddr| match (claim.next, shown) {
             (Look::Window(..), _) | (_, None) => None,
-            (_, Some(found)) => found.first().map(|found| self.keys.codec().entry(address, found)),
+            (_, Some(found)) => {
+                let found = found.iter().find(|f| self.keys.address(f.key()) == Some(address));
+                found.map(|found| self.keys.codec().entry(address, found))
+            }
         };
         let taken = claim.candidates.iter();
         let taken: Vec<Taken> = taken

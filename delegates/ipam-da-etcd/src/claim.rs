@@ -83,14 +83,20 @@ pub struct Along {
     pub cursors: BTreeMap<u32, IpAddr>,
 }
 
+/// A candidate, and where the cursor has to stand for it.
+struct Way {
+    cursor: Option<Compare>,
+    candidate: IpAddr,
+}
+
 /// What became of it.
 #[derive(Debug)]
 pub enum Outcome {
     /// Everything was written at one revision: the address of each claim.
     Done(Vec<IpAddr>),
     /// The owner's keys are not as they were seen, or the store is not, or a replaced plugin has its
-    /// lock or has moved its cursor: the owner's key, that of the latest claim, those of the addresses
-    /// that the owner was seen to hold, of the lock and of the cursors.
+    /// lock: the owner's key, that of the latest claim, those of the addresses
+    /// that the owner was seen to hold, and those of the lock.
     Stale(Vec<KeyValue>),
     /// All candidates of this claim are taken; what was read of the pool, or of the only candidate.
     Taken(usize, Option<Vec<KeyValue>>),
@@ -111,15 +117,6 @@ impl Step<'_> {
         if let Some((lock, turn)) = self.lock.filter(|_| self.takes()) {
             guards.extend(lock.guards(turn));
             reads.push(lock.read());
-        }
-        if self.keys.old().is_some_and(|old| old.overwrites) {
-            for (index, key) in self.cursors() {
-                guards.push(match self.along.cursors.get(&index) {
-                    None => Compare::create_revision(key.as_str(), CompareOp::Equal, 0),
-                    Some(seen) => Compare::value(key.as_str(), CompareOp::Equal, seen.to_string()),
-                });
-                reads.push(TxnOp::get(key, None));
-            }
         }
         for lease in self.seen_leases() {
             let key = self.keys.lease(lease.address.addr());
@@ -163,13 +160,13 @@ impl Step<'_> {
         let mut chosen = Vec::new();
         for (place, claim) in self.change.claim.iter().enumerate() {
             let mut won = None;
-            for candidate in &claim.candidates {
+            for Way { candidate, .. } in self.ways(claim) {
                 let Some(TxnOpResponse::Txn(tried)) = answers.into_iter().next() else {
                     return Outcome::Taken(place, None);
                 };
                 answers = tried.op_responses();
                 if tried.succeeded() {
-                    won = Some(*candidate);
+                    won = Some(candidate);
                     break;
                 }
             }
@@ -195,30 +192,57 @@ impl Step<'_> {
             return self.writes(owner, chosen);
         };
         let mut otherwise = self.after_all(claim);
-        for candidate in claim.candidates.iter().rev() {
-            let key = self.keys.lease(*candidate);
-            let guard = match &claim.replaces {
+        for Way { cursor, candidate } in self.ways(claim).into_iter().rev() {
+            let key = self.keys.lease(candidate);
+            let mut guards = vec![match &claim.replaces {
                 None => Compare::create_revision(key, CompareOp::Equal, 0),
                 Some(entry) => {
                     Compare::mod_revision(key, CompareOp::Equal, revision_of(&entry.lease))
                 }
-            };
-            chosen.push(*candidate);
+            }];
+            guards.extend(cursor);
+            chosen.push(candidate);
             let then = self.branch(owner, chosen);
             chosen.pop();
-            otherwise =
-                vec![TxnOp::txn(Txn::new().when([guard]).and_then(then).or_else(otherwise))];
+            otherwise = vec![TxnOp::txn(Txn::new().when(guards).and_then(then).or_else(otherwise))];
         }
         otherwise
     }
 
+    /// The ways in which a claim is tried, in order. Beside a plugin that takes what comes next unseen, a
+    /// candidate is given only while the cursor stands where the candidates begin, or on the one before
+    /// it, which somebody has just taken.
+    fn ways(&self, claim: &Claim<'_>) -> Vec<Way> {
+        let plain = |candidate: &IpAddr| Way { cursor: None, candidate: *candidate };
+        let cursor = self.keys.cursor(claim.want.index).filter(|_| self.goes_on(claim));
+        let Some(key) = cursor else { return claim.candidates.iter().map(plain).collect() };
+        let at =
+            |cursor: &IpAddr| Compare::value(key.as_str(), CompareOp::Equal, cursor.to_string());
+        let seen = || match self.along.cursors.get(&claim.want.index) {
+            None => Compare::create_revision(key.as_str(), CompareOp::Equal, 0),
+            Some(seen) => at(seen),
+        };
+        let first = claim.candidates.iter().map(|c| Way { cursor: Some(seen()), candidate: *c });
+        let pairs = claim.candidates.windows(2);
+        let after = pairs.map(|pair| Way { cursor: Some(at(&pair[0])), candidate: pair[1] });
+        first.chain(after).collect()
+    }
+
+    /// Whether a claim goes on from the cursor of a plugin that takes what comes next unseen.
+    pub fn goes_on(&self, claim: &Claim<'_>) -> bool {
+        claim.want.requested.is_none() && self.keys.old().is_some_and(|old| old.overwrites)
+    }
+
     /// What is read when all candidates are taken.
     fn after_all(&self, claim: &Claim<'_>) -> Vec<TxnOp> {
-        match (&claim.candidates[..], claim.next) {
+        let mut reads = match (&claim.candidates[..], claim.next) {
             (_, Look::Window(from, to)) => read_window(self.keys, from, to),
             ([only], _) => vec![TxnOp::get(self.keys.lease(*only), None)],
             _ => Vec::new(),
-        }
+        };
+        let cursor = self.keys.cursor(claim.want.index).filter(|_| self.goes_on(claim));
+        reads.extend(cursor.map(|key| TxnOp::get(key, None)));
+        reads
     }
 
     /// The owner's keys, of which one is given, as they are to be, and those of owners that lose an address.

@@ -284,7 +284,7 @@ impl Client {
     }
 
     /// The time until the store is given up.
-    fn left(&self) -> Duration {
+    pub fn left(&self) -> Duration {
         let since = self.trouble.get().map_or(Duration::ZERO, |first| first.elapsed());
         self.timeout.saturating_sub(since).min(self.deadline.left())
     }

@@ -1,7 +1,9 @@
 //! Leases in etcd, as a ledger.
 
 use std::cell::{Cell, RefCell};
+use std::fs::File;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp};
@@ -36,9 +38,13 @@ pub struct Etcd {
     pub lock: Option<Lock>,
     /// Our turn in it, once we have queued in.
     pub turn: RefCell<Option<Turn>>,
+    /// Our turn among the processes of this node, where each claim has to go on from the one before.
+    pub node_turn: RefCell<Option<File>>,
     /// How often this call was refused for the sake of a replaced plugin.
     pub refused: Cell<u32>,
     pub found: Found,
+    /// What this node knows of stores.
+    pub folder: PathBuf,
     /// What is to be written along with a claim, as the latest view showed it.
     pub along: RefCell<Along>,
     /// Whether the store lets us have keys of owners: always in our own layout.
@@ -70,13 +76,15 @@ impl Ledger for Etcd {
     const WAITS: bool = false;
 
     fn tries(&self, claims: usize) -> Tries {
+        // Nothing may be given ahead of a plugin that takes what comes next unseen.
+        let strict = self.keys.old().is_some_and(|old| old.overwrites);
         // The candidates of several pools multiply.
         let fits = |each: &usize| {
             let exponent = u32::try_from(claims.max(1)).unwrap_or(u32::MAX);
-            each.checked_pow(exponent).is_some_and(|branches| branches <= BRANCHES)
+            let ways = if strict { 2 * each - 1 } else { *each };
+            ways.checked_pow(exponent).is_some_and(|branches| branches <= BRANCHES)
         };
         let each = (1..=CANDIDATES).rev().find(fits).unwrap_or(1);
-        let strict = self.keys.old().is_some_and(|old| old.overwrites);
         let scattered = if strict { 0 } else { each / 2 };
         Tries { each, scattered, sighted: each == 1, strict }
     }
@@ -112,6 +120,8 @@ impl Ledger for Etcd {
         Ok(Self {
             client: Rc::new(client),
             turn: RefCell::default(),
+            node_turn: RefCell::default(),
+            folder: memory::folder(&state),
             refused: Cell::default(),
             found: Found::of(&state, network),
             indexed: Cell::new(keys.old().is_none() || !memory.is_unindexed()),

@@ -102,7 +102,14 @@ impl Lock {
 impl Turn {
     /// Queues in as the replaced plugin does: takes the lock if it is free, or a place in the queue.
     /// `None` where that did not work this time.
-    pub fn take(client: &Rc<Client>, lock: &Lock) -> Result<Option<Self>> {
+    pub fn take(client: &Rc<Client>, lock: &Lock) -> Option<Self> {
+        Self::try_take(client, lock).unwrap_or_else(|error| {
+            debug!("not in the queue for the replaced plugin's lock: {error}");
+            None
+        })
+    }
+
+    fn try_take(client: &Rc<Client>, lock: &Lock) -> Result<Option<Self>> {
         let lease = client.grant(LEASE * if matches!(lock, Lock::Key(_)) { 1 } else { 6 })?;
         let (key, value) = match lock {
             Lock::Key(key) => (key.clone(), lease.to_string()),

@@ -139,6 +139,12 @@ impl Memory {
         self.known.borrow().cluster.as_ref().is_some_and(|cluster| cluster.set_back)
     }
 
+    /// Reads again what other processes have noted meanwhile.
+    pub fn refresh(&self) {
+        let known = read(&self.path).remove(&self.part).unwrap_or_default();
+        self.known.replace(known);
+    }
+
     /// The address last given out of a range set.
     pub fn cursor(&self, index: u32) -> Option<IpAddr> {
         self.known.borrow().cursors.get(&index).copied()

@@ -1,14 +1,20 @@
 //! What is seen before a commit, in one round trip.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
+use std::os::unix::fs::DirBuilderExt;
+use std::time::Instant;
 
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 use ipam_delegated::Result;
 use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
 use ipam_delegated::allocate::{Lease, Owner, Strategy, Want};
+use ipam_delegated::host::lock;
 use ipam_delegated::pool::{RangeConfig, RangeSet};
+
+use log::debug;
 
 use crate::claim::{Seen, read_window};
 use crate::document::Revision;
@@ -16,6 +22,10 @@ use crate::held::Read;
 use crate::keys::end_of;
 use crate::ledger::Etcd;
 use crate::page::{below, pages};
+
+/// How many reads a transaction has; it may have 128, and the windows of several pools whose addresses are
+/// written as people do may be more together.
+const BATCH: usize = 100;
 
 impl Etcd {
     /// What the owner holds and what is known of the pools.
@@ -25,6 +35,9 @@ impl Etcd {
             true => self.hints.of(question.owner),
             false => BTreeSet::new(),
         };
+        if !question.want.is_empty() {
+            self.wait_on_node();
+        }
         self.note_along(question.want);
         let cursors = self.cursors_to_read(question.want);
         let suspect = old
@@ -59,8 +72,11 @@ impl Etcd {
         let leases =
             asks(named.iter().map(|address| TxnOp::get(self.keys.lease(*address), None)).collect());
         asks(cursors.values().map(|key| TxnOp::get(key.as_str(), None)).collect());
-        let answer = self.ask(&Txn::new().and_then(reads))?;
-        let mut answers = answer.response.op_responses().into_iter();
+        let mut answers = Vec::new();
+        for batch in reads.chunks(BATCH) {
+            answers.extend(self.ask(&Txn::new().and_then(batch))?.response.op_responses());
+        }
+        let mut answers = answers.into_iter();
         let mut so_far = 0;
         let mut until = |place: usize| {
             let count = place - std::mem::replace(&mut so_far, place);
@@ -104,6 +120,27 @@ impl Etcd {
             }
         }
         Ok(View { held, pools, token })
+    }
+
+    /// Waits for the other processes of this node, where each claim has to go on from the one before and
+    /// they would get in each other's way. In vain it goes on all the same.
+    fn wait_on_node(&self) {
+        let overwrites = self.keys.old().is_some_and(|old| old.overwrites);
+        if !overwrites || self.node_turn.borrow().is_some() {
+            return;
+        }
+        let until = Instant::now() + self.deadline.left() / 2;
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
+        let file = made.and_then(|()| File::create(self.folder.join("turn")));
+        match file.and_then(|file| Ok((lock(&file, until)?, file))) {
+            Ok((true, file)) => {
+                self.node_turn.replace(Some(file));
+                // Whoever was before us has moved the cursor.
+                self.memory.refresh();
+            }
+            Ok((false, _)) => debug!("another process of this node has its turn all the time"),
+            Err(error) => debug!("no turns on this node: {error}"),
+        }
     }
 
     /// The owner's key; with those of the container's other owners where addresses name it alone.

@@ -70,6 +70,13 @@ impl Requests {
         self.ask("lease/revoke", &json!({"ID": lease.to_string()})).map(drop)
     }
 
+    /// The leases that there are.
+    pub fn leases(&self) -> Answer<Vec<i64>> {
+        let answer = self.ask("lease/leases", &json!({}))?;
+        let list = answer["leases"].as_array().map_or(&[][..], Vec::as_slice);
+        Ok(list.iter().map(|lease| number(&lease["ID"])).collect())
+    }
+
     /// Puts a key on a lease unless it is there; whether it was put.
     pub fn create(&self, key: &str, value: &str, lease: i64) -> Answer<bool> {
         let answer = self.ask(

@@ -10,7 +10,8 @@ use super::{Done, Played, Requests, Steps};
 /// Between two looks at those before it in the queue; the program is told by a watch.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
-/// Seconds that the session lives; the program never ends it.
+/// Seconds that the session lives. The program keeps it alive while it runs, and never ends it; a
+/// player does neither.
 const SESSION: u32 = 60;
 
 const LOCK: &str = "/ipam/lock/";

@@ -8,10 +8,14 @@
     reason = "test support; each test file uses a part of it"
 )]
 
+pub mod beside;
 #[path = "../../../../tests/support/certificates.rs"]
 pub mod certificates;
 #[path = "../../../../tests/support/etcd/mod.rs"]
 pub mod etcd;
+pub mod layouts;
+#[path = "../../../../tests/support/old/mod.rs"]
+pub mod old;
 pub mod relay;
 pub mod store;
 #[path = "../../../../tests/support/mod.rs"]

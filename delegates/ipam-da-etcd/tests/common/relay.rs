@@ -18,16 +18,25 @@ impl Relay {
         Self::on(Ipv4Addr::LOCALHOST, endpoint)
     }
 
+    /// A relay on 127.0.0.1 that passes on what a client sends only once this returns, each time.
+    pub fn gated(endpoint: &str, gate: impl Fn() + Send + Sync + 'static) -> Self {
+        Self::with(Ipv4Addr::LOCALHOST, endpoint, Arc::new(gate))
+    }
+
     /// A relay on an address of this machine.
     pub fn on(address: Ipv4Addr, endpoint: &str) -> Self {
+        Self::with(address, endpoint, Arc::new(|| ()))
+    }
+
+    fn with(address: Ipv4Addr, endpoint: &str, gate: Gate) -> Self {
         let listener = TcpListener::bind((IpAddr::from(address), 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let to_lose = Arc::new(AtomicUsize::new(0));
         let (server, losing) = (endpoint.to_owned(), to_lose.clone());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (server, losing) = (server.clone(), losing.clone());
-                thread::spawn(move || relay(client, &server, &losing));
+                let (server, losing, gate) = (server.clone(), losing.clone(), gate.clone());
+                thread::spawn(move || relay(client, &server, &losing, gate));
             }
         });
         Self { address, to_lose }
@@ -45,12 +54,20 @@ impl Relay {
     }
 }
 
-fn relay(client: TcpStream, server: &str, losing: &AtomicUsize) {
+type Gate = Arc<dyn Fn() + Send + Sync>;
+
+fn relay(client: TcpStream, server: &str, losing: &AtomicUsize, gate: Gate) {
     let Ok(server) = TcpStream::connect(server) else { return };
     let (mut from_client, mut to_server) =
         (client.try_clone().unwrap(), server.try_clone().unwrap());
     thread::spawn(move || {
-        let _ = std::io::copy(&mut from_client, &mut to_server);
+        let mut piece = [0; 16 * 1024];
+        while let Ok(length @ 1..) = from_client.read(&mut piece) {
+            gate();
+            if to_server.write_all(&piece[..length]).is_err() {
+                break;
+            }
+        }
         let _ = to_server.shutdown(Shutdown::Write);
     });
     if losing.load(Ordering::SeqCst) == 0 {
