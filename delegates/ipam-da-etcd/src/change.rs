@@ -16,6 +16,9 @@ use crate::ledger::Etcd;
 use crate::lock::Turn;
 use crate::page::found_by_key;
 
+/// How many addresses go at once; a transaction may have 128 operations, with those inside it.
+const BATCH: usize = 60;
+
 /// After how many refusals we queue in for a replaced plugin's lock.
 const REFUSALS: u32 = 8;
 
@@ -23,8 +26,33 @@ const REFUSALS: u32 = 8;
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
 
 impl Etcd {
+    /// Makes a change; one by which a container loses more than a transaction can take in several.
+    pub fn change_in_parts(
+        &self,
+        owner: &Owner,
+        seen: &Seen,
+        change: &Change<'_>,
+    ) -> Result<Commit<Seen>> {
+        // Only a replaced plugin gives a container so many, and knows no owner of them.
+        let only_drops =
+            change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty();
+        if change.drop.len() <= BATCH || !only_drops || seen.revision.is_some() {
+            return self.change(owner, seen, change);
+        }
+        for part in change.drop.chunks(BATCH) {
+            let part = Change { drop: part.to_vec(), ..Change::default() };
+            match self.change(owner, seen, &part)? {
+                Commit::Done { .. } => {}
+                Commit::Unknown => return Ok(Commit::Unknown),
+                // What it shows is of this part alone.
+                Commit::Lost { .. } => return Ok(Commit::Lost { taken: Vec::new(), view: None }),
+            }
+        }
+        Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
+    }
+
     /// Makes a change, in its turn where a replaced plugin keeps its processes apart.
-    pub fn change(&self, owner: &Owner, seen: &Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
+    fn change(&self, owner: &Owner, seen: &Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
         let victims = self.victims(change)?;
         let along = self.along.borrow().clone();
         let indexed = self.indexed.get();
@@ -165,12 +193,18 @@ impl Etcd {
         if !self.trusting && self.indexed.get() && !change.claim.is_empty() {
             self.memory.judge_latest(latest.map_or(0, KeyValue::mod_revision))?;
         }
-        let own = of_key(&self.keys.owner(owner));
+        let (key, beside) =
+            (self.keys.owner(owner), self.keys.of_container(owner.container.as_str()));
+        let own = of_key(&key);
+        let is_sibling = |found: &&KeyValue| {
+            found.key().starts_with(beside.as_bytes()) && found.key() != key.as_bytes()
+        };
+        let siblings: Vec<KeyValue> = found.iter().filter(is_sibling).cloned().collect();
         let leases: Vec<KeyValue> =
             found.iter().filter(|f| self.keys.address(f.key()).is_some()).cloned().collect();
         let asked = [&change.keep, &change.leave, &change.drop];
         let asked = asked.into_iter().flatten().map(|lease| lease.address.addr()).collect();
-        let read = Read { own, leases: &leases, siblings: &[] };
+        let read = Read { own, leases: &leases, siblings: &siblings };
         let (held, token) = self.holding(owner, read, &asked)?;
         let token = self.removal(&|answer| self.judge(answer)).take_off_lost(own, token)?;
         let pools = change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
@@ -204,6 +238,16 @@ impl Etcd {
         let taken: Vec<Taken> = taken
             .map(|address| Taken { claim: place, address: *address, holder: holder(*address) })
             .collect();
+        let may_be_own = |taken: &Taken| {
+            let holder = taken.holder.as_ref().and_then(|entry| entry.holder.as_ref());
+            holder.is_some_and(|its| {
+                its.ifname.is_none() && its.container == owner.container.as_str()
+            })
+        };
+        // Of the same container as far as its key tells, and nothing else was looked at so far.
+        if seen.document.is_none() && taken.iter().any(may_be_own) {
+            return Commit::Lost { taken: Vec::new(), view: None };
+        }
         // Its own without its owner's key: only a look at the address shows that it is held.
         let own = self.keys.owner(owner);
         let holders = taken.iter().filter_map(|taken| taken.holder.as_ref()?.holder.as_ref());

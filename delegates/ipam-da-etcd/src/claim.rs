@@ -95,8 +95,8 @@ pub enum Outcome {
     /// Everything was written at one revision: the address of each claim.
     Done(Vec<IpAddr>),
     /// The owner's keys are not as they were seen, or the store is not, or a replaced plugin has its
-    /// lock: the owner's key, that of the latest claim, those of the addresses
-    /// that the owner was seen to hold, and those of the lock.
+    /// lock: the owner's key with those that [`Keys::read_owner`] reads beside it, that of the latest
+    /// claim, those of the addresses that the owner was seen to hold, and those of the lock.
     Stale(Vec<KeyValue>),
     /// All candidates of this claim are taken; what was read of the pool, or of the only candidate.
     Taken(usize, Option<Vec<KeyValue>>),
@@ -112,7 +112,8 @@ impl Step<'_> {
                 None => Compare::create_revision(owner.as_str(), CompareOp::Equal, 0),
                 Some(revision) => Compare::mod_revision(owner.as_str(), CompareOp::Equal, revision),
             });
-            reads.extend([TxnOp::get(&*owner, None), TxnOp::get(self.keys.latest(), None)]);
+            reads.push(self.keys.read_owner(self.owner));
+            reads.push(TxnOp::get(self.keys.latest(), None));
         }
         if let Some((lock, turn)) = self.lock.filter(|_| self.takes()) {
             guards.extend(lock.guards(turn));

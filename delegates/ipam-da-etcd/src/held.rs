@@ -59,13 +59,18 @@ impl Etcd {
         }
         if read.own.is_none() || self.keys.old().is_some() {
             let others = self.held_by_siblings(read.siblings);
+            let mut noted = None;
             for found in read.leases {
                 let Some(address) = self.keys.address(found.key()) else { continue };
                 let known = held.iter().any(|lease| lease.address.addr() == address);
                 if known || others.contains(&(address, found.mod_revision())) {
                     continue;
                 }
-                if let Some((lease, item)) = self.keys.codec().left_to(owner, address, found) {
+                let Some((lease, item)) = self.keys.codec().left_to(owner, address, found) else {
+                    continue;
+                };
+                let of_others = noted.get_or_insert_with(|| self.of_others(owner));
+                if !of_others.contains(&address) {
                     held.push(lease);
                     seen.document
                         .iter_mut()
@@ -76,21 +81,22 @@ impl Etcd {
         Ok((held, seen))
     }
 
-    /// What a replaced plugin, or one of ours without an index, has left to the owner: a look at every
-    /// address. Those are not its that are known to be another attachment's.
+    /// What a replaced plugin, or one of ours without an index, has left to the owner beside what is known
+    /// to be `held`: a look at every address. Those are not its that are known to be another attachment's.
     pub fn left_behind(
         &self,
         owner: &Owner,
         siblings: &[KeyValue],
-        mut seen: Seen,
+        (mut held, mut seen): (Vec<Lease>, Seen),
     ) -> Result<(Vec<Lease>, Seen)> {
         let others = self.held_by_siblings(siblings);
         let of_others = self.hints.of_others(owner);
-        let mut held = Vec::new();
+        let known: BTreeSet<IpAddr> = held.iter().map(|lease| lease.address.addr()).collect();
         let judge = |answer: &_| self.judge(answer);
         below(&self.client, self.keys.leases(), judge, &mut |found| {
             let address = self.keys.address(found.key()).filter(|address| {
                 self.is_home_of(*address)
+                    && !known.contains(address)
                     && !others.contains(&(*address, found.mod_revision()))
                     && !of_others.contains(address)
             });
@@ -102,6 +108,15 @@ impl Etcd {
             ControlFlow::Continue(())
         })?;
         Ok((held, seen))
+    }
+
+    /// What this node knows other attachments of the container to have been given, where the keys of addresses
+    /// do not tell.
+    fn of_others(&self, owner: &Owner) -> BTreeSet<IpAddr> {
+        match self.keys.old() {
+            Some(_) => self.hints.of_others(owner),
+            None => BTreeSet::new(),
+        }
     }
 
     /// Whether an address can be of this network: where those of all stand side by side, its ranges tell.

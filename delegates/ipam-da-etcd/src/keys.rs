@@ -1,6 +1,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use etcd_client::{GetOptions, TxnOp};
 use ipam_delegated::allocate::Owner;
 use ipam_delegated::allocate::ledger::Holder;
 use ipam_delegated::cni::NetworkName;
@@ -124,6 +125,16 @@ impl Keys {
     /// the container alone: on all nodes, and on all networks that stand side by side.
     pub fn of_container(&self, container: &str) -> String {
         format!("{}{}/", self.owners, plain(container))
+    }
+
+    /// Reads the key of an owner; with those of the container's other owners where addresses name it alone.
+    pub fn read_owner(&self, owner: &Owner) -> TxnOp {
+        if self.old().is_none() {
+            return TxnOp::get(self.owner(owner), None);
+        }
+        let first = self.of_container(owner.container.as_str());
+        let all = GetOptions::new().with_range(end_of(&first));
+        TxnOp::get(first, Some(all))
     }
 
     /// What the keys of a node's owners begin with, perhaps among others.

@@ -150,7 +150,7 @@ impl Ledger for Etcd {
         if change.claim.is_empty() && change.keep.is_empty() && change.drop.is_empty() {
             return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
         }
-        self.adapting(|| self.change(owner, &seen, change))
+        self.adapting(|| self.change_in_parts(owner, &seen, change))
     }
 
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {

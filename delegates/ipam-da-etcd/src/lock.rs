@@ -32,6 +32,9 @@ pub struct Turn {
 /// For how long etcd keeps what a killed process held, in seconds: as long as the replaced plugins do.
 const LEASE: i64 = 10;
 
+/// The value of our keys in a queue: host-etcd's have none, and nobody reads it.
+const OURS: &str = "ipam-delegated";
+
 impl Lock {
     /// The lock at a place in the store.
     pub fn at(lock: OldLock, key: impl Fn(&str) -> String) -> Self {
@@ -86,6 +89,11 @@ impl Lock {
         }
     }
 
+    /// Whether a key of the lock is a replaced plugin's own.
+    pub fn is_old(&self, found: &KeyValue) -> bool {
+        self.is_of(found) && found.value() != OURS.as_bytes()
+    }
+
     /// What to say when others have it all the time.
     pub fn taken(&self) -> Error {
         let (key, how) = match self {
@@ -113,7 +121,7 @@ impl Turn {
         let lease = client.grant(LEASE * if matches!(lock, Lock::Key(_)) { 1 } else { 6 })?;
         let (key, value) = match lock {
             Lock::Key(key) => (key.clone(), lease.to_string()),
-            Lock::Queue(folder) => (format!("{folder}{lease:x}"), String::new()),
+            Lock::Queue(folder) => (format!("{folder}{lease:x}"), OURS.to_owned()),
         };
         let mut turn = Self { client: client.clone(), lease, key, since: 0 };
         let absent = Compare::create_revision(turn.key.as_str(), CompareOp::Equal, 0);

@@ -123,7 +123,7 @@ impl Etcd {
     fn look_for_overwriting(&self) -> Result<()> {
         if let Some(lock) = &self.lock {
             let answer = self.ask(&Txn::new().and_then([lock.read()]))?;
-            if !found_by_key(&answer.response).is_empty() {
+            if found_by_key(&answer.response).values().any(|found| lock.is_old(found)) {
                 warn!(
                     "host-etcd is at work on this store, and gives addresses again that are in use: replace it on every node"
                 );

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::DirBuilderExt;
 use std::time::Instant;
 
-use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{KeyValue, Txn, TxnOp, TxnOpResponse};
 use ipam_delegated::Result;
 use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
 use ipam_delegated::allocate::{Lease, Owner, Strategy, Want};
@@ -19,7 +19,6 @@ use log::debug;
 use crate::claim::{Seen, read_window};
 use crate::document::Revision;
 use crate::held::Read;
-use crate::keys::end_of;
 use crate::ledger::Etcd;
 use crate::page::{below, pages};
 
@@ -63,7 +62,8 @@ impl Etcd {
             reads.extend(asked);
             reads.len()
         };
-        let owners = asks(self.read_owner(question.owner));
+        let own = self.indexed.get().then(|| self.keys.read_owner(question.owner));
+        let owners = asks(own.into_iter().collect());
         let windows: Vec<usize> =
             question.looks.iter().map(|look| asks(self.read_look(*look))).collect();
         let requested = question.want.iter().filter_map(|want| want.requested);
@@ -110,15 +110,18 @@ impl Etcd {
         let (own, siblings): (Vec<_>, Vec<_>) =
             siblings.into_iter().partition(|found| found.key() == key.as_bytes());
         let read = Read { own: own.first(), siblings: &siblings, leases: &leases };
-        let (mut held, mut token) = self.holding(question.owner, read, &named)?;
-        // Nobody tells what the owner has: what a replaced plugin gave, or we without an index.
+        let mut held = self.holding(question.owner, read, &named)?;
+        // Nobody tells all that the owner has: what a replaced plugin gave, perhaps an address for each
+        // ADD, or we without an index. The runtime remembers one.
         let is_del = question.want.is_empty();
-        if old && held.is_empty() && (is_del || suspect) {
-            let (left, seen) = self.left_behind(question.owner, &siblings, token.clone())?;
-            if is_del || is_one_of_each(&left, question.want) {
-                (held, token) = (left, seen);
+        let nobody = is_del && question.known.is_empty() && own.is_empty();
+        if old && (nobody || (held.0.is_empty() && (is_del || suspect))) {
+            let left = self.left_behind(question.owner, &siblings, held.clone())?;
+            if is_del || is_one_of_each(&left.0, question.want) {
+                held = left;
             }
         }
+        let (held, token) = held;
         Ok(View { held, pools, token })
     }
 
@@ -141,17 +144,6 @@ impl Etcd {
             Ok((false, _)) => debug!("another process of this node has its turn all the time"),
             Err(error) => debug!("no turns on this node: {error}"),
         }
-    }
-
-    /// The owner's key; with those of the container's other owners where addresses name it alone.
-    fn read_owner(&self, owner: &Owner) -> Vec<TxnOp> {
-        let key = match (self.indexed.get(), self.keys.old()) {
-            (false, _) => return Vec::new(),
-            (true, None) => return vec![TxnOp::get(self.keys.owner(owner), None)],
-            (true, Some(_)) => self.keys.of_container(owner.container.as_str()),
-        };
-        let end = end_of(&key);
-        vec![TxnOp::get(key, Some(GetOptions::new().with_range(end)))]
     }
 
     fn read_look(&self, look: Look) -> Vec<TxnOp> {
