@@ -279,6 +279,32 @@ fn a_record_of_a_container_that_the_replaced_plugin_released_can_be_dropped() {
     }
 }
 
+/// Moved, back, and moved again: what the replaced plugin has given in between, to others or to the same
+/// container, is told by its keys, not by our record.
+#[test]
+fn a_record_from_before_going_back_frees_what_its_container_holds_now_and_nothing_else() {
+    for system in [CniIpamEtcd, HostEtcd] {
+        let site = Site::moved(system);
+        site.node.add("again");
+        site.node.add("gone");
+        let (command, expected) = &site.node.page.commands("Going back", "console")[0];
+        site.node.run(command, expected);
+        for container in ["again", "gone"] {
+            site.old.del(container).run().unwrap();
+        }
+        for address in ["10.88.0.3", "10.88.0.4"] {
+            site.etcd.put(&format!("{}{address}", system.leases()), "other");
+        }
+        assert_eq!(site.add_before("again"), ["10.88.0.5", "fd00:88::5"]);
+        site.install();
+        site.node.del("again");
+        site.node.del("gone");
+        assert_eq!(site.of("again"), [""; 0]);
+        assert_eq!(site.of("other"), ["10.88.0.3", "10.88.0.4"]);
+        assert_eq!(site.of("before").len(), 2);
+    }
+}
+
 #[test]
 fn what_is_left_for_good_is_removed_in_etcd_and_on_the_node() {
     for system in [CniIpamEtcd, HostEtcd] {
