@@ -17,6 +17,8 @@ mod document;
 mod keys;
 #[path = "../src/layout.rs"]
 mod layout;
+#[path = "../src/written.rs"]
+mod written;
 
 use std::error::Error;
 use std::io::BufRead;

@@ -72,9 +72,15 @@ impl Etcd {
                 along: &along,
                 lock: self.lock.as_ref().map(|lock| (lock, turn.as_ref())),
             };
-            let Some(answer) = self.client.write(&step.transaction())? else {
-                return Ok(Commit::Unknown);
-            };
+            let written = self.client.write(&step.transaction()).map_err(|error| {
+                // The time went by in waiting.
+                let waited = self.refused.get() > 0 && !self.client.was_denied();
+                match self.lock.as_ref().filter(|_| waited) {
+                    Some(lock) => lock.taken().and([error]),
+                    None => error,
+                }
+            });
+            let Some(answer) = written? else { return Ok(Commit::Unknown) };
             let found = match step.outcome(&answer.response) {
                 Outcome::Done(chosen) => {
                     if let Err(error) = self.judge(&answer) {
@@ -173,7 +179,7 @@ impl Etcd {
 
     /// Notes on this node what an owner holds now, where the store does not let us.
     fn note_held(&self, owner: &Owner, change: &Change<'_>, chosen: &[IpAddr]) {
-        if self.keys.old().is_none() {
+        if self.keys.is_native() {
             return;
         }
         let stays = change.keep.iter().chain(&change.leave).map(|lease| lease.address.addr());
@@ -216,7 +222,7 @@ impl Etcd {
         // The pools of the leases that stayed are not shown, nor what a replaced plugin has given instead
         // of all that was known.
         let is_del = change.keep.is_empty() && change.claim.is_empty();
-        let to_look = is_del && held.is_empty() && self.keys.old().is_some();
+        let to_look = is_del && held.is_empty() && !self.keys.is_native();
         let complete = change.keep.is_empty() && !to_look;
         let view = complete.then_some(View { held, pools, token });
         Ok(Commit::Lost { taken: Vec::new(), view })

@@ -236,7 +236,7 @@ impl Step<'_> {
     /// Whether a claim goes on from the cursor of a plugin that takes what comes next unseen.
     pub fn goes_on(&self, claim: &Claim<'_>) -> bool {
         let goes_round = claim.want.strategy == Strategy::RoundRobin;
-        let overwrites = self.keys.old().is_some_and(|old| old.overwrites);
+        let overwrites = self.keys.overwrites();
         overwrites && goes_round && claim.want.requested.is_none()
     }
 
@@ -301,7 +301,7 @@ impl Step<'_> {
         for (index, (claim, address)) in last {
             let Some(key) = self.keys.cursor(index) else { continue };
             let put = TxnOp::put(key.as_str(), address.to_string(), None);
-            let overwrites = self.keys.old().is_some_and(|old| old.overwrites);
+            let overwrites = self.keys.overwrites();
             if !overwrites || self.goes_on(claim) {
                 ops.push(put);
             } else if self.is_ahead(claim, address) {

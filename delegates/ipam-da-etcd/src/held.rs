@@ -45,7 +45,7 @@ impl Etcd {
                 let found = read.leases.iter().find(|found| found.key() == key.as_bytes());
                 let seen = Revision::read(&lease.revision).map(|seen| seen.revision);
                 let its = found.map(KeyValue::mod_revision) == seen;
-                if let Some(found) = found.filter(|_| !its && self.keys.old().is_some()) {
+                if let Some(found) = found.filter(|_| !its && !self.keys.is_native()) {
                     warn_of_overwritten(owner, found);
                 }
                 its
@@ -57,7 +57,7 @@ impl Etcd {
             document.leases.retain(stays);
             seen = Seen { revision: Some(revision), document: Some(document) };
         }
-        if read.own.is_none() || self.keys.old().is_some() {
+        if read.own.is_none() || !self.keys.is_native() {
             let others = self.held_by_siblings(read.siblings);
             let mut noted = None;
             for found in read.leases {

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -114,7 +113,7 @@ impl Hints {
 
     fn write(&self, file: &Path, addresses: &BTreeSet<IpAddr>) -> io::Result<()> {
         if let Some(folder) = file.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            memory::make(folder)?;
         }
         // Beside the folder: what is left of a process that was killed must not look like a note.
         let temporary = self.folder.with_extension(std::process::id().to_string());

@@ -7,6 +7,7 @@ use ipam_delegated::allocate::ledger::Holder;
 use ipam_delegated::cni::NetworkName;
 
 use crate::layout::{Codec, Layout, OldKeys};
+use crate::written::{Part, parts};
 
 /// The keys of one network: one per address and one per owner, and one for the latest claim. In our own
 /// layout:
@@ -76,15 +77,7 @@ impl Keys {
 
     /// [`Self::window`] where addresses are written as people do.
     fn written(&self, from: IpAddr, to: IpAddr) -> Vec<(String, String)> {
-        if from == to {
-            return vec![(self.lease(from), after(self.lease(to)))];
-        }
-        let parts = match (from, to) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => parts_of_v4(from.to_bits(), to.to_bits()),
-            (IpAddr::V6(from), IpAddr::V6(to)) => parts_of_v6(from.to_bits(), to.to_bits()),
-            _ => None,
-        };
-        let Some(parts) = parts else {
+        let Some(parts) = parts(from, to) else {
             return vec![(self.leases.clone(), end_of(&self.leases))];
         };
         let stretch = |part| match part {
@@ -129,7 +122,7 @@ impl Keys {
 
     /// Reads the key of an owner; with those of the container's other owners where addresses name it alone.
     pub fn read_owner(&self, owner: &Owner) -> TxnOp {
-        if self.old().is_none() {
+        if self.is_native() {
             return TxnOp::get(self.owner(owner), None);
         }
         let first = self.of_container(owner.container.as_str());
@@ -175,6 +168,16 @@ impl Keys {
         self.layout.old.as_ref()
     }
 
+    /// Whether no other plugin reads the same keys.
+    pub fn is_native(&self) -> bool {
+        self.old().is_none()
+    }
+
+    /// Whether one does that takes the address after its cursor whoever holds it.
+    pub fn overwrites(&self) -> bool {
+        self.old().is_some_and(|old| old.overwrites)
+    }
+
     /// Whether the addresses of all networks stand side by side.
     pub fn is_flat(&self) -> bool {
         self.old().is_some_and(|old| old.flat)
@@ -209,43 +212,6 @@ fn of_fixed_width(key: &str) -> Option<IpAddr> {
         ("6", 32) => u128::from_str_radix(hex, 16).ok().map(|n| Ipv6Addr::from_bits(n).into()),
         _ => None,
     }
-}
-
-/// A part of the addresses from one to another, as they are written.
-enum Part {
-    /// All that begin so.
-    Beginning(String),
-    Address(IpAddr),
-}
-
-/// How many stretches are read at once: those of the largest window that a search looks at.
-const STRETCHES: u32 = 72;
-
-fn parts_of_v4(from: u32, to: u32) -> Option<Vec<Part>> {
-    let shift =
-        [8, 16, 24].into_iter().find(|shift| (to >> shift) - (from >> shift) < STRETCHES)?;
-    let octets = (32 - shift) / 8;
-    let beginning = |block: u32| {
-        let text = Ipv4Addr::from_bits(block << shift).to_string();
-        let kept: Vec<&str> = text.split('.').take(octets).collect();
-        Part::Beginning(kept.join(".") + ".")
-    };
-    Some(((from >> shift)..=(to >> shift)).map(beginning).collect())
-}
-
-fn parts_of_v6(from: u128, to: u128) -> Option<Vec<Part>> {
-    let (first, last) = (from >> 16, to >> 16);
-    if last - first >= u128::from(STRETCHES) / 2 {
-        return None;
-    }
-    let of_block = |block: u128| {
-        let at = |low: u128| Ipv6Addr::from_bits((block << 16) | low);
-        // All but that with a last group of zero are written alike up to that group.
-        let mut beginning = at(1).to_string();
-        beginning.pop();
-        [Part::Address(at(0).into()), Part::Beginning(beginning)]
-    };
-    Some((first..=last).flat_map(of_block).collect())
 }
 
 /// The first key after this one.

@@ -78,7 +78,7 @@ impl Ledger for Etcd {
 
     fn tries(&self, claims: usize) -> Tries {
         // Nothing may be given ahead of a plugin that takes what comes next unseen.
-        let strict = self.keys.old().is_some_and(|old| old.overwrites);
+        let strict = self.keys.overwrites();
         // The candidates of several pools multiply.
         let fits = |each: &usize| {
             let exponent = u32::try_from(claims.max(1)).unwrap_or(u32::MAX);
@@ -124,7 +124,7 @@ impl Ledger for Etcd {
             node_turn: RefCell::default(),
             folder: memory::folder(&state),
             refused: Cell::default(),
-            indexed: Cell::new(keys.old().is_none() || !memory.is_unindexed()),
+            indexed: Cell::new(keys.is_native() || !memory.is_unindexed()),
             memory,
             hints: Hints::open(&state, &store.result_cache),
             lock: keys.old().map(|old| Lock::at(old.lock, |place| keys.place(place))),
@@ -156,7 +156,7 @@ impl Ledger for Etcd {
 
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let removed = self.adapting(|| self.removal(&|answer| self.judge(answer)).run(entries))?;
-        if self.keys.old().is_some() {
+        if !self.keys.is_native() {
             let holders = removed.iter().filter_map(|entry| entry.holder.as_ref());
             // What stands in the store need not be a name that can be a file's.
             let names = holders.filter_map(|holder| {
@@ -189,7 +189,7 @@ impl Ledger for Etcd {
             Ok(())
         });
         looked.map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))?;
-        if self.keys.old().is_some_and(|old| old.overwrites) {
+        if self.keys.overwrites() {
             self.warn_of_overwriting();
         }
         Ok(())
@@ -207,7 +207,7 @@ impl Etcd {
     /// replaced system's keys.
     pub fn adapting<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
         let refused = match act() {
-            Err(error) if self.keys.old().is_some() && self.indexed.get() => error,
+            Err(error) if !self.keys.is_native() && self.indexed.get() => error,
             other => return other,
         };
         if !self.client.was_denied() {

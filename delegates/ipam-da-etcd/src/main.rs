@@ -22,6 +22,7 @@ mod scan;
 mod tls;
 mod token;
 mod view;
+mod written;
 
 use std::process::ExitCode;
 

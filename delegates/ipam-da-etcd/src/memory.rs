@@ -247,7 +247,7 @@ impl Memory {
         let path = self.path.parent().unwrap_or(&self.path);
         let folder = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+                make(path)?;
                 File::open(path)?
             }
             other => other?,
@@ -307,6 +307,11 @@ impl Cluster {
     fn is_set_back(&self, answer: &Answer) -> bool {
         self.set_back || answer.revision < self.reached()
     }
+}
+
+/// Makes a folder of what this delegate remembers.
+pub fn make(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 /// The folder of what this delegate remembers.

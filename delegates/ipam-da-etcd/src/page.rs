@@ -10,6 +10,9 @@ use crate::keys;
 /// How many keys are read at once: with values some 250 KiB.
 const PAGE: i64 = 1000;
 
+/// How many reads of single keys or stretches go into one transaction, which may have 128 operations.
+pub const READS: usize = 100;
+
 /// How many keys are read at once without values.
 const KEYS_PAGE: i64 = 4096;
 

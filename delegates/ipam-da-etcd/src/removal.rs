@@ -10,10 +10,7 @@ use crate::claim::{Seen, write_owner};
 use crate::client::{Answer, Client};
 use crate::document::{Holding, Revision};
 use crate::keys::Keys;
-use crate::page::found_by_key;
-
-/// How many keys are read at once; a transaction may have 128 operations.
-const BATCH: usize = 100;
+use crate::page::{READS, found_by_key};
 
 /// Removing entries that a scan showed, owner by owner, each only while it is still the very one.
 pub struct Removal<'a> {
@@ -52,7 +49,7 @@ impl Removal<'_> {
             let mut keys = 0;
             let fits = |(_, entries): &&Owned<'_>| {
                 keys += 1 + entries.len();
-                keys <= BATCH
+                keys <= READS
             };
             let batch = rest.iter().take_while(fits).count().max(1);
             let found = self.read(&rest[..batch])?;

@@ -12,13 +12,10 @@ use log::warn;
 use crate::client::Answer;
 use crate::document::{Holding, Revision};
 use crate::ledger::Etcd;
-use crate::page::{below, found_by_key};
+use crate::page::{READS, below, found_by_key};
 
 /// Shows an entry, and hears whether to go on.
 type Each<'a> = &'a mut dyn FnMut(Entry) -> ControlFlow<()>;
-
-/// How many keys are read at once by their names; a transaction may have 128 operations.
-const BATCH: usize = 100;
 
 impl Etcd {
     /// Shows every entry of the network; only those of `node` where one is named.
@@ -33,7 +30,7 @@ impl Etcd {
                 };
                 let mut entries = holdings.iter().filter(its).flat_map(Holding::entries);
                 // Whether it ended early is the caller's own doing.
-                if entries.try_for_each(&mut *each).is_break() || self.keys.old().is_none() {
+                if entries.try_for_each(&mut *each).is_break() || self.keys.is_native() {
                     return Ok(());
                 }
                 // Notes are of a time when the store let us have no such keys, or of now.
@@ -159,7 +156,7 @@ impl Etcd {
     /// The keys of these addresses, as far as they are there.
     fn read_leases(&self, addresses: &[IpAddr]) -> Result<BTreeMap<IpAddr, KeyValue>> {
         let mut all = BTreeMap::new();
-        for batch in addresses.chunks(BATCH) {
+        for batch in addresses.chunks(READS) {
             let reads = batch.iter().map(|address| TxnOp::get(self.keys.lease(*address), None));
             let answer: Answer = self.ask(&Txn::new().and_then(reads.collect::<Vec<_>>()))?;
             let found = found_by_key(&answer.response).into_values();

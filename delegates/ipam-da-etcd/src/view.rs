@@ -1,10 +1,9 @@
 //! What is seen before a commit, in one round trip.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
-use std::os::unix::fs::DirBuilderExt;
 use std::time::{Duration, Instant};
 
 use etcd_client::{KeyValue, Txn, TxnOp, TxnOpResponse};
@@ -20,11 +19,8 @@ use crate::claim::{Seen, read_window};
 use crate::document::Revision;
 use crate::held::Read;
 use crate::ledger::Etcd;
-use crate::page::pages;
-
-/// How many reads a transaction has; it may have 128, and the windows of several pools whose addresses are
-/// written as people do may be more together.
-const BATCH: usize = 100;
+use crate::memory;
+use crate::page::{READS, pages};
 
 /// How long a process of this node may have its turn: one that was stopped keeps the others from nothing.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -32,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 impl Etcd {
     /// What the owner holds and what is known of the pools.
     pub fn view_of(&self, question: &Question<'_>) -> Result<View<Seen>> {
-        let old = self.keys.old().is_some();
+        let old = !self.keys.is_native();
         let hints = match old && question.known.is_empty() {
             true => self.hints.of(question.owner),
             false => BTreeSet::new(),
@@ -71,7 +67,7 @@ impl Etcd {
             asks(named.iter().map(|address| TxnOp::get(self.keys.lease(*address), None)).collect());
         asks(cursors.values().map(|key| TxnOp::get(key.as_str(), None)).collect());
         let mut answers = Vec::new();
-        for batch in reads.chunks(BATCH) {
+        for batch in reads.chunks(READS) {
             answers.extend(self.ask(&Txn::new().and_then(batch))?.response.op_responses());
         }
         let mut answers = answers.into_iter();
@@ -122,12 +118,12 @@ impl Etcd {
     /// Waits for the other processes of this node, where each claim has to go on from the one before and
     /// they would get in each other's way. In vain it goes on all the same.
     fn wait_on_node(&self) {
-        let overwrites = self.keys.old().is_some_and(|old| old.overwrites);
+        let overwrites = self.keys.overwrites();
         if !overwrites || self.node_turn.borrow().is_some() {
             return;
         }
         let until = Instant::now() + PATIENCE.min(self.deadline.left() / 2);
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
+        let made = memory::make(&self.folder);
         let file = made.and_then(|()| File::create(self.folder.join("turn")));
         match file.and_then(|file| Ok((lock(&file, until)?, file))) {
             Ok((true, file)) => {
@@ -159,7 +155,7 @@ impl Etcd {
     /// The old cursors to read, by their range sets: where this node has none of its own; all of a plugin
     /// that takes what comes next unseen.
     fn cursors_to_read(&self, wants: &[Want]) -> BTreeMap<u32, String> {
-        let all = self.keys.old().is_some_and(|old| old.overwrites);
+        let all = self.keys.overwrites();
         let to_read = |want: &Want| {
             let strange = want.strategy == Strategy::RoundRobin
                 && !self.along.borrow().cursors.contains_key(&want.index);
@@ -171,7 +167,7 @@ impl Etcd {
 
     /// Notes what is to be written along with a claim of these pools.
     fn note_along(&self, wants: &[Want]) {
-        if self.keys.old().is_none() {
+        if self.keys.is_native() {
             return;
         }
         let mut along = self.along.borrow_mut();

@@ -49,6 +49,8 @@ mod tls;
 mod token;
 #[path = "../src/view.rs"]
 mod view;
+#[path = "../src/written.rs"]
+mod written;
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -1,0 +1,53 @@
+//! Stretches of addresses, as people write them: their order is not that of the texts.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A part of the addresses from one to another, as they are written.
+#[derive(Debug)]
+pub enum Part {
+    /// All that begin so.
+    Beginning(String),
+    /// One.
+    Address(IpAddr),
+}
+
+/// How many stretches are read at once: those of the largest window that a search looks at.
+const STRETCHES: u32 = 72;
+
+/// The addresses from one to another, both included, in parts; there may be others in them. `None` where
+/// they would be too many.
+pub fn parts(from: IpAddr, to: IpAddr) -> Option<Vec<Part>> {
+    match (from, to) {
+        _ if from == to => Some(vec![Part::Address(from)]),
+        (IpAddr::V4(from), IpAddr::V4(to)) => parts_of_v4(from.to_bits(), to.to_bits()),
+        (IpAddr::V6(from), IpAddr::V6(to)) => parts_of_v6(from.to_bits(), to.to_bits()),
+        _ => None,
+    }
+}
+
+fn parts_of_v4(from: u32, to: u32) -> Option<Vec<Part>> {
+    let shift =
+        [8, 16, 24].into_iter().find(|shift| (to >> shift) - (from >> shift) < STRETCHES)?;
+    let octets = (32 - shift) / 8;
+    let beginning = |block: u32| {
+        let text = Ipv4Addr::from_bits(block << shift).to_string();
+        let kept: Vec<&str> = text.split('.').take(octets).collect();
+        Part::Beginning(kept.join(".") + ".")
+    };
+    Some(((from >> shift)..=(to >> shift)).map(beginning).collect())
+}
+
+fn parts_of_v6(from: u128, to: u128) -> Option<Vec<Part>> {
+    let (first, last) = (from >> 16, to >> 16);
+    if last - first >= u128::from(STRETCHES) / 2 {
+        return None;
+    }
+    let of_block = |block: u128| {
+        let at = |low: u128| Ipv6Addr::from_bits((block << 16) | low);
+        // All but that with a last group of zero are written alike up to that group.
+        let mut beginning = at(1).to_string();
+        beginning.pop();
+        [Part::Address(at(0).into()), Part::Beginning(beginning)]
+    };
+    Some((first..=last).flat_map(of_block).collect())
+}
