@@ -112,23 +112,26 @@ pub const HOST_ETCD_DIFFERENCES: &[&str] = &[
 
 const WRITES_RECORD: &str =
     "An ADD also writes a record into `/var/lib/cni/ipam-delegated`, and fails when it cannot.";
-const REPEATED_ADD: &str =
-    "An ADD again gives the addresses held; the old plugin gives others and keeps both.";
+const REPEATED_ADD: &str = "An ADD again gives the addresses held, which for the old plugin's \
+                            the runtime's result cache tells; the old plugin gives others and \
+                            keeps both.";
 const OWN_INTERFACE: &str = "DEL releases what one interface holds on one network; the old plugin \
                              frees all that the container id holds.";
 const BY_RECORD: &str = "DEL goes by the record of the ADD: the configuration may be edited, broken \
                          or stripped; the old plugin needs it.";
 const NO_TRACE: &str = "A failed ADD moves no cursor and frees nothing of an earlier one; the old \
                         plugin may do both.";
-const ALWAYS_ANSWERS: &str = "A missing certificate or a server that is away is an error that says \
-                              so; the old plugin ends or waits without an answer.";
-const LENIENT_ARGS: &str = "CNI_ARGS may have unknown keys, `ip` for `IP`, a prefix as in \
-                            `IP=10.1.2.10/24`, and a last semicolon; the old plugin refuses.";
-const STRICT_NAMES: &str = "Empty or blank container ids, `/` in network names, and keys in other \
-                            letters are errors; the old plugin takes them.";
+const ALWAYS_ANSWERS: &str = "A missing certificate that https needs, or a server that is away, \
+                              is an error that says so; the old plugin ends or waits without an \
+                              answer.";
+const LENIENT_ARGS: &str = "CNI_ARGS may have unknown keys, `ip` for `IP` and a last semicolon, \
+                            and requests a prefix as in `10.1.2.10/24`; the old plugin refuses.";
+const STRICT_NAMES: &str = "Networks need a name, names and container ids are letters, digits, \
+                            `_`, `.`, `-`, an interface has 15 bytes at most, an endpoint no \
+                            path, and keys no other letters; the old plugin takes anything.";
 const CODES: &str = "Errors have the codes of ipam-delegated and name the delegate; the old plugin \
                      answers 100 to most.";
-const VERBS: &str = "CHECK, GC, STATUS and `cniVersion` up to 1.1.0 work; the old plugin knows ADD \
-                     and DEL, and 0.3.1 at most.";
+const VERBS: &str = "CHECK, GC, STATUS and `cniVersion` up to 1.1.0 work; the old plugin knows \
+                     ADD and DEL, 0.3.1 at most, and answers 0.2.0 to 0.1.0.";
 const WRITES_KEYS: &str = "The node, network and interface of each lease stand in keys of ours, \
                            below `ipam-delegated/` beside the old ones.";

@@ -92,6 +92,8 @@ pub struct Named {
 /// The names of the settings in one spelling, for errors.
 struct Spelling {
     endpoints: &'static str,
+    /// Whether that is a list.
+    listed: bool,
     cert: &'static str,
     key: &'static str,
     ca: &'static str,
@@ -105,6 +107,7 @@ const STORE_KEYS: [&str; 4] = ["etcdCertFile", "etcdKeyFile", "etcdTrustedCAFile
 
 const OURS: Spelling = Spelling {
     endpoints: "ipam.etcd.endpoints",
+    listed: true,
     cert: "ipam.etcd.certFile",
     key: "ipam.etcd.keyFile",
     ca: "ipam.etcd.trustedCaFile",
@@ -112,6 +115,7 @@ const OURS: Spelling = Spelling {
 
 const CNI_IPAM_ETCD: Spelling = Spelling {
     endpoints: "ipam.etcdConfig.etcdURL",
+    listed: false,
     cert: "ipam.etcdConfig.etcdCertFile",
     key: "ipam.etcdConfig.etcdKeyFile",
     ca: "ipam.etcdConfig.etcdTrustedCAFileFile",
@@ -119,6 +123,7 @@ const CNI_IPAM_ETCD: Spelling = Spelling {
 
 const HOST_ETCD: Spelling = Spelling {
     endpoints: "ipam.endpoints",
+    listed: true,
     cert: "ipam.certfile",
     key: "ipam.keyfile",
     ca: "ipam.trustedcafile",
@@ -148,7 +153,12 @@ impl Config {
         let secured = cert.is_some() || trusted.is_some();
         let username = section.username.clone().filter(|name| !name.is_empty());
         Ok(Store {
-            endpoints: endpoint::parse_all(&section.endpoints, secured, spelling.endpoints)?,
+            endpoints: endpoint::parse_all(
+                &section.endpoints,
+                secured,
+                spelling.endpoints,
+                spelling.listed,
+            )?,
             identity: both(cert, key, spelling.cert, spelling.key)?,
             trusted,
             user: both(
@@ -367,6 +377,7 @@ mod tests {
             (json!({}), "ipam.etcd: missing: no store is named"),
             (json!({"etcd": {}}), "ipam.etcd.endpoints: no endpoint"),
             (json!({"etcdConfig": {"etcdURL": ""}}), "ipam.etcdConfig.etcdURL: no endpoint"),
+            (json!({"etcdConfig": {"etcdURL": "a b"}}), "ipam.etcdConfig.etcdURL: \"a b\" is no"),
             (json!({"endpoints": []}), "ipam.endpoints: no endpoint"),
             (
                 json!({"etcd": {"endpoints": ["a"]}, "endpoints": ["b"]}),

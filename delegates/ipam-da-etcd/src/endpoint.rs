@@ -17,15 +17,21 @@ const PORT: u16 = 2379;
 /// Reads endpoints, at least one.
 ///
 /// # Errors
-/// There is none, or one is malformed; the error names its place below `path`.
-pub fn parse_all(texts: &[String], secured: bool, path: &str) -> Result<Vec<Endpoint>> {
+/// There is none, or one is malformed; the error names its place, which `listed` ones have below `path`.
+pub fn parse_all(
+    texts: &[String],
+    secured: bool,
+    path: &str,
+    listed: bool,
+) -> Result<Vec<Endpoint>> {
     if texts.is_empty() {
         return Err(Error::config(path, "no endpoint")
             .advise("name at least one etcd server, as in 10.0.0.1:2379"));
     }
     let parse = |(i, text): (usize, &String)| {
         let malformed = |what: &str| {
-            Error::config(format_args!("{path}[{i}]"), format_args!("{text:?} {what}"))
+            let place = if listed { format!("{path}[{i}]") } else { path.to_owned() };
+            Error::config(place, format_args!("{text:?} {what}"))
                 .advise("expected HOST:PORT, http://HOST:PORT or https://HOST:PORT")
         };
         Endpoint::parse(text, secured).map_err(malformed)
@@ -40,8 +46,8 @@ impl Endpoint {
         let text = text.trim();
         let (secured, rest) = match text.split_once("://") {
             None => (secured, text),
-            Some(("http", rest)) => (false, rest),
-            Some(("https", rest)) => (true, rest),
+            Some((http, rest)) if http.eq_ignore_ascii_case("http") => (false, rest),
+            Some((https, rest)) if https.eq_ignore_ascii_case("https") => (true, rest),
             Some(_) => return Err("has another scheme than http or https"),
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
@@ -81,7 +87,7 @@ mod tests {
         for (text, secured, url) in [
             ("127.0.0.1:2379", false, "http://127.0.0.1:2379"),
             ("127.0.0.1:2379", true, "https://127.0.0.1:2379"),
-            ("http://a:80/", true, "http://a:80"),
+            ("HTTP://a:80/", true, "http://a:80"),
             ("https://etcd.example", false, "https://etcd.example:2379"),
             (" [fd00::1]:4001 ", false, "http://[fd00::1]:4001"),
             ("[fd00::1]", false, "http://[fd00::1]:2379"),
@@ -105,7 +111,8 @@ mod tests {
             "a?b",
             "fd00::1",
         ] {
-            let error = parse_all(&["a".to_owned(), text.to_owned()], false, "p").unwrap_err();
+            let error =
+                parse_all(&["a".to_owned(), text.to_owned()], false, "p", true).unwrap_err();
             assert!(error.to_string().starts_with(&format!("p[1]: {text:?} ")), "{error}");
         }
     }
