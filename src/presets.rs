@@ -112,9 +112,8 @@ pub const HOST_ETCD_DIFFERENCES: &[&str] = &[
 
 const WRITES_RECORD: &str =
     "An ADD also writes a record into `/var/lib/cni/ipam-delegated`, and fails when it cannot.";
-const REPEATED_ADD: &str = "An ADD again gives the addresses held, which for the old plugin's \
-                            the runtime's result cache tells; the old plugin gives others and \
-                            keeps both.";
+const REPEATED_ADD: &str = "An ADD again gives the addresses held, the old plugin's as far as the \
+                            runtime has cached them; the old plugin gives others and keeps both.";
 const OWN_INTERFACE: &str = "DEL releases what one interface holds on one network; the old plugin \
                              frees all that the container id holds.";
 const BY_RECORD: &str = "DEL goes by the record of the ADD: the configuration may be edited, broken \
