@@ -50,7 +50,12 @@ impl Hints {
     }
 
     /// Takes away what we have noted of an attachment.
-    pub fn forget(&self, container: &str, network: &NetworkName, ifname: &str) {
+    pub fn forget(&self, owner: &Owner) {
+        self.forget_named(owner.container.as_str(), &owner.scope.network, owner.ifname.as_str());
+    }
+
+    /// The same of one with these names.
+    pub fn forget_named(&self, container: &str, network: &NetworkName, ifname: &str) {
         let container = self.folder.join(container);
         let folder = container.join(network.as_str());
         // Where there is no file there is nothing to tidy.
@@ -72,14 +77,8 @@ impl Hints {
     }
 
     /// Notes what an attachment holds.
-    pub fn note(
-        &self,
-        container: &str,
-        network: &NetworkName,
-        ifname: &str,
-        addresses: &BTreeSet<IpAddr>,
-    ) {
-        let file = self.folder.join(container).join(network.as_str()).join(ifname);
+    pub fn note(&self, owner: &Owner, addresses: &BTreeSet<IpAddr>) {
+        let file = self.file(owner);
         if let Err(error) = self.write(&file, addresses) {
             warn!(
                 "{} cannot be written, so that a repeated ADD takes another address: {error}",

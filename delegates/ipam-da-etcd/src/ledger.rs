@@ -141,7 +141,7 @@ impl Ledger for Etcd {
             for holder in removed.iter().filter_map(|entry| entry.holder.as_ref()) {
                 let ifname = holder.ifname.as_deref();
                 ifname.into_iter().for_each(|ifname| {
-                    self.hints.forget(&holder.container, self.keys.network(), ifname);
+                    self.hints.forget_named(&holder.container, self.keys.network(), ifname);
                 });
             }
         }
