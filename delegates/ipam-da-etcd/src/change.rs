@@ -53,8 +53,31 @@ impl Etcd {
         Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
     }
 
-    /// Makes a change, in its turn where a replaced plugin keeps its processes apart.
+    /// Makes a change, and notes what the owner holds where the store has no place for it.
     fn change(&self, owner: &Owner, seen: &Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
+        let claims = !change.claim.is_empty();
+        if claims && !self.keys.is_native() && !self.indexed.get() {
+            // Whoever is killed, or gets no answer, finds by this what it has taken.
+            let tried = change.claim.iter().flat_map(|claim| &claim.candidates);
+            self.note_held(owner, change, tried.copied());
+        }
+        let done = self.carry_out(owner, seen, change);
+        match &done {
+            Ok(Commit::Done { claimed, .. }) => {
+                let taken = claimed.iter().map(|lease| lease.address.addr());
+                self.note_held(owner, change, taken);
+            }
+            Ok(Commit::Lost { .. }) | Err(_) if claims => {
+                let stays = change.drop.iter().map(|lease| lease.address.addr());
+                self.note_held(owner, change, stays);
+            }
+            Ok(Commit::Lost { .. } | Commit::Unknown) | Err(_) => {}
+        }
+        done
+    }
+
+    /// Makes a change, in its turn where a replaced plugin keeps its processes apart.
+    fn carry_out(&self, owner: &Owner, seen: &Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
         let victims = self.victims(change)?;
         let along = self.along.borrow().clone();
         let indexed = self.indexed.get();
@@ -92,7 +115,6 @@ impl Etcd {
                         let given = indexes.zip(chosen.iter().copied()).collect();
                         self.memory.note(&answer, given, indexed);
                     }
-                    self.note_held(owner, change, &chosen);
                     self.node_turn.replace(None);
                     self.turn.replace(None);
                     return Ok(done(change, &chosen, answer.revision));
@@ -177,15 +199,16 @@ impl Etcd {
         Commit::Lost { taken: Vec::new(), view }
     }
 
-    /// Notes on this node what an owner holds now, where the store does not let us.
-    fn note_held(&self, owner: &Owner, change: &Change<'_>, chosen: &[IpAddr]) {
+    /// Notes on this node what an owner holds, or perhaps does, where the store does not let us: what a change
+    /// leaves it, and this.
+    fn note_held(&self, owner: &Owner, change: &Change<'_>, more: impl Iterator<Item = IpAddr>) {
         if self.keys.is_native() {
             return;
         }
         let stays = change.keep.iter().chain(&change.leave).map(|lease| lease.address.addr());
-        let held: BTreeSet<IpAddr> = stays.chain(chosen.iter().copied()).collect();
+        let held: BTreeSet<IpAddr> = stays.chain(more).collect();
         if self.indexed.get() || held.is_empty() {
-            self.hints.forget(&owner.container, &owner.scope.network, &owner.ifname);
+            self.hints.forget(owner);
         } else {
             self.hints.note(owner, &held);
         }
@@ -217,6 +240,7 @@ impl Etcd {
         let asked = asked.into_iter().flatten().map(|lease| lease.address.addr()).collect();
         let read = Read { own, leases: &leases, siblings: &siblings };
         let (held, token) = self.holding(owner, read, &asked)?;
+        self.forget_unless(owner, !held.is_empty() || !change.claim.is_empty());
         let token = self.removal(&|answer| self.judge(answer)).take_off_lost(own, token)?;
         let pools = change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
         // The pools of the leases that stayed are not shown, nor what a replaced plugin has given instead

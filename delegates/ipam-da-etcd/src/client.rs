@@ -271,6 +271,9 @@ impl Client {
             tokio::time::timeout(patience, request).await
         });
         let response = answered.unwrap_or_else(|_| {
+            if let Some(caller) = caller.filter(|_| sent.get()) {
+                caller.forget();
+            }
             let reason = format!("no answer within {} ms", patience.as_millis());
             Err(if sent.get() { Trouble::Unknown(reason) } else { Trouble::NotSent(reason) })
         })?;

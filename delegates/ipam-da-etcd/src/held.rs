@@ -59,6 +59,7 @@ impl Etcd {
         }
         if read.own.is_none() || !self.keys.is_native() {
             let others = self.held_by_siblings(read.siblings);
+            let indexed = held.len();
             let mut noted = None;
             for found in read.leases {
                 let Some(address) = self.keys.address(found.key()) else { continue };
@@ -76,6 +77,9 @@ impl Etcd {
                         .iter_mut()
                         .for_each(|document| document.leases.push(item.clone()));
                 }
+            }
+            if self.keys.old().is_some() {
+                count_together(&mut held[indexed..], seen.document.as_mut(), indexed);
             }
         }
         Ok((held, seen))
@@ -114,7 +118,15 @@ impl Etcd {
             }
             ControlFlow::Continue(())
         })?;
+        count_together(&mut held, seen.document.as_mut(), 0);
         Ok((held, seen))
+    }
+
+    /// Forgets what was noted of an owner unless it holds something, or is about to.
+    pub fn forget_unless(&self, owner: &Owner, holds: bool) {
+        if !holds && self.keys.old().is_some() {
+            self.hints.forget(owner);
+        }
     }
 
     /// What this node knows other attachments of the container to have been given, where the keys of addresses
@@ -139,6 +151,21 @@ impl Etcd {
             holding.document.leases.iter().map(keys).collect::<Vec<_>>()
         };
         holdings.flat_map(of).collect()
+    }
+}
+
+/// Says of leases, which are those of a document from this one on, how many were written at once: their
+/// keys tell no more than their revision. So they are known again as those that a claim gave.
+fn count_together(held: &mut [Lease], document: Option<&mut OwnerDocument>, from: usize) {
+    let Some(items) = document.and_then(|document| document.leases.get_mut(from..)) else { return };
+    let revision = |item: &Item| item.since.map_or(0, |since| since.revision);
+    let all: Vec<i64> = items.iter().map(revision).collect();
+    for (lease, item) in held.iter_mut().zip(items) {
+        let revision = revision(item);
+        let leases = all.iter().filter(|other| **other == revision).count();
+        let since = Revision { revision, leases };
+        lease.revision = since.to_json();
+        item.since = Some(since);
     }
 }
 

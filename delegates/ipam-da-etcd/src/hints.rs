@@ -49,7 +49,12 @@ impl Hints {
     }
 
     /// Takes away what we have noted of an attachment.
-    pub fn forget(&self, container: &ContainerId, network: &NetworkName, ifname: &IfName) {
+    pub fn forget(&self, owner: &Owner) {
+        self.forget_named(&owner.container, &owner.scope.network, &owner.ifname);
+    }
+
+    /// The same of one with these names.
+    pub fn forget_named(&self, container: &ContainerId, network: &NetworkName, ifname: &IfName) {
         let container = self.folder.join(container.as_str());
         let folder = container.join(network.as_str());
         // Where there is no file there is nothing to tidy.

@@ -101,7 +101,11 @@ impl Ledger for Etcd {
             Some(Value::Array(pools)) => pools.iter().map(Value::to_string).collect(),
             _ => Vec::new(),
         };
-        let memory = Memory::open(&state, network, &serves, &store.prefix);
+        let place = match store.layout.old {
+            None => store.prefix.clone(),
+            Some(_) => format!("{} in the layout {}", store.prefix, store.layout.name),
+        };
+        let memory = Memory::open(&state, network, &serves, &place);
         let caller = store.user.clone().map(|(user, password)| {
             // A token is known to the servers of one store alone.
             let name = plain(&format!("{user}@{}", store.endpoints[0]));
@@ -164,7 +168,7 @@ impl Ledger for Etcd {
                 Some((container, IfName::parse(holder.ifname.as_deref()?).ok()?))
             });
             for (container, ifname) in names {
-                self.hints.forget(&container, self.keys.network(), &ifname);
+                self.hints.forget_named(&container, self.keys.network(), &ifname);
             }
         }
         Ok(removed)

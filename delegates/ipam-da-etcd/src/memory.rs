@@ -24,7 +24,8 @@ pub struct Memory {
     path: PathBuf,
     /// The part of the file that is about this delegate of the chain.
     part: String,
-    prefix: String,
+    /// What the keys begin with, and in which layout they are.
+    place: String,
     known: RefCell<Part>,
 }
 
@@ -70,13 +71,13 @@ const REFUSAL: u64 = 600;
 type Parts = BTreeMap<String, Part>;
 
 impl Memory {
-    /// The memory of a network whose keys are below a prefix; `serves` are the pools that this delegate
-    /// is shown, where not all are.
-    pub fn open(state: &StateDir, network: &NetworkName, serves: &[String], prefix: &str) -> Self {
+    /// The memory of a network whose keys are at this place of its store; `serves` are the pools that this
+    /// delegate is shown, where not all are.
+    pub fn open(state: &StateDir, network: &NetworkName, serves: &[String], place: &str) -> Self {
         let path = folder(state).join(format!("{network}.json"));
         let part = serves.join(",");
         let known = RefCell::new(read(&path).remove(&part).unwrap_or_default());
-        Self { path, part, prefix: prefix.to_owned(), known }
+        Self { path, part, place: place.to_owned(), known }
     }
 
     /// Fails when an answer is not of the store that is known, as it was before the request: a lower
@@ -124,7 +125,7 @@ impl Memory {
     }
 
     fn id(&self, answer: &Answer) -> String {
-        format!("{:x} {}", answer.cluster, self.prefix)
+        format!("{:x} {}", answer.cluster, self.place)
     }
 
     fn set_back(&self, cluster: &Cluster) -> Error {
@@ -345,7 +346,7 @@ mod tests {
     fn memory(folder: &TempDir) -> Memory {
         let path = folder.path().join("etcd/net.json");
         let known = RefCell::new(read(&path).remove("").unwrap_or_default());
-        Memory { path, part: String::new(), prefix: String::new(), known }
+        Memory { path, part: String::new(), place: String::new(), known }
     }
 
     fn remember(memory: &Memory, cursor: u8) {

@@ -51,6 +51,12 @@ impl Caller {
         whole.then_some(text)
     }
 
+    /// Lets go of a kept token: a store that was restored from a backup waits for the time it names, and does
+    /// not answer until then.
+    pub fn forget(&self) {
+        let _ = fs::remove_file(&self.cache);
+    }
+
     /// Keeps a token; without a place for it the next process asks for another.
     pub fn keep(&self, token: &str) {
         let kept = || {

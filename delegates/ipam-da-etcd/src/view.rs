@@ -112,6 +112,7 @@ impl Etcd {
             held = self.left_behind(question.owner, &siblings, held)?;
         }
         let (held, token) = held;
+        self.forget_unless(question.owner, !held.is_empty() || !question.want.is_empty());
         Ok(View { held, pools, token })
     }
 

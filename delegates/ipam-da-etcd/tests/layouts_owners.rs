@@ -56,8 +56,7 @@ fn del_of_one_interface_leaves_the_others() {
             // Neither is the other's.
             assert_eq!(first.check_of("c1", &["10.1.0.3"]).failure().0, 104, "{old:?}");
             second.check_of("c1", &["10.1.0.3"]).success();
-            let mut again = old.node(etcd).with_in_pools("requested-ip", "10.1.0.2");
-            again.world = old.node(etcd).world;
+            let again = old.node(etcd).with_in_pools("requested-ip", "10.1.0.2");
             on(&again).add("c1");
             assert_books(old, etcd, &both);
         }
@@ -205,14 +204,13 @@ fn del_releases_what_the_replaced_plugin_gave_and_nothing_of_others() {
         let rest = ["10.1.0.3 c10", "10.1.0.5 c"];
         assert_books(old, etcd, &rest);
         // By now another has what was freed, be it of the same container.
-        let mut mine = old.node(etcd).with_in_pools("strategy", "lowest").named("node-1");
-        mine.world = node.world;
-        let taken = on(&mine).ifname("net1").add("c1");
+        let node = node.with_in_pools("strategy", "lowest");
+        let taken = on(&node).ifname("net1").add("c1");
         assert_eq!(addresses(&taken), ["10.1.0.2"]);
-        on(&mine).del("c1");
+        on(&node).del("c1");
         let rest = ["10.1.0.2 node-1/net/c1/net1", "10.1.0.3 c10", "10.1.0.5 c"];
         assert_books(old, etcd, &rest);
-        on(&mine).ifname("net1").del("c1");
+        on(&node).ifname("net1").del("c1");
         assert_books(old, etcd, &rest[1..]);
     });
 }
@@ -378,7 +376,7 @@ fn gc_of_one_network_leaves_what_the_index_says_of_another() {
 
 /// A store with entries of all kinds.
 fn mixed(old: Old, etcd: &Etcd) -> [Node; 2] {
-    let [one, two] = old.nodes(etcd);
+    let [mut one, two] = old.nodes(etcd);
     on(&one).add("c1");
     on(&one).ifname("net1").add("c1");
     on(&two).add("c2");
@@ -386,10 +384,10 @@ fn mixed(old: Old, etcd: &Etcd) -> [Node; 2] {
     old.give(etcd, "10.1.0.8", "bare");
     old.give(etcd, "10.1.0.9", "");
     old.give(etcd, "garbage", "bare");
-    let other = old.node(etcd).with_subnets(&["10.2.0.0/24"]);
-    let other = Node { world: one.world, ..other };
-    on(&other).network("other").add("c1");
-    [Node { world: other.world, ..old.node(etcd) }, two]
+    let pools = std::mem::replace(&mut one.pools, subnets(&["10.2.0.0/24"]));
+    on(&one).network("other").add("c1");
+    one.pools = pools;
+    [one, two]
 }
 
 #[test]

@@ -6,7 +6,7 @@
 mod common;
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::etcd::Etcd;
@@ -253,25 +253,38 @@ fn a_note_is_worth_what_the_store_says() {
     });
 }
 
+/// A call that is killed before it renames a file for the so many'th time.
+fn killed_at_rename(number: usize, command: &Command, network: &Value) {
+    let mut killed = Command::new(strace());
+    killed.args(["-f", "-o", "/dev/null", "-e", "trace=?rename,renameat,renameat2", "-e"]);
+    killed.arg(format!("inject=?rename,renameat,renameat2:signal=SIGKILL:when={number}"));
+    killed.arg(command.get_program()).env_clear();
+    killed.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    killed.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let outcome = wait(start(killed, network));
+    assert_eq!(outcome.exit, Option::None, "{outcome:?}");
+}
+
 #[test]
 fn a_process_that_is_killed_while_it_notes_leaves_nothing_after_del() {
     each(&[Theirs], |old, etcd, rights| {
         let node = node_of(old, etcd, rights);
-        // The token is kept, the refusal known: a note is all that is renamed.
+        // The token is kept, the refusal known: notes are all that is renamed, before the claim and after it.
         on(&node).add("c0");
-        let (command, network) = on(&node).command("ADD", "c1", &json!({}));
-        let mut killed = std::process::Command::new(strace());
-        killed.args(["-f", "-o", "/dev/null", "-e", "trace=?rename,renameat,renameat2", "-e"]);
-        killed.arg("inject=?rename,renameat,renameat2:signal=SIGKILL:when=1");
-        killed.arg(command.get_program()).env_clear();
-        killed.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
-        killed.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let outcome = wait(start(killed, &network));
-        assert_eq!(outcome.exit, Option::None, "{outcome:?}");
-        assert_books(old, etcd, &["10.1.0.2 c0", "10.1.0.3 c1"]);
-        on(&node).ifname("net1").add("c1");
-        on(&node).del("c1");
-        assert_books(old, etcd, &["10.1.0.2 c0", "10.1.0.4 c1"]);
+        let second = on(&node).ifname("net1").address("c1");
+        for (number, held) in [(1, 2), (2, 3)] {
+            for again in [false, true] {
+                let (command, network) = on(&node).command("ADD", "c1", &json!({}));
+                killed_at_rename(number, &command, &network);
+                assert_eq!(old.books(etcd).len(), held, "{old:?} {number}");
+                if again {
+                    on(&node).add("c1");
+                    assert_eq!(old.books(etcd).len(), 3, "{old:?} {number}: it is found");
+                }
+                on(&node).del("c1");
+                assert_books(old, etcd, &["10.1.0.2 c0", &format!("{second} c1")]);
+            }
+        }
     });
 }
 
@@ -297,8 +310,7 @@ fn an_interface_is_not_given_what_another_has_noted() {
     each(&POOR, |old, etcd, rights| {
         let node = node_of(old, etcd, rights);
         on(&node).add("c1");
-        let asking = node_of(old, etcd, rights).with_in_pools("requested-ip", "10.1.0.2");
-        let asking = Node { world: node.world, ..asking };
+        let asking = node.with_in_pools("requested-ip", "10.1.0.2");
         for _ in 0..2 {
             let (code, text) = on(&asking).ifname("net1").call("ADD", "c1", &json!({})).failure();
             assert_eq!(code, 102, "{old:?} {text}");
@@ -321,6 +333,55 @@ fn a_late_del_frees_nothing_that_another_interface_has_noted() {
         on(&node).del_known("c1", &first);
         on(&node).del("c1");
         assert_books(old, etcd, &["10.1.0.2 c1"]);
+    });
+}
+
+#[test]
+fn an_undo_takes_back_what_its_add_took() {
+    each(&[Theirs], |old, etcd, rights| {
+        let mut node = node_of(old, etcd, rights).with_subnets(&["10.1.0.0/24", "fd00:1::/64"]);
+        let undo = |node: &Node, result: &Value| {
+            let mut undo = given(result);
+            undo["undo"] = true.into();
+            on(node).call("DEL", "c1", &undo).success();
+        };
+        on(&node).ifname("net1").add("c1");
+        let result = on(&node).add("c1");
+        let again = on(&node).add("c1");
+        undo(&node, &again);
+        node.check("c1", &again).success();
+        undo(&node, &result);
+        node.check("c1", &again).success();
+        on(&node).del("c1");
+        let result = on(&node).add("c1");
+        undo(&node, &result);
+        assert_books(old, etcd, &["10.1.0.2 c1", "fd00:1::2 c1"]);
+        // Of an ADD that took one address beside another.
+        node.pools = subnets(&["10.1.0.0/24"]);
+        on(&node).add("c1");
+        node.pools = subnets(&["10.1.0.0/24", "fd00:1::/64"]);
+        let result = on(&node).add("c1");
+        let before = old.books(etcd).len();
+        undo(&node, &result);
+        assert_eq!(old.books(etcd).len(), before - 1, "{old:?}");
+        on(&node).del("c1");
+        on(&node).ifname("net1").del("c1");
+        assert_books(old, etcd, &[]);
+    });
+}
+
+#[test]
+fn an_add_that_fails_leaves_no_note() {
+    each(&[Theirs], |old, etcd, rights| {
+        let node = node_of(old, etcd, rights).with_subnets(&["10.1.0.0/29"]);
+        for container in ["a", "b", "c", "d", "e"] {
+            on(&node).add(container);
+        }
+        assert_eq!(on(&node).call("ADD", "f", &json!({})).failure().0, 100);
+        let asking = node.with_in_pools("requested-ip", "10.1.0.3");
+        assert_eq!(on(&asking).call("ADD", "f", &json!({})).failure().0, 102);
+        let notes = asking.world.path("state/etcd/owners");
+        assert_eq!(common::support::names(&notes), ["a", "b", "c", "d", "e"], "{old:?}");
     });
 }
 
