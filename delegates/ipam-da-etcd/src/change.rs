@@ -7,7 +7,7 @@ use std::time::Duration;
 use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_delegated::allocate::ledger::{Change, Commit, Look, PoolView, Taken, Used, View};
 use ipam_delegated::allocate::{Lease, Owner};
-use ipam_delegated::{Error, Result};
+use ipam_delegated::{Error, ErrorCode, Result};
 
 use crate::claim::{Outcome, Seen, Step};
 use crate::document::{Holding, Revision};
@@ -24,6 +24,9 @@ const REFUSALS: u32 = 8;
 
 /// The wait after the first of them, twice as long after each further one, up to the second.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
+
+/// What has to be left of a call's time for another try.
+const LAST: Duration = Duration::from_millis(500);
 
 impl Etcd {
     /// Makes a change; one by which a container loses more than a transaction can take in several.
@@ -97,7 +100,7 @@ impl Etcd {
             };
             let written = self.client.write(&step.transaction()).map_err(|error| {
                 // The time went by in waiting.
-                let waited = self.refused.get() > 0 && !self.client.was_denied();
+                let waited = error.code() == ErrorCode::TIMED_OUT && self.refused.get() > 0;
                 match self.lock.as_ref().filter(|_| waited) {
                     Some(lock) => lock.taken().and([error]),
                     None => error,
@@ -159,7 +162,7 @@ impl Etcd {
         }
         let refused = self.refused.get().min(REFUSALS);
         let pause = (first * 2_u32.saturating_pow(refused)).min(last);
-        if self.client.left() < pause * 5 {
+        if self.client.left() < (pause * 5).max(LAST) {
             return Err(lock.taken());
         }
         self.client.pause(pause);

@@ -233,11 +233,15 @@ impl Step<'_> {
         first.chain(after).collect()
     }
 
-    /// Whether a claim goes on from the cursor of a plugin that takes what comes next unseen.
+    /// Whether a claim goes on from the cursor of a plugin that takes what comes next unseen, and moves it.
+    /// Not where another strategy looks, or what was asked for lies behind it: back there others hold what
+    /// comes next.
     pub fn goes_on(&self, claim: &Claim<'_>) -> bool {
-        let goes_round = claim.want.strategy == Strategy::RoundRobin;
-        let overwrites = self.keys.overwrites();
-        overwrites && goes_round && claim.want.requested.is_none()
+        self.keys.overwrites()
+            && match claim.want.requested {
+                Some(address) => self.is_ahead(claim, address),
+                None => claim.want.strategy == Strategy::RoundRobin,
+            }
     }
 
     /// What is read when all candidates are taken.
@@ -299,16 +303,9 @@ impl Step<'_> {
         let last: BTreeMap<u32, (&Claim<'_>, IpAddr)> =
             claims.map(|(claim, address)| (claim.want.index, (claim, *address))).collect();
         for (index, (claim, address)) in last {
-            let Some(key) = self.keys.cursor(index) else { continue };
-            let put = TxnOp::put(key.as_str(), address.to_string(), None);
-            let overwrites = self.keys.overwrites();
-            if !overwrites || self.goes_on(claim) {
-                ops.push(put);
-            } else if self.is_ahead(claim, address) {
-                ops.push(TxnOp::txn(
-                    Txn::new().when([self.at_cursor(&key, index)]).and_then([put]),
-                ));
-            }
+            let moves = !self.keys.overwrites() || self.goes_on(claim);
+            let key = self.keys.cursor(index).filter(|_| moves);
+            ops.extend(key.map(|key| TxnOp::put(key, address.to_string(), None)));
         }
         ops
     }
@@ -321,15 +318,14 @@ impl Step<'_> {
         }
     }
 
-    /// Whether the cursor of a plugin that takes what comes next unseen goes forward to an address that was
-    /// asked for. Back there others hold what comes next.
+    /// Whether an address lies ahead of an old cursor, on the way to the end of the ranges.
     fn is_ahead(&self, claim: &Claim<'_>, address: IpAddr) -> bool {
         let place = |address: IpAddr| {
             let range = claim.set.ranges().iter().position(|range| range.spans(address));
             range.map(|range| (range, address))
         };
         let cursor = self.along.cursor(claim.want.index).and_then(place);
-        claim.want.requested.is_some() && place(address) > cursor
+        place(address) > cursor
     }
 
     /// What stays to an owner that addresses are taken from.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::endpoint::{self, Endpoint};
-use crate::layout::{LAYOUTS, Layout, NATIVE};
+use crate::layout::{self, LAYOUTS, Layout, NATIVE};
 
 /// What this delegate reads of `ipam`: the section `etcd`, or the keys of a system that it replaces.
 #[derive(Debug, Default, Deserialize)]
@@ -215,7 +215,7 @@ impl Config {
             .etcd
             .as_ref()
             .filter(|ours| alone || ours.names_a_store())
-            .map(|ours| (ours.clone(), &OURS));
+            .map(|ours| (ours.clone(), ours.spelling()));
         let mut given: Vec<_> = [ours, theirs, flat].into_iter().flatten().collect();
         match (given.pop(), given.pop()) {
             (Some(only), None) => Ok(only),
@@ -231,6 +231,16 @@ impl Config {
 }
 
 impl Section {
+    /// How the store would be named that this section does not name.
+    fn spelling(&self) -> &'static Spelling {
+        let layout = self.layout.as_deref().filter(|_| !self.names_a_store());
+        match layout.and_then(Layout::named) {
+            Some(layout) if layout.name == layout::CNI_IPAM_ETCD.name => &CNI_IPAM_ETCD,
+            Some(layout) if layout.name == layout::HOST_ETCD.name => &HOST_ETCD,
+            _ => &OURS,
+        }
+    }
+
     fn names_a_store(&self) -> bool {
         let files = [&self.cert_file, &self.key_file, &self.trusted_ca_file];
         !self.endpoints.is_empty() || files.into_iter().any(Option::is_some)
@@ -404,7 +414,9 @@ mod tests {
                 json!({"etcd": {"endpoints": ["a"], "layout": "etcd"}}),
                 "ipam.etcd.layout: \"etcd\" is no layout: expected one of native, cni-ipam-etcd, host-etcd",
             ),
-            (json!({"etcd": {"layout": "host-etcd"}}), "ipam.etcd.endpoints: no endpoint"),
+            (json!({"etcd": {"layout": "native"}}), "ipam.etcd.endpoints: no endpoint"),
+            (json!({"etcd": {"layout": "host-etcd"}}), "ipam.endpoints: no endpoint"),
+            (json!({"etcd": {"layout": "cni-ipam-etcd"}}), "ipam.etcdConfig.etcdURL: no endpoint"),
         ] {
             let error = store(ipam).unwrap_err();
             assert!(error.to_string().starts_with(message), "{error}");
