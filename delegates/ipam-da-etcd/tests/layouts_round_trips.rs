@@ -51,6 +51,29 @@ fn each_verb_takes_one_request_whatever_the_replaced_plugin_holds() {
 }
 
 #[test]
+fn a_del_does_not_wait_for_the_old_lock() {
+    for (old, lock) in BOTH.into_iter().zip(["/etcd-cni/networks/net/lock", "/ipam/lock/1f"]) {
+        let etcd = Etcd::start();
+        let node = old.node(&etcd);
+        let result = node.add("c1");
+        etcd.put(lock, "");
+        let del = requests(&etcd, || drop(node.del_known("c1", &result).success()));
+        assert_eq!(del, 1, "{old:?}");
+        assert!(old.books(&etcd).is_empty(), "{old:?}");
+    }
+}
+
+#[test]
+fn what_the_document_of_host_etcd_says_and_it_never_wrote_is_not_read() {
+    let etcd = Etcd::start();
+    etcd.put("/ipam/ips/net/10.1.0.2", "theirs");
+    let node = Old::HostEtcd.node(&etcd);
+    assert_eq!(node.address("c1"), "10.1.0.2");
+    node.del("theirs");
+    assert_eq!(etcd.get("/ipam/ips/net/10.1.0.2").unwrap(), "theirs");
+}
+
+#[test]
 fn a_del_that_nobody_remembers_lists_at_most_once() {
     for old in BOTH {
         let (etcd, node) = crowded(old);

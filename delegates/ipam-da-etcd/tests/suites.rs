@@ -151,6 +151,9 @@ impl<D> Apart<D> {
 fn set_apart(ipam: &mut Map<String, Value>, network: &str) {
     if ipam["etcd"]["layout"] == layout::HOST_ETCD.name {
         ipam["etcd"]["prefix"] = format!("/ipam/{network}").into();
+        // By these it tells which addresses of a container are the network's.
+        ipam.entry("ranges")
+            .or_insert(json!([[{"subnet": "10.0.0.0/8"}], [{"subnet": "fd00::/8"}]]));
     }
 }
 
