@@ -93,20 +93,14 @@ impl Etcd {
         siblings: &[KeyValue],
         (mut held, mut seen): (Vec<Lease>, Seen),
     ) -> Result<(Vec<Lease>, Seen)> {
-        if self.keys.is_flat() && self.home.is_empty() {
-            return Err(Error::config(
-                "ipam.ranges",
-                "missing or wrong: it cannot be told which addresses of the container are this network's",
-            )
-            .advise("correct the ranges and call again, or take the addresses back by `ipam-delegated release`"));
-        }
         let others = self.held_by_siblings(siblings);
         let of_others = self.hints.of_others(owner);
         let known: BTreeSet<IpAddr> = held.iter().map(|lease| lease.address.addr()).collect();
+        let homeless = self.keys.is_flat() && self.home.is_empty();
         let judge = |answer: &_| self.judge(answer);
         below(&self.client, self.keys.leases(), judge, &mut |found| {
             let address = self.keys.address(found.key()).filter(|address| {
-                self.is_home_of(*address)
+                (self.is_home_of(*address) || homeless)
                     && !known.contains(address)
                     && !others.contains(&(*address, found.mod_revision()))
                     && !of_others.contains(address)
@@ -118,13 +112,22 @@ impl Etcd {
             }
             ControlFlow::Continue(())
         })?;
+        if homeless && held.len() > known.len() {
+            return Err(Error::config(
+                "ipam.ranges",
+                "missing or wrong: it cannot be told which addresses of the container are this network's",
+            )
+            .advise(
+                "correct the ranges and call again, or take the addresses back by `ipam-delegated release`",
+            ));
+        }
         count_together(&mut held, seen.document.as_mut(), 0);
         Ok((held, seen))
     }
 
     /// Forgets what was noted of an owner unless it holds something, or is about to.
     pub fn forget_unless(&self, owner: &Owner, holds: bool) {
-        if !holds && self.keys.old().is_some() {
+        if !holds && !self.keys.is_native() {
             self.hints.forget(owner);
         }
     }
