@@ -118,13 +118,18 @@ impl Hints {
     }
 
     fn write(&self, file: &Path, addresses: &BTreeSet<IpAddr>) -> io::Result<()> {
-        if let Some(folder) = file.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        }
         // Beside the folder: what is left of a process that was killed must not look like a note.
         let temporary = self.folder.with_extension(std::process::id().to_string());
+        if let Some(folder) = self.folder.parent() {
+            make(folder)?;
+        }
         fs::write(&temporary, serde_json::to_vec(addresses).map_err(io::Error::other)?)?;
-        fs::rename(&temporary, file)
+        let place = || {
+            file.parent().map_or(Ok(()), make)?;
+            fs::rename(&temporary, file)
+        };
+        // Whoever takes away the container's last note but this takes away the folder.
+        place().or_else(|_| place())
     }
 
     fn of_container(&self, owner: &Owner) -> PathBuf {
@@ -141,6 +146,10 @@ impl Hints {
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     entries.map(|entry| entry.path()).collect()
+}
+
+fn make(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 fn name(path: &Path) -> Option<String> {
