@@ -117,13 +117,18 @@ impl Hints {
     }
 
     fn write(&self, file: &Path, addresses: &BTreeSet<IpAddr>) -> io::Result<()> {
-        if let Some(folder) = file.parent() {
-            memory::make(folder)?;
-        }
         // Beside the folder: what is left of a process that was killed must not look like a note.
         let temporary = self.folder.with_extension(std::process::id().to_string());
+        if let Some(folder) = self.folder.parent() {
+            memory::make(folder)?;
+        }
         fs::write(&temporary, serde_json::to_vec(addresses).map_err(io::Error::other)?)?;
-        fs::rename(&temporary, file)
+        let place = || {
+            file.parent().map_or(Ok(()), memory::make)?;
+            fs::rename(&temporary, file)
+        };
+        // Whoever takes away the container's last note but this takes away the folder.
+        place().or_else(|_| place())
     }
 
     fn of_container(&self, owner: &Owner) -> PathBuf {

@@ -7,17 +7,12 @@ mod common;
 use std::fs;
 
 use common::etcd::{ClusterId, Etcd, Silent};
-use common::layouts::{BOTH, Old, all, on, shown, told};
+use common::layouts::{BOTH, Old, all, assert_books, on, shown, told};
 use common::relay::Relay;
 use common::rights::Rights::Theirs;
 use common::rights::{calling_as, grant_all, guarded, node_of};
 use common::{Node, addresses, given, subnets};
 use serde_json::{Value, json};
-
-#[track_caller]
-fn assert_books(old: Old, etcd: &Etcd, expected: &[&str]) {
-    assert_eq!(told(&old.books(etcd)), expected, "{old:?}");
-}
 
 #[track_caller]
 fn accept(node: &Node) {

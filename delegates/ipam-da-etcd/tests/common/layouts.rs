@@ -185,20 +185,50 @@ impl Old {
     }
 }
 
-/// Makes what a node has noted itself look older.
+/// Runs something on an empty store for each layout.
+pub fn each(act: impl Fn(Old, &Etcd)) {
+    let etcd = Etcd::start();
+    for old in BOTH {
+        act(old, &etcd);
+        etcd.etcdctl(&["del", "--prefix", "/"]);
+    }
+}
+
+/// Who holds what is this: `ADDRESS CONTAINER`, or `ADDRESS NODE/NETWORK/CONTAINER/IFNAME` where the index tells.
+#[track_caller]
+pub fn assert_books(old: Old, etcd: &Etcd, expected: &[&str]) {
+    assert_eq!(told(&old.books(etcd)), expected, "{old:?}");
+}
+
+/// Nothing of any container is left, and no key of an owner.
+#[track_caller]
+pub fn assert_empty(old: Old, etcd: &Etcd) {
+    assert_books(old, etcd, &[]);
+    let owners = format!("{}owners/", old.ours());
+    assert_eq!(etcd.keys(&owners), [""; 0], "{old:?}");
+}
+
+pub const HOUR: Duration = Duration::from_secs(3600);
+
+/// The files of what a node has noted itself.
+pub fn notes(node: &Node) -> Vec<PathBuf> {
+    let mut folders = vec![node.world.path("state/etcd/owners")];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files
+}
+
+/// Makes them look older.
 #[track_caller]
 pub fn age_notes(node: &Node, by: Duration) {
-    let mut folders = vec![node.world.path("state/etcd/owners")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let file = std::fs::File::options().write(true).open(path).unwrap();
-                file.set_modified(SystemTime::now() - by).unwrap();
-            }
-        }
+    for path in notes(node) {
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(SystemTime::now() - by).unwrap();
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::Node;
 use super::etcd::Etcd;
-use super::layouts::Old;
+use super::layouts::{BOTH, Old};
 
 const PASSWORD: &str = "secret-word";
 
@@ -67,6 +67,21 @@ pub fn guarded(users: &[(Old, Rights)]) -> Etcd {
     }
     etcd
 }
+
+/// A server with users of these rights in both layouts, where something is done in each.
+#[track_caller]
+pub fn each(rights: &[Rights], act: impl Fn(Old, &Etcd, Rights)) {
+    let users = BOTH.into_iter().flat_map(|old| rights.iter().map(move |rights| (old, *rights)));
+    let users: Vec<_> = users.collect();
+    let etcd = guarded(&users);
+    for (old, rights) in users {
+        act(old, &etcd, rights);
+        etcd.etcdctl(&["del", "--prefix", "/"]);
+    }
+}
+
+/// Those whose token does not let us write keys of our own.
+pub const POOR: [Rights; 2] = [Rights::Theirs, Rights::TheirsAndRead];
 
 fn grant(etcd: &Etcd, role: &str, (prefix, what, key): &(bool, &str, String)) {
     let prefix = format!("--prefix={prefix}");
