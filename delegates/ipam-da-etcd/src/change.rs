@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
-use ipam_delegated::allocate::ledger::{Change, Commit, Look, PoolView, Taken, Used, View};
+use ipam_delegated::allocate::ledger::{Change, Commit, Look, Taken, Used, View};
 use ipam_delegated::allocate::{Lease, Owner};
 use ipam_delegated::{Error, ErrorCode, Result};
 
@@ -196,10 +196,14 @@ impl Etcd {
     /// A claim that somebody else's has passed by: nothing is known of its candidates, but where the cursor
     /// is by now.
     fn passed(&self, change: &Change<'_>, seen: Seen) -> Commit<Seen> {
-        let pools = change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
+        Commit::Lost { taken: Vec::new(), view: self.view_of_claims(change, seen) }
+    }
+
+    /// The pools of all claims, of which nothing is known; only where nothing was kept or dropped.
+    fn view_of_claims(&self, change: &Change<'_>, seen: Seen) -> Option<View<Seen>> {
         let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
-        let view = fresh.then_some(View { held: Vec::new(), pools, token: seen });
-        Commit::Lost { taken: Vec::new(), view }
+        let pools = change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
+        fresh.then_some(View { held: Vec::new(), pools, token: seen })
     }
 
     /// Notes on this node what an owner holds, or perhaps does, where the store does not let us: what a change
@@ -290,16 +294,10 @@ impl Etcd {
         let own = self.keys.owner(owner);
         let holders = taken.iter().filter_map(|taken| taken.holder.as_ref()?.holder.as_ref());
         let is_own = holders.filter_map(|h| self.keys.owner_of_holder(h)).any(|key| key == own);
-        // A view shows the pools of all claims, and these only where nothing was kept or dropped.
-        let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
-        let view = (fresh && !is_own).then(|| {
-            let mut pools: Vec<PoolView> =
-                change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
-            if let (Look::Window(from, to), Some(found)) = (claim.next, shown) {
-                pools[place].used = Used::Window(from, to, self.addresses(found));
-            }
-            View { held: Vec::new(), pools, token: seen }
-        });
+        let mut view = self.view_of_claims(change, seen).filter(|_| !is_own);
+        if let (Some(view), Look::Window(from, to), Some(found)) = (&mut view, claim.next, shown) {
+            view.pools[place].used = Used::Window(from, to, self.addresses(found));
+        }
         Commit::Lost { taken, view }
     }
 

@@ -21,6 +21,13 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Adds what the owner proves to hold, where it is known what else it does.
+    pub fn add(&mut self, item: Item) {
+        if let Some(document) = &mut self.document {
+            document.leases.push(item);
+        }
+    }
+
     /// Whether a change says of everything that the owner held, and of nothing else, what becomes of it.
     pub fn is_all_of(&self, change: &Change<'_>) -> bool {
         let said = [&change.keep, &change.leave, &change.drop];
@@ -222,8 +229,9 @@ impl Step<'_> {
     /// it, which somebody has just taken.
     fn ways(&self, claim: &Claim<'_>) -> Vec<Way> {
         let plain = |candidate: &IpAddr| Way { cursor: None, candidate: *candidate };
-        let cursor = self.keys.cursor(claim.want.index).filter(|_| self.goes_on(claim));
-        let Some(key) = cursor else { return claim.candidates.iter().map(plain).collect() };
+        let Some(key) = self.cursor_of(claim) else {
+            return claim.candidates.iter().map(plain).collect();
+        };
         let seen = || self.at_cursor(&key, claim.want.index);
         let at =
             |before: &IpAddr| Compare::value(key.as_str(), CompareOp::Equal, before.to_string());
@@ -244,6 +252,11 @@ impl Step<'_> {
             }
     }
 
+    /// The cursor that a claim goes on from.
+    fn cursor_of(&self, claim: &Claim<'_>) -> Option<String> {
+        self.keys.cursor(claim.want.index).filter(|_| self.goes_on(claim))
+    }
+
     /// What is read when all candidates are taken.
     fn after_all(&self, claim: &Claim<'_>) -> Vec<TxnOp> {
         let mut reads = match (&claim.candidates[..], claim.next) {
@@ -251,8 +264,7 @@ impl Step<'_> {
             ([only], _) => vec![TxnOp::get(self.keys.lease(*only), None)],
             _ => Vec::new(),
         };
-        let cursor = self.keys.cursor(claim.want.index).filter(|_| self.goes_on(claim));
-        reads.extend(cursor.map(|key| TxnOp::get(key, None)));
+        reads.extend(self.cursor_of(claim).map(|key| TxnOp::get(key, None)));
         reads
     }
 

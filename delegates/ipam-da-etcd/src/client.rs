@@ -208,12 +208,9 @@ impl Client {
                     self.trouble.set(Some(started));
                 }
                 let url = &self.endpoints[place];
+                self.denied.set(matches!(trouble, Trouble::Denied(_)));
                 let (reason, unfit) = match trouble {
-                    Trouble::Denied(error) => {
-                        self.denied.set(true);
-                        return Err(error.within(format_args!("etcd at {url}")));
-                    }
-                    Trouble::Refused(error) => {
+                    Trouble::Refused(error) | Trouble::Denied(error) => {
                         return Err(error.within(format_args!("etcd at {url}")));
                     }
                     Trouble::StaleToken => {

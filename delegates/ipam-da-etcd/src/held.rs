@@ -73,9 +73,7 @@ impl Etcd {
                 let of_others = noted.get_or_insert_with(|| self.of_others(owner));
                 if !of_others.contains(&address) {
                     held.push(lease);
-                    seen.document
-                        .iter_mut()
-                        .for_each(|document| document.leases.push(item.clone()));
+                    seen.add(item);
                 }
             }
             if self.keys.old().is_some() {
@@ -108,7 +106,7 @@ impl Etcd {
             let left = address.and_then(|address| self.keys.codec().left_to(owner, address, found));
             if let Some((lease, item)) = left {
                 held.push(lease);
-                seen.document.iter_mut().for_each(|document| document.leases.push(item.clone()));
+                seen.add(item);
             }
             ControlFlow::Continue(())
         })?;

@@ -21,23 +21,19 @@ impl Etcd {
     /// Shows every entry of the network; only those of `node` where one is named.
     pub fn walk(&self, node: Option<&str>, each: Each<'_>) -> Result<()> {
         let Some(node) = node else { return self.walk_all(each) };
-        match self.adapting(|| self.holdings(&self.keys.of_node(node))) {
-            Err(error) => Err(error),
-            Ok(holdings) => {
-                let its = |holding: &&Holding| {
-                    let document = &holding.document;
-                    document.node == node && document.network == self.keys.network().as_str()
-                };
-                let mut entries = holdings.iter().filter(its).flat_map(Holding::entries);
-                // Whether it ended early is the caller's own doing.
-                if entries.try_for_each(&mut *each).is_break() || self.keys.is_native() {
-                    return Ok(());
-                }
-                // Notes are of a time when the store let us have no such keys, or of now.
-                let told = holdings.iter().flat_map(Holding::leases);
-                self.walk_noted(node, &told.map(|lease| lease.address.addr()).collect(), each)
-            }
+        let holdings = self.adapting(|| self.holdings(&self.keys.of_node(node)))?;
+        let its = |holding: &&Holding| {
+            let document = &holding.document;
+            document.node == node && document.network == self.keys.network().as_str()
+        };
+        let mut entries = holdings.iter().filter(its).flat_map(Holding::entries);
+        // Whether it ended early is the caller's own doing.
+        if entries.try_for_each(&mut *each).is_break() || self.keys.is_native() {
+            return Ok(());
         }
+        // Notes are of a time when the store let us have no such keys, or of now.
+        let told = holdings.iter().flat_map(Holding::leases);
+        self.walk_noted(node, &told.map(|lease| lease.address.addr()).collect(), each)
     }
 
     fn walk_all(&self, each: Each<'_>) -> Result<()> {

@@ -40,6 +40,14 @@ fn assert_refused(old: Old, etcd: &Etcd, node: &Node, held: &Value, reason: &str
     }
 }
 
+/// What is said of a store that was restored so.
+fn reason(id: ClusterId) -> &'static str {
+    match id {
+        ClusterId::Kept => "it was restored from a backup",
+        ClusterId::Other => "the store is the etcd cluster ",
+    }
+}
+
 #[test]
 fn a_store_restored_from_a_backup_is_refused_and_not_changed() {
     for old in BOTH {
@@ -52,12 +60,8 @@ fn a_store_restored_from_a_backup_is_refused_and_not_changed() {
             on(&node).add("lost");
             on(&node).add("lost-too");
             etcd.restore(&snapshot, id);
-            let reason = match id {
-                ClusterId::Kept => "it was restored from a backup",
-                ClusterId::Other => "the store is the etcd cluster ",
-            };
             let before = all(&etcd);
-            assert_refused(old, &etcd, &node, &held, reason);
+            assert_refused(old, &etcd, &node, &held, reason(id));
             assert_eq!(all(&etcd), before, "{old:?} {id:?}");
             // Others go on meanwhile, the replaced plugin among them.
             let other = old.node(&etcd).named("node-2");
@@ -65,7 +69,7 @@ fn a_store_restored_from_a_backup_is_refused_and_not_changed() {
                 on(&other).add(&format!("other{number}"));
                 old.give(&etcd, &format!("10.1.0.20{number}"), "bare");
             }
-            assert_refused(old, &etcd, &node, &held, reason);
+            assert_refused(old, &etcd, &node, &held, reason(id));
             accept(&node);
             node.call("STATUS", "").success();
             assert_eq!(addresses(&on(&node).add("held")), addresses(&held));
@@ -94,16 +98,12 @@ fn a_restored_store_is_known_without_the_index_too() {
             let (code, text) = on(&node).call("ADD", "new", &json!({})).failure();
             assert_eq!(code, 11, "{text}");
             node.etcd.as_object_mut().unwrap().remove("timeout");
-            let reason = match id {
-                ClusterId::Kept => "it was restored from a backup",
-                ClusterId::Other => "the store is the etcd cluster ",
-            };
-            assert_refused(old, &etcd, &node, &held, reason);
+            assert_refused(old, &etcd, &node, &held, reason(id));
             // Though the store has gone on since.
             for number in 0..20 {
                 old.give(&etcd, &format!("10.1.0.2{number}"), "bare");
             }
-            assert_refused(old, &etcd, &node, &held, reason);
+            assert_refused(old, &etcd, &node, &held, reason(id));
             accept(&node);
             node.call("STATUS", "").success();
             assert_eq!(addresses(&on(&node).add("held")), addresses(&held));
