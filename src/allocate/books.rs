@@ -172,7 +172,10 @@ impl Desk<'_> {
         };
         let chosen = self.entries(|entry| {
             let by_address = wanted.is_empty() || wanted.contains(&entry.lease.address.addr());
+            let is_ours = entry.holder.as_ref().is_none_or(|holder| holder.network.is_none());
+            let by_name = owner.is_some() || node.is_some();
             by_address
+                && (is_ours || !by_name)
                 && owner.is_none_or(|owner| is_of(entry, owner))
                 && node.is_none_or(|node| {
                     let holder = entry.holder.as_ref();

@@ -49,6 +49,7 @@ impl Etcd {
                 // The owner's key has gone with the first.
                 Commit::Done { .. } => seen = Seen::default(),
                 Commit::Unknown => return Ok(Commit::Unknown),
+                Commit::Outdated => return Ok(Commit::Outdated),
                 // What it shows is of this part alone.
                 Commit::Lost { .. } => return Ok(Commit::Lost { taken: Vec::new(), view: None }),
             }
@@ -70,11 +71,11 @@ impl Etcd {
                 let taken = claimed.iter().map(|lease| lease.address.addr());
                 self.note_held(owner, change, taken);
             }
-            Ok(Commit::Lost { .. }) | Err(_) if claims => {
+            Ok(Commit::Lost { .. } | Commit::Outdated) | Err(_) if claims => {
                 let stays = change.drop.iter().map(|lease| lease.address.addr());
                 self.note_held(owner, change, stays);
             }
-            Ok(Commit::Lost { .. } | Commit::Unknown) | Err(_) => {}
+            Ok(Commit::Lost { .. } | Commit::Outdated | Commit::Unknown) | Err(_) => {}
         }
         done
     }
@@ -296,7 +297,7 @@ impl Etcd {
         let is_own = holders.filter_map(|h| self.keys.owner_of_holder(h)).any(|key| key == own);
         let mut view = self.view_of_claims(change, seen).filter(|_| !is_own);
         if let (Some(view), Look::Window(from, to), Some(found)) = (&mut view, claim.next, shown) {
-            view.pools[place].used = Used::Window(from, to, self.addresses(found));
+            view.pools[place].used = Used::Windows(vec![(from, to)], self.addresses(found));
         }
         Commit::Lost { taken, view }
     }

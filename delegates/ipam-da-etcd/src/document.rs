@@ -93,6 +93,7 @@ impl OwnerDocument {
             node: Some(self.node.clone()),
             container: self.container.clone(),
             ifname: Some(self.ifname.clone()),
+            network: None,
         }
     }
 }

@@ -107,6 +107,7 @@ impl Etcd {
                     node: Some(node.to_owned()),
                     container,
                     ifname: Some(noted.ifname.clone()),
+                    network: None,
                 });
                 if each(entry).is_break() {
                     return Ok(());

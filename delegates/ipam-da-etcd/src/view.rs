@@ -95,7 +95,7 @@ impl Etcd {
         for ((want, look), shown) in question.want.iter().zip(question.looks).zip(shown) {
             let used = match look {
                 Look::Nowhere => Used::Unknown,
-                Look::Window(from, to) => Used::Window(*from, *to, self.addresses(&shown)),
+                Look::Window(from, to) => Used::Windows(vec![(*from, *to)], self.addresses(&shown)),
                 Look::Everywhere => Used::All(self.all_of(want)?),
             };
             pools.push(PoolView { used, ..self.unknown(want) });
@@ -150,7 +150,7 @@ impl Etcd {
         // Networks that share a cursor each go round by themselves.
         let its = |cursor: &IpAddr| want.set.as_ref().is_none_or(|set| set.find(*cursor).is_some());
         let cursor = seen.filter(its).or_else(|| self.memory.cursor(want.index));
-        PoolView { set: None, cursor, used: Used::Unknown }
+        PoolView { cursor, ..PoolView::default() }
     }
 
     /// The old cursors to read, by their range sets: where this node has none of its own; all of a plugin
