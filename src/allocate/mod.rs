@@ -8,6 +8,7 @@ mod asked;
 mod attempt;
 mod bookkeeper;
 mod books;
+pub mod document;
 mod lease;
 pub mod ledger;
 mod role;

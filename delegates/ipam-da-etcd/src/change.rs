@@ -10,7 +10,7 @@ use ipam_delegated::allocate::{Lease, Owner};
 use ipam_delegated::{Error, ErrorCode, Result};
 
 use crate::claim::{Outcome, Seen, Step};
-use crate::document::{Holding, Revision};
+use crate::document::{Holding, Revision, holding};
 use crate::held::Read;
 use crate::ledger::Etcd;
 use crate::lock::Turn;
@@ -334,7 +334,7 @@ impl Etcd {
         let answer = self.ask(&Txn::new().and_then(reads))?;
         let found = found_by_key(&answer.response);
         let victim = |key: String| {
-            let holding = found.get(key.as_bytes()).map(Holding::read).transpose()?;
+            let holding = found.get(key.as_bytes()).map(holding).transpose()?;
             Ok((key, holding))
         };
         keys.into_iter().map(victim).collect()
