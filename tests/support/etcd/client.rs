@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::process;
+use super::programs;
 use super::server::Etcd;
+use super::servers::process;
 
 /// The password of root where authentication is on.
 pub const ROOT_PASSWORD: &str = "root's own";
@@ -189,7 +190,7 @@ impl Etcd {
 
     /// etcdctl for this server, as nobody.
     fn stranger(&self) -> Command {
-        let mut command = process::plain(process::etcdctl());
+        let mut command = process::plain(programs::etcdctl());
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.url()));
         command.args(["--dial-timeout=10s", "--command-timeout=10s"]);
         if let Some(tls) = self.tls() {

@@ -3,18 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use super::network::Network;
-use super::process;
 use super::server::{Builder, Etcd, Place};
-
-/// What a member loses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// The other members; clients still reach it.
-    Peers,
-    /// The other members and clients.
-    All,
-}
+use super::servers::network::{Cut, Network};
+use super::servers::process;
 
 /// A running cluster; this process is on its clients' network. Nothing of it is left when this is
 /// dropped.
@@ -101,7 +92,7 @@ impl Cluster {
     /// Cuts a member off. What is sent to it is lost without a word.
     #[track_caller]
     pub fn partition(&self, member: usize, cut: Cut) {
-        self.network.cut(member, cut == Cut::All);
+        self.network.cut(member, cut);
     }
 
     /// Connects a member again. It needs a while to find the others.

@@ -13,16 +13,17 @@
 
 mod client;
 mod cluster;
-mod network;
-mod process;
+mod programs;
 mod requests;
 mod server;
-mod silent;
+#[path = "../servers/mod.rs"]
+mod servers;
 mod store;
 
-pub use cluster::{Cluster, Cut};
-pub use process::{find, leftovers};
+pub use cluster::Cluster;
 pub use requests::{Answer, Entry, Requests};
 pub use server::{Account, Builder, Etcd, Tls};
-pub use silent::Silent;
+pub use servers::network::Cut;
+pub use servers::process::{find, leftovers};
+pub use servers::silent::Silent;
 pub use store::{ClusterId, Snapshot};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::server::Etcd;
+use super::servers::base64::{decode, encode};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -176,34 +177,4 @@ fn entries(answer: &Value) -> Vec<Entry> {
 /// A number of the gateway's: 64 bits are a text, and 0 is left out.
 fn number(value: &Value) -> i64 {
     value.as_str().map_or(0, |text| text.parse().unwrap())
-}
-
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// Base64.
-fn encode(text: &str) -> String {
-    let mut encoded = String::new();
-    for piece in text.as_bytes().chunks(3) {
-        let bits = piece.iter().fold(0, |bits, byte| bits << 8 | usize::from(*byte))
-            << (8 * (3 - piece.len()));
-        for place in 0..4 {
-            let digit = DIGITS[bits >> (18 - 6 * place) & 63];
-            encoded.push(if place > piece.len() { '=' } else { char::from(digit) });
-        }
-    }
-    encoded
-}
-
-fn decode(encoded: &str) -> String {
-    let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u32, 0);
-    for digit in encoded.bytes().take_while(|digit| *digit != b'=') {
-        let value = DIGITS.iter().position(|known| *known == digit).expect("base64");
-        bits = bits << 6 | u32::try_from(value).unwrap();
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count & 0xff) as u8);
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }

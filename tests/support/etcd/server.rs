@@ -1,22 +1,14 @@
 //! One server: how it is started, stopped and started again.
 
-use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
-use super::process;
-
-/// How long a server may take until it answers.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What both of etcd's loggers say of a port that another program has.
-const IN_USE: &str = "address already in use";
+use super::programs;
+use super::servers::process;
+use super::servers::running::{IN_USE, PATIENCE, Running};
 
 /// A server that serves TLS.
 #[derive(Clone, Debug)]
@@ -91,7 +83,7 @@ impl Builder {
         loop {
             attempts += 1;
             let etcd = Etcd::launch(self.clone(), Place::local(self.ports));
-            match etcd.wait_ready() {
+            match etcd.running.wait(|| etcd.ready()) {
                 Ok(()) => {
                     etcd.apply_account();
                     return etcd;
@@ -137,12 +129,13 @@ pub struct Etcd {
     pub(super) place: Place,
     pub(super) options: Builder,
     pub(super) state: Mutex<State>,
+    running: Running,
+    // It goes after the process.
     pub(super) folder: TempDir,
 }
 
 /// What changes while a server lives.
 pub(super) struct State {
-    child: Option<Child>,
     pub data: PathBuf,
     pub token: String,
     pub authenticated: bool,
@@ -181,83 +174,54 @@ impl Etcd {
 
     /// Its process id; none while it is killed.
     pub fn pid(&self) -> Option<u32> {
-        self.state().child.as_ref().map(Child::id)
+        self.running.pid()
     }
 
     /// Stops its process, which keeps its connections and answers nothing until [`Etcd::cont`].
     #[track_caller]
     pub fn stop(&self) {
-        let pid = self.signal(Signal::STOP);
-        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        let status = waitid(WaitId::Pid(pid), stopped).unwrap();
-        assert!(status.is_some_and(|status| status.stopped()), "etcd did not stop");
+        self.running.stop();
     }
 
     /// Lets a stopped process go on.
     #[track_caller]
     pub fn cont(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    #[track_caller]
-    fn signal(&self, signal: Signal) -> Pid {
-        let state = self.state();
-        let pid = Pid::from_child(state.child.as_ref().expect("a server that runs"));
-        kill_process(pid, signal).unwrap();
-        pid
+        self.running.cont();
     }
 
     /// Kills it with SIGKILL and waits until it has gone; nothing where it has gone before.
     pub fn kill(&self) {
-        if let Some(mut child) = self.state().child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.running.kill();
     }
 
     /// Kills it, starts it again with the same ports and data, and waits until it answers. A member
     /// answers when most members do.
     #[track_caller]
     pub fn restart(&self) {
-        let give_up = Instant::now() + PATIENCE;
-        loop {
-            self.launch_again();
-            match self.wait_ready() {
-                Ok(()) => return,
-                // A connection of another program may have the port for a while.
-                Err(reason) if reason.contains(IN_USE) && Instant::now() < give_up => {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-                Err(reason) => panic!("{reason}"),
-            }
-        }
+        self.running.restart(|| self.launch_again(), || self.ready());
     }
 
     /// As [`Etcd::restart`], without waiting: for a member while most others are away.
     #[track_caller]
     pub fn launch_again(&self) {
-        self.kill();
-        let mut command = process::tied(&process::etcd(), self.place.namespace.as_deref());
-        let log = File::create(self.log_file()).unwrap();
-        command.stdout(log.try_clone().unwrap()).stderr(Stdio::from(log));
+        let mut command = process::tied(&programs::etcd(), self.place.namespace.as_deref());
         if cfg!(target_arch = "aarch64") {
             // Before 3.5 it would not start there.
             command.env("ETCD_UNSUPPORTED_ARCH", "arm64");
         }
-        let mut state = self.state();
-        command.args(self.flags(&state));
-        state.child = Some(process::spawn(command).unwrap());
+        command.args(self.flags(&self.state()));
+        self.running.start(command);
     }
 
     /// Waits until it answers.
     #[track_caller]
     pub fn until_ready(&self) {
-        self.wait_ready().unwrap_or_else(|reason| panic!("{reason}"));
+        self.running.wait(|| self.ready()).unwrap_or_else(|reason| panic!("{reason}"));
     }
 
     /// What it has logged since it was last started.
     pub fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
+        self.running.log()
     }
 
     pub(super) fn tls(&self) -> Option<&Tls> {
@@ -277,8 +241,9 @@ impl Etcd {
         let folder = process::folder();
         let token = place.cluster.as_ref().map_or_else(process::unique, |(_, token)| token.clone());
         let data = folder.path().join("data");
-        let state = State { child: None, data, token, authenticated: false };
-        let this = Self { place, options, state: Mutex::new(state), folder };
+        let state = Mutex::new(State { data, token, authenticated: false });
+        let running = Running::new(folder.path().join("log"));
+        let this = Self { place, options, state, running, folder };
         this.launch_again();
         this
     }
@@ -314,47 +279,11 @@ impl Etcd {
         flags
     }
 
-    fn log_file(&self) -> PathBuf {
-        self.folder.path().join("log")
-    }
-
-    /// Waits until this very server, and no other on its port, answers a linearizable read.
-    fn wait_ready(&self) -> Result<(), String> {
-        let give_up = Instant::now() + PATIENCE;
-        loop {
-            let ended = match &mut self.state().child {
-                None => return Err(format!("{}: not started", self.place.name)),
-                Some(child) => child.try_wait().unwrap(),
-            };
-            if let Some(status) = ended {
-                return Err(format!("etcd ended at once: {status}\n{}", self.end_of_log()));
-            }
-            // etcdctl would wait a second before it tries again.
-            let reason = match TcpStream::connect_timeout(&self.place.client.into(), PATIENCE / 60)
-            {
-                Ok(_) => match self.answers() {
-                    Ok(()) => return Ok(()),
-                    Err(reason) => reason,
-                },
-                Err(error) => error.to_string(),
-            };
-            if Instant::now() > give_up {
-                let log = self.end_of_log();
-                return Err(format!("{} does not answer: {reason}\n{log}", self.endpoint()));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn end_of_log(&self) -> String {
-        let log = self.log();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(40)..].join("\n")
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        self.kill();
+    /// Whether this very server, and no other on its port, answers a linearizable read.
+    fn ready(&self) -> Result<(), String> {
+        // etcdctl would wait a second before it tries again.
+        TcpStream::connect_timeout(&self.place.client.into(), PATIENCE / 60)
+            .map_err(|error| error.to_string())?;
+        self.answers()
     }
 }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use super::client::succeeded;
-use super::process;
+use super::programs;
 use super::server::Etcd;
+use super::servers::process;
 
 /// What [`Etcd::fill`] writes.
 const FILLING: &str = "filling/";
@@ -51,7 +52,7 @@ impl Etcd {
                 // The id is made of the token and the peers' addresses.
                 state.token = process::unique();
             }
-            let mut command = process::plain(process::restorer());
+            let mut command = process::plain(programs::restorer());
             command.env("ETCDCTL_API", "3").args(["snapshot", "restore"]).arg(snapshot.file());
             command.arg("--data-dir").arg(&data).args(["--name", self.name()]);
             command.args(["--initial-cluster", &self.place.members()]);

@@ -21,6 +21,15 @@ pub const NAMESPACES: &str = "/run/netns";
 const HOST: u8 = 254;
 const NOBODY: u8 = 250;
 
+/// What a member loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// The other members; clients still reach it.
+    Peers,
+    /// The other members and clients.
+    All,
+}
+
 pub struct Network {
     /// This machine's end of the clients' network.
     link: String,
@@ -36,7 +45,7 @@ impl Network {
     pub fn new(members: u8) -> Self {
         assert!(
             rustix::process::geteuid().is_root(),
-            "a cluster of etcd needs network namespaces, and those need root: run tests/run.sh as root"
+            "a cluster needs network namespaces, and those need root: run tests/run.sh as root"
         );
         sweep();
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -83,11 +92,10 @@ impl Network {
         self.address(NOBODY)
     }
 
-    /// Takes a member off the other members' network, and off the clients' too. What is sent is
-    /// lost without a word.
-    pub fn cut(&self, member: usize, clients_too: bool) {
+    /// Takes a member off. What is sent to it is lost without a word.
+    pub fn cut(&self, member: usize, cut: Cut) {
         let mut lines = format!("link set peer{member} nomaster\n");
-        if clients_too {
+        if cut == Cut::All {
             writeln!(lines, "link set client{member} nomaster").unwrap();
         }
         ip(Some(&self.namespaces[0]), &lines);

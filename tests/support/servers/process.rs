@@ -26,7 +26,7 @@ const PACKAGES: [(&str, &str); 5] = [
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What the names of all folders and namespaces begin with; the process id follows.
-const PREFIX: &str = "ipamd-etcd-";
+const PREFIX: &str = "ipamd-test-";
 
 /// On a smaller `/dev/shm` the data lie on the disk: a server takes up to 128 MiB for its log alone.
 const SHARED_MEMORY: u64 = 2 << 30;
@@ -45,26 +45,6 @@ pub fn program(name: &str) -> PathBuf {
     let own = std::env::var_os("PATH").unwrap_or_default();
     let path = [own.as_os_str(), OsStr::new(PATH)].join(OsStr::new(":"));
     find(name, &path).unwrap_or_else(|missing| panic!("{missing}"))
-}
-
-/// The server: the one that `IPAM_DELEGATED_ETCD` names, else the one in `PATH`.
-pub fn etcd() -> PathBuf {
-    std::env::var_os("IPAM_DELEGATED_ETCD").map_or_else(|| program("etcd"), PathBuf::from)
-}
-
-/// The client beside the server that `IPAM_DELEGATED_ETCD` names, else the one in `PATH`.
-pub fn etcdctl() -> PathBuf {
-    beside("etcdctl").unwrap_or_else(|| program("etcdctl"))
-}
-
-/// What restores snapshots: newer servers have a program of its own for it.
-pub fn restorer() -> PathBuf {
-    beside("etcdutl").unwrap_or_else(etcdctl)
-}
-
-fn beside(name: &str) -> Option<PathBuf> {
-    let etcd = PathBuf::from(std::env::var_os("IPAM_DELEGATED_ETCD")?);
-    Some(etcd.with_file_name(name)).filter(|path| path.is_file())
 }
 
 /// A program without the environment of the test: no proxy, no setting.

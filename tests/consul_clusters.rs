@@ -1,0 +1,192 @@
+//! The support for tests with clusters of Consul does what it says, and leaves nothing behind.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+#[path = "support/certificates.rs"]
+mod certificates;
+#[path = "support/consul/mod.rs"]
+mod consul;
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use certificates::Certificates;
+use consul::{Cluster, Consul, Cut, Tls};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[track_caller]
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let give_up = Instant::now() + 60 * SECOND;
+    while !condition() {
+        assert!(Instant::now() < give_up, "waited in vain: {what}");
+        thread::sleep(SECOND / 50);
+    }
+}
+
+/// The status of a consistent read of the key `a`; 0 where none comes in time.
+fn consistently(member: &Consul) -> u16 {
+    let answer = member.patient_for(10 * SECOND).try_ask("GET", "kv/a?consistent", b"");
+    answer.map_or(0, |answer| answer.status)
+}
+
+#[test]
+fn another_member_leads_when_the_leader_is_killed() {
+    let cluster = Cluster::start(3);
+    let first = cluster.leader();
+    assert_ne!(cluster.follower(), first);
+    cluster.member(first).put("a", "b");
+    cluster.member(first).kill();
+    let second = cluster.leader();
+    assert_ne!(first, second);
+    cluster.member(second).put("a", "c");
+    cluster.member(first).restart();
+    assert!(cluster.members().iter().all(|member| consistently(member) == 200));
+    assert_eq!(cluster.member(first).get("a").as_deref(), Some("c"));
+}
+
+#[test]
+fn another_member_leads_while_the_leader_is_stopped() {
+    let cluster = Cluster::start(3);
+    let first = cluster.leader();
+    cluster.member(first).stop();
+    let second = cluster.leader();
+    assert_ne!(first, second);
+    cluster.member(second).put("a", "b");
+    cluster.member(first).cont();
+    until("the member follows", || consistently(cluster.member(first)) == 200);
+}
+
+#[test]
+fn a_member_that_has_lost_its_peers_still_answers_clients_with_what_it_has() {
+    let cluster = Cluster::start(3);
+    let lost = cluster.leader();
+    let member = cluster.member(lost);
+    member.put("a", "old");
+    cluster.partition(lost, Cut::Peers);
+    let leader = cluster.leader();
+    assert_ne!(leader, lost);
+    cluster.member(leader).put("a", "new");
+    let stale = member.ask("GET", "kv/a?raw&stale", b"");
+    assert_eq!(stale.success().text(), "old");
+    assert_ne!(consistently(member), 200);
+    cluster.heal(lost);
+    until("the member has found its peers", || consistently(member) == 200);
+    assert_eq!(member.get("a").as_deref(), Some("new"));
+}
+
+#[test]
+fn a_write_whose_leader_loses_its_peers_is_answered_with_an_error_in_the_end() {
+    let cluster = Cluster::start(3);
+    let lost = cluster.leader();
+    cluster.partition(lost, Cut::Peers);
+    let answer = cluster.member(lost).patient_for(60 * SECOND).try_ask("PUT", "kv/a", b"b");
+    assert_eq!(answer.unwrap().status, 500);
+}
+
+#[test]
+fn a_member_that_is_cut_off_is_silent() {
+    let cluster = Cluster::start(3);
+    let lost = cluster.leader();
+    cluster.partition(lost, Cut::All);
+    let leader = cluster.leader();
+    assert_ne!(leader, lost);
+    cluster.member(leader).put("a", "b");
+    let kind = |endpoint: String| {
+        let connected = TcpStream::connect_timeout(&endpoint.parse().unwrap(), 3 * SECOND);
+        connected.unwrap_err().kind()
+    };
+    thread::scope(|scope| {
+        let others = scope.spawn(|| kind(cluster.blackhole()));
+        assert_eq!(kind(cluster.member(lost).endpoint()), ErrorKind::TimedOut);
+        assert_eq!(others.join().unwrap(), ErrorKind::TimedOut);
+    });
+    cluster.heal(lost);
+    until("the member follows", || consistently(cluster.member(lost)) == 200);
+    assert_eq!(cluster.member(lost).answers(), Ok(()));
+}
+
+#[test]
+fn a_cluster_may_have_acls() {
+    let cluster = Cluster::start_with(3, |_| Consul::builder().acl());
+    cluster.member(0).put("ipam/a", "b");
+    let token = cluster.member(1).create_token(r#"key_prefix "ipam/" { policy = "write" }"#);
+    let client = cluster.member(2).with_token(Some(&token.secret));
+    until("the token is known", || client.ask("GET", "kv/ipam/a", b"").status == 200);
+    assert_eq!(client.ask("GET", "kv/other", b"").status, 403);
+    cluster.member(2).restart();
+    assert_eq!(client.get("ipam/a").as_deref(), Some("b"));
+}
+
+#[test]
+fn a_cluster_may_have_tls() {
+    let mut certificates = None;
+    let cluster = Cluster::start_with(3, |addresses| {
+        let addresses: Vec<IpAddr> = addresses.iter().copied().map(IpAddr::from).collect();
+        let made = certificates.insert(Certificates::make_for(&addresses));
+        let server = made.server();
+        Consul::builder().tls(Tls {
+            authority: made.authority(),
+            certificate: server.certificate,
+            key: server.key,
+            verify_incoming: true,
+        })
+    });
+    cluster.member(0).put("a", "b");
+    assert!(cluster.members().iter().all(|member| consistently(member) == 200));
+    assert!(cluster.member(2).url().starts_with("https://"));
+}
+
+/// All that a cluster is on this machine: its processes and folders, namespaces and links.
+fn traces(cluster: &Cluster) -> Vec<PathBuf> {
+    let members = cluster.members().iter();
+    let mut traces: Vec<PathBuf> = members
+        .flat_map(|member| [format!("/proc/{}", member.pid().unwrap()).into(), member.folder()])
+        .collect();
+    let network = cluster.network();
+    traces.extend(network.namespaces().iter().map(|name| Path::new("/run/netns").join(name)));
+    traces.push(Path::new("/sys/class/net").join(network.link()));
+    assert!(traces.iter().all(|trace| trace.exists()), "{traces:?}");
+    traces
+}
+
+/// The test is its own child: the child starts a cluster and is killed.
+#[test]
+fn a_killed_test_leaves_no_server_and_the_next_one_removes_the_rest() {
+    const CHILD: &str = "IPAM_DELEGATED_TEST_IS_CHILD";
+    let name = "a_killed_test_leaves_no_server_and_the_next_one_removes_the_rest";
+    let child = |role: &str| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", name]).env(CHILD, role);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    if let Some(role) = std::env::var_os(CHILD) {
+        let cluster = Cluster::start(3);
+        for trace in traces(&cluster) {
+            writeln!(std::io::stdout(), "trace {}", trace.display()).unwrap();
+        }
+        writeln!(std::io::stdout(), "that is all").unwrap();
+        if role == "killed" {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        }
+        return;
+    }
+    let mut killed = child("killed");
+    let lines = BufReader::new(killed.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let lines = lines.take_while(|line| line != "that is all");
+    let traces: Vec<PathBuf> =
+        lines.filter_map(|line| Some(line.strip_prefix("trace ")?.into())).collect();
+    assert!(traces.iter().filter(|trace| trace.starts_with("/proc")).count() == 3, "{traces:?}");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    until("its servers have ended", || {
+        !traces.iter().any(|trace| trace.starts_with("/proc") && trace.exists())
+    });
+    assert!(child("next").wait_with_output().unwrap().status.success());
+    let left: Vec<_> = traces.iter().filter(|trace| trace.exists()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -1,0 +1,29 @@
+//! Real Consul servers for tests: one alone, or a cluster whose network can be cut.
+//!
+//! Needs nothing of the other test support, so that a delegate's tests can include it by `#[path]`.
+//! What is missing fails the test and says what to do; `tests/run.sh` installs it.
+
+#![allow(
+    dead_code,
+    missing_docs,
+    unused_imports,
+    clippy::unwrap_used,
+    reason = "test support; each test file uses a part of it"
+)]
+
+mod client;
+mod cluster;
+mod http;
+mod program;
+mod server;
+#[path = "../servers/mod.rs"]
+mod servers;
+
+pub use client::{Client, Entry, Token};
+pub use cluster::Cluster;
+pub use http::Answer;
+pub use program::locate;
+pub use server::{Builder, Consul, Snapshot, Tls};
+pub use servers::network::Cut;
+pub use servers::relay::{Fate, Relay, Request};
+pub use servers::silent::Silent;

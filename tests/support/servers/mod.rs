@@ -1,0 +1,19 @@
+//! What the supports for real servers share: processes that end with the test's own, networks that
+//! can be cut, endpoints that misbehave.
+//!
+//! Needs nothing of the other test support.
+
+#![allow(
+    dead_code,
+    missing_docs,
+    unused_imports,
+    clippy::unwrap_used,
+    reason = "test support; each test file uses a part of it"
+)]
+
+pub mod base64;
+pub mod network;
+pub mod process;
+pub mod relay;
+pub mod running;
+pub mod silent;
