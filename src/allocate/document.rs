@@ -1,6 +1,7 @@
 //! All that an owner holds, as the value of one key: for stores that keep an index of owners beside their
 //! leases.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +9,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::ledger::{Entry, Holder};
+use super::ledger::{Change, Commit, Entry, Holder};
 use super::{Lease, Owner};
 
 /// The value of an owner's key: all that the owner holds.
@@ -185,6 +186,52 @@ impl Revision {
         let same = |lease: &Lease| Self::read(&lease.revision) == Some(first);
         (leases.iter().all(same) && leases.len() == first.leases).then_some(first)
     }
+}
+
+/// What a commit is guarded with: the owner's state as it was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The revision of the owner's key; none when there was no such key.
+    pub revision: Option<i64>,
+    /// The document at that revision; none where the revision is all that is remembered of it.
+    pub document: Option<OwnerDocument>,
+}
+
+impl Seen {
+    /// Adds what the owner proves to hold, where it is known what else it does.
+    pub fn add(&mut self, item: Item) {
+        if let Some(document) = &mut self.document {
+            document.leases.push(item);
+        }
+    }
+
+    /// Whether a change says of everything that the owner held, and of nothing else, what becomes of it.
+    pub fn is_all_of(&self, change: &Change<'_>) -> bool {
+        let said = [&change.keep, &change.leave, &change.drop];
+        let said: BTreeSet<IpAddr> =
+            said.into_iter().flatten().map(|lease| lease.address.addr()).collect();
+        match (&self.document, self.revision) {
+            (Some(document), _) => {
+                let held = document.leases.iter().map(|item| item.address.addr());
+                held.collect::<BTreeSet<_>>() == said
+            }
+            (None, None) => said.is_empty(),
+            // The revision stands for leases of which the caller knows how many there are.
+            (None, Some(_)) => true,
+        }
+    }
+}
+
+/// A commit that was done at a revision, with the address of each claim.
+pub fn done<T>(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Commit<T> {
+    let together = change.keep.len() + chosen.len();
+    let leases = if change.leave.is_empty() { together } else { 0 };
+    let revision = Revision { revision, leases }.to_json();
+    let kept =
+        change.keep.iter().map(|lease| Lease { revision: revision.clone(), ..lease.clone() });
+    let claimed = change.claim.iter().zip(chosen);
+    let claimed = claimed.map(|(claim, address)| claim.lease(*address, revision.clone()));
+    Commit::Done { kept: kept.collect(), claimed: claimed.collect() }
 }
 
 /// A time in milliseconds since 1970.

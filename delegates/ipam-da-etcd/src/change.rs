@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
+use ipam_delegated::allocate::Owner;
 use ipam_delegated::allocate::ledger::{Change, Commit, Look, Taken, Used, View};
-use ipam_delegated::allocate::{Lease, Owner};
 use ipam_delegated::{Error, ErrorCode, Result};
 
-use crate::claim::{Outcome, Seen, Step};
-use crate::document::{Holding, Revision, holding};
+use crate::claim::{Outcome, Step};
+use crate::document::{Holding, Seen, done, holding};
 use crate::held::Read;
 use crate::ledger::Etcd;
 use crate::lock::Turn;
@@ -309,7 +309,7 @@ impl Etcd {
             return error;
         }
         let seen = Seen { revision: Some(revision), document: step.seen.document.clone() };
-        let Commit::Done { kept, claimed } = done(step.change, chosen, revision) else {
+        let Commit::Done { kept, claimed } = done::<Seen>(step.change, chosen, revision) else {
             return error;
         };
         let leave = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
@@ -339,16 +339,4 @@ impl Etcd {
         };
         keys.into_iter().map(victim).collect()
     }
-}
-
-/// A commit that was done at a revision.
-fn done(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Commit<Seen> {
-    let together = change.keep.len() + chosen.len();
-    let leases = if change.leave.is_empty() { together } else { 0 };
-    let revision = Revision { revision, leases }.to_json();
-    let kept =
-        change.keep.iter().map(|lease| Lease { revision: revision.clone(), ..lease.clone() });
-    let claimed = change.claim.iter().zip(chosen);
-    let claimed = claimed.map(|(claim, address)| claim.lease(*address, revision.clone()));
-    Commit::Done { kept: kept.collect(), claimed: claimed.collect() }
 }

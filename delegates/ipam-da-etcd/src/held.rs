@@ -9,8 +9,7 @@ use ipam_delegated::allocate::{Lease, Owner};
 use ipam_delegated::{Error, Result};
 use log::warn;
 
-use crate::claim::Seen;
-use crate::document::{Holding, Item, OwnerDocument, Revision, holding};
+use crate::document::{Holding, Item, OwnerDocument, Revision, Seen, holding};
 use crate::ledger::Etcd;
 use crate::page::below;
 

@@ -15,9 +15,10 @@ use ipam_delegated::pool::RangeSet;
 use ipam_delegated::{ErrorCode, Request, Result};
 use serde_json::Value;
 
-use crate::claim::{Along, Seen};
+use crate::claim::Along;
 use crate::client::{Answer, Client};
 use crate::config::Config;
+use crate::document::Seen;
 use crate::hints::Hints;
 use crate::keys::{Keys, plain};
 use crate::lock::{Lock, Turn};

@@ -6,9 +6,9 @@ use ipam_delegated::allocate::Lease;
 use ipam_delegated::allocate::ledger::Entry;
 use ipam_delegated::{Error, ErrorCode, Result};
 
-use crate::claim::{Seen, write_owner};
+use crate::claim::write_owner;
 use crate::client::{Answer, Client};
-use crate::document::{Revision, holding};
+use crate::document::{Revision, Seen, holding};
 use crate::keys::Keys;
 use crate::page::{READS, found_by_key};
 

@@ -15,8 +15,8 @@ use ipam_delegated::pool::{RangeConfig, RangeSet};
 
 use log::debug;
 
-use crate::claim::{Seen, read_window};
-use crate::document::Revision;
+use crate::claim::read_window;
+use crate::document::{Revision, Seen};
 use crate::held::Read;
 use crate::ledger::Etcd;
 use crate::memory;
