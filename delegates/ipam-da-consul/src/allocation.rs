@@ -1,6 +1,6 @@
 //! Who holds an address, as the value of its key.
 
-use ipam_delegated::allocate::document::{Revision, time};
+use ipam_delegated::allocate::document::{OwnerDocument, Revision, time};
 use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
 use ipam_delegated::allocate::{Lease, Owner};
 use ipnet::IpNet;
@@ -29,18 +29,22 @@ pub struct Allocation {
     /// How often the owner's leases were written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
+    /// How many leases were written with it, all that the owner held: see [`Revision::leases`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<usize>,
 }
 
 impl Allocation {
-    /// That of an owner.
-    pub fn of(owner: &Owner, time: u64, generation: u64) -> Self {
+    /// That of an owner with this document.
+    pub fn of(document: &OwnerDocument) -> Self {
         Self {
-            target: owner.container.to_string(),
-            ifname: Some(owner.ifname.to_string()),
-            node: Some(owner.scope.node.clone()),
-            network: Some(owner.scope.network.to_string()),
-            time: Some(time),
-            generation: Some(generation),
+            target: document.container.clone(),
+            ifname: Some(document.ifname.clone()),
+            node: Some(document.node.clone()),
+            network: Some(document.network.clone()),
+            time: Some(document.confirmed),
+            generation: Some(document.generation),
+            leases: Some(document.together()),
         }
     }
 
@@ -90,11 +94,12 @@ impl Found {
     /// As a lease of which the owner's key may not know.
     pub fn lease(&self, keys: &Keys) -> Lease {
         let index = i64::try_from(self.index).unwrap_or(i64::MAX);
+        let leases = self.allocation.as_ref().ok().and_then(|its| its.leases).unwrap_or(0);
         Lease {
             pool: Some(self.pool.clone()).filter(|pool| pool != keys.network().as_str()),
             address: IpNet::from(self.address),
             gateway: None,
-            revision: Revision { revision: index, leases: 0 }.to_json(),
+            revision: Revision { revision: index, leases }.to_json(),
             kept: false,
             unsure: false,
             taken: None,
@@ -168,10 +173,12 @@ mod tests {
 
     #[test]
     fn the_ancestor_reads_what_is_written() {
-        let text = serde_json::to_string(&Allocation::of(&owner(), 5, 1)).unwrap();
+        let mut document = OwnerDocument::written(&owner(), 1, Vec::new());
+        document.confirmed = 5;
+        let text = serde_json::to_string(&Allocation::of(&document)).unwrap();
         assert_eq!(
             text,
-            r#"{"target":"c1","ifname":"eth0","node":"n1","network":"lan","time":5,"generation":1}"#
+            r#"{"target":"c1","ifname":"eth0","node":"n1","network":"lan","time":5,"generation":1,"leases":0}"#
         );
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use ipam_delegated::allocate::document::now;
 use ipam_delegated::cni::address::{self, parse_address};
 use ipam_delegated::host::lock;
+use ipam_delegated::pool::RangeSet;
 use log::debug;
 use serde::{Deserialize, Serialize};
 
@@ -31,12 +32,23 @@ pub struct Cache {
 pub struct Known {
     /// Its ranges, where they stand in Consul.
     pub definition: Option<Definition>,
+    /// The ranges that a pool brought with it.
+    pub brought: Option<String>,
     /// Some addresses that were free, less those that this node has taken since.
     pub free: BTreeSet<IpAddr>,
     /// The address given last by this node.
     pub cursor: Option<IpAddr>,
     /// Others were met not long ago.
     pub crowded: bool,
+}
+
+/// What a pool's addresses are chosen from.
+#[derive(Clone, Copy, Debug)]
+pub enum Ranges<'a> {
+    /// What stands in Consul.
+    Stand(&'a Definition),
+    /// What the pool brought with it.
+    Brought(&'a RangeSet),
 }
 
 /// For how long it is believed, in milliseconds: a store that was restored may have the same indexes again.
@@ -61,6 +73,8 @@ struct State {
     read: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     definition: Option<Definition>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    brought: Option<String>,
     /// Stretches of free addresses, as `FROM-TO`.
     free: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,12 +105,17 @@ impl Cache {
     }
 
     /// Remembers ranges and free addresses, as they were read now. Whether others were met stays known.
-    pub fn renew(&self, definition: Option<&Definition>, free: &BTreeSet<IpAddr>) {
+    pub fn renew(&self, ranges: Ranges<'_>, free: &BTreeSet<IpAddr>) {
+        let (definition, brought) = match ranges {
+            Ranges::Stand(definition) => (Some(definition.clone()), None),
+            Ranges::Brought(set) => (None, Some(set.to_string())),
+        };
         self.logged(|| {
             let _folder = self.lock()?;
             let before = self.content();
             let known = Known {
-                definition: definition.cloned(),
+                definition: definition.clone(),
+                brought: brought.clone(),
                 free: free.clone(),
                 cursor: before.as_ref().and_then(|before| before.known.cursor),
                 crowded: false,
@@ -187,6 +206,7 @@ impl Cache {
         let state = State {
             read,
             definition: known.definition.clone(),
+            brought: known.brought.clone(),
             free: stretches(&known.free),
             cursor: known.cursor,
             crowd,
@@ -207,6 +227,7 @@ impl Cache {
         let state: State = serde_json::from_str(lines.next()?).ok()?;
         let mut known = Known {
             definition: state.definition,
+            brought: state.brought,
             free: state.free.iter().filter_map(|stretch| addresses(stretch)).flatten().collect(),
             cursor: state.cursor,
             crowded: false,
@@ -255,10 +276,16 @@ fn addresses(stretch: &str) -> Option<impl Iterator<Item = IpAddr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ipam_delegated::pool::{RangeConfig, RangeRules};
     use tempfile::TempDir;
 
     fn set(addresses: &[&str]) -> BTreeSet<IpAddr> {
         addresses.iter().map(|address| address.parse().unwrap()).collect()
+    }
+
+    fn ranges() -> RangeSet {
+        let ranges = [RangeConfig { subnet: Some("10.0.0.0/24".into()), ..RangeConfig::default() }];
+        RangeSet::parse(&ranges, RangeRules::CONSUL, "p").unwrap()
     }
 
     #[test]
@@ -269,8 +296,11 @@ mod tests {
         cache.give_back("10.0.0.9".parse().unwrap());
         assert_eq!(cache.take(&["10.0.0.9".parse().unwrap()]), Some("10.0.0.9".parse().unwrap()));
         let free = set(&["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.7", "fd00::1"]);
-        cache.renew(None, &free);
-        assert_eq!(cache.read(), Some(Known { free, ..Known::default() }));
+        cache.renew(Ranges::Brought(&ranges()), &free);
+        assert_eq!(
+            cache.read(),
+            Some(Known { free, brought: Some("10.0.0.1-10.0.0.254".into()), ..Known::default() })
+        );
         let candidates: Vec<IpAddr> = set(&["10.0.0.3", "10.0.0.4"]).into_iter().collect();
         assert_eq!(cache.take(&candidates), Some(candidates[0]));
         assert_eq!(cache.take(&candidates), Some(candidates[1]));
@@ -287,11 +317,11 @@ mod tests {
     fn a_crowd_is_remembered_for_some_claims() {
         let folder = TempDir::new().unwrap();
         let cache = Cache::at(folder.path().join("pool"));
-        cache.renew(None, &set(&["10.0.0.2"]));
+        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]));
         cache.note_crowd();
         for _ in 0..CROWD {
             assert!(cache.read().unwrap().crowded);
-            cache.renew(None, &set(&["10.0.0.2"]));
+            cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]));
             cache.take(&["10.0.0.2".parse().unwrap()]);
         }
         assert!(!cache.read().unwrap().crowded);
@@ -302,7 +332,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("pool");
         let cache = Cache::at(path.clone());
-        cache.renew(None, &set(&["10.0.0.2", "10.0.0.3"]));
+        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2", "10.0.0.3"]));
         for _ in 0..LONGEST / 10 {
             cache.give_back("10.0.0.2".parse().unwrap());
         }

@@ -123,7 +123,7 @@ impl Consul {
         let of = |claim: &Claim<'_>| {
             let pool = claim.want.pool.clone()?;
             let read = self.definitions.borrow().get(&pool).map(|definition| definition.index);
-            let cached = || Some(self.cache_of(claim.want).read()?.definition?.index);
+            let cached = || Some(self.known_of(claim.want)?.definition?.index);
             // Nothing can be relied on that is not known any more.
             Some((pool, read.or_else(cached).unwrap_or(0)))
         };
@@ -135,10 +135,10 @@ impl Consul {
         let takes = !step.change.claim.is_empty();
         self.memory.note_server(self.store.preferred());
         if takes && step.indexed && step.marked {
-            if let Err(error) = self.memory.judge_mark(before) {
+            if let Err(error) = self.memory.judge_mark(&step.owner.scope.node, before) {
                 return Err(self.withdraw(step, index, error));
             }
-            self.memory.note_mark(index);
+            self.memory.note_mark(&step.owner.scope.node, index);
         }
         self.folders.borrow_mut().clear();
         for (claim, address) in step.change.claim.iter().zip(step.chosen) {
@@ -147,7 +147,7 @@ impl Consul {
             }
         }
         for lease in &step.change.drop {
-            self.cache_of_lease(lease).give_back(lease.address.addr());
+            self.note_given_back(lease);
         }
         let (container, ifname) = (step.owner.container.as_str(), step.owner.ifname.as_str());
         if takes || !step.change.keep.is_empty() {
@@ -252,7 +252,8 @@ impl Consul {
             let Some((Role::Claim(place), op)) = planned.get(failure.place) else { continue };
             let (claim, address) = (&step.change.claim[*place], step.chosen[*place]);
             let mut holder = None;
-            if claim.want.requested.is_some() {
+            // Of a single one it is told who has it.
+            if claim.want.requested.is_some() || claim.candidates.len() == 1 {
                 let read = self.read_keys(&[op.key().to_owned()])?;
                 let Some(found) = read.first().and_then(Found::read) else {
                     // It was given back meanwhile, or must not be seen.
@@ -291,7 +292,7 @@ impl Consul {
             return None;
         }
         let shown =
-            |claim: &Claim<'_>| self.remembered(claim.want, self.cache_of(claim.want).read()?).ok();
+            |claim: &Claim<'_>| self.remembered(claim.want, self.known_of(claim.want)?).ok();
         let pools = step.change.claim.iter().map(shown).collect::<Option<_>>()?;
         Some(View { held: Vec::new(), pools, token: step.seen.clone() })
     }

@@ -67,7 +67,7 @@ impl Step<'_> {
             ops.push((Role::Folder, Op::Cas(folder.clone(), 0, String::new())));
         }
         let document = self.document();
-        let value = to_text(&Allocation::of(self.owner, document.confirmed, document.generation));
+        let value = to_text(&Allocation::of(&document));
         for lease in &self.change.keep {
             ops.push((Role::Lease, Op::Cas(self.key(lease), index_of(lease), value.clone())));
         }

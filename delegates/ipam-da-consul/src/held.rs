@@ -78,8 +78,7 @@ impl Consul {
             match found {
                 // Written anew by somebody who kept the owner.
                 Some(found) if found.is_of(owner) => {
-                    lease.revision =
-                        Revision { revision: revision(found.index), leases: 0 }.to_json();
+                    lease.revision = found.lease(&self.keys).revision;
                     self.set_since(&mut seen, &lease);
                     stays.push(lease);
                 }

@@ -20,7 +20,7 @@ use crate::cache::Cache;
 use crate::config::Config;
 use crate::held::State;
 use crate::held::refused;
-use crate::keys::{Keys, ROOT, judge_name};
+use crate::keys::{Keys, OWNERS, ROOT, judge_name};
 use crate::memory::{self, Memory};
 use crate::pool::{self, Definition};
 use crate::store::Store;
@@ -67,6 +67,9 @@ pub struct Consul {
 
 /// How many addresses are candidates of a claim, so that the processes of a node need not meet.
 const CANDIDATES: usize = 64;
+
+/// How many pools without names a network may have until their addresses are reused late.
+const NUMBERS: u32 = 8;
 
 impl Ledger for Consul {
     type Config = Config;
@@ -173,15 +176,9 @@ impl Ledger for Consul {
     }
 
     fn accept(&self) -> Result<bool> {
-        let mark = match &self.node {
-            Some(node) => {
-                let key = self.keys.mark(node);
-                let read = self.read_keys(&[key])?;
-                read.first().map(|pair| pair.index)
-            }
-            None => None,
-        };
-        self.memory.accept(mark)?;
+        // Whoever accepts it is told when it cannot be reached.
+        self.store.read(&[Op::GetTree(OWNERS.to_owned() + ".nodes/")])?;
+        self.memory.accept()?;
         Ok(true)
     }
 
@@ -201,10 +198,13 @@ impl Consul {
         Cache::at(self.pools.join(name))
     }
 
-    /// The same of a lease's pool, whose ranges stand in Consul.
-    pub fn cache_of_lease(&self, lease: &Lease) -> Cache {
-        let pool = lease.pool.as_deref().unwrap_or(self.keys.network().as_str());
-        Cache::at(self.pools.join(escape(pool)))
+    /// Notes that an address was given back. Of a pool that brought its ranges, nobody knows the number by now.
+    pub fn note_given_back(&self, lease: &Lease) {
+        let pool = escape(lease.pool.as_deref().unwrap_or(self.keys.network().as_str()));
+        let numbered = (0..NUMBERS).map(|number| format!("{pool}#{number}"));
+        for name in [pool.clone()].into_iter().chain(numbered) {
+            Cache::at(self.pools.join(name)).give_back(lease.address.addr());
+        }
     }
 
     /// Fails where an ADD would: the token may not write, a pool is missing or wrong, the store was restored.
@@ -231,9 +231,11 @@ impl Consul {
             Definition::read(find(&key).ok_or_else(|| pool::denied(&key))?)?.set(pool)?;
         }
         self.memory.note_server(self.store.preferred());
-        match mark.filter(|_| self.indexed.get()) {
-            Some(mark) => self.memory.judge_mark(find(&mark).map(|pair| pair.index)),
-            None => Ok(()),
+        match (&self.node, mark.filter(|_| self.indexed.get())) {
+            (Some(node), Some(mark)) => {
+                self.memory.judge_mark(node, find(&mark).map(|pair| pair.index))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -1,4 +1,5 @@
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -26,8 +27,8 @@ pub struct Memory {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Known {
-    /// The index of this node's latest claim; none before the first.
-    mark: Option<u64>,
+    /// The index of the latest claim, by the node's identity, which may change.
+    marks: BTreeMap<String, u64>,
     /// Whether the store was seen without it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     set_back: bool,
@@ -50,11 +51,6 @@ impl Memory {
         Self { note, owners: folder.join("owners").join(network.as_str()), known }
     }
 
-    /// The index of this node's latest claim that is known.
-    pub fn mark(&self) -> Option<u64> {
-        self.known.borrow().mark
-    }
-
     /// The server that answered last, where it is not the first.
     pub fn server(&self) -> Option<String> {
         self.known.borrow().server.clone()
@@ -73,8 +69,9 @@ impl Memory {
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub fn judge_mark(&self, shown: Option<u64>) -> Result<()> {
-        if self.mark().is_none_or(|mark| shown.is_some_and(|shown| shown >= mark)) {
+    pub fn judge_mark(&self, node: &str, shown: Option<u64>) -> Result<()> {
+        let mark = self.known.borrow().marks.get(node).copied();
+        if mark.is_none_or(|mark| shown.is_some_and(|shown| shown >= mark)) {
             return Ok(());
         }
         self.write_or_warn(|known| known.set_back = true);
@@ -82,17 +79,20 @@ impl Memory {
     }
 
     /// Notes a claim.
-    pub fn note_mark(&self, index: u64) {
-        self.write_or_warn(|known| known.mark = known.mark.max(Some(index)));
+    pub fn note_mark(&self, node: &str, index: u64) {
+        self.write_or_warn(|known| {
+            let mark = known.marks.entry(node.to_owned()).or_default();
+            *mark = index.max(*mark);
+        });
     }
 
-    /// Takes the store as it stands for the one in use, with this mark.
+    /// Takes the store as it stands for the one in use.
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub fn accept(&self, mark: Option<u64>) -> Result<()> {
+    pub fn accept(&self) -> Result<()> {
         let accept = |known: &mut Known| {
-            known.mark = mark;
+            known.marks.clear();
             known.set_back = false;
         };
         self.write(accept).map_err(|error| {

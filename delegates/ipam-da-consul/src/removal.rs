@@ -28,7 +28,7 @@ impl Consul {
         }
         let mut removed = Vec::new();
         let mut errors = Vec::new();
-        for part in bare.chunks(LARGEST) {
+        for part in bare.chunks(LARGEST / 2) {
             self.remove_bare(part, &mut removed, &mut errors);
         }
         let keys: Vec<String> = owners.keys().cloned().collect();
@@ -49,7 +49,7 @@ impl Consul {
             }
         }
         for entry in &removed {
-            self.cache_of_lease(&entry.lease).give_back(entry.lease.address.addr());
+            self.note_given_back(&entry.lease);
             if let Some(Holder { container, ifname: Some(ifname), .. }) = &entry.holder {
                 self.memory.forget_taken(container, ifname);
             }
@@ -109,8 +109,12 @@ impl Consul {
 
     /// Deletes the keys of entries together with what else is to be done; false where something has changed.
     fn delete(&self, entries: &[&Entry], more: Vec<Op>) -> Result<bool> {
-        let keys = entries.iter().map(|e| Op::DeleteCas(self.key_of(e), index_of(&e.lease)));
-        let ops: Vec<Op> = keys.chain(more).collect();
+        let both = |entry: &&Entry| {
+            let (key, index) = (self.key_of(entry), index_of(&entry.lease));
+            // What is gone would be deleted again.
+            [Op::CheckIndex(key.clone(), index), Op::DeleteCas(key, index)]
+        };
+        let ops: Vec<Op> = entries.iter().flat_map(both).chain(more).collect();
         if ops.is_empty() {
             return Ok(true);
         }

@@ -11,7 +11,7 @@ use ipam_delegated::cni::address;
 use ipam_delegated::pool::RangeSet;
 use ipam_delegated::{Error, ErrorCode, Result};
 
-use crate::cache::{HINTS, Known};
+use crate::cache::{HINTS, Known, Ranges};
 use crate::claim::folders;
 use crate::held::{State, refused};
 use crate::keys::{Keys, judge_name, split};
@@ -77,7 +77,7 @@ impl Consul {
         }
         let mut pools = Vec::new();
         for want in want {
-            let known = self.cache_of(want).read()?;
+            let known = self.known_of(want)?;
             let usable = want.set.is_some() || known.definition.is_some();
             let view = self.remembered(want, known).ok()?;
             if !usable || (view.used == Used::Unknown && want.requested.is_none()) {
@@ -88,11 +88,17 @@ impl Consul {
         Some(View { held: Vec::new(), pools, token: Seen::default() })
     }
 
+    /// What is remembered of a pool, if it has the same ranges still.
+    pub fn known_of(&self, want: &Want) -> Option<Known> {
+        let brought = want.set.as_ref().map(RangeSet::to_string);
+        self.cache_of(want).read().filter(|known| known.brought == brought)
+    }
+
     /// What the cache says of the pools' ranges, by name.
     fn known_pools(&self, wants: &[Want]) -> BTreeMap<String, Definition> {
         let named = wants.iter().filter(|want| want.set.is_none());
-        let known = named
-            .filter_map(|want| Some((want.pool.clone()?, self.cache_of(want).read()?.definition?)));
+        let known =
+            named.filter_map(|want| Some((want.pool.clone()?, self.known_of(want)?.definition?)));
         known.collect()
     }
 
@@ -197,7 +203,7 @@ impl Consul {
 
     /// What is shown of a pool.
     fn pool_view(&self, want: &Want, look: Look) -> Result<PoolView> {
-        let cached = self.cache_of(want).read().unwrap_or_default();
+        let cached = self.known_of(want).unwrap_or_default();
         let set = self.set_of(want, &cached)?;
         match look {
             Look::Nowhere => self.remembered(want, cached),
@@ -263,7 +269,9 @@ impl Consul {
         let strategy = if cached.crowded { Strategy::Random } else { want.strategy };
         let search = Search { set: &set, strategy, random: self.random, avoid: &none };
         let free = search.candidates(&view, HINTS).into_iter().collect();
-        self.cache_of(want).renew(self.definition_of(want, &cached).as_ref(), &free);
+        let definition = self.definition_of(want, &cached);
+        let ranges = definition.as_ref().map_or(Ranges::Brought(&set), Ranges::Stand);
+        self.cache_of(want).renew(ranges, &free);
         view
     }
 
@@ -271,8 +279,17 @@ impl Consul {
     pub fn remembered(&self, want: &Want, cached: Known) -> Result<PoolView> {
         let set = self.set_of(want, &cached)?;
         let few = cached.crowded && cached.free.len() < FEW && set.size() > 4 * FEW as u128;
-        let its: BTreeSet<IpAddr> =
+        let mut its: BTreeSet<IpAddr> =
             cached.free.into_iter().filter(|address| set.find(*address).is_some()).collect();
+        if want.strategy == Strategy::RoundRobin {
+            // Behind the address given last lies what was given back, which is reused late.
+            let place = |address: IpAddr| {
+                let range = set.ranges().iter().position(|range| range.spans(address));
+                range.map(|range| (range, address))
+            };
+            let cursor = cached.cursor.and_then(place);
+            its.retain(|address| place(*address) > cursor);
+        }
         Ok(PoolView {
             set: want.set.is_none().then_some(set),
             cursor: cached.cursor,
@@ -300,7 +317,7 @@ impl Consul {
 
     /// The ranges of a pool, as they stand in Consul where the pool does not bring them.
     pub fn ranges_of(&self, want: &Want) -> Result<RangeSet> {
-        let cached = self.cache_of(want).read().unwrap_or_default();
+        let cached = self.known_of(want).unwrap_or_default();
         if want.set.is_none()
             && self.definition_of(want, &cached).is_none()
             && let Some(pool) = &want.pool

@@ -107,7 +107,10 @@ impl Stage for Store {
     type Ledger = Between<Consul>;
 
     fn open(&self, network: &NetworkName) -> Result<Between<Consul>> {
-        let config = json!({"cniVersion": "1.1.0", "name": network.as_str(), "ipam": self.0});
+        // Networks may share pools, which are told apart by their names: here by that of the network.
+        let mut ipam = self.0.clone();
+        ipam["ranges"] = json!([[{"subnet": "10.1.2.0/24"}]]);
+        let config = json!({"cniVersion": "1.1.0", "name": network.as_str(), "ipam": ipam});
         let environment = Environment::new([
             ("CNI_COMMAND", "DEL"),
             ("CNI_CONTAINERID", "c1"),
