@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_delegated::allocate::Owner;
+use ipam_delegated::allocate::document::{Seen, done};
 use ipam_delegated::allocate::ledger::{Change, Commit, Look, Taken, Used, View};
 use ipam_delegated::{Error, ErrorCode, Result};
 
 use crate::claim::{Outcome, Step};
-use crate::document::{Holding, Seen, done, holding};
+use crate::document::{Holding, holding};
 use crate::held::Read;
 use crate::ledger::Etcd;
 use crate::lock::Turn;

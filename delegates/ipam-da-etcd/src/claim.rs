@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use etcd_client::{
     Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
+use ipam_delegated::allocate::document::Seen;
 use ipam_delegated::allocate::ledger::{Change, Claim, Look};
 use ipam_delegated::allocate::{Lease, Owner, Strategy};
 
-use crate::document::{Holding, Item, OwnerDocument, Revision, Seen, now};
+use crate::document::{Holding, Item, OwnerDocument, Revision, now};
 use crate::keys::Keys;
 use crate::lock::{Lock, Turn};
 

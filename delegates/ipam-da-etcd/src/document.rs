@@ -1,6 +1,6 @@
 use etcd_client::KeyValue;
 pub use ipam_delegated::allocate::document::{
-    Holding, Item, OwnerDocument, Revision, Seen, done, now, time, to_text,
+    Holding, Item, OwnerDocument, Revision, now, time, to_text,
 };
 use ipam_delegated::{Error, ErrorCode, Result};
 

@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use etcd_client::KeyValue;
+use ipam_delegated::allocate::document::Seen;
 use ipam_delegated::allocate::{Lease, Owner};
 use ipam_delegated::{Error, Result};
 use log::warn;
 
-use crate::document::{Holding, Item, OwnerDocument, Revision, Seen, holding};
+use crate::document::{Holding, Item, OwnerDocument, Revision, holding};
 use crate::ledger::Etcd;
 use crate::page::below;
 

@@ -3,12 +3,13 @@ use std::net::IpAddr;
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp};
 use ipam_delegated::allocate::Lease;
+use ipam_delegated::allocate::document::Seen;
 use ipam_delegated::allocate::ledger::Entry;
 use ipam_delegated::{Error, ErrorCode, Result};
 
 use crate::claim::write_owner;
 use crate::client::{Answer, Client};
-use crate::document::{Revision, Seen, holding};
+use crate::document::{Revision, holding};
 use crate::keys::Keys;
 use crate::page::{READS, found_by_key};
 

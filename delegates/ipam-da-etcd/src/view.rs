@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{KeyValue, Txn, TxnOp, TxnOpResponse};
 use ipam_delegated::Result;
+use ipam_delegated::allocate::document::Seen;
 use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
 use ipam_delegated::allocate::{Strategy, Want};
 use ipam_delegated::host::lock;
@@ -16,7 +17,7 @@ use ipam_delegated::pool::{RangeConfig, RangeSet};
 use log::debug;
 
 use crate::claim::read_window;
-use crate::document::{Revision, Seen};
+use crate::document::Revision;
 use crate::held::Read;
 use crate::ledger::Etcd;
 use crate::memory;
