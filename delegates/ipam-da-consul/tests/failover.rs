@@ -320,6 +320,29 @@ fn what_answers_and_is_no_consul_is_told_by_its_url() {
 }
 
 #[test]
+fn what_is_no_consul_and_knows_no_page_is_not_taken_for_an_empty_store() {
+    let consul = stocked();
+    let held = Node::of(&consul);
+    held.add("c1");
+    let nothing = json!({"pools": null});
+    let parrot = Parrot::saying("404 Not Found", "", "no such page");
+    let both = || Node::at(&[parrot.url.clone(), consul.url()]);
+    assert_eq!(both().listed(), [("10.1.0.1".to_owned(), "c1".to_owned())]);
+    let who = both().typed(&["who", "10.1.0.1", "--json"]).success();
+    assert_eq!(who[0]["containerID"], "c1");
+    both().call_with("DEL", "c1", &nothing).success();
+    assert_eq!(holdings(&consul), [""; 0]);
+    // Alone it serves nobody.
+    let alone = Node::at(std::slice::from_ref(&parrot.url)).with("timeout", "1s");
+    for outcome in [alone.gc(&[]), alone.call_with("DEL", "c1", &nothing)] {
+        let (code, text) = outcome.failure();
+        assert!(code == 103 && text.contains("HTTP 404"), "{code}: {text}");
+    }
+    let typed = alone.typed(&["list", "--json"]);
+    assert_ne!(typed.exit, Some(0), "{typed:?}");
+}
+
+#[test]
 fn what_serves_nobody_is_an_error_of_the_configuration() {
     for (servers, words) in [
         (json!(null), "ipam.consul_servers: missing"),
