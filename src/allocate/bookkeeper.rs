@@ -134,6 +134,10 @@ impl<L: Ledger> Books for Bookkeeper<L> {
         self.ledger.accept()
     }
 
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.ledger.strangers()
+    }
+
     fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
         Want::read(pools, L::STRATEGY)?.iter().map(|want| self.ledger.ranges(want)).collect()
     }

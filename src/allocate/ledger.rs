@@ -94,6 +94,12 @@ pub trait Ledger: Sized {
         Ok(false)
     }
 
+    /// What stands among the leases of the pools that this call is about and is none, in words with its
+    /// place; `lint` shows it.
+    fn strangers(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
     /// The ranges of a pool, which the store may know by the pool's name.
     ///
     /// # Errors

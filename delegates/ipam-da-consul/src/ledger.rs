@@ -182,6 +182,10 @@ impl Ledger for Consul {
         Ok(true)
     }
 
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.foreign_keys()
+    }
+
     fn ranges(&self, want: &Want) -> Result<RangeSet> {
         self.ranges_of(want)
     }

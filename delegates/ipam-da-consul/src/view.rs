@@ -48,6 +48,10 @@ impl Consul {
             views.push(self.pool_view(want, *look)?);
         }
         let (held, token) = state;
+        if self.forgets && held.is_empty() {
+            let Owner { container, ifname, .. } = question.owner;
+            self.memory.forget_taken(container.as_str(), ifname.as_str());
+        }
         if question.may_guess {
             self.fresh.replace(Some((held.clone(), token.clone())));
         }
