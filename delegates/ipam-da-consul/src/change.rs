@@ -166,18 +166,22 @@ impl Consul {
         let seen = Seen { revision: Some(revision(index)), document: Some(step.document()) };
         let leave: Vec<Lease> = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
         let change = Change { drop: claimed, leave, ..Change::default() };
-        let none = BTreeMap::new();
         let back = Step {
             seen: &seen,
             change: &change,
             chosen: &[],
             definitions: &BTreeMap::new(),
-            victims: &none,
+            folders: &BTreeSet::new(),
+            victims: &BTreeMap::new(),
             ..*step
         };
         let ops: Vec<Op> = back.ops().into_iter().map(|(_, op)| op).collect();
         match self.store.write(&ops) {
-            Ok(_) => error,
+            Ok(Some(Ended::Done(_))) => error,
+            Ok(_) => error.and([Error::new(
+                ErrorCode::TRY_AGAIN,
+                "it is not known whether what was taken there was given back",
+            )]),
             Err(withdrawing) => error.and([withdrawing]),
         }
     }

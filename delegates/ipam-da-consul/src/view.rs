@@ -18,10 +18,10 @@ use crate::keys::{Keys, judge_name, split};
 use crate::ledger::Consul;
 use crate::pool::{self, Definition};
 use crate::txn::{Ended, Op, Pair};
-use crate::window::window;
+use crate::window::windows;
 
-/// How many addresses are shown of a pool, at least, where others take some at the same time.
-const CROWDED: u128 = 2048;
+/// How many free addresses are worth a look.
+const ENOUGH: usize = 64;
 
 /// A crowd that chooses among fewer free addresses than this would meet too often, in a pool of more.
 const FEW: usize = 256;
@@ -98,7 +98,7 @@ impl Consul {
         self.cache_of(want).read().filter(|known| known.brought == brought)
     }
 
-    /// What the cache says of the pools' ranges, by name.
+    /// What is known of the pools' ranges, by name.
     fn known_pools(&self, wants: &[Want]) -> BTreeMap<String, Definition> {
         let named = wants.iter().filter(|want| want.set.is_none());
         let known =
@@ -227,20 +227,24 @@ impl Consul {
         from: IpAddr,
         asked: u128,
     ) -> Result<PoolView> {
-        let wide = asked.max(CROWDED);
-        let Some(window) = window(from, wide).or_else(|| window(from, asked)) else {
-            return self.everything(want, set, cached);
-        };
-        let prefix = format!("{}{}", self.keys.folder(want.pool.as_deref()), window.text);
-        let taken = self.taken(want, &prefix)?;
-        let used = Used::Windows(window.stretches, taken);
-        Ok(self.remember(want, set, cached, used))
+        let crowded = want.strategy == Strategy::Random || cached.crowded;
+        for window in windows(from, asked, crowded) {
+            let prefix = format!("{}{}", self.keys.folder(want.pool.as_deref()), window.text);
+            let taken = self.taken(want, &prefix)?;
+            let used = Used::Windows(window.stretches, taken);
+            let (view, free) = self.remember(want, set.clone(), cached.clone(), used);
+            // A few addresses would last for a few claims only.
+            if crowded || free >= ENOUGH || (free > 0 && window.is_widest) {
+                return Ok(view);
+            }
+        }
+        self.everything(want, set, cached)
     }
 
     fn everything(&self, want: &Want, set: RangeSet, cached: Known) -> Result<PoolView> {
         let folder = self.keys.folder(want.pool.as_deref());
         let taken = self.taken(want, &folder)?;
-        Ok(self.remember(want, set, cached, Used::All(taken)))
+        Ok(self.remember(want, set, cached, Used::All(taken)).0)
     }
 
     /// The addresses that keys with this beginning are of.
@@ -260,8 +264,8 @@ impl Consul {
         Ok(taken)
     }
 
-    /// A view of what was read, of which the free addresses are remembered.
-    fn remember(&self, want: &Want, set: RangeSet, cached: Known, used: Used) -> PoolView {
+    /// A view of what was read, of which the free addresses are remembered; and how many these are.
+    fn remember(&self, want: &Want, set: RangeSet, cached: Known, used: Used) -> (PoolView, usize) {
         let view = PoolView {
             cursor: cached.cursor,
             used,
@@ -272,11 +276,11 @@ impl Consul {
         // Nodes that meet would choose among the same addresses.
         let strategy = if cached.crowded { Strategy::Random } else { want.strategy };
         let search = Search { set: &set, strategy, random: self.random, avoid: &none };
-        let free = search.candidates(&view, HINTS).into_iter().collect();
+        let free: BTreeSet<IpAddr> = search.candidates(&view, HINTS).into_iter().collect();
         let definition = self.definition_of(want, &cached);
         let ranges = definition.as_ref().map_or(Ranges::Brought(&set), Ranges::Stand);
         self.cache_of(want).renew(ranges, &free);
-        view
+        (view, free.len())
     }
 
     /// A view by what is remembered.
