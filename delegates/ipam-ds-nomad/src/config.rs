@@ -176,6 +176,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_reaches_the_client() {
+        let section = json!({"namespace": "a", "region": "", "caFile": "/ca", "certFile": "/c", "keyFile": "/k",
+                             "timeout": "3s"});
+        let ipam = json!({"nomad_servers": ["https://a:4646/", "http://b"], "nomad": section});
+        let Store { access, namespace, region } = store(ipam, "").unwrap();
+        let servers: Vec<_> = access.servers.iter().map(ToString::to_string).collect();
+        assert_eq!(servers, ["https://a:4646", "http://b"]);
+        assert_eq!((namespace.as_deref(), region), (Some("a"), None));
+        assert_eq!(access.timeout, Duration::from_secs(3));
+        let (certificate, key) = access.tls.identity.unwrap();
+        let authority = access.tls.authority.unwrap();
+        for (named, path, file) in [
+            (authority, "ipam.nomad.caFile", "/ca"),
+            (certificate, "ipam.nomad.certFile", "/c"),
+            (key, "ipam.nomad.keyFile", "/k"),
+        ] {
+            assert_eq!((named.path.as_str(), named.file.to_str()), (path, Some(file)));
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named_by_its_place() {
         let with = |section: Value| json!({"nomad_servers": ["http://a"], "nomad": section});
         for (ipam, message) in [

@@ -85,3 +85,13 @@ fn what_is_not_listed_as_a_difference_is_as_in_the_ancestor() {
     assert_eq!(fixture.vectors.len(), 6);
     assert_eq!(reasons.len(), fixture.reasons.len(), "a reason that nothing needs");
 }
+
+/// Whoever is about to switch is told every reason.
+#[test]
+fn the_readme_has_every_reason() {
+    let fixture: Fixture = serde_json::from_str(include_str!("vectors.json")).unwrap();
+    let readme = include_str!("../README.md");
+    for (name, reason) in &fixture.reasons {
+        assert!(readme.contains(&format!("\n- {reason}\n")), "{name}: {reason}");
+    }
+}
