@@ -125,7 +125,7 @@ fn named(key: &str, file: Option<&PathBuf>) -> Option<Named> {
     Some(Named { path: format!("ipam.nomad.{key}"), file: file.clone() })
 }
 
-fn advice(status: u16, _: &str) -> Option<&'static str> {
+fn advice(status: u16, body: &str) -> Option<&'static str> {
     match status {
         403 => Some(
             "give ipam.nomad.token or ipam.nomad.tokenFile: a token with read-job in the allocation's namespace",
@@ -133,6 +133,10 @@ fn advice(status: u16, _: &str) -> Option<&'static str> {
         404 => Some(
             "Nomad knows no such allocation: it is of another region or cluster, or has been forgotten",
         ),
+        // So Nomad answers a token that may not read it.
+        500 if body.contains("Unknown allocation") => {
+            Some("the token may not see it: give one with read-job in the allocation's namespace")
+        }
         _ => None,
     }
 }

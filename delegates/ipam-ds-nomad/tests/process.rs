@@ -78,10 +78,16 @@ fn servers_are_tried_in_order() {
 #[test]
 fn no_server_that_can_be_reached_is_told_from_one_that_fails() {
     let nomad = Nomad::saying(500, "rpc error: No cluster leader");
+    let hiding = Nomad::saying(500, &format!("Unknown allocation \"{ID}\""));
     let url = closed();
     for (url, code, reason) in [
         (url.as_str(), 105, "Connection refused"),
         (&nomad.url, 11, "HTTP 500: rpc error: No cluster leader"),
+        (
+            &hiding.url,
+            11,
+            &format!("HTTP 500: Unknown allocation \"{ID}\" (the token may not see it"),
+        ),
     ] {
         let network = with(network(&[url]), json!({"timeout": "300ms"}));
         let (found, text) = call("ADD", ID, &network).failure();
