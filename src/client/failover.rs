@@ -184,7 +184,8 @@ impl Client {
                     }
                     Err(trouble) => trouble,
                 };
-                if self.trouble.get().is_none() {
+                // A refusal is an answer.
+                if self.trouble.get().is_none() && !matches!(trouble, Trouble::Unfit(_)) {
                     self.trouble.set(Some(started));
                 }
                 let (reason, unfit) = match trouble {
