@@ -88,6 +88,7 @@ impl<'a> Attempt<'a> {
                 continue;
             }
             let pool = &view.pools[i];
+            self.raced |= pool.crowded;
             let seen = pool.used != Used::Unknown;
             let blind = self.looks[i] == Look::Nowhere;
             // A view that came with a lost commit may not show what is to be looked at by now.
@@ -99,7 +100,6 @@ impl<'a> Attempt<'a> {
                 further = true;
                 continue;
             }
-            self.raced |= pool.crowded;
             let candidates = self.candidates(want, &set, pool);
             if candidates.is_empty() {
                 self.look_further(i, &set, pool)?;

@@ -295,6 +295,8 @@ impl Consul {
         if !(keep.is_empty() && leave.is_empty() && drop.is_empty()) {
             return None;
         }
+        // Its key was as it was seen, or that would have been refused, too.
+        self.fresh.replace(Some((Vec::new(), step.seen.clone())));
         let shown =
             |claim: &Claim<'_>| self.remembered(claim.want, self.known_of(claim.want)?).ok();
         let pools = step.change.claim.iter().map(shown).collect::<Option<_>>()?;

@@ -279,14 +279,15 @@ impl Consul {
         let free: BTreeSet<IpAddr> = search.candidates(&view, HINTS).into_iter().collect();
         let definition = self.definition_of(want, &cached);
         let ranges = definition.as_ref().map_or(Ranges::Brought(&set), Ranges::Stand);
-        self.cache_of(want).renew(ranges, &free);
+        let all = matches!(view.used, Used::All(_)) && free.len() < HINTS;
+        self.cache_of(want).renew(ranges, &free, all);
         (view, free.len())
     }
 
     /// A view by what is remembered.
     pub fn remembered(&self, want: &Want, cached: Known) -> Result<PoolView> {
         let set = self.set_of(want, &cached)?;
-        let few = cached.crowded && cached.free.len() < FEW && set.size() > 4 * FEW as u128;
+        let few = cached.crowded && !cached.all && cached.free.len() < FEW;
         let mut its: BTreeSet<IpAddr> =
             cached.free.into_iter().filter(|address| set.find(*address).is_some()).collect();
         if want.strategy == Strategy::RoundRobin {
