@@ -124,7 +124,9 @@ impl<'a> Attempt<'a> {
     /// Of the leases that serve no pool, those that are not asked for any more, and those of pools
     /// that are not shown here.
     fn part(&self, rest: Vec<Lease>, sets: &[RangeSet]) -> (Vec<Lease>, Vec<Lease>) {
-        let shown = |lease: &Lease| sets.iter().any(|set| Want::is_home_of(lease, set));
+        let shown = |lease: &Lease| {
+            self.wants.iter().zip(sets).any(|(want, set)| want.is_home_of(lease, set))
+        };
         rest.into_iter().partition(|lease| self.shown_all || shown(lease))
     }
 

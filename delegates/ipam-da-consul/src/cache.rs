@@ -36,8 +36,8 @@ pub struct Known {
     pub brought: Option<String>,
     /// Some addresses that were free, less those that this node has taken since.
     pub free: BTreeSet<IpAddr>,
-    /// Whether no others were free.
-    pub all: bool,
+    /// Whether so much was looked at as is for a crowd.
+    pub wide: bool,
     /// The address given last by this node.
     pub cursor: Option<IpAddr>,
     /// Others were met not long ago.
@@ -80,7 +80,7 @@ struct State {
     /// Stretches of free addresses, as `FROM-TO`.
     free: Vec<String>,
     #[serde(default)]
-    all: bool,
+    wide: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cursor: Option<IpAddr>,
     #[serde(default)]
@@ -109,8 +109,8 @@ impl Cache {
     }
 
     /// Remembers ranges and free addresses, as they were read now. Whether others were met stays known.
-    /// `all` says that no other addresses were free.
-    pub fn renew(&self, ranges: Ranges<'_>, free: &BTreeSet<IpAddr>, all: bool) {
+    /// `wide` says that enough was looked at for a crowd.
+    pub fn renew(&self, ranges: Ranges<'_>, free: &BTreeSet<IpAddr>, wide: bool) {
         let (definition, brought) = match ranges {
             Ranges::Stand(definition) => (Some(definition.clone()), None),
             Ranges::Brought(set) => (None, Some(set.to_string())),
@@ -122,7 +122,7 @@ impl Cache {
                 definition: definition.clone(),
                 brought: brought.clone(),
                 free: free.clone(),
-                all,
+                wide,
                 cursor: before.as_ref().and_then(|before| before.known.cursor),
                 crowded: false,
             };
@@ -214,7 +214,7 @@ impl Cache {
             definition: known.definition.clone(),
             brought: known.brought.clone(),
             free: stretches(&known.free),
-            all: known.all,
+            wide: known.wide,
             cursor: known.cursor,
             crowd,
         };
@@ -236,7 +236,7 @@ impl Cache {
             definition: state.definition,
             brought: state.brought,
             free: state.free.iter().filter_map(|stretch| addresses(stretch)).flatten().collect(),
-            all: state.all,
+            wide: state.wide,
             cursor: state.cursor,
             crowded: false,
         };

@@ -279,15 +279,15 @@ impl Consul {
         let free: BTreeSet<IpAddr> = search.candidates(&view, HINTS).into_iter().collect();
         let definition = self.definition_of(want, &cached);
         let ranges = definition.as_ref().map_or(Ranges::Brought(&set), Ranges::Stand);
-        let all = matches!(view.used, Used::All(_)) && free.len() < HINTS;
-        self.cache_of(want).renew(ranges, &free, all);
+        let wide = cached.crowded || matches!(view.used, Used::All(_));
+        self.cache_of(want).renew(ranges, &free, wide);
         (view, free.len())
     }
 
     /// A view by what is remembered.
     pub fn remembered(&self, want: &Want, cached: Known) -> Result<PoolView> {
         let set = self.set_of(want, &cached)?;
-        let few = cached.crowded && !cached.all && cached.free.len() < FEW;
+        let narrow = cached.crowded && !cached.wide && cached.free.len() < FEW;
         let mut its: BTreeSet<IpAddr> =
             cached.free.into_iter().filter(|address| set.find(*address).is_some()).collect();
         if want.strategy == Strategy::RoundRobin {
@@ -302,7 +302,7 @@ impl Consul {
         Ok(PoolView {
             set: want.set.is_none().then_some(set),
             cursor: cached.cursor,
-            used: if its.is_empty() || few { Used::Unknown } else { Used::Free(its) },
+            used: if its.is_empty() || narrow { Used::Unknown } else { Used::Free(its) },
             crowded: cached.crowded,
         })
     }
