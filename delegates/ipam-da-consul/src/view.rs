@@ -242,6 +242,16 @@ impl Consul {
     }
 
     fn everything(&self, want: &Want, set: RangeSet, cached: Known) -> Result<PoolView> {
+        // Before a pool is called full, its ranges may have become more.
+        let mut set = set;
+        if let Some(pool) = want
+            .pool
+            .clone()
+            .filter(|pool| want.set.is_none() && !self.definitions.borrow().contains_key(pool))
+        {
+            self.read_with_definitions(&[], &BTreeSet::from([pool]))?;
+            set = self.set_of(want, &cached)?;
+        }
         let folder = self.keys.folder(want.pool.as_deref());
         let taken = self.taken(want, &folder)?;
         Ok(self.remember(want, set, cached, Used::All(taken)).0)
