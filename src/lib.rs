@@ -36,6 +36,7 @@
 //! - [`delegate`]: the trait [`Delegate`] and the only edge that touches environment, stdin, stdout
 //!   and exit.
 //! - [`offer`]: what the section `ipam` itself offers: pools, routes, name resolution.
+//! - `client`, with the feature of that name: what delegates share to reach servers over HTTP.
 //! - [`select`]: the role of a selector.
 //! - [`allocate`]: the role of an allocator.
 //! - `testing`, with the feature of that name: stand-ins for stores, and the suites that every
@@ -45,6 +46,8 @@
 
 pub mod allocate;
 pub mod chain;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod cni;
 pub mod delegate;
 pub mod error;

@@ -177,6 +177,9 @@ fn format() -> Config {
         .set_target_level(LevelFilter::Off)
         .set_thread_level(LevelFilter::Off)
         .set_location_level(LevelFilter::Off)
+        // What HTTP and TLS are made of tells of every step, and would repeat what a server sends.
+        .add_filter_ignore_str("rustls")
+        .add_filter_ignore_str("ureq")
         .build()
 }
 

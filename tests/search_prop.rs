@@ -104,7 +104,7 @@ impl Case {
     }
 
     fn candidates(&self, strategy: Choice, used: Used, avoid: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
-        let view = PoolView { set: None, cursor: self.cursor, used };
+        let view = PoolView { cursor: self.cursor, used, ..PoolView::default() };
         self.search(strategy, avoid).candidates(&view, self.limit)
     }
 }
@@ -165,7 +165,7 @@ proptest! {
         let within: BTreeSet<_> =
             case.taken.iter().copied().filter(|a| from <= *a && *a <= to).collect();
         for strategy in [Choice::RoundRobin, Choice::Lowest, Choice::Random] {
-            let used = Used::Window(from, to, within.clone());
+            let used = Used::Windows(vec![(from, to)], within.clone());
             let found = case.candidates(strategy, used, &BTreeSet::new());
             let cursor = case.cursor.filter(|_| strategy == Choice::RoundRobin);
             let mut free = case.free(cursor);
@@ -240,7 +240,7 @@ proptest! {
             for used in [Used::Unknown, Used::All(taken.clone())] {
                 let search = Search { set: &set, strategy, random, avoid: &avoid };
                 let known = used != Used::Unknown;
-                let view = PoolView { set: None, cursor: at_end.then_some(end), used };
+                let view = PoolView { cursor: at_end.then_some(end), used, ..PoolView::default() };
                 let found = search.candidates(&view, 64);
                 prop_assert_eq!(found.len(), 64);
                 prop_assert!(distinct(&found));
@@ -258,7 +258,7 @@ proptest! {
         let set = RangeSet::parse(&configs, RangeRules::ANY, "r").unwrap();
         let avoid = BTreeSet::new();
         let search = Search { set: &set, strategy: Choice::Random, random, avoid: &avoid };
-        let view = PoolView { set: None, cursor: None, used: Used::Unknown };
+        let view = PoolView::default();
         let found = search.candidates(&view, 64);
         let upper = |address: &IpAddr| match address {
             IpAddr::V6(address) => address.segments()[4],

@@ -10,11 +10,16 @@ use crate::pool::{Pool, RangeRules, RangeSet};
 
 const PATH: &str = "prevResult.pools";
 
-/// The ranges of the pools that a call is about, for a store that does not tell the networks apart. Those
-/// that cannot be read are left out.
-pub fn asked_sets(request: &Request) -> Vec<RangeSet> {
+/// The pools that a call is about; none where they cannot be read.
+pub fn asked_pools(request: &Request) -> Vec<Pool> {
     let asked = request.prev_result().and_then(|before| Asked::of(request, &before));
-    let pools = asked.map(|asked| asked.pools).unwrap_or_default();
+    asked.map(|asked| asked.pools).unwrap_or_default()
+}
+
+/// The ranges of these pools, for a store that does not tell the networks apart. Those that cannot be
+/// read are left out.
+pub fn asked_sets(request: &Request) -> Vec<RangeSet> {
+    let pools = asked_pools(request);
     let sets = pools.iter().filter_map(|pool| pool.range_set(RangeRules::ANY, PATH).ok().flatten());
     sets.collect()
 }

@@ -99,6 +99,7 @@ impl<'a> Attempt<'a> {
                 further = true;
                 continue;
             }
+            self.raced |= pool.crowded;
             let candidates = self.candidates(want, &set, pool);
             if candidates.is_empty() {
                 self.look_further(i, &set, pool)?;
@@ -163,8 +164,11 @@ impl<'a> Attempt<'a> {
     /// Where to look once all that is to be tried by this view is taken.
     fn next_look(&self, want: &Want, set: &RangeSet, pool: &PoolView) -> Option<Look> {
         let seen = match pool.used {
-            Used::Unknown => Look::Nowhere,
-            Used::Window(from, to, _) => Look::Window(from, to),
+            Used::Unknown | Used::Free(_) => Look::Nowhere,
+            Used::Windows(ref windows, _) => match windows[..] {
+                [(from, to), ..] => Look::Window(from, to),
+                [] => Look::Nowhere,
+            },
             Used::All(_) => Look::Everywhere,
         };
         let mut search = self.search(want, set);

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::attempt::{Attempt, Plan, collect};
 use super::ledger::{Change, Commit, Entry, Fault, Ledger, Question};
 use super::{Allocator, Books, Headroom, Lease, Owner, Part, Reach, Scope, Want};
-use crate::cni::Keep;
+use crate::cni::{Keep, parse_value};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::pool::{Pool, RangeSet};
@@ -20,6 +20,8 @@ pub struct Bookkeeper<L> {
     /// Where not every pool is shown, what the owner holds of the others stays.
     shown_all: bool,
     grace: Duration,
+    /// Whether addresses in use may be taken over where a pool does not say.
+    takeover: bool,
     /// STATUS counts what is free.
     counts: bool,
     deadline: Deadline,
@@ -35,6 +37,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
     type Config = L::Config;
 
     const REACH: Reach = L::REACH;
+    const DEFAULT_ROUTES: bool = L::DEFAULT_ROUTES;
     const WAITS: bool = L::WAITS;
 
     fn open(config: Self::Config, request: &Request) -> Result<Self> {
@@ -43,13 +46,17 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
             shown_all: !ipam.contains_key("serves"),
             counts: ipam.get("statusExhaustion").and_then(serde_json::Value::as_bool) == Some(true),
             grace: request.settings.gc_grace,
+            takeover: takeover(request)?,
             deadline: request.deadline,
             ledger: L::open(config, request)?,
         })
     }
 
     fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
-        let wants = Want::read(want, L::STRATEGY)?;
+        let mut wants = Want::read(want, L::STRATEGY)?;
+        for (want, pool) in wants.iter_mut().zip(want) {
+            want.takeover = pool.takeover.unwrap_or(self.takeover);
+        }
         let mut unsure = Unsure::default();
         let attempt = Attempt::new(owner, &wants, self.shown_all, self.ledger.tries(wants.len()));
         let given = self.give(owner, attempt, &mut unsure);
@@ -127,6 +134,10 @@ impl<L: Ledger> Books for Bookkeeper<L> {
         self.ledger.accept()
     }
 
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.ledger.strangers()
+    }
+
     fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
         Want::read(pools, L::STRATEGY)?.iter().map(|want| self.ledger.ranges(want)).collect()
     }
@@ -167,6 +178,7 @@ impl<L: Ledger> Bookkeeper<L> {
                         None => self.ledger.view(&attempt.question(false))?,
                     };
                 }
+                Commit::Outdated => view = self.ledger.view(&attempt.question(false))?,
                 Commit::Unknown => {
                     unsure.note(&change);
                     view = self.ledger.view(&attempt.question(false))?;
@@ -211,7 +223,9 @@ impl<L: Ledger> Bookkeeper<L> {
             match self.ledger.commit(owner, view.token, &change)? {
                 Commit::Done { .. } => return Ok(change.drop),
                 Commit::Lost { view: Some(next), .. } => view = next,
-                Commit::Lost { view: None, .. } => view = self.ledger.view(&question(false))?,
+                Commit::Lost { view: None, .. } | Commit::Outdated => {
+                    view = self.ledger.view(&question(false))?;
+                }
                 Commit::Unknown => {
                     unsure.note(&change);
                     view = self.ledger.view(&question(false))?;
@@ -262,6 +276,14 @@ impl<L: Ledger> Bookkeeper<L> {
         Err(Error::new(ErrorCode::TIMED_OUT, "the time is over")
             .advise("raise `ipam.timeout`, or look at what the store waits for"))
     }
+}
+
+/// Whether addresses in use may be taken over: `takeover` of `ipam`, else of the host-wide settings.
+fn takeover(request: &Request) -> Result<bool> {
+    let key = "ipam.takeover";
+    let told = request.network.ipam().get("takeover");
+    let told = told.map(|value| parse_value(value, key)).transpose()?.flatten();
+    Ok(told.unwrap_or(request.settings.takeover))
 }
 
 /// What the store did not say.

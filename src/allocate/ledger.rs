@@ -29,6 +29,10 @@ pub trait Ledger: Sized {
     /// Who else takes leases from the same store.
     const REACH: Reach;
 
+    /// Whether an ADD answers a default route per family: see
+    /// [`Allocator::DEFAULT_ROUTES`](super::Allocator::DEFAULT_ROUTES).
+    const DEFAULT_ROUTES: bool = false;
+
     /// Whether a call may have to wait for a server: see
     /// [`Delegate::waits`](crate::delegate::Delegate::waits).
     const WAITS: bool = true;
@@ -90,6 +94,12 @@ pub trait Ledger: Sized {
         Ok(false)
     }
 
+    /// What stands among the leases of the pools that this call is about and is none, in words with its
+    /// place; `lint` shows it.
+    fn strangers(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
     /// The ranges of a pool, which the store may know by the pool's name.
     ///
     /// # Errors
@@ -144,7 +154,7 @@ pub struct View<T> {
 }
 
 /// What a view shows of a pool.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PoolView {
     /// The ranges, where the store knows them and the pool does not bring them.
     pub set: Option<RangeSet>,
@@ -152,16 +162,22 @@ pub struct PoolView {
     pub cursor: Option<IpAddr>,
     /// What is known to be taken.
     pub used: Used,
+    /// Whether others were met in it not long ago, who take addresses at the same time.
+    pub crowded: bool,
 }
 
-/// The addresses of a pool that are known to be taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is known of the addresses of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Used {
     /// Nothing is known.
+    #[default]
     Unknown,
-    /// All that are taken from one address to another, both included. Nothing outside is tried, so
-    /// that a window which nobody asked for begins where the strategy does.
-    Window(IpAddr, IpAddr, BTreeSet<IpAddr>),
+    /// All that are taken in these windows, each from one address to another, both included; the
+    /// first is the one that was asked for. Nothing outside is tried, so that windows which nobody
+    /// asked for begin where the strategy does.
+    Windows(Vec<(IpAddr, IpAddr)>, BTreeSet<IpAddr>),
+    /// Some that were free not long ago. Nothing else is tried.
+    Free(BTreeSet<IpAddr>),
     /// All that are taken; there may be others than the pool's among them.
     All(BTreeSet<IpAddr>),
 }
@@ -220,6 +236,8 @@ pub enum Commit<T> {
         /// How things stand now, where telling cost no further round trip.
         view: Option<View<T>>,
     },
+    /// Nothing has changed: what the view guessed is not so, but nobody was quicker. Look again.
+    Outdated,
     /// The store did not say; it may still happen.
     Unknown,
 }
@@ -257,6 +275,8 @@ pub struct Holder {
     pub container: String,
     /// The interface; `None` in entries of systems that did not write it.
     pub ifname: Option<String>,
+    /// The network, where it is another one: a store may have pools that networks share.
+    pub network: Option<String>,
 }
 
 /// An entry that is not what it should be. Its address counts as taken.
@@ -286,6 +306,9 @@ impl std::fmt::Display for Holder {
         match &self.ifname {
             Some(ifname) => write!(f, "{}/{ifname}", self.container)?,
             None => f.write_str(&self.container)?,
+        }
+        if let Some(network) = &self.network {
+            write!(f, " on the network {network}")?;
         }
         self.node.as_ref().map_or(Ok(()), |node| write!(f, " of node {node}"))
     }

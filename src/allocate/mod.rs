@@ -8,13 +8,15 @@ mod asked;
 mod attempt;
 mod bookkeeper;
 mod books;
+pub mod document;
 mod lease;
 pub mod ledger;
 mod role;
 pub mod search;
+mod verdict;
 mod want;
 
-pub use asked::asked_sets;
+pub use asked::{asked_pools, asked_sets};
 pub use bookkeeper::Bookkeeper;
 pub use books::Books;
 pub use lease::{Headroom, Lease, Owner, Part, Reach, Scope};
@@ -40,6 +42,10 @@ pub trait Allocator: Sized {
 
     /// Who else takes leases from the same store.
     const REACH: Reach = Reach::Cluster;
+
+    /// Whether an ADD answers a default route for each family of its addresses, through the gateway
+    /// of the pool where it has one, unless the chain has routes.
+    const DEFAULT_ROUTES: bool = false;
 
     /// Whether a call may have to wait for a server: see
     /// [`Delegate::waits`](crate::delegate::Delegate::waits).

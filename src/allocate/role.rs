@@ -3,17 +3,17 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use log::{debug, warn};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::asked::Asked;
 use super::{Allocator, Lease, Owner, Part, Reach, Scope, books};
-use crate::cni::{IpConfig, IpamResult, Keep, Verb};
+use crate::cni::{IpConfig, IpamResult, Keep, Route, Verb};
 use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, emptied_by_reboot, transient_machine_id};
-use crate::pool::{Pool, RangeRules};
+use crate::pool::{Pool, RangeRules, RangeSet};
 
 /// An [`Allocator`] as a [`Delegate`].
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,9 @@ impl<A: Allocator> Delegate for Allocate<A> {
         let mut result = asked.begin(before);
         for lease in &leases {
             result.ips.push(IpConfig::new(lease.address, lease.gateway));
+        }
+        if A::DEFAULT_ROUTES && result.routes.is_empty() {
+            result.routes = default_routes(&leases);
         }
         if leases.iter().any(|lease| lease.unsure) {
             result.extra.insert("unsure".to_owned(), true.into());
@@ -72,24 +75,26 @@ impl<A: Allocator> Delegate for Allocate<A> {
         let owner = owner::<A>(request)?;
         let result = request.prev_result()?;
         let known = known(request);
+        let allocator = open::<A>(request)?;
         let not_held = |message: String| {
             Error::new(ErrorCode::NOT_HELD, message).advise("re-create the attachment")
         };
         // Without a record, an address inside our pools is one that we gave.
         let given: Vec<_> = if known.is_empty() {
             let pools = Asked::of(request, &result)?.pools;
+            let sets = sets(&allocator, &pools)?;
             result
                 .ips
                 .iter()
                 .map(|ip| ip.address.addr())
-                .filter(|address| spans(&pools, *address))
+                .filter(|address| sets.iter().any(|set| set.find(*address).is_some()))
                 .collect()
         } else {
             known.iter().map(|lease| lease.address.addr()).collect()
         };
         let hints =
             if known.is_empty() { given.iter().copied().map(hint).collect() } else { known };
-        let held = open::<A>(request)?.held(&owner, &hints)?;
+        let held = allocator.held(&owner, &hints)?;
         for address in &given {
             if !result.has(*address) {
                 return Err(not_held(format!("{address} of {owner} is not in prevResult")));
@@ -234,11 +239,31 @@ fn part(request: &Request) -> Option<Part> {
 
 const COARSE: Duration = Duration::from_millis(50);
 
-fn spans(pools: &[Pool], address: IpAddr) -> bool {
-    pools.iter().any(|pool| {
-        let set = pool.range_set(RangeRules::ANY, "prevResult.pools").ok().flatten();
-        set.is_some_and(|set| set.find(address).is_some())
-    })
+/// The ranges of pools, as far as they can be read: those that the store alone knows, from there.
+fn sets<A: Allocator>(allocator: &A, pools: &[Pool]) -> Result<Vec<RangeSet>> {
+    let (written, named): (Vec<&Pool>, Vec<&Pool>) =
+        pools.iter().partition(|pool| !pool.ranges().is_empty());
+    let read = |pool: &Pool| pool.range_set(RangeRules::ANY, "prevResult.pools").ok().flatten();
+    let mut sets: Vec<RangeSet> = written.into_iter().filter_map(read).collect();
+    if let Some(books) = allocator.books().filter(|_| !named.is_empty()) {
+        let named: Vec<Pool> = named.into_iter().cloned().collect();
+        sets.extend(books.sets(&named)?);
+    }
+    Ok(sets)
+}
+
+/// One for each family, through the first gateway of a pool of it.
+fn default_routes(leases: &[Lease]) -> Vec<Route> {
+    let mut routes: Vec<Route> = Vec::new();
+    for everywhere in [IpNet::from(Ipv4Net::default()), IpNet::from(Ipv6Net::default())] {
+        let is_of = |lease: &&Lease| lease.address.addr().is_ipv4() == everywhere.addr().is_ipv4();
+        let mut its = leases.iter().filter(is_of).peekable();
+        if its.peek().is_some() {
+            let gw = its.find_map(|lease| lease.gateway);
+            routes.push(Route { dst: everywhere, gw, extra: Map::new() });
+        }
+    }
+    routes
 }
 
 #[cfg(test)]

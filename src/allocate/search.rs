@@ -82,9 +82,14 @@ impl Search<'_> {
         if self.strategy == Strategy::Random && view.used == Used::Unknown {
             return self.scattered(limit, untried);
         }
+        if let Used::Free(free) = &view.used {
+            return self.of_free(free, view.cursor, limit);
+        }
         let mut pieces = self.pieces();
-        if let Used::Window(from, to, _) = &view.used {
-            pieces = pieces.into_iter().filter_map(|piece| clip(piece, *from, *to)).collect();
+        if let Used::Windows(windows, _) = &view.used {
+            let within =
+                |piece| windows.iter().filter_map(move |(from, to)| clip(piece, *from, *to));
+            pieces = pieces.into_iter().flat_map(within).collect();
         }
         let after = match self.strategy {
             Strategy::Random => nth(&pieces, self.random),
@@ -93,11 +98,39 @@ impl Search<'_> {
         let addresses =
             self.ring(pieces, after).into_iter().flat_map(|(first, last)| Count::new(first, last));
         match &view.used {
-            Used::Unknown => addresses.filter(untried).take(limit).collect(),
-            Used::Window(_, _, taken) | Used::All(taken) => {
+            Used::Windows(_, taken) | Used::All(taken) => {
                 addresses.filter(|a| usable(a) && !taken.contains(a)).take(limit).collect()
             }
+            Used::Unknown | Used::Free(_) => addresses.filter(untried).take(limit).collect(),
         }
+    }
+
+    /// Those of some free addresses that are the pool's, the best first.
+    fn of_free(
+        &self,
+        free: &BTreeSet<IpAddr>,
+        cursor: Option<IpAddr>,
+        limit: usize,
+    ) -> Vec<IpAddr> {
+        let start = match self.strategy {
+            Strategy::Random => None,
+            _ => self.start(cursor),
+        };
+        let pieces = self.ring(self.pieces(), start).into_iter();
+        let within = pieces.flat_map(|(first, last)| free.range(first..=last).copied());
+        let usable = within.filter(|a| self.is_usable(*a) && !self.avoid.contains(a));
+        if self.strategy != Strategy::Random {
+            return usable.take(limit).collect();
+        }
+        let mut all: Vec<IpAddr> = usable.collect();
+        let mut random = self.random;
+        let mut chosen = Vec::new();
+        while chosen.len() < limit && !all.is_empty() {
+            random = scramble(random);
+            let place = random % u64::try_from(all.len()).unwrap_or(u64::MAX);
+            chosen.push(all.swap_remove(usize::try_from(place).unwrap_or(0)));
+        }
+        chosen
     }
 
     /// What to try in one commit: the best addresses, and scattered ones where `tries` says so.
@@ -279,7 +312,7 @@ mod tests {
 
     fn tried(set: &RangeSet, strategy: Strategy, cursor: Option<&str>, used: Used) -> Vec<String> {
         let search = Search { set, strategy, random: 7, avoid: &BTreeSet::new() };
-        let view = PoolView { set: None, cursor: cursor.map(address), used };
+        let view = PoolView { cursor: cursor.map(address), used, ..PoolView::default() };
         search.candidates(&view, 4).iter().map(ToString::to_string).collect()
     }
 
@@ -328,7 +361,7 @@ mod tests {
         let avoid = BTreeSet::new();
         let to_try = |strategy, used| {
             let search = Search { set: &set, strategy, random: 7, avoid: &avoid };
-            let view = PoolView { set: None, cursor: Some(address("10.0.0.9")), used };
+            let view = PoolView { cursor: Some(address("10.0.0.9")), used, ..PoolView::default() };
             search.to_try(&view, Tries { each: 4, scattered: 2, sighted: false, strict: false })
         };
         let next = ["10.0.0.10", "10.0.0.11", "10.0.0.12", "10.0.0.13"].map(address);

@@ -25,6 +25,9 @@ pub struct Settings {
     pub data_dirs: Vec<PathBuf>,
     /// How young a lease must be for GC to leave it alone (`gcGrace`).
     pub gc_grace: Duration,
+    /// Whether a requested address is taken from another owner, where neither the pool nor `ipam` says
+    /// (`takeover`).
+    pub takeover: bool,
 }
 
 impl Default for Settings {
@@ -36,6 +39,7 @@ impl Default for Settings {
             node: None,
             data_dirs: vec![PathBuf::from("/var/lib/cni")],
             gc_grace: Duration::from_secs(300),
+            takeover: false,
         }
     }
 }
@@ -49,6 +53,7 @@ struct File {
     node: Option<String>,
     data_dirs: Option<Vec<PathBuf>>,
     gc_grace: Option<String>,
+    takeover: Option<bool>,
 }
 
 impl Settings {
@@ -88,6 +93,7 @@ impl Settings {
                     Error::config("gcGrace", format!("{text:?} is no duration such as 5m"))
                 })?,
             },
+            takeover: file.takeover.unwrap_or(default.takeover),
         };
         let folders = [("stateDir", &settings.state_dir), ("logDir", &settings.log_dir)];
         let data_dirs = settings.data_dirs.iter().map(|folder| ("dataDirs", folder));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv6Net};
 
-use super::{GatewayPlace, HostBits, RangeConfig, RangeRules, SmallSubnets};
+use super::{DefaultGateway, GatewayPlace, HostBits, RangeConfig, RangeRules, SmallSubnets};
 use crate::cni::address::{self, Malformed};
 use crate::error::{Error, Result};
 
@@ -26,7 +26,7 @@ impl Bounds {
     pub(super) fn read(config: &RangeConfig, rules: RangeRules, path: &str) -> Result<Self> {
         let members = Members { config, path };
         let subnet = members.subnet(rules)?;
-        let defaults = Defaults::of(subnet);
+        let defaults = Defaults::of(subnet, rules);
         let gateway = members.gateway(subnet, rules, defaults.gateway)?;
         let start = members.bound("rangeStart", &config.range_start, subnet)?;
         let end = members.bound("rangeEnd", &config.range_end, subnet)?;
@@ -42,7 +42,7 @@ struct Defaults {
 }
 
 impl Defaults {
-    fn of(subnet: IpNet) -> Self {
+    fn of(subnet: IpNet, rules: RangeRules) -> Self {
         let last = subnet.broadcast();
         if is_small(subnet) {
             return Self { start: Some(subnet.network()), end: last, gateway: None };
@@ -54,7 +54,7 @@ impl Defaults {
                 IpAddr::V4(_) => address::previous(last).unwrap_or(last),
                 IpAddr::V6(_) => last,
             },
-            gateway: first,
+            gateway: first.filter(|_| rules.default_gateway == DefaultGateway::First),
         }
     }
 }
@@ -78,7 +78,7 @@ impl Members<'_> {
             let message = format!("{subnet} has host bits set: write {}", subnet.trunc());
             return Err(self.error("subnet", message));
         }
-        Ok(subnet)
+        Ok(if rules.host_bits == HostBits::Ignore { subnet.trunc() } else { subnet })
     }
 
     fn gateway(

@@ -16,7 +16,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 pub use range::Range;
-pub use range_config::{GatewayPlace, HostBits, RangeConfig, RangeRules, SmallSubnets};
+pub use range_config::{
+    DefaultGateway, GatewayPlace, HostBits, RangeConfig, RangeRules, SmallSubnets,
+};
 pub use range_set::RangeSet;
 
 use crate::cni::{address, parse_value};

@@ -38,6 +38,8 @@ pub struct RangeRules {
     pub gateway: GatewayPlace,
     /// Whether subnets of one or two addresses are ranges.
     pub small: SmallSubnets,
+    /// Which gateway a range has that writes none.
+    pub default_gateway: DefaultGateway,
 }
 
 /// What a subnet as `10.1.2.3/24` means.
@@ -47,6 +49,8 @@ pub enum HostBits {
     Refuse,
     /// Gateway and start are by default the address after the one written.
     Accept,
+    /// The subnet without them.
+    Ignore,
 }
 
 /// Where a gateway may lie.
@@ -56,6 +60,15 @@ pub enum GatewayPlace {
     Anywhere,
     /// In the subnet only.
     InsideSubnet,
+}
+
+/// Which gateway a range has that writes none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultGateway {
+    /// The first address, which is not given out then.
+    First,
+    /// None.
+    Nothing,
 }
 
 /// What a /31, /32, /127 or /128 means.
@@ -73,6 +86,7 @@ impl RangeRules {
         host_bits: HostBits::Refuse,
         gateway: GatewayPlace::Anywhere,
         small: SmallSubnets::Refuse,
+        default_gateway: DefaultGateway::First,
     };
 
     /// The rules of the etcd plugins, cni-ipam-etcd and host-etcd.
@@ -80,6 +94,7 @@ impl RangeRules {
         host_bits: HostBits::Accept,
         gateway: GatewayPlace::InsideSubnet,
         small: SmallSubnets::Refuse,
+        default_gateway: DefaultGateway::First,
     };
 
     /// What an allocator accepts: whoever wrote the pool has judged it by its own rules.
@@ -87,7 +102,13 @@ impl RangeRules {
         host_bits: HostBits::Accept,
         gateway: GatewayPlace::Anywhere,
         small: SmallSubnets::Accept,
+        default_gateway: DefaultGateway::First,
     };
+
+    /// The rules of passcod's ipam-da-consul, but for the network and the broadcast address, which are
+    /// not given out unless they are written.
+    pub const CONSUL: Self =
+        Self { host_bits: HostBits::Ignore, default_gateway: DefaultGateway::Nothing, ..Self::ANY };
 
     /// Our own rules: host-local's, with small subnets.
     pub const OURS: Self = Self { small: SmallSubnets::Accept, ..Self::HOST_LOCAL };

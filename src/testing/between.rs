@@ -76,6 +76,10 @@ impl<L: Ledger> Ledger for Between<L> {
         self.0.accept()
     }
 
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.0.strangers()
+    }
+
     fn ranges(&self, want: &Want) -> Result<RangeSet> {
         self.0.ranges(want)
     }

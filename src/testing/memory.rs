@@ -355,6 +355,7 @@ impl Memory {
     pub(super) fn with_view(&self, owner: &Owner, seen: Token, done: Commit<()>) -> Commit<Token> {
         match done {
             Commit::Done { kept, claimed } => Commit::Done { kept, claimed },
+            Commit::Outdated => Commit::Outdated,
             Commit::Unknown => Commit::Unknown,
             Commit::Lost { taken, .. } if !self.store.shape().tells => {
                 drop(seen.guard);

@@ -47,13 +47,15 @@ impl Table {
                 .collect()
         };
         PoolView {
-            set: None,
             cursor: self.cursors.get(&(network.to_owned(), want.index)).copied(),
             used: match look {
                 Look::Nowhere => Used::Unknown,
-                Look::Window(from, to) => Used::Window(from, to, taken(Some(from), Some(to))),
+                Look::Window(from, to) => {
+                    Used::Windows(vec![(from, to)], taken(Some(from), Some(to)))
+                }
                 Look::Everywhere => Used::All(taken(None, None)),
             },
+            ..PoolView::default()
         }
     }
 
@@ -149,6 +151,7 @@ impl Slot {
                 node: Some(self.owner.scope.node.clone()),
                 container: self.owner.container.to_string(),
                 ifname: Some(self.owner.ifname.to_string()),
+                network: None,
             }),
             since: Some(self.since),
             fault: None,

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
+use ipam_delegated::allocate::Owner;
+use ipam_delegated::allocate::document::{Seen, done};
 use ipam_delegated::allocate::ledger::{Change, Commit, Look, Taken, Used, View};
-use ipam_delegated::allocate::{Lease, Owner};
 use ipam_delegated::{Error, ErrorCode, Result};
 
-use crate::claim::{Outcome, Seen, Step};
-use crate::document::{Holding, Revision};
+use crate::claim::{Outcome, Step};
+use crate::document::{Holding, holding};
 use crate::held::Read;
 use crate::ledger::Etcd;
 use crate::lock::Turn;
@@ -49,6 +50,7 @@ impl Etcd {
                 // The owner's key has gone with the first.
                 Commit::Done { .. } => seen = Seen::default(),
                 Commit::Unknown => return Ok(Commit::Unknown),
+                Commit::Outdated => return Ok(Commit::Outdated),
                 // What it shows is of this part alone.
                 Commit::Lost { .. } => return Ok(Commit::Lost { taken: Vec::new(), view: None }),
             }
@@ -70,11 +72,11 @@ impl Etcd {
                 let taken = claimed.iter().map(|lease| lease.address.addr());
                 self.note_held(owner, change, taken);
             }
-            Ok(Commit::Lost { .. }) | Err(_) if claims => {
+            Ok(Commit::Lost { .. } | Commit::Outdated) | Err(_) if claims => {
                 let stays = change.drop.iter().map(|lease| lease.address.addr());
                 self.note_held(owner, change, stays);
             }
-            Ok(Commit::Lost { .. } | Commit::Unknown) | Err(_) => {}
+            Ok(Commit::Lost { .. } | Commit::Outdated | Commit::Unknown) | Err(_) => {}
         }
         done
     }
@@ -296,7 +298,7 @@ impl Etcd {
         let is_own = holders.filter_map(|h| self.keys.owner_of_holder(h)).any(|key| key == own);
         let mut view = self.view_of_claims(change, seen).filter(|_| !is_own);
         if let (Some(view), Look::Window(from, to), Some(found)) = (&mut view, claim.next, shown) {
-            view.pools[place].used = Used::Window(from, to, self.addresses(found));
+            view.pools[place].used = Used::Windows(vec![(from, to)], self.addresses(found));
         }
         Commit::Lost { taken, view }
     }
@@ -308,7 +310,7 @@ impl Etcd {
             return error;
         }
         let seen = Seen { revision: Some(revision), document: step.seen.document.clone() };
-        let Commit::Done { kept, claimed } = done(step.change, chosen, revision) else {
+        let Commit::Done { kept, claimed } = done::<Seen>(step.change, chosen, revision) else {
             return error;
         };
         let leave = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
@@ -333,21 +335,9 @@ impl Etcd {
         let answer = self.ask(&Txn::new().and_then(reads))?;
         let found = found_by_key(&answer.response);
         let victim = |key: String| {
-            let holding = found.get(key.as_bytes()).map(Holding::read).transpose()?;
+            let holding = found.get(key.as_bytes()).map(holding).transpose()?;
             Ok((key, holding))
         };
         keys.into_iter().map(victim).collect()
     }
-}
-
-/// A commit that was done at a revision.
-fn done(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Commit<Seen> {
-    let together = change.keep.len() + chosen.len();
-    let leases = if change.leave.is_empty() { together } else { 0 };
-    let revision = Revision { revision, leases }.to_json();
-    let kept =
-        change.keep.iter().map(|lease| Lease { revision: revision.clone(), ..lease.clone() });
-    let claimed = change.claim.iter().zip(chosen);
-    let claimed = claimed.map(|(claim, address)| claim.lease(*address, revision.clone()));
-    Commit::Done { kept: kept.collect(), claimed: claimed.collect() }
 }

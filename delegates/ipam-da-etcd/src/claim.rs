@@ -4,46 +4,13 @@ use std::net::IpAddr;
 use etcd_client::{
     Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
+use ipam_delegated::allocate::document::Seen;
 use ipam_delegated::allocate::ledger::{Change, Claim, Look};
 use ipam_delegated::allocate::{Lease, Owner, Strategy};
 
 use crate::document::{Holding, Item, OwnerDocument, Revision, now};
 use crate::keys::Keys;
 use crate::lock::{Lock, Turn};
-
-/// What a commit is guarded with: the owner's state as it was seen.
-#[derive(Clone, Debug, Default)]
-pub struct Seen {
-    /// The revision of the owner's key; none when there was no such key.
-    pub revision: Option<i64>,
-    /// The document at that revision; none where the revision is all that is remembered of it.
-    pub document: Option<OwnerDocument>,
-}
-
-impl Seen {
-    /// Adds what the owner proves to hold, where it is known what else it does.
-    pub fn add(&mut self, item: Item) {
-        if let Some(document) = &mut self.document {
-            document.leases.push(item);
-        }
-    }
-
-    /// Whether a change says of everything that the owner held, and of nothing else, what becomes of it.
-    pub fn is_all_of(&self, change: &Change<'_>) -> bool {
-        let said = [&change.keep, &change.leave, &change.drop];
-        let said: BTreeSet<IpAddr> =
-            said.into_iter().flatten().map(|lease| lease.address.addr()).collect();
-        match (&self.document, self.revision) {
-            (Some(document), _) => {
-                let held = document.leases.iter().map(|item| item.address.addr());
-                held.collect::<BTreeSet<_>>() == said
-            }
-            (None, None) => said.is_empty(),
-            // The revision stands for leases of which the caller knows how many there are.
-            (None, Some(_)) => true,
-        }
-    }
-}
 
 impl Along {
     /// Where a cursor was seen, as far as that is an address.

@@ -87,6 +87,7 @@ impl Codec {
                             node: Some(document.node.into_owned()),
                             container: document.container.into_owned(),
                             ifname: Some(document.ifname.into_owned()),
+                            network: None,
                         }),
                         since: Some(time(document.confirmed)),
                         fault: None,
@@ -100,6 +101,7 @@ impl Codec {
                     node: None,
                     container: container.to_owned(),
                     ifname: None,
+                    network: None,
                 };
                 (self.container(found).map(of), "it names no container".to_owned())
             }

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use etcd_client::KeyValue;
+use ipam_delegated::allocate::document::Seen;
 use ipam_delegated::allocate::{Lease, Owner};
 use ipam_delegated::{Error, Result};
 use log::warn;
 
-use crate::claim::Seen;
-use crate::document::{Holding, Item, OwnerDocument, Revision};
+use crate::document::{Holding, Item, OwnerDocument, Revision, holding};
 use crate::ledger::Etcd;
 use crate::page::below;
 
@@ -39,7 +39,7 @@ impl Etcd {
             Seen { revision: None, document: Some(OwnerDocument::written(owner, 0, Vec::new())) };
         let mut held = Vec::new();
         if let Some(found) = read.own {
-            let holding = Holding::read(found)?;
+            let holding = holding(found)?;
             let is_its = |lease: &Lease| {
                 let key = self.keys.lease(lease.address.addr());
                 let found = read.leases.iter().find(|found| found.key() == key.as_bytes());
@@ -146,7 +146,7 @@ impl Etcd {
 
     /// The addresses of other owners by their keys, with the revisions of those of the addresses.
     fn held_by_siblings(&self, siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
-        let holdings = siblings.iter().filter_map(|found| Holding::read(found).ok());
+        let holdings = siblings.iter().filter_map(|found| holding(found).ok());
         let of = |holding: Holding| {
             let keys = |item: &Item| (item.address.addr(), holding.revision_of(item).revision);
             holding.document.leases.iter().map(keys).collect::<Vec<_>>()

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp};
+use ipam_delegated::allocate::document::Seen;
 use ipam_delegated::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
 use ipam_delegated::allocate::{Owner, Reach, Tries, asked_sets};
 use ipam_delegated::cni::{ContainerId, IfName, Verb};
@@ -15,9 +16,10 @@ use ipam_delegated::pool::RangeSet;
 use ipam_delegated::{ErrorCode, Request, Result};
 use serde_json::Value;
 
-use crate::claim::{Along, Seen};
+use crate::claim::Along;
 use crate::client::{Answer, Client};
 use crate::config::Config;
+
 use crate::hints::Hints;
 use crate::keys::{Keys, plain};
 use crate::lock::{Lock, Turn};

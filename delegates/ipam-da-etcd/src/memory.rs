@@ -1,14 +1,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use ipam_delegated::cni::NetworkName;
-use ipam_delegated::host::{StateDir, lock};
+use ipam_delegated::host::{Note, StateDir};
 use ipam_delegated::{Error, ErrorCode, Result};
 use log::{debug, warn};
 use serde::{Deserialize, Serialize};
@@ -21,7 +20,7 @@ use crate::document;
 /// is noticed; and, as mere hints, the address last given out and the server that answered.
 #[derive(Debug)]
 pub struct Memory {
-    path: PathBuf,
+    note: Note,
     /// The part of the file that is about this delegate of the chain.
     part: String,
     /// What the keys begin with, and in which layout they are.
@@ -59,12 +58,6 @@ struct Cluster {
     set_back: bool,
 }
 
-/// From which length on, in bytes, a file of one line takes the place of the one that has grown.
-const LONGEST: u64 = 64 * 1024;
-
-/// How long another process may have the file locked.
-const PATIENCE: Duration = Duration::from_secs(1);
-
 /// For how long a refusal counts, in seconds: rights may be granted later.
 const REFUSAL: u64 = 600;
 
@@ -74,10 +67,10 @@ impl Memory {
     /// The memory of a network whose keys are at this place of its store; `serves` are the pools that this
     /// delegate is shown, where not all are.
     pub fn open(state: &StateDir, network: &NetworkName, serves: &[String], place: &str) -> Self {
-        let path = folder(state).join(format!("{network}.json"));
+        let note = Note::at(folder(state).join(format!("{network}.json")));
         let part = serves.join(",");
-        let known = RefCell::new(read(&path).remove(&part).unwrap_or_default());
-        Self { path, part, place: place.to_owned(), known }
+        let known = RefCell::new(note.read::<Parts>().remove(&part).unwrap_or_default());
+        Self { note, part, place: place.to_owned(), known }
     }
 
     /// Fails when an answer is not of the store that is known, as it was before the request: a lower
@@ -145,7 +138,7 @@ impl Memory {
 
     /// Reads again what other processes have noted meanwhile.
     pub fn refresh(&self) {
-        let known = read(&self.path).remove(&self.part).unwrap_or_default();
+        let known = self.note.read::<Parts>().remove(&self.part).unwrap_or_default();
         self.known.replace(known);
     }
 
@@ -187,7 +180,7 @@ impl Memory {
             return;
         }
         if let Err(error) = self.write(|part| part.note_claim(&id, latest, true)) {
-            debug!("{} cannot be written: {error}", self.path.display());
+            debug!("{} cannot be written: {error}", self.note.path().display());
         }
     }
 
@@ -209,7 +202,7 @@ impl Memory {
             return;
         }
         if let Err(error) = self.write(|part| part.endpoint.clone_from(&endpoint)) {
-            debug!("{} cannot be written: {error}", self.path.display());
+            debug!("{} cannot be written: {error}", self.note.path().display());
         }
         // The answer at hand is judged by what was known before its request, and the file may know
         // of claims that others have made since.
@@ -220,7 +213,7 @@ impl Memory {
         if let Err(error) = self.write(change) {
             warn!(
                 "{} cannot be written, so that a restored store would not be noticed: {error}",
-                self.path.display()
+                self.note.path().display()
             );
         }
     }
@@ -238,47 +231,18 @@ impl Memory {
             part.former.extend(old.filter(|old| old.id != id));
         };
         self.write(change).map_err(|error| {
-            Error::io(format!("{} cannot be written", self.path.display()), error)
+            Error::io(format!("{} cannot be written", self.note.path().display()), error)
                 .advise("mend the state folder and call again")
         })
     }
 
     /// Changes the file, which other processes change too.
-    fn write(&self, change: impl Fn(&mut Part)) -> io::Result<()> {
-        let path = self.path.parent().unwrap_or(&self.path);
-        let folder = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make(path)?;
-                File::open(path)?
-            }
-            other => other?,
-        };
-        if !lock(&folder, Instant::now() + PATIENCE)? {
-            return Err(io::Error::other("another process has it locked all the time"));
-        }
-        let mut parts = read(&self.path);
-        let part = parts.entry(self.part.clone()).or_default();
-        change(part);
-        *self.known.borrow_mut() = part.clone();
-        let mut line = serde_json::to_vec(&parts).map_err(io::Error::other)?;
-        line.push(b'\n');
-        self.append(&line)
-    }
-
-    /// Adds a line. A file that is written anew each time costs a write to the disk, on ext4.
-    fn append(&self, line: &[u8]) -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        let mut file = options.append(true).create(true).mode(0o600).open(&self.path)?;
-        if file.metadata()?.len() < LONGEST {
-            // What a loss of power has torn ends here.
-            return file.write_all(&[b"\n", line].concat());
-        }
-        let temporary = self.path.with_extension("new");
-        let mut options = OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(line)?;
-        fs::rename(&temporary, &self.path)
+    fn write(&self, change: impl FnOnce(&mut Part)) -> io::Result<()> {
+        let parts = self.note.change(|parts: &mut Parts| {
+            change(parts.entry(self.part.clone()).or_default());
+        })?;
+        *self.known.borrow_mut() = parts.get(&self.part).cloned().unwrap_or_default();
+        Ok(())
     }
 }
 
@@ -331,42 +295,15 @@ fn not_known(what: String) -> Error {
     )
 }
 
-/// What the last whole line of the file says; nothing where there is none.
-fn read(path: &Path) -> Parts {
-    let text = fs::read(path).unwrap_or_default();
-    let mut lines = text.rsplit(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    lines.find_map(|line| serde_json::from_slice(line).ok()).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tempfile::TempDir;
 
     fn memory(folder: &TempDir) -> Memory {
-        let path = folder.path().join("etcd/net.json");
-        let known = RefCell::new(read(&path).remove("").unwrap_or_default());
-        Memory { path, part: String::new(), place: String::new(), known }
-    }
-
-    fn remember(memory: &Memory, cursor: u8) {
-        let change = |part: &mut Part| {
-            part.cursors.insert(0, IpAddr::from([10, 0, 0, cursor]));
-        };
-        memory.write(change).unwrap();
-    }
-
-    #[test]
-    fn the_last_whole_line_counts() {
-        let folder = TempDir::new().unwrap();
-        assert_eq!(memory(&folder).cursor(0), None);
-        remember(&memory(&folder), 7);
-        let path = folder.path().join("etcd/net.json");
-        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
-        file.write_all(b"\n{\"\":{\"cursors\":{\"0\":\"10.0.").unwrap();
-        assert_eq!(memory(&folder).cursor(0), Some([10, 0, 0, 7].into()));
-        remember(&memory(&folder), 9);
-        assert_eq!(memory(&folder).cursor(0), Some([10, 0, 0, 9].into()));
+        let note = Note::at(folder.path().join("etcd/net.json"));
+        let known = RefCell::new(note.read::<Parts>().remove("").unwrap_or_default());
+        Memory { note, part: String::new(), place: String::new(), known }
     }
 
     #[test]
@@ -384,19 +321,5 @@ mod tests {
         let next = memory(&folder);
         assert_eq!((next.latest(), next.endpoint().as_deref()), (9, Some("http://b")));
         assert!(!next.is_set_back());
-    }
-
-    #[test]
-    fn a_long_file_is_made_short() {
-        let folder = TempDir::new().unwrap();
-        remember(&memory(&folder), 1);
-        let path = folder.path().join("etcd/net.json");
-        let one = fs::metadata(&path).unwrap().len();
-        for round in 0..2 * LONGEST / one {
-            let cursor = u8::try_from(round % 200).unwrap();
-            remember(&memory(&folder), cursor);
-            assert_eq!(memory(&folder).cursor(0), Some([10, 0, 0, cursor].into()));
-            assert!(fs::metadata(&path).unwrap().len() < LONGEST + 2 * one);
-        }
     }
 }

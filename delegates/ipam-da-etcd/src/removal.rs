@@ -3,12 +3,13 @@ use std::net::IpAddr;
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp};
 use ipam_delegated::allocate::Lease;
+use ipam_delegated::allocate::document::Seen;
 use ipam_delegated::allocate::ledger::Entry;
 use ipam_delegated::{Error, ErrorCode, Result};
 
-use crate::claim::{Seen, write_owner};
+use crate::claim::write_owner;
 use crate::client::{Answer, Client};
-use crate::document::{Holding, Revision};
+use crate::document::{Revision, holding};
 use crate::keys::Keys;
 use crate::page::{READS, found_by_key};
 
@@ -77,7 +78,7 @@ impl Removal<'_> {
         let (Some(found), Some(document)) = (owner, &seen.document) else {
             return Ok(seen);
         };
-        let holding = Holding::read(found)?;
+        let holding = holding(found)?;
         if document.leases.len() == holding.document.leases.len() {
             return Ok(seen);
         }
@@ -117,7 +118,7 @@ impl Removal<'_> {
         let (mut guards, mut ops, mut gone) = (Vec::new(), Vec::new(), Vec::new());
         let own = owner.and_then(|key| found.get(key.as_bytes()));
         // A value that is not ours lists nothing.
-        let holding = own.and_then(|found| Holding::read(found).ok());
+        let holding = own.and_then(|found| holding(found).ok());
         for entry in entries {
             let key = self.keys.lease(entry.lease.address.addr());
             let seen = Revision::read(&entry.lease.revision).map(|seen| seen.revision);

@@ -10,7 +10,7 @@ use ipam_delegated::allocate::ledger::{Entry, Holder};
 use log::warn;
 
 use crate::client::Answer;
-use crate::document::{Holding, Revision};
+use crate::document::{Holding, Revision, holding};
 use crate::ledger::Etcd;
 use crate::page::{READS, below, found_by_key};
 
@@ -77,7 +77,7 @@ impl Etcd {
             return Ok(holdings);
         }
         below(&self.client, prefix, |answer| self.judge(answer), &mut |found| {
-            match Holding::read(found) {
+            match holding(found) {
                 Ok(holding) => holdings.push(holding),
                 Err(_) => warn_of_foreign(found),
             }
@@ -107,6 +107,7 @@ impl Etcd {
                     node: Some(node.to_owned()),
                     container,
                     ifname: Some(noted.ifname.clone()),
+                    network: None,
                 });
                 if each(entry).is_break() {
                     return Ok(());

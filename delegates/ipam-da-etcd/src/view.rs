@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{KeyValue, Txn, TxnOp, TxnOpResponse};
 use ipam_delegated::Result;
+use ipam_delegated::allocate::document::Seen;
 use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
 use ipam_delegated::allocate::{Strategy, Want};
 use ipam_delegated::host::lock;
@@ -15,7 +16,7 @@ use ipam_delegated::pool::{RangeConfig, RangeSet};
 
 use log::debug;
 
-use crate::claim::{Seen, read_window};
+use crate::claim::read_window;
 use crate::document::Revision;
 use crate::held::Read;
 use crate::ledger::Etcd;
@@ -95,7 +96,7 @@ impl Etcd {
         for ((want, look), shown) in question.want.iter().zip(question.looks).zip(shown) {
             let used = match look {
                 Look::Nowhere => Used::Unknown,
-                Look::Window(from, to) => Used::Window(*from, *to, self.addresses(&shown)),
+                Look::Window(from, to) => Used::Windows(vec![(*from, *to)], self.addresses(&shown)),
                 Look::Everywhere => Used::All(self.all_of(want)?),
             };
             pools.push(PoolView { used, ..self.unknown(want) });
@@ -150,7 +151,7 @@ impl Etcd {
         // Networks that share a cursor each go round by themselves.
         let its = |cursor: &IpAddr| want.set.as_ref().is_none_or(|set| set.find(*cursor).is_some());
         let cursor = seen.filter(its).or_else(|| self.memory.cursor(want.index));
-        PoolView { set: None, cursor, used: Used::Unknown }
+        PoolView { cursor, ..PoolView::default() }
     }
 
     /// The old cursors to read, by their range sets: where this node has none of its own; all of a plugin

@@ -113,10 +113,7 @@ fn age(endpoint: &str, layout: &'static Layout, by: Duration) {
     let all = format!("{}/", store.prefix);
     let found = page::below(&client, &all, |_| Ok(()), &mut |found| {
         if found.key_str().unwrap().contains("/owners/") {
-            owners.push((
-                found.key_str().unwrap().to_owned(),
-                document::Holding::read(found).unwrap(),
-            ));
+            owners.push((found.key_str().unwrap().to_owned(), document::holding(found).unwrap()));
         }
         ControlFlow::Continue(())
     });

@@ -148,9 +148,12 @@ impl LeaseFile {
     /// The file as an entry of the ledger.
     pub fn entry(&self) -> Entry {
         let holder = match &self.content {
-            Content::Holder { container, ifname } => {
-                Some(Holder { node: None, container: container.clone(), ifname: ifname.clone() })
-            }
+            Content::Holder { container, ifname } => Some(Holder {
+                node: None,
+                container: container.clone(),
+                ifname: ifname.clone(),
+                network: None,
+            }),
             _ => None,
         };
         let fault = match &self.content {

@@ -373,9 +373,9 @@ impl Seen {
             place.map(|place| std::mem::take(&mut taken[place]))
         };
         let pools = self.pools.iter().map(|pool| PoolView {
-            set: None,
             cursor: pool.cursor.address,
             used: used(&pool.path).map_or(Used::Unknown, Used::All),
+            ..PoolView::default()
         });
         let pools = pools.collect();
         Ok(View {

@@ -338,7 +338,8 @@ fn random_spreads_inside_a_window() {
     let ranges: Vec<_> = serde_json::from_value(json!([{"subnet": "10.0.0.0/16"}])).unwrap();
     let set = RangeSet::parse(&ranges, RangeRules::OURS, "r").unwrap();
     let (from, to) = ("10.0.7.0".parse().unwrap(), "10.0.7.255".parse().unwrap());
-    let view = PoolView { set: None, cursor: None, used: Used::Window(from, to, BTreeSet::new()) };
+    let view =
+        PoolView { used: Used::Windows(vec![(from, to)], BTreeSet::new()), ..PoolView::default() };
     let first = |random: u64| {
         let avoid = &BTreeSet::new();
         Search { set: &set, strategy: Strategy::Random, random, avoid }.candidates(&view, 1)[0]
@@ -365,7 +366,7 @@ fn a_lost_commit_without_a_reason_spreads() {
     let (owner, wants) = (owner(), wants(Strategy::Lowest));
     let wants = &wants[..1];
     let mut attempt = Attempt::new(&owner, wants, true, Tries::IN_ORDER);
-    let pool = PoolView { set: None, cursor: None, used: Used::All(BTreeSet::new()) };
+    let pool = PoolView { used: Used::All(BTreeSet::new()), ..PoolView::default() };
     let view = View { held: vec![], pools: vec![pool], token: () };
     let mut firsts = BTreeSet::new();
     for _ in 0..6 {
@@ -381,13 +382,13 @@ fn many_pools_are_looked_at_before_anything_is_tried() {
     let (owner, wants) = (owner(), wants(Strategy::RoundRobin));
     let tries = Tries { each: 1, scattered: 0, sighted: true, strict: false };
     let mut attempt = Attempt::new(&owner, &wants, true, tries);
-    let pool = |used| PoolView { set: None, cursor: None, used };
+    let pool = |used| PoolView { used, ..PoolView::default() };
     let view = |used: [Used; 2]| View { held: vec![], pools: used.map(pool).into(), token: () };
     let blind = attempt.plan(&view([Used::Unknown, Used::Unknown])).unwrap();
     assert!(matches!(blind, Plan::Look));
     let looks = attempt.question(false).looks.to_vec();
     let windows = looks.iter().map(|look| match look {
-        Look::Window(from, to) => Used::Window(*from, *to, BTreeSet::from([*from])),
+        Look::Window(from, to) => Used::Windows(vec![(*from, *to)], BTreeSet::from([*from])),
         other => panic!("{other:?}"),
     });
     let windows: Vec<Used> = windows.collect();

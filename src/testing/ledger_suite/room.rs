@@ -148,6 +148,7 @@ pub fn ended<T>(commit: Commit<T>) -> Result<Ended> {
     match commit {
         Commit::Done { kept, claimed } => Ok(Ended::Done { kept, claimed }),
         Commit::Lost { taken, .. } => Ok(Ended::Lost(taken)),
+        Commit::Outdated => Ok(Ended::Lost(Vec::new())),
         Commit::Unknown => {
             Err(Error::new(ErrorCode::TRY_AGAIN, "the store did not say what became of a commit"))
         }

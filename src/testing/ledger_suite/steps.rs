@@ -268,14 +268,22 @@ fn a_look_shows_what_is_taken<S: Stage>(room: &Room<'_, S>) -> Verdict {
                 Look::Nowhere => continue,
                 _ => return Err(format!("asked to look at {look:?}, it shows nothing").into()),
             },
-            Used::Window(from, to, told) => {
-                if !(*from <= taken && free <= *to) && look != Look::Nowhere {
-                    return Err(format!("asked for {look:?}, it shows {from} to {to}").into());
+            Used::Windows(windows, told) => {
+                let shows =
+                    |address| windows.iter().any(|(from, to)| *from <= address && address <= *to);
+                if !(shows(taken) && shows(free)) && look != Look::Nowhere {
+                    return Err(format!("asked for {look:?}, it shows {windows:?}").into());
                 }
-                if !(*from <= taken && taken <= *to) {
+                if !shows(taken) {
                     continue;
                 }
                 told
+            }
+            Used::Free(told) => {
+                expect(!told.contains(&taken), || {
+                    format!("{taken} is taken, told as free is {told:?}")
+                })?;
+                continue;
             }
             Used::All(told) => told,
         };

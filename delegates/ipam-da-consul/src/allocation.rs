@@ -1,0 +1,184 @@
+//! Who holds an address, as the value of its key.
+
+use ipam_delegated::allocate::document::{OwnerDocument, Revision, time};
+use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
+use ipam_delegated::allocate::{Lease, Owner};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::keys::{Keys, split};
+use crate::txn::Pair;
+
+/// The value of an address's key: what the ancestor reads of it, and more.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// The container id, all that the ancestor writes.
+    pub target: String,
+    /// The interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ifname: Option<String>,
+    /// The node's identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// The network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// When it was taken or last confirmed, in milliseconds since 1970 by the owner's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<u64>,
+    /// How often the owner's leases were written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
+    /// How many leases were written with it, all that the owner held: see [`Revision::leases`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<usize>,
+}
+
+impl Allocation {
+    /// That of an owner with this document.
+    pub fn of(document: &OwnerDocument) -> Self {
+        Self {
+            target: document.container.clone(),
+            ifname: Some(document.ifname.clone()),
+            node: Some(document.node.clone()),
+            network: Some(document.network.clone()),
+            time: Some(document.confirmed),
+            generation: Some(document.generation),
+            leases: Some(document.together()),
+        }
+    }
+
+    /// Whether it is this owner's. The ancestor's are of the whole container.
+    pub fn is_of(&self, owner: &Owner) -> bool {
+        let same = |told: &Option<String>, its: &str| told.as_ref().is_none_or(|told| told == its);
+        self.target == owner.container.as_str()
+            && same(&self.ifname, owner.ifname.as_str())
+            && same(&self.node, &owner.scope.node)
+            && same(&self.network, owner.scope.network.as_str())
+    }
+
+    /// Whether it tells nothing but the container.
+    pub fn is_bare(&self) -> bool {
+        self.ifname.is_none() && self.node.is_none() && self.network.is_none()
+    }
+}
+
+/// A key of a pool's folder, read.
+#[derive(Debug)]
+pub struct Found {
+    pub pool: String,
+    pub address: std::net::IpAddr,
+    pub index: u64,
+    /// The reason where the value is none.
+    pub allocation: Result<Allocation, String>,
+}
+
+impl Found {
+    /// Reads a key that is about an address; none for any other.
+    pub fn read(pair: &Pair) -> Option<Self> {
+        let (pool, address) = split(&pair.key)?;
+        let reason = match &pair.value {
+            None => Err("it is empty".to_owned()),
+            Some(value) => serde_json::from_slice(value).map_err(|error| error.to_string()),
+        };
+        let allocation = reason
+            .map_err(|why| format!("the value of the key {} is no allocation: {why}", pair.key));
+        Some(Self { pool: pool.to_owned(), address, index: pair.index, allocation })
+    }
+
+    /// Whether it is this owner's.
+    pub fn is_of(&self, owner: &Owner) -> bool {
+        self.allocation.as_ref().is_ok_and(|allocation| allocation.is_of(owner))
+    }
+
+    /// As a lease of which the owner's key may not know.
+    pub fn lease(&self, keys: &Keys) -> Lease {
+        let index = i64::try_from(self.index).unwrap_or(i64::MAX);
+        let leases = self.allocation.as_ref().ok().and_then(|its| its.leases).unwrap_or(0);
+        Lease {
+            pool: Some(self.pool.clone()).filter(|pool| pool != keys.network().as_str()),
+            address: IpNet::from(self.address),
+            gateway: None,
+            revision: Revision { revision: index, leases }.to_json(),
+            kept: false,
+            unsure: false,
+            taken: None,
+        }
+    }
+
+    /// As an entry of a scan.
+    pub fn entry(&self, keys: &Keys) -> Entry {
+        let holder = |allocation: &Allocation| Holder {
+            node: allocation.node.clone(),
+            container: allocation.target.clone(),
+            ifname: allocation.ifname.clone(),
+            network: allocation.network.clone().filter(|name| name != keys.network().as_str()),
+        };
+        let allocation = self.allocation.as_ref();
+        Entry {
+            lease: self.lease(keys),
+            holder: allocation.ok().map(holder),
+            since: allocation.ok().and_then(|allocation| allocation.time).map(time),
+            fault: allocation.err().map(|why| Fault::Unreadable(why.clone())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipam_delegated::allocate::Scope;
+    use ipam_delegated::cni::{ContainerId, IfName, NetworkName};
+
+    fn owner() -> Owner {
+        let network = NetworkName::parse("lan").unwrap();
+        Owner {
+            scope: Scope { node: "n1".into(), network },
+            container: ContainerId::parse("c1").unwrap(),
+            ifname: IfName::parse("eth0").unwrap(),
+        }
+    }
+
+    fn found(value: &str) -> Found {
+        let value = (!value.is_empty()).then(|| value.as_bytes().to_vec());
+        Found::read(&Pair { key: "ipam/blue/10.0.0.1".into(), value, index: 7 }).unwrap()
+    }
+
+    #[test]
+    fn whose_an_address_is() {
+        for (value, its) in [
+            (r#"{"target":"c1"}"#, true),
+            (r#"{"target":"c1","more":{"x":1}}"#, true),
+            (r#"{"target":"c1","ifname":"eth0","node":"n1","network":"lan"}"#, true),
+            (r#"{"target":"c2"}"#, false),
+            (r#"{"target":"c1","ifname":"eth1"}"#, false),
+            (r#"{"target":"c1","node":"n2"}"#, false),
+            (r#"{"target":"c1","network":"wan"}"#, false),
+            (r#"{"tarket":"c1"}"#, false),
+        ] {
+            assert_eq!(found(value).is_of(&owner()), its, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_allocation_names_its_key() {
+        for value in ["", "null", "{}", "c1", r#"{"target":7}"#] {
+            let reason = found(value).allocation.unwrap_err();
+            assert!(
+                reason.starts_with("the value of the key ipam/blue/10.0.0.1 is no "),
+                "{reason}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_ancestor_reads_what_is_written() {
+        let mut document = OwnerDocument::written(&owner(), 1, Vec::new());
+        document.confirmed = 5;
+        let text = serde_json::to_string(&Allocation::of(&document)).unwrap();
+        assert_eq!(
+            text,
+            r#"{"target":"c1","ifname":"eth0","node":"n1","network":"lan","time":5,"generation":1,"leases":0}"#
+        );
+    }
+}

@@ -1,0 +1,348 @@
+//! What this node remembers of pools between two calls: their ranges, and addresses that were free.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ipam_delegated::allocate::document::now;
+use ipam_delegated::cni::address::{self, parse_address};
+use ipam_delegated::host::lock;
+use ipam_delegated::pool::RangeSet;
+use log::debug;
+use serde::{Deserialize, Serialize};
+
+use crate::pool::Definition;
+
+/// The cache of one pool: a file with the state at a time, and a line for each event since.
+///
+/// All of it is a hint: Consul judges the index of the ranges, and each address, by the claim itself.
+/// Processes of one node take their addresses out of it one after the other, so that they do not meet in
+/// Consul.
+#[derive(Debug)]
+pub struct Cache {
+    path: PathBuf,
+}
+
+/// What is remembered of a pool.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Known {
+    /// Its ranges, where they stand in Consul.
+    pub definition: Option<Definition>,
+    /// The ranges that a pool brought with it.
+    pub brought: Option<String>,
+    /// Some addresses that were free, less those that this node has taken since.
+    pub free: BTreeSet<IpAddr>,
+    /// The address given last by this node.
+    pub cursor: Option<IpAddr>,
+    /// Others were met not long ago.
+    pub crowded: bool,
+}
+
+/// What a pool's addresses are chosen from.
+#[derive(Clone, Copy, Debug)]
+pub enum Ranges<'a> {
+    /// What stands in Consul.
+    Stand(&'a Definition),
+    /// What the pool brought with it.
+    Brought(&'a RangeSet),
+}
+
+/// For how long it is believed, in milliseconds: a store that was restored may have the same indexes again.
+const AGE: u64 = 60_000;
+
+/// How many addresses are remembered.
+pub const HINTS: usize = 1024;
+
+/// For how many claims after a lost race addresses are scattered.
+const CROWD: u32 = 8;
+
+/// From which length on, in bytes, the events are summed up.
+const LONGEST: usize = 32 * 1024;
+
+/// How long another process may have the folder locked.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+struct State {
+    /// When the pool was read, in milliseconds since 1970.
+    read: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    definition: Option<Definition>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    brought: Option<String>,
+    /// Stretches of free addresses, as `FROM-TO`.
+    free: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cursor: Option<IpAddr>,
+    #[serde(default)]
+    crowd: u32,
+}
+
+/// What the file says.
+struct Content {
+    read: u64,
+    known: Known,
+    crowd: u32,
+    length: usize,
+}
+
+impl Cache {
+    /// The cache at this path, which need not exist.
+    pub fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// What is remembered; nothing where that is too old.
+    pub fn read(&self) -> Option<Known> {
+        let content = self.content()?;
+        let age = now().checked_sub(content.read)?;
+        (age < AGE).then_some(content.known)
+    }
+
+    /// Remembers ranges and free addresses, as they were read now. Whether others were met stays known.
+    pub fn renew(&self, ranges: Ranges<'_>, free: &BTreeSet<IpAddr>) {
+        let (definition, brought) = match ranges {
+            Ranges::Stand(definition) => (Some(definition.clone()), None),
+            Ranges::Brought(set) => (None, Some(set.to_string())),
+        };
+        self.logged(|| {
+            let _folder = self.lock()?;
+            let before = self.content();
+            let known = Known {
+                definition: definition.clone(),
+                brought: brought.clone(),
+                free: free.clone(),
+                cursor: before.as_ref().and_then(|before| before.known.cursor),
+                crowded: false,
+            };
+            self.write(now(), &known, before.map_or(0, |before| before.crowd))
+        });
+    }
+
+    /// Chooses the first of the candidates that no other process of this node has taken meanwhile, and takes
+    /// it out; the very first where all are gone.
+    pub fn take(&self, candidates: &[IpAddr]) -> Option<IpAddr> {
+        let first = candidates.first().copied();
+        let mut chosen = first;
+        self.logged(|| {
+            let _folder = self.lock()?;
+            let Some(content) = self.content() else { return Ok(()) };
+            let free = |candidate: &&IpAddr| content.known.free.contains(candidate);
+            chosen = candidates.iter().find(free).copied().or(first);
+            let Some(chosen) = chosen else { return Ok(()) };
+            if content.length > LONGEST {
+                let mut known = content.known;
+                known.free.remove(&chosen);
+                known.cursor = Some(chosen);
+                return self.write(content.read, &known, content.crowd.saturating_sub(1));
+            }
+            self.append(&format!("-{chosen}\n"))
+        });
+        chosen
+    }
+
+    /// Notes that others take addresses at the same time.
+    pub fn note_crowd(&self) {
+        self.logged(|| self.append("!\n"));
+    }
+
+    /// Notes that an address that was asked for is taken.
+    pub fn note_taken(&self, address: IpAddr) {
+        self.logged(|| self.append(&format!("={address}\n")));
+    }
+
+    /// Notes that this node has given an address back.
+    pub fn give_back(&self, address: IpAddr) {
+        self.logged(|| self.append(&format!("+{address}\n")));
+    }
+
+    /// Forgets everything but whether others were met.
+    pub fn forget(&self) {
+        self.logged(|| match fs::remove_file(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        });
+    }
+
+    fn logged(&self, act: impl FnOnce() -> io::Result<()>) {
+        if let Err(error) = act() {
+            debug!("{} cannot be used: {error}", self.path.display());
+        }
+    }
+
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
+    }
+
+    fn lock(&self) -> io::Result<File> {
+        let folder = match File::open(self.folder()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                DirBuilder::new().recursive(true).mode(0o700).create(self.folder())?;
+                File::open(self.folder())?
+            }
+            other => other?,
+        };
+        if lock(&folder, Instant::now() + PATIENCE)? {
+            return Ok(folder);
+        }
+        Err(io::Error::other("another process has it locked all the time"))
+    }
+
+    /// Adds an event; nothing where there is no file to add it to.
+    fn append(&self, event: &str) -> io::Result<()> {
+        match OpenOptions::new().append(true).open(&self.path) {
+            Ok(mut file) => file.write_all(event.as_bytes()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&self, read: u64, known: &Known, crowd: u32) -> io::Result<()> {
+        let state = State {
+            read,
+            definition: known.definition.clone(),
+            brought: known.brought.clone(),
+            free: stretches(&known.free),
+            cursor: known.cursor,
+            crowd,
+        };
+        let mut line = serde_json::to_vec(&state).map_err(io::Error::other)?;
+        line.push(b'\n');
+        let temporary = self.path.with_extension("new");
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(&line)?;
+        fs::rename(&temporary, &self.path)
+    }
+
+    fn content(&self) -> Option<Content> {
+        let text = fs::read_to_string(&self.path).ok()?;
+        let mut lines = text.lines();
+        let state: State = serde_json::from_str(lines.next()?).ok()?;
+        let mut known = Known {
+            definition: state.definition,
+            brought: state.brought,
+            free: state.free.iter().filter_map(|stretch| addresses(stretch)).flatten().collect(),
+            cursor: state.cursor,
+            crowded: false,
+        };
+        let mut crowd = state.crowd;
+        for event in lines {
+            match (event.get(..1), event.get(1..).and_then(|text| parse_address(text).ok())) {
+                (Some("-"), Some(address)) => {
+                    known.free.remove(&address);
+                    known.cursor = Some(address);
+                    crowd = crowd.saturating_sub(1);
+                }
+                (Some("="), Some(address)) => {
+                    known.free.remove(&address);
+                }
+                (Some("+"), Some(address)) => {
+                    known.free.insert(address);
+                }
+                (Some("!"), _) => crowd = CROWD,
+                _ => {}
+            }
+        }
+        known.crowded = crowd > 0;
+        Some(Content { read: state.read, known, crowd, length: text.len() })
+    }
+}
+
+fn stretches(addresses: &BTreeSet<IpAddr>) -> Vec<String> {
+    let mut found: Vec<(IpAddr, IpAddr)> = Vec::new();
+    for address in addresses {
+        match found.last_mut() {
+            Some((_, last)) if address::next(*last) == Some(*address) => *last = *address,
+            _ => found.push((*address, *address)),
+        }
+    }
+    found.iter().map(|(first, last)| format!("{first}-{last}")).collect()
+}
+
+fn addresses(stretch: &str) -> Option<impl Iterator<Item = IpAddr>> {
+    let (first, last) = stretch.split_once('-')?;
+    let (first, last) = (parse_address(first).ok()?, parse_address(last).ok()?);
+    let next = move |address: &IpAddr| address::next(*address).filter(|next| *next <= last);
+    Some(std::iter::successors(Some(first), next).take(HINTS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipam_delegated::pool::{RangeConfig, RangeRules};
+    use tempfile::TempDir;
+
+    fn set(addresses: &[&str]) -> BTreeSet<IpAddr> {
+        addresses.iter().map(|address| address.parse().unwrap()).collect()
+    }
+
+    fn ranges() -> RangeSet {
+        let ranges = [RangeConfig { subnet: Some("10.0.0.0/24".into()), ..RangeConfig::default() }];
+        RangeSet::parse(&ranges, RangeRules::CONSUL, "p").unwrap()
+    }
+
+    #[test]
+    fn events_change_what_is_known() {
+        let folder = TempDir::new().unwrap();
+        let cache = Cache::at(folder.path().join("a/pool"));
+        assert_eq!(cache.read(), None);
+        cache.give_back("10.0.0.9".parse().unwrap());
+        assert_eq!(cache.take(&["10.0.0.9".parse().unwrap()]), Some("10.0.0.9".parse().unwrap()));
+        let free = set(&["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.7", "fd00::1"]);
+        cache.renew(Ranges::Brought(&ranges()), &free);
+        assert_eq!(
+            cache.read(),
+            Some(Known { free, brought: Some("10.0.0.1-10.0.0.254".into()), ..Known::default() })
+        );
+        let candidates: Vec<IpAddr> = set(&["10.0.0.3", "10.0.0.4"]).into_iter().collect();
+        assert_eq!(cache.take(&candidates), Some(candidates[0]));
+        assert_eq!(cache.take(&candidates), Some(candidates[1]));
+        assert_eq!(cache.take(&candidates), Some(candidates[0]));
+        cache.give_back(candidates[1]);
+        let known = cache.read().unwrap();
+        assert_eq!(known.free, set(&["10.0.0.2", "10.0.0.4", "10.0.0.7", "fd00::1"]));
+        assert_eq!((known.cursor, known.crowded), (Some(candidates[0]), false));
+        cache.forget();
+        assert_eq!(cache.read(), None);
+    }
+
+    #[test]
+    fn a_crowd_is_remembered_for_some_claims() {
+        let folder = TempDir::new().unwrap();
+        let cache = Cache::at(folder.path().join("pool"));
+        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]));
+        cache.note_crowd();
+        for _ in 0..CROWD {
+            assert!(cache.read().unwrap().crowded);
+            cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]));
+            cache.take(&["10.0.0.2".parse().unwrap()]);
+        }
+        assert!(!cache.read().unwrap().crowded);
+    }
+
+    #[test]
+    fn a_long_file_is_summed_up_and_an_old_one_is_not_believed() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("pool");
+        let cache = Cache::at(path.clone());
+        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2", "10.0.0.3"]));
+        for _ in 0..LONGEST / 10 {
+            cache.give_back("10.0.0.2".parse().unwrap());
+        }
+        cache.take(&["10.0.0.2".parse().unwrap()]);
+        assert!(fs::metadata(&path).unwrap().len() < 200);
+        assert_eq!(cache.read().unwrap().free, set(&["10.0.0.3"]));
+        let old = fs::read_to_string(&path).unwrap();
+        let read = now() - AGE;
+        let start = old.find(',').unwrap();
+        fs::write(&path, format!("{{\"read\":{read}{}", &old[start..])).unwrap();
+        assert_eq!(cache.read(), None);
+    }
+}

@@ -1,0 +1,340 @@
+//! A change as it is carried out, and what became of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipam_delegated::allocate::document::{Holding, Seen, done};
+use ipam_delegated::allocate::ledger::{Change, Claim, Commit, Taken, View};
+use ipam_delegated::allocate::{Lease, Owner};
+use ipam_delegated::{Error, ErrorCode, Result};
+use log::debug;
+
+use crate::allocation::Found;
+use crate::claim::{Role, Step, revision};
+use crate::held::holding;
+use crate::ledger::Consul;
+use crate::txn::{Ended, Failure, LARGEST, Op};
+
+/// How many addresses go at once where a container has more than a transaction can take: only the
+/// ancestor gives one so many.
+const BATCH: usize = 60;
+
+/// After how many lost races of one call it is asked whether the token sees what it meets.
+const SUSPICIOUS: u32 = 3;
+
+/// What to do after a transaction that was refused.
+enum Next<'a> {
+    /// The same again, with what was learned.
+    Again,
+    /// The same again: the address at this index is the owner's own.
+    Adopt(IpAddr, u64),
+    End(Commit<Seen>),
+    /// This key may not be written.
+    Denied(&'a Op),
+}
+
+impl Consul {
+    /// Makes a change; one by which a container loses more than a transaction can take in several.
+    pub fn change_in_parts(
+        &self,
+        owner: &Owner,
+        seen: &Seen,
+        change: &Change<'_>,
+    ) -> Result<Commit<Seen>> {
+        let only_drops =
+            change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty();
+        if change.drop.len() <= BATCH || !only_drops {
+            return self.change(owner, seen, change);
+        }
+        let mut seen = seen.clone();
+        for part in change.drop.chunks(BATCH) {
+            let part = Change { drop: part.to_vec(), ..Change::default() };
+            match self.change(owner, &seen, &part)? {
+                // The owner's key has gone with the first.
+                Commit::Done { .. } => seen = Self::nothing(owner).1,
+                Commit::Unknown => return Ok(Commit::Unknown),
+                // What it shows is of this part alone.
+                Commit::Lost { .. } | Commit::Outdated => return Ok(Commit::Outdated),
+            }
+        }
+        Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
+    }
+
+    fn change(&self, owner: &Owner, seen: &Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
+        let takes = !change.claim.is_empty();
+        if takes && !self.trusting {
+            self.memory.judge()?;
+        }
+        let victims = self.victims(change)?;
+        let definitions = self.relied_on(change);
+        let chosen: Vec<IpAddr> = change.claim.iter().filter_map(|c| self.choose(c)).collect();
+        let mut adopted = BTreeMap::new();
+        loop {
+            let folders = if takes { self.folders.borrow().clone() } else { BTreeSet::new() };
+            let step = Step {
+                keys: &self.keys,
+                owner,
+                seen,
+                change,
+                chosen: &chosen,
+                definitions: &definitions,
+                folders: &folders,
+                adopted: &adopted,
+                victims: &victims,
+                indexed: self.indexed.get(),
+                marked: !self.trusting,
+            };
+            let planned = step.ops();
+            let ops: Vec<Op> = planned.iter().map(|(_, op)| op.clone()).collect();
+            if ops.len() > LARGEST {
+                return Err(too_many(ops.len()));
+            }
+            let failures = match self.store.write(&ops)? {
+                None => return Ok(Commit::Unknown),
+                Some(Ended::Done(written)) => {
+                    let (index, before) = step.indexes(&written);
+                    self.note_done(&step, index, before)?;
+                    return Ok(done(change, &chosen, revision(index)));
+                }
+                Some(Ended::Failed(failures)) => failures,
+            };
+            match self.after(&step, &planned, &failures)? {
+                Next::Again => {}
+                Next::Adopt(address, index) => {
+                    adopted.insert(address, index);
+                }
+                Next::End(commit) => return Ok(commit),
+                Next::Denied(op) => return Err(denied(op)),
+            }
+        }
+    }
+
+    /// An address for a claim: one that no other process of this node is about to take.
+    fn choose(&self, claim: &Claim<'_>) -> Option<IpAddr> {
+        if claim.want.requested.is_some() {
+            return claim.candidates.first().copied();
+        }
+        self.cache_of(claim.want).take(&claim.candidates)
+    }
+
+    /// The ranges that a change relies on, by their pools' names.
+    fn relied_on(&self, change: &Change<'_>) -> BTreeMap<String, u64> {
+        let named = change.claim.iter().filter(|claim| claim.want.set.is_none());
+        let of = |claim: &Claim<'_>| {
+            let pool = claim.want.pool.clone()?;
+            let read = self.definitions.borrow().get(&pool).map(|definition| definition.index);
+            let cached = || Some(self.known_of(claim.want)?.definition?.index);
+            // Nothing can be relied on that is not known any more.
+            Some((pool, read.or_else(cached).unwrap_or(0)))
+        };
+        named.filter_map(of).collect()
+    }
+
+    /// Takes in that a change was carried out.
+    fn note_done(&self, step: &Step<'_>, index: u64, before: Option<u64>) -> Result<()> {
+        let takes = !step.change.claim.is_empty();
+        self.memory.note_server(self.store.preferred());
+        if takes && step.indexed && step.marked {
+            if let Err(error) = self.memory.judge_mark(&step.owner.scope.node, before) {
+                return Err(self.withdraw(step, index, error));
+            }
+            self.memory.note_mark(&step.owner.scope.node, index);
+        }
+        self.folders.borrow_mut().clear();
+        for (claim, address) in step.change.claim.iter().zip(step.chosen) {
+            if claim.want.requested.is_some() {
+                self.cache_of(claim.want).note_taken(*address);
+            }
+        }
+        for lease in &step.change.drop {
+            self.note_given_back(lease);
+        }
+        let (container, ifname) = (step.owner.container.as_str(), step.owner.ifname.as_str());
+        if takes || !step.change.keep.is_empty() {
+            self.memory.note_taken(step.owner);
+        } else if step.change.leave.is_empty() {
+            self.memory.forget_taken(container, ifname);
+        }
+        Ok(())
+    }
+
+    /// Takes back claims that were made in a store which is not the known one; the error says that it is
+    /// not.
+    fn withdraw(&self, step: &Step<'_>, index: u64, error: Error) -> Error {
+        let made = done::<Seen>(step.change, step.chosen, revision(index));
+        let Commit::Done { kept, claimed } = made else { return error };
+        let seen = Seen { revision: Some(revision(index)), document: Some(step.document()) };
+        let leave: Vec<Lease> = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
+        let change = Change { drop: claimed, leave, ..Change::default() };
+        let back = Step {
+            seen: &seen,
+            change: &change,
+            chosen: &[],
+            definitions: &BTreeMap::new(),
+            folders: &BTreeSet::new(),
+            victims: &BTreeMap::new(),
+            ..*step
+        };
+        let ops: Vec<Op> = back.ops().into_iter().map(|(_, op)| op).collect();
+        match self.store.write(&ops) {
+            Ok(Some(Ended::Done(_))) => error,
+            Ok(_) => error.and([Error::new(
+                ErrorCode::TRY_AGAIN,
+                "it is not known whether what was taken there was given back",
+            )]),
+            Err(withdrawing) => error.and([withdrawing]),
+        }
+    }
+
+    /// What a refused transaction means. Consul tells of each operation that failed.
+    fn after<'a>(
+        &self,
+        step: &Step<'_>,
+        planned: &'a [(Role, Op)],
+        failures: &[Failure],
+    ) -> Result<Next<'a>> {
+        let failed = |wanted: &dyn Fn(Role) -> bool| {
+            failures
+                .iter()
+                .any(|failure| planned.get(failure.place).is_some_and(|(role, _)| wanted(*role)))
+        };
+        let denied = failures.iter().filter(|failure| failure.is_denied());
+        let denied: Vec<&(Role, Op)> = denied.filter_map(|f| planned.get(f.place)).collect();
+        if let Some((_, op)) = denied.first() {
+            return Ok(self.after_denial(&denied).unwrap_or(Next::Denied(op)));
+        }
+        if failed(&|role| role == Role::Folder) {
+            // Somebody else made it.
+            self.folders.borrow_mut().clear();
+            return Ok(Next::Again);
+        }
+        if failed(&|role| role == Role::Definition) {
+            step.definitions.keys().for_each(|pool| {
+                self.definitions.borrow_mut().remove(pool);
+            });
+            step.change.claim.iter().for_each(|claim| self.cache_of(claim.want).forget());
+            return Ok(Next::End(Commit::Outdated));
+        }
+        if failed(&|role| role == Role::Owner) {
+            self.note_hidden(step)?;
+            return Ok(Next::End(Commit::Outdated));
+        }
+        if failed(&|role| matches!(role, Role::Lease | Role::Victim)) {
+            self.verifies.set(true);
+            return Ok(Next::End(Commit::Outdated));
+        }
+        self.after_taken(step, planned, failures)
+    }
+
+    /// What to do without a right; nothing helps where it is one to addresses.
+    fn after_denial<'a>(&self, denied: &[&'a (Role, Op)]) -> Option<Next<'a>> {
+        let all = |wanted: &dyn Fn(Role) -> bool| denied.iter().all(|(role, _)| wanted(*role));
+        if all(&|role| role == Role::Folder) {
+            debug!("the folders that the ancestor wants cannot be made: no right");
+            self.folders.borrow_mut().clear();
+            return Some(Next::Again);
+        }
+        let beside = |role| matches!(role, Role::Folder | Role::Owner | Role::Victim | Role::Mark);
+        if self.indexed.get() && all(&beside) {
+            self.folders.borrow_mut().clear();
+            self.indexed.set(false);
+            self.memory.note_unindexed();
+            return Some(Next::End(Commit::Outdated));
+        }
+        None
+    }
+
+    /// Some addresses are another's.
+    fn after_taken<'a>(
+        &self,
+        step: &Step<'_>,
+        planned: &'a [(Role, Op)],
+        failures: &[Failure],
+    ) -> Result<Next<'a>> {
+        let mut taken = Vec::new();
+        for failure in failures {
+            let Some((Role::Claim(place), op)) = planned.get(failure.place) else { continue };
+            let (claim, address) = (&step.change.claim[*place], step.chosen[*place]);
+            let mut holder = None;
+            // Of a single one it is told who has it.
+            if claim.want.requested.is_some() || claim.candidates.len() == 1 {
+                let read = self.read_keys(&[op.key().to_owned()])?;
+                let Some(found) = read.first().and_then(Found::read) else {
+                    // It was given back meanwhile, or must not be seen.
+                    self.judge_readable(op.key())?;
+                    return Ok(Next::End(Commit::Outdated));
+                };
+                if found.is_of(step.owner) && step.adopted.get(&address) != Some(&found.index) {
+                    return Ok(Next::Adopt(address, found.index));
+                }
+                holder = Some(found.entry(&self.keys));
+            } else {
+                self.cache_of(claim.want).note_crowd();
+                self.lost.set(self.lost.get() + 1);
+                if self.lost.get() >= SUSPICIOUS {
+                    self.lost.set(0);
+                    self.judge_readable(op.key())?;
+                }
+            }
+            taken.push(Taken { claim: *place, address, holder });
+        }
+        if taken.is_empty() {
+            let what: Vec<&str> = failures.iter().map(|failure| failure.what.as_str()).collect();
+            return Err(Error::new(
+                ErrorCode::BACKEND,
+                format!("Consul refuses a change: {}", what.join("; ")),
+            ));
+        }
+        let view = self.view_after(step);
+        Ok(Next::End(Commit::Lost { taken, view }))
+    }
+
+    /// The pools of all claims as far as they are remembered; only where nothing else is to be told.
+    fn view_after(&self, step: &Step<'_>) -> Option<View<Seen>> {
+        let Change { keep, leave, drop, .. } = step.change;
+        if !(keep.is_empty() && leave.is_empty() && drop.is_empty()) {
+            return None;
+        }
+        let shown =
+            |claim: &Claim<'_>| self.remembered(claim.want, self.known_of(claim.want)?).ok();
+        let pools = step.change.claim.iter().map(shown).collect::<Option<_>>()?;
+        Some(View { held: Vec::new(), pools, token: step.seen.clone() })
+    }
+
+    /// An owner's key that is there, and that no look shows, may not be read.
+    fn note_hidden(&self, step: &Step<'_>) -> Result<()> {
+        if step.seen.revision.is_some() || !self.looked.replace(true) {
+            return Ok(());
+        }
+        self.judge_readable(&self.keys.owner(step.owner))
+    }
+
+    /// The owners that lose an address by this change, as they are.
+    fn victims(&self, change: &Change<'_>) -> Result<BTreeMap<String, Option<Holding>>> {
+        let holders =
+            change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
+        let keys: BTreeSet<String> = holders.filter_map(|holder| self.owner_of(holder)).collect();
+        if keys.is_empty() || !self.indexed.get() {
+            return Ok(BTreeMap::new());
+        }
+        let keys: Vec<String> = keys.into_iter().collect();
+        let read = self.read_keys(&keys)?;
+        let victim = |key: String| {
+            let found = read.iter().find(|pair| pair.key == key);
+            Ok((key, found.map(holding).transpose()?))
+        };
+        keys.into_iter().map(victim).collect()
+    }
+}
+
+/// The token may not do it.
+pub fn denied(op: &Op) -> Error {
+    let message = format!("Consul does not let this token write {}", op.key());
+    Error::new(ErrorCode::BACKEND, message)
+        .advise("grant its policy key_prefix \"ipam/\" { policy = \"write\" }")
+}
+
+fn too_many(ops: usize) -> Error {
+    let message = format!("{ops} changes at once, and Consul takes {LARGEST}");
+    Error::new(ErrorCode::BACKEND, message).advise("ask for fewer pools at once")
+}

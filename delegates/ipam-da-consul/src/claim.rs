@@ -1,0 +1,185 @@
+//! A change as one transaction.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipam_delegated::allocate::document::{
+    Holding, Item, OwnerDocument, Revision, Seen, now, to_text,
+};
+use ipam_delegated::allocate::ledger::{Change, Claim};
+use ipam_delegated::allocate::{Lease, Owner};
+use serde_json::Value;
+
+use crate::allocation::Allocation;
+use crate::keys::{Keys, ROOT};
+use crate::txn::{Op, Pair};
+
+/// A change that is carried out as a whole, or not at all.
+#[derive(Debug)]
+pub struct Step<'a> {
+    pub keys: &'a Keys,
+    pub owner: &'a Owner,
+    pub seen: &'a Seen,
+    pub change: &'a Change<'a>,
+    /// The address of each claim.
+    pub chosen: &'a [IpAddr],
+    /// The index of each pool's ranges that are relied on, by the pool's name.
+    pub definitions: &'a BTreeMap<String, u64>,
+    /// Folder keys that are missing.
+    pub folders: &'a BTreeSet<String>,
+    /// Addresses that the owner proved to hold though its key does not say so, with their indexes.
+    pub adopted: &'a BTreeMap<IpAddr, u64>,
+    /// The owners whose leases are taken over, by their keys; none where the key is missing.
+    pub victims: &'a BTreeMap<String, Option<Holding>>,
+    /// Whether owners have keys.
+    pub indexed: bool,
+    /// Whether the node's latest claim is noted.
+    pub marked: bool,
+}
+
+/// What an operation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The ranges are as they were read.
+    Definition,
+    /// Makes a folder.
+    Folder,
+    /// Takes the address of this claim.
+    Claim(usize),
+    /// Confirms or drops an address.
+    Lease,
+    /// The owner's key.
+    Owner,
+    /// The key of an owner who loses an address.
+    Victim,
+    /// The node's latest claim.
+    Mark,
+}
+
+impl Step<'_> {
+    /// The operations, each with what it is for.
+    pub fn ops(&self) -> Vec<(Role, Op)> {
+        let mut ops = Vec::new();
+        for (pool, index) in self.definitions {
+            ops.push((Role::Definition, Op::CheckIndex(Keys::definition(pool), *index)));
+        }
+        for folder in self.folders {
+            ops.push((Role::Folder, Op::Cas(folder.clone(), 0, String::new())));
+        }
+        let document = self.document();
+        let value = to_text(&Allocation::of(&document));
+        for lease in &self.change.keep {
+            ops.push((Role::Lease, Op::Cas(self.key(lease), index_of(lease), value.clone())));
+        }
+        for (place, (claim, address)) in self.change.claim.iter().zip(self.chosen).enumerate() {
+            let key = self.keys.lease(claim.want.pool.as_deref(), *address);
+            let replaced = claim.replaces.as_ref().map(|entry| index_of(&entry.lease));
+            let index = self.adopted.get(address).copied().or(replaced).unwrap_or(0);
+            ops.push((Role::Claim(place), Op::Cas(key, index, value.clone())));
+        }
+        for lease in &self.change.drop {
+            ops.push((Role::Lease, Op::DeleteCas(self.key(lease), index_of(lease))));
+        }
+        if self.indexed {
+            ops.extend(self.index(&document));
+        }
+        ops
+    }
+
+    /// What the owner's key is to say.
+    pub fn document(&self) -> OwnerDocument {
+        let kept = self.change.keep.iter().map(|lease| self.item(lease));
+        let left = self.change.leave.iter();
+        let left = left.map(|l| Item { since: Revision::read(&l.revision), ..self.item(l) });
+        let claims = self.change.claim.iter().zip(self.chosen);
+        let claimed = claims.map(|(claim, address): (&Claim<'_>, _)| {
+            Item::of(&claim.lease(*address, Value::Null), now())
+        });
+        let items = kept.chain(left).chain(claimed).collect();
+        let before = self.seen.document.as_ref().map_or(0, |seen| seen.generation);
+        // What stands in the store may be any number.
+        OwnerDocument::written(self.owner, before.wrapping_add(1), items)
+    }
+
+    /// The index of what was written, and that of the node's latest claim before, if there was one.
+    pub fn indexes(&self, written: &[Pair]) -> (u64, Option<u64>) {
+        let mark = self.keys.mark(&self.owner.scope.node);
+        let before = written.iter().find(|pair| pair.key == mark && pair.value.is_some());
+        let index = written.iter().filter(|pair| pair.value.is_none()).map(|pair| pair.index).max();
+        (index.unwrap_or(0), before.map(|pair| pair.index))
+    }
+
+    /// The keys of owners and of the node.
+    fn index(&self, document: &OwnerDocument) -> Vec<(Role, Op)> {
+        let mut ops = Vec::new();
+        let key = self.keys.owner(self.owner);
+        let revision = self.seen.revision.map(index);
+        match (document.leases.is_empty(), revision) {
+            (true, Some(seen)) => ops.push((Role::Owner, Op::DeleteCas(key, seen))),
+            (true, None) => {}
+            (false, seen) => {
+                ops.push((Role::Owner, Op::Cas(key, seen.unwrap_or(0), document.to_value())));
+            }
+        }
+        for (key, victim) in self.victims {
+            ops.extend(self.after_loss(key, victim).map(|op| (Role::Victim, op)));
+        }
+        if self.marked && !self.change.claim.is_empty() {
+            let mark = self.keys.mark(&self.owner.scope.node);
+            // An identical value would not move the index.
+            let value =
+                format!("{} {} {}", document.confirmed, key_tail(self.owner), document.generation);
+            ops.push((Role::Mark, Op::GetTree(mark.clone())));
+            ops.push((Role::Mark, Op::Set(mark, value)));
+        }
+        ops
+    }
+
+    /// What becomes of the key of an owner that addresses are taken from.
+    fn after_loss(&self, key: &str, victim: &Option<Holding>) -> Option<Op> {
+        let holding = victim.as_ref()?;
+        let lost = |address: IpAddr| self.chosen.contains(&address);
+        let rest = holding.without(lost);
+        let seen = index(holding.revision);
+        Some(match rest.leases.is_empty() {
+            true => Op::DeleteCas(key.to_owned(), seen),
+            false => Op::Cas(key.to_owned(), seen, rest.to_value()),
+        })
+    }
+
+    /// A lease as it is written, with the time at which it was first.
+    fn item(&self, lease: &Lease) -> Item {
+        let document = self.seen.document.as_ref();
+        let same = |item: &&Item| item.address.addr() == lease.address.addr();
+        let taken = document.and_then(|seen| seen.leases.iter().find(same)).map(|item| item.taken);
+        Item::of(lease, taken.unwrap_or_else(now))
+    }
+
+    fn key(&self, lease: &Lease) -> String {
+        self.keys.lease(lease.pool.as_deref(), lease.address.addr())
+    }
+}
+
+/// The index of a lease's key.
+pub fn index_of(lease: &Lease) -> u64 {
+    Revision::read(&lease.revision).map_or(u64::MAX, |seen| index(seen.revision))
+}
+
+/// Consul's indexes are positive, and far from the end of either kind of number.
+pub fn index(revision: i64) -> u64 {
+    u64::try_from(revision).unwrap_or(0)
+}
+
+/// Consul's index as a revision.
+pub fn revision(index: u64) -> i64 {
+    i64::try_from(index).unwrap_or(i64::MAX)
+}
+
+/// Which folder keys the ancestor wants for a pool.
+pub fn folders(pool: &str) -> [String; 2] {
+    [ROOT.to_owned(), format!("{ROOT}{pool}/")]
+}
+
+fn key_tail(owner: &Owner) -> String {
+    format!("{}/{}", owner.container, owner.ifname)
+}

@@ -1,0 +1,150 @@
+//! The names of keys.
+
+use std::net::IpAddr;
+
+use ipam_delegated::allocate::Owner;
+use ipam_delegated::client::escape;
+use ipam_delegated::cni::NetworkName;
+use ipam_delegated::cni::address::parse_address;
+use ipam_delegated::{Error, Result};
+
+/// Where everything is: pools and their folders as passcod's ipam-da-consul has them, and beside them
+/// our own keys, which it would not bear inside a pool's folder.
+///
+/// ```text
+/// ipam/                                                  the folder, which the ancestor wants to be there
+/// ipam/<pool>                                            the ranges of a pool, a JSON array
+/// ipam/<pool>/                                           its folder
+/// ipam/<pool>/<address>                                  who holds an address
+/// ipam/.owners/<network>/<node>/<container>/<ifname>     what an owner holds
+/// ipam/.owners/<network>/.nodes/<node>                   the latest claim of a node
+/// ```
+#[derive(Clone, Debug)]
+pub struct Keys {
+    network: NetworkName,
+}
+
+/// The folder of all keys.
+pub const ROOT: &str = "ipam/";
+
+/// The folder of the owners of all networks.
+pub const OWNERS: &str = "ipam/.owners/";
+
+impl Keys {
+    /// The keys of a network.
+    pub fn new(network: &NetworkName) -> Self {
+        Self { network: network.clone() }
+    }
+
+    /// The network.
+    pub fn network(&self) -> &NetworkName {
+        &self.network
+    }
+
+    /// The ranges of a pool.
+    pub fn definition(pool: &str) -> String {
+        format!("{ROOT}{pool}")
+    }
+
+    /// The folder of a pool's addresses; of one without a name it is that of the network.
+    pub fn folder(&self, pool: Option<&str>) -> String {
+        format!("{ROOT}{}/", pool.unwrap_or(self.network.as_str()))
+    }
+
+    /// Who holds an address of a pool.
+    pub fn lease(&self, pool: Option<&str>, address: IpAddr) -> String {
+        format!("{}{address}", self.folder(pool))
+    }
+
+    /// What an owner holds.
+    pub fn owner(&self, owner: &Owner) -> String {
+        Self::owner_in(
+            self.network.as_str(),
+            &owner.scope.node,
+            owner.container.as_str(),
+            owner.ifname.as_str(),
+        )
+    }
+
+    /// The same by names, of any network.
+    pub fn owner_in(network: &str, node: &str, container: &str, ifname: &str) -> String {
+        let [network, node, container, ifname] = [network, node, container, ifname].map(escape);
+        format!("{OWNERS}{network}/{node}/{container}/{ifname}")
+    }
+
+    /// The owners of a node.
+    pub fn of_node(&self, node: &str) -> String {
+        format!("{OWNERS}{}/{}/", self.network, escape(node))
+    }
+
+    /// The latest claim of a node.
+    pub fn mark(&self, node: &str) -> String {
+        format!("{OWNERS}{}/.nodes/{}", self.network, escape(node))
+    }
+
+    /// A key of a pool's folder that nobody has: to ask for the right to write there.
+    pub fn probe(pool: &str) -> String {
+        format!("{ROOT}{pool}/.probe")
+    }
+}
+
+/// The pool and the address that a key is about; none for any other key.
+pub fn split(key: &str) -> Option<(&str, IpAddr)> {
+    let (pool, address) = key.strip_prefix(ROOT)?.rsplit_once('/')?;
+    if key.starts_with(OWNERS) {
+        return None;
+    }
+    Some((pool, parse_address(address).ok()?))
+}
+
+/// Fails for a name that cannot be a pool's: its keys would be others'.
+///
+/// # Errors
+/// Code 7, at `path`.
+pub fn judge_name(name: &str, path: &str) -> Result<()> {
+    let odd = name.chars().any(char::is_control)
+        || name.starts_with('.')
+        || name.split('/').any(|part| part.is_empty() || part == "." || part == "..");
+    if !odd {
+        return Ok(());
+    }
+    Err(Error::config(
+        format_args!("{path}.name"),
+        format_args!("{name:?} cannot be the key ipam/{name}"),
+    )
+    .advise(
+        "expected a name without a dot at its begin, without control characters and empty parts",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_told_apart() {
+        for (key, found) in [
+            ("ipam/blue/10.0.0.1", Some(("blue", "10.0.0.1"))),
+            ("ipam/dc1/blue/fd00::1", Some(("dc1/blue", "fd00::1"))),
+            ("ipam/blue/", None),
+            ("ipam/blue", None),
+            ("ipam/blue/x", None),
+            ("ipam/10.0.0.1", None),
+            ("ipam/.owners/n/10.0.0.1", None),
+            ("other/blue/10.0.0.1", None),
+        ] {
+            let expected = found.map(|(pool, address)| (pool, address.parse().unwrap()));
+            assert_eq!(split(key), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn names_that_would_be_other_keys_are_refused() {
+        for name in ["blue", "dc1/blue", "a b", "ü.x"] {
+            judge_name(name, "p").unwrap();
+        }
+        for name in [".owners", ".owners/x", "a//b", "/a", "a/", "a/../b", "a\nb"] {
+            assert!(judge_name(name, "p").is_err(), "{name}");
+        }
+    }
+}

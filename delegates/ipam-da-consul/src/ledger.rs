@@ -1,0 +1,263 @@
+//! Leases in Consul, as a ledger.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use ipam_delegated::allocate::document::Seen;
+use ipam_delegated::allocate::ledger::{Change, Commit, Entry, Holder, Ledger, Question, View};
+use ipam_delegated::allocate::{Lease, Owner, Reach, Strategy, Tries, Want, asked_pools};
+use ipam_delegated::client::escape;
+use ipam_delegated::cni::Verb;
+use ipam_delegated::host::ResultCache;
+use ipam_delegated::pool::RangeSet;
+use ipam_delegated::{ErrorCode, Request, Result};
+use serde_json::Value;
+
+use crate::cache::Cache;
+use crate::config::Config;
+use crate::held::State;
+use crate::held::refused;
+use crate::keys::{Keys, OWNERS, ROOT, judge_name};
+use crate::memory::{self, Memory};
+use crate::pool::{self, Definition};
+use crate::store::Store;
+use crate::txn::{Ended, Op};
+
+/// The leases of one network of a whole cluster.
+#[derive(Debug)]
+pub struct Consul {
+    pub store: Store,
+    pub keys: Keys,
+    pub memory: Memory,
+    /// The results that the runtime keeps.
+    pub cache: ResultCache,
+    /// What this node knows of pools of this store.
+    pools: PathBuf,
+    /// The folders of the pools that this call is about.
+    pub asked: Vec<String>,
+    /// Those whose ranges stand in Consul.
+    named: Vec<String>,
+    /// What was read of pools in this call, by name.
+    pub definitions: RefCell<BTreeMap<String, Definition>>,
+    /// Folder keys that the ancestor wants and that are missing.
+    pub folders: RefCell<BTreeSet<String>>,
+    /// What the latest view has read of the owner, which the next one need not read again.
+    pub fresh: RefCell<Option<State>>,
+    /// Whether the store lets us have keys of owners.
+    pub indexed: Cell<bool>,
+    /// Whether what the owner's key says is held against the keys of the addresses.
+    pub verifies: Cell<bool>,
+    /// Whether the owner's key was met though it was not seen.
+    pub looked: Cell<bool>,
+    /// How many races were lost.
+    pub lost: Cell<u32>,
+    /// Whether a store that does not know of this node's latest claim is used all the same.
+    pub trusting: bool,
+    /// Whether it is a DEL, which has to find what nobody remembers.
+    pub forgets: bool,
+    /// Whether it is a CHECK, which has to find what the ancestor gave.
+    pub checks: bool,
+    pub random: u64,
+    /// This node's identity.
+    node: Option<String>,
+}
+
+/// How many addresses are candidates of a claim, so that the processes of a node need not meet.
+const CANDIDATES: usize = 64;
+
+/// How many pools without names a network may have until their addresses are reused late.
+const NUMBERS: u32 = 8;
+
+impl Ledger for Consul {
+    type Config = Config;
+    type Token = Seen;
+
+    const REACH: Reach = Reach::Cluster;
+    const DEFAULT_ROUTES: bool = true;
+    // It waits for servers, but gives each up in its time, and the whole call in the chain's.
+    const WAITS: bool = false;
+    const STRATEGY: Strategy = Strategy::Lowest;
+
+    fn tries(&self, _claims: usize) -> Tries {
+        // A transaction that fails costs the servers a write to their disks.
+        Tries { each: CANDIDATES, scattered: 0, sighted: true, strict: false }
+    }
+
+    fn open(config: Config, request: &Request) -> Result<Self> {
+        let site = config.site(request)?;
+        let state = request.state_dir()?;
+        let network = request.network.name();
+        let prev_result = request.network.prev_result().ok().flatten();
+        let marked =
+            prev_result.is_some_and(|result| result.extra.get("reassert") == Some(&true.into()));
+        let place =
+            format!("{}#{}", site.servers[0], site.datacenter.as_deref().unwrap_or_default());
+        // The chain need not undo an ADD that reached nobody.
+        let unreached = match request.verb {
+            Verb::Add => ErrorCode::UNREACHED,
+            _ => ErrorCode::TRY_AGAIN,
+        };
+        let asked = asked_pools(request);
+        for (i, name) in asked.iter().enumerate().filter_map(|(i, pool)| Some((i, pool.name()?))) {
+            judge_name(name, &format!("prevResult.pools[{i}]"))?;
+        }
+        let stands = asked.iter().filter(|pool| pool.ranges().is_empty());
+        let named = stands.filter_map(|pool| pool.name().map(str::to_owned)).collect();
+        let folder = |name: Option<&str>| name.unwrap_or(network.as_str()).to_owned();
+        let asked: BTreeSet<String> = asked.iter().map(|pool| folder(pool.name())).collect();
+        let memory = Memory::open(&state, network);
+        let cache = ResultCache::new(&site.result_cache);
+        let store = Store::new(site, unreached, request.deadline)?;
+        if let Some(server) = memory.server() {
+            store.prefer(&server);
+        }
+        Ok(Self {
+            store,
+            keys: Keys::new(network),
+            cache,
+            pools: memory::folder(&state).join("pools").join(escape(&place)),
+            asked: asked.into_iter().collect(),
+            named,
+            definitions: RefCell::default(),
+            folders: RefCell::default(),
+            fresh: RefCell::default(),
+            indexed: Cell::new(!memory.is_unindexed()),
+            verifies: Cell::new(request.verb == Verb::Check),
+            looked: Cell::default(),
+            lost: Cell::default(),
+            // A person who looks at a store that was swapped is to see what is in it.
+            trusting: marked || request.environment.text("CNI_COMMAND").is_none(),
+            forgets: request.verb == Verb::Del,
+            checks: request.verb == Verb::Check,
+            random: RandomState::new().build_hasher().finish(),
+            node: this_node(request),
+            memory,
+        })
+    }
+
+    fn view(&self, question: &Question<'_>) -> Result<View<Seen>> {
+        if !question.want.is_empty() && !self.trusting {
+            self.memory.judge()?;
+        }
+        self.view_of(question)
+    }
+
+    fn commit(&self, owner: &Owner, seen: Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
+        self.fresh.take();
+        if !seen.is_all_of(change) {
+            return Ok(Commit::Outdated);
+        }
+        if change.claim.is_empty() && change.keep.is_empty() && change.drop.is_empty() {
+            return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
+        }
+        self.change_in_parts(owner, &seen, change)
+    }
+
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        self.remove_all(entries)
+    }
+
+    fn scan(
+        &self,
+        node: Option<&str>,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        match node {
+            Some(node) => self.walk_node(node, each),
+            None => self.walk_pools(each),
+        }
+    }
+
+    fn ready(&self) -> Result<()> {
+        self.try_rights().map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+    }
+
+    fn accept(&self) -> Result<bool> {
+        // Whoever accepts it is told when it cannot be reached.
+        self.store.read(&[Op::GetTree(OWNERS.to_owned() + ".nodes/")])?;
+        self.memory.accept()?;
+        Ok(true)
+    }
+
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.foreign_keys()
+    }
+
+    fn ranges(&self, want: &Want) -> Result<RangeSet> {
+        self.ranges_of(want)
+    }
+}
+
+impl Consul {
+    /// What this node remembers of a pool: of one that brings its ranges, by its number, too.
+    pub fn cache_of(&self, want: &Want) -> Cache {
+        let pool = want.pool.as_deref().unwrap_or(self.keys.network().as_str());
+        let name = match want.set {
+            None => escape(pool),
+            Some(_) => format!("{}#{}", escape(pool), want.index),
+        };
+        Cache::at(self.pools.join(name))
+    }
+
+    /// Notes that an address was given back. Of a pool that brought its ranges, nobody knows the number by now.
+    pub fn note_given_back(&self, lease: &Lease) {
+        let pool = escape(lease.pool.as_deref().unwrap_or(self.keys.network().as_str()));
+        let numbered = (0..NUMBERS).map(|number| format!("{pool}#{number}"));
+        for name in [pool.clone()].into_iter().chain(numbered) {
+            Cache::at(self.pools.join(name)).give_back(lease.address.addr());
+        }
+    }
+
+    /// Fails where an ADD would: the token may not write, a pool is missing or wrong, the store was restored.
+    fn try_rights(&self) -> Result<()> {
+        let mut ops: Vec<Op> =
+            self.named.iter().map(|pool| Op::Get(Keys::definition(pool))).collect();
+        ops.extend(self.asked.iter().map(|pool| Op::CheckAbsent(Keys::probe(pool))));
+        let mark = self.node.as_ref().map(|node| self.keys.mark(node));
+        ops.extend(mark.iter().map(|mark| Op::GetTree(mark.clone())));
+        let pairs = match self.store.read(&ops)? {
+            Ended::Done(pairs) => pairs,
+            Ended::Failed(failures) => {
+                let first = failures.first().and_then(|failure| ops.get(failure.place));
+                return Err(match (failures.iter().find(|failure| failure.is_denied()), first) {
+                    (Some(failure), _) => crate::change::denied(&ops[failure.place]),
+                    (None, Some(Op::Get(key))) => pool::missing(key.trim_start_matches(ROOT)),
+                    (None, _) => refused(&ops, &failures),
+                });
+            }
+        };
+        let find = |key: &str| pairs.iter().find(|pair| pair.key == *key);
+        for pool in &self.named {
+            let key = Keys::definition(pool);
+            Definition::read(find(&key).ok_or_else(|| pool::denied(&key))?)?.set(pool)?;
+        }
+        self.memory.note_server(self.store.preferred());
+        match (&self.node, mark.filter(|_| self.indexed.get())) {
+            (Some(node), Some(mark)) => {
+                self.memory.judge_mark(node, find(&mark).map(|pair| pair.index))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The key of an owner that an entry names, where it names all that makes one.
+    pub fn owner_of(&self, holder: &Holder) -> Option<String> {
+        let Holder { node: Some(node), container, ifname: Some(ifname), network } = holder else {
+            return None;
+        };
+        let here = self.keys.network().as_str();
+        Some(Keys::owner_in(network.as_deref().unwrap_or(here), node, container, ifname))
+    }
+}
+
+/// This node's identity, as far as it can be told.
+fn this_node(request: &Request) -> Option<String> {
+    let told = request.network.ipam().get("node").and_then(Value::as_str).filter(|n| !n.is_empty());
+    told.map(str::to_owned).or_else(|| {
+        let node = request.state_dir().ok()?.node(&request.settings).ok()?;
+        Some(node.id().to_owned())
+    })
+}

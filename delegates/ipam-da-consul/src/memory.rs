@@ -1,0 +1,186 @@
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use ipam_delegated::allocate::Owner;
+use ipam_delegated::allocate::document::now;
+use ipam_delegated::cni::NetworkName;
+use ipam_delegated::host::{Note, StateDir};
+use ipam_delegated::{Error, ErrorCode, Result};
+use log::{debug, warn};
+use serde::{Deserialize, Serialize};
+
+/// What this node remembers of a network's store between two calls, in its state folder: how far its own
+/// claims had come, so that a store restored from a backup or swapped for another is noticed; and, as
+/// hints, which owners hold something and the server that answered.
+#[derive(Debug)]
+pub struct Memory {
+    note: Note,
+    /// A file for each owner that took something.
+    owners: PathBuf,
+    known: RefCell<Known>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Known {
+    /// The index of the latest claim, by the node's identity, which may change.
+    marks: BTreeMap<String, u64>,
+    /// Whether the store was seen without it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    set_back: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<String>,
+    /// When the store refused us keys beside the pools, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unindexed: Option<u64>,
+}
+
+/// For how long a refusal counts, in milliseconds: rights may be granted later.
+const REFUSAL: u64 = 600_000;
+
+impl Memory {
+    /// The memory of a network.
+    pub fn open(state: &StateDir, network: &NetworkName) -> Self {
+        let folder = folder(state);
+        let note = Note::at(folder.join(format!("{network}.json")));
+        let known = RefCell::new(note.read());
+        Self { note, owners: folder.join("owners").join(network.as_str()), known }
+    }
+
+    /// The server that answered last, where it is not the first.
+    pub fn server(&self) -> Option<String> {
+        self.known.borrow().server.clone()
+    }
+
+    /// Fails where the store was seen to have gone back, and nobody has accepted it.
+    ///
+    /// # Errors
+    /// Code 11, with what to do.
+    pub fn judge(&self) -> Result<()> {
+        if self.known.borrow().set_back { Err(set_back()) } else { Ok(()) }
+    }
+
+    /// Fails when the store does not know of the latest claim of this node that was known before the request,
+    /// by what it shows of it.
+    ///
+    /// # Errors
+    /// Code 11, with what to do.
+    pub fn judge_mark(&self, node: &str, shown: Option<u64>) -> Result<()> {
+        let mark = self.known.borrow().marks.get(node).copied();
+        if mark.is_none_or(|mark| shown.is_some_and(|shown| shown >= mark)) {
+            return Ok(());
+        }
+        self.write_or_warn(|known| known.set_back = true);
+        Err(set_back())
+    }
+
+    /// Notes a claim.
+    pub fn note_mark(&self, node: &str, index: u64) {
+        self.write_or_warn(|known| {
+            let mark = known.marks.entry(node.to_owned()).or_default();
+            *mark = index.max(*mark);
+        });
+    }
+
+    /// Takes the store as it stands for the one in use.
+    ///
+    /// # Errors
+    /// The state folder cannot be written.
+    pub fn accept(&self) -> Result<()> {
+        let accept = |known: &mut Known| {
+            known.marks.clear();
+            known.set_back = false;
+        };
+        self.write(accept).map_err(|error| {
+            Error::io(format!("{} cannot be written", self.note.path().display()), error)
+                .advise("mend the state folder and call again")
+        })
+    }
+
+    /// Whether the store refused us keys beside the pools not long ago.
+    pub fn is_unindexed(&self) -> bool {
+        let since = self.known.borrow().unindexed.map(|since| now().abs_diff(since));
+        since.is_some_and(|since| since < REFUSAL)
+    }
+
+    /// Notes that it did.
+    pub fn note_unindexed(&self) {
+        self.write_or_warn(|known| known.unindexed = Some(now()));
+    }
+
+    /// Notes the server that has answered, where it is another one than before.
+    pub fn note_server(&self, server: Option<String>) {
+        if self.known.borrow().server == server {
+            return;
+        }
+        if let Err(error) = self.write(|known| known.server.clone_from(&server)) {
+            debug!("{} cannot be written: {error}", self.note.path().display());
+        }
+    }
+
+    /// Whether an owner has taken something from here that it was not seen to give back.
+    pub fn has_taken(&self, owner: &Owner) -> bool {
+        self.owner(owner.container.as_str(), owner.ifname.as_str()).exists()
+    }
+
+    /// Notes that it has.
+    pub fn note_taken(&self, owner: &Owner) {
+        let path = self.owner(owner.container.as_str(), owner.ifname.as_str());
+        let make =
+            || OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let made = match make() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&self.owners)
+                .and_then(|()| make()),
+            other => other,
+        };
+        if let Err(error) = made {
+            debug!("{} cannot be made: {error}", path.display());
+        }
+    }
+
+    /// Notes that an owner holds nothing.
+    pub fn forget_taken(&self, container: &str, ifname: &str) {
+        // What stands in the store need not be a name that can be a file's.
+        if !container.contains('/') && !ifname.contains('/') {
+            let _ = fs::remove_file(self.owner(container, ifname));
+        }
+    }
+
+    /// Neither of both names can have a colon.
+    fn owner(&self, container: &str, ifname: &str) -> PathBuf {
+        self.owners.join(format!("{container}:{ifname}"))
+    }
+
+    fn write_or_warn(&self, change: impl FnOnce(&mut Known)) {
+        if let Err(error) = self.write(change) {
+            let path = self.note.path().display();
+            warn!(
+                "{path} cannot be written, so that a restored store would not be noticed: {error}"
+            );
+        }
+    }
+
+    fn write(&self, change: impl FnOnce(&mut Known)) -> io::Result<()> {
+        self.known.replace(self.note.change(change)?);
+        Ok(())
+    }
+}
+
+/// The folder of what this delegate remembers.
+pub fn folder(state: &StateDir) -> PathBuf {
+    state.root().join("consul")
+}
+
+fn set_back() -> Error {
+    let message = "the store does not know of this node's latest claim: it was restored from a backup, or is another one";
+    Error::new(ErrorCode::TRY_AGAIN, message).advise(
+        "addresses that containers use may be free in it: on every node run `ipam-delegated reassert --claim-only --yes`, then `ipam-delegated reassert --yes`",
+    )
+}

@@ -1,0 +1,117 @@
+//! The ranges of a pool, as they stand in Consul.
+
+use ipam_delegated::pool::{RangeConfig, RangeRules, RangeSet};
+use ipam_delegated::{Error, ErrorCode, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::keys::Keys;
+use crate::txn::Pair;
+
+/// The value of a pool's key, with its index.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Definition {
+    /// The modification index.
+    pub index: u64,
+    /// As they are written.
+    pub ranges: Vec<RangeConfig>,
+}
+
+impl Definition {
+    /// Reads a pool's key.
+    ///
+    /// # Errors
+    /// The value is no array of ranges: code 103, with the key.
+    pub fn read(pair: &Pair) -> Result<Self> {
+        let Pair { key, value, index } = pair;
+        let wrong = |what: &str| {
+            Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is no pool: {what}"))
+                .advise(example(key))
+        };
+        let value = value.as_ref().ok_or_else(|| wrong("it is empty"))?;
+        let ranges: Vec<RangeConfig> = serde_json::from_slice(value)
+            .map_err(|error| wrong("expected a JSON array of ranges").caused_by(error))?;
+        if ranges.is_empty() {
+            return Err(wrong("it has no range"));
+        }
+        Ok(Self { index: *index, ranges })
+    }
+
+    /// The ranges of this pool.
+    ///
+    /// # Errors
+    /// A range is wrong: code 103, with the key and the place in its value.
+    pub fn set(&self, pool: &str) -> Result<RangeSet> {
+        let key = Keys::definition(pool);
+        RangeSet::parse(&self.ranges, RangeRules::CONSUL, &key).map_err(|error| {
+            Error::new(ErrorCode::BACKEND, format!("the value of the key {error}"))
+                .advise(example(&key))
+        })
+    }
+}
+
+/// The pool does not exist.
+pub fn missing(pool: &str) -> Error {
+    let key = Keys::definition(pool);
+    Error::new(
+        ErrorCode::BACKEND,
+        format!("the pool {pool:?} does not exist: Consul has no key {key}"),
+    )
+    .advise(example(&key))
+}
+
+/// The pool may not be read.
+pub fn denied(key: &str) -> Error {
+    let message = format!("Consul does not let this token read {key}");
+    Error::new(ErrorCode::BACKEND, message)
+        .advise("grant its policy key_prefix \"ipam/\" { policy = \"write\" }")
+}
+
+fn example(key: &str) -> String {
+    format!(r#"as in consul kv put {key} '[{{"subnet": "10.0.20.0/23", "gateway": "10.0.20.1"}}]'"#)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(value: &str) -> Result<RangeSet> {
+        let pair = Pair { key: "ipam/p".into(), value: Some(value.into()), index: 3 };
+        Definition::read(&pair)?.set("p")
+    }
+
+    #[test]
+    fn ranges_are_read_as_the_ancestor_reads_them() {
+        for (value, ranges) in [
+            (r#"[{"subnet":"10.0.20.0/23"}]"#, "10.0.20.1-10.0.21.254"),
+            (r#"[{"subnet":"10.0.20.7/23"}]"#, "10.0.20.1-10.0.21.254"),
+            (
+                r#"[{"subnet":"10.0.0.0/30","rangeStart":"10.0.0.0","rangeEnd":"10.0.0.3"}]"#,
+                "10.0.0.0-10.0.0.3",
+            ),
+            (
+                r#"[{"subnet":"10.0.0.0/31"},{"subnet":"10.1.0.0/32"}]"#,
+                "10.0.0.0-10.0.0.1,10.1.0.0-10.1.0.0",
+            ),
+        ] {
+            assert_eq!(set(value).map(|set| set.to_string()).unwrap(), ranges, "{value}");
+        }
+        let plain = set(r#"[{"subnet":"10.0.20.0/23"}]"#).unwrap();
+        assert!(plain.ranges()[0].gateway().is_none());
+    }
+
+    #[test]
+    fn what_is_no_pool_names_its_key() {
+        for value in [
+            "null",
+            "{}",
+            "[]",
+            "[{}]",
+            r#"[{"subnet":"x"}]"#,
+            r#"[{"subnet":"10.0.0.0/24","rangeStart":"10.0.1.1"}]"#,
+        ] {
+            let error = set(value).unwrap_err();
+            assert!(error.to_string().starts_with("the value of the key ipam/p"), "{error}");
+            assert_eq!(error.code(), ErrorCode::BACKEND);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Entries that a scan showed, and that go: GC and operators.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipam_delegated::allocate::ledger::{Entry, Holder};
+use ipam_delegated::{Error, ErrorCode, Result};
+
+use crate::claim::{index, index_of};
+use crate::held::holding;
+use crate::ledger::Consul;
+use crate::txn::{Ended, LARGEST, Op, Pair};
+
+/// How often an owner's key may change under us.
+const TRIES: usize = 8;
+
+impl Consul {
+    /// Removes entries, each only while it is still the very one, and tells which.
+    pub fn remove_all(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        let mut owners: BTreeMap<String, Vec<&Entry>> = BTreeMap::new();
+        let mut bare = Vec::new();
+        for entry in entries {
+            let key = entry.holder.as_ref().and_then(|holder| self.owner_of(holder));
+            match key.filter(|_| self.indexed.get()) {
+                Some(key) => owners.entry(key).or_default().push(entry),
+                None => bare.push(entry),
+            }
+        }
+        let mut removed = Vec::new();
+        let mut errors = Vec::new();
+        for part in bare.chunks(LARGEST / 2) {
+            self.remove_bare(part, &mut removed, &mut errors);
+        }
+        let keys: Vec<String> = owners.keys().cloned().collect();
+        for part in keys.chunks(LARGEST) {
+            let read = match self.read_keys(part) {
+                Ok(read) => read,
+                Err(error) => {
+                    errors.push(error);
+                    continue;
+                }
+            };
+            for key in part {
+                let found = read.iter().find(|pair| pair.key == *key).cloned();
+                match self.remove_of(key, found, &owners[key]) {
+                    Ok(gone) => removed.extend(gone),
+                    Err(error) => errors.push(error),
+                }
+            }
+        }
+        for entry in &removed {
+            self.note_given_back(&entry.lease);
+            if let Some(Holder { container, ifname: Some(ifname), .. }) = &entry.holder {
+                self.memory.forget_taken(container, ifname);
+            }
+        }
+        let mut errors = errors.into_iter();
+        errors.next().map_or(Ok(removed), |first| Err(first.and(errors)))
+    }
+
+    /// Removes entries whose owners have no key, all at once or, where one of them has changed, one by one.
+    fn remove_bare(&self, entries: &[&Entry], removed: &mut Vec<Entry>, errors: &mut Vec<Error>) {
+        match self.delete(entries, Vec::new()) {
+            Ok(true) => removed.extend(entries.iter().copied().cloned()),
+            Ok(false) if entries.len() > 1 => {
+                entries.iter().for_each(|entry| self.remove_bare(&[entry], removed, errors));
+            }
+            Ok(false) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+
+    /// Removes an owner's entries, and takes them off its key.
+    fn remove_of(&self, key: &str, found: Option<Pair>, entries: &[&Entry]) -> Result<Vec<Entry>> {
+        let mut found = found;
+        let mut entries: Vec<&Entry> = entries.to_vec();
+        for _ in 0..TRIES {
+            let gone: BTreeSet<IpAddr> = entries.iter().map(|e| e.lease.address.addr()).collect();
+            let mut ops = Vec::new();
+            // Whatever stands there that is not ours stays.
+            if let Some(holding) = found.as_ref().and_then(|pair| holding(pair).ok()) {
+                let rest = holding.without(|address| gone.contains(&address));
+                let seen = index(holding.revision);
+                if rest.leases.is_empty() {
+                    ops.push(Op::DeleteCas(key.to_owned(), seen));
+                } else if rest.leases.len() < holding.document.leases.len() {
+                    ops.push(Op::Cas(key.to_owned(), seen, rest.to_value()));
+                }
+            }
+            if self.delete(&entries, ops)? {
+                return Ok(entries.into_iter().cloned().collect());
+            }
+            let leases: Vec<String> = entries.iter().map(|entry| self.key_of(entry)).collect();
+            let asked: Vec<String> = leases.iter().cloned().chain([key.to_owned()]).collect();
+            let read = self.read_keys(&asked)?;
+            // What was written anew is not what was judged.
+            entries.retain(|entry| {
+                let key = self.key_of(entry);
+                read.iter().any(|pair| pair.key == key && pair.index == index_of(&entry.lease))
+            });
+            if entries.is_empty() {
+                return Ok(Vec::new());
+            }
+            found = read.into_iter().find(|pair| pair.key == key);
+        }
+        let message = format!("the key {key} changes all the time");
+        Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
+    }
+
+    /// Deletes the keys of entries together with what else is to be done; false where something has changed.
+    fn delete(&self, entries: &[&Entry], more: Vec<Op>) -> Result<bool> {
+        let both = |entry: &&Entry| {
+            let (key, index) = (self.key_of(entry), index_of(&entry.lease));
+            // What is gone would be deleted again.
+            [Op::CheckIndex(key.clone(), index), Op::DeleteCas(key, index)]
+        };
+        let ops: Vec<Op> = entries.iter().flat_map(both).chain(more).collect();
+        if ops.is_empty() {
+            return Ok(true);
+        }
+        match self.store.write(&ops)? {
+            Some(Ended::Done(_)) => Ok(true),
+            Some(Ended::Failed(failures)) => match failures.iter().find(|f| f.is_denied()) {
+                Some(failure) => {
+                    let key = ops.get(failure.place).map_or("", Op::key);
+                    let message = format!("Consul does not let this token write {key}");
+                    Err(Error::new(ErrorCode::BACKEND, message))
+                }
+                None => Ok(false),
+            },
+            None => {
+                let message = "it is not known whether addresses were released";
+                Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
+            }
+        }
+    }
+
+    fn key_of(&self, entry: &Entry) -> String {
+        self.keys.lease(entry.lease.pool.as_deref(), entry.lease.address.addr())
+    }
+}

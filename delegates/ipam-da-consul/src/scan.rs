@@ -1,0 +1,85 @@
+//! Every lease of a network.
+
+use std::ops::ControlFlow;
+
+use ipam_delegated::Result;
+use ipam_delegated::allocate::ledger::Entry;
+use log::warn;
+
+use crate::allocation::Found;
+use crate::held::holding;
+use crate::keys::{OWNERS, ROOT, split};
+use crate::ledger::Consul;
+use crate::txn::Pair;
+use crate::view::foreign;
+
+/// Shows an entry, and hears whether to go on.
+type Each<'a> = &'a mut dyn FnMut(Entry) -> ControlFlow<()>;
+
+impl Consul {
+    /// Shows the entries of a node by the keys of its owners; where the store lets us have none, by those of the
+    /// addresses.
+    pub fn walk_node(&self, node: &str, each: Each<'_>) -> Result<()> {
+        if !self.indexed.get() {
+            return self.walk_pools(&mut |entry| {
+                let its = entry.holder.as_ref().is_some_and(|holder| {
+                    holder.network.is_none() && holder.node.as_deref() == Some(node)
+                });
+                if its { each(entry) } else { ControlFlow::Continue(()) }
+            });
+        }
+        self.store.below(&self.keys.of_node(node), &mut |pair| {
+            let holding = match holding(&pair) {
+                Ok(holding) => holding,
+                Err(error) => {
+                    warn!("{}", error.in_full());
+                    return Ok(ControlFlow::Continue(()));
+                }
+            };
+            let document = &holding.document;
+            if document.node != node || document.network != self.keys.network().as_str() {
+                return Ok(ControlFlow::Continue(()));
+            }
+            Ok(holding.entries().into_iter().try_for_each(&mut *each))
+        })
+    }
+
+    /// Keys in the folders of pools that are about no address.
+    pub fn foreign_keys(&self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for pool in &self.asked {
+            let folder = format!("{ROOT}{pool}/");
+            self.store.keys(&folder, &mut |key| {
+                if key != folder && split(key).is_none() {
+                    found.push(foreign(key).to_string());
+                }
+                Ok(())
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// Shows the entries of the pools that this call is about, of all pools where it names none.
+    pub fn walk_pools(&self, each: Each<'_>) -> Result<()> {
+        let mut show = |pair: Pair| {
+            if pair.key.starts_with(OWNERS) {
+                return Ok(ControlFlow::Continue(()));
+            }
+            if let Some(found) = Found::read(&pair) {
+                return Ok(each(found.entry(&self.keys)));
+            }
+            let in_a_pool = pair.key.trim_start_matches(ROOT).contains('/');
+            if in_a_pool && !pair.key.ends_with('/') {
+                warn!("the key {} is no address of its pool", pair.key);
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        if self.asked.is_empty() {
+            return self.store.below(ROOT, &mut show);
+        }
+        for pool in &self.asked {
+            self.listing(pool, &mut show)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! Consul's key-value store, as far as it is needed here.
+
+use std::io::Read;
+use std::ops::ControlFlow;
+
+use ipam_delegated::client::{Access, Answer, Ask, Client, Method, escape};
+use ipam_delegated::delegate::Deadline;
+use ipam_delegated::{Error, ErrorCode, Result};
+
+use crate::config::{Consistency, Site};
+use crate::elements::each_element;
+use crate::txn::{self, Ended, Op, Pair};
+
+/// The store of a datacenter.
+#[derive(Debug)]
+pub struct Store {
+    client: Client,
+    /// The query of a change, and that of a read; each begins with `?` unless it is empty.
+    changing: String,
+    reading: String,
+}
+
+/// The largest answer to a transaction, in bytes: its values may have 512 KiB each.
+const ANSWER: u64 = 48 * 1024 * 1024;
+
+/// The largest listing, in bytes, which nothing holds as a whole.
+const LISTING: u64 = 4 * 1024 * 1024 * 1024;
+
+impl Store {
+    /// A store; it connects when there is something to ask. `unreached` is the code of the error when no
+    /// server could be asked for anything.
+    ///
+    /// # Errors
+    /// A certificate file cannot be used.
+    pub fn new(site: Site, unreached: ErrorCode, deadline: Deadline) -> Result<Self> {
+        let datacenter = site.datacenter.map(|datacenter| format!("dc={datacenter}"));
+        let consistency = match site.consistency {
+            Consistency::Default => None,
+            Consistency::Consistent => Some("consistent".to_owned()),
+            Consistency::Stale => Some("stale".to_owned()),
+        };
+        let query = |parts: &[&Option<String>]| {
+            let parts: Vec<&str> = parts.iter().filter_map(|part| part.as_deref()).collect();
+            if parts.is_empty() { String::new() } else { format!("?{}", parts.join("&")) }
+        };
+        let access = Access {
+            service: "Consul",
+            servers: site.servers,
+            tls: site.tls,
+            headers: site.token.map(|token| ("X-Consul-Token", token)).into_iter().collect(),
+            timeout: site.timeout,
+            unreached,
+            advice,
+        };
+        Ok(Self {
+            client: Client::new(access, deadline)?,
+            changing: query(&[&datacenter]),
+            reading: query(&[&datacenter, &consistency]),
+        })
+    }
+
+    /// Begins with this server, if it is one of them.
+    pub fn prefer(&self, url: &str) {
+        self.client.prefer(url);
+    }
+
+    /// The server to begin with, where it is not the one that the configuration names first.
+    pub fn preferred(&self) -> Option<String> {
+        self.client.preferred()
+    }
+
+    /// Reads by a transaction that changes nothing.
+    ///
+    /// # Errors
+    /// No server answers in time.
+    pub fn read(&self, ops: &[Op]) -> Result<Ended> {
+        let body = txn::to_body(ops);
+        let path = format!("v1/txn{}", self.reading);
+        understood(&self.client.read(&transaction(&path, &body))?)
+    }
+
+    /// Changes something; `None` when it may have been done, or may still be.
+    ///
+    /// # Errors
+    /// It was not and will not be done.
+    pub fn write(&self, ops: &[Op]) -> Result<Option<Ended>> {
+        let body = txn::to_body(ops);
+        let path = format!("v1/txn{}", self.changing);
+        let answer = self.client.write(&transaction(&path, &body))?;
+        answer.as_ref().map(understood).transpose()
+    }
+
+    /// Shows every key that begins so.
+    ///
+    /// # Errors
+    /// No server answers in time; `each` fails.
+    pub fn keys(&self, prefix: &str, each: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+        let mut take = |element: &[u8]| {
+            let key: String = serde_json::from_slice(element).map_err(|error| {
+                Error::new(ErrorCode::BACKEND, "Consul's listing of keys is not understood")
+                    .caused_by(error)
+            })?;
+            each(&key).map(ControlFlow::Continue)
+        };
+        self.list(prefix, "keys", &mut take)
+    }
+
+    /// Shows every key that begins so, with its value, until it is told to end.
+    ///
+    /// # Errors
+    /// No server answers in time; `each` fails.
+    pub fn below(
+        &self,
+        prefix: &str,
+        each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        self.list(prefix, "recurse", &mut |element| each(txn::read_pair(element)?))
+    }
+
+    fn list(
+        &self,
+        prefix: &str,
+        how: &str,
+        take: &mut dyn FnMut(&[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let segments: Vec<String> = prefix.split('/').map(escape).collect();
+        let more =
+            self.reading.strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
+        let path = format!("v1/kv/{}?{how}{more}", segments.join("/"));
+        let ask = Ask {
+            method: Method::Get,
+            path: &path,
+            body: &[],
+            answers: &[200, 404],
+            limit: LISTING,
+        };
+        let mut elements = |status: u16, body: &mut dyn Read| {
+            if status == 404 {
+                return Ok(Ok(()));
+            }
+            each_element(body, |element| match take(element) {
+                Ok(ControlFlow::Continue(())) => Ok(()),
+                Ok(ControlFlow::Break(())) => Err(None),
+                Err(error) => Err(Some(error)),
+            })
+        };
+        match self.client.read_with(&ask, &mut elements)? {
+            Ok(()) | Err(None) => Ok(()),
+            Err(Some(error)) => Err(error),
+        }
+    }
+}
+
+fn transaction<'a>(path: &'a str, body: &'a str) -> Ask<'a> {
+    Ask { method: Method::Put, path, body: body.as_bytes(), answers: &[200, 409], limit: ANSWER }
+}
+
+fn understood(answer: &Answer) -> Result<Ended> {
+    txn::read(answer.status, &answer.body)
+}
+
+/// What to do about what a server said instead of an answer.
+fn advice(status: u16, body: &str) -> Option<&'static str> {
+    Some(match status {
+        403 if body.contains("ACL not found") => {
+            "this token is unknown to Consul: look at token or tokenFile in ipam.consul"
+        }
+        401 | 403 => {
+            "give a token with the rights on the key prefix ipam/ by token or tokenFile in ipam.consul"
+        }
+        500 if body.contains("No path to datacenter") => "look at ipam.consul.datacenter",
+        500 if body.contains("No cluster leader") => "Consul has no leader: look at its servers",
+        _ => return None,
+    })
+}

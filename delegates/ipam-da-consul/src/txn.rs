@@ -1,0 +1,222 @@
+//! Consul's transactions: operations that are carried out all or none.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ipam_delegated::{Error, ErrorCode, Result};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// An operation on a key.
+///
+/// [Verbs](https://developer.hashicorp.com/consul/api-docs/txn): `get` of a key that is missing fails the
+/// transaction, `delete-cas` of one does not.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// The key is there, and is shown.
+    Get(String),
+    /// The keys that begin so are shown, if there are any.
+    GetTree(String),
+    /// Writes, whatever was there.
+    Set(String, String),
+    /// Writes a key that is at this index; 0 is one that is missing.
+    Cas(String, u64, String),
+    /// Deletes a key that is at this index, if it is there.
+    DeleteCas(String, u64),
+    /// The key is at this index.
+    CheckIndex(String, u64),
+    /// The key is missing, and might be written.
+    CheckAbsent(String),
+}
+
+/// How many operations Consul carries out at once.
+pub const LARGEST: usize = 64;
+
+/// A key with its value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pair {
+    pub key: String,
+    /// None where it is empty or, after a write, not told.
+    pub value: Option<Vec<u8>>,
+    /// The modification index.
+    pub index: u64,
+}
+
+/// What became of a transaction.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ended {
+    /// It was carried out; what was read and written, in order.
+    Done(Vec<Pair>),
+    /// Nothing was: these operations failed.
+    Failed(Vec<Failure>),
+}
+
+/// An operation that failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// Which one.
+    pub place: usize,
+    /// What Consul says of it.
+    pub what: String,
+}
+
+impl Failure {
+    /// Whether the token has no right to do it.
+    pub fn is_denied(&self) -> bool {
+        self.what.contains("ermission denied")
+    }
+}
+
+impl Op {
+    /// The key.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Get(key) | Self::GetTree(key) | Self::CheckAbsent(key) => key,
+            Self::Set(key, _) | Self::Cas(key, ..) => key,
+            Self::DeleteCas(key, _) | Self::CheckIndex(key, _) => key,
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let kv = match self {
+            Self::Get(key) => json!({"Verb": "get", "Key": key}),
+            Self::GetTree(key) => json!({"Verb": "get-tree", "Key": key}),
+            Self::Set(key, value) => json!({"Verb": "set", "Key": key, "Value": encoded(value)}),
+            Self::Cas(key, index, value) => {
+                json!({"Verb": "cas", "Key": key, "Index": index, "Value": encoded(value)})
+            }
+            Self::DeleteCas(key, index) => {
+                json!({"Verb": "delete-cas", "Key": key, "Index": index})
+            }
+            Self::CheckIndex(key, index) => {
+                json!({"Verb": "check-index", "Key": key, "Index": index})
+            }
+            Self::CheckAbsent(key) => json!({"Verb": "check-not-exists", "Key": key}),
+        };
+        json!({"KV": kv})
+    }
+}
+
+/// The body of a request.
+pub fn to_body(ops: &[Op]) -> String {
+    Value::from_iter(ops.iter().map(Op::to_json)).to_string()
+}
+
+/// Reads the answer to a transaction, with its status: 200 or 409.
+///
+/// # Errors
+/// It is none.
+pub fn read(status: u16, body: &[u8]) -> Result<Ended> {
+    let answer: Answer = serde_json::from_slice(body).map_err(|error| {
+        Error::new(ErrorCode::BACKEND, "Consul's answer to a transaction is not understood")
+            .caused_by(error)
+    })?;
+    if status == 200 {
+        let results = answer.results.unwrap_or_default();
+        return results
+            .into_iter()
+            .map(|result| result.kv.read())
+            .collect::<Result<_>>()
+            .map(Ended::Done);
+    }
+    let errors = answer.errors.unwrap_or_default();
+    if errors.is_empty() {
+        return Err(Error::new(
+            ErrorCode::BACKEND,
+            "Consul refuses a transaction and does not say why",
+        ));
+    }
+    let failure = |error: OpError| Failure { place: error.op_index, what: error.what };
+    Ok(Ended::Failed(errors.into_iter().map(failure).collect()))
+}
+
+/// Reads a pair as it stands in a listing.
+///
+/// # Errors
+/// It is none.
+pub fn read_pair(element: &[u8]) -> Result<Pair> {
+    let kv: Kv = serde_json::from_slice(element).map_err(|error| {
+        Error::new(ErrorCode::BACKEND, "Consul's listing of keys is not understood")
+            .caused_by(error)
+    })?;
+    kv.read()
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Answer {
+    results: Option<Vec<OpResult>>,
+    errors: Option<Vec<OpError>>,
+}
+
+#[derive(Deserialize)]
+struct OpResult {
+    #[serde(rename = "KV")]
+    kv: Kv,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct OpError {
+    op_index: usize,
+    what: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Kv {
+    key: String,
+    value: Option<String>,
+    modify_index: u64,
+}
+
+impl Kv {
+    fn read(self) -> Result<Pair> {
+        let Self { key, value, modify_index: index } = self;
+        let value = value.filter(|value| !value.is_empty());
+        let value = value.map(|value| STANDARD.decode(value)).transpose().map_err(|error| {
+            Error::new(ErrorCode::BACKEND, format!("the value of {key} is not base64"))
+                .caused_by(error)
+        })?;
+        Ok(Pair { key, value, index })
+    }
+}
+
+fn encoded(value: &str) -> Value {
+    // A folder has no value, as consul kv put makes it.
+    if value.is_empty() { Value::Null } else { STANDARD.encode(value).into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read() {
+        let body = br#"{"Results":[{"KV":{"LockIndex":0,"Key":"ipam/","Flags":0,"Value":null,"CreateIndex":8,"ModifyIndex":8}},
+            {"KV":{"LockIndex":0,"Key":"ipam/p","Flags":0,"Value":"YWI=","CreateIndex":8,"ModifyIndex":9}}],"Errors":null}"#;
+        let pair = |key: &str, value: Option<&[u8]>, index| Pair {
+            key: key.into(),
+            value: value.map(<[u8]>::to_vec),
+            index,
+        };
+        let done = Ended::Done(vec![pair("ipam/", None, 8), pair("ipam/p", Some(b"ab"), 9)]);
+        assert_eq!(read(200, body).unwrap(), done);
+        let body = br#"{"Results":null,"Errors":[{"OpIndex":1,"What":"key \"ipam/p/\" doesn't exist"}],"Index":0}"#;
+        let Ended::Failed(failures) = read(409, body).unwrap() else { panic!() };
+        assert_eq!((failures[0].place, failures[0].is_denied()), (1, false));
+        let denied = br#"{"Results":null,"Errors":[{"OpIndex":0,"What":"Permission denied"}]}"#;
+        let Ended::Failed(failures) = read(409, denied).unwrap() else { panic!() };
+        assert!(failures[0].is_denied());
+        assert!(read(200, b"<html>").is_err());
+        assert!(read(409, b"{}").is_err());
+    }
+
+    #[test]
+    fn a_body_says_what_is_to_be_done() {
+        let ops = [Op::Cas("a/b".into(), 0, "{}".into()), Op::Set("f/".into(), String::new())];
+        assert_eq!(
+            to_body(&ops),
+            r#"[{"KV":{"Index":0,"Key":"a/b","Value":"e30=","Verb":"cas"}},{"KV":{"Key":"f/","Value":null,"Verb":"set"}}]"#
+        );
+    }
+}

@@ -1,0 +1,191 @@
+//! Which addresses a listing of keys with a common beginning shows.
+//!
+//! Consul lists keys by their text alone: `…/10.5.123.` is one block of 256 addresses, `…/10.5.12` eleven.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A beginning of addresses' texts, with the stretches of addresses that begin so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub text: String,
+    /// Each from one address to another, both included; the first is the one that was asked for.
+    pub stretches: Vec<(IpAddr, IpAddr)>,
+    /// Whether there is none that shows more without a hole.
+    pub is_widest: bool,
+}
+
+/// How many addresses a crowd looks at, at least.
+const CROWD: u128 = 2048;
+
+/// Listings to look at one after the other, from an address on, of which so many are asked for.
+///
+/// A crowd looks at one that has holes: `10.5.12` shows the blocks 12 and 120 to 129. Where the lowest address
+/// is wanted there must be none: a block of 256, then all with the same 16 bits before; of IPv6, whose texts
+/// have no blocks, all with the same 112.
+pub fn windows(from: IpAddr, asked: u128, crowded: bool) -> Vec<Window> {
+    let Some(line) = Line::of(from) else { return Vec::new() };
+    let own = line.number(&line.digits);
+    let block = || line.window(format!("{}.", line.digits), vec![(own, own)], false);
+    let whole = || line.window(String::new(), vec![(0, line.largest)], true);
+    if crowded {
+        let wide = line.with_holes(asked.max(CROWD));
+        return vec![wide.unwrap_or_else(|| if line.unit > 1 { block() } else { whole() })];
+    }
+    if asked <= line.unit { vec![block(), whole()] } else { vec![whole()] }
+}
+
+/// The last number of an address that tells one stretch of addresses from the next.
+struct Line {
+    /// What stands before it.
+    head: String,
+    /// The number as it is written.
+    digits: String,
+    base: u32,
+    largest: u32,
+    /// How many addresses have one number.
+    unit: u128,
+    from: IpAddr,
+}
+
+impl Line {
+    fn of(from: IpAddr) -> Option<Self> {
+        match from {
+            IpAddr::V4(address) => {
+                let [a, b, c, _] = address.octets();
+                let head = format!("{a}.{b}.");
+                Some(Self { head, digits: c.to_string(), base: 10, largest: 255, unit: 256, from })
+            }
+            IpAddr::V6(address) => {
+                let text = address.to_string();
+                let (head, digits) = text.rsplit_once(':')?;
+                // A text that ends in :: has its zeros left out, and others begin otherwise.
+                let is_plain = !digits.is_empty() && !digits.contains('.');
+                is_plain.then(|| Self {
+                    head: format!("{head}:"),
+                    digits: digits.to_owned(),
+                    base: 16,
+                    largest: 0xffff,
+                    unit: 1,
+                    from,
+                })
+            }
+        }
+    }
+
+    fn number(&self, digits: &str) -> u32 {
+        u32::from_str_radix(digits, self.base).unwrap_or(0)
+    }
+
+    /// The numbers whose texts begin with these digits.
+    fn stretches(&self, digits: &str) -> Vec<(u32, u32)> {
+        let number = self.number(digits);
+        if number == 0 {
+            return vec![(0, 0)];
+        }
+        let powers = (0..4).map(|exponent| self.base.pow(exponent));
+        let stretch = |power: u32| (number * power, (number * power + power - 1).min(self.largest));
+        powers.map(stretch).filter(|(low, _)| *low <= self.largest).collect()
+    }
+
+    /// The shortest listing that shows at least so many addresses.
+    fn with_holes(&self, width: u128) -> Option<Window> {
+        (1..=self.digits.len()).rev().find_map(|kept| {
+            let digits = &self.digits[..kept];
+            let stretches = self.stretches(digits);
+            let shown = stretches.iter().map(|(low, high)| u128::from(high - low + 1) * self.unit);
+            (shown.sum::<u128>() >= width).then(|| self.window(digits.to_owned(), stretches, false))
+        })
+    }
+
+    fn window(&self, digits: String, mut numbers: Vec<(u32, u32)>, is_widest: bool) -> Window {
+        let own = self.number(&self.digits);
+        numbers.sort_by_key(|(low, high)| (!(*low <= own && own <= *high), *low));
+        let stretches = numbers.iter().map(|(low, high)| self.addresses(*low, *high)).collect();
+        Window { text: self.head.clone() + &digits, stretches, is_widest }
+    }
+
+    fn addresses(&self, low: u32, high: u32) -> (IpAddr, IpAddr) {
+        match self.from {
+            IpAddr::V4(address) => {
+                let base = u32::from(address) & 0xffff_0000;
+                let at = |number: u32, host: u32| {
+                    IpAddr::V4(Ipv4Addr::from(base | (number << 8) | host))
+                };
+                (at(low, 0), at(high, 0xff))
+            }
+            IpAddr::V6(address) => {
+                let base = u128::from(address) & !0xffff;
+                let at = |number: u32| IpAddr::V6(Ipv6Addr::from(base | u128::from(number)));
+                (at(low), at(high))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(from: &str, asked: u128, crowded: bool) -> Vec<(String, Vec<String>)> {
+        let windows = windows(from.parse().unwrap(), asked, crowded).into_iter();
+        let stretches = |(from, to): &(IpAddr, IpAddr)| format!("{from}-{to}");
+        windows.map(|w| (w.text, w.stretches.iter().map(stretches).collect())).collect()
+    }
+
+    fn window(text: &str, stretches: &[&str]) -> (String, Vec<String>) {
+        (text.to_owned(), stretches.iter().copied().map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn the_lowest_address_is_looked_for_without_holes() {
+        let block = window("10.5.123.", &["10.5.123.0-10.5.123.255"]);
+        let whole = window("10.5.", &["10.5.0.0-10.5.255.255"]);
+        assert_eq!(shown("10.5.123.7", 256, false), [block, whole.clone()]);
+        assert_eq!(shown("10.5.1.0", 2048, false), [whole]);
+        assert_eq!(shown("fd00::2", 256, false), [window("fd00::", &["fd00::-fd00::ffff"])]);
+        assert_eq!(shown("fd00::", 256, false), []);
+    }
+
+    #[test]
+    fn a_crowd_looks_at_blocks_with_holes() {
+        for (from, text, stretches) in [
+            ("10.5.123.0", "10.5.12", &["10.5.120.0-10.5.129.255", "10.5.12.0-10.5.12.255"][..]),
+            ("10.5.3.1", "10.5.3", &["10.5.3.0-10.5.3.255", "10.5.30.0-10.5.39.255"]),
+            (
+                "10.5.1.0",
+                "10.5.1",
+                &["10.5.1.0-10.5.1.255", "10.5.10.0-10.5.19.255", "10.5.100.0-10.5.199.255"],
+            ),
+            ("10.5.0.1", "10.5.0.", &["10.5.0.0-10.5.0.255"]),
+            (
+                "fd00::2",
+                "fd00::2",
+                &[
+                    "fd00::2-fd00::2",
+                    "fd00::20-fd00::2f",
+                    "fd00::200-fd00::2ff",
+                    "fd00::2000-fd00::2fff",
+                ],
+            ),
+        ] {
+            assert_eq!(shown(from, 256, true), [window(text, stretches)]);
+        }
+    }
+
+    #[test]
+    fn a_listing_shows_its_stretches_and_no_more() {
+        for (from, crowded) in
+            [("10.5.1.0", false), ("10.5.1.0", true), ("10.5.25.0", true), ("10.5.9.0", true)]
+        {
+            for window in windows(from.parse().unwrap(), 256, crowded) {
+                for low in 0..=u16::MAX {
+                    let [c, d] = low.to_be_bytes();
+                    let address = IpAddr::from([10, 5, c, d]);
+                    let within = |(from, to): &(IpAddr, IpAddr)| *from <= address && address <= *to;
+                    let shown = window.stretches.iter().any(within);
+                    assert_eq!(address.to_string().starts_with(&window.text), shown, "{address}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The leases in a real Consul pass the suites of a ledger and of an allocator.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(dead_code, missing_docs, reason = "the rooms of a program, which is no library")]
+
+#[path = "../src/allocation.rs"]
+mod allocation;
+#[path = "../src/cache.rs"]
+mod cache;
+#[path = "../src/change.rs"]
+mod change;
+#[path = "../src/claim.rs"]
+mod claim;
+#[path = "../src/config.rs"]
+mod config;
+#[path = "../../../tests/support/consul/mod.rs"]
+mod consul;
+#[path = "../src/elements.rs"]
+mod elements;
+#[path = "../src/held.rs"]
+mod held;
+#[path = "../src/keys.rs"]
+mod keys;
+#[path = "../src/ledger.rs"]
+mod ledger;
+#[path = "../src/memory.rs"]
+mod memory;
+#[path = "../src/pool.rs"]
+mod pool;
+#[path = "../src/removal.rs"]
+mod removal;
+#[path = "../src/scan.rs"]
+mod scan;
+#[path = "../src/store.rs"]
+mod store;
+#[path = "../src/txn.rs"]
+mod txn;
+#[path = "../src/view.rs"]
+mod view;
+#[path = "../src/window.rs"]
+mod window;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipam_delegated::allocate::{Allocate, Bookkeeper, Ledger, Reach};
+use ipam_delegated::cni::{Environment, NetworkName, Verb};
+use ipam_delegated::host::Settings;
+use ipam_delegated::testing::between::{Between, next_commit};
+use ipam_delegated::testing::ledger_suite::{self, Stage};
+use ipam_delegated::testing::subject::{Binary, Form, InProcess, Subject};
+use ipam_delegated::testing::{Report, allocator_suite};
+use ipam_delegated::{Request, Result};
+use ledger::Consul;
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+/// A server and a state folder.
+struct Desk {
+    server: Arc<consul::Consul>,
+    state: TempDir,
+}
+
+impl Desk {
+    fn new() -> Self {
+        Self { server: Arc::new(consul::Consul::start()), state: TempDir::new().unwrap() }
+    }
+
+    fn ipam(&self) -> Value {
+        json!({"consul_servers": [self.server.url()], "stateDir": self.state.path()})
+    }
+
+    /// What makes all leases look older.
+    fn aging(&self) -> impl Fn(Duration) + Send + Sync + 'static {
+        let server = self.server.clone();
+        move |by| age(&server, by)
+    }
+}
+
+/// Writes owners and allocations again, each owner's in one transaction as we do, with an older time.
+fn age(server: &consul::Consul, by: Duration) {
+    let by = u64::try_from(by.as_millis()).unwrap();
+    let older = |value: &str, member: &str| {
+        let mut document: Value = serde_json::from_str(value).unwrap();
+        document[member] = (document[member].as_u64().unwrap() - by).into();
+        document
+    };
+    for owner in server.list(keys::OWNERS).iter().filter(|entry| !entry.key.contains("/.nodes/")) {
+        let document = older(&owner.value, "confirmed");
+        let mut ops = vec![(owner.key.clone(), document.to_string())];
+        for item in document["leases"].as_array().unwrap() {
+            let pool = item["pool"].as_str().or(document["network"].as_str()).unwrap();
+            let address = item["address"].as_str().unwrap().split('/').next().unwrap();
+            let key = format!("ipam/{pool}/{address}");
+            let value = server.get(&key).unwrap();
+            ops.push((key, older(&value, "time").to_string()));
+        }
+        server.put_all(ops);
+    }
+}
+
+#[derive(Clone)]
+struct Store(Value);
+
+impl Stage for Store {
+    type Ledger = Between<Consul>;
+
+    fn open(&self, network: &NetworkName) -> Result<Between<Consul>> {
+        // Networks may share pools, which are told apart by their names: here by that of the network.
+        let mut ipam = self.0.clone();
+        ipam["ranges"] = json!([[{"subnet": "10.1.2.0/24"}]]);
+        let config = json!({"cniVersion": "1.1.0", "name": network.as_str(), "ipam": ipam});
+        let environment = Environment::new([
+            ("CNI_COMMAND", "DEL"),
+            ("CNI_CONTAINERID", "c1"),
+            ("CNI_IFNAME", "eth0"),
+        ]);
+        let stdin = config.to_string();
+        let request =
+            Request::parse(Verb::Del, environment, stdin.as_bytes(), Settings::default())?;
+        Ledger::open(request.network.settings()?, &request)
+    }
+
+    fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
+        next_commit(between)
+    }
+}
+
+fn assert_well(report: &Report, not_applicable: usize) {
+    assert!(report.failed().is_empty() && report.differs().is_empty(), "{report}");
+    assert_eq!(report.outcomes.len() - report.passed().len(), not_applicable, "{report}");
+}
+
+#[test]
+fn the_ledger_in_consul_passes() {
+    let desk = Desk::new();
+    assert_well(&ledger_suite::run(&Store(desk.ipam())), 0);
+}
+
+#[test]
+fn the_allocator_in_consul_passes() {
+    let desk = Desk::new();
+    let delegate = Allocate::<Bookkeeper<Between<Consul>>>::default();
+    let subject = InProcess::new(delegate, Reach::Cluster, desk.ipam())
+        .interleaved(next_commit)
+        .aging(desk.aging());
+    let subject: Arc<dyn Subject> = Arc::new(subject);
+    // It is no process that could be killed.
+    assert_well(&allocator_suite::run(&subject, &[], &[]), 1);
+}
+
+#[test]
+fn the_program_passes() {
+    let desk = Desk::new();
+    let program = Path::new(env!("CARGO_BIN_EXE_ipam-da-consul"));
+    let config = Map::from_iter([("ipam".to_owned(), desk.ipam())]);
+    let subject = Binary::new(program, Form::Delegate, desk.state.path())
+        .reaching(Reach::Cluster)
+        .configured(config)
+        .aging(desk.aging());
+    let subject: Arc<dyn Subject> = Arc::new(subject);
+    // Nothing can come between look and change.
+    assert_well(&allocator_suite::run(&subject, &[], &[]), 3);
+}

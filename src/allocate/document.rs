@@ -1,0 +1,246 @@
+//! All that an owner holds, as the value of one key: for stores that keep an index of owners beside their
+//! leases.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::ledger::{Change, Commit, Entry, Holder};
+use super::{Lease, Owner};
+
+/// The value of an owner's key: all that the owner holds.
+///
+/// A change of an owner writes its key and those of the addresses that it takes or confirms in one
+/// transaction, so that they have one modification revision, which stands for the very state of the
+/// owner. Addresses that a change leaves as they are keep their own.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OwnerDocument {
+    /// The network.
+    pub network: String,
+    /// The node's identity.
+    pub node: String,
+    /// The container id.
+    pub container: String,
+    /// The interface inside it.
+    pub ifname: String,
+    /// How often the owner's leases were written.
+    pub generation: u64,
+    /// When they were written last, in milliseconds since 1970 by the owner's clock.
+    pub confirmed: u64,
+    /// What it holds.
+    pub leases: Vec<Item>,
+}
+
+/// An address in an owner's document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    /// The address with the prefix length of its subnet.
+    pub address: IpNet,
+    /// The gateway of the subnet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+    /// The pool's name, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// When it was taken, in milliseconds since 1970 by the owner's clock.
+    pub taken: u64,
+    /// The revision of the address's key, where it is older than that of the owner's key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Revision>,
+}
+
+/// The state of an owner: its document, with the revision that stands for it.
+#[derive(Clone, Debug)]
+pub struct Holding {
+    /// The revision of the owner's key.
+    pub revision: i64,
+    /// Its value.
+    pub document: OwnerDocument,
+}
+
+/// Milliseconds since 1970.
+pub fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl OwnerDocument {
+    /// A document of this owner with other leases, written now.
+    pub fn written(owner: &Owner, generation: u64, leases: Vec<Item>) -> Self {
+        Self {
+            network: owner.scope.network.to_string(),
+            node: owner.scope.node.clone(),
+            container: owner.container.to_string(),
+            ifname: owner.ifname.to_string(),
+            generation,
+            confirmed: now(),
+            leases,
+        }
+    }
+
+    /// The value of the owner's key.
+    pub fn to_value(&self) -> String {
+        to_text(self)
+    }
+
+    /// [`Revision::leases`] of what is written with the owner's key.
+    pub fn together(&self) -> usize {
+        let alone = self.leases.iter().all(|item| item.since.is_none());
+        if alone { self.leases.len() } else { 0 }
+    }
+
+    fn holder(&self) -> Holder {
+        Holder {
+            node: Some(self.node.clone()),
+            container: self.container.clone(),
+            ifname: Some(self.ifname.clone()),
+            network: None,
+        }
+    }
+}
+
+impl Item {
+    /// A lease as it is written.
+    pub fn of(lease: &Lease, taken: u64) -> Self {
+        let Lease { address, gateway, .. } = *lease;
+        Self { address, gateway, pool: lease.pool.clone(), taken, since: None }
+    }
+
+    /// The lease, whose key has this revision.
+    pub fn lease(&self, revision: Revision) -> Lease {
+        Lease {
+            pool: self.pool.clone(),
+            address: self.address,
+            gateway: self.gateway,
+            revision: revision.to_json(),
+            kept: false,
+            unsure: false,
+            taken: Some(time(self.taken)),
+        }
+    }
+}
+
+impl Holding {
+    /// What the owner holds.
+    pub fn leases(&self) -> Vec<Lease> {
+        self.document.leases.iter().map(|item| item.lease(self.revision_of(item))).collect()
+    }
+
+    /// The revision of the key of one of its addresses.
+    pub fn revision_of(&self, item: &Item) -> Revision {
+        let written = Revision { revision: self.revision, leases: self.document.together() };
+        item.since.unwrap_or(written)
+    }
+
+    /// The owner's next state, without some addresses and with the others as they are.
+    pub fn without(&self, gone: impl Fn(IpAddr) -> bool) -> OwnerDocument {
+        let mut next = self.document.clone();
+        next.generation = next.generation.wrapping_add(1);
+        next.leases.retain(|item| !gone(item.address.addr()));
+        for item in &mut next.leases {
+            item.since = Some(self.revision_of(item));
+        }
+        next
+    }
+
+    /// The same as entries of a scan.
+    pub fn entries(&self) -> Vec<Entry> {
+        let entry = |lease| Entry {
+            lease,
+            holder: Some(self.document.holder()),
+            since: Some(time(self.document.confirmed)),
+            fault: None,
+        };
+        self.leases().into_iter().map(entry).collect()
+    }
+}
+
+/// [`Lease::revision`]: the modification revision of the address's key, and how many leases were
+/// written by it, so that a DEL can tell whether it was told of all; 0 when the owner held others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revision {
+    /// The modification revision.
+    pub revision: i64,
+    /// The number of leases.
+    pub leases: usize,
+}
+
+impl Revision {
+    /// As it travels with a lease.
+    pub fn to_json(self) -> Value {
+        json!({"revision": self.revision, "leases": self.leases})
+    }
+
+    /// Reads what came back with a lease.
+    pub fn read(value: &Value) -> Option<Self> {
+        Self::deserialize(value).ok()
+    }
+
+    /// The one revision of leases that are all that their owner held by it.
+    pub fn of_all(leases: &[Lease]) -> Option<Self> {
+        let first = Self::read(&leases.first()?.revision)?;
+        let same = |lease: &Lease| Self::read(&lease.revision) == Some(first);
+        (leases.iter().all(same) && leases.len() == first.leases).then_some(first)
+    }
+}
+
+/// What a commit is guarded with: the owner's state as it was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The revision of the owner's key; none when there was no such key.
+    pub revision: Option<i64>,
+    /// The document at that revision; none where the revision is all that is remembered of it.
+    pub document: Option<OwnerDocument>,
+}
+
+impl Seen {
+    /// Adds what the owner proves to hold, where it is known what else it does.
+    pub fn add(&mut self, item: Item) {
+        if let Some(document) = &mut self.document {
+            document.leases.push(item);
+        }
+    }
+
+    /// Whether a change says of everything that the owner held, and of nothing else, what becomes of it.
+    pub fn is_all_of(&self, change: &Change<'_>) -> bool {
+        let said = [&change.keep, &change.leave, &change.drop];
+        let said: BTreeSet<IpAddr> =
+            said.into_iter().flatten().map(|lease| lease.address.addr()).collect();
+        match (&self.document, self.revision) {
+            (Some(document), _) => {
+                let held = document.leases.iter().map(|item| item.address.addr());
+                held.collect::<BTreeSet<_>>() == said
+            }
+            (None, None) => said.is_empty(),
+            // The revision stands for leases of which the caller knows how many there are.
+            (None, Some(_)) => true,
+        }
+    }
+}
+
+/// A commit that was done at a revision, with the address of each claim.
+pub fn done<T>(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Commit<T> {
+    let together = change.keep.len() + chosen.len();
+    let leases = if change.leave.is_empty() { together } else { 0 };
+    let revision = Revision { revision, leases }.to_json();
+    let kept =
+        change.keep.iter().map(|lease| Lease { revision: revision.clone(), ..lease.clone() });
+    let claimed = change.claim.iter().zip(chosen);
+    let claimed = claimed.map(|(claim, address)| claim.lease(*address, revision.clone()));
+    Commit::Done { kept: kept.collect(), claimed: claimed.collect() }
+}
+
+/// A time in milliseconds since 1970.
+pub fn time(milliseconds: u64) -> SystemTime {
+    UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds)).unwrap_or(UNIX_EPOCH)
+}
+
+/// Any of our documents as text.
+pub fn to_text(document: &impl Serialize) -> String {
+    // Text keys and plain members: writing them cannot fail.
+    serde_json::to_string(document).unwrap_or_default()
+}

@@ -1,0 +1,147 @@
+use std::fmt::{self, Write as _};
+use std::io::{self, Read};
+
+/// What is asked of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The method.
+    pub method: Method,
+    /// What follows the server's URL and a slash, with its query: escaped already, see [`escape`].
+    pub path: &'a str,
+    /// What is sent along; a GET sends nothing.
+    pub body: &'a [u8],
+    /// The statuses that are an answer. Any other means that this server does not do what is asked.
+    pub answers: &'a [u16],
+    /// The largest body that is read of an answer, in bytes; a larger one is an error.
+    pub limit: u64,
+}
+
+/// How a server is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Writes at a place.
+    Put,
+    /// Hands in.
+    Post,
+}
+
+impl Method {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Put => "PUT",
+            Self::Post => "POST",
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// One of [`Ask::answers`].
+    pub status: u16,
+    /// The whole body.
+    pub body: Vec<u8>,
+}
+
+/// A text as it stands in a segment of a path, or as a value in a query.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
+}
+
+/// A body that is read up to a limit. It remembers why reading ended.
+pub(super) struct Bounded<R> {
+    inner: R,
+    left: u64,
+    end: End,
+}
+
+/// Why a body cannot be read further.
+#[derive(Default)]
+pub(super) enum End {
+    /// It can, or it is at its end.
+    #[default]
+    None,
+    /// It is longer than the limit.
+    TooLong,
+    /// The connection failed.
+    Broken(io::Error),
+}
+
+impl<R: Read> Bounded<R> {
+    pub(super) fn new(inner: R, limit: u64) -> Self {
+        Self { inner, left: limit, end: End::None }
+    }
+
+    pub(super) fn end(self) -> End {
+        self.end
+    }
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !matches!(self.end, End::None) {
+            return Err(io::Error::other("the body was read beyond its end"));
+        }
+        let mut probe = [0];
+        let part = match usize::try_from(self.left) {
+            Ok(0) if !buffer.is_empty() => &mut probe[..],
+            Ok(left) if left < buffer.len() => &mut buffer[..left],
+            _ => buffer,
+        };
+        match self.inner.read(part) {
+            Ok(0) => Ok(0),
+            Ok(_) if self.left == 0 => {
+                self.end = End::TooLong;
+                Err(io::Error::other("the body is longer than the limit"))
+            }
+            Ok(length) => {
+                self.left -= length as u64;
+                Ok(length)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(error) => {
+                let told = io::Error::new(error.kind(), error.to_string());
+                self.end = End::Broken(error);
+                Err(told)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_means_something_in_a_url_is_escaped() {
+        assert_eq!(escape("aZ9-._~"), "aZ9-._~");
+        assert_eq!(escape("a/b c?d&e=f%é:"), "a%2Fb%20c%3Fd%26e%3Df%25%C3%A9%3A");
+    }
+
+    #[test]
+    fn a_body_is_read_up_to_its_limit() {
+        for (limit, whole) in [(4, false), (5, true), (6, true)] {
+            let mut body = Bounded::new(&b"12345"[..], limit);
+            let mut read = Vec::new();
+            assert_eq!(body.read_to_end(&mut read).is_ok(), whole, "{limit}");
+            assert_eq!(matches!(body.end(), End::TooLong), !whole, "{limit}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use ureq::config::Config;
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{
+    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, TcpConnector, Transport,
+    TransportAdapter, time,
+};
+use ureq::{Agent, Error};
+
+/// How long a server may take to be connected to, with the handshake of TLS.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// Bytes of a connection's buffer in each direction: more than most requests and answers have.
+const BUFFER: usize = 32 * 1024;
+
+/// Whether a request may have reached a server.
+///
+/// A server acts on a whole request only, so one whose first part the system did not take is not sent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sent(Arc<AtomicBool>);
+
+impl Sent {
+    pub(super) fn set(&self, sent: bool) {
+        self.0.store(sent, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What sends requests, and keeps one connection for the next. It tells `sent` when it begins.
+pub(super) fn agent(tls: Option<Arc<ClientConfig>>, sent: Sent) -> Agent {
+    let config = Config::builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .proxy(None)
+        .user_agent(concat!("ipam-delegated/", env!("CARGO_PKG_VERSION")))
+        .input_buffer_size(BUFFER)
+        .output_buffer_size(BUFFER)
+        .max_idle_connections(1)
+        .max_idle_connections_per_host(1)
+        .timeout_connect(Some(CONNECT))
+        .build();
+    let connector = ().chain(TcpConnector::default()).chain(Dial { tls, sent });
+    Agent::with_parts(config, connector, Names::default())
+}
+
+/// Looks names up. The usual way starts a thread, which an address does not need.
+#[derive(Debug, Default)]
+struct Names(DefaultResolver);
+
+impl Resolver for Names {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, Error> {
+        let Ok(address) = bare_host(uri).parse::<IpAddr>() else {
+            return self.0.resolve(uri, config, timeout);
+        };
+        let of_scheme = if uri.scheme_str() == Some("https") { 443 } else { 80 };
+        let mut found = self.empty();
+        found.push(SocketAddr::new(address, uri.port_u16().unwrap_or(of_scheme)));
+        Ok(found)
+    }
+}
+
+/// The host, without the brackets of an IPv6 address.
+fn bare_host(uri: &Uri) -> &str {
+    let host = uri.host().unwrap_or_default();
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+/// Adds TLS to a connection where the scheme asks for it.
+struct Dial {
+    tls: Option<Arc<ClientConfig>>,
+    sent: Sent,
+}
+
+impl<In: Transport> Connector<In> for Dial {
+    type Out = Line;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        chained: Option<In>,
+    ) -> Result<Option<Line>, Error> {
+        let Some(tcp) = chained else { return Ok(None) };
+        let inner: Box<dyn Transport> = match &self.tls {
+            Some(config) if details.needs_tls() => Box::new(Secured::open(config, details, tcp)?),
+            _ => Box::new(tcp),
+        };
+        Ok(Some(Line { inner, sent: self.sent.clone() }))
+    }
+}
+
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Dial")
+    }
+}
+
+/// A connection that tells when something was sent over it.
+#[derive(Debug)]
+struct Line {
+    inner: Box<dyn Transport>,
+    sent: Sent,
+}
+
+impl Transport for Line {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        self.inner.buffers()
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
+        self.inner.transmit_output(amount, timeout)?;
+        self.sent.set(true);
+        Ok(())
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        self.inner.await_input(timeout)
+    }
+
+    fn is_open(&mut self) -> bool {
+        self.inner.is_open()
+    }
+
+    fn is_tls(&self) -> bool {
+        self.inner.is_tls()
+    }
+}
+
+/// A connection over TLS.
+///
+/// The one that ureq has panics on a key that is not the certificate's, and reads the files' content
+/// anew for each connection.
+struct Secured {
+    buffers: LazyBuffers,
+    stream: StreamOwned<ClientConnection, TransportAdapter>,
+}
+
+impl Secured {
+    fn open(
+        config: &Arc<ClientConfig>,
+        details: &ConnectionDetails<'_>,
+        tcp: impl Transport,
+    ) -> Result<Self, Error> {
+        let host = bare_host(details.uri).to_owned();
+        let name = ServerName::try_from(host).map_err(std::io::Error::other)?;
+        let mut tls = ClientConnection::new(Arc::clone(config), name)
+            .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))?;
+        let mut line = TransportAdapter::new(Box::new(tcp) as _, Arc::clone(&details.current_time));
+        line.set_timeout(left(details));
+        tls.complete_io(&mut line)?;
+        let (input, output) =
+            (details.config.input_buffer_size(), details.config.output_buffer_size());
+        Ok(Self { buffers: LazyBuffers::new(input, output), stream: StreamOwned::new(tls, line) })
+    }
+}
+
+/// What is left to connect in.
+fn left(details: &ConnectionDetails<'_>) -> NextTimeout {
+    let mut timeout = details.timeout;
+    if let (time::Instant::Exact(from), time::Instant::Exact(now), time::Duration::Exact(whole)) =
+        (details.now, (details.current_time)(), timeout.after)
+    {
+        timeout.after = time::Duration::Exact(whole.saturating_sub(now.duration_since(from)));
+    }
+    timeout
+}
+
+impl Transport for Secured {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        &mut self.buffers
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
+        self.stream.get_mut().set_timeout(timeout);
+        let output = &self.buffers.output()[..amount];
+        std::io::Write::write_all(&mut self.stream, output)?;
+        Ok(())
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        self.stream.get_mut().set_timeout(timeout);
+        let input = self.buffers.input_append_buf();
+        let amount = std::io::Read::read(&mut self.stream, input)?;
+        self.buffers.input_appended(amount);
+        Ok(amount > 0)
+    }
+
+    fn is_open(&mut self) -> bool {
+        self.stream.get_mut().get_mut().is_open()
+    }
+
+    fn is_tls(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for Secured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secured")
+    }
+}

@@ -1,0 +1,118 @@
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::lock;
+
+/// A file in which processes of this node note what they know, one JSON document a line: the last whole
+/// line counts. Whoever is killed leaves the one before.
+#[derive(Clone, Debug)]
+pub struct Note {
+    path: PathBuf,
+}
+
+/// From which length on, in bytes, a file of one line takes the place of the one that has grown.
+const LONGEST: u64 = 64 * 1024;
+
+/// How long another process may have the file locked.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Note {
+    /// The note at this path, which need not exist.
+    pub fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the last whole line says; nothing where there is none.
+    pub fn read<T: DeserializeOwned + Default>(&self) -> T {
+        let text = fs::read(&self.path).unwrap_or_default();
+        let mut lines = text.rsplit(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.find_map(|line| serde_json::from_slice(line).ok()).unwrap_or_default()
+    }
+
+    /// Changes what is noted, one process after the other, and tells what it is by now. A folder that is
+    /// missing is made.
+    ///
+    /// # Errors
+    /// The file cannot be written, or another process has it locked for more than a second.
+    pub fn change<T: DeserializeOwned + Default + Serialize>(
+        &self,
+        change: impl FnOnce(&mut T),
+    ) -> io::Result<T> {
+        let path = self.path.parent().unwrap_or(&self.path);
+        let folder = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+                File::open(path)?
+            }
+            other => other?,
+        };
+        if !lock(&folder, Instant::now() + PATIENCE)? {
+            return Err(io::Error::other("another process has it locked all the time"));
+        }
+        let mut noted = self.read();
+        change(&mut noted);
+        let mut line = serde_json::to_vec(&noted).map_err(io::Error::other)?;
+        line.push(b'\n');
+        self.append(&line)?;
+        Ok(noted)
+    }
+
+    /// Adds a line. A file that is written anew each time costs a write to the disk, on ext4.
+    fn append(&self, line: &[u8]) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let mut file = options.append(true).create(true).mode(0o600).open(&self.path)?;
+        if file.metadata()?.len() < LONGEST {
+            // What a loss of power has torn ends here.
+            return file.write_all(&[b"\n", line].concat());
+        }
+        let temporary = self.path.with_extension("new");
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(line)?;
+        fs::rename(&temporary, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    #[test]
+    fn the_last_whole_line_counts() {
+        let folder = TempDir::new().unwrap();
+        let note = Note::at(folder.path().join("a/note.json"));
+        assert_eq!(note.read::<u32>(), 0);
+        note.change(|number: &mut u32| *number = 7).unwrap();
+        let mut file = OpenOptions::new().append(true).open(note.path()).unwrap();
+        file.write_all(b"\n12 3").unwrap();
+        assert_eq!(note.read::<u32>(), 7);
+        assert_eq!(note.change(|number: &mut u32| *number += 1).unwrap(), 8);
+        assert_eq!(note.read::<u32>(), 8);
+    }
+
+    #[test]
+    fn a_long_file_is_made_short() {
+        let folder = TempDir::new().unwrap();
+        let note = Note::at(folder.path().join("note.json"));
+        note.change(|text: &mut String| *text = "x".repeat(200)).unwrap();
+        let one = fs::metadata(note.path()).unwrap().len();
+        for round in 0..2 * LONGEST / one {
+            note.change(|text: &mut String| *text = format!("{round:0200}")).unwrap();
+            assert_eq!(note.read::<String>(), format!("{round:0200}"));
+            assert!(fs::metadata(note.path()).unwrap().len() < LONGEST + 2 * one);
+        }
+    }
+}
