@@ -56,6 +56,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         let mut wants = Want::read(want, L::STRATEGY)?;
         for (want, pool) in wants.iter_mut().zip(want) {
             want.takeover = pool.takeover.unwrap_or(self.takeover);
+            want.apart = L::NAMES_APART;
         }
         let mut unsure = Unsure::default();
         let attempt = Attempt::new(owner, &wants, self.shown_all, self.ledger.tries(wants.len()));

@@ -33,6 +33,10 @@ pub trait Ledger: Sized {
     /// [`Allocator::DEFAULT_ROUTES`](super::Allocator::DEFAULT_ROUTES).
     const DEFAULT_ROUTES: bool = false;
 
+    /// Whether pools have addresses of their own by their names, so that a lease of another name is not
+    /// of the pool, be it in its ranges.
+    const NAMES_APART: bool = false;
+
     /// Whether a call may have to wait for a server: see
     /// [`Delegate::waits`](crate::delegate::Delegate::waits).
     const WAITS: bool = true;

@@ -29,6 +29,8 @@ impl<L: Ledger> Ledger for Between<L> {
     type Token = L::Token;
 
     const REACH: Reach = L::REACH;
+    const DEFAULT_ROUTES: bool = L::DEFAULT_ROUTES;
+    const NAMES_APART: bool = L::NAMES_APART;
     const WAITS: bool = L::WAITS;
     const STRATEGY: Strategy = L::STRATEGY;
 
