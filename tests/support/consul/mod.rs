@@ -24,7 +24,7 @@ pub use cluster::Cluster;
 pub use http::Answer;
 pub use program::locate;
 pub use server::{Builder, Consul, Snapshot, Tls};
-pub use servers::base64::decode;
+pub use servers::base64::{decode, encode};
 pub use servers::network::Cut;
 pub use servers::relay::{Fate, Relay, Request};
 pub use servers::silent::Silent;
