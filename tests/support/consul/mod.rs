@@ -22,7 +22,7 @@ mod servers;
 pub use client::{Client, Entry, Token};
 pub use cluster::Cluster;
 pub use http::Answer;
-pub use program::locate;
+pub use program::{consul as program, locate};
 pub use server::{Builder, Consul, Snapshot, Tls};
 pub use servers::base64::{decode, encode};
 pub use servers::network::Cut;
