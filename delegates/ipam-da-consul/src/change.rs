@@ -166,18 +166,22 @@ impl Consul {
         let seen = Seen { revision: Some(revision(index)), document: Some(step.document()) };
         let leave: Vec<Lease> = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
         let change = Change { drop: claimed, leave, ..Change::default() };
-        let none = BTreeMap::new();
         let back = Step {
             seen: &seen,
             change: &change,
             chosen: &[],
             definitions: &BTreeMap::new(),
-            victims: &none,
+            folders: &BTreeSet::new(),
+            victims: &BTreeMap::new(),
             ..*step
         };
         let ops: Vec<Op> = back.ops().into_iter().map(|(_, op)| op).collect();
         match self.store.write(&ops) {
-            Ok(_) => error,
+            Ok(Some(Ended::Done(_))) => error,
+            Ok(_) => error.and([Error::new(
+                ErrorCode::TRY_AGAIN,
+                "it is not known whether what was taken there was given back",
+            )]),
             Err(withdrawing) => error.and([withdrawing]),
         }
     }
@@ -291,6 +295,8 @@ impl Consul {
         if !(keep.is_empty() && leave.is_empty() && drop.is_empty()) {
             return None;
         }
+        // Its key was as it was seen, or that would have been refused, too.
+        self.fresh.replace(Some((Vec::new(), step.seen.clone())));
         let shown =
             |claim: &Claim<'_>| self.remembered(claim.want, self.known_of(claim.want)?).ok();
         let pools = step.change.claim.iter().map(shown).collect::<Option<_>>()?;

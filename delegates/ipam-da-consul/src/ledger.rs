@@ -77,6 +77,7 @@ impl Ledger for Consul {
 
     const REACH: Reach = Reach::Cluster;
     const DEFAULT_ROUTES: bool = true;
+    const NAMES_APART: bool = true;
     // It waits for servers, but gives each up in its time, and the whole call in the chain's.
     const WAITS: bool = false;
     const STRATEGY: Strategy = Strategy::Lowest;
@@ -106,6 +107,7 @@ impl Ledger for Consul {
         }
         let stands = asked.iter().filter(|pool| pool.ranges().is_empty());
         let named = stands.filter_map(|pool| pool.name().map(str::to_owned)).collect();
+        let nameless = asked.iter().any(|pool| pool.name().is_none());
         let folder = |name: Option<&str>| name.unwrap_or(network.as_str()).to_owned();
         let asked: BTreeSet<String> = asked.iter().map(|pool| folder(pool.name())).collect();
         let memory = Memory::open(&state, network);
@@ -116,7 +118,7 @@ impl Ledger for Consul {
         }
         Ok(Self {
             store,
-            keys: Keys::new(network),
+            keys: Keys::new(network, nameless),
             cache,
             pools: memory::folder(&state).join("pools").join(escape(&place)),
             asked: asked.into_iter().collect(),
@@ -180,6 +182,10 @@ impl Ledger for Consul {
         self.store.read(&[Op::GetTree(OWNERS.to_owned() + ".nodes/")])?;
         self.memory.accept()?;
         Ok(true)
+    }
+
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.foreign_keys()
     }
 
     fn ranges(&self, want: &Want) -> Result<RangeSet> {

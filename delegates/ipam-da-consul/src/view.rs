@@ -18,10 +18,10 @@ use crate::keys::{Keys, judge_name, split};
 use crate::ledger::Consul;
 use crate::pool::{self, Definition};
 use crate::txn::{Ended, Op, Pair};
-use crate::window::window;
+use crate::window::windows;
 
-/// How many addresses are shown of a pool, at least, where others take some at the same time.
-const CROWDED: u128 = 2048;
+/// How many free addresses are worth a look.
+const ENOUGH: usize = 64;
 
 /// A crowd that chooses among fewer free addresses than this would meet too often, in a pool of more.
 const FEW: usize = 256;
@@ -48,6 +48,10 @@ impl Consul {
             views.push(self.pool_view(want, *look)?);
         }
         let (held, token) = state;
+        if self.forgets && held.is_empty() {
+            let Owner { container, ifname, .. } = question.owner;
+            self.memory.forget_taken(container.as_str(), ifname.as_str());
+        }
         if question.may_guess {
             self.fresh.replace(Some((held.clone(), token.clone())));
         }
@@ -94,7 +98,7 @@ impl Consul {
         self.cache_of(want).read().filter(|known| known.brought == brought)
     }
 
-    /// What the cache says of the pools' ranges, by name.
+    /// What is known of the pools' ranges, by name.
     fn known_pools(&self, wants: &[Want]) -> BTreeMap<String, Definition> {
         let named = wants.iter().filter(|want| want.set.is_none());
         let known =
@@ -223,20 +227,24 @@ impl Consul {
         from: IpAddr,
         asked: u128,
     ) -> Result<PoolView> {
-        let wide = asked.max(CROWDED);
-        let Some(window) = window(from, wide).or_else(|| window(from, asked)) else {
-            return self.everything(want, set, cached);
-        };
-        let prefix = format!("{}{}", self.keys.folder(want.pool.as_deref()), window.text);
-        let taken = self.taken(want, &prefix)?;
-        let used = Used::Windows(window.stretches, taken);
-        Ok(self.remember(want, set, cached, used))
+        let crowded = want.strategy == Strategy::Random || cached.crowded;
+        for window in windows(from, asked, crowded) {
+            let prefix = format!("{}{}", self.keys.folder(want.pool.as_deref()), window.text);
+            let taken = self.taken(want, &prefix)?;
+            let used = Used::Windows(window.stretches, taken);
+            let (view, free) = self.remember(want, set.clone(), cached.clone(), used);
+            // A few addresses would last for a few claims only.
+            if crowded || free >= ENOUGH || (free > 0 && window.is_widest) {
+                return Ok(view);
+            }
+        }
+        self.everything(want, set, cached)
     }
 
     fn everything(&self, want: &Want, set: RangeSet, cached: Known) -> Result<PoolView> {
         let folder = self.keys.folder(want.pool.as_deref());
         let taken = self.taken(want, &folder)?;
-        Ok(self.remember(want, set, cached, Used::All(taken)))
+        Ok(self.remember(want, set, cached, Used::All(taken)).0)
     }
 
     /// The addresses that keys with this beginning are of.
@@ -256,8 +264,8 @@ impl Consul {
         Ok(taken)
     }
 
-    /// A view of what was read, of which the free addresses are remembered.
-    fn remember(&self, want: &Want, set: RangeSet, cached: Known, used: Used) -> PoolView {
+    /// A view of what was read, of which the free addresses are remembered; and how many these are.
+    fn remember(&self, want: &Want, set: RangeSet, cached: Known, used: Used) -> (PoolView, usize) {
         let view = PoolView {
             cursor: cached.cursor,
             used,
@@ -268,17 +276,18 @@ impl Consul {
         // Nodes that meet would choose among the same addresses.
         let strategy = if cached.crowded { Strategy::Random } else { want.strategy };
         let search = Search { set: &set, strategy, random: self.random, avoid: &none };
-        let free = search.candidates(&view, HINTS).into_iter().collect();
+        let free: BTreeSet<IpAddr> = search.candidates(&view, HINTS).into_iter().collect();
         let definition = self.definition_of(want, &cached);
         let ranges = definition.as_ref().map_or(Ranges::Brought(&set), Ranges::Stand);
-        self.cache_of(want).renew(ranges, &free);
-        view
+        let wide = cached.crowded || matches!(view.used, Used::All(_));
+        self.cache_of(want).renew(ranges, &free, wide);
+        (view, free.len())
     }
 
     /// A view by what is remembered.
     pub fn remembered(&self, want: &Want, cached: Known) -> Result<PoolView> {
         let set = self.set_of(want, &cached)?;
-        let few = cached.crowded && cached.free.len() < FEW && set.size() > 4 * FEW as u128;
+        let narrow = cached.crowded && !cached.wide && cached.free.len() < FEW;
         let mut its: BTreeSet<IpAddr> =
             cached.free.into_iter().filter(|address| set.find(*address).is_some()).collect();
         if want.strategy == Strategy::RoundRobin {
@@ -293,7 +302,7 @@ impl Consul {
         Ok(PoolView {
             set: want.set.is_none().then_some(set),
             cursor: cached.cursor,
-            used: if its.is_empty() || few { Used::Unknown } else { Used::Free(its) },
+            used: if its.is_empty() || narrow { Used::Unknown } else { Used::Free(its) },
             crowded: cached.crowded,
         })
     }

@@ -5,6 +5,7 @@
 mod common;
 
 use std::net::TcpListener;
+use std::time::Duration;
 
 use common::support::{World, start, wait};
 use common::{ID, Nomad, Reply, allocation, call, command, network, usual};
@@ -73,6 +74,16 @@ fn servers_are_tried_in_order() {
     for asked in [&broken, &strange, &elsewhere, &silent, &good] {
         assert_eq!(asked.requests(), [format!("GET /v1/allocation/{ID}")]);
     }
+}
+
+#[test]
+fn a_slow_server_is_waited_for() {
+    let slow = Nomad::start(|_, _| {
+        std::thread::sleep(Duration::from_millis(700));
+        Reply::Say(200, usual().to_string())
+    });
+    assert_eq!(call("ADD", ID, &network(&[&slow.url])).success()["pools"], chosen());
+    assert_eq!(slow.requests().len(), 1);
 }
 
 #[test]
