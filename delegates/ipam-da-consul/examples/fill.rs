@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let subnet: IpNet = subnet.parse()?;
     let gateway = subnet.hosts().next();
-    let keys = Keys::new(&NetworkName::parse(network)?);
+    let keys = Keys::new(&NetworkName::parse(network)?, false);
     let ranges = json!([{"subnet": subnet, "gateway": gateway}]);
     let made = [
         Op::Set(ROOT.to_owned(), String::new()),
