@@ -22,6 +22,9 @@ const BATCH: usize = 60;
 /// After how many lost races of one call it is asked whether the token sees what it meets.
 const SUSPICIOUS: u32 = 3;
 
+/// After how many lost races of one call what is remembered of a pool is not believed any more.
+const BELIEVED: u32 = 2;
+
 /// What to do after a transaction that was refused.
 enum Next<'a> {
     /// The same again, with what was learned.
@@ -176,6 +179,7 @@ impl Consul {
             ..*step
         };
         let ops: Vec<Op> = back.ops().into_iter().map(|(_, op)| op).collect();
+        change.drop.iter().for_each(|lease| self.note_given_back(lease));
         match self.store.write(&ops) {
             Ok(Some(Ended::Done(_))) => error,
             Ok(_) => error.and([Error::new(
@@ -271,8 +275,7 @@ impl Consul {
             } else {
                 self.cache_of(claim.want).note_crowd();
                 self.lost.set(self.lost.get() + 1);
-                if self.lost.get() >= SUSPICIOUS {
-                    self.lost.set(0);
+                if self.lost.get().is_multiple_of(SUSPICIOUS) {
                     self.judge_readable(op.key())?;
                 }
             }
@@ -297,6 +300,10 @@ impl Consul {
         }
         // Its key was as it was seen, or that would have been refused, too.
         self.fresh.replace(Some((Vec::new(), step.seen.clone())));
+        // What was free a while ago may all be taken by now.
+        if self.lost.get() >= BELIEVED {
+            return None;
+        }
         let shown =
             |claim: &Claim<'_>| self.remembered(claim.want, self.known_of(claim.want)?).ok();
         let pools = step.change.claim.iter().map(shown).collect::<Option<_>>()?;

@@ -204,6 +204,11 @@ impl Consul {
         Cache::at(self.pools.join(name))
     }
 
+    /// The same of a pool whose ranges stand in Consul.
+    pub fn cache_named(&self, pool: &str) -> Cache {
+        Cache::at(self.pools.join(escape(pool)))
+    }
+
     /// Notes that an address was given back. Of a pool that brought its ranges, nobody knows the number by now.
     pub fn note_given_back(&self, lease: &Lease) {
         let pool = escape(lease.pool.as_deref().unwrap_or(self.keys.network().as_str()));

@@ -1,6 +1,6 @@
 //! What is looked at before a change, or instead of one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipam_delegated::allocate::document::{Revision, Seen};
@@ -37,8 +37,7 @@ impl Consul {
             return Ok(view);
         }
         let fresh = self.fresh.take().filter(|_| !question.may_guess);
-        let pools = self.known_pools(question.want);
-        let unknown = self.unknown_pools(question.want, &pools);
+        let unknown = self.unknown_pools(question.want, fresh.is_none());
         let state = match fresh {
             Some(state) if unknown.is_empty() => state,
             _ => self.look(question, &unknown)?,
@@ -98,23 +97,17 @@ impl Consul {
         self.cache_of(want).read().filter(|known| known.brought == brought)
     }
 
-    /// What is known of the pools' ranges, by name.
-    fn known_pools(&self, wants: &[Want]) -> BTreeMap<String, Definition> {
-        let named = wants.iter().filter(|want| want.set.is_none());
-        let known =
-            named.filter_map(|want| Some((want.pool.clone()?, self.known_of(want)?.definition?)));
-        known.collect()
-    }
-
-    /// The names of pools whose ranges are to be read.
-    fn unknown_pools(
-        &self,
-        wants: &[Want],
-        known: &BTreeMap<String, Definition>,
-    ) -> BTreeSet<String> {
-        let named = wants.iter().filter(|want| want.set.is_none());
-        let names = named.filter_map(|want| want.pool.clone());
-        names.filter(|name| !known.contains_key(name)).collect()
+    /// The names of pools whose ranges are to be read: where something is asked anyway, of all that were not
+    /// in this call.
+    fn unknown_pools(&self, wants: &[Want], asks_anyway: bool) -> BTreeSet<String> {
+        let unknown = |want: &&Want| {
+            let remembered = || self.known_of(want).is_some_and(|known| known.definition.is_some());
+            let name = want.pool.as_ref().filter(|_| want.set.is_none());
+            name.is_some_and(|name| {
+                !self.definitions.borrow().contains_key(name) && (asks_anyway || !remembered())
+            })
+        };
+        wants.iter().filter(unknown).filter_map(|want| want.pool.clone()).collect()
     }
 
     /// Reads what an owner holds and the ranges of pools, in one request where the owner has a key.
@@ -138,7 +131,10 @@ impl Consul {
         if state.0.is_empty() && (may_hold || (self.checks && leases.is_empty())) {
             let pools = self.pools_of(question);
             let found = self.search(owner, &pools)?;
-            state = self.state(owner, read.iter().find(|pair| pair.key == own), &found)?;
+            self.adopt(owner, &found, &mut state);
+        }
+        if self.forgets {
+            self.tidy(owner, &state)?;
         }
         Ok(state)
     }
@@ -201,6 +197,10 @@ impl Consul {
         }
         let definition = Definition::read(pair)?;
         definition.set(pool)?;
+        let cache = self.cache_named(pool);
+        if cache.read().is_some_and(|known| known.definition.as_ref() != Some(&definition)) {
+            cache.forget();
+        }
         self.definitions.borrow_mut().insert(pool.to_owned(), definition);
         Ok(())
     }
@@ -242,6 +242,16 @@ impl Consul {
     }
 
     fn everything(&self, want: &Want, set: RangeSet, cached: Known) -> Result<PoolView> {
+        // Before a pool is called full, its ranges may have become more.
+        let mut set = set;
+        if let Some(pool) = want
+            .pool
+            .clone()
+            .filter(|pool| want.set.is_none() && !self.definitions.borrow().contains_key(pool))
+        {
+            self.read_with_definitions(&[], &BTreeSet::from([pool]))?;
+            set = self.set_of(want, &cached)?;
+        }
         let folder = self.keys.folder(want.pool.as_deref());
         let taken = self.taken(want, &folder)?;
         Ok(self.remember(want, set, cached, Used::All(taken)).0)
