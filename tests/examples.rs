@@ -328,7 +328,8 @@ fn every_conflist_runs_a_chain() {
             "30-ipam-delegated-two-allocators.conflist",
             "40-ipam-delegated-host-local.conflist",
             "50-ipam-delegated-etcd.conflist",
-            "60-ipam-delegated-cni-ipam-etcd.conflist"
+            "60-ipam-delegated-cni-ipam-etcd.conflist",
+            "70-ipam-delegated-nomad.conflist"
         ]
     );
 }

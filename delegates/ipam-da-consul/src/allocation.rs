@@ -96,7 +96,7 @@ impl Found {
         let index = i64::try_from(self.index).unwrap_or(i64::MAX);
         let leases = self.allocation.as_ref().ok().and_then(|its| its.leases).unwrap_or(0);
         Lease {
-            pool: Some(self.pool.clone()).filter(|pool| pool != keys.network().as_str()),
+            pool: keys.name_of(&self.pool),
             address: IpNet::from(self.address),
             gateway: None,
             revision: Revision { revision: index, leases }.to_json(),

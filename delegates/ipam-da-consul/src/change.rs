@@ -22,6 +22,9 @@ const BATCH: usize = 60;
 /// After how many lost races of one call it is asked whether the token sees what it meets.
 const SUSPICIOUS: u32 = 3;
 
+/// After how many lost races of one call what is remembered of a pool is not believed any more.
+const BELIEVED: u32 = 2;
+
 /// What to do after a transaction that was refused.
 enum Next<'a> {
     /// The same again, with what was learned.
@@ -166,18 +169,23 @@ impl Consul {
         let seen = Seen { revision: Some(revision(index)), document: Some(step.document()) };
         let leave: Vec<Lease> = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
         let change = Change { drop: claimed, leave, ..Change::default() };
-        let none = BTreeMap::new();
         let back = Step {
             seen: &seen,
             change: &change,
             chosen: &[],
             definitions: &BTreeMap::new(),
-            victims: &none,
+            folders: &BTreeSet::new(),
+            victims: &BTreeMap::new(),
             ..*step
         };
         let ops: Vec<Op> = back.ops().into_iter().map(|(_, op)| op).collect();
+        change.drop.iter().for_each(|lease| self.note_given_back(lease));
         match self.store.write(&ops) {
-            Ok(_) => error,
+            Ok(Some(Ended::Done(_))) => error,
+            Ok(_) => error.and([Error::new(
+                ErrorCode::TRY_AGAIN,
+                "it is not known whether what was taken there was given back",
+            )]),
             Err(withdrawing) => error.and([withdrawing]),
         }
     }
@@ -267,8 +275,7 @@ impl Consul {
             } else {
                 self.cache_of(claim.want).note_crowd();
                 self.lost.set(self.lost.get() + 1);
-                if self.lost.get() >= SUSPICIOUS {
-                    self.lost.set(0);
+                if self.lost.get().is_multiple_of(SUSPICIOUS) {
                     self.judge_readable(op.key())?;
                 }
             }
@@ -289,6 +296,12 @@ impl Consul {
     fn view_after(&self, step: &Step<'_>) -> Option<View<Seen>> {
         let Change { keep, leave, drop, .. } = step.change;
         if !(keep.is_empty() && leave.is_empty() && drop.is_empty()) {
+            return None;
+        }
+        // Its key was as it was seen, or that would have been refused, too.
+        self.fresh.replace(Some((Vec::new(), step.seen.clone())));
+        // What was free a while ago may all be taken by now.
+        if self.lost.get() >= BELIEVED {
             return None;
         }
         let shown =

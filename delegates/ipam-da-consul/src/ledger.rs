@@ -77,6 +77,7 @@ impl Ledger for Consul {
 
     const REACH: Reach = Reach::Cluster;
     const DEFAULT_ROUTES: bool = true;
+    const NAMES_APART: bool = true;
     // It waits for servers, but gives each up in its time, and the whole call in the chain's.
     const WAITS: bool = false;
     const STRATEGY: Strategy = Strategy::Lowest;
@@ -106,6 +107,7 @@ impl Ledger for Consul {
         }
         let stands = asked.iter().filter(|pool| pool.ranges().is_empty());
         let named = stands.filter_map(|pool| pool.name().map(str::to_owned)).collect();
+        let nameless = asked.iter().any(|pool| pool.name().is_none());
         let folder = |name: Option<&str>| name.unwrap_or(network.as_str()).to_owned();
         let asked: BTreeSet<String> = asked.iter().map(|pool| folder(pool.name())).collect();
         let memory = Memory::open(&state, network);
@@ -116,7 +118,7 @@ impl Ledger for Consul {
         }
         Ok(Self {
             store,
-            keys: Keys::new(network),
+            keys: Keys::new(network, nameless),
             cache,
             pools: memory::folder(&state).join("pools").join(escape(&place)),
             asked: asked.into_iter().collect(),
@@ -182,6 +184,10 @@ impl Ledger for Consul {
         Ok(true)
     }
 
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.foreign_keys()
+    }
+
     fn ranges(&self, want: &Want) -> Result<RangeSet> {
         self.ranges_of(want)
     }
@@ -196,6 +202,11 @@ impl Consul {
             Some(_) => format!("{}#{}", escape(pool), want.index),
         };
         Cache::at(self.pools.join(name))
+    }
+
+    /// The same of a pool whose ranges stand in Consul.
+    pub fn cache_named(&self, pool: &str) -> Cache {
+        Cache::at(self.pools.join(escape(pool)))
     }
 
     /// Notes that an address was given back. Of a pool that brought its ranges, nobody knows the number by now.
