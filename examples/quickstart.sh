@@ -27,7 +27,7 @@ trap 'exit 130' INT TERM
 
 say "Building"
 # What needs more than Rust to build is not needed here.
-cargo build --release --workspace --bins --exclude ipam-da-etcd
+cargo build --release -p ipam-delegated -p ipam-ds-static -p ipam-da-local --bins
 built=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release
 mkdir "$work/bin"
 cp "$built"/ipam-delegated "$built"/ipam-ds-static "$built"/ipam-da-local "$work/bin/"

@@ -441,7 +441,7 @@ fn a_store_that_is_away_by_its_status_is_not_asked_for_leases() {
         assert_eq!(of_cache, compared, "{found:#?}");
     }
     let lists = world.asked().iter().filter(|it| it["asked"] != "about --json").count();
-    assert_eq!(lists, 2, "list and pools, of the full one");
+    assert_eq!(lists, 3, "lint, list and pools, of the full one");
 }
 
 #[test]

@@ -88,6 +88,7 @@ impl<'a> Attempt<'a> {
                 continue;
             }
             let pool = &view.pools[i];
+            self.raced |= pool.crowded;
             let seen = pool.used != Used::Unknown;
             let blind = self.looks[i] == Look::Nowhere;
             // A view that came with a lost commit may not show what is to be looked at by now.
@@ -99,7 +100,6 @@ impl<'a> Attempt<'a> {
                 further = true;
                 continue;
             }
-            self.raced |= pool.crowded;
             let candidates = self.candidates(want, &set, pool);
             if candidates.is_empty() {
                 self.look_further(i, &set, pool)?;
@@ -124,7 +124,9 @@ impl<'a> Attempt<'a> {
     /// Of the leases that serve no pool, those that are not asked for any more, and those of pools
     /// that are not shown here.
     fn part(&self, rest: Vec<Lease>, sets: &[RangeSet]) -> (Vec<Lease>, Vec<Lease>) {
-        let shown = |lease: &Lease| sets.iter().any(|set| Want::is_home_of(lease, set));
+        let shown = |lease: &Lease| {
+            self.wants.iter().zip(sets).any(|(want, set)| want.is_home_of(lease, set))
+        };
         rest.into_iter().partition(|lease| self.shown_all || shown(lease))
     }
 

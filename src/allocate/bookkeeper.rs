@@ -56,6 +56,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         let mut wants = Want::read(want, L::STRATEGY)?;
         for (want, pool) in wants.iter_mut().zip(want) {
             want.takeover = pool.takeover.unwrap_or(self.takeover);
+            want.apart = L::NAMES_APART;
         }
         let mut unsure = Unsure::default();
         let attempt = Attempt::new(owner, &wants, self.shown_all, self.ledger.tries(wants.len()));
@@ -132,6 +133,10 @@ impl<L: Ledger> Books for Bookkeeper<L> {
 
     fn accept(&self) -> Result<bool> {
         self.ledger.accept()
+    }
+
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.ledger.strangers()
     }
 
     fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::asked::Asked;
 use super::ledger::{Entry, Fault};
-use super::{Allocator, Reach, role};
+use super::{Allocator, Reach, role, verdict};
 use crate::cni::address::parse_address;
 use crate::delegate::{ByHand, Request};
 use crate::error::{Error, ErrorCode, Result};
@@ -31,6 +31,9 @@ pub trait Books {
     /// Takes the store as it stands for the one to use from now on, where the allocator notices that
     /// a store was swapped or restored from a backup; tells whether it does.
     fn accept(&self) -> Result<bool>;
+
+    /// What stands among the leases and is none, in words.
+    fn strangers(&self) -> Result<Vec<String>>;
 
     /// The ranges of pools, which the store may know by name.
     fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>>;
@@ -58,7 +61,7 @@ pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
         "list" | "who" => &["json", "config"],
         "pools" => &["json", "config", "ascii"],
         "release" => &["json", "config", "yes", "owner", "node"],
-        "accept" => &["json", "config"],
+        "accept" | "lint" => &["json", "config"],
         "about" => &["json"],
         _ => &[],
     };
@@ -81,6 +84,7 @@ pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
         "who" => desk.who(&words),
         "pools" => desk.pools(&words, Glyphs::of(&call.environment)),
         "accept" => desk.accept(&words),
+        "lint" => desk.lint(&words),
         _ => desk.release(&words),
     }
 }
@@ -89,10 +93,9 @@ pub(super) fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
 fn known_verb(name: &str, verb: &str) -> Result<()> {
     let refusal = || Words::refusal(format!("{name} has no verb {verb:?}"));
     match verb {
-        "" | "list" | "who" | "pools" | "release" | "accept" | "about" | "help" | "version" => {
-            Ok(())
-        }
-        "attachments" | "reap" | "reassert" | "forget" | "lint" | "explain" => {
+        "" | "list" | "who" | "pools" | "release" | "accept" | "lint" | "about" | "help"
+        | "version" => Ok(()),
+        "attachments" | "reap" | "reassert" | "forget" | "explain" => {
             Err(refusal().advise(format!("ipam-delegated {verb} does it")))
         }
         _ => Err(refusal()),
@@ -215,6 +218,18 @@ impl Desk<'_> {
             false => "nothing to accept: this store is not told from another\n",
         }
         .to_owned())
+    }
+
+    fn lint(&self, words: &Words) -> Result<String> {
+        no_operands(words)?;
+        let asked = self.known_pools()?;
+        let sets = self.books.sets(&asked.pools).map_err(|error| asked.explain(error))?;
+        let rows = verdict::findings(self.books, &asked.pools, &sets)?;
+        if words.has("json") {
+            return Ok(json_array(rows.into_iter().map(Value::from)));
+        }
+        let line = |row: &Row| format!("{}: {}\n", row.text_of("level"), row.text_of("message"));
+        Ok(rows.iter().map(line).collect())
     }
 
     fn nobody_holds(&self, address: IpAddr) -> Error {
@@ -372,6 +387,7 @@ usage (FILE is a network configuration, or - for stdin):
   {name} pools --config FILE [--json] [--ascii] how full the pools are
   {name} release (ADDRESS… | --owner CONTAINER[/IFNAME] | --node NODE) --config FILE [--yes] [--json]
                                                 takes leases back; a dry run unless --yes
+  {name} lint --config FILE [--json]            how the pools stand, and what in them is no lease
   {name} accept --config FILE [--json]          trusts a store that was swapped or restored, see
                                                 ipam-delegated reassert
   {name} about [--json] | help | version

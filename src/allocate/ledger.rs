@@ -33,6 +33,10 @@ pub trait Ledger: Sized {
     /// [`Allocator::DEFAULT_ROUTES`](super::Allocator::DEFAULT_ROUTES).
     const DEFAULT_ROUTES: bool = false;
 
+    /// Whether pools have addresses of their own by their names, so that a lease of another name is not
+    /// of the pool, be it in its ranges.
+    const NAMES_APART: bool = false;
+
     /// Whether a call may have to wait for a server: see
     /// [`Delegate::waits`](crate::delegate::Delegate::waits).
     const WAITS: bool = true;
@@ -92,6 +96,12 @@ pub trait Ledger: Sized {
     /// The store cannot be reached.
     fn accept(&self) -> Result<bool> {
         Ok(false)
+    }
+
+    /// What stands among the leases of the pools that this call is about and is none, in words with its
+    /// place; `lint` shows it.
+    fn strangers(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
     }
 
     /// The ranges of a pool, which the store may know by the pool's name.

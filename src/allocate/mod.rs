@@ -13,6 +13,7 @@ mod lease;
 pub mod ledger;
 mod role;
 pub mod search;
+mod verdict;
 mod want;
 
 pub use asked::{asked_pools, asked_sets};

@@ -24,6 +24,8 @@ pub struct Want {
     pub strategy: Strategy,
     /// Whether the address asked for is taken from another owner who holds it.
     pub takeover: bool,
+    /// Whether leases of a pool of another name are none of this one, be they in its ranges.
+    pub apart: bool,
 }
 
 impl Want {
@@ -59,6 +61,7 @@ impl Want {
             requested: pool.requested_ip,
             strategy,
             takeover: pool.takeover.unwrap_or(false),
+            apart: false,
             path,
         };
         if let Some(set) = &this.set {
@@ -80,15 +83,15 @@ impl Want {
     /// Whether a lease the owner holds is one of this pool.
     pub(super) fn is_served_by(&self, lease: &Lease, set: &RangeSet) -> bool {
         let address = lease.address.addr();
-        Self::is_home_of(lease, set)
+        self.is_home_of(lease, set)
             && self.requested.is_none_or(|asked| asked == address)
             && set.find(address).is_some_and(|range| range.usable(address))
     }
 
     /// Whether a lease is out of this pool, be it one that would not be given now. Pools of one call
-    /// do not overlap, and one that was renamed is still the same.
-    pub(super) fn is_home_of(lease: &Lease, set: &RangeSet) -> bool {
-        set.find(lease.address.addr()).is_some()
+    /// do not overlap, and one that was renamed is still the same unless names keep pools apart.
+    pub(super) fn is_home_of(&self, lease: &Lease, set: &RangeSet) -> bool {
+        set.find(lease.address.addr()).is_some() && (!self.apart || lease.pool == self.pool)
     }
 
     /// An address of the pool as a lease, with prefix length and gateway of its range.
@@ -197,7 +200,7 @@ mod tests {
         ] {
             let lease = lease(pool, address);
             assert_eq!(wants[0].is_served_by(&lease, &set), serves, "{lease:?}");
-            assert_eq!(Want::is_home_of(&lease, &set), home, "{lease:?}");
+            assert_eq!(wants[0].is_home_of(&lease, &set), home, "{lease:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
@@ -48,11 +48,16 @@ pub struct Client {
     asked: Cell<bool>,
     /// When the service first did not answer, since it last did.
     trouble: Cell<Option<Instant>>,
+    /// What is known of each server since then.
+    findings: RefCell<Vec<Finding>>,
 }
 
 /// How long one of several servers may take for a request before the next one is asked; twice as
 /// long in each further round.
 const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// The least time in which a server can show what is wrong with it.
+const SHORTEST: Duration = Duration::from_millis(200);
 
 /// The wait between two rounds.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -97,6 +102,7 @@ impl Client {
             first: Cell::new(0),
             asked: Cell::new(false),
             trouble: Cell::new(None),
+            findings: RefCell::new(vec![Finding::default(); access.servers.len()]),
             access,
         })
     }
@@ -162,29 +168,36 @@ impl Client {
 
     fn send<T>(&self, ask: &Ask<'_>, take: Take<'_, T>, changes: bool) -> Result<Option<T>> {
         let servers = &self.access.servers;
-        let mut findings = vec![Finding::default(); servers.len()];
+        // What a server does not do it may not do of one request alone.
+        self.findings
+            .borrow_mut()
+            .iter_mut()
+            .filter(|f| f.unfit)
+            .for_each(|f| *f = Finding::default());
         for round in 0_u32.. {
             let start = self.first.get();
             for place in (start..servers.len()).chain(0..start) {
-                if findings[place].unfit {
+                if self.findings.borrow()[place].unfit {
                     continue;
                 }
                 let started = Instant::now();
                 let left = self.left();
                 if left.is_zero() {
-                    return Err(self.nobody_answered(&findings));
+                    return Err(self.nobody_answered());
                 }
                 let server = &servers[place];
-                let trouble = match self.try_one(server, ask, take, self.patience(round).min(left))
-                {
+                let patience = self.patience(round).min(left);
+                let trouble = match self.try_one(server, ask, take, patience) {
                     Ok(answer) => {
                         self.first.set(place);
                         self.trouble.set(None);
+                        self.findings.borrow_mut().fill(Finding::default());
                         return Ok(Some(answer));
                     }
                     Err(trouble) => trouble,
                 };
-                if self.trouble.get().is_none() {
+                // A refusal is an answer.
+                if self.trouble.get().is_none() && !matches!(trouble, Trouble::Unfit(_)) {
                     self.trouble.set(Some(started));
                 }
                 let (reason, unfit) = match trouble {
@@ -201,6 +214,7 @@ impl Client {
                 let reason = self.redacted(reason);
                 let Some(unfit) = unfit else {
                     warn!("{server}: the outcome of a request is unknown: {reason}");
+                    self.findings.borrow_mut()[place] = Finding { reason, unfit: false };
                     self.first.set((place + 1) % servers.len());
                     return Ok(None);
                 };
@@ -208,14 +222,18 @@ impl Client {
                     1 => debug!("{server}: {reason}"),
                     _ => warn!("{server} does not answer, going on with another server: {reason}"),
                 }
-                findings[place] = Finding { reason, unfit };
+                let finding = &mut self.findings.borrow_mut()[place];
+                // A try that had hardly any time says less than the one before.
+                if finding.reason.is_empty() || patience >= SHORTEST || unfit {
+                    *finding = Finding { reason, unfit };
+                }
             }
-            if findings.iter().all(|finding| finding.unfit) {
+            if self.findings.borrow().iter().all(|finding| finding.unfit) {
                 break;
             }
             self.pause((PAUSE * (round + 1).min(5)).min(self.left()));
         }
-        Err(self.nobody_answered(&findings))
+        Err(self.nobody_answered())
     }
 
     fn try_one<T>(
@@ -321,7 +339,8 @@ impl Client {
         secrets.fold(text, |text, secret| text.replace(secret, "…"))
     }
 
-    fn nobody_answered(&self, findings: &[Finding]) -> Error {
+    fn nobody_answered(&self) -> Error {
+        let findings = self.findings.borrow();
         let service = self.access.service;
         if findings.iter().all(|finding| finding.reason.is_empty()) {
             let message = format!("the time is over before {service} was asked");
@@ -332,10 +351,12 @@ impl Client {
             true => format!("no {service} server does what is asked"),
             false => format!("no {service} server answers"),
         };
-        for (server, finding) in self.access.servers.iter().zip(findings) {
-            if !finding.reason.is_empty() {
-                text.push_str(&format!("; {server}: {}", finding.reason));
-            }
+        for (server, finding) in self.access.servers.iter().zip(&*findings) {
+            let reason = match &*finding.reason {
+                "" => "not asked, the time was over",
+                reason => reason,
+            };
+            text.push_str(&format!("; {server}: {reason}"));
         }
         let code = match (self.asked.get(), unfit) {
             (false, _) if self.access.unreached != ErrorCode::TRY_AGAIN => self.access.unreached,

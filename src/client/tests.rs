@@ -238,6 +238,17 @@ fn a_refusal_of_all_is_final_and_told_in_one_line() {
 }
 
 #[test]
+fn a_refusal_takes_no_time_from_what_is_asked_next() {
+    let server = fake(|number| Say(http(if number == 0 { 403 } else { 200 }, "a")));
+    let mut access = access(&[&server.url]);
+    access.timeout = Duration::from_millis(200);
+    let client = Client::new(access, Deadline::after(Duration::from_secs(30))).unwrap();
+    assert_eq!(read(&client).unwrap_err().code(), ErrorCode::BACKEND);
+    client.pause(Duration::from_millis(300));
+    assert_eq!(read(&client).unwrap(), "a");
+}
+
+#[test]
 fn a_redirect_is_not_followed() {
     let aim = fake(|_| Say(http(200, "a")));
     let head = format!("HTTP/1.1 307 X\r\nLocation: {}/v1/x\r\nContent-Length: 0\r\n\r\n", aim.url);

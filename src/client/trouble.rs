@@ -35,6 +35,12 @@ impl Trouble {
                 ));
             }
         }
+        // A server that wants another certificate may close before its reason is read.
+        if secured && sent && is_cut(error) {
+            return Self::Unknown(format!(
+                "{text} (it may not take this client: look at the client's certificate and key)"
+            ));
+        }
         if sent { Self::Unknown(text) } else { Self::NotSent(text) }
     }
 
@@ -64,6 +70,11 @@ fn text(error: &ureq::Error, patience: Duration) -> String {
         ureq::Error::Io(error) => error.to_string(),
         other => other.to_string(),
     }
+}
+
+fn is_cut(error: &ureq::Error) -> bool {
+    let ends = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
+    matches!(error, ureq::Error::Io(error) if ends.contains(&error.kind()))
 }
 
 fn of_tls(error: &io::Error) -> Option<&rustls::Error> {

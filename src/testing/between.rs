@@ -29,6 +29,8 @@ impl<L: Ledger> Ledger for Between<L> {
     type Token = L::Token;
 
     const REACH: Reach = L::REACH;
+    const DEFAULT_ROUTES: bool = L::DEFAULT_ROUTES;
+    const NAMES_APART: bool = L::NAMES_APART;
     const WAITS: bool = L::WAITS;
     const STRATEGY: Strategy = L::STRATEGY;
 
@@ -74,6 +76,10 @@ impl<L: Ledger> Ledger for Between<L> {
 
     fn accept(&self) -> Result<bool> {
         self.0.accept()
+    }
+
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.0.strangers()
     }
 
     fn ranges(&self, want: &Want) -> Result<RangeSet> {

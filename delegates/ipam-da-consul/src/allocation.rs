@@ -96,7 +96,7 @@ impl Found {
         let index = i64::try_from(self.index).unwrap_or(i64::MAX);
         let leases = self.allocation.as_ref().ok().and_then(|its| its.leases).unwrap_or(0);
         Lease {
-            pool: Some(self.pool.clone()).filter(|pool| pool != keys.network().as_str()),
+            pool: keys.name_of(&self.pool),
             address: IpNet::from(self.address),
             gateway: None,
             revision: Revision { revision: index, leases }.to_json(),
@@ -141,7 +141,8 @@ mod tests {
 
     fn found(value: &str) -> Found {
         let value = (!value.is_empty()).then(|| value.as_bytes().to_vec());
-        Found::read(&Pair { key: "ipam/blue/10.0.0.1".into(), value, index: 7 }).unwrap()
+        Found::read(&Pair { key: "ipam/blue/10.0.0.1".into(), value, created: 7, index: 7 })
+            .unwrap()
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct Known {
     pub brought: Option<String>,
     /// Some addresses that were free, less those that this node has taken since.
     pub free: BTreeSet<IpAddr>,
+    /// Whether so much was looked at as is for a crowd.
+    pub wide: bool,
     /// The address given last by this node.
     pub cursor: Option<IpAddr>,
     /// Others were met not long ago.
@@ -77,6 +79,8 @@ struct State {
     brought: Option<String>,
     /// Stretches of free addresses, as `FROM-TO`.
     free: Vec<String>,
+    #[serde(default)]
+    wide: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cursor: Option<IpAddr>,
     #[serde(default)]
@@ -105,7 +109,8 @@ impl Cache {
     }
 
     /// Remembers ranges and free addresses, as they were read now. Whether others were met stays known.
-    pub fn renew(&self, ranges: Ranges<'_>, free: &BTreeSet<IpAddr>) {
+    /// `wide` says that enough was looked at for a crowd.
+    pub fn renew(&self, ranges: Ranges<'_>, free: &BTreeSet<IpAddr>, wide: bool) {
         let (definition, brought) = match ranges {
             Ranges::Stand(definition) => (Some(definition.clone()), None),
             Ranges::Brought(set) => (None, Some(set.to_string())),
@@ -117,6 +122,7 @@ impl Cache {
                 definition: definition.clone(),
                 brought: brought.clone(),
                 free: free.clone(),
+                wide,
                 cursor: before.as_ref().and_then(|before| before.known.cursor),
                 crowded: false,
             };
@@ -208,6 +214,7 @@ impl Cache {
             definition: known.definition.clone(),
             brought: known.brought.clone(),
             free: stretches(&known.free),
+            wide: known.wide,
             cursor: known.cursor,
             crowd,
         };
@@ -229,6 +236,7 @@ impl Cache {
             definition: state.definition,
             brought: state.brought,
             free: state.free.iter().filter_map(|stretch| addresses(stretch)).flatten().collect(),
+            wide: state.wide,
             cursor: state.cursor,
             crowded: false,
         };
@@ -296,7 +304,7 @@ mod tests {
         cache.give_back("10.0.0.9".parse().unwrap());
         assert_eq!(cache.take(&["10.0.0.9".parse().unwrap()]), Some("10.0.0.9".parse().unwrap()));
         let free = set(&["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.7", "fd00::1"]);
-        cache.renew(Ranges::Brought(&ranges()), &free);
+        cache.renew(Ranges::Brought(&ranges()), &free, false);
         assert_eq!(
             cache.read(),
             Some(Known { free, brought: Some("10.0.0.1-10.0.0.254".into()), ..Known::default() })
@@ -317,11 +325,11 @@ mod tests {
     fn a_crowd_is_remembered_for_some_claims() {
         let folder = TempDir::new().unwrap();
         let cache = Cache::at(folder.path().join("pool"));
-        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]));
+        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]), false);
         cache.note_crowd();
         for _ in 0..CROWD {
             assert!(cache.read().unwrap().crowded);
-            cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]));
+            cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]), false);
             cache.take(&["10.0.0.2".parse().unwrap()]);
         }
         assert!(!cache.read().unwrap().crowded);
@@ -332,7 +340,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("pool");
         let cache = Cache::at(path.clone());
-        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2", "10.0.0.3"]));
+        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2", "10.0.0.3"]), false);
         for _ in 0..LONGEST / 10 {
             cache.give_back("10.0.0.2".parse().unwrap());
         }

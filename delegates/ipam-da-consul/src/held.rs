@@ -10,7 +10,7 @@ use ipam_delegated::{Error, ErrorCode, Result};
 use log::warn;
 
 use crate::allocation::Found;
-use crate::claim::{index_of, revision};
+use crate::claim::{index, index_of, revision};
 use crate::keys::ROOT;
 use crate::ledger::Consul;
 use crate::txn::{Ended, LARGEST, Op, Pair};
@@ -28,18 +28,19 @@ impl Consul {
     /// What an owner holds by its own key, as far as the keys that were read are still its own; and what
     /// these say that its own key does not.
     pub fn state(&self, owner: &Owner, own: Option<&Pair>, read: &[Pair]) -> Result<State> {
-        let (mut held, mut seen) = Self::nothing(owner);
+        let mut state = Self::nothing(owner);
         if let Some(pair) = own {
-            let Holding { revision, document } = holding(pair)?;
-            held = Holding { revision, document: document.clone() }.leases();
-            seen = Seen { revision: Some(revision), document: Some(document) };
+            let holding = holding(pair)?;
+            let held = holding.leases();
+            let Holding { revision, document } = holding;
+            state = (held, Seen { revision: Some(revision), document: Some(document) });
         }
-        self.adopt(owner, read, &mut held, &mut seen);
-        Ok((held, seen))
+        self.adopt(owner, read, &mut state);
+        Ok(state)
     }
 
     /// Adds addresses that are the owner's by their keys alone.
-    fn adopt(&self, owner: &Owner, read: &[Pair], held: &mut Vec<Lease>, seen: &mut Seen) {
+    pub fn adopt(&self, owner: &Owner, read: &[Pair], (held, seen): &mut State) {
         for found in read.iter().filter_map(Found::read).filter(|found| found.is_of(owner)) {
             if held.iter().all(|lease| lease.address.addr() != found.address) {
                 let lease = found.lease(&self.keys);
@@ -93,6 +94,22 @@ impl Consul {
             }
         }
         Ok((stays, seen))
+    }
+
+    /// Removes the key of an owner all of whose addresses others have taken over.
+    ///
+    /// # Errors
+    /// It is not known whether it was.
+    pub fn tidy(&self, owner: &Owner, (held, seen): &State) -> Result<()> {
+        let Some(revision) = seen.revision.filter(|_| held.is_empty()) else { return Ok(()) };
+        // Somebody else's change is somebody else's affair.
+        match self.store.write(&[Op::DeleteCas(self.keys.owner(owner), index(revision))])? {
+            Some(_) => Ok(()),
+            None => {
+                Err(Error::new(ErrorCode::TRY_AGAIN, "it is not known whether a key was removed")
+                    .advise("call again"))
+            }
+        }
     }
 
     /// What the addresses of pools say that an owner holds: the ancestor's claims have no other key, nor

@@ -22,6 +22,8 @@ use ipam_delegated::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct Keys {
     network: NetworkName,
+    /// Whether pools without names are asked for, which are kept in the folder of the network.
+    nameless: bool,
 }
 
 /// The folder of all keys.
@@ -31,9 +33,15 @@ pub const ROOT: &str = "ipam/";
 pub const OWNERS: &str = "ipam/.owners/";
 
 impl Keys {
-    /// The keys of a network.
-    pub fn new(network: &NetworkName) -> Self {
-        Self { network: network.clone() }
+    /// The keys of a network, of which pools without names are asked or not.
+    pub fn new(network: &NetworkName, nameless: bool) -> Self {
+        Self { network: network.clone(), nameless }
+    }
+
+    /// The name of the pool in this folder; none of one without a name.
+    pub fn name_of(&self, folder: &str) -> Option<String> {
+        let is_its = self.nameless && folder == self.network.as_str();
+        (!is_its).then(|| folder.to_owned())
     }
 
     /// The network.

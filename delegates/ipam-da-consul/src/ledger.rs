@@ -21,10 +21,10 @@ use crate::config::Config;
 use crate::held::State;
 use crate::held::refused;
 use crate::keys::{Keys, OWNERS, ROOT, judge_name};
-use crate::memory::{self, Memory};
+use crate::memory::{self, Mark, Memory};
 use crate::pool::{self, Definition};
 use crate::store::Store;
-use crate::txn::{Ended, Op};
+use crate::txn::{Ended, Op, Pair};
 
 /// The leases of one network of a whole cluster.
 #[derive(Debug)]
@@ -77,6 +77,7 @@ impl Ledger for Consul {
 
     const REACH: Reach = Reach::Cluster;
     const DEFAULT_ROUTES: bool = true;
+    const NAMES_APART: bool = true;
     // It waits for servers, but gives each up in its time, and the whole call in the chain's.
     const WAITS: bool = false;
     const STRATEGY: Strategy = Strategy::Lowest;
@@ -106,6 +107,7 @@ impl Ledger for Consul {
         }
         let stands = asked.iter().filter(|pool| pool.ranges().is_empty());
         let named = stands.filter_map(|pool| pool.name().map(str::to_owned)).collect();
+        let nameless = asked.iter().any(|pool| pool.name().is_none());
         let folder = |name: Option<&str>| name.unwrap_or(network.as_str()).to_owned();
         let asked: BTreeSet<String> = asked.iter().map(|pool| folder(pool.name())).collect();
         let memory = Memory::open(&state, network);
@@ -116,7 +118,7 @@ impl Ledger for Consul {
         }
         Ok(Self {
             store,
-            keys: Keys::new(network),
+            keys: Keys::new(network, nameless),
             cache,
             pools: memory::folder(&state).join("pools").join(escape(&place)),
             asked: asked.into_iter().collect(),
@@ -172,7 +174,10 @@ impl Ledger for Consul {
     }
 
     fn ready(&self) -> Result<()> {
-        self.try_rights().map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+        let judged = if self.trusting { Ok(()) } else { self.memory.judge() };
+        judged
+            .and_then(|()| self.try_rights())
+            .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
     }
 
     fn accept(&self) -> Result<bool> {
@@ -180,6 +185,10 @@ impl Ledger for Consul {
         self.store.read(&[Op::GetTree(OWNERS.to_owned() + ".nodes/")])?;
         self.memory.accept()?;
         Ok(true)
+    }
+
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.foreign_keys()
     }
 
     fn ranges(&self, want: &Want) -> Result<RangeSet> {
@@ -196,6 +205,11 @@ impl Consul {
             Some(_) => format!("{}#{}", escape(pool), want.index),
         };
         Cache::at(self.pools.join(name))
+    }
+
+    /// The same of a pool whose ranges stand in Consul.
+    pub fn cache_named(&self, pool: &str) -> Cache {
+        Cache::at(self.pools.join(escape(pool)))
     }
 
     /// Notes that an address was given back. Of a pool that brought its ranges, nobody knows the number by now.
@@ -231,11 +245,24 @@ impl Consul {
             Definition::read(find(&key).ok_or_else(|| pool::denied(&key))?)?.set(pool)?;
         }
         self.memory.note_server(self.store.preferred());
-        match (&self.node, mark.filter(|_| self.indexed.get())) {
-            (Some(node), Some(mark)) => {
-                self.memory.judge_mark(node, find(&mark).map(|pair| pair.index))
+        let (Some(node), Some(key)) = (&self.node, mark.filter(|_| self.indexed.get())) else {
+            return Ok(());
+        };
+        let seen = |pair: Option<&Pair>| pair.map(|p| Mark { created: p.created, index: p.index });
+        if self.memory.goes_with(node, seen(find(&key))) {
+            return Ok(());
+        }
+        // A leader that is none any more answers by what it knew.
+        match self.store.read_surely(&[Op::GetTree(key.clone())])? {
+            Ended::Done(pairs) => {
+                let now = seen(pairs.iter().find(|pair| pair.key == key));
+                if self.memory.goes_with(node, now) {
+                    Ok(())
+                } else {
+                    Err(self.memory.note_set_back())
+                }
             }
-            _ => Ok(()),
+            Ended::Failed(failures) => Err(refused(&[], &failures)),
         }
     }
 

@@ -8,9 +8,10 @@ use log::warn;
 
 use crate::allocation::Found;
 use crate::held::holding;
-use crate::keys::{OWNERS, ROOT};
+use crate::keys::{OWNERS, ROOT, split};
 use crate::ledger::Consul;
 use crate::txn::Pair;
+use crate::view::foreign;
 
 /// Shows an entry, and hears whether to go on.
 type Each<'a> = &'a mut dyn FnMut(Entry) -> ControlFlow<()>;
@@ -41,6 +42,21 @@ impl Consul {
             }
             Ok(holding.entries().into_iter().try_for_each(&mut *each))
         })
+    }
+
+    /// Keys in the folders of pools that are about no address.
+    pub fn foreign_keys(&self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for pool in &self.asked {
+            let folder = format!("{ROOT}{pool}/");
+            self.store.keys(&folder, &mut |key| {
+                if key != folder && split(key).is_none() {
+                    found.push(foreign(key).to_string());
+                }
+                Ok(())
+            })?;
+        }
+        Ok(found)
     }
 
     /// Shows the entries of the pools that this call is about, of all pools where it names none.

@@ -1,6 +1,6 @@
 //! What is looked at before a change, or instead of one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipam_delegated::allocate::document::{Revision, Seen};
@@ -18,10 +18,10 @@ use crate::keys::{Keys, judge_name, split};
 use crate::ledger::Consul;
 use crate::pool::{self, Definition};
 use crate::txn::{Ended, Op, Pair};
-use crate::window::window;
+use crate::window::windows;
 
-/// How many addresses are shown of a pool, at least, where others take some at the same time.
-const CROWDED: u128 = 2048;
+/// How many free addresses are worth a look.
+const ENOUGH: usize = 64;
 
 /// A crowd that chooses among fewer free addresses than this would meet too often, in a pool of more.
 const FEW: usize = 256;
@@ -37,8 +37,7 @@ impl Consul {
             return Ok(view);
         }
         let fresh = self.fresh.take().filter(|_| !question.may_guess);
-        let pools = self.known_pools(question.want);
-        let unknown = self.unknown_pools(question.want, &pools);
+        let unknown = self.unknown_pools(question.want, fresh.is_none());
         let state = match fresh {
             Some(state) if unknown.is_empty() => state,
             _ => self.look(question, &unknown)?,
@@ -48,6 +47,10 @@ impl Consul {
             views.push(self.pool_view(want, *look)?);
         }
         let (held, token) = state;
+        if self.forgets && held.is_empty() {
+            let Owner { container, ifname, .. } = question.owner;
+            self.memory.forget_taken(container.as_str(), ifname.as_str());
+        }
         if question.may_guess {
             self.fresh.replace(Some((held.clone(), token.clone())));
         }
@@ -94,23 +97,17 @@ impl Consul {
         self.cache_of(want).read().filter(|known| known.brought == brought)
     }
 
-    /// What the cache says of the pools' ranges, by name.
-    fn known_pools(&self, wants: &[Want]) -> BTreeMap<String, Definition> {
-        let named = wants.iter().filter(|want| want.set.is_none());
-        let known =
-            named.filter_map(|want| Some((want.pool.clone()?, self.known_of(want)?.definition?)));
-        known.collect()
-    }
-
-    /// The names of pools whose ranges are to be read.
-    fn unknown_pools(
-        &self,
-        wants: &[Want],
-        known: &BTreeMap<String, Definition>,
-    ) -> BTreeSet<String> {
-        let named = wants.iter().filter(|want| want.set.is_none());
-        let names = named.filter_map(|want| want.pool.clone());
-        names.filter(|name| !known.contains_key(name)).collect()
+    /// The names of pools whose ranges are to be read: where something is asked anyway, of all that were not
+    /// in this call.
+    fn unknown_pools(&self, wants: &[Want], asks_anyway: bool) -> BTreeSet<String> {
+        let unknown = |want: &&Want| {
+            let remembered = || self.known_of(want).is_some_and(|known| known.definition.is_some());
+            let name = want.pool.as_ref().filter(|_| want.set.is_none());
+            name.is_some_and(|name| {
+                !self.definitions.borrow().contains_key(name) && (asks_anyway || !remembered())
+            })
+        };
+        wants.iter().filter(unknown).filter_map(|want| want.pool.clone()).collect()
     }
 
     /// Reads what an owner holds and the ranges of pools, in one request where the owner has a key.
@@ -134,7 +131,10 @@ impl Consul {
         if state.0.is_empty() && (may_hold || (self.checks && leases.is_empty())) {
             let pools = self.pools_of(question);
             let found = self.search(owner, &pools)?;
-            state = self.state(owner, read.iter().find(|pair| pair.key == own), &found)?;
+            self.adopt(owner, &found, &mut state);
+        }
+        if self.forgets {
+            self.tidy(owner, &state)?;
         }
         Ok(state)
     }
@@ -197,6 +197,10 @@ impl Consul {
         }
         let definition = Definition::read(pair)?;
         definition.set(pool)?;
+        let cache = self.cache_named(pool);
+        if cache.read().is_some_and(|known| known.definition.as_ref() != Some(&definition)) {
+            cache.forget();
+        }
         self.definitions.borrow_mut().insert(pool.to_owned(), definition);
         Ok(())
     }
@@ -223,20 +227,34 @@ impl Consul {
         from: IpAddr,
         asked: u128,
     ) -> Result<PoolView> {
-        let wide = asked.max(CROWDED);
-        let Some(window) = window(from, wide).or_else(|| window(from, asked)) else {
-            return self.everything(want, set, cached);
-        };
-        let prefix = format!("{}{}", self.keys.folder(want.pool.as_deref()), window.text);
-        let taken = self.taken(want, &prefix)?;
-        let used = Used::Windows(window.stretches, taken);
-        Ok(self.remember(want, set, cached, used))
+        let crowded = want.strategy == Strategy::Random || cached.crowded;
+        for window in windows(from, asked, crowded) {
+            let prefix = format!("{}{}", self.keys.folder(want.pool.as_deref()), window.text);
+            let taken = self.taken(want, &prefix)?;
+            let used = Used::Windows(window.stretches, taken);
+            let (view, free) = self.remember(want, set.clone(), cached.clone(), used);
+            // A few addresses would last for a few claims only.
+            if crowded || free >= ENOUGH || (free > 0 && window.is_widest) {
+                return Ok(view);
+            }
+        }
+        self.everything(want, set, cached)
     }
 
     fn everything(&self, want: &Want, set: RangeSet, cached: Known) -> Result<PoolView> {
+        // Before a pool is called full, its ranges may have become more.
+        let mut set = set;
+        if let Some(pool) = want
+            .pool
+            .clone()
+            .filter(|pool| want.set.is_none() && !self.definitions.borrow().contains_key(pool))
+        {
+            self.read_with_definitions(&[], &BTreeSet::from([pool]))?;
+            set = self.set_of(want, &cached)?;
+        }
         let folder = self.keys.folder(want.pool.as_deref());
         let taken = self.taken(want, &folder)?;
-        Ok(self.remember(want, set, cached, Used::All(taken)))
+        Ok(self.remember(want, set, cached, Used::All(taken)).0)
     }
 
     /// The addresses that keys with this beginning are of.
@@ -256,8 +274,8 @@ impl Consul {
         Ok(taken)
     }
 
-    /// A view of what was read, of which the free addresses are remembered.
-    fn remember(&self, want: &Want, set: RangeSet, cached: Known, used: Used) -> PoolView {
+    /// A view of what was read, of which the free addresses are remembered; and how many these are.
+    fn remember(&self, want: &Want, set: RangeSet, cached: Known, used: Used) -> (PoolView, usize) {
         let view = PoolView {
             cursor: cached.cursor,
             used,
@@ -268,17 +286,18 @@ impl Consul {
         // Nodes that meet would choose among the same addresses.
         let strategy = if cached.crowded { Strategy::Random } else { want.strategy };
         let search = Search { set: &set, strategy, random: self.random, avoid: &none };
-        let free = search.candidates(&view, HINTS).into_iter().collect();
+        let free: BTreeSet<IpAddr> = search.candidates(&view, HINTS).into_iter().collect();
         let definition = self.definition_of(want, &cached);
         let ranges = definition.as_ref().map_or(Ranges::Brought(&set), Ranges::Stand);
-        self.cache_of(want).renew(ranges, &free);
-        view
+        let wide = cached.crowded || matches!(view.used, Used::All(_));
+        self.cache_of(want).renew(ranges, &free, wide);
+        (view, free.len())
     }
 
     /// A view by what is remembered.
     pub fn remembered(&self, want: &Want, cached: Known) -> Result<PoolView> {
         let set = self.set_of(want, &cached)?;
-        let few = cached.crowded && cached.free.len() < FEW && set.size() > 4 * FEW as u128;
+        let narrow = cached.crowded && !cached.wide && cached.free.len() < FEW;
         let mut its: BTreeSet<IpAddr> =
             cached.free.into_iter().filter(|address| set.find(*address).is_some()).collect();
         if want.strategy == Strategy::RoundRobin {
@@ -293,7 +312,7 @@ impl Consul {
         Ok(PoolView {
             set: want.set.is_none().then_some(set),
             cursor: cached.cursor,
-            used: if its.is_empty() || few { Used::Unknown } else { Used::Free(its) },
+            used: if its.is_empty() || narrow { Used::Unknown } else { Used::Free(its) },
             crowded: cached.crowded,
         })
     }

@@ -10,25 +10,28 @@ pub struct Window {
     pub text: String,
     /// Each from one address to another, both included; the first is the one that was asked for.
     pub stretches: Vec<(IpAddr, IpAddr)>,
+    /// Whether there is none that shows more without a hole.
+    pub is_widest: bool,
 }
 
-/// The shortest listing that shows at least so many addresses, beginning with this one; none where only
-/// the whole folder would do.
+/// How many addresses a crowd looks at, at least.
+const CROWD: u128 = 2048;
+
+/// Listings to look at one after the other, from an address on, of which so many are asked for.
 ///
-/// It shows whole blocks: of the addresses asked for it may show fewer where they go on in another one.
-pub fn window(from: IpAddr, width: u128) -> Option<Window> {
-    let line = Line::of(from)?;
-    if width <= line.unit {
-        // The dot behind a block keeps others out.
-        let number = line.number(&line.digits);
-        return Some(line.window(format!("{}.", line.digits), vec![(number, number)]));
+/// A crowd looks at one that has holes: `10.5.12` shows the blocks 12 and 120 to 129. Where the lowest address
+/// is wanted there must be none: a block of 256, then all with the same 16 bits before; of IPv6, whose texts
+/// have no blocks, all with the same 112.
+pub fn windows(from: IpAddr, asked: u128, crowded: bool) -> Vec<Window> {
+    let Some(line) = Line::of(from) else { return Vec::new() };
+    let own = line.number(&line.digits);
+    let block = || line.window(format!("{}.", line.digits), vec![(own, own)], false);
+    let whole = || line.window(String::new(), vec![(0, line.largest)], true);
+    if crowded {
+        let wide = line.with_holes(asked.max(CROWD));
+        return vec![wide.unwrap_or_else(|| if line.unit > 1 { block() } else { whole() })];
     }
-    (1..=line.digits.len()).rev().find_map(|kept| {
-        let digits = &line.digits[..kept];
-        let stretches = line.stretches(digits);
-        let shown = stretches.iter().map(|(low, high)| u128::from(high - low + 1) * line.unit);
-        (shown.sum::<u128>() >= width).then(|| line.window(digits.to_owned(), stretches))
-    })
+    if asked <= line.unit { vec![block(), whole()] } else { vec![whole()] }
 }
 
 /// The last number of an address that tells one stretch of addresses from the next.
@@ -84,11 +87,21 @@ impl Line {
         powers.map(stretch).filter(|(low, _)| *low <= self.largest).collect()
     }
 
-    fn window(&self, digits: String, mut numbers: Vec<(u32, u32)>) -> Window {
+    /// The shortest listing that shows at least so many addresses.
+    fn with_holes(&self, width: u128) -> Option<Window> {
+        (1..=self.digits.len()).rev().find_map(|kept| {
+            let digits = &self.digits[..kept];
+            let stretches = self.stretches(digits);
+            let shown = stretches.iter().map(|(low, high)| u128::from(high - low + 1) * self.unit);
+            (shown.sum::<u128>() >= width).then(|| self.window(digits.to_owned(), stretches, false))
+        })
+    }
+
+    fn window(&self, digits: String, mut numbers: Vec<(u32, u32)>, is_widest: bool) -> Window {
         let own = self.number(&self.digits);
         numbers.sort_by_key(|(low, high)| (!(*low <= own && own <= *high), *low));
         let stretches = numbers.iter().map(|(low, high)| self.addresses(*low, *high)).collect();
-        Window { text: self.head.clone() + &digits, stretches }
+        Window { text: self.head.clone() + &digits, stretches, is_widest }
     }
 
     fn addresses(&self, low: u32, high: u32) -> (IpAddr, IpAddr) {
@@ -113,27 +126,39 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn shown(from: &str, width: u128) -> Option<(String, Vec<String>)> {
-        let window = window(from.parse().unwrap(), width)?;
-        let stretches = window.stretches.iter().map(|(from, to)| format!("{from}-{to}"));
-        Some((window.text, stretches.collect()))
+    fn shown(from: &str, asked: u128, crowded: bool) -> Vec<(String, Vec<String>)> {
+        let windows = windows(from.parse().unwrap(), asked, crowded).into_iter();
+        let stretches = |(from, to): &(IpAddr, IpAddr)| format!("{from}-{to}");
+        windows.map(|w| (w.text, w.stretches.iter().map(stretches).collect())).collect()
+    }
+
+    fn window(text: &str, stretches: &[&str]) -> (String, Vec<String>) {
+        (text.to_owned(), stretches.iter().copied().map(str::to_owned).collect())
     }
 
     #[test]
-    fn a_listing_shows_whole_blocks() {
-        for (from, width, text, stretches) in [
-            ("10.5.123.7", 256, "10.5.123.", &["10.5.123.0-10.5.123.255"][..]),
-            ("10.5.123.0", 2048, "10.5.12", &["10.5.120.0-10.5.129.255", "10.5.12.0-10.5.12.255"]),
-            ("10.5.3.1", 2048, "10.5.3", &["10.5.3.0-10.5.3.255", "10.5.30.0-10.5.39.255"]),
+    fn the_lowest_address_is_looked_for_without_holes() {
+        let block = window("10.5.123.", &["10.5.123.0-10.5.123.255"]);
+        let whole = window("10.5.", &["10.5.0.0-10.5.255.255"]);
+        assert_eq!(shown("10.5.123.7", 256, false), [block, whole.clone()]);
+        assert_eq!(shown("10.5.1.0", 2048, false), [whole]);
+        assert_eq!(shown("fd00::2", 256, false), [window("fd00::", &["fd00::-fd00::ffff"])]);
+        assert_eq!(shown("fd00::", 256, false), []);
+    }
+
+    #[test]
+    fn a_crowd_looks_at_blocks_with_holes() {
+        for (from, text, stretches) in [
+            ("10.5.123.0", "10.5.12", &["10.5.120.0-10.5.129.255", "10.5.12.0-10.5.12.255"][..]),
+            ("10.5.3.1", "10.5.3", &["10.5.3.0-10.5.3.255", "10.5.30.0-10.5.39.255"]),
             (
                 "10.5.1.0",
-                16384,
                 "10.5.1",
                 &["10.5.1.0-10.5.1.255", "10.5.10.0-10.5.19.255", "10.5.100.0-10.5.199.255"],
             ),
+            ("10.5.0.1", "10.5.0.", &["10.5.0.0-10.5.0.255"]),
             (
                 "fd00::2",
-                4,
                 "fd00::2",
                 &[
                     "fd00::2-fd00::2",
@@ -142,39 +167,24 @@ mod tests {
                     "fd00::2000-fd00::2fff",
                 ],
             ),
-            (
-                "fd00:0:0:1::1a2b",
-                256,
-                "fd00:0:0:1::1a",
-                &[
-                    "fd00:0:0:1::1a00-fd00:0:0:1::1aff",
-                    "fd00:0:0:1::1a-fd00:0:0:1::1a",
-                    "fd00:0:0:1::1a0-fd00:0:0:1::1af",
-                ],
-            ),
         ] {
-            let Some((told, shows)) = shown(from, width) else { panic!("{from} {width}") };
-            assert_eq!(
-                (told.as_str(), shows.iter().map(String::as_str).collect::<Vec<_>>()),
-                (text, stretches.to_vec())
-            );
+            assert_eq!(shown(from, 256, true), [window(text, stretches)]);
         }
-        assert_eq!(shown("10.5.0.1", 2048), None);
-        assert_eq!(shown("fd00::", 256), None);
     }
 
     #[test]
     fn a_listing_shows_its_stretches_and_no_more() {
-        for (from, width) in
-            [("10.5.1.0", 256), ("10.5.1.0", 2048), ("10.5.25.0", 2048), ("10.5.9.0", 600)]
+        for (from, crowded) in
+            [("10.5.1.0", false), ("10.5.1.0", true), ("10.5.25.0", true), ("10.5.9.0", true)]
         {
-            let window = window(from.parse().unwrap(), width).unwrap();
-            for low in 0..=u16::MAX {
-                let [c, d] = low.to_be_bytes();
-                let address = IpAddr::from([10, 5, c, d]);
-                let within = |(from, to): &(IpAddr, IpAddr)| *from <= address && address <= *to;
-                let shown = window.stretches.iter().any(within);
-                assert_eq!(address.to_string().starts_with(&window.text), shown, "{address}");
+            for window in windows(from.parse().unwrap(), 256, crowded) {
+                for low in 0..=u16::MAX {
+                    let [c, d] = low.to_be_bytes();
+                    let address = IpAddr::from([10, 5, c, d]);
+                    let within = |(from, to): &(IpAddr, IpAddr)| *from <= address && address <= *to;
+                    let shown = window.stretches.iter().any(within);
+                    assert_eq!(address.to_string().starts_with(&window.text), shown, "{address}");
+                }
             }
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::super::plan::Step;
 use super::super::session::Session;
+use super::ask::rows;
 use super::dry_run::{Outcome, Stage};
 use super::ours::Ours;
 use crate::cni::{Verb, Version};
@@ -104,6 +105,30 @@ impl Findings {
             }
         }
         all
+    }
+
+    /// What the allocators of ours say of their pools.
+    pub fn of_pools(&mut self, session: &Session<'_>, stages: &[Stage]) {
+        for Stage { step, input, .. } in stages {
+            let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
+            let name = &*step.name;
+            let told = session.ask(step, &["lint", "--json", "--config", "-"], &input.to_string());
+            let told = match told.and_then(|answer| rows(name, answer)) {
+                Ok(told) => told,
+                // Its server alone can tell, or it is older than this question.
+                Err(error) => {
+                    log::debug!("{}", error.in_full());
+                    continue;
+                }
+            };
+            for finding in told {
+                let [level, message] = ["level", "message"].map(|key| finding[key].as_str());
+                let (Some(level @ ("warning" | "note")), Some(message)) = (level, message) else {
+                    continue;
+                };
+                self.push(level, &[name, ": ", message].concat());
+            }
+        }
     }
 
     /// What a reboot or a clone does to this node's state: a warning where others share the ledger.

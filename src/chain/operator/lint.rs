@@ -131,6 +131,7 @@ fn chain(
     }
     // Without a selector's pools an allocator would be asked about another configuration.
     if !findings.failed && findings.of_allocators(session, &stages, plan.timeout) {
+        findings.of_pools(session, &stages);
         compare(cache, session, &stages, findings);
     }
     Ok(chain)

@@ -1,0 +1,248 @@
+use std::collections::BTreeMap;
+
+use ipam_delegated::cni::address::parse_address;
+use ipam_delegated::pool::Pool;
+use ipam_delegated::{Error, ErrorCode, Result};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What is read of an allocation as Nomad's API shows it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Allocation {
+    #[serde(rename = "ID", default)]
+    id: Option<String>,
+    task_group: String,
+    /// The version of the job that the allocation is of.
+    job: Job,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Job {
+    #[serde(rename = "ID", default)]
+    id: String,
+    task_groups: Option<Vec<Group>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Group {
+    name: String,
+    meta: Option<BTreeMap<String, Value>>,
+    networks: Option<Vec<Network>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Network {
+    #[serde(default)]
+    mode: String,
+}
+
+/// The keys of a group's `meta`.
+const POOL: &str = "network-pool";
+const ADDRESS: &str = "network-ip";
+
+/// What the allocation's group asks for.
+#[derive(Debug)]
+pub struct Wish {
+    /// The network that its group names, without `cni/`.
+    pub network: String,
+    pub pool: Pool,
+}
+
+impl Allocation {
+    /// Reads what Nomad answered about the allocation with this id.
+    ///
+    /// # Errors
+    /// It is not the JSON expected, or another allocation: code 103.
+    pub fn parse(body: &[u8], id: &str) -> Result<Self> {
+        let json = &mut serde_json::Deserializer::from_slice(body);
+        let allocation: Self = serde_path_to_error::deserialize(json).map_err(|error| {
+            let place = match error.path().to_string().as_str() {
+                "." => String::new(),
+                path => format!(" at {path}"),
+            };
+            backend(id, format_args!("Nomad's answer is not understood{place}: {}", error.inner()))
+                .advise("look at the URLs of ipam.nomad_servers: is that Nomad's API?")
+        })?;
+        match &allocation.id {
+            Some(other) if !other.eq_ignore_ascii_case(id) => {
+                Err(backend(id, format_args!("Nomad answered about allocation {other}")))
+            }
+            _ => Ok(allocation),
+        }
+    }
+
+    /// The pool that the allocation's group names, and the address in it.
+    ///
+    /// # Errors
+    /// The job has no such group (code 103); the group's first network is none of CNI, or its `meta` names
+    /// no pool or no valid address (code 7).
+    pub fn wish(&self) -> Result<Wish> {
+        let group = self.group()?;
+        let of_job = |path: &str, message: String| {
+            Error::config(
+                format_args!("job {:?}, group {:?}: {path}", self.job.id, group.name),
+                message,
+            )
+        };
+        let mode = match group.networks.as_deref().and_then(<[_]>::first) {
+            Some(network) => &network.mode,
+            None => {
+                return Err(of_job("network", "the group has no network block".to_owned())
+                    .advise(r#"as in network { mode = "cni/NAME" }"#));
+            }
+        };
+        let Some(network) = mode.strip_prefix("cni/") else {
+            return Err(of_job("network.mode", format!("expected cni/NAME, found {mode:?}"))
+                .advise("the first network block of a group decides"));
+        };
+        let of_meta = |key: &str| -> Result<Option<&str>> {
+            match group.meta.as_ref().and_then(|meta| meta.get(key)) {
+                None | Some(Value::Null) => Ok(None),
+                Some(Value::String(text)) => Ok(Some(text)),
+                Some(_) => Err(of_job(&format!("meta.{key}"), "expected a text".to_owned())),
+            }
+        };
+        let name = of_meta(POOL)?.unwrap_or_default().to_owned();
+        let mut pool = Pool::new(Some(name), vec![]).ok_or_else(|| {
+            of_job(&format!("meta.{POOL}"), "missing: the group names no pool".to_owned())
+                .advise(format!(r#"as in meta {{ {POOL} = "NAME" }}, in the group itself"#))
+        })?;
+        if let Some(text) = of_meta(ADDRESS)? {
+            let address = parse_address(text).map_err(|error| {
+                of_job(&format!("meta.{ADDRESS}"), error.to_string())
+                    .advise("expected an address such as 10.0.21.100")
+            })?;
+            pool.requested_ip = Some(address);
+        }
+        Ok(Wish { network: network.to_owned(), pool })
+    }
+
+    fn group(&self) -> Result<&Group> {
+        let groups = self.job.task_groups.as_deref().unwrap_or_default();
+        groups.iter().find(|group| group.name == self.task_group).ok_or_else(|| {
+            let id = self.id.as_deref().unwrap_or("of this container");
+            backend(
+                id,
+                format_args!("its job {:?} has no group {:?}", self.job.id, self.task_group),
+            )
+        })
+    }
+}
+
+fn backend(id: &str, message: std::fmt::Arguments<'_>) -> Error {
+    Error::new(ErrorCode::BACKEND, format!("allocation {id}: {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const ID: &str = "5456bd7a-9fc0-c0dd-6131-cbee77f57577";
+
+    fn allocation(group: Value) -> Value {
+        json!({"ID": ID, "TaskGroup": "web", "Job": {"ID": "shop", "TaskGroups": [
+            {"Name": "other", "Meta": null, "Networks": null}, group,
+        ]}})
+    }
+
+    fn wish(allocation: &Value) -> Result<Wish> {
+        Allocation::parse(allocation.to_string().as_bytes(), ID)?.wish()
+    }
+
+    fn group(meta: Value, networks: Value) -> Value {
+        allocation(json!({"Name": "web", "Meta": meta, "Networks": networks}))
+    }
+
+    #[test]
+    fn the_allocations_own_group_names_pool_and_address() {
+        let cni = json!([{"Mode": "cni/example", "CIDR": ""}, {"Mode": "bridge"}]);
+        for (meta, pool) in [
+            (json!({"network-pool": "p", "other": "x"}), json!({"name": "p"})),
+            (json!({"network-pool": "p", "network-ip": null}), json!({"name": "p"})),
+            (
+                json!({"network-pool": "p", "network-ip": "10.0.21.100"}),
+                json!({"name": "p", "requested-ip": "10.0.21.100", "requested_ip": "10.0.21.100"}),
+            ),
+            (
+                json!({"network-pool": "p", "network-ip": "FD00:0::1"}),
+                json!({"name": "p", "requested-ip": "fd00::1", "requested_ip": "fd00::1"}),
+            ),
+        ] {
+            let wish = wish(&group(meta, cni.clone())).unwrap();
+            assert_eq!((wish.network.as_str(), wish.pool.to_json()), ("example", pool));
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_not_for_this_delegate_is_refused_by_its_place() {
+        let (cni, meta) = (json!([{"Mode": "cni/example"}]), json!({"network-pool": "p"}));
+        let web = r#"job "shop", group "web": "#;
+        for (allocation, message) in [
+            (group(meta.clone(), Value::Null), "network: the group has no network block"),
+            (group(meta.clone(), json!([])), "network: the group has no network block"),
+            (
+                group(meta.clone(), json!([{"Mode": "bridge"}, {"Mode": "cni/a"}])),
+                "network.mode: expected cni/NAME, found \"bridge\"",
+            ),
+            (group(meta, json!([{}])), "network.mode: expected cni/NAME, found \"\""),
+            (group(Value::Null, cni.clone()), "meta.network-pool: missing"),
+            (group(json!({"network-ip": "10.0.0.1"}), cni.clone()), "meta.network-pool: missing"),
+            (group(json!({"network-pool": ""}), cni.clone()), "meta.network-pool: missing"),
+            (group(json!({"network-pool": 7}), cni.clone()), "meta.network-pool: expected a text"),
+            (
+                group(json!({"network-pool": "p", "network-ip": "nope"}), cni.clone()),
+                "meta.network-ip: \"nope\"",
+            ),
+            (
+                group(json!({"network-pool": "p", "network-ip": ""}), cni.clone()),
+                "meta.network-ip: \"\"",
+            ),
+            (
+                group(json!({"network-pool": "p", "network-ip": ["10.0.0.1"]}), cni),
+                "meta.network-ip: expected a text",
+            ),
+        ] {
+            let error = wish(&allocation).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("{web}{message}")), "{error}");
+            assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_not_of_this_allocation_is_refused() {
+        let start = format!("allocation {ID}: ");
+        let another = "00000000-0000-0000-0000-000000000000";
+        let mut of_another = group(json!({}), json!([]));
+        of_another["ID"] = json!(another);
+        for (answer, message) in [
+            ("<html>".to_owned(), "Nomad's answer is not understood: expected value"),
+            (
+                json!({"TaskGroup": "web"}).to_string(),
+                "Nomad's answer is not understood: missing field `Job`",
+            ),
+            (
+                allocation(json!({"Name": 7})).to_string(),
+                "Nomad's answer is not understood at Job.TaskGroups[1].Name: invalid type: integer `7`",
+            ),
+            (
+                allocation(json!({"Name": "db"})).to_string(),
+                "its job \"shop\" has no group \"web\"",
+            ),
+            (
+                json!({"ID": ID, "TaskGroup": "web", "Job": {"TaskGroups": null}}).to_string(),
+                "its job \"\" has",
+            ),
+            (of_another.to_string(), "Nomad answered about allocation 00000000-"),
+        ] {
+            let parsed = Allocation::parse(answer.as_bytes(), ID);
+            let error = parsed.and_then(|allocation| allocation.wish()).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("{start}{message}")), "{error}");
+            assert_eq!(error.code(), ErrorCode::BACKEND);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+use ipam_delegated::client::escape;
+use ipam_delegated::{Error, ErrorCode, Request, Result};
+
+/// Which allocation this call is about, and where Nomad has it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Question {
+    pub id: String,
+    namespace: Option<String>,
+    region: Option<String>,
+}
+
+impl Question {
+    /// The container id is that of the allocation. What Nomad itself says in `CNI_ARGS` of namespace and
+    /// region comes before the configuration.
+    ///
+    /// # Errors
+    /// Neither the container id nor `NOMAD_ALLOC_ID` is the id of an allocation: code 4.
+    pub fn of(
+        request: &Request,
+        namespace: Option<String>,
+        region: Option<String>,
+    ) -> Result<Self> {
+        let told =
+            |key: &str| request.args.get(key).filter(|value| !value.is_empty()).map(str::to_owned);
+        let container = request.attachment()?.container.as_str();
+        let id = if is_uuid(container) {
+            container.to_owned()
+        } else {
+            told("NOMAD_ALLOC_ID").filter(|id| is_uuid(id)).ok_or_else(|| {
+                Error::new(
+                    ErrorCode::INVALID_ENVIRONMENT,
+                    format!(
+                        "CNI_CONTAINERID: {container:?} is not the id of a Nomad allocation, \
+                         and CNI_ARGS has none as NOMAD_ALLOC_ID"
+                    ),
+                )
+                .advise("expected a UUID of 36 characters: this delegate is for networks that Nomad makes")
+            })?
+        };
+        Ok(Self {
+            id,
+            namespace: told("NOMAD_NAMESPACE").or(namespace),
+            region: told("NOMAD_REGION").or(region),
+        })
+    }
+
+    /// The path of the request. Only a whole id is asked for: Nomad would also take what one begins with.
+    pub fn path(&self) -> String {
+        with_query(
+            format!("v1/allocation/{}", escape(&self.id)),
+            [("namespace", &self.namespace), ("region", &self.region)],
+        )
+    }
+}
+
+/// A path with what is known of these.
+pub fn with_query<'a>(
+    mut path: String,
+    values: impl IntoIterator<Item = (&'a str, &'a Option<String>)>,
+) -> String {
+    let mut mark = '?';
+    for (key, value) in values {
+        if let Some(value) = value {
+            path.push_str(&format!("{mark}{key}={}", escape(value)));
+            mark = '&';
+        }
+    }
+    path
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(i, byte)| match i {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipam_delegated::cni::{Environment, Verb};
+    use ipam_delegated::host::Settings;
+
+    const ID: &str = "5456bd7a-9fc0-c0dd-6131-cbee77f57577";
+
+    fn asked(container: &str, args: &str, of_config: Option<&str>) -> Result<String> {
+        let variables = [
+            ("CNI_CONTAINERID", container),
+            ("CNI_IFNAME", "e"),
+            ("CNI_NETNS", "/n"),
+            ("CNI_ARGS", args),
+        ];
+        let network =
+            br#"{"cniVersion": "1.0.0", "name": "n", "type": "t", "ipam": {"type": "t"}}"#;
+        let request =
+            Request::parse(Verb::Add, Environment::new(variables), network, Settings::default())
+                .unwrap();
+        let of_config = of_config.map(str::to_owned);
+        Question::of(&request, of_config.clone(), of_config).map(|question| question.path())
+    }
+
+    #[test]
+    fn the_container_id_is_the_allocations() {
+        let of_nomad = "IgnoreUnknown=true;NOMAD_REGION=eu/1;NOMAD_NAMESPACE=a b;NOMAD_JOB_ID=j;\
+                        NOMAD_GROUP_NAME=g;NOMAD_ALLOC_ID=5456bd7a-9fc0-c0dd-6131-cbee77f57577";
+        for (container, args, of_config, path) in [
+            (ID, "", None, ""),
+            (ID, "", Some("x"), "?namespace=x&region=x"),
+            (ID, of_nomad, Some("x"), "?namespace=a%20b&region=eu%2F1"),
+            (ID, "NOMAD_REGION=;NOMAD_NAMESPACE=", None, ""),
+            ("pause-1", of_nomad, None, "?namespace=a%20b&region=eu%2F1"),
+            (ID, "NOMAD_ALLOC_ID=00000000-0000-0000-0000-000000000000", None, ""),
+        ] {
+            let expected = format!("v1/allocation/{ID}{path}");
+            assert_eq!(asked(container, args, of_config).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_no_whole_id_is_not_asked_for() {
+        for container in [
+            "abc",
+            "5456bd7a",
+            &ID[..35],
+            "5456bd7a-9fc0-c0dd-6131-cbee77f5757g",
+            &ID.replace('-', "0"),
+        ] {
+            for args in ["", "NOMAD_ALLOC_ID=5456bd7a"] {
+                let error = asked(container, args, None).unwrap_err();
+                assert_eq!(error.code(), ErrorCode::INVALID_ENVIRONMENT);
+                assert!(error.to_string().contains(container), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+use std::time::{Duration, Instant};
+
+use ipam_delegated::client::{Answer, Ask, Client, Method};
+use ipam_delegated::cni::Verb;
+use ipam_delegated::{Error, ErrorCode, Request, Result, Selection, Selector};
+use log::{debug, warn};
+
+use crate::allocation::Allocation;
+use crate::config::{Config, Store};
+use crate::question::{Question, with_query};
+
+/// Chooses the pool that the job names. It keeps no state.
+#[derive(Clone, Copy, Debug)]
+pub struct Nomad;
+
+/// The largest allocation that is read, with its whole job, in bytes.
+const LARGEST: u64 = 16 * 1024 * 1024;
+
+/// How long STATUS waits for the end of an election, and how often it looks.
+const ELECTION: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(250);
+
+impl Selector for Nomad {
+    type Config = Config;
+
+    // It waits for servers, but gives each up in its time, and the whole call in the chain's.
+    const WAITS: bool = false;
+
+    fn select(&self, config: Config, request: &Request) -> Result<Selection> {
+        let store = config.store(request)?;
+        match request.verb {
+            // It is about no allocation, and what it releases is not this delegate's.
+            Verb::Gc => Ok(Selection::default()),
+            Verb::Status => {
+                let client = Client::new(store.access, request.deadline)?;
+                is_ready(&client, &store.region)
+                    .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))?;
+                Ok(Selection::default())
+            }
+            _ => choose(store, request),
+        }
+    }
+}
+
+fn choose(store: Store, request: &Request) -> Result<Selection> {
+    let question = Question::of(request, store.namespace, store.region)?;
+    let client = Client::new(store.access, request.deadline)?;
+    let id = &question.id;
+    let answer = get(&client, &question.path())
+        .map_err(|error| error.within(format_args!("allocation {id}")))?;
+    let wish = Allocation::parse(&answer.body, id)?.wish()?;
+    let network = request.network.name().as_str();
+    if wish.network != network {
+        warn!("allocation {id} is of a group in network {:?}, not in {network:?}", wish.network);
+    }
+    debug!("allocation {id} asks for {}", wish.pool.to_json());
+    Ok(Selection::of([wish.pool]))
+}
+
+/// Whether the servers have a leader: without one, they tell nobody about an allocation.
+fn is_ready(client: &Client, region: &Option<String>) -> Result<()> {
+    let path = with_query("v1/status/leader".to_owned(), [("region", region)]);
+    let began = Instant::now();
+    while get(client, &path)?.body.trim_ascii() == br#""""# {
+        if began.elapsed() >= ELECTION || client.left() <= PAUSE {
+            return Err(Error::new(ErrorCode::UNAVAILABLE, "Nomad's servers have no leader")
+                .advise("look at Nomad's servers: nomad server members"));
+        }
+        client.pause(PAUSE);
+    }
+    Ok(())
+}
+
+fn get(client: &Client, path: &str) -> Result<Answer> {
+    client.read(&Ask { method: Method::Get, path, body: b"", answers: &[200], limit: LARGEST })
+}
