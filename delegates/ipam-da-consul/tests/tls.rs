@@ -12,6 +12,7 @@ use std::{fs, io, thread};
 
 use common::certificates::{Certificates, Pair};
 use common::consul::{Cluster, Consul, Tls};
+use common::rights::assert_works;
 use common::store::{everything, holdings};
 use common::support::{Host, start, wait};
 use common::{Node, POOL, PROGRAM, SUBNET, VERBS, at_once, define, stocked, within};
@@ -60,19 +61,6 @@ fn secured(node: Node, certificates: &Certificates, shown: Option<&Pair>) -> Nod
             .with("certFile", pair.certificate.to_str().unwrap())
             .with("keyFile", pair.key.to_str().unwrap()),
     }
-}
-
-/// An attachment's life: every verb succeeds and nothing is left.
-#[track_caller]
-fn assert_works(node: &Node) {
-    let result = node.add("c1");
-    node.check("c1", &result).success();
-    node.call("STATUS", "").success();
-    node.gc(&["c1"]).success();
-    node.del_known("c1", &result).success();
-    node.add("c1");
-    node.del("c1");
-    assert!(node.listed().is_empty());
 }
 
 /// Every verb fails with one of these codes (STATUS with 50 in place of any but 7) and these words, in time.
