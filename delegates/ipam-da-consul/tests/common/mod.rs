@@ -10,8 +10,10 @@
 
 #[path = "../../../../tests/support/certificates.rs"]
 pub mod certificates;
+pub mod chains;
 #[path = "../../../../tests/support/consul/mod.rs"]
 pub mod consul;
+pub mod filling;
 pub mod store;
 #[path = "../../../../tests/support/mod.rs"]
 pub mod support;
