@@ -11,7 +11,7 @@
 mod checker;
 #[path = "../../../tests/support/etcd/mod.rs"]
 mod etcd;
-#[path = "history/faults.rs"]
+#[path = "../../../tests/history/faults.rs"]
 mod faults;
 #[path = "history/nodes.rs"]
 mod nodes;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use checker::site::{Site, assert_sound, collect_all};
 use checker::workload::{Failure, Progress, Report, Workload, now, seed};
 use checker::{Call, Verb, has_double, judge, plant_double};
-use etcd::{Cluster, Etcd};
+use etcd::{self as servers, Cluster, Etcd};
 use faults::{Fault, Faults, Window};
 use nodes::Nodes;
 

@@ -128,7 +128,7 @@ struct Range {
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct PoolEntry {
     target: String,
 }
 
@@ -231,7 +231,7 @@ impl Plugin {
                 let details = format!("consul::ip-pool at {}: {reason}", pair.key);
                 error(117, "Invalid resource", &details)
             };
-            let entry: Entry = serde_json::from_slice(&bytes(text))
+            let entry: PoolEntry = serde_json::from_slice(&bytes(text))
                 .map_err(|e| invalid(format!("expected value to be a JSON string; {e}")))?;
             let last = pair.key.split('/').next_back().unwrap();
             let address = last

@@ -1,10 +1,10 @@
-//! What happens to a cluster while it is worked with.
+//! What happens to a cluster while it is worked with: that of the tests' `crate::servers`.
 
 use std::thread::sleep;
 use std::time::Duration;
 
 use crate::checker::workload::{Progress, Random, now};
-use crate::etcd::{Cluster, Cut};
+use crate::servers::{Cluster, Cut};
 
 /// Something that goes wrong for a few seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,7 +142,7 @@ impl<'a> Faults<'a> {
                 member.cont();
             }
         }
-        cluster.members().iter().for_each(crate::etcd::Etcd::until_ready);
+        cluster.members().iter().for_each(|member| member.until_ready());
         Window { fault, from, until: now() }
     }
 
