@@ -97,11 +97,11 @@ impl Site {
     }
 
     fn are_original(&self) -> bool {
-        let is_original = |name: &&str| {
+        let is_original = |name: &str| {
             let text = fs::read(self.installed(name)).unwrap();
             String::from_utf8_lossy(&text).contains(&format!("passcod's {name}\n"))
         };
-        PROGRAMS.iter().all(|name| is_original(&name))
+        PROGRAMS.into_iter().all(is_original)
     }
 
     /// What the runtime keeps of an ADD.
