@@ -18,6 +18,8 @@ mod measured;
 mod plot;
 #[path = "etcd/site.rs"]
 mod site;
+#[path = "common/subnet.rs"]
+mod subnet;
 
 use std::path::Path;
 

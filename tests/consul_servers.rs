@@ -348,13 +348,18 @@ fn a_relay_keeps_a_connection_for_further_requests() {
     let mut stream = TcpStream::connect(relay.endpoint()).unwrap();
     let head = "HTTP/1.1\r\nHost: consul\r\n";
     let chunks = "Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n4;x=y\r\ntwo3\r\n0\r\n\r\n";
-    write!(stream, "PUT /v1/kv/a {head}{chunks}GET /v1/kv/a?raw {head}\r\n").unwrap();
+    let asks = "Expect: 100-continue\r\nContent-Length: 1\r\n\r\n";
+    write!(stream, "PUT /v1/kv/b {head}{asks}").unwrap();
+    let mut told = [0; 25];
+    stream.read_exact(&mut told).unwrap();
+    assert_eq!(&told, b"HTTP/1.1 100 Continue\r\n\r\n");
+    write!(stream, "2PUT /v1/kv/a {head}{chunks}GET /v1/kv/a?raw {head}\r\n").unwrap();
     write!(stream, "GET /v1/kv/?keys {head}Connection: close\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
-    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 3, "{text}");
-    assert!(text.contains("\r\n\r\nonetwo3HTTP/1.1") && text.contains(r#"["a"]"#), "{text}");
-    assert_eq!((relay.connections(), relay.requests().len()), (1, 3));
+    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 4, "{text}");
+    assert!(text.contains("\r\n\r\nonetwo3HTTP/1.1") && text.contains(r#"["a","b"]"#), "{text}");
+    assert_eq!((relay.connections(), relay.requests().len()), (1, 4));
 }
 
 #[test]

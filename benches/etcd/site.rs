@@ -1,12 +1,11 @@
-use std::fmt::Write as _;
-use std::io::Write as _;
-use std::net::Ipv4Addr;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use super::etcd::Etcd;
+use super::subnet::{SUBNET, spread};
 
 /// On whose keys the leases are, and what is asked of them there.
 #[derive(Debug, PartialEq)]
@@ -59,13 +58,6 @@ pub struct Site {
 }
 
 const NETWORK: &str = "bench";
-const SUBNET: &str = "10.77.0.0/16";
-
-/// The first address that is given out of the subnet: the one before is the gateway.
-const FIRST: u32 = 0x0A4D_0002;
-
-/// How many addresses can be given out.
-const SIZE: u32 = (1 << 16) - 3;
 
 impl Site {
     /// Starts a server and fills its store by the program `fill`.
@@ -130,31 +122,13 @@ impl Site {
     }
 
     fn fill(&self, program: &Path) {
-        let mut addresses = String::new();
-        for n in spread(self.held) {
-            let _ = writeln!(addresses, "{}", Ipv4Addr::from(FIRST + n));
-        }
         let mut command = Command::new(program);
         let Layout { prefix, name, .. } = self.layout;
         command
             .args([self.server.url().as_str(), prefix, NETWORK, SUBNET, name])
             .stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(addresses.as_bytes()).unwrap();
+        child.stdin.take().unwrap().write_all(spread(self.held).as_bytes()).unwrap();
         assert!(child.wait().unwrap().success(), "fill");
     }
-}
-
-/// As many numbers below [`SIZE`] as if drawn by lot, each once; the same at every call.
-fn spread(count: usize) -> Vec<u32> {
-    let mut numbers: Vec<u32> = (0..SIZE).collect();
-    let mut state = 1_u64;
-    for i in (1..numbers.len()).rev() {
-        // Knuth's MMIX generator: its high bits are good enough.
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        numbers.swap(i, (state >> 33) as usize % (i + 1));
-    }
-    numbers.truncate(count);
-    numbers
 }

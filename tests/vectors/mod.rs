@@ -74,6 +74,9 @@ pub struct Step {
     #[serde(default)]
     pub stdout: Value,
     pub error: Option<Failure>,
+    /// What was sent to a store.
+    #[serde(default)]
+    pub requests: Vec<String>,
 }
 
 #[derive(Deserialize)]

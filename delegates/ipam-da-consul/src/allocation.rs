@@ -141,7 +141,8 @@ mod tests {
 
     fn found(value: &str) -> Found {
         let value = (!value.is_empty()).then(|| value.as_bytes().to_vec());
-        Found::read(&Pair { key: "ipam/blue/10.0.0.1".into(), value, index: 7 }).unwrap()
+        Found::read(&Pair { key: "ipam/blue/10.0.0.1".into(), value, created: 7, index: 7 })
+            .unwrap()
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_delegated::allocate::document::{Holding, Seen, done};
+use ipam_delegated::allocate::document::{Holding, Item, Revision, Seen, done};
 use ipam_delegated::allocate::ledger::{Change, Claim, Commit, Taken, View};
 use ipam_delegated::allocate::{Lease, Owner};
 use ipam_delegated::{Error, ErrorCode, Result};
@@ -13,7 +13,7 @@ use crate::allocation::Found;
 use crate::claim::{Role, Step, revision};
 use crate::held::holding;
 use crate::ledger::Consul;
-use crate::txn::{Ended, Failure, LARGEST, Op};
+use crate::txn::{Ended, Failure, LARGEST, Op, Pair};
 
 /// How many addresses go at once where a container has more than a transaction can take: only the
 /// ancestor gives one so many.
@@ -29,8 +29,8 @@ const BELIEVED: u32 = 2;
 enum Next<'a> {
     /// The same again, with what was learned.
     Again,
-    /// The same again: the address at this index is the owner's own.
-    Adopt(IpAddr, u64),
+    /// The same again: this is what these addresses of the owner are at.
+    Meet(BTreeMap<IpAddr, Option<u64>>),
     End(Commit<Seen>),
     /// This key may not be written.
     Denied(&'a Op),
@@ -71,7 +71,7 @@ impl Consul {
         let victims = self.victims(change)?;
         let definitions = self.relied_on(change);
         let chosen: Vec<IpAddr> = change.claim.iter().filter_map(|c| self.choose(c)).collect();
-        let mut adopted = BTreeMap::new();
+        let mut indexes = BTreeMap::new();
         loop {
             let folders = if takes { self.folders.borrow().clone() } else { BTreeSet::new() };
             let step = Step {
@@ -82,7 +82,7 @@ impl Consul {
                 chosen: &chosen,
                 definitions: &definitions,
                 folders: &folders,
-                adopted: &adopted,
+                indexes: &indexes,
                 victims: &victims,
                 indexed: self.indexed.get(),
                 marked: !self.trusting,
@@ -95,18 +95,19 @@ impl Consul {
             let failures = match self.store.write(&ops)? {
                 None => return Ok(Commit::Unknown),
                 Some(Ended::Done(written)) => {
-                    let (index, before) = step.indexes(&written);
-                    self.note_done(&step, index, before)?;
+                    let index = step.index_in(&written);
+                    self.note_done(&step, index, &written)?;
                     return Ok(done(change, &chosen, revision(index)));
                 }
                 Some(Ended::Failed(failures)) => failures,
             };
             match self.after(&step, &planned, &failures)? {
                 Next::Again => {}
-                Next::Adopt(address, index) => {
-                    adopted.insert(address, index);
+                Next::Meet(met) => indexes.extend(met),
+                Next::End(commit) => {
+                    self.put_back(&step, &commit);
+                    return Ok(commit);
                 }
-                Next::End(commit) => return Ok(commit),
                 Next::Denied(op) => return Err(denied(op)),
             }
         }
@@ -118,6 +119,18 @@ impl Consul {
             return claim.candidates.first().copied();
         }
         self.cache_of(claim.want).take(&claim.candidates)
+    }
+
+    /// Lets other processes of this node take what was chosen and is not another's.
+    fn put_back(&self, step: &Step<'_>, commit: &Commit<Seen>) {
+        let lost: Vec<IpAddr> = match commit {
+            Commit::Lost { taken, .. } => taken.iter().map(|taken| taken.address).collect(),
+            _ => Vec::new(),
+        };
+        let chosen = step.change.claim.iter().zip(step.chosen);
+        for (claim, address) in chosen.filter(|(_, address)| !lost.contains(address)) {
+            self.cache_of(claim.want).give_back(*address);
+        }
     }
 
     /// The ranges that a change relies on, by their pools' names.
@@ -134,14 +147,16 @@ impl Consul {
     }
 
     /// Takes in that a change was carried out.
-    fn note_done(&self, step: &Step<'_>, index: u64, before: Option<u64>) -> Result<()> {
+    fn note_done(&self, step: &Step<'_>, index: u64, written: &[Pair]) -> Result<()> {
         let takes = !step.change.claim.is_empty();
         self.memory.note_server(self.store.preferred());
         if takes && step.indexed && step.marked {
-            if let Err(error) = self.memory.judge_mark(&step.owner.scope.node, before) {
-                return Err(self.withdraw(step, index, error));
+            let node = &step.owner.scope.node;
+            let (before, now) = step.marks_in(written);
+            if !self.memory.goes_with(node, before) {
+                return Err(self.withdraw(step, index, self.memory.note_set_back()));
             }
-            self.memory.note_mark(&step.owner.scope.node, index);
+            now.into_iter().for_each(|mark| self.memory.note_mark(node, mark));
         }
         self.folders.borrow_mut().clear();
         for (claim, address) in step.change.claim.iter().zip(step.chosen) {
@@ -223,11 +238,39 @@ impl Consul {
             self.note_hidden(step)?;
             return Ok(Next::End(Commit::Outdated));
         }
-        if failed(&|role| matches!(role, Role::Lease | Role::Victim)) {
+        if failed(&|role| role == Role::Victim) {
+            return Ok(Next::End(Commit::Outdated));
+        }
+        if failed(&|role| role == Role::Lease) {
+            return self.after_other_indexes(step);
+        }
+        self.after_taken(step, planned, failures)
+    }
+
+    /// The owner's key is as it was seen, and keys of its addresses are not: somebody wrote them anew, or the
+    /// ancestor gave them to another.
+    fn after_other_indexes<'a>(&self, step: &Step<'_>) -> Result<Next<'a>> {
+        let Change { keep, drop, .. } = step.change;
+        let leases: Vec<&Lease> = keep.iter().chain(drop).collect();
+        if !leases.iter().all(|lease| is_as_seen(step.seen, lease)) {
+            return Ok(Next::End(Commit::Outdated));
+        }
+        let key = |lease: &&Lease| self.keys.lease(lease.pool.as_deref(), lease.address.addr());
+        let keys: Vec<String> = leases.iter().map(key).collect();
+        let read = self.read_keys(&keys)?;
+        let mut met = BTreeMap::new();
+        for (lease, key) in leases.into_iter().zip(&keys) {
+            let found = read.iter().find(|pair| pair.key == *key).and_then(Found::read);
+            let own = found.filter(|found| found.is_of(step.owner)).map(|found| found.index);
+            met.insert(lease.address.addr(), own);
+        }
+        let lost = keep.iter().any(|lease| met.get(&lease.address.addr()) == Some(&None));
+        let known = met.iter().all(|(address, index)| step.indexes.get(address) == Some(index));
+        if lost || known {
             self.verifies.set(true);
             return Ok(Next::End(Commit::Outdated));
         }
-        self.after_taken(step, planned, failures)
+        Ok(Next::Meet(met))
     }
 
     /// What to do without a right; nothing helps where it is one to addresses.
@@ -268,8 +311,9 @@ impl Consul {
                     self.judge_readable(op.key())?;
                     return Ok(Next::End(Commit::Outdated));
                 };
-                if found.is_of(step.owner) && step.adopted.get(&address) != Some(&found.index) {
-                    return Ok(Next::Adopt(address, found.index));
+                let met = Some(found.index);
+                if found.is_of(step.owner) && step.indexes.get(&address) != Some(&met) {
+                    return Ok(Next::Meet(BTreeMap::from([(address, met)])));
                 }
                 holder = Some(found.entry(&self.keys));
             } else {
@@ -334,6 +378,16 @@ impl Consul {
         };
         keys.into_iter().map(victim).collect()
     }
+}
+
+/// Whether a lease is the one that its owner's key stands for.
+fn is_as_seen(seen: &Seen, lease: &Lease) -> bool {
+    let Some(its) = Revision::read(&lease.revision) else { return false };
+    let Some(document) = &seen.document else { return seen.revision == Some(its.revision) };
+    let same = |item: &&Item| item.address.addr() == lease.address.addr();
+    let since =
+        document.leases.iter().find(same).map(|item| item.since.map(|since| since.revision));
+    since.is_some_and(|since| since.or(seen.revision) == Some(its.revision))
 }
 
 /// The token may not do it.

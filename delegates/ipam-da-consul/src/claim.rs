@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::allocation::Allocation;
 use crate::keys::{Keys, ROOT};
+use crate::memory::Mark;
 use crate::txn::{Op, Pair};
 
 /// A change that is carried out as a whole, or not at all.
@@ -27,8 +28,8 @@ pub struct Step<'a> {
     pub definitions: &'a BTreeMap<String, u64>,
     /// Folder keys that are missing.
     pub folders: &'a BTreeSet<String>,
-    /// Addresses that the owner proved to hold though its key does not say so, with their indexes.
-    pub adopted: &'a BTreeMap<IpAddr, u64>,
+    /// What the owner's addresses are at, where that is not what was seen; none where another has one.
+    pub indexes: &'a BTreeMap<IpAddr, Option<u64>>,
     /// The owners whose leases are taken over, by their keys; none where the key is missing.
     pub victims: &'a BTreeMap<String, Option<Holding>>,
     /// Whether owners have keys.
@@ -69,16 +70,21 @@ impl Step<'_> {
         let document = self.document();
         let value = to_text(&Allocation::of(&document));
         for lease in &self.change.keep {
-            ops.push((Role::Lease, Op::Cas(self.key(lease), index_of(lease), value.clone())));
+            if let Some(index) = self.index_of(lease) {
+                ops.push((Role::Lease, Op::Cas(self.key(lease), index, value.clone())));
+            }
         }
         for (place, (claim, address)) in self.change.claim.iter().zip(self.chosen).enumerate() {
             let key = self.keys.lease(claim.want.pool.as_deref(), *address);
             let replaced = claim.replaces.as_ref().map(|entry| index_of(&entry.lease));
-            let index = self.adopted.get(address).copied().or(replaced).unwrap_or(0);
+            let own = self.indexes.get(address).copied().flatten();
+            let index = own.or(replaced).unwrap_or(0);
             ops.push((Role::Claim(place), Op::Cas(key, index, value.clone())));
         }
         for lease in &self.change.drop {
-            ops.push((Role::Lease, Op::DeleteCas(self.key(lease), index_of(lease))));
+            if let Some(index) = self.index_of(lease) {
+                ops.push((Role::Lease, Op::DeleteCas(self.key(lease), index)));
+            }
         }
         if self.indexed {
             ops.extend(self.index(&document));
@@ -101,12 +107,28 @@ impl Step<'_> {
         OwnerDocument::written(self.owner, before.wrapping_add(1), items)
     }
 
-    /// The index of what was written, and that of the node's latest claim before, if there was one.
-    pub fn indexes(&self, written: &[Pair]) -> (u64, Option<u64>) {
-        let mark = self.keys.mark(&self.owner.scope.node);
-        let before = written.iter().find(|pair| pair.key == mark && pair.value.is_some());
-        let index = written.iter().filter(|pair| pair.value.is_none()).map(|pair| pair.index).max();
-        (index.unwrap_or(0), before.map(|pair| pair.index))
+    /// The index of what was written.
+    pub fn index_in(&self, written: &[Pair]) -> u64 {
+        written.iter().filter(|pair| pair.value.is_none()).map(|pair| pair.index).max().unwrap_or(0)
+    }
+
+    /// The node's latest claim before, if there was one, and the one that was written.
+    pub fn marks_in(&self, written: &[Pair]) -> (Option<Mark>, Option<Mark>) {
+        let key = self.keys.mark(&self.owner.scope.node);
+        let mark = |is_read: bool| {
+            let its = |pair: &&Pair| pair.key == key && pair.value.is_some() == is_read;
+            written
+                .iter()
+                .find(its)
+                .map(|Pair { created, index, .. }| Mark { created: *created, index: *index })
+        };
+        (mark(true), mark(false))
+    }
+
+    /// What a lease's key is at; none where another has the address by now.
+    fn index_of(&self, lease: &Lease) -> Option<u64> {
+        let met = self.indexes.get(&lease.address.addr());
+        met.copied().unwrap_or_else(|| Some(index_of(lease)))
     }
 
     /// The keys of owners and of the node.

@@ -21,10 +21,10 @@ use crate::config::Config;
 use crate::held::State;
 use crate::held::refused;
 use crate::keys::{Keys, OWNERS, ROOT, judge_name};
-use crate::memory::{self, Memory};
+use crate::memory::{self, Mark, Memory};
 use crate::pool::{self, Definition};
 use crate::store::Store;
-use crate::txn::{Ended, Op};
+use crate::txn::{Ended, Op, Pair};
 
 /// The leases of one network of a whole cluster.
 #[derive(Debug)]
@@ -174,7 +174,10 @@ impl Ledger for Consul {
     }
 
     fn ready(&self) -> Result<()> {
-        self.try_rights().map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+        let judged = if self.trusting { Ok(()) } else { self.memory.judge() };
+        judged
+            .and_then(|()| self.try_rights())
+            .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
     }
 
     fn accept(&self) -> Result<bool> {
@@ -242,11 +245,24 @@ impl Consul {
             Definition::read(find(&key).ok_or_else(|| pool::denied(&key))?)?.set(pool)?;
         }
         self.memory.note_server(self.store.preferred());
-        match (&self.node, mark.filter(|_| self.indexed.get())) {
-            (Some(node), Some(mark)) => {
-                self.memory.judge_mark(node, find(&mark).map(|pair| pair.index))
+        let (Some(node), Some(key)) = (&self.node, mark.filter(|_| self.indexed.get())) else {
+            return Ok(());
+        };
+        let seen = |pair: Option<&Pair>| pair.map(|p| Mark { created: p.created, index: p.index });
+        if self.memory.goes_with(node, seen(find(&key))) {
+            return Ok(());
+        }
+        // A leader that is none any more answers by what it knew.
+        match self.store.read_surely(&[Op::GetTree(key.clone())])? {
+            Ended::Done(pairs) => {
+                let now = seen(pairs.iter().find(|pair| pair.key == key));
+                if self.memory.goes_with(node, now) {
+                    Ok(())
+                } else {
+                    Err(self.memory.note_set_back())
+                }
             }
-            _ => Ok(()),
+            Ended::Failed(failures) => Err(refused(&[], &failures)),
         }
     }
 

@@ -22,13 +22,24 @@ pub struct Memory {
     /// A file for each owner that took something.
     owners: PathBuf,
     known: RefCell<Known>,
+    /// The marks when this call began: others go on meanwhile.
+    marks: BTreeMap<String, Mark>,
+}
+
+/// A node's key of its latest claim: another one was made by another store, or by an import into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The index that made it.
+    pub created: u64,
+    /// That of the latest claim.
+    pub index: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Known {
-    /// The index of the latest claim, by the node's identity, which may change.
-    marks: BTreeMap<String, u64>,
+    /// By the node's identity, which may change.
+    marks: BTreeMap<String, Mark>,
     /// Whether the store was seen without it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     set_back: bool,
@@ -47,8 +58,9 @@ impl Memory {
     pub fn open(state: &StateDir, network: &NetworkName) -> Self {
         let folder = folder(state);
         let note = Note::at(folder.join(format!("{network}.json")));
-        let known = RefCell::new(note.read());
-        Self { note, owners: folder.join("owners").join(network.as_str()), known }
+        let known: Known = note.read();
+        let owners = folder.join("owners").join(network.as_str());
+        Self { note, owners, marks: known.marks.clone(), known: RefCell::new(known) }
     }
 
     /// The server that answered last, where it is not the first.
@@ -64,25 +76,26 @@ impl Memory {
         if self.known.borrow().set_back { Err(set_back()) } else { Ok(()) }
     }
 
-    /// Fails when the store does not know of the latest claim of this node that was known before the request,
-    /// by what it shows of it.
-    ///
-    /// # Errors
-    /// Code 11, with what to do.
-    pub fn judge_mark(&self, node: &str, shown: Option<u64>) -> Result<()> {
-        let mark = self.known.borrow().marks.get(node).copied();
-        if mark.is_none_or(|mark| shown.is_some_and(|shown| shown >= mark)) {
-            return Ok(());
-        }
+    /// Whether what the store shows of a node's latest claim goes with what was known of it before this call.
+    pub fn goes_with(&self, node: &str, shown: Option<Mark>) -> bool {
+        let same = |known: &Mark| {
+            shown.is_some_and(|shown| shown.created == known.created && shown.index >= known.index)
+        };
+        self.marks.get(node).is_none_or(same)
+    }
+
+    /// Notes that it does not.
+    pub fn note_set_back(&self) -> Error {
         self.write_or_warn(|known| known.set_back = true);
-        Err(set_back())
+        set_back()
     }
 
     /// Notes a claim.
-    pub fn note_mark(&self, node: &str, index: u64) {
+    pub fn note_mark(&self, node: &str, mark: Mark) {
         self.write_or_warn(|known| {
-            let mark = known.marks.entry(node.to_owned()).or_default();
-            *mark = index.max(*mark);
+            let before = known.marks.get(node).filter(|before| before.created == mark.created);
+            let index = before.map_or(0, |before| before.index).max(mark.index);
+            known.marks.insert(node.to_owned(), Mark { index, ..mark });
         });
     }
 

@@ -22,7 +22,7 @@ impl Definition {
     /// # Errors
     /// The value is no array of ranges: code 103, with the key.
     pub fn read(pair: &Pair) -> Result<Self> {
-        let Pair { key, value, index } = pair;
+        let Pair { key, value, index, .. } = pair;
         let wrong = |what: &str| {
             Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is no pool: {what}"))
                 .advise(example(key))
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     fn set(value: &str) -> Result<RangeSet> {
-        let pair = Pair { key: "ipam/p".into(), value: Some(value.into()), index: 3 };
+        let pair = Pair { key: "ipam/p".into(), value: Some(value.into()), created: 3, index: 3 };
         Definition::read(&pair)?.set("p")
     }
 

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipam_delegated::allocate::ledger::{Entry, Holder};
 use ipam_delegated::{Error, ErrorCode, Result};
 
+use crate::allocation::Found;
 use crate::claim::{index, index_of};
 use crate::held::holding;
 use crate::ledger::Consul;
@@ -50,9 +51,6 @@ impl Consul {
         }
         for entry in &removed {
             self.note_given_back(&entry.lease);
-            if let Some(Holder { container, ifname: Some(ifname), .. }) = &entry.holder {
-                self.memory.forget_taken(container, ifname);
-            }
         }
         let mut errors = errors.into_iter();
         errors.next().map_or(Ok(removed), |first| Err(first.and(errors)))
@@ -60,7 +58,7 @@ impl Consul {
 
     /// Removes entries whose owners have no key, all at once or, where one of them has changed, one by one.
     fn remove_bare(&self, entries: &[&Entry], removed: &mut Vec<Entry>, errors: &mut Vec<Error>) {
-        match self.delete(entries, Vec::new()) {
+        match self.delete(entries, &BTreeMap::new(), Vec::new()) {
             Ok(true) => removed.extend(entries.iter().copied().cloned()),
             Ok(false) if entries.len() > 1 => {
                 entries.iter().for_each(|entry| self.remove_bare(&[entry], removed, errors));
@@ -74,43 +72,66 @@ impl Consul {
     fn remove_of(&self, key: &str, found: Option<Pair>, entries: &[&Entry]) -> Result<Vec<Entry>> {
         let mut found = found;
         let mut entries: Vec<&Entry> = entries.to_vec();
+        let mut met = BTreeMap::new();
         for _ in 0..TRIES {
             let gone: BTreeSet<IpAddr> = entries.iter().map(|e| e.lease.address.addr()).collect();
             let mut ops = Vec::new();
+            let mut is_all = true;
             // Whatever stands there that is not ours stays.
             if let Some(holding) = found.as_ref().and_then(|pair| holding(pair).ok()) {
                 let rest = holding.without(|address| gone.contains(&address));
                 let seen = index(holding.revision);
+                is_all = rest.leases.is_empty();
                 if rest.leases.is_empty() {
                     ops.push(Op::DeleteCas(key.to_owned(), seen));
                 } else if rest.leases.len() < holding.document.leases.len() {
                     ops.push(Op::Cas(key.to_owned(), seen, rest.to_value()));
                 }
             }
-            if self.delete(&entries, ops)? {
+            if self.delete(&entries, &met, ops)? {
+                let holder = entries.first().and_then(|entry| entry.holder.as_ref());
+                if let Some(Holder { container, ifname: Some(ifname), .. }) = holder
+                    && is_all
+                {
+                    self.memory.forget_taken(container, ifname);
+                }
                 return Ok(entries.into_iter().cloned().collect());
             }
             let leases: Vec<String> = entries.iter().map(|entry| self.key_of(entry)).collect();
             let asked: Vec<String> = leases.iter().cloned().chain([key.to_owned()]).collect();
             let read = self.read_keys(&asked)?;
-            // What was written anew is not what was judged.
+            let own = read.iter().find(|pair| pair.key == key);
+            met = BTreeMap::new();
+            // What was written anew is not what was judged; but by the owner's key it is, where that is as it was.
             entries.retain(|entry| {
                 let key = self.key_of(entry);
-                read.iter().any(|pair| pair.key == key && pair.index == index_of(&entry.lease))
+                let Some(pair) = read.iter().find(|pair| pair.key == key) else { return false };
+                let judged = index_of(&entry.lease);
+                let found = Found::read(pair).map(|found| found.entry(&self.keys).holder);
+                let same = found.is_some_and(|holder| holder == entry.holder);
+                met.insert(key, pair.index);
+                pair.index == judged || (same && own.is_some_and(|own| own.index == judged))
             });
             if entries.is_empty() {
                 return Ok(Vec::new());
             }
-            found = read.into_iter().find(|pair| pair.key == key);
+            found = own.cloned();
         }
         let message = format!("the key {key} changes all the time");
         Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
     }
 
-    /// Deletes the keys of entries together with what else is to be done; false where something has changed.
-    fn delete(&self, entries: &[&Entry], more: Vec<Op>) -> Result<bool> {
+    /// Deletes the keys of entries, some of which were met at other indexes, together with what else is to be
+    /// done; false where something has changed.
+    fn delete(
+        &self,
+        entries: &[&Entry],
+        met: &BTreeMap<String, u64>,
+        more: Vec<Op>,
+    ) -> Result<bool> {
         let both = |entry: &&Entry| {
-            let (key, index) = (self.key_of(entry), index_of(&entry.lease));
+            let key = self.key_of(entry);
+            let index = met.get(&key).copied().unwrap_or_else(|| index_of(&entry.lease));
             // What is gone would be deleted again.
             [Op::CheckIndex(key.clone(), index), Op::DeleteCas(key, index)]
         };

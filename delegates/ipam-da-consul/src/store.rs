@@ -79,6 +79,19 @@ impl Store {
         understood(&self.client.read(&transaction(&path, &body))?)
     }
 
+    /// The same, of a leader that has made sure that it is one.
+    ///
+    /// # Errors
+    /// No server answers in time.
+    pub fn read_surely(&self, ops: &[Op]) -> Result<Ended> {
+        let body = txn::to_body(ops);
+        let path = match self.changing.as_str() {
+            "" => "v1/txn?consistent".to_owned(),
+            query => format!("v1/txn{query}&consistent"),
+        };
+        understood(&self.client.read(&transaction(&path, &body))?)
+    }
+
     /// Changes something; `None` when it may have been done, or may still be.
     ///
     /// # Errors

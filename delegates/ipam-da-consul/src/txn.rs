@@ -37,6 +37,8 @@ pub struct Pair {
     pub key: String,
     /// None where it is empty or, after a write, not told.
     pub value: Option<Vec<u8>>,
+    /// The index that made it.
+    pub created: u64,
     /// The modification index.
     pub index: u64,
 }
@@ -166,18 +168,19 @@ struct OpError {
 struct Kv {
     key: String,
     value: Option<String>,
+    create_index: u64,
     modify_index: u64,
 }
 
 impl Kv {
     fn read(self) -> Result<Pair> {
-        let Self { key, value, modify_index: index } = self;
+        let Self { key, value, create_index: created, modify_index: index } = self;
         let value = value.filter(|value| !value.is_empty());
         let value = value.map(|value| STANDARD.decode(value)).transpose().map_err(|error| {
             Error::new(ErrorCode::BACKEND, format!("the value of {key} is not base64"))
                 .caused_by(error)
         })?;
-        Ok(Pair { key, value, index })
+        Ok(Pair { key, value, created, index })
     }
 }
 
@@ -197,6 +200,7 @@ mod tests {
         let pair = |key: &str, value: Option<&[u8]>, index| Pair {
             key: key.into(),
             value: value.map(<[u8]>::to_vec),
+            created: 8,
             index,
         };
         let done = Ended::Done(vec![pair("ipam/", None, 8), pair("ipam/p", Some(b"ab"), 9)]);

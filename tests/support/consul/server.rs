@@ -238,6 +238,10 @@ impl Consul {
         if itself["Config"]["NodeName"] != self.name() {
             return Err(format!("another server has its port: {}", itself["Config"]));
         }
+        if self.options.acl {
+            // A member begins with the ACLs of old servers, and knows no tokens.
+            asked(&client, "GET", "acl/token/self")?;
+        }
         asked(&client, "GET", "kv/?keys&separator=/&consistent").map(drop)
     }
 

@@ -17,11 +17,10 @@ mod allocator;
 mod cni_ipam_etcd;
 mod host_etcd;
 mod ranges;
+mod steps;
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -29,6 +28,13 @@ use serde_json::Value;
 use super::etcd::{Answer, Etcd, Requests};
 use allocator::Store;
 use ranges::RangeSet;
+
+/// A call of one of them: the addresses in order, or what it would have printed.
+pub type Call = steps::Call<Done, Vec<IpAddr>, String>;
+
+type Steps = steps::Steps<Requests, Done>;
+type Ended = steps::Ended<String>;
+type Played<T> = steps::Played<T, String>;
 
 /// An old plugin with the configuration of a network.
 #[derive(Clone, Debug)]
@@ -109,54 +115,15 @@ impl Old {
         container: &str,
         verb: impl FnOnce(&mut dyn Store, &[RangeSet], &str) -> Played<Vec<IpAddr>> + Send + 'static,
     ) -> Call {
-        let (go, may_go) = channel();
-        let (tell, done) = channel();
         let Self { system, requests, sets, pause, patience, delay } = self.clone();
-        let steps = Steps { requests, may_go, tell, delay };
         let container = container.to_owned();
-        let player = thread::spawn(move || match system {
+        Call::new(requests, delay, move |steps| match system {
             System::CniIpamEtcd { network } => {
                 let mut store = cni_ipam_etcd::Keys::new(steps, &network, &sets, [pause, patience]);
                 verb(&mut store, &sets, &container)
             }
             System::HostEtcd => verb(&mut host_etcd::Keys::new(steps, pause), &sets, &container),
-        });
-        Call { go, done, player }
-    }
-}
-
-/// A call that stands still between two requests. Dropped, it sends no more: so ends a plugin that
-/// is killed.
-#[must_use = "it does nothing until it is told to"]
-pub struct Call {
-    go: Sender<()>,
-    done: Receiver<Done>,
-    player: JoinHandle<Played<Vec<IpAddr>>>,
-}
-
-impl Call {
-    /// Sends the next request and tells what it did; none when the call is over.
-    pub fn step(&mut self) -> Option<Done> {
-        let _ = self.go.send(());
-        self.done.recv().ok()
-    }
-
-    /// Goes on to the end: the addresses in order, or what the program would have printed.
-    pub fn run(mut self) -> Result<Vec<IpAddr>, String> {
-        while self.step().is_some() {}
-        match self.player.join().unwrap() {
-            Ok(addresses) => Ok(addresses),
-            Err(Ended::Failed(reason)) => Err(reason),
-            Err(Ended::Dropped) => unreachable!("it may go on until it has ended"),
-        }
-    }
-}
-
-impl Iterator for Call {
-    type Item = Done;
-
-    fn next(&mut self) -> Option<Done> {
-        self.step()
+        })
     }
 }
 
@@ -200,23 +167,6 @@ impl fmt::Display for Done {
     }
 }
 
-/// Why a call ended without a result.
-#[derive(Debug)]
-enum Ended {
-    Failed(String),
-    Dropped,
-}
-
-type Played<T> = Result<T, Ended>;
-
-/// Where a player sends its requests, each when it may.
-struct Steps {
-    requests: Requests,
-    may_go: Receiver<()>,
-    tell: Sender<Done>,
-    delay: Duration,
-}
-
 impl Steps {
     fn put(&self, key: &str, value: &str) -> Played<()> {
         self.step(|requests| requests.put(key, value), |()| Done::Put(key.to_owned()))
@@ -234,18 +184,5 @@ impl Steps {
 
     fn grant(&self, seconds: u32) -> Played<i64> {
         self.step(|requests| requests.grant(seconds), |_| Done::Granted(seconds))
-    }
-
-    /// One request, and what to tell of it.
-    fn step<T>(
-        &self,
-        request: impl FnOnce(&Requests) -> Answer<T>,
-        done: impl FnOnce(&T) -> Done,
-    ) -> Played<T> {
-        self.may_go.recv().map_err(|_| Ended::Dropped)?;
-        thread::sleep(self.delay);
-        let answer = request(&self.requests).map_err(Ended::Failed)?;
-        self.tell.send(done(&answer)).map_err(|_| Ended::Dropped)?;
-        Ok(answer)
     }
 }

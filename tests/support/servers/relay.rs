@@ -142,7 +142,7 @@ fn serve(mut client: &TcpStream, books: &Books) -> io::Result<()> {
     client.set_nodelay(true)?;
     let mut from_client = BufReader::new(client);
     let mut server: Option<BufReader<TcpStream>> = None;
-    while let Some(request) = read_request(&mut from_client)? {
+    while let Some(request) = read_request(&mut from_client, client)? {
         lock(&books.requests).push(request.clone());
         let fate = lock(&books.fates).pop_front();
         let fate = fate.unwrap_or_else(|| (books.decide)(&request));
@@ -232,10 +232,14 @@ fn read_exactly(stream: &mut impl Read, length: u64, raw: &mut Vec<u8>) -> io::R
     if read as u64 == length { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-fn read_request(stream: &mut impl BufRead) -> io::Result<Option<Request>> {
+fn read_request(stream: &mut impl BufRead, mut client: &TcpStream) -> io::Result<Option<Request>> {
     let mut raw = Vec::new();
     let Some((first, headers)) = read_head(stream, &mut raw)? else { return Ok(None) };
     let head = raw.len();
+    if header(&headers, "expect").is_some() {
+        // It sends the body once it is told to.
+        client.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+    }
     read_body(stream, &headers, &mut raw)?;
     let mut words = first.split(' ').map(str::to_owned);
     let [method, target] = [(); 2].map(|()| words.next().unwrap_or_default());
@@ -246,7 +250,13 @@ fn read_request(stream: &mut impl BufRead) -> io::Result<Option<Request>> {
 /// An answer, and whether the connection ends with it.
 fn read_answer(stream: &mut impl BufRead, method: &str) -> io::Result<(Vec<u8>, bool)> {
     let mut raw = Vec::new();
-    let (first, headers) = read_head(stream, &mut raw)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let (first, headers) = loop {
+        raw.clear();
+        let head = read_head(stream, &mut raw)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        if !head.0.starts_with("HTTP/1.1 100 ") {
+            break head;
+        }
+    };
     let status = first.split(' ').nth(1).unwrap_or_default();
     let ends = first.starts_with("HTTP/1.0")
         || header(&headers, "connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
