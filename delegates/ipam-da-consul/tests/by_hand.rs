@@ -193,6 +193,12 @@ fn ipam_delegated_tells_the_same_by_the_networks_name() {
     let rows = typed(&["release", "net", "10.1.9.9", "--yes", "--json"]);
     assert_eq!(rows.as_array().unwrap().len(), 1, "{rows}");
     assert_eq!(consul.get("ipam/blue/10.1.9.9"), None);
+    // A node that is gone.
+    let gone = Node::of(&consul).named("gone").with_pools(&["blue", "six"]);
+    (0..3).for_each(|number| drop(gone.add(&format!("c{number}"))));
+    let rows = typed(&["release", "net", "--node", "gone", "--yes", "--json"]);
+    assert_eq!(rows.as_array().unwrap().len(), 6, "{rows}");
+    assert_eq!(books(&consul).len(), 2);
     let lint = world.typed(&["lint", "net"]);
     assert_eq!(lint.exit, Some(0), "{lint:?}");
     world.call("DEL", "c1", &network).success();
