@@ -13,6 +13,7 @@ pub mod certificates;
 pub mod chains;
 #[path = "../../../../tests/support/consul/mod.rs"]
 pub mod consul;
+pub mod counting;
 pub mod filling;
 pub mod rights;
 pub mod store;
