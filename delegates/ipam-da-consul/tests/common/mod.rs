@@ -15,9 +15,11 @@ pub mod chains;
 pub mod consul;
 pub mod counting;
 pub mod filling;
+pub mod rights;
 pub mod store;
 #[path = "../../../../tests/support/mod.rs"]
 pub mod support;
+pub mod unsaid;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
