@@ -64,6 +64,9 @@ pub struct Search<'a> {
     pub avoid: &'a BTreeSet<IpAddr>,
 }
 
+/// Among how many free addresses one is chosen at random, at least.
+const MIXED: usize = 1024;
+
 /// How many addresses the first window holds.
 const WINDOW: u128 = 256;
 
@@ -99,7 +102,12 @@ impl Search<'_> {
             self.ring(pieces, after).into_iter().flat_map(|(first, last)| Count::new(first, last));
         match &view.used {
             Used::Windows(_, taken) | Used::All(taken) => {
-                addresses.filter(|a| usable(a) && !taken.contains(a)).take(limit).collect()
+                let free = addresses.filter(|a| usable(a) && !taken.contains(a));
+                match self.strategy {
+                    // The first after a random place would be the same from many places.
+                    Strategy::Random => self.shuffled(free.take(limit.max(MIXED)).collect(), limit),
+                    _ => free.take(limit).collect(),
+                }
             }
             Used::Unknown | Used::Free(_) => addresses.filter(untried).take(limit).collect(),
         }
@@ -122,7 +130,11 @@ impl Search<'_> {
         if self.strategy != Strategy::Random {
             return usable.take(limit).collect();
         }
-        let mut all: Vec<IpAddr> = usable.collect();
+        self.shuffled(usable.collect(), limit)
+    }
+
+    /// Some of these addresses, in any order.
+    fn shuffled(&self, mut all: Vec<IpAddr>, limit: usize) -> Vec<IpAddr> {
         let mut random = self.random;
         let mut chosen = Vec::new();
         while chosen.len() < limit && !all.is_empty() {

@@ -36,7 +36,8 @@ impl Consul {
         {
             return Ok(view);
         }
-        let fresh = self.fresh.take().filter(|_| !question.may_guess);
+        // What was read of the owner holds until something is committed.
+        let fresh = self.fresh.borrow().clone().filter(|_| !question.may_guess);
         let unknown = self.unknown_pools(question.want, fresh.is_none());
         let state = match fresh {
             Some(state) if unknown.is_empty() => state,
@@ -51,7 +52,7 @@ impl Consul {
             let Owner { container, ifname, .. } = question.owner;
             self.memory.forget_taken(container.as_str(), ifname.as_str());
         }
-        if question.may_guess {
+        if question.may_guess || self.fresh.borrow().is_some() {
             self.fresh.replace(Some((held.clone(), token.clone())));
         }
         Ok(View { held, pools: views, token })

@@ -29,7 +29,8 @@ pub fn windows(from: IpAddr, asked: u128, crowded: bool) -> Vec<Window> {
     let whole = || line.window(String::new(), vec![(0, line.largest)], true);
     if crowded {
         let wide = line.with_holes(asked.max(CROWD));
-        return vec![wide.unwrap_or_else(|| if line.unit > 1 { block() } else { whole() })];
+        // In the first block of all nothing is wide but everything.
+        return vec![wide.unwrap_or_else(|| if asked <= line.unit { block() } else { whole() })];
     }
     if asked <= line.unit { vec![block(), whole()] } else { vec![whole()] }
 }
