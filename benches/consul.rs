@@ -117,8 +117,8 @@ impl<'a> Bench<'a> {
         });
         build.cargo(&["--package", "ipam-da-consul", "--examples"]);
         let examples = build.folder.join("examples");
-        plugins.install(&examples.join("floor"));
-        let fill = examples.join("fill");
+        plugins.install(&examples.join("consul-floor"));
+        let fill = examples.join("consul-fill");
         let sites = held.iter().map(|held| Site::holding(state.path(), &fill, *held)).collect();
         Self { build, plugins, ancestor, sites, _state: state, _programs: programs }
     }
@@ -248,7 +248,7 @@ impl<'a> Bench<'a> {
             let what = format!("size of ipam-da-consul ≤ {SIZE} KiB");
             target(&what, &format!("{size} KiB"), size <= SIZE);
         }
-        println!("\nsize of the floor: {} KiB", self.build.size("examples/floor"));
+        println!("\nsize of the floor: {} KiB", self.build.size("examples/consul-floor"));
     }
 }
 

@@ -4,8 +4,6 @@
 
 #[path = "support/certificates.rs"]
 mod certificates;
-#[path = "support/consul/mod.rs"]
-mod consul;
 #[path = "support/etcd/mod.rs"]
 mod etcd;
 mod support;
@@ -17,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use certificates::Certificates;
-use consul::Consul;
 use etcd::{Etcd, Tls};
 use serde_json::{Value, json};
 use support::{Outcome, World, binary, start, wait, without};
@@ -394,42 +391,6 @@ fn the_conflist_for_the_keys_of_cni_ipam_etcd_goes_on_where_that_was() {
         world.call("DEL", container, &network).success();
     }
     assert_eq!(etcd.keys(used), [""; 0]);
-}
-
-#[test]
-fn the_conflist_for_consul_runs_on_a_real_one() {
-    let certificates = Certificates::make();
-    let server = certificates.server();
-    let tls = consul::Tls {
-        authority: certificates.authority(),
-        certificate: server.certificate,
-        key: server.key,
-        verify_incoming: false,
-    };
-    let consul = Consul::builder().acl().tls(tls).start();
-    consul.put("ipam/web", r#"[{"subnet": "10.92.0.0/16", "gateway": "10.92.0.1"}]"#);
-    let world = World::new();
-    world.install(&binary("ipam-ds-static")).install(&binary("ipam-da-consul"));
-    let conflist = fs::read(example("65-ipam-delegated-consul.conflist")).unwrap();
-    let networks = plugins(&serde_json::from_slice(&conflist).unwrap());
-    let mut network = networks[0].clone();
-    network["ipam"]["stateDir"] = json!(world.path("state"));
-    network["ipam"]["consul_servers"] = json!([consul.url()]);
-    let token = consul.create_token(r#"key_prefix "ipam/" { policy = "write" }"#);
-    fs::write(world.path("token"), &token.secret).unwrap();
-    network["ipam"]["consul"]["tokenFile"] = json!(world.path("token"));
-    network["ipam"]["consul"]["caFile"] = json!(certificates.authority());
-
-    let result = world.call("ADD", "c1", &network).success();
-    assert_eq!(result["ips"][0]["address"], "10.92.0.2/16");
-    assert_eq!(result["routes"], json!([{"dst": "0.0.0.0/0", "gw": "10.92.0.1"}]));
-    network["prevResult"] = result;
-    world.call("CHECK", "c1", &network).success();
-    // The record knows the store.
-    network.as_object_mut().unwrap().remove("prevResult");
-    let stripped = without(&network, &["pools", "consul", "consul_servers", "delegates"]);
-    world.call("DEL", "c1", &stripped).success();
-    assert_eq!(consul.keys("ipam/web/"), ["ipam/web/"]);
 }
 
 /// A world with the parts of the example's preset `rack-local`, in shell.

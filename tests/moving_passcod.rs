@@ -11,6 +11,7 @@ mod pages;
 mod passcod;
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -96,11 +97,11 @@ impl Site {
     }
 
     fn are_original(&self) -> bool {
-        let is_original = |name: &&str| {
+        let is_original = |name: &str| {
             let text = fs::read(self.installed(name)).unwrap();
             String::from_utf8_lossy(&text).contains(&format!("passcod's {name}\n"))
         };
-        PROGRAMS.iter().all(|name| is_original(&name))
+        PROGRAMS.into_iter().all(is_original)
     }
 
     /// What the runtime keeps of an ADD.
@@ -258,26 +259,22 @@ fn what_is_left_for_good_is_removed_in_consul_and_on_the_node() {
     assert_eq!(site.leases(), pairs(&[("10.88.0.0", "before")]));
 }
 
+/// What systems did, and why we differ.
 #[derive(Deserialize)]
 struct Fixture {
-    reasons: std::collections::BTreeMap<String, String>,
+    reasons: BTreeMap<String, String>,
 }
 
 /// The recordings are compared elsewhere; each reason to differ from one is on the page.
 #[test]
 fn the_page_gives_every_reason_to_differ_from_a_recording() {
     let page = page();
-    let rows: Vec<&str> = page.section("What changes for you").lines().collect();
+    let told: Vec<&str> = page.section("What changes for you").lines().collect();
     let recordings =
         [include_str!("vectors/passcod.json"), include_str!("vectors/passcod-consul.json")];
-    let mut count = 0;
     for fixture in recordings.map(|text| serde_json::from_str::<Fixture>(text).unwrap()) {
-        for (name, reason) in fixture.reasons {
-            let row = format!("| {name} | {reason} |");
-            assert!(rows.contains(&&*row), "not on the page: {row}");
-            count += 1;
+        for reason in fixture.reasons.values() {
+            assert!(told.contains(&&*format!("- {reason}")), "not on the page: {reason}");
         }
     }
-    let told = rows.iter().filter(|row| row.starts_with("| ")).count();
-    assert_eq!(told, count + 1, "a reason that no recording needs");
 }

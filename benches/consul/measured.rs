@@ -78,7 +78,7 @@ impl System {
                 plugins.call("ipam-delegated", verb, container, &site.chain)
             }
             Self::Floor => {
-                let mut command = plugins.command("floor", verb, container);
+                let mut command = plugins.command("consul-floor", verb, container);
                 command.args(site.floor(verb, container));
                 measure(command, "").0
             }

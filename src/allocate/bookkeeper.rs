@@ -20,8 +20,9 @@ pub struct Bookkeeper<L> {
     /// Where not every pool is shown, what the owner holds of the others stays.
     shown_all: bool,
     grace: Duration,
-    /// Whether addresses in use may be taken over where a pool does not say.
-    takeover: bool,
+    /// Whether addresses in use may be taken over where a pool does not say; none for a call that claims
+    /// again what is held, which takes nothing from anybody.
+    takeover: Option<bool>,
     /// STATUS counts what is free.
     counts: bool,
     deadline: Deadline,
@@ -55,7 +56,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
     fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
         let mut wants = Want::read(want, L::STRATEGY)?;
         for (want, pool) in wants.iter_mut().zip(want) {
-            want.takeover = pool.takeover.unwrap_or(self.takeover);
+            want.takeover = self.takeover.is_some_and(|given| pool.takeover.unwrap_or(given));
             want.apart = L::NAMES_APART;
         }
         let mut unsure = Unsure::default();
@@ -280,11 +281,15 @@ impl<L: Ledger> Bookkeeper<L> {
 }
 
 /// Whether addresses in use may be taken over: `takeover` of `ipam`, else of the host-wide settings.
-fn takeover(request: &Request) -> Result<bool> {
+fn takeover(request: &Request) -> Result<Option<bool>> {
+    let before = request.prev_result().ok();
+    if before.is_some_and(|before| before.extra.get("reassert") == Some(&true.into())) {
+        return Ok(None);
+    }
     let key = "ipam.takeover";
     let told = request.network.ipam().get("takeover");
     let told = told.map(|value| parse_value(value, key)).transpose()?.flatten();
-    Ok(told.unwrap_or(request.settings.takeover))
+    Ok(Some(told.unwrap_or(request.settings.takeover)))
 }
 
 /// What the store did not say.

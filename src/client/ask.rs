@@ -12,6 +12,9 @@ pub struct Ask<'a> {
     pub body: &'a [u8],
     /// The statuses that are an answer. Any other means that this server does not do what is asked.
     pub answers: &'a [u16],
+    /// A header that every answer of this service has, where there is one: by it another server that
+    /// answers the same status is told apart.
+    pub sign: Option<&'a str>,
     /// The largest body that is read of an answer, in bytes; a larger one is an error.
     pub limit: u64,
 }

@@ -101,7 +101,7 @@ impl<In: Transport> Connector<In> for Dial {
             Some(config) if details.needs_tls() => Box::new(Secured::open(config, details, tcp)?),
             _ => Box::new(tcp),
         };
-        Ok(Some(Line { inner, sent: self.sent.clone() }))
+        Ok(Some(Line { inner, pending: Vec::new(), sent: self.sent.clone() }))
     }
 }
 
@@ -111,11 +111,27 @@ impl fmt::Debug for Dial {
     }
 }
 
-/// A connection that tells when something was sent over it.
+/// A connection that tells when something was sent over it. It sends a request's head together with its
+/// body, once an answer is awaited: in two parts they would wake the server twice.
 #[derive(Debug)]
 struct Line {
     inner: Box<dyn Transport>,
+    pending: Vec<u8>,
     sent: Sent,
+}
+
+impl Line {
+    fn flush(&mut self, timeout: NextTimeout) -> Result<(), Error> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let length = self.pending.len();
+        self.inner.buffers().output()[..length].copy_from_slice(&self.pending);
+        self.pending.clear();
+        self.inner.transmit_output(length, timeout)?;
+        self.sent.set(true);
+        Ok(())
+    }
 }
 
 impl Transport for Line {
@@ -124,12 +140,16 @@ impl Transport for Line {
     }
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
-        self.inner.transmit_output(amount, timeout)?;
-        self.sent.set(true);
+        let part = self.inner.buffers().output()[..amount].to_vec();
+        if self.pending.len() + amount > BUFFER {
+            self.flush(timeout)?;
+        }
+        self.pending.extend(part);
         Ok(())
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        self.flush(timeout)?;
         self.inner.await_input(timeout)
     }
 

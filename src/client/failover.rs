@@ -255,6 +255,12 @@ impl Client {
         if !ask.answers.contains(&status) {
             return Err(Trouble::of_status(status, ask.method, self.refusal(response)));
         }
+        if let Some(sign) = ask.sign.filter(|sign| !response.headers().contains_key(*sign)) {
+            let service = self.access.service;
+            return Err(Trouble::Unfit(format!(
+                "HTTP {status} without the header {sign}: this is not {service}"
+            )));
+        }
         let mut body = Bounded::new(response.into_body().into_reader(), ask.limit);
         let taken = take(status, &mut body);
         match (body.end(), taken) {

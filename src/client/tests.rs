@@ -121,8 +121,14 @@ fn client(urls: &[&str]) -> Client {
     Client::new(access(urls), Deadline::after(Duration::from_secs(30))).unwrap()
 }
 
-const GET: Ask<'_> =
-    Ask { method: Method::Get, path: "v1/x?y=z", body: b"", answers: &[200], limit: 1000 };
+const GET: Ask<'_> = Ask {
+    method: Method::Get,
+    path: "v1/x?y=z",
+    body: b"",
+    answers: &[200],
+    sign: None,
+    limit: 1000,
+};
 const PUT: Ask<'_> = Ask { method: Method::Put, body: b"{}", ..GET };
 
 fn read(client: &Client) -> Result<String, Error> {

@@ -139,9 +139,10 @@ impl Consul {
         let of = |claim: &Claim<'_>| {
             let pool = claim.want.pool.clone()?;
             let read = self.definitions.borrow().get(&pool).map(|definition| definition.index);
-            let cached = || Some(self.known_of(claim.want)?.definition?.index);
+            let believed = || self.believed.borrow().get(&pool).copied();
+            let index = read.or_else(believed);
             // Nothing can be relied on that is not known any more.
-            Some((pool, read.or_else(cached).unwrap_or(0)))
+            Some((pool, index.unwrap_or(0)))
         };
         named.filter_map(of).collect()
     }
@@ -154,6 +155,7 @@ impl Consul {
             let node = &step.owner.scope.node;
             let (before, now) = step.marks_in(written);
             if !self.memory.goes_with(node, before) {
+                self.forget_pools();
                 return Err(self.withdraw(step, index, self.memory.note_set_back()));
             }
             now.into_iter().for_each(|mark| self.memory.note_mark(node, mark));
@@ -264,9 +266,9 @@ impl Consul {
             let own = found.filter(|found| found.is_of(step.owner)).map(|found| found.index);
             met.insert(lease.address.addr(), own);
         }
-        let lost = keep.iter().any(|lease| met.get(&lease.address.addr()) == Some(&None));
         let known = met.iter().all(|(address, index)| step.indexes.get(address) == Some(index));
-        if lost || known {
+        // Who has lost an address may have got others from the ancestor since.
+        if met.values().any(Option::is_none) || known {
             self.verifies.set(true);
             return Ok(Next::End(Commit::Outdated));
         }

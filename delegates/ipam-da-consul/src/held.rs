@@ -13,6 +13,7 @@ use crate::allocation::Found;
 use crate::claim::{index, index_of, revision};
 use crate::keys::ROOT;
 use crate::ledger::Consul;
+use crate::pool::denied;
 use crate::txn::{Ended, LARGEST, Op, Pair};
 
 /// What an owner holds, and what a change of it is guarded with.
@@ -132,12 +133,25 @@ impl Consul {
             Ok(ControlFlow::Continue(()))
         };
         if pools.is_empty() {
-            self.store.below(ROOT, &mut take)?;
+            self.everything(&mut take)?;
         }
         for pool in pools {
             self.listing(pool, &mut take)?;
         }
         Ok(found)
+    }
+
+    /// Shows every key of all pools, and makes sure that an empty answer is one.
+    ///
+    /// # Errors
+    /// No server answers in time, or the token may not read them.
+    pub fn everything(&self, each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>) -> Result<()> {
+        let mut empty = true;
+        self.store.below(ROOT, &mut |pair| {
+            empty = false;
+            each(pair)
+        })?;
+        if empty { self.judge_readable(ROOT) } else { Ok(()) }
     }
 
     /// Shows every key of a pool's folder, and makes sure that an empty answer is one.
@@ -158,16 +172,12 @@ impl Consul {
         if empty { self.judge_readable(&folder) } else { Ok(()) }
     }
 
-    /// Fails when a key is there that was not shown: Consul leaves out of a listing what a token may not
-    /// read.
+    /// Fails when a key may not be read: Consul leaves it out of a listing and says nothing.
     ///
     /// # Errors
     /// Code 103.
     pub fn judge_readable(&self, key: &str) -> Result<()> {
-        match self.store.read(&[Op::Get(key.to_owned())])? {
-            Ended::Done(pairs) if pairs.is_empty() => Err(crate::pool::denied(key)),
-            _ => Ok(()),
-        }
+        if self.store.may_read(key)? { Ok(()) } else { Err(denied(key)) }
     }
 
     /// Reads keys, as far as they are there.

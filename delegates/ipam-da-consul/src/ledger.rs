@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use ipam_delegated::cni::Verb;
 use ipam_delegated::host::ResultCache;
 use ipam_delegated::pool::RangeSet;
 use ipam_delegated::{ErrorCode, Request, Result};
+use log::debug;
 use serde_json::Value;
 
 use crate::cache::Cache;
@@ -42,6 +44,8 @@ pub struct Consul {
     named: Vec<String>,
     /// What was read of pools in this call, by name.
     pub definitions: RefCell<BTreeMap<String, Definition>>,
+    /// The index of each pool's ranges that were remembered and are relied on.
+    pub believed: RefCell<BTreeMap<String, u64>>,
     /// Folder keys that the ancestor wants and that are missing.
     pub folders: RefCell<BTreeSet<String>>,
     /// What the latest view has read of the owner, which the next one need not read again.
@@ -124,6 +128,7 @@ impl Ledger for Consul {
             asked: asked.into_iter().collect(),
             named,
             definitions: RefCell::default(),
+            believed: RefCell::default(),
             folders: RefCell::default(),
             fresh: RefCell::default(),
             indexed: Cell::new(!memory.is_unindexed()),
@@ -135,7 +140,8 @@ impl Ledger for Consul {
             forgets: request.verb == Verb::Del,
             checks: request.verb == Verb::Check,
             random: RandomState::new().build_hasher().finish(),
-            node: this_node(request),
+            // Nothing else asks for it, and it is in several files.
+            node: (request.verb == Verb::Status).then(|| this_node(request)).flatten(),
             memory,
         })
     }
@@ -184,6 +190,7 @@ impl Ledger for Consul {
         // Whoever accepts it is told when it cannot be reached.
         self.store.read(&[Op::GetTree(OWNERS.to_owned() + ".nodes/")])?;
         self.memory.accept()?;
+        self.forget_pools();
         Ok(true)
     }
 
@@ -205,6 +212,13 @@ impl Consul {
             Some(_) => format!("{}#{}", escape(pool), want.index),
         };
         Cache::at(self.pools.join(name))
+    }
+
+    /// Forgets what is remembered of all pools: the store is another one, or another again.
+    pub fn forget_pools(&self) {
+        if let Err(error) = fs::remove_dir_all(&self.pools) {
+            debug!("{} cannot be removed: {error}", self.pools.display());
+        }
     }
 
     /// The same of a pool whose ranges stand in Consul.

@@ -28,7 +28,10 @@ impl Consul {
                 if its { each(entry) } else { ControlFlow::Continue(()) }
             });
         }
-        self.store.below(&self.keys.of_node(node), &mut |pair| {
+        let folder = self.keys.of_node(node);
+        let mut empty = true;
+        self.store.below(&folder, &mut |pair| {
+            empty = false;
             let holding = match holding(&pair) {
                 Ok(holding) => holding,
                 Err(error) => {
@@ -41,7 +44,13 @@ impl Consul {
                 return Ok(ControlFlow::Continue(()));
             }
             Ok(holding.entries().into_iter().try_for_each(&mut *each))
-        })
+        })?;
+        if !empty || self.store.may_read(&folder)? {
+            return Ok(());
+        }
+        self.indexed.set(false);
+        self.memory.note_unindexed();
+        self.walk_node(node, each)
     }
 
     /// Keys in the folders of pools that are about no address.
@@ -75,7 +84,7 @@ impl Consul {
             Ok(ControlFlow::Continue(()))
         };
         if self.asked.is_empty() {
-            return self.store.below(ROOT, &mut show);
+            return self.everything(&mut show);
         }
         for pool in &self.asked {
             self.listing(pool, &mut show)?;

@@ -23,6 +23,9 @@ pub struct Store {
 /// The largest answer to a transaction, in bytes: its values may have 512 KiB each.
 const ANSWER: u64 = 48 * 1024 * 1024;
 
+/// What Consul says of every reading of keys, found or not.
+const SIGN: &str = "x-consul-index";
+
 /// The largest listing, in bytes, which nothing holds as a whole.
 const LISTING: u64 = 4 * 1024 * 1024 * 1024;
 
@@ -103,6 +106,18 @@ impl Store {
         answer.as_ref().map(understood).transpose()
     }
 
+    /// Whether a key may be read, be it there or not: a transaction would not tell.
+    ///
+    /// # Errors
+    /// No server answers in time.
+    pub fn may_read(&self, key: &str) -> Result<bool> {
+        let path = format!("v1/kv/{}{}", escaped(key), self.changing);
+        let answers = &[200, 403, 404];
+        let ask =
+            Ask { method: Method::Get, path: &path, body: &[], answers, sign: None, limit: ANSWER };
+        Ok(self.client.read(&ask)?.status != 403)
+    }
+
     /// Shows every key that begins so.
     ///
     /// # Errors
@@ -136,15 +151,15 @@ impl Store {
         how: &str,
         take: &mut dyn FnMut(&[u8]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let segments: Vec<String> = prefix.split('/').map(escape).collect();
         let more =
             self.reading.strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
-        let path = format!("v1/kv/{}?{how}{more}", segments.join("/"));
+        let path = format!("v1/kv/{}?{how}{more}", escaped(prefix));
         let ask = Ask {
             method: Method::Get,
             path: &path,
             body: &[],
             answers: &[200, 404],
+            sign: Some(SIGN),
             limit: LISTING,
         };
         let mut elements = |status: u16, body: &mut dyn Read| {
@@ -164,8 +179,21 @@ impl Store {
     }
 }
 
+/// A key as it stands in a path.
+fn escaped(key: &str) -> String {
+    let segments: Vec<String> = key.split('/').map(escape).collect();
+    segments.join("/")
+}
+
 fn transaction<'a>(path: &'a str, body: &'a str) -> Ask<'a> {
-    Ask { method: Method::Put, path, body: body.as_bytes(), answers: &[200, 409], limit: ANSWER }
+    Ask {
+        method: Method::Put,
+        path,
+        body: body.as_bytes(),
+        answers: &[200, 409],
+        sign: None,
+        limit: ANSWER,
+    }
 }
 
 fn understood(answer: &Answer) -> Result<Ended> {

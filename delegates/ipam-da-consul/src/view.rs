@@ -14,7 +14,7 @@ use ipam_delegated::{Error, ErrorCode, Result};
 use crate::cache::{HINTS, Known, Ranges};
 use crate::claim::folders;
 use crate::held::{State, refused};
-use crate::keys::{Keys, judge_name, split};
+use crate::keys::{Keys, ROOT, judge_name, split};
 use crate::ledger::Consul;
 use crate::pool::{self, Definition};
 use crate::txn::{Ended, Op, Pair};
@@ -81,6 +81,7 @@ impl Consul {
         let mut pools = Vec::new();
         for want in want {
             let known = self.known_of(want)?;
+            self.believe(want, &known);
             let usable = want.set.is_some() || known.definition.is_some();
             let view = self.remembered(want, known).ok()?;
             if !usable || (view.used == Used::Unknown && want.requested.is_none()) {
@@ -89,6 +90,13 @@ impl Consul {
             pools.push(view);
         }
         Some(View { held: Vec::new(), pools, token: Seen::default() })
+    }
+
+    /// Relies on the ranges that are remembered.
+    fn believe(&self, want: &Want, known: &Known) {
+        if let (Some(pool), Some(definition)) = (&want.pool, &known.definition) {
+            self.believed.borrow_mut().insert(pool.clone(), definition.index);
+        }
     }
 
     /// What is remembered of a pool, if it has the same ranges still.
@@ -127,7 +135,8 @@ impl Consul {
             state = self.verified(owner, state, &hinted, &leases)?;
         }
         // An owner without a key may hold what the ancestor gave, or what we did where we may have none.
-        let may_hold = self.forgets || (!question.want.is_empty() && !self.indexed.get());
+        let unsure = !self.indexed.get() || (found.is_none() && self.memory.has_taken(owner));
+        let may_hold = self.forgets || (!question.want.is_empty() && unsure);
         if state.0.is_empty() && (may_hold || (self.checks && leases.is_empty())) {
             let pools = self.pools_of(question);
             let found = self.search(owner, &pools)?;
@@ -209,13 +218,14 @@ impl Consul {
     fn pool_view(&self, want: &Want, look: Look) -> Result<PoolView> {
         let cached = self.known_of(want).unwrap_or_default();
         let set = self.set_of(want, &cached)?;
+        self.believe(want, &cached);
         match look {
             Look::Nowhere => self.remembered(want, cached),
             Look::Window(from, to) if self.indexed.get() => {
                 let asked = address::distance(from, to).unwrap_or(u128::MAX).saturating_add(1);
                 self.window_of(want, set, cached, from, asked)
             }
-            _ => self.everything(want, set, cached),
+            _ => self.whole_pool(want, set, cached),
         }
     }
 
@@ -238,10 +248,10 @@ impl Consul {
                 return Ok(view);
             }
         }
-        self.everything(want, set, cached)
+        self.whole_pool(want, set, cached)
     }
 
-    fn everything(&self, want: &Want, set: RangeSet, cached: Known) -> Result<PoolView> {
+    fn whole_pool(&self, want: &Want, set: RangeSet, cached: Known) -> Result<PoolView> {
         // Before a pool is called full, its ranges may have become more.
         let mut set = set;
         if let Some(pool) = want
@@ -263,9 +273,11 @@ impl Consul {
         let mut taken = BTreeSet::new();
         self.store.keys(prefix, &mut |key| {
             match split(key) {
-                Some((_, address)) => {
+                Some((pool, address)) if folder == format!("{ROOT}{pool}/") => {
                     taken.insert(address);
                 }
+                // Of a pool whose name goes on where this one's ends.
+                Some(_) => {}
                 None if key == folder => {}
                 None => return Err(foreign(key)),
             }

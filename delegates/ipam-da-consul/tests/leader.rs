@@ -96,7 +96,7 @@ fn under_load(cluster: &Cluster, with: impl FnOnce(&dyn Fn(usize))) {
     let node = |worker: usize| {
         let mut servers = urls(cluster);
         servers.rotate_left(worker % 3);
-        let pools: &[&str] = if worker % 2 == 0 { &[POOL] } else { &[POOL, "red"] };
+        let pools = &[POOL, "red"][..1 + worker % 2];
         Node::at(&servers).named(&format!("node-{worker}")).with_pools(pools)
     };
     let nodes: Vec<Node> = (0..WORKERS).map(node).collect();

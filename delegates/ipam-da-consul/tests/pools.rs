@@ -295,3 +295,21 @@ fn pools_whose_names_begin_alike_are_not_mistaken() {
         assert_eq!(left.count(), 2 - place);
     }
 }
+
+#[test]
+fn an_address_of_whoever_is_no_container_of_ours_is_held() {
+    for target in ["", "no/container", "ü", "a b"] {
+        let consul = stocked();
+        let value = json!({"target": target, "more": {"x": [1]}}).to_string();
+        consul.put("ipam/blue/10.1.0.1", &value);
+        let mut node = Node::of(&consul);
+        assert_eq!(node.address("c1"), "10.1.0.2", "{target}");
+        node.pools[0]["requested-ip"] = "10.1.0.1".into();
+        assert_eq!(node.call("ADD", "c2").failure().0, 102, "{target}");
+        node.del("c1");
+        assert_eq!(ours(&consul), [("ipam/blue/10.1.0.1".to_owned(), value)].into());
+        assert_eq!(node.listed(), [("10.1.0.1".to_owned(), target.to_owned())]);
+        node.told(&["release", "10.1.0.1", "--yes"]);
+        assert_eq!(holdings(&consul), [""; 0]);
+    }
+}

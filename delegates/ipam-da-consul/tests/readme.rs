@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../../tests/support/certificates.rs"]
+mod certificates;
 #[path = "../../../tests/support/consul/mod.rs"]
 mod consul;
 #[path = "../../../tests/support/pages.rs"]
@@ -13,10 +15,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use certificates::Certificates;
 use consul::Consul;
 use pages::Page;
 use serde_json::{Value, json};
-use support::{Outcome, World, binary, start, wait};
+use support::{Outcome, World, binary, start, wait, without};
 
 const CONFLIST: &str = "/etc/cni/net.d/10-racknet.conflist";
 const TOKEN: &str = "/etc/cni/consul.token";
@@ -223,6 +226,46 @@ fn the_networks_work() {
         assert_eq!(given["ips"][0]["address"], format!("10.1.0.{i}/16"), "{heading}");
         assert_eq!(given["routes"], json!([{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}]), "{heading}");
     }
+}
+
+#[test]
+fn the_example_works_with_a_token_over_tls() {
+    let certificates = Certificates::make();
+    let server = certificates.server();
+    let tls = consul::Tls {
+        authority: certificates.authority(),
+        certificate: server.certificate,
+        key: server.key,
+        verify_incoming: false,
+    };
+    let consul = Consul::builder().acl().tls(tls).start();
+    consul.put("ipam/web", POOL);
+    let shell = Shell::new(&consul);
+    let example = "../../examples/65-ipam-delegated-consul.conflist";
+    let example = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(example)).unwrap();
+    let conflist: Value = serde_json::from_slice(&example).unwrap();
+    let mut network = conflist["plugins"][0].clone();
+    for key in ["cniVersion", "name"] {
+        network[key] = conflist[key].clone();
+    }
+    let token = consul.create_token(r#"key_prefix "ipam/" { policy = "write" }"#);
+    fs::write(shell.file(TOKEN), &token.secret).unwrap();
+    let ipam = &mut network["ipam"];
+    ipam["stateDir"] = json!(shell.world.path("state"));
+    ipam["consul_servers"] = json!([consul.url()]);
+    ipam["consul"]["tokenFile"] = json!(shell.file(TOKEN));
+    ipam["consul"]["caFile"] = json!(certificates.authority());
+
+    let call = |verb: &str, network: &Value| shell.call("ipam-delegated", verb, "c1", network);
+    let result = call("ADD", &network).success();
+    assert_eq!(result["ips"][0]["address"], "10.1.0.2/16");
+    assert_eq!(result["routes"], json!([{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}]));
+    network["prevResult"] = result;
+    call("CHECK", &network).success();
+    // The record knows the store.
+    network.as_object_mut().unwrap().remove("prevResult");
+    call("DEL", &without(&network, &["pools", "consul", "consul_servers", "delegates"])).success();
+    assert_eq!(consul.keys("ipam/web/"), ["ipam/web/"]);
 }
 
 #[test]

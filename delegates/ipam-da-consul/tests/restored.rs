@@ -36,6 +36,8 @@ enum Way {
     Import,
     /// The same where much was written before, so that all indexes are higher than ever.
     LateImport,
+    /// The same into the store as it is.
+    ImportOver,
     /// A new one with nothing but the pools.
     Empty,
 }
@@ -52,13 +54,13 @@ impl Site {
         let (snapshot, content) = (consul.snapshot(), consul.list("ipam/"));
         let lost = node.add("lost");
         node.add("lost-too");
-        if !matches!(way, Way::Snapshot) {
+        if !matches!(way, Way::Snapshot | Way::ImportOver) {
             consul.kill();
             consul = Consul::builder().in_place_of(&consul).start();
         }
         match way {
             Way::Snapshot | Way::SnapshotElsewhere => consul.restore(&snapshot),
-            Way::Import => import(&consul, &content),
+            Way::Import | Way::ImportOver => import(&consul, &content),
             Way::LateImport => {
                 (0..200).for_each(|number| consul.put("other", &number.to_string()));
                 import(&consul, &content);
@@ -150,6 +152,15 @@ fn a_store_that_was_set_back_takes_del_and_check() {
         assert_eq!(node.call("ADD", "new").failure().0, 11, "{way:?}");
         assert_eq!(holdings(&consul), [""; 0], "{way:?}");
     });
+}
+
+#[test]
+fn a_backup_that_was_imported_over_what_came_after_it_is_noticed() {
+    let site = Site::restored(Way::ImportOver);
+    // What was given back since the backup, and what others have got since, it says is still held.
+    site.assert_refused(Way::ImportOver);
+    site.accept();
+    site.node.add("new");
 }
 
 #[test]
@@ -347,7 +358,7 @@ fn reassert_on_every_node_makes_a_restored_store_right_again() {
         }
         match way {
             Way::Snapshot | Way::SnapshotElsewhere => consul.restore(&snapshot),
-            Way::Import | Way::LateImport => import(&consul, &content),
+            Way::Import | Way::LateImport | Way::ImportOver => import(&consul, &content),
             Way::Empty => {
                 define(&consul, POOL, SUBNET);
                 define(&consul, "red", "fd00:1::/64");

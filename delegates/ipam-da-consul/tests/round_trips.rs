@@ -4,39 +4,14 @@
 
 mod common;
 
-use std::io::Write;
-use std::net::IpAddr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::consul::{Consul, Relay, Request};
-use common::filling::{age, are_distinct, occupy, some, usable};
+use common::consul::{Consul, Relay};
+use common::counting::{behind, define_with_folders, requests};
+use common::filling::{age, occupy, some, usable};
 use common::store::{books, holdings};
-use common::{Node, addresses, at_once, define, given};
+use common::{Node, addresses, define, given};
 use serde_json::{Value, json};
-
-/// A node that talks to a server through a relay.
-fn behind(relay: &Relay) -> Node {
-    Node::at(&[format!("http://{}", relay.endpoint())])
-}
-
-/// Defines a pool with the folders that the ancestor wants, which are made once for all.
-#[track_caller]
-fn define_with_folders(consul: &Consul, pool: &str, subnet: &str) {
-    define(consul, pool, subnet);
-    consul.put("ipam/", "");
-    consul.put(&format!("ipam/{pool}/"), "");
-}
-
-/// How many requests come while something is done.
-fn requests(relay: &Relay, done: impl FnOnce()) -> usize {
-    let lines = relay.during(done);
-    let known =
-        |line: &String| line.starts_with("PUT /v1/txn") || line.starts_with("GET /v1/kv/ipam/");
-    assert!(lines.iter().all(known), "{lines:?}");
-    lines.len()
-}
 
 /// What the verbs of an attachment cost.
 #[derive(Debug, PartialEq)]
@@ -51,6 +26,8 @@ struct Costs {
     del_known: usize,
     /// Of an attachment that the caller knows nothing of.
     del: usize,
+    /// Of one that holds nothing, which the ancestor may have given something.
+    del_nothing: usize,
     /// GC of a node that holds one address, which stays.
     gc: usize,
 }
@@ -71,8 +48,9 @@ fn costs(relay: &Relay, node: &Node) -> Costs {
     let del_known = requests(relay, || drop(node.del_known("cost", &result).success()));
     node.add("cost");
     let del = requests(relay, || node.del("cost"));
+    let del_nothing = requests(relay, || node.del("cost"));
     let gc = requests(relay, || drop(node.gc(&["first"]).success()));
-    Costs { cold, add, again, check_known, check, status, del_known, del, gc }
+    Costs { cold, add, again, check_known, check, status, del_known, del, del_nothing, gc }
 }
 
 const BEST: Costs = Costs {
@@ -84,6 +62,7 @@ const BEST: Costs = Costs {
     status: 1,
     del_known: 1,
     del: 2,
+    del_nothing: 2,
     gc: 1,
 };
 
@@ -118,7 +97,7 @@ fn several_pools_take_no_more_but_to_look_at_each_once() {
         let node = behind(&relay).with_pools(&names[..count]).named(&format!("node-{count}"));
         // Of an address that nobody remembers, the first four pools are guessed.
         let check = if count <= 4 { 1 } else { 2 };
-        let best = Costs { cold: 2 + count, check, ..BEST };
+        let best = Costs { cold: 2 + count, check, del_nothing: 1 + count, ..BEST };
         assert_eq!(costs(&relay, &node), best, "{count} pools");
     }
 }
@@ -168,170 +147,34 @@ fn an_undo_that_undoes_nothing_asks_nobody_and_a_stale_record_costs_one_request_
     assert_eq!((stale, holdings(&consul)), (3, vec![]));
 }
 
-/// Nodes that call at once, by so many workers.
-struct Writers {
-    nodes: Vec<Node>,
-    workers: usize,
-    made: AtomicUsize,
-    /// Who holds something, and what the ADD answered.
-    held: Mutex<Vec<(usize, String, Value)>>,
-}
-
-impl Writers {
-    fn new(relay: &Relay, pool: &str, nodes: usize, workers: usize) -> Self {
-        let node = |n| behind(relay).named(&format!("node-{n}")).with_pools(&[pool]);
-        let nodes: Vec<Node> = (0..nodes).map(node).collect();
-        let this = Self { nodes, workers, made: AtomicUsize::default(), held: Mutex::default() };
-        // The first ADD of each node is a cold one.
-        at_once(this.nodes.len(), |number| this.add(number));
-        this
-    }
-
-    fn add(&self, node: usize) {
-        let container = format!("c{}", self.made.fetch_add(1, Ordering::Relaxed));
-        let result = self.nodes[node].add(&container);
-        self.held.lock().unwrap().push((node, container, result));
-    }
-
-    /// The mean number of requests of an ADD, of so many by each worker.
-    fn mean(&self, relay: &Relay, each: usize) -> f64 {
-        let total = requests(relay, || {
-            at_once(self.workers, |worker| {
-                (0..each).for_each(|_| self.add(worker % self.nodes.len()));
-            });
-        });
-        let held = self.held.lock().unwrap();
-        assert!(are_distinct(held.iter().map(|(_, _, result)| addresses(result))), "{held:?}");
-        total as f64 / (self.workers * each) as f64
-    }
-
-    fn release(&self) {
-        for (node, container, result) in self.held.lock().unwrap().drain(..) {
-            self.nodes[node].del_known(&container, &result).success();
-        }
-    }
-}
-
-/// Whether an ADD has sent it: no other change takes something back.
-fn is_of_an_add(request: &Request) -> bool {
-    !request.body.contains("delete-cas")
-}
-
-const SIZE: u32 = 65_534;
-
 #[test]
-fn an_add_takes_one_request_and_little_more_up_to_95_percent() {
-    let consul = Consul::start();
-    let relay = Relay::to(&consul.endpoint());
-    let all = usable("10.1.0.0", SIZE);
-    let mut table = Vec::new();
-    for (pool, order) in [("packed", all.clone()), ("random", some(all.clone(), all.len()))] {
-        define_with_folders(&consul, pool, "10.1.0.0/16");
-        let mut held = 0;
-        for percent in [0, 50, 95] {
-            let count = all.len() * percent / 100;
-            occupy(&consul, pool, &order[held..count]);
-            held = count;
-            for (nodes, workers, each, most) in
-                [(1, 1, 100, 1.1), (20, 20, 10, 1.6), (1, 20, 10, 1.6)]
-            {
-                let writers = Writers::new(&relay, pool, nodes, workers);
-                let mean = writers.mean(&relay, each);
-                writers.release();
-                table.push((pool, percent, nodes, workers, mean, most));
-            }
-        }
-    }
-    judge(&table);
-}
-
-#[test]
-fn an_add_takes_three_requests_at_99_9_percent() {
+fn verbs_take_as_few_requests_with_ten_thousand_leases() {
     let consul = Consul::start();
     let relay = Relay::to(&consul.endpoint());
     define_with_folders(&consul, "blue", "10.1.0.0/16");
-    let all = usable("10.1.0.0", SIZE);
-    let free: Vec<IpAddr> = some(all.clone(), 65);
-    let taken: Vec<IpAddr> = all.into_iter().filter(|address| !free.contains(address)).collect();
-    occupy(&consul, "blue", &taken);
-    let mut table = Vec::new();
-    for (nodes, workers, rounds) in [(1, 1, 60), (20, 20, 5), (1, 20, 5)] {
-        let writers = Writers::new(&relay, "blue", nodes, workers);
-        let (before, adds) = (relay.requests().len(), workers * rounds);
-        // What is taken goes again, so that the pool stays as full.
-        at_once(workers, |worker| {
-            let node = &writers.nodes[worker % nodes];
-            for round in 0..rounds {
-                let container = format!("w{worker}-{round}");
-                let result = node.add(&container);
-                node.del_known(&container, &result).success();
-            }
-        });
-        let claims = relay.requests()[before..].iter().filter(|r| is_of_an_add(r)).count();
-        table.push(("full", 99, nodes, workers, claims as f64 / adds as f64, 3.0));
-        writers.release();
-    }
-    judge(&table);
-}
-
-/// The pool, the share of it that is taken, the nodes, the workers, the mean and its bound.
-type Row = (&'static str, usize, usize, usize, f64, f64);
-
-#[track_caller]
-fn judge(table: &[Row]) {
-    let line = |(pool, percent, nodes, workers, mean, most): &Row| {
-        let missed = if mean <= most { "" } else { " MISSED" };
-        format!(
-            "{pool} {percent} %, {nodes} nodes, {workers} workers: {mean:.3} of {most}{missed}\n"
-        )
-    };
-    let text: String = table.iter().map(line).collect();
-    // Not through the harness, which keeps what a passing test prints.
-    let _ = write!(std::io::stderr(), "requests of an ADD:\n{text}");
-    assert!(table.iter().all(|row| row.4 >= 1.0 && row.4 <= row.5), "{text}");
+    occupy(&consul, "blue", &some(usable("10.1.0.0", 65_534), 10_000));
+    assert_eq!(costs(&relay, &behind(&relay)), BEST);
 }
 
 #[test]
-fn the_lowest_address_is_given_while_it_is_calm() {
-    let consul = Consul::start();
-    define(&consul, "blue", "10.1.0.0/16");
-    let node = Node::of(&consul);
-    let address = |number: u32| format!("10.1.0.{number}");
-    let mut results = Vec::new();
-    for number in 1..=9 {
-        results.push(node.add(&format!("c{number}")));
-        assert_eq!(addresses(results.last().unwrap()), [address(number)]);
-    }
-    for number in [3, 5] {
-        node.del_known(&format!("c{number}"), &results[number - 1]).success();
-    }
-    node.del("c7");
-    for number in [3, 5, 7, 10] {
-        assert_eq!(node.address(&format!("again{number}")), address(number));
-    }
-    // So does a node that has seen nothing of it.
-    node.del("c2");
-    assert_eq!(Node::of(&consul).named("node-2").address("other"), address(2));
-}
-
-#[test]
-fn whoever_lost_a_race_spreads_for_a_while() {
+fn what_the_ancestor_gave_takes_one_listing_more() {
     let consul = Consul::start();
     let relay = Relay::to(&consul.endpoint());
-    define(&consul, "blue", "10.1.0.0/16");
+    for pool in ["blue", "red"] {
+        define_with_folders(&consul, pool, "10.1.0.0/16");
+        occupy(&consul, pool, &usable("10.1.0.0", 1_000));
+    }
     let node = behind(&relay);
-    assert_eq!(node.address("first"), "10.1.0.1");
-    occupy(&consul, "blue", &usable("10.1.0.1", 1));
-    let mut lost = String::new();
-    let requests = requests(&relay, || lost = node.address("lost"));
-    assert_eq!(requests, 2, "{lost}");
-    let mut spread = vec![lost];
-    spread.extend((0..6).map(|number| node.address(&format!("spread{number}"))));
-    let low: Vec<String> = (3..=9).map(|number| format!("10.1.0.{number}")).collect();
-    assert!(spread.iter().filter(|address| low.contains(address)).count() < 3, "{spread:?}");
-    (0..9).for_each(|number| drop(node.add(&format!("more{number}"))));
-    // The lowest that the node knows to be free.
-    let calm = node.address("calm");
-    let number: u32 = calm.strip_prefix("10.1.0.").unwrap_or("999").parse().unwrap();
-    assert!(number <= 16, "{calm} after {spread:?}");
+    let given = |address: &str| consul.put(&format!("ipam/{address}"), r#"{"target": "old"}"#);
+    let none = Node { pools: json!([]), ..behind(&relay) };
+    for (node, address, listings) in
+        [(&node, "blue/10.1.9.9", 1), (&none, "blue/10.1.9.9", 1), (&none, "red/10.1.9.9", 1)]
+    {
+        given(address);
+        let lines = relay.during(|| node.del("old"));
+        assert_eq!(lines.iter().filter(|line| line.starts_with("GET ")).count(), listings);
+        assert_eq!(lines.len(), 2 + listings, "{lines:?}");
+        assert_eq!(consul.get(&format!("ipam/{address}")), None);
+    }
+    assert_eq!(consul.keys("ipam/blue/10.").len() + consul.keys("ipam/red/10.").len(), 2_000);
 }

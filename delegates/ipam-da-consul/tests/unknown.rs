@@ -6,72 +6,24 @@
 mod common;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::consul::{Consul, Fate, Relay, Request};
+use common::consul::{Consul, Fate};
 use common::store::{books, holdings};
 use common::support::{Outcome, World, binary, start, until, wait};
+use common::unsaid::{Gate, Spoiler, url};
 use common::{Node, PROGRAM, addresses, define, given, stocked};
 use serde_json::{Value, json};
 
 /// What a leader says that steps down while it commits; the change is carried out all the same.
 const LOST: &str = "rpc error making call: leadership lost while committing log";
 
-fn url(endpoint: &str) -> String {
-    format!("http://{endpoint}")
-}
-
 /// The code of an error that leaves open what was done: try again, or not done in time.
 #[track_caller]
 fn assert_open(outcome: Outcome) {
     let (code, text) = outcome.failure();
     assert!([11, 111].contains(&code), "{code}: {text}");
-}
-
-fn is_change(request: &Request) -> bool {
-    ["\"cas\"", "\"set\"", "\"delete-cas\""].iter().any(|verb| request.body.contains(verb))
-}
-
-/// Spoils the answers to the next so many changes, on either of two ways to a server.
-struct Spoiler {
-    relays: [Relay; 2],
-    spoils: Arc<AtomicUsize>,
-    spoilt: Arc<AtomicUsize>,
-}
-
-impl Spoiler {
-    fn of(consul: &Consul, fate: &Fate) -> Self {
-        let [spoils, spoilt] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-        let relay = |()| {
-            let (fate, spoils, spoilt) = (fate.clone(), spoils.clone(), spoilt.clone());
-            Relay::deciding(&consul.endpoint(), move |request| {
-                let take = |count: usize| count.checked_sub(1);
-                if !is_change(request)
-                    || spoils.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err()
-                {
-                    return Fate::Pass;
-                }
-                spoilt.fetch_add(1, Ordering::SeqCst);
-                fate.clone()
-            })
-        };
-        Self { relays: [(); 2].map(relay), spoils, spoilt }
-    }
-
-    fn spoil(&self, spoils: usize) {
-        self.spoils.store(spoils, Ordering::SeqCst);
-        self.spoilt.store(0, Ordering::SeqCst);
-    }
-
-    fn urls(&self) -> [String; 2] {
-        self.relays.each_ref().map(|relay| url(&relay.endpoint()))
-    }
-
-    fn spoilt(&self) -> usize {
-        self.spoilt.load(Ordering::SeqCst)
-    }
 }
 
 /// What becomes of a change that is carried out, as the client sees it.
@@ -260,46 +212,6 @@ fn age(consul: &Consul) {
             pairs.push((key, older(&value, "time").to_string()));
         }
         consul.put_all(pairs);
-    }
-}
-
-/// Holds back the first change that comes until it is told to let it through.
-#[derive(Default)]
-struct Gate {
-    came: AtomicBool,
-    open: Mutex<bool>,
-    opened: Condvar,
-}
-
-impl Gate {
-    /// A way to a server through it.
-    fn before(consul: &Consul) -> (Arc<Self>, Relay) {
-        let gate = Arc::new(Self::default());
-        let own = gate.clone();
-        let relay = Relay::deciding(&consul.endpoint(), move |request| {
-            if is_change(request) && !own.came.swap(true, Ordering::SeqCst) {
-                let mut open = own.open.lock().unwrap();
-                while !*open {
-                    open = own.opened.wait(open).unwrap();
-                }
-            }
-            Fate::Pass
-        });
-        (gate, relay)
-    }
-
-    /// The change goes on; waits until the server is done with it.
-    fn open(&self, consul: &Consul) {
-        // What is refused has an entry in the servers' log, too.
-        let applied = || {
-            let told = consul.ask("GET", "agent/self", b"").success().json();
-            told["Stats"]["raft"]["applied_index"].as_str().unwrap().parse::<u64>().unwrap()
-        };
-        let before = applied();
-        assert!(self.came.load(Ordering::SeqCst), "nothing was held back");
-        *self.open.lock().unwrap() = true;
-        self.opened.notify_all();
-        until("the change is judged", || applied() > before);
     }
 }
 

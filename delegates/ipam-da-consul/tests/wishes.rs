@@ -22,7 +22,7 @@ fn an_address_is_asked_for_in_both_spellings_and_by_the_runtime() {
     for (number, key) in ["requested-ip", "requested_ip"].into_iter().enumerate() {
         let asked = format!("10.1.9.{number}");
         let (world, network) = chain_of(&consul, &json!([{"name": "blue", key: asked}]));
-        assert_eq!(add(&world, &format!("c{number}"), &network), [asked.clone()]);
+        assert_eq!(add(&world, &format!("c{number}"), &network), std::slice::from_ref(&asked));
         assert_eq!(add(&world, &format!("c{number}"), &network), [asked]);
     }
     let (world, mut network) = chain(&consul, &["blue"]);

@@ -72,5 +72,12 @@ fn is_ready(client: &Client, region: &Option<String>) -> Result<()> {
 }
 
 fn get(client: &Client, path: &str) -> Result<Answer> {
-    client.read(&Ask { method: Method::Get, path, body: b"", answers: &[200], limit: LARGEST })
+    client.read(&Ask {
+        method: Method::Get,
+        path,
+        body: b"",
+        answers: &[200],
+        sign: None,
+        limit: LARGEST,
+    })
 }

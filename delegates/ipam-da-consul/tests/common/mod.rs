@@ -13,10 +13,13 @@ pub mod certificates;
 pub mod chains;
 #[path = "../../../../tests/support/consul/mod.rs"]
 pub mod consul;
+pub mod counting;
 pub mod filling;
+pub mod rights;
 pub mod store;
 #[path = "../../../../tests/support/mod.rs"]
 pub mod support;
+pub mod unsaid;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
