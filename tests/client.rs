@@ -101,7 +101,7 @@ fn client(urls: &[&str], tls: Tls) -> Result<Client, Error> {
 }
 
 const GET: Ask<'_> =
-    Ask { method: Method::Get, path: "v1/x", body: b"", answers: &[200], limit: 1000 };
+    Ask { method: Method::Get, path: "v1/x", body: b"", answers: &[200], sign: None, limit: 1000 };
 
 #[track_caller]
 fn answers(urls: &[&str], tls: Tls) {

@@ -301,7 +301,7 @@ fn nodes_with_and_without_the_index_respect_each_other() {
 fn folders_that_cannot_be_made_hinder_nothing() {
     let consul = guarded();
     let addresses_alone = r#"
-        key "ipam/blue" { policy = "read" }
+        key_prefix "ipam/blue" { policy = "read" }
         key_prefix "ipam/blue/1" { policy = "write" }
     "#;
     let with_index = format!("{addresses_alone} key_prefix \"{OWNERS}\" {{ policy = \"write\" }}");

@@ -81,7 +81,7 @@ fn an_add_takes_one_request_and_little_more_up_to_95_percent() {
             occupy(&consul, pool, &order[held..count]);
             held = count;
             for (nodes, workers, each, most) in
-                [(1, 1, 100, 1.1), (20, 20, 10, 1.6), (1, 20, 10, 1.6)]
+                [(1, 1, 100, 1.1), (20, 20, 20, 1.6), (1, 20, 10, 1.6)]
             {
                 let writers = Writers::new(&relay, pool, nodes, workers);
                 let mean = writers.mean(&relay, each);

@@ -107,6 +107,36 @@ fn an_add_for_an_address_of_its_own_is_settled_too() {
 }
 
 #[test]
+fn a_takeover_that_is_not_answered_leaves_each_address_one_owner() {
+    in_every_way(|consul, spoiler, node| {
+        let other = Node::of(consul).named("node-2").with_pools(&["blue", "red"]);
+        let mut node = node().with_in_pools("takeover", true);
+        for spoils in [1, 2] {
+            let theirs = addresses(&other.add("other"));
+            for (place, address) in theirs.iter().enumerate() {
+                node.pools[place]["requested-ip"] = address.as_str().into();
+            }
+            spoiler.spoil(spoils);
+            let outcome = node.call("ADD", "c1");
+            assert!(spoiler.spoilt() > 0);
+            spoiler.spoil(0);
+            if outcome.exit == Some(0) {
+                assert_eq!(addresses(&outcome.success()), theirs);
+            } else {
+                assert_open(outcome);
+            }
+            assert_eq!(addresses(&node.add("c1")), theirs);
+            assert_eq!(books(consul).len(), 2);
+            // Who has lost them frees nothing.
+            other.del("other");
+            assert_eq!(books(consul).len(), 2);
+            node.del("c1");
+            assert_eq!(holdings(consul), [""; 0]);
+        }
+    });
+}
+
+#[test]
 fn an_add_again_that_is_not_answered_keeps_its_addresses() {
     in_every_way(|consul, spoiler, node| {
         let node = node();
