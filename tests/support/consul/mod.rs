@@ -6,6 +6,7 @@
 #![allow(
     dead_code,
     missing_docs,
+    clippy::duplicate_mod,
     unused_imports,
     clippy::unwrap_used,
     reason = "test support; each test file uses a part of it"
