@@ -56,6 +56,9 @@ pub struct Client {
 /// long in each further round.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
+/// For how many further rounds those that cannot be reached are waited for where another one refuses.
+const PATIENT: u32 = 2;
+
 /// The least time in which a server can show what is wrong with it.
 const SHORTEST: Duration = Duration::from_millis(200);
 
@@ -70,7 +73,10 @@ const READ: u64 = 4 * SHOWN as u64;
 #[derive(Clone, Default)]
 struct Finding {
     reason: String,
+    /// It does not do what is asked.
     unfit: bool,
+    /// It could not be reached.
+    away: bool,
 }
 
 /// What becomes of an answer's body.
@@ -214,26 +220,37 @@ impl Client {
                 let reason = self.redacted(reason);
                 let Some(unfit) = unfit else {
                     warn!("{server}: the outcome of a request is unknown: {reason}");
-                    self.findings.borrow_mut()[place] = Finding { reason, unfit: false };
+                    self.findings.borrow_mut()[place] =
+                        Finding { reason, unfit: false, away: false };
                     self.first.set((place + 1) % servers.len());
                     return Ok(None);
                 };
                 match servers.len() {
                     1 => debug!("{server}: {reason}"),
+                    _ if unfit => warn!("{server} refuses, going on with another server: {reason}"),
                     _ => warn!("{server} does not answer, going on with another server: {reason}"),
                 }
                 let finding = &mut self.findings.borrow_mut()[place];
                 // A try that had hardly any time says less than the one before.
                 if finding.reason.is_empty() || patience >= SHORTEST || unfit {
-                    *finding = Finding { reason, unfit };
+                    *finding = Finding { reason, unfit, away: !self.sent.is_set() };
                 }
             }
-            if self.findings.borrow().iter().all(|finding| finding.unfit) {
+            if self.is_refused(round) {
                 break;
             }
             self.pause((PAUSE * (round + 1).min(5)).min(self.left()));
         }
         Err(self.nobody_answered())
+    }
+
+    /// Whether nothing is to be waited for: each server refuses or, for some rounds, cannot be reached.
+    fn is_refused(&self, round: u32) -> bool {
+        let findings = self.findings.borrow();
+        let all = |wanted: fn(&Finding) -> bool| findings.iter().all(wanted);
+        let any = findings.iter().any(|finding| finding.unfit);
+        all(|finding| finding.unfit)
+            || (any && round >= PATIENT && all(|finding| finding.unfit || finding.away))
     }
 
     fn try_one<T>(
@@ -352,7 +369,7 @@ impl Client {
             let message = format!("the time is over before {service} was asked");
             return Error::new(ErrorCode::TIMED_OUT, message).advise("raise `ipam.timeout`");
         }
-        let unfit = findings.iter().all(|finding| finding.unfit);
+        let unfit = self.is_refused(PATIENT);
         let mut text = match unfit {
             true => format!("no {service} server does what is asked"),
             false => format!("no {service} server answers"),

@@ -28,7 +28,7 @@ impl Server {
     ) -> Result<Vec<Self>> {
         if texts.is_empty() {
             return Err(Error::config(path, "no server")
-                .advise("name at least one, as in http://10.0.0.1:8080"));
+                .advise("name at least one, as in http://HOST:PORT"));
         }
         let default_port = default_port.into();
         let parse = |(i, text): (usize, &String)| {

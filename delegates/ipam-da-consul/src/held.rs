@@ -11,10 +11,11 @@ use log::warn;
 
 use crate::allocation::Found;
 use crate::claim::{index, index_of, revision};
-use crate::keys::ROOT;
+use crate::keys::{OWNERS, ROOT};
 use crate::ledger::Consul;
 use crate::pool::denied;
 use crate::txn::{Ended, LARGEST, Op, Pair};
+use crate::view::foreign;
 
 /// What an owner holds, and what a change of it is guarded with.
 pub type State = (Vec<Lease>, Seen);
@@ -124,6 +125,7 @@ impl Consul {
         let others = self.others_of(owner);
         let mut found = Vec::new();
         let mut take = |pair: Pair| {
+            warn_of_strange(&pair);
             if let Some(its) = Found::read(&pair).filter(|found| found.is_of(owner)) {
                 let bare = its.allocation.as_ref().is_ok_and(|allocation| allocation.is_bare());
                 if !(bare && others.contains(&its.address)) {
@@ -230,6 +232,18 @@ pub fn holding(pair: &Pair) -> Result<Holding> {
         )
     })?;
     Ok(Holding { revision: revision(pair.index), document })
+}
+
+/// An ADD or a look by hand that meets such a key is an error; what goes must not be held up by it.
+fn warn_of_strange(pair: &Pair) {
+    let in_a_pool = pair.key.trim_start_matches(ROOT).contains('/');
+    match Found::read(pair) {
+        Some(Found { allocation: Err(why), .. }) => warn!("{why}"),
+        None if in_a_pool && !pair.key.ends_with('/') && !pair.key.starts_with(OWNERS) => {
+            warn!("{}", foreign(&pair.key));
+        }
+        _ => {}
+    }
 }
 
 /// The error of a transaction that only reads.

@@ -102,7 +102,9 @@ pub fn split(key: &str) -> Option<(&str, IpAddr)> {
     if key.starts_with(OWNERS) {
         return None;
     }
-    Some((pool, parse_address(address).ok()?))
+    let parsed = parse_address(address).ok()?;
+    // Written otherwise it would be another key of the same address.
+    (parsed.to_string() == address).then_some((pool, parsed))
 }
 
 /// Fails for a name that cannot be a pool's: its keys would be others'.
@@ -137,6 +139,7 @@ mod tests {
             ("ipam/blue/", None),
             ("ipam/blue", None),
             ("ipam/blue/x", None),
+            ("ipam/blue/fd00:0::1", None),
             ("ipam/10.0.0.1", None),
             ("ipam/.owners/n/10.0.0.1", None),
             ("other/blue/10.0.0.1", None),

@@ -8,7 +8,7 @@ use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
 use ipam_delegated::allocate::search::Search;
 use ipam_delegated::allocate::{Owner, Strategy, Want};
 use ipam_delegated::cni::address;
-use ipam_delegated::pool::RangeSet;
+use ipam_delegated::pool::{Range, RangeSet};
 use ipam_delegated::{Error, ErrorCode, Result};
 
 use crate::cache::{HINTS, Known, Ranges};
@@ -242,10 +242,21 @@ impl Consul {
         for window in windows(from, asked, crowded) {
             let prefix = format!("{}{}", self.keys.folder(want.pool.as_deref()), window.text);
             let taken = self.taken(want, &prefix)?;
-            let used = Used::Windows(window.stretches, taken);
+            let within = |range: &Range| {
+                let shows =
+                    |(from, to): &(IpAddr, IpAddr)| *from <= range.start() && range.end() <= *to;
+                window.stretches.iter().any(shows)
+            };
+            let is_all = set.ranges().iter().all(within);
+            let used = match is_all {
+                true => Used::All(taken),
+                false => Used::Windows(window.stretches, taken),
+            };
             let (view, free) = self.remember(want, set.clone(), cached.clone(), used);
             // A few addresses would last for a few claims only.
-            if crowded || free >= ENOUGH || (free > 0 && window.is_widest) {
+            let is_sure = free > 0 || want.set.is_some() || self.was_read(want);
+            let is_enough = crowded || free >= ENOUGH || (free > 0 && window.is_widest);
+            if if is_all { is_sure } else { is_enough } {
                 return Ok(view);
             }
         }
@@ -255,17 +266,19 @@ impl Consul {
     fn whole_pool(&self, want: &Want, set: RangeSet, cached: Known) -> Result<PoolView> {
         // Before a pool is called full, its ranges may have become more.
         let mut set = set;
-        if let Some(pool) = want
-            .pool
-            .clone()
-            .filter(|pool| want.set.is_none() && !self.definitions.borrow().contains_key(pool))
-        {
+        let named = want.pool.clone().filter(|_| want.set.is_none() && !self.was_read(want));
+        if let Some(pool) = named {
             self.read_with_definitions(&[], &BTreeSet::from([pool]))?;
             set = self.set_of(want, &cached)?;
         }
         let folder = self.keys.folder(want.pool.as_deref());
         let taken = self.taken(want, &folder)?;
         Ok(self.remember(want, set, cached, Used::All(taken)).0)
+    }
+
+    /// Whether a pool's ranges were read in this call.
+    fn was_read(&self, want: &Want) -> bool {
+        want.pool.as_ref().is_some_and(|pool| self.definitions.borrow().contains_key(pool))
     }
 
     /// The addresses that keys with this beginning are of.
