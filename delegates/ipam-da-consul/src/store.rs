@@ -123,12 +123,16 @@ impl Store {
     /// # Errors
     /// No server answers in time; `each` fails.
     pub fn keys(&self, prefix: &str, each: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+        let mut shown = Shown::default();
         let mut take = |element: &[u8]| {
             let key: String = serde_json::from_slice(element).map_err(|error| {
                 Error::new(ErrorCode::BACKEND, "Consul's listing of keys is not understood")
                     .caused_by(error)
             })?;
-            each(&key).map(ControlFlow::Continue)
+            if shown.goes_on_with(&key) {
+                each(&key)?
+            }
+            Ok(ControlFlow::Continue(()))
         };
         self.list(prefix, "keys", &mut take)
     }
@@ -142,7 +146,11 @@ impl Store {
         prefix: &str,
         each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        self.list(prefix, "recurse", &mut |element| each(txn::read_pair(element)?))
+        let mut shown = Shown::default();
+        self.list(prefix, "recurse", &mut |element| {
+            let pair = txn::read_pair(element)?;
+            if shown.goes_on_with(&pair.key) { each(pair) } else { Ok(ControlFlow::Continue(())) }
+        })
     }
 
     fn list(
@@ -176,6 +184,25 @@ impl Store {
             Ok(()) | Err(None) => Ok(()),
             Err(Some(error)) => Err(error),
         }
+    }
+}
+
+/// How far a listing was shown. Where its connection breaks, another server begins it anew; Consul lists
+/// keys in the order of their bytes.
+#[derive(Default)]
+struct Shown {
+    last: String,
+}
+
+impl Shown {
+    /// Whether this key was not shown yet, and is from now on.
+    fn goes_on_with(&mut self, key: &str) -> bool {
+        let is_new = *key > *self.last;
+        if is_new {
+            self.last.clear();
+            self.last.push_str(key);
+        }
+        is_new
     }
 }
 
@@ -213,4 +240,18 @@ fn advice(status: u16, body: &str) -> Option<&'static str> {
         500 if body.contains("No cluster leader") => "Consul has no leader: look at its servers",
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_that_begins_anew_shows_each_key_once() {
+        let mut shown = Shown::default();
+        let keys =
+            ["p/", "p/10.0.0.10", "p/10.0.0.2", "p/", "p/10.0.0.10", "p/10.0.0.2", "p/10.0.0.3"];
+        let new: Vec<&str> = keys.into_iter().filter(|key| shown.goes_on_with(key)).collect();
+        assert_eq!(new, ["p/", "p/10.0.0.10", "p/10.0.0.2", "p/10.0.0.3"]);
+    }
 }
