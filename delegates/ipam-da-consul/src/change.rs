@@ -192,6 +192,8 @@ impl Consul {
             chosen: &[],
             definitions: &BTreeMap::new(),
             folders: &BTreeSet::new(),
+            // All of it is at the index of this very claim by now.
+            indexes: &BTreeMap::new(),
             victims: &BTreeMap::new(),
             ..*step
         };
