@@ -19,7 +19,7 @@ use log::debug;
 use serde_json::Value;
 
 use crate::cache::Cache;
-use crate::config::Config;
+use crate::config::{Config, Consistency};
 use crate::held::State;
 use crate::held::refused;
 use crate::keys::{Keys, OWNERS, ROOT, judge_name};
@@ -92,7 +92,13 @@ impl Ledger for Consul {
     }
 
     fn open(config: Config, request: &Request) -> Result<Self> {
-        let site = config.site(request)?;
+        let mut site = config.site(request)?;
+        // What a server that is behind does not show would never be released.
+        if site.consistency == Consistency::Stale
+            && matches!(request.verb, Verb::Del | Verb::Gc | Verb::Check)
+        {
+            site.consistency = Consistency::Default;
+        }
         let state = request.state_dir()?;
         let network = request.network.name();
         let prev_result = request.network.prev_result().ok().flatten();
