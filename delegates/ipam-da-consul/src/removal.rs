@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipam_delegated::allocate::document::{Holding, Item};
 use ipam_delegated::allocate::ledger::{Entry, Holder};
 use ipam_delegated::{Error, ErrorCode, Result};
 
 use crate::allocation::Found;
+use crate::change::denied;
 use crate::claim::{index, index_of};
-use crate::held::holding;
+use crate::held::{holding, refused};
 use crate::ledger::Consul;
 use crate::txn::{Ended, LARGEST, Op, Pair};
 
@@ -71,10 +73,13 @@ impl Consul {
     /// Removes an owner's entries, and takes them off its key.
     fn remove_of(&self, key: &str, found: Option<Pair>, entries: &[&Entry]) -> Result<Vec<Entry>> {
         let mut found = found;
-        let mut entries: Vec<&Entry> = entries.to_vec();
+        let mut standing: Vec<&Entry> = entries.to_vec();
+        // What the owner's key alone says it holds.
+        let mut lost: BTreeSet<IpAddr> = BTreeSet::new();
         let mut met = BTreeMap::new();
         for _ in 0..TRIES {
-            let gone: BTreeSet<IpAddr> = entries.iter().map(|e| e.lease.address.addr()).collect();
+            let standing_at = standing.iter().map(|entry| entry.lease.address.addr());
+            let gone: BTreeSet<IpAddr> = standing_at.chain(lost.iter().copied()).collect();
             let mut ops = Vec::new();
             let mut is_all = true;
             // Whatever stands there that is not ours stays.
@@ -88,31 +93,39 @@ impl Consul {
                     ops.push(Op::Cas(key.to_owned(), seen, rest.to_value()));
                 }
             }
-            if self.delete(&entries, &met, ops)? {
+            if self.delete(&standing, &met, ops)? {
                 let holder = entries.first().and_then(|entry| entry.holder.as_ref());
                 if let Some(Holder { container, ifname: Some(ifname), .. }) = holder
                     && is_all
                 {
                     self.memory.forget_taken(container, ifname);
                 }
-                return Ok(entries.into_iter().cloned().collect());
+                return Ok(standing.into_iter().cloned().collect());
             }
             let leases: Vec<String> = entries.iter().map(|entry| self.key_of(entry)).collect();
             let asked: Vec<String> = leases.iter().cloned().chain([key.to_owned()]).collect();
             let read = self.read_keys(&asked)?;
             let own = read.iter().find(|pair| pair.key == key);
-            met = BTreeMap::new();
-            // What was written anew is not what was judged; but by the owner's key it is, where that is as it was.
-            entries.retain(|entry| {
-                let key = self.key_of(entry);
-                let Some(pair) = read.iter().find(|pair| pair.key == key) else { return false };
-                let judged = index_of(&entry.lease);
-                let found = Found::read(pair).map(|found| found.entry(&self.keys).holder);
-                let same = found.is_some_and(|holder| holder == entry.holder);
-                met.insert(key, pair.index);
-                pair.index == judged || (same && own.is_some_and(|own| own.index == judged))
-            });
-            if entries.is_empty() {
+            let says = own.and_then(|own| holding(own).ok());
+            (met, lost) = (BTreeMap::new(), BTreeSet::new());
+            standing.clear();
+            for (entry, key) in entries.iter().zip(&leases) {
+                let (address, judged) = (entry.lease.address.addr(), index_of(&entry.lease));
+                let pair = read.iter().find(|pair| pair.key == *key);
+                let holder = pair.and_then(Found::read).map(|its| its.entry(&self.keys).holder);
+                let same = holder.is_some_and(|holder| holder == entry.holder);
+                // What was written anew is not what was judged; but by the owner's key it is, where that is as it was.
+                let as_judged = |pair: &&Pair| {
+                    pair.index == judged || (same && own.is_some_and(|own| own.index == judged))
+                };
+                if let Some(pair) = pair.filter(as_judged) {
+                    met.insert(key.clone(), pair.index);
+                    standing.push(entry);
+                } else if !same && says.as_ref().is_some_and(|its| is_at(its, address, judged)) {
+                    lost.insert(address);
+                }
+            }
+            if standing.is_empty() && lost.is_empty() {
                 return Ok(Vec::new());
             }
             found = own.cloned();
@@ -143,9 +156,7 @@ impl Consul {
             Some(Ended::Done(_)) => Ok(true),
             Some(Ended::Failed(failures)) => match failures.iter().find(|f| f.is_denied()) {
                 Some(failure) => {
-                    let key = ops.get(failure.place).map_or("", Op::key);
-                    let message = format!("Consul does not let this token write {key}");
-                    Err(Error::new(ErrorCode::BACKEND, message))
+                    Err(ops.get(failure.place).map_or_else(|| refused(&ops, &failures), denied))
                 }
                 None => Ok(false),
             },
@@ -159,4 +170,11 @@ impl Consul {
     fn key_of(&self, entry: &Entry) -> String {
         self.keys.lease(entry.lease.pool.as_deref(), entry.lease.address.addr())
     }
+}
+
+/// Whether an owner's key says that it has an address whose key is at this index.
+fn is_at(holding: &Holding, address: IpAddr, at: u64) -> bool {
+    let same = |item: &&Item| item.address.addr() == address;
+    let item = holding.document.leases.iter().find(same);
+    item.is_some_and(|item| index(holding.revision_of(item).revision) == at)
 }
