@@ -65,6 +65,9 @@ const CROWD: u32 = 8;
 /// From which length on, in bytes, the events are summed up.
 const LONGEST: usize = 32 * 1024;
 
+/// From which length on, in bytes, nobody sums them up: where addresses are only asked for or given back.
+const FORGOTTEN: u64 = 2 * LONGEST as u64;
+
 /// How long another process may have the folder locked.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -199,9 +202,10 @@ impl Cache {
         Err(io::Error::other("another process has it locked all the time"))
     }
 
-    /// Adds an event; nothing where there is no file to add it to.
+    /// Adds an event; nothing where there is no file to add it to. A file that nobody sums up is forgotten.
     fn append(&self, event: &str) -> io::Result<()> {
         match OpenOptions::new().append(true).open(&self.path) {
+            Ok(file) if file.metadata()?.len() > FORGOTTEN => fs::remove_file(&self.path),
             Ok(mut file) => file.write_all(event.as_bytes()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
@@ -220,7 +224,9 @@ impl Cache {
         };
         let mut line = serde_json::to_vec(&state).map_err(io::Error::other)?;
         line.push(b'\n');
-        let temporary = self.path.with_extension("new");
+        // A name that no pool's cache has.
+        let mut temporary = self.path.clone().into_os_string();
+        temporary.push("#new");
         let mut options = OpenOptions::new();
         let mut file =
             options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
@@ -319,6 +325,29 @@ mod tests {
         assert_eq!((known.cursor, known.crowded), (Some(candidates[0]), false));
         cache.forget();
         assert_eq!(cache.read(), None);
+    }
+
+    #[test]
+    fn a_file_to_which_is_only_added_does_not_grow_for_ever() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("pool");
+        let cache = Cache::at(path.clone());
+        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]), false);
+        let mut longest = 0;
+        for _ in 0..FORGOTTEN / 10 {
+            cache.give_back("10.0.0.2".parse().unwrap());
+            longest = longest.max(fs::metadata(&path).map_or(0, |file| file.len()));
+        }
+        assert!(longest <= FORGOTTEN + 64 && cache.read().is_none(), "{longest}");
+    }
+
+    #[test]
+    fn pools_whose_names_go_on_have_files_of_their_own() {
+        let folder = TempDir::new().unwrap();
+        let [blue, new] = ["blue", "blue.new"].map(|name| Cache::at(folder.path().join(name)));
+        new.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]), false);
+        blue.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.3"]), false);
+        assert_eq!(new.read().unwrap().free, set(&["10.0.0.2"]));
     }
 
     #[test]
