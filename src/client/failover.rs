@@ -227,8 +227,8 @@ impl Client {
                 };
                 match servers.len() {
                     1 => debug!("{server}: {reason}"),
-                    _ if unfit => warn!("{server} refuses, going on with another server: {reason}"),
-                    _ => warn!("{server} does not answer, going on with another server: {reason}"),
+                    _ if unfit => warn!("{server} does not do what is asked: {reason}"),
+                    _ => warn!("{server} does not answer: {reason}"),
                 }
                 let finding = &mut self.findings.borrow_mut()[place];
                 // A try that had hardly any time says less than the one before.
@@ -328,11 +328,14 @@ impl Client {
     fn refusal(&self, response: Response<ureq::Body>) -> String {
         let status = response.status();
         let to = response.headers().get("location");
-        let to = to.map(|to| one_line(&String::from_utf8_lossy(to.as_bytes())));
+        let to = to.map(|to| {
+            one_line(&self.redacted(String::from_utf8_lossy(to.as_bytes()).into_owned()))
+        });
         let mut body = Vec::new();
         // What has come until the connection breaks will do.
         let _ = response.into_body().into_reader().take(READ).read_to_end(&mut body);
-        let body = String::from_utf8_lossy(&body);
+        // Before it is cut, where a part of a secret would be left.
+        let body = self.redacted(String::from_utf8_lossy(&body).into_owned());
         let mut text = format!("HTTP {}", status.as_u16());
         if let Some(to) = to.filter(|_| status.is_redirection()) {
             text.push_str(&format!(
