@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use ipam_delegated::client::{Access, Answer, Ask, Client, Method, escape};
 use ipam_delegated::delegate::Deadline;
 use ipam_delegated::{Error, ErrorCode, Result};
+use log::warn;
 
 use crate::config::{Consistency, Site};
 use crate::elements::each_element;
@@ -102,8 +103,17 @@ impl Store {
     pub fn write(&self, ops: &[Op]) -> Result<Option<Ended>> {
         let body = txn::to_body(ops);
         let path = format!("v1/txn{}", self.changing);
-        let answer = self.client.write(&transaction(&path, &body))?;
-        answer.as_ref().map(understood).transpose()
+        let Some(answer) = self.client.write(&transaction(&path, &body))? else {
+            return Ok(None);
+        };
+        match understood(&answer) {
+            // What stands between may have spoilt the answer to what was carried out.
+            Err(error) if answer.status == 200 => {
+                warn!("the outcome of a request is unknown: {}", error.in_full());
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
     }
 
     /// Whether a key may be read, be it there or not: a transaction would not tell.
