@@ -220,6 +220,12 @@ impl Consul {
         let cached = self.known_of(want).unwrap_or_default();
         let set = self.set_of(want, &cached)?;
         self.believe(want, &cached);
+        if want.requested.is_some() && cached == Known::default() {
+            // Nothing is listed for it, and the next one needs the ranges alone.
+            let definition = self.definition_of(want, &cached);
+            let ranges = definition.as_ref().map_or(Ranges::Brought(&set), Ranges::Stand);
+            self.cache_of(want).renew(ranges, &BTreeSet::new(), false);
+        }
         match look {
             Look::Nowhere => self.remembered(want, cached),
             Look::Window(from, to) if self.indexed.get() => {
