@@ -19,7 +19,8 @@ fn all_of(consul: &Consul, ranges: &Value) -> Vec<String> {
     loop {
         let outcome = node.call("ADD", &format!("c{}", given.len()));
         if outcome.exit == Some(1) {
-            assert_eq!(outcome.failure().0, 100);
+            let (code, text) = outcome.failure();
+            assert_eq!(code, 100, "{text}");
             return given;
         }
         given.extend(addresses(&outcome.success()));
