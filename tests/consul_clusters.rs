@@ -6,27 +6,19 @@
 mod certificates;
 #[path = "support/consul/mod.rs"]
 mod consul;
+#[path = "support/leftovers.rs"]
+mod leftovers;
+#[path = "support/waiting.rs"]
+mod waiting;
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::{IpAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use certificates::Certificates;
-use consul::{Cluster, Consul, Cut, Tls};
-
-const SECOND: Duration = Duration::from_secs(1);
-
-#[track_caller]
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let give_up = Instant::now() + 60 * SECOND;
-    while !condition() {
-        assert!(Instant::now() < give_up, "waited in vain: {what}");
-        thread::sleep(SECOND / 50);
-    }
-}
+use consul::{self as servers, Cluster, Consul, Cut, Tls};
+use leftovers::assert_nothing_is_left_of_a_killed_test;
+use waiting::{SECOND, until};
 
 /// The status of a consistent read of the key `a`; 0 where none comes in time.
 fn consistently(member: &Consul) -> u16 {
@@ -141,52 +133,8 @@ fn a_cluster_may_have_tls() {
     assert!(cluster.member(2).url().starts_with("https://"));
 }
 
-/// All that a cluster is on this machine: its processes and folders, namespaces and links.
-fn traces(cluster: &Cluster) -> Vec<PathBuf> {
-    let members = cluster.members().iter();
-    let mut traces: Vec<PathBuf> = members
-        .flat_map(|member| [format!("/proc/{}", member.pid().unwrap()).into(), member.folder()])
-        .collect();
-    let network = cluster.network();
-    traces.extend(network.namespaces().iter().map(|name| Path::new("/run/netns").join(name)));
-    traces.push(Path::new("/sys/class/net").join(network.link()));
-    assert!(traces.iter().all(|trace| trace.exists()), "{traces:?}");
-    traces
-}
-
-/// The test is its own child: the child starts a cluster and is killed.
 #[test]
 fn a_killed_test_leaves_no_server_and_the_next_one_removes_the_rest() {
-    const CHILD: &str = "IPAM_DELEGATED_TEST_IS_CHILD";
     let name = "a_killed_test_leaves_no_server_and_the_next_one_removes_the_rest";
-    let child = |role: &str| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", name]).env(CHILD, role);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
-    };
-    if let Some(role) = std::env::var_os(CHILD) {
-        let cluster = Cluster::start(3);
-        for trace in traces(&cluster) {
-            writeln!(std::io::stdout(), "trace {}", trace.display()).unwrap();
-        }
-        writeln!(std::io::stdout(), "that is all").unwrap();
-        if role == "killed" {
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        }
-        return;
-    }
-    let mut killed = child("killed");
-    let lines = BufReader::new(killed.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let lines = lines.take_while(|line| line != "that is all");
-    let traces: Vec<PathBuf> =
-        lines.filter_map(|line| Some(line.strip_prefix("trace ")?.into())).collect();
-    assert!(traces.iter().filter(|trace| trace.starts_with("/proc")).count() == 3, "{traces:?}");
-    killed.kill().unwrap();
-    killed.wait().unwrap();
-    until("its servers have ended", || {
-        !traces.iter().any(|trace| trace.starts_with("/proc") && trace.exists())
-    });
-    assert!(child("next").wait_with_output().unwrap().status.success());
-    let left: Vec<_> = traces.iter().filter(|trace| trace.exists()).collect();
-    assert!(left.is_empty(), "{left:?}");
+    assert_nothing_is_left_of_a_killed_test(name);
 }

@@ -6,6 +6,8 @@
 mod certificates;
 #[path = "support/consul/mod.rs"]
 mod consul;
+#[path = "support/waiting.rs"]
+mod waiting;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -15,28 +17,12 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use certificates::{Certificates, Pair};
 use consul::{Client, Consul, Fate, Relay, Tls};
 use serde_json::json;
-
-const SECOND: Duration = Duration::from_secs(1);
-
-#[track_caller]
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let give_up = Instant::now() + 60 * SECOND;
-    while !condition() {
-        assert!(Instant::now() < give_up, "waited in vain: {what}");
-        thread::sleep(SECOND / 50);
-    }
-}
-
-/// What a test said that panicked in a thread of its own.
-fn panicked(test: impl FnOnce() + Send + 'static) -> String {
-    let panic = thread::spawn(test).join().unwrap_err();
-    panic.downcast_ref::<String>().unwrap().clone()
-}
+use waiting::{SECOND, panicked, until};
 
 #[test]
 fn keys_are_written_read_listed_and_removed() {

@@ -6,6 +6,8 @@
 mod certificates;
 #[path = "support/etcd/mod.rs"]
 mod etcd;
+#[path = "support/waiting.rs"]
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,21 +16,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use certificates::{Certificates, Pair};
 use etcd::{ClusterId, Etcd, Silent, Tls};
-
-const SECOND: Duration = Duration::from_secs(1);
-
-#[track_caller]
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let give_up = Instant::now() + 60 * SECOND;
-    while !condition() {
-        assert!(Instant::now() < give_up, "waited in vain: {what}");
-        thread::sleep(SECOND / 50);
-    }
-}
+use waiting::{SECOND, panicked, until};
 
 fn counts(expected: &[(&str, u64)]) -> BTreeMap<String, u64> {
     expected.iter().map(|(method, count)| ((*method).to_owned(), *count)).collect()
@@ -39,12 +30,6 @@ fn counts(expected: &[(&str, u64)]) -> BTreeMap<String, u64> {
 fn refused(output: Output) -> String {
     assert!(!output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// What a test said that panicked in a thread of its own.
-fn panicked(test: impl FnOnce() + Send + 'static) -> String {
-    let panic = thread::spawn(test).join().unwrap_err();
-    panic.downcast_ref::<String>().unwrap().clone()
 }
 
 #[test]

@@ -239,7 +239,7 @@ fn what_is_typed_wrong_is_refused() {
         assert!(outcome.exit != Some(0) && !outcome.stderr.is_empty(), "{words:?} {outcome:?}");
     }
     let mut lost = Node::at(&["http://127.0.0.1:1".to_owned()]);
-    lost.consul = json!({"timeout": "1s"});
+    lost.store["consul"] = json!({"timeout": "1s"});
     let outcome = lost.typed(&["list"]);
     assert!(outcome.exit != Some(0), "{outcome:?}");
     assert!(outcome.stderr.contains("127.0.0.1:1"), "{outcome:?}");

@@ -209,7 +209,7 @@ fn a_server_that_is_named_no_more_is_not_asked() {
     let (one, other) = (stocked(), stocked());
     let mut node = Node::at(&[refused(), one.url()]);
     node.add("c1");
-    node.servers = vec![other.url()];
+    node.store["consul_servers"] = json!([other.url()]);
     // It is another store, and the node says so.
     assert_eq!(node.call("ADD", "c2").failure().0, 11);
     assert_eq!(holdings(&other), [""; 0]);

@@ -234,7 +234,7 @@ fn rights_granted_later_bring_the_index_and_rights_taken_away_cost_no_address() 
         known["unindexed"] = 1.into();
         fs::write(node.memory(), format!("{known}\n")).unwrap();
     };
-    node.consul["token"] = all.secret.as_str().into();
+    node.store["consul"]["token"] = all.secret.as_str().into();
     forget(&node);
     let again = node.add("c1");
     assert_eq!(addresses(&again), addresses(&results[0]));
@@ -247,7 +247,7 @@ fn rights_granted_later_bring_the_index_and_rights_taken_away_cost_no_address() 
     node.del("c3");
     assert_eq!(books(&consul).len(), 2);
     // And taken away again.
-    node.consul["token"] = few.secret.as_str().into();
+    node.store["consul"]["token"] = few.secret.as_str().into();
     assert_eq!(addresses(&node.add("c1")), addresses(&again));
     let new = node.add("c5");
     assert!(addresses(&new) != addresses(&again) && addresses(&new) != addresses(&more));
@@ -258,7 +258,7 @@ fn rights_granted_later_bring_the_index_and_rights_taken_away_cost_no_address() 
     node.del("c1");
     assert_eq!(targets(&consul).len(), 0);
     // What the index still says of them is not believed.
-    node.consul["token"] = all.secret.as_str().into();
+    node.store["consul"]["token"] = all.secret.as_str().into();
     forget(&node);
     let fresh = with_token(&consul, &all);
     let taken = ["x1", "x2", "x3"].map(|container| fresh.address(container));

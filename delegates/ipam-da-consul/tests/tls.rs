@@ -238,7 +238,7 @@ fn files_that_cannot_be_used_are_named_with_their_keys() {
     }
     for (key, other) in [("certFile", "keyFile"), ("keyFile", "certFile")] {
         let mut node = good();
-        node.consul.as_object_mut().unwrap().remove(key);
+        node.store["consul"].as_object_mut().unwrap().remove(key);
         let words = format!("ipam.consul.{key}: missing, but ipam.consul.{other} is given");
         assert_refused(node, &[7], &[&words]);
     }

@@ -267,7 +267,11 @@ fn a_change_that_is_never_answered_is_told_by_its_server() {
     let node = Node::at(&[url(&relay.endpoint())]).with("timeout", "1s");
     let (code, text) = node.call("ADD", "c1").failure();
     assert_eq!(code, 11, "{text}");
-    assert!(text.contains(&node.servers[0]) && text.contains("no answer within"), "{text}");
+    assert!(
+        text.contains(node.store["consul_servers"][0].as_str().unwrap())
+            && text.contains("no answer within"),
+        "{text}"
+    );
     gate.open(&consul);
     node.del("c1");
     assert_eq!(holdings(&consul), [""; 0]);

@@ -9,161 +9,86 @@
 
 #[path = "../../../tests/history/mod.rs"]
 mod checker;
+#[path = "../../../tests/history/cluster/mod.rs"]
+mod cluster;
 #[path = "../../../tests/support/etcd/mod.rs"]
 mod etcd;
-#[path = "../../../tests/history/faults.rs"]
-mod faults;
-#[path = "history/nodes.rs"]
-mod nodes;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 
-use std::collections::BTreeSet;
-use std::io::Write;
-use std::time::{Duration, Instant};
-
-use checker::site::{Site, assert_sound, collect_all};
-use checker::workload::{Failure, Progress, Report, Workload, now, seed};
-use checker::{Call, Verb, has_double, judge, plant_double};
+use cluster::{
+    Lease, Nodes, Store, assert_lost_leases_are_found, assert_planted_double_is_found,
+    assert_sound_through_faults,
+};
 use etcd::{self as servers, Cluster, Etcd};
-use faults::{Fault, Faults, Window};
-use nodes::Nodes;
+use serde_json::{Map, Value, json};
 
-/// How long a cluster that is whole again may still fail calls.
-const RECOVERY: Duration = Duration::from_secs(10);
+/// What the keys of the network begin with.
+const NETWORK: &str = "/ipam-delegated/networks/net/";
 
-/// After this time every DEL that left something open is due for a repetition, by the next ADDs.
-const REPETITION: Duration = Duration::from_secs(65);
+/// Our keys, looked at by a member while all is well.
+struct Keys<'a>(&'a Etcd);
 
-/// A part of the full size.
-fn workload(part: usize) -> Workload {
-    Workload {
-        seed: seed(),
-        workers: 20,
-        operations: 20_000 / part,
-        owners_per_worker: 5,
-        kills: 80,
-        call_time: Duration::from_millis(120),
-        limit: Duration::from_secs(60),
+impl Keys<'_> {
+    #[track_caller]
+    fn values(&self, kind: &str) -> Vec<Value> {
+        let prefix = format!("{NETWORK}{kind}/");
+        let text = self.0.etcdctl(&["get", "--prefix", "--print-value-only", "--", &prefix]);
+        let lines = text.lines().filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
-/// Not through the harness, which keeps what a passing test prints.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "history on etcd: {line}");
-}
+impl Store for Keys<'_> {
+    const NAME: &'static str = "etcd";
 
-/// Calls that failed for no good reason: the pool was not full, and the store did not fail to answer
-/// because of what happened to it.
-fn unexcused<'a>(failures: &'a [Failure], windows: &[Window]) -> Vec<&'a Failure> {
-    let recovery = RECOVERY.as_nanos() as u64;
-    let troubled = |failure: &Failure| {
-        let began = failure.began.saturating_sub(recovery);
-        windows.iter().any(|window| window.meets(began, failure.ended))
-    };
-    let excused = |failure: &Failure| match (failure.verb, failure.code) {
-        ("ADD", Some(100)) => true,
-        (_, Some(11 | 105 | 111)) => troubled(failure),
-        _ => false,
-    };
-    failures.iter().filter(|failure| !excused(failure)).collect()
-}
+    fn configure(&self, ipam: &mut Map<String, Value>, endpoints: &[String], timeout: &str) {
+        let sets = json!([[{"subnet": "10.5.0.0/26"}], [{"subnet": "fd05::/120"}]]);
+        ipam.insert("ranges".to_owned(), sets);
+        ipam.insert("etcd".to_owned(), json!({"endpoints": endpoints, "timeout": timeout}));
+    }
 
-#[track_caller]
-fn assert_excused(failures: &[Failure], windows: &[Window]) {
-    let unexcused = unexcused(failures, windows);
-    let some = &unexcused[..unexcused.len().min(3)];
-    assert!(some.is_empty(), "{} unexcused failures, as {some:#?}", unexcused.len());
-}
+    fn leases(&self) -> Vec<Lease> {
+        let lease = |value: &Value| {
+            let text = |key: &str| value[key].as_str().unwrap().to_owned();
+            let address = text("address").split('/').next().unwrap().parse().unwrap();
+            Lease { node: text("node"), container: text("container"), address }
+        };
+        self.values("leases").iter().map(lease).collect()
+    }
 
-/// Owners that hold something although their last DEL has succeeded.
-fn late(nodes: &Nodes<'_>, report: &Report) -> Vec<String> {
-    let (_, end) = judge(&report.calls, |call| call.ended);
-    nodes.leases().into_keys().filter(|owner| !end.possible.contains(owner)).collect()
+    fn owners(&self) -> Vec<Value> {
+        self.values("owners")
+    }
+
+    fn forget_leases(&self) {
+        self.0.etcdctl(&["del", "--prefix", &format!("{NETWORK}leases/")]);
+    }
+
+    /// All keys of the store but the one that every network keeps.
+    fn holdings(&self) -> Vec<String> {
+        let mut keys = self.0.keys("");
+        keys.retain(|key| *key != format!("{NETWORK}latest"));
+        keys
+    }
 }
 
 #[test]
 fn no_address_ever_has_two_holders_whatever_happens_to_the_cluster() {
-    let part = if support::full_size() { 1 } else { 10 };
-    let began = Instant::now();
     let cluster = Cluster::start(3);
-    let nodes = Nodes::new(cluster.endpoints(), cluster.member(0));
-    let workload = workload(part);
-    let (kinds, seconds) = if part == 1 { (Fault::ALL, 3) } else { (Fault::FEW, 1) };
-    let faults = Faults::new(&cluster, workload.seed, kinds, Duration::from_secs(seconds));
-    let (mut report, windows) = workload.run_while(&nodes, |progress| faults.run(progress));
-    let met: BTreeSet<Fault> = windows.iter().map(|window| window.fault).collect();
-    let faults = format!("{} faults in {:.0?}", windows.len(), began.elapsed());
-    say(&format!("seed {}, {faults}, {report}", workload.seed));
-    assert!(nodes.is_quiet_within(Duration::from_secs(60)), "processes live on");
-    assert!(report.hung.is_empty(), "{:?}", report.hung);
-    assert_excused(&report.failures, &windows);
-    assert!(report.operations() >= workload.operations);
-    assert!(report.kills >= 500 / part, "only {} kills", report.kills);
-    assert_eq!(met.into_iter().collect::<Vec<_>>(), kinds, "some fault did not come");
-
-    nodes.remember(&windows);
-    std::thread::sleep(if part == 1 { REPETITION } else { RECOVERY });
-    assert_sound(&nodes, &report);
-    let late = late(&nodes, &report);
-    say(&format!("{} owners hold what came after their DEL: {late:?}", late.len()));
-    let calm = Workload { operations: 2_000 / part, kills: 0, seed: workload.seed + 1, ..workload };
-    let later = calm.run(&nodes);
-    say(&format!("on a cluster that is whole: {later}"));
-    assert!(later.hung.is_empty(), "{:?}", later.hung);
-    assert_excused(&later.failures, &[]);
-    report.append(later);
-    assert_sound(&nodes, &report);
-    if part == 1 {
-        let late = self::late(&nodes, &report);
-        assert!(late.is_empty(), "the repeated DELs have not released {late:?}");
-    }
-
-    nodes.release_all(&workload);
-    collect_all(&nodes);
-    assert_eq!(nodes.keys(), Vec::<String>::new());
-    say(&format!("{:.0?} in all", began.elapsed()));
+    let endpoints = cluster.members().iter().map(Etcd::endpoint).collect();
+    let nodes = Nodes::new(endpoints, Keys(cluster.member(0)));
+    assert_sound_through_faults(&cluster, &nodes);
 }
 
 #[test]
 fn a_planted_double_in_a_real_history_is_found() {
     let server = Etcd::start();
-    let nodes = Nodes::new(vec![server.endpoint()], &server);
-    let workload = Workload { operations: 150, workers: 6, kills: 0, ..workload(10) };
-    let mut report = workload.run(&nodes);
-    assert_excused(&report.failures, &[]);
-    assert_sound(&nodes, &report);
-    plant_double(&mut report.calls);
-    let (violations, _) = judge(&report.calls, |call| nodes.settled(call));
-    assert!(has_double(&violations), "{violations:?}");
+    assert_planted_double_is_found(&Nodes::new(vec![server.endpoint()], Keys(&server)));
 }
 
 #[test]
 fn an_address_that_is_given_twice_is_found() {
     let server = Etcd::start();
-    let nodes = Nodes::new(vec![server.endpoint()], &server);
-    let workload = Workload { operations: 200, kills: 0, ..workload(10) };
-    // By hand, what makes an address another owner's; as much work is done before as after.
-    let sabotage = |progress: &Progress| {
-        let until = |begun| {
-            while progress.begun() < begun && !progress.is_over() {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        };
-        until(workload.operations);
-        let before = now();
-        nodes.forget_leases();
-        until(progress.begun() + workload.operations);
-        before
-    };
-    let (report, before) = workload.run_while(&nodes, sabotage);
-    let (violations, _) = judge(&report.calls, |call| nodes.settled(call));
-    assert!(has_double(&violations), "{violations:?}");
-    // And nothing was wrong until then.
-    let is_before = |call: &Call| match call.verb {
-        Verb::Add => call.ended < before,
-        Verb::Del => call.began < before,
-    };
-    let sound: Vec<_> = report.calls.into_iter().filter(is_before).collect();
-    assert_eq!(judge(&sound, |call| nodes.settled(call)).0, Vec::new());
+    assert_lost_leases_are_found(&Nodes::new(vec![server.endpoint()], Keys(&server)));
 }

@@ -191,7 +191,7 @@ fn a_chain_that_fails_later_leaves_what_was_held_before() {
             if !indexed {
                 let user = calling_as(old.node(server), old, Theirs);
                 for key in ["username", "passwordFile"] {
-                    host.network["ipam"]["etcd"][key] = user.etcd[key].clone();
+                    host.network["ipam"]["etcd"][key] = user.store["etcd"][key].clone();
                 }
                 // The file is the node's.
                 fs::write(host.world.path("password"), "secret-word").unwrap();
@@ -235,7 +235,7 @@ fn a_layout_needs_no_preset() {
         let node = old.node(&etcd);
         node.world.install(&binary("ipam-ds-static")).install(Path::new(PROGRAM));
         let mut network = node.world.network(json!(["ipam-ds-static", "ipam-da-etcd"]));
-        network["ipam"]["etcd"] = node.etcd.clone();
+        network["ipam"]["etcd"] = node.store["etcd"].clone();
         network["ipam"]["ranges"] = json!([[{"subnet": "10.1.0.0/24"}]]);
         let result = node.world.call("ADD", "c1", &network).success();
         assert_holders(old, &etcd, &["10.1.0.2 net/c1/eth0"]);

@@ -97,7 +97,7 @@ fn a_restored_store_is_known_without_the_index_too() {
             let mut node = node.with("timeout", "1s");
             let (code, text) = on(&node).call("ADD", "new", &json!({})).failure();
             assert_eq!(code, 11, "{text}");
-            node.etcd.as_object_mut().unwrap().remove("timeout");
+            node.store["etcd"].as_object_mut().unwrap().remove("timeout");
             assert_refused(old, &etcd, &node, &held, reason(id));
             // Though the store has gone on since.
             for number in 0..20 {
@@ -390,7 +390,8 @@ fn endpoints_that_do_not_answer_fail_no_verb() {
     let silent = Silent::listen();
     for old in BOTH {
         let mut node = old.node(&etcd);
-        node.etcd["endpoints"] = json!(["127.0.0.1:1", silent.endpoint(), etcd.endpoint()]);
+        node.store["etcd"]["endpoints"] =
+            json!(["127.0.0.1:1", silent.endpoint(), etcd.endpoint()]);
         node.call("STATUS", "").success();
         old.give(&etcd, "10.1.0.50", "bare");
         let result = on(&node).add("c1");

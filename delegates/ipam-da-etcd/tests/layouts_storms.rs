@@ -59,7 +59,7 @@ impl<'a> Site<'a> {
     fn call(&self, node: usize, verb: &str, container: &str, ifname: &str) -> Option<Value> {
         let node = &self.nodes[node];
         let mut network = node.world.network(json!(["ipam-ds-static", "ipam-da-etcd"]));
-        network["ipam"]["etcd"] = node.etcd.clone();
+        network["ipam"]["etcd"] = node.store["etcd"].clone();
         network["ipam"]["ranges"] = json!([[{"subnet": "10.1.0.0/26"}]]);
         let mut command = node.world.command(verb, container);
         command.env("CNI_IFNAME", ifname);

@@ -59,11 +59,11 @@ fn a_store_that_is_not_named_is_an_error_of_the_configuration() {
     assert_refused(&node, [7, 7], &["ipam.etcd.endpoints: no endpoint"]);
     let mut node = Node::at(&["127.0.0.1:port".to_owned()]);
     assert_refused(&node, [7, 7], &["ipam.etcd.endpoints[0]: \"127.0.0.1:port\""]);
-    node.etcd = Value::Null;
+    node.store["etcd"] = Value::Null;
     assert_refused(&node, [7, 7], &["ipam.etcd: missing: no store is named"]);
-    node.etcd = json!({"endpoints": "127.0.0.1:2379"});
+    node.store["etcd"] = json!({"endpoints": "127.0.0.1:2379"});
     assert_refused(&node, [7, 7], &["ipam.etcd.endpoints", "expected a sequence"]);
-    node.etcd = json!({"endpoint": ["127.0.0.1:2379"]});
+    node.store["etcd"] = json!({"endpoint": ["127.0.0.1:2379"]});
     assert_refused(&node, [7, 7], &["ipam.etcd", "endpoint"]);
 }
 
@@ -106,8 +106,8 @@ fn certificate_files_that_cannot_be_used_are_named() {
             (&garbage, "holds no PEM of a"),
         ] {
             let mut node = hasty(Node::of(&etcd));
-            node.etcd = good.etcd.clone();
-            node.etcd[key] = path.clone().into();
+            node.store["etcd"] = good.store["etcd"].clone();
+            node.store["etcd"][key] = path.clone().into();
             assert_refused(&node, [7, 7], &[&format!("ipam.etcd.{key}: {path} {reason}")]);
         }
     }
@@ -119,14 +119,14 @@ fn certificate_files_that_cannot_be_used_are_named() {
         ("keyFile", other_key),
     ] {
         let mut node = hasty(Node::of(&etcd));
-        node.etcd = good.etcd.clone();
-        node.etcd[key] = path.into();
+        node.store["etcd"] = good.store["etcd"].clone();
+        node.store["etcd"][key] = path.into();
         assert_refused(&node, [7, 50], &[&etcd.url(), "the certificate files cannot be used"]);
     }
     // Nobody is trusted who is in no certificate.
     let mut node = hasty(Node::of(&etcd));
-    node.etcd = good.etcd.clone();
-    node.etcd["trustedCaFile"] = file("spoilt.pem", &spoilt("CERTIFICATE")).into();
+    node.store["etcd"] = good.store["etcd"].clone();
+    node.store["etcd"]["trustedCaFile"] = file("spoilt.pem", &spoilt("CERTIFICATE")).into();
     assert_refused(&node, [103, 50], &[&etcd.url(), "UnknownIssuer", "trustedCaFile"]);
     assert_eq!(everything(&etcd), before);
 }
@@ -146,7 +146,7 @@ fn a_server_that_cannot_be_trusted_is_told_nothing() {
         // Its certificate is for 127.0.0.1.
         let relay = Relay::on(Ipv4Addr::new(127, 0, 0, 2), &etcd.endpoint());
         let mut node = trusting(&certificates.authority());
-        node.etcd["endpoints"] = json!([relay.endpoint()]);
+        node.store["etcd"]["endpoints"] = json!([relay.endpoint()]);
         let url = format!("https://{}", relay.endpoint());
         assert_refused(&node, [103, 50], &[&url, "not valid for name", advice]);
     });

@@ -203,7 +203,7 @@ fn addresses_of_the_store_used_before_can_be_given_back_to_it() {
     let site = Site::new();
     let id = site.etcd.cluster_id();
     let new = Etcd::start();
-    let moved = Node { etcd: json!({"endpoints": [new.endpoint()]}), ..Node::of(&new) };
+    let moved = Node { store: json!({"etcd": {"endpoints": [new.endpoint()]}}), ..Node::of(&new) };
     fs::create_dir_all(moved.memory().parent().unwrap()).unwrap();
     fs::copy(site.node.memory(), moved.memory()).unwrap();
     assert_eq!(moved.call("ADD", "new").failure().0, 11);

@@ -51,7 +51,7 @@ fn forget_tokens(etcd: &Etcd) {
 }
 
 fn token_file(node: &Node) -> PathBuf {
-    let endpoint = node.etcd["endpoints"][0].as_str().unwrap().replace(':', "%3a");
+    let endpoint = node.store["etcd"]["endpoints"][0].as_str().unwrap().replace(':', "%3a");
     node.world.path(&format!("state/etcd/tokens/ipam%40http%3a%2f%2f{endpoint}"))
 }
 
@@ -234,8 +234,8 @@ fn a_password_and_a_token_are_shown_to_nobody() {
     // Where something goes wrong, more is told.
     forget_tokens(&etcd);
     assert_eq!(call(&node, "STATUS"), Some(0));
-    node.etcd["prefix"] = "/elsewhere".into();
-    node.etcd["timeout"] = "1s".into();
+    node.store["etcd"]["prefix"] = "/elsewhere".into();
+    node.store["etcd"]["timeout"] = "1s".into();
     let renewed = token(&node);
     VERBS.iter().for_each(|verb| assert_eq!(call(&node, verb), Some(1), "{verb}"));
     fs::write(node.world.path("password"), format!("{PASSWORD}-but-wrong")).unwrap();

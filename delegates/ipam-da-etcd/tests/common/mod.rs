@@ -14,6 +14,8 @@ pub mod certificates;
 #[path = "../../../../tests/support/etcd/mod.rs"]
 pub mod etcd;
 pub mod layouts;
+#[path = "../../../../tests/support/node.rs"]
+pub mod node;
 #[path = "../../../../tests/support/old/mod.rs"]
 pub mod old;
 pub mod relay;
@@ -22,34 +24,18 @@ pub mod store;
 #[path = "../../../../tests/support/mod.rs"]
 pub mod support;
 
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-
 use certificates::{Certificates, Pair};
 use etcd::{Etcd, Tls};
-use serde_json::{Value, json};
-use support::{Outcome, World, start, wait};
+pub use node::{Node, VERBS, addresses, at_once, given, subnets, within};
+use serde_json::json;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ipam-da-etcd");
 
+/// Its section of `ipam`.
+pub const STORE: &str = "etcd";
+
 /// What every key of ours begins with.
 pub const PREFIX: &str = "/ipam-delegated/";
-
-/// The verbs that runtimes call, in the order of an attachment's life.
-pub const VERBS: [&str; 4] = ["ADD", "CHECK", "DEL", "STATUS"];
-
-/// A node of a cluster: a state folder, and what the program is configured with.
-pub struct Node {
-    pub world: World,
-    pub name: String,
-    /// `ipam.etcd`.
-    pub etcd: Value,
-    /// `prevResult.pools`.
-    pub pools: Value,
-    /// More members of `ipam`.
-    pub ipam: Value,
-}
 
 impl Node {
     /// `node-1` with the store of a server and the pool 10.1.0.0/16.
@@ -59,18 +45,7 @@ impl Node {
 
     /// The same with these endpoints.
     pub fn at(endpoints: &[String]) -> Self {
-        Self {
-            world: World::new(),
-            name: "node-1".to_owned(),
-            etcd: json!({"endpoints": endpoints}),
-            pools: subnets(&["10.1.0.0/16"]),
-            ipam: json!({}),
-        }
-    }
-
-    pub fn named(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.name);
-        self
+        Self::with_store(json!({"etcd": {"endpoints": endpoints}}), subnets(&["10.1.0.0/16"]))
     }
 
     /// One pool each.
@@ -78,171 +53,6 @@ impl Node {
         self.pools = subnets(list);
         self
     }
-
-    /// Sets a member of `ipam.etcd`.
-    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.etcd[key] = value.into();
-        self
-    }
-
-    /// Sets a member of every pool.
-    pub fn with_in_pools(mut self, key: &str, value: impl Into<Value>) -> Self {
-        let value = value.into();
-        for pool in self.pools.as_array_mut().unwrap() {
-            pool[key] = value.clone();
-        }
-        self
-    }
-
-    /// What an ADD gets.
-    pub fn network(&self) -> Value {
-        let mut ipam = json!({
-            "type": "ipam-da-etcd",
-            "node": self.name,
-            "stateDir": self.world.path("state"),
-            "etcd": self.etcd,
-        });
-        for (key, value) in self.ipam.as_object().unwrap() {
-            ipam[key] = value.clone();
-        }
-        json!({
-            "cniVersion": "1.1.0",
-            "name": "net",
-            "type": "bridge",
-            "ipam": ipam,
-            "prevResult": {"cniVersion": "1.1.0", "ips": [], "pools": self.pools},
-        })
-    }
-
-    /// A call, ready to be changed and started.
-    pub fn command(&self, verb: &str, container: &str) -> Command {
-        let mut command = self.world.command_of(Path::new(PROGRAM), verb, container);
-        if matches!(verb, "GC" | "STATUS") {
-            command.env("CNI_CONTAINERID", "").env("CNI_IFNAME", "").env("CNI_NETNS", "");
-        }
-        command
-    }
-
-    pub fn call(&self, verb: &str, container: &str) -> Outcome {
-        wait(start(self.command(verb, container), &self.network()))
-    }
-
-    /// A call with these members in `prevResult`, as the chain gives them.
-    pub fn call_with(&self, verb: &str, container: &str, prev_result: &Value) -> Outcome {
-        let mut network = self.network();
-        for (key, value) in prev_result.as_object().unwrap() {
-            network["prevResult"][key] = value.clone();
-        }
-        wait(start(self.command(verb, container), &network))
-    }
-
-    /// An ADD that succeeds: its result.
-    #[track_caller]
-    pub fn add(&self, container: &str) -> Value {
-        self.call("ADD", container).success()
-    }
-
-    /// An ADD that succeeds: the address of the first pool.
-    #[track_caller]
-    pub fn address(&self, container: &str) -> String {
-        addresses(&self.add(container)).swap_remove(0)
-    }
-
-    /// CHECK of what an ADD answered, with the leases.
-    pub fn check(&self, container: &str, result: &Value) -> Outcome {
-        self.call_with("CHECK", container, &given(result))
-    }
-
-    /// DEL with the leases of an ADD.
-    pub fn del_known(&self, container: &str, result: &Value) -> Outcome {
-        self.call_with("DEL", container, &given(result))
-    }
-
-    /// DEL with nothing but the configuration.
-    #[track_caller]
-    pub fn del(&self, container: &str) {
-        assert_eq!(self.call("DEL", container).success(), Value::Null);
-    }
-
-    /// GC that keeps these attachments' first interfaces.
-    pub fn gc(&self, keep: &[&str]) -> Outcome {
-        let mut network = self.network();
-        network["cni.dev/valid-attachments"] =
-            keep.iter().map(|c| json!({"containerID": c, "ifname": "eth0"})).collect();
-        wait(start(self.command("GC", ""), &network))
-    }
-
-    /// A person's call, with this node's configuration in a file.
-    pub fn typed(&self, words: &[&str]) -> Outcome {
-        let file = self.world.path("typed.json");
-        std::fs::write(&file, self.network().to_string()).unwrap();
-        let mut command = Command::new(PROGRAM);
-        command.env_clear().args(words).arg("--config").arg(file);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        wait(command.spawn().unwrap())
-    }
-
-    /// What a person is told by a call that succeeds.
-    #[track_caller]
-    pub fn told(&self, words: &[&str]) -> String {
-        let outcome = self.typed(words);
-        assert_eq!(outcome.exit, Some(0), "{outcome:?}");
-        outcome.stdout
-    }
-
-    /// The rows of `list --json`: each address with its container, or its state where it has none.
-    #[track_caller]
-    pub fn listed(&self) -> Vec<(String, String)> {
-        let rows = self.typed(&["list", "--json"]).success();
-        let text = |row: &Value, key: &str| row[key].as_str().map(str::to_owned);
-        let of = |row: &Value| {
-            let holder = text(row, "containerID").or_else(|| text(row, "state"));
-            (text(row, "address").unwrap(), holder.unwrap())
-        };
-        rows.as_array().unwrap().iter().map(of).collect()
-    }
-
-    /// The file in which the program remembers the store of `net`.
-    pub fn memory(&self) -> std::path::PathBuf {
-        self.world.path("state/etcd/net.json")
-    }
-}
-
-/// Pools of one subnet each.
-pub fn subnets(list: &[&str]) -> Value {
-    list.iter().map(|subnet| json!({"ranges": [{"subnet": subnet}]})).collect()
-}
-
-/// The addresses of a result, without prefix length.
-pub fn addresses(result: &Value) -> Vec<String> {
-    let ips = result["ips"].as_array().unwrap().iter();
-    let plain = |text: &str| text.split('/').next().unwrap().to_owned();
-    ips.map(|ip| plain(ip["address"].as_str().unwrap())).collect()
-}
-
-/// What the chain remembers of a result.
-pub fn given(result: &Value) -> Value {
-    json!({"ips": result["ips"], "leases": result["leases"]})
-}
-
-/// Runs something, which may take so long and no longer.
-#[track_caller]
-pub fn within<T>(bound: Duration, run: impl FnOnce() -> T) -> T {
-    let start = Instant::now();
-    let result = run();
-    let took = start.elapsed();
-    assert!(took <= bound, "it took {took:?}, more than {bound:?}");
-    result
-}
-
-/// Runs a function in so many threads, each with its number.
-pub fn at_once(threads: usize, work: impl Fn(usize) + Sync) {
-    std::thread::scope(|scope| {
-        for number in 0..threads {
-            let work = &work;
-            scope.spawn(move || work(number));
-        }
-    });
 }
 
 /// Serves TLS with certificates that a test made.

@@ -8,13 +8,12 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::faults::Window;
 use crate::checker::site::Site;
 use crate::checker::workload::Workload;
 use crate::checker::{Call, Outcome};
-use crate::etcd::Etcd;
-use crate::faults::Window;
 use crate::support::{World, binary, start, wait};
 
 const NODES: usize = 3;
@@ -22,28 +21,53 @@ const NODES: usize = 3;
 /// How long a request may be on its way in a cluster that is whole, in nanoseconds.
 const LATE: u64 = 10_000_000_000;
 
-/// What the keys of the network begin with.
-const NETWORK: &str = "/ipam-delegated/networks/net/";
+/// The store, and how the allocator that is tested finds it.
+pub trait Store: Sync {
+    /// What people call it; its allocator is `ipam-da-NAME`.
+    const NAME: &'static str;
 
-pub struct Nodes<'a> {
+    /// Writes into `ipam` the pools, of fewer addresses than there are owners, and the store at these
+    /// endpoints, of which the first is preferred.
+    fn configure(&self, ipam: &mut Map<String, Value>, endpoints: &[String], timeout: &str);
+
+    /// What the keys of addresses say.
+    fn leases(&self) -> Vec<Lease>;
+
+    /// What the keys of owners say: their documents.
+    fn owners(&self) -> Vec<Value>;
+
+    /// Deletes the keys of all addresses, and leaves their owners'.
+    fn forget_leases(&self);
+
+    /// The keys that say that something is held.
+    fn holdings(&self) -> Vec<String>;
+}
+
+/// An address, and for whom its key says that it is held.
+pub struct Lease {
+    pub node: String,
+    pub container: String,
+    pub address: IpAddr,
+}
+
+pub struct Nodes<S> {
     worlds: Vec<World>,
     endpoints: Vec<String>,
-    /// Whom the store is looked at by, while all is well.
-    member: &'a Etcd,
+    store: S,
     windows: Mutex<Vec<Window>>,
 }
 
-impl<'a> Nodes<'a> {
-    pub fn new(endpoints: Vec<String>, member: &'a Etcd) -> Self {
+impl<S: Store> Nodes<S> {
+    pub fn new(endpoints: Vec<String>, store: S) -> Self {
         let world = || {
             let world = World::new();
-            ["ipam-ds-static", "ipam-da-etcd"].iter().for_each(|name| {
+            Self::delegates().iter().for_each(|name| {
                 world.install(&binary(name));
             });
             world
         };
         let worlds = (0..NODES).map(|_| world()).collect();
-        Self { worlds, endpoints, member, windows: Mutex::default() }
+        Self { worlds, endpoints, store, windows: Mutex::default() }
     }
 
     /// Says what happened to the store.
@@ -66,29 +90,36 @@ impl<'a> Nodes<'a> {
         });
     }
 
-    /// Deletes the keys of all addresses, and leaves their owners'.
+    /// As [`Store::forget_leases`].
     #[track_caller]
     pub fn forget_leases(&self) {
-        self.member.etcdctl(&["del", "--prefix", &format!("{NETWORK}leases/")]);
+        self.store.forget_leases();
     }
 
-    /// All keys of the store but the one that every network keeps.
+    /// As [`Store::holdings`].
     #[track_caller]
-    pub fn keys(&self) -> Vec<String> {
-        let mut keys = self.member.keys("");
-        keys.retain(|key| *key != format!("{NETWORK}latest"));
-        keys
+    pub fn holdings(&self) -> Vec<String> {
+        self.store.holdings()
     }
 
-    /// The owner of the workload that a key's value names.
-    fn owner(&self, value: &Value) -> String {
-        let text = |key: &str| value[key].as_str().unwrap();
+    fn delegates() -> [String; 2] {
+        ["ipam-ds-static".to_owned(), format!("ipam-da-{}", S::NAME)]
+    }
+
+    /// The owner of the workload that is this container of this node.
+    fn owner(&self, node: &str, container: &str) -> String {
         let identity =
             |world: &World| fs::read_to_string(world.path("state/node")).unwrap_or_default();
-        let is_its = |world: &World| identity(world).contains(text("node"));
+        let is_its = |world: &World| identity(world).contains(node);
         let node = self.worlds.iter().position(is_its).expect("a node of ours");
-        let (turn, place) = text("container").strip_prefix('c').unwrap().split_once('-').unwrap();
+        let (turn, place) = container.strip_prefix('c').unwrap().split_once('-').unwrap();
         format!("w{}-{place}", turn.parse::<usize>().unwrap() * NODES + node)
+    }
+
+    /// The owner that a document is of.
+    fn owner_of(&self, document: &Value) -> String {
+        let text = |key: &str| document[key].as_str().unwrap();
+        self.owner(text("node"), text("container"))
     }
 
     /// The node and the container of an owner.
@@ -97,17 +128,9 @@ impl<'a> Nodes<'a> {
         let worker: usize = worker.parse().unwrap();
         (worker % NODES, format!("c{}-{place}", worker / NODES))
     }
-
-    #[track_caller]
-    fn values(&self, kind: &str) -> Vec<Value> {
-        let prefix = format!("{NETWORK}{kind}/");
-        let text = self.member.etcdctl(&["get", "--prefix", "--print-value-only", "--", &prefix]);
-        let lines = text.lines().filter(|line| !line.is_empty());
-        lines.map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
 }
 
-impl Site for Nodes<'_> {
+impl<S: Store> Site for Nodes<S> {
     /// Containers have the same names on all nodes.
     fn call(&self, verb: &str, worker: usize, owner: &str, answer: &Value) -> (Command, Value) {
         let (node, container) = match owner {
@@ -115,23 +138,17 @@ impl Site for Nodes<'_> {
             owner => Self::place(owner),
         };
         let world = &self.worlds[node];
-        let mut network = world.network(json!(["ipam-ds-static", "ipam-da-etcd"]));
+        let mut network = world.network(json!(Self::delegates()));
         network["cniVersion"] = "1.1.0".into();
         let ipam = network["ipam"].as_object_mut().unwrap();
         ipam.remove("dataDir");
-        // Fewer addresses than owners.
-        ipam.insert(
-            "ranges".to_owned(),
-            json!([[{"subnet": "10.5.0.0/26"}], [{"subnet": "fd05::/120"}]]),
-        );
         // Each node prefers another member. The first rides out what happens to them, the second is
         // cut short by the chain, and the third gives up.
         let (timeout, store_timeout) = [("30s", "20s"), ("6s", "20s"), ("30s", "2s")][node];
         ipam.insert("timeout".to_owned(), timeout.into());
         let mut endpoints = self.endpoints.clone();
         endpoints.rotate_left(node % self.endpoints.len());
-        let etcd = json!({"endpoints": endpoints, "timeout": store_timeout});
-        ipam.insert("etcd".to_owned(), etcd);
+        self.store.configure(ipam, &endpoints, store_timeout);
         if verb == "CHECK" {
             network["prevResult"] = answer.clone();
         }
@@ -144,14 +161,14 @@ impl Site for Nodes<'_> {
             item["address"].as_str().unwrap().split('/').next().unwrap().parse().unwrap()
         };
         let mut leases: BTreeMap<String, BTreeSet<IpAddr>> = BTreeMap::new();
-        for lease in self.values("leases") {
-            leases.entry(self.owner(&lease)).or_default().insert(address(&lease));
+        for Lease { node, container, address } in self.store.leases() {
+            leases.entry(self.owner(&node, &container)).or_default().insert(address);
         }
         let of_owner = |document: &Value| {
             let items = document["leases"].as_array().unwrap();
-            (self.owner(document), items.iter().map(address).collect())
+            (self.owner_of(document), items.iter().map(address).collect())
         };
-        let owners: BTreeMap<_, _> = self.values("owners").iter().map(of_owner).collect();
+        let owners: BTreeMap<_, _> = self.store.owners().iter().map(of_owner).collect();
         assert_eq!(leases, owners, "the keys of addresses, and those of owners");
         leases
     }
@@ -162,8 +179,8 @@ impl Site for Nodes<'_> {
 
     fn about(&self, owner: &str) -> String {
         let (node, container) = Self::place(owner);
-        let its = |value: &&Value| self.owner(value) == owner;
-        let documents: Vec<_> = self.values("owners");
+        let its = |value: &&Value| self.owner_of(value) == owner;
+        let documents = self.store.owners();
         let record = self.worlds[node].record(&container);
         let record = fs::read_to_string(&record).unwrap_or_else(|error| error.to_string());
         format!("store: {:?}\nrecord: {record}", documents.iter().filter(its).collect::<Vec<_>>())
