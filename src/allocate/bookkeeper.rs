@@ -31,6 +31,9 @@ pub struct Bookkeeper<L> {
 /// A race is lost a few times at most; more means that something is wrong.
 const ROUNDS: u64 = 64;
 
+/// After how many changes whose outcome is unknown a call ends.
+const UNSURE: u32 = 8;
+
 /// How many entries GC has in hand at once.
 const BATCH: usize = 4096;
 
@@ -182,7 +185,7 @@ impl<L: Ledger> Bookkeeper<L> {
                 }
                 Commit::Outdated => view = self.ledger.view(&attempt.question(false))?,
                 Commit::Unknown => {
-                    unsure.note(&change);
+                    unsure.note(&change)?;
                     view = self.ledger.view(&attempt.question(false))?;
                 }
             }
@@ -229,7 +232,7 @@ impl<L: Ledger> Bookkeeper<L> {
                     view = self.ledger.view(&question(false))?;
                 }
                 Commit::Unknown => {
-                    unsure.note(&change);
+                    unsure.note(&change)?;
                     view = self.ledger.view(&question(false))?;
                 }
             }
@@ -296,14 +299,25 @@ fn takeover(request: &Request) -> Result<Option<bool>> {
 #[derive(Default)]
 struct Unsure {
     outcome: bool,
+    changes: u32,
     candidates: BTreeSet<IpAddr>,
 }
 
 impl Unsure {
     /// The outcome of this change is unknown.
-    fn note(&mut self, change: &Change<'_>) {
+    ///
+    /// # Errors
+    /// It has been so for too many.
+    fn note(&mut self, change: &Change<'_>) -> Result<()> {
         self.outcome = true;
+        self.changes += 1;
         self.candidates.extend(change.claim.iter().flat_map(|claim| &claim.candidates));
+        if self.changes < UNSURE {
+            return Ok(());
+        }
+        let message = format!("the store did not say what became of {UNSURE} changes");
+        Err(Error::new(ErrorCode::TRY_AGAIN, message)
+            .advise("look at its servers, and at the log for what each of them said; call again"))
     }
 
     /// Whether a lease that is found held may be of this very ADD.

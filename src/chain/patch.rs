@@ -65,15 +65,31 @@ pub(super) fn merge_patch(target: &mut Map<String, Value>, patch: &Map<String, V
     }
 }
 
-/// Takes secrets from a newer `ipam` section: they rotate, all else stays as recorded.
+/// Takes secrets from a newer `ipam` section: they rotate, all else stays as recorded. A token stands for
+/// itself, so that one is taken also where there was none, or its file in its place.
 pub(super) fn refresh_secrets(recorded: &mut Map<String, Value>, newer: &Map<String, Value>) {
+    if newer.keys().any(|key| is_token(key)) {
+        recorded.retain(|key, _| !is_token(key));
+    }
     for (key, value) in newer {
-        if is_secret(key) {
+        if is_secret(key) || is_token(key) {
             recorded.insert(key.clone(), value.clone());
         } else if let Some(known) = recorded.get_mut(key) {
             refresh_value(known, value);
+        } else if let Value::Object(section) = value {
+            let tokens = section.iter().filter(|(key, value)| is_token(key) && !value.is_null());
+            let tokens: Map<String, Value> =
+                tokens.map(|(key, value)| (key.clone(), value.clone())).collect();
+            if !tokens.is_empty() {
+                recorded.insert(key.clone(), Value::Object(tokens));
+            }
         }
     }
+}
+
+/// A token, or the file with one.
+fn is_token(key: &str) -> bool {
+    matches!(key.to_ascii_lowercase().as_str(), "token" | "tokenfile" | "token_file")
 }
 
 fn refresh_value(known: &mut Value, value: &Value) {
@@ -142,7 +158,25 @@ mod tests {
                 json!({"url": "b", "etcd": {"password": "2", "user": "v"}, "s": [{"apiToken": "2"}], "new_secret": "n", "x": {"token": 1}}),
             ),
         );
-        let expected = json!({"url": "a", "etcd": {"password": "2", "user": "u"}, "s": [{"apiToken": "2"}], "new_secret": "n"});
+        let expected = json!({"url": "a", "etcd": {"password": "2", "user": "u"}, "s": [{"apiToken": "2"}], "new_secret": "n", "x": {"token": 1}});
         assert_eq!(Value::from(recorded), expected);
+    }
+
+    #[test]
+    fn a_token_takes_the_place_of_another_wherever_it_stands() {
+        for (recorded, newer, expected) in [
+            (json!({}), json!({"c": {"tokenFile": "/t"}}), json!({"c": {"tokenFile": "/t"}})),
+            (
+                json!({"c": {"token": "1", "timeout": "5s"}}),
+                json!({"c": {"tokenFile": "/t", "timeout": "9s"}}),
+                json!({"c": {"tokenFile": "/t", "timeout": "5s"}}),
+            ),
+            (json!({"c": {"token": "1"}}), json!({"c": {}}), json!({"c": {"token": "1"}})),
+            (json!({}), json!({"e": {"passwordFile": "/p"}}), json!({})),
+        ] {
+            let mut recorded = object(recorded);
+            refresh_secrets(&mut recorded, &object(newer));
+            assert_eq!(Value::from(recorded), expected);
+        }
     }
 }

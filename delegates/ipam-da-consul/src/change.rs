@@ -89,6 +89,11 @@ impl Consul {
             };
             let planned = step.ops();
             let ops: Vec<Op> = planned.iter().map(|(_, op)| op.clone()).collect();
+            if ops.len() > LARGEST && !folders.is_empty() {
+                // The next ADD of fewer pools makes them.
+                self.folders.borrow_mut().clear();
+                continue;
+            }
             if ops.len() > LARGEST {
                 return Err(too_many(ops.len()));
             }
@@ -401,7 +406,8 @@ pub fn denied(op: &Op) -> Error {
         .advise("grant its policy key_prefix \"ipam/\" { policy = \"write\" }")
 }
 
-fn too_many(ops: usize) -> Error {
+/// Consul does not carry out so much at once.
+pub fn too_many(ops: usize) -> Error {
     let message = format!("{ops} changes at once, and Consul takes {LARGEST}");
     Error::new(ErrorCode::BACKEND, message).advise("ask for fewer pools at once")
 }

@@ -236,7 +236,7 @@ pub fn holding(pair: &Pair) -> Result<Holding> {
 
 /// An ADD or a look by hand that meets such a key is an error; what goes must not be held up by it.
 fn warn_of_strange(pair: &Pair) {
-    let in_a_pool = pair.key.trim_start_matches(ROOT).contains('/');
+    let in_a_pool = pair.key.strip_prefix(ROOT).unwrap_or_default().contains('/');
     match Found::read(pair) {
         Some(Found { allocation: Err(why), .. }) => warn!("{why}"),
         None if in_a_pool && !pair.key.ends_with('/') && !pair.key.starts_with(OWNERS) => {

@@ -114,7 +114,9 @@ pub fn split(key: &str) -> Option<(&str, IpAddr)> {
 pub fn judge_name(name: &str, path: &str) -> Result<()> {
     let odd = name.chars().any(char::is_control)
         || name.starts_with('.')
-        || name.split('/').any(|part| part.is_empty() || part == "." || part == "..");
+        || name.split('/').any(|part| part.is_empty() || part == "." || part == "..")
+        // Its key would be that of an address of another pool.
+        || name.rsplit_once('/').is_some_and(|(_, last)| parse_address(last).is_ok());
     if !odd {
         return Ok(());
     }
@@ -154,7 +156,7 @@ mod tests {
         for name in ["blue", "dc1/blue", "a b", "ü.x"] {
             judge_name(name, "p").unwrap();
         }
-        for name in [".owners", ".owners/x", "a//b", "/a", "a/", "a/../b", "a\nb"] {
+        for name in [".owners", ".owners/x", "a//b", "/a", "a/", "a/../b", "a\nb", "dc1/10.0.0.1"] {
             assert!(judge_name(name, "p").is_err(), "{name}");
         }
     }

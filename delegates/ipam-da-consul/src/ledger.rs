@@ -254,7 +254,9 @@ impl Consul {
                 let first = failures.first().and_then(|failure| ops.get(failure.place));
                 return Err(match (failures.iter().find(|failure| failure.is_denied()), first) {
                     (Some(failure), _) => crate::change::denied(&ops[failure.place]),
-                    (None, Some(Op::Get(key))) => pool::missing(key.trim_start_matches(ROOT)),
+                    (None, Some(Op::Get(key))) => {
+                        pool::missing(key.strip_prefix(ROOT).unwrap_or_default())
+                    }
                     (None, _) => refused(&ops, &failures),
                 });
             }

@@ -45,9 +45,11 @@ impl Consul {
             };
             for key in part {
                 let found = read.iter().find(|pair| pair.key == *key).cloned();
-                match self.remove_of(key, found, &owners[key]) {
-                    Ok(gone) => removed.extend(gone),
-                    Err(error) => errors.push(error),
+                for part in owners[key].chunks(LARGEST / 2 - 1) {
+                    match self.remove_of(key, found.clone(), part) {
+                        Ok(gone) => removed.extend(gone),
+                        Err(error) => errors.push(error),
+                    }
                 }
             }
         }

@@ -77,7 +77,7 @@ impl Consul {
             if let Some(found) = Found::read(&pair) {
                 return Ok(each(found.entry(&self.keys)));
             }
-            let in_a_pool = pair.key.trim_start_matches(ROOT).contains('/');
+            let in_a_pool = pair.key.strip_prefix(ROOT).unwrap_or_default().contains('/');
             if in_a_pool && !pair.key.ends_with('/') {
                 warn!("the key {} is no address of its pool", pair.key);
             }

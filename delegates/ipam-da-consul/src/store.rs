@@ -24,6 +24,9 @@ pub struct Store {
 /// The largest answer to a transaction, in bytes: its values may have 512 KiB each.
 const ANSWER: u64 = 48 * 1024 * 1024;
 
+/// What Consul says of every transaction that reads, whatever its outcome.
+const READ_SIGN: &str = "x-consul-knownleader";
+
 /// What Consul says of every reading of keys, found or not.
 const SIGN: &str = "x-consul-index";
 
@@ -80,7 +83,8 @@ impl Store {
     pub fn read(&self, ops: &[Op]) -> Result<Ended> {
         let body = txn::to_body(ops);
         let path = format!("v1/txn{}", self.reading);
-        understood(&self.client.read(&transaction(&path, &body))?)
+        let ask = Ask { sign: Some(READ_SIGN), ..transaction(&path, &body) };
+        understood(&self.client.read(&ask)?)
     }
 
     /// The same, of a leader that has made sure that it is one.

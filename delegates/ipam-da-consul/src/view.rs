@@ -12,12 +12,13 @@ use ipam_delegated::pool::{Range, RangeSet};
 use ipam_delegated::{Error, ErrorCode, Result};
 
 use crate::cache::{HINTS, Known, Ranges};
+use crate::change::too_many;
 use crate::claim::folders;
 use crate::held::{State, refused};
 use crate::keys::{Keys, ROOT, judge_name, split};
 use crate::ledger::Consul;
 use crate::pool::{self, Definition};
-use crate::txn::{Ended, Op, Pair};
+use crate::txn::{Ended, LARGEST, Op, Pair};
 use crate::window::windows;
 
 /// How many free addresses are worth a look.
@@ -165,6 +166,9 @@ impl Consul {
             let standing = present.iter().map(|folder| Op::Get(folder.clone()));
             let trees = keys.iter().map(|key| Op::GetTree(key.clone()));
             let ops: Vec<Op> = definitions.chain(standing).chain(trees).collect();
+            if ops.len() > LARGEST {
+                return Err(too_many(ops.len()));
+            }
             let pairs = match self.store.read(&ops)? {
                 Ended::Done(pairs) => pairs,
                 Ended::Failed(failures) => {

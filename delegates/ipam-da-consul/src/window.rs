@@ -25,14 +25,16 @@ const CROWD: u128 = 2048;
 pub fn windows(from: IpAddr, asked: u128, crowded: bool) -> Vec<Window> {
     let Some(line) = Line::of(from) else { return Vec::new() };
     let own = line.number(&line.digits);
+    // The texts of IPv6 have no end that keeps others out.
+    let is_block = line.unit > 1 && asked <= line.unit;
     let block = || line.window(format!("{}.", line.digits), vec![(own, own)], false);
     let whole = || line.window(String::new(), vec![(0, line.largest)], true);
     if crowded {
         let wide = line.with_holes(asked.max(CROWD));
         // In the first block of all nothing is wide but everything.
-        return vec![wide.unwrap_or_else(|| if asked <= line.unit { block() } else { whole() })];
+        return vec![wide.unwrap_or_else(|| if is_block { block() } else { whole() })];
     }
-    if asked <= line.unit { vec![block(), whole()] } else { vec![whole()] }
+    if is_block { vec![block(), whole()] } else { vec![whole()] }
 }
 
 /// The last number of an address that tells one stretch of addresses from the next.
@@ -144,6 +146,7 @@ mod tests {
         assert_eq!(shown("10.5.123.7", 256, false), [block, whole.clone()]);
         assert_eq!(shown("10.5.1.0", 2048, false), [whole]);
         assert_eq!(shown("fd00::2", 256, false), [window("fd00::", &["fd00::-fd00::ffff"])]);
+        assert_eq!(shown("fd00::2", 1, false), [window("fd00::", &["fd00::-fd00::ffff"])]);
         assert_eq!(shown("fd00::", 256, false), []);
     }
 

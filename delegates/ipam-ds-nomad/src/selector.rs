@@ -61,7 +61,7 @@ fn choose(store: Store, request: &Request) -> Result<Selection> {
 fn is_ready(client: &Client, region: &Option<String>) -> Result<()> {
     let path = with_query("v1/status/leader".to_owned(), [("region", region)]);
     let began = Instant::now();
-    while get(client, &path)?.body.trim_ascii() == br#""""# {
+    while leader(&get(client, &path)?)?.is_empty() {
         if began.elapsed() >= ELECTION || client.left() <= PAUSE {
             return Err(Error::new(ErrorCode::UNAVAILABLE, "Nomad's servers have no leader")
                 .advise("look at Nomad's servers: nomad server members"));
@@ -69,6 +69,18 @@ fn is_ready(client: &Client, region: &Option<String>) -> Result<()> {
         client.pause(PAUSE);
     }
     Ok(())
+}
+
+/// The leader's address; empty where there is none.
+fn leader(answer: &Answer) -> Result<String> {
+    serde_json::from_slice(&answer.body).map_err(|error| {
+        Error::new(
+            ErrorCode::BACKEND,
+            "the answer about the leader is not understood: this is no Nomad server",
+        )
+        .caused_by(error)
+        .advise("look at ipam.nomad_servers")
+    })
 }
 
 fn get(client: &Client, path: &str) -> Result<Answer> {

@@ -18,6 +18,7 @@ use super::super::session::{Owner, Session};
 use super::attachments::identified;
 use super::findings::Reach;
 use super::network::{configured, find};
+use super::ours::Ours;
 use super::stores::{Store, Stores};
 use super::{Operator, Printed};
 use crate::cni::address::parse_cidr;
@@ -283,10 +284,27 @@ impl Claims<'_> {
             let found = find(&name, folder);
             let ours = found.and_then(|found| self.operator.ours_if_any(&found));
             for ours in self.printed.keep(ours).into_iter().flatten() {
+                if let Some(elsewhere) = self.elsewhere(&ours) {
+                    self.printed.keep::<()>(Err(elsewhere));
+                    self.unclear.extend(NetworkName::parse(&name).ok());
+                    continue;
+                }
                 let added = self.stores.add_configured(self.operator, &ours, &mut self.printed);
                 self.printed.keep(added.map_err(|error| error.within(&name)));
             }
         }
+    }
+
+    /// Why the records of a network are not those that are read here, if they are not: what they hold would
+    /// not be claimed, and its store accepted without it.
+    fn elsewhere(&self, ours: &Ours) -> Option<Error> {
+        let told = ours.network.ipam().get("stateDir")?.as_str()?;
+        if Path::new(told) == self.state.root() {
+            return None;
+        }
+        let message = format!("{} keeps its records in {told}", ours.network.name());
+        let error = Error::new(ErrorCode::INVALID_CONFIG, message);
+        Some(error.advise(format!("run it again with --state-dir {told}")))
     }
 
     /// Makes every allocator whose store is shared trust it as it stands.
