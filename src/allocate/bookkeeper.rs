@@ -285,8 +285,7 @@ impl<L: Ledger> Bookkeeper<L> {
 
 /// Whether addresses in use may be taken over: `takeover` of `ipam`, else of the host-wide settings.
 fn takeover(request: &Request) -> Result<Option<bool>> {
-    let before = request.prev_result().ok();
-    if before.is_some_and(|before| before.extra.get("reassert") == Some(&true.into())) {
+    if request.is_reassert() {
         return Ok(None);
     }
     let key = "ipam.takeover";

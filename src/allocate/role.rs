@@ -186,8 +186,12 @@ fn warn_of_passing_identity(request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// The node is the one the chain names, which on a DEL is the one of the record.
-pub(super) fn scope(request: &Request) -> Result<Scope> {
+/// The part of the network that a call is about. The node is the one the chain names, which on a DEL is the
+/// one of the record.
+///
+/// # Errors
+/// The chain names none, and the state folder cannot be used for this node's own.
+pub fn scope(request: &Request) -> Result<Scope> {
     let told =
         request.network.ipam().get("node").and_then(Value::as_str).filter(|node| !node.is_empty());
     let node = match told {

@@ -76,6 +76,22 @@ impl Request {
         StateDir::of(&self.network, &self.settings)
     }
 
+    /// Whether it claims again what is held, in a store that is not to be trusted yet:
+    /// `prevResult.reassert`.
+    pub fn is_reassert(&self) -> bool {
+        let before = self.network.prev_result().ok().flatten();
+        before.is_some_and(|before| before.extra.get("reassert") == Some(&true.into()))
+    }
+
+    /// The code of an error when no server could be asked for anything: the chain need not undo such an
+    /// ADD.
+    pub fn unreached(&self) -> ErrorCode {
+        match self.verb {
+            Verb::Add => ErrorCode::UNREACHED,
+            _ => ErrorCode::TRY_AGAIN,
+        }
+    }
+
     /// What log lines call this request: the attachment, else the network.
     pub(crate) fn subject(&self) -> String {
         match &self.attachment {

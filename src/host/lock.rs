@@ -1,5 +1,7 @@
-use std::fs::{File, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Locks a file for this process alone; false when somebody else holds it until `give_up`.
@@ -21,4 +23,26 @@ pub fn lock(file: &File, give_up: Instant) -> io::Result<bool> {
             }
         }
     }
+}
+
+/// How long another process may have a folder locked.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Opens a folder and locks it for this process alone until the file is dropped; one that is missing is
+/// made, for its owner alone.
+///
+/// # Errors
+/// It cannot be opened or made, or another process has it locked for more than a second.
+pub fn lock_folder(path: &Path) -> io::Result<File> {
+    let folder = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+            File::open(path)?
+        }
+        other => other?,
+    };
+    if lock(&folder, Instant::now() + PATIENCE)? {
+        return Ok(folder);
+    }
+    Err(io::Error::other("another process has it locked all the time"))
 }

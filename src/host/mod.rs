@@ -13,7 +13,7 @@ mod state;
 
 pub use duration::parse_duration;
 pub(crate) use lasting::{emptied_by_reboot, transient_machine_id};
-pub use lock::lock;
+pub use lock::{lock, lock_folder};
 pub(crate) use netns::Netns;
 pub use node::Node;
 pub use note::Note;

@@ -1,13 +1,12 @@
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::lock;
+use super::lock_folder;
 
 /// A file in which processes of this node note what they know, one JSON document a line: the last whole
 /// line counts. Whoever is killed leaves the one before.
@@ -18,9 +17,6 @@ pub struct Note {
 
 /// From which length on, in bytes, a file of one line takes the place of the one that has grown.
 const LONGEST: u64 = 64 * 1024;
-
-/// How long another process may have the file locked.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Note {
     /// The note at this path, which need not exist.
@@ -49,17 +45,7 @@ impl Note {
         &self,
         change: impl FnOnce(&mut T),
     ) -> io::Result<T> {
-        let path = self.path.parent().unwrap_or(&self.path);
-        let folder = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-                File::open(path)?
-            }
-            other => other?,
-        };
-        if !lock(&folder, Instant::now() + PATIENCE)? {
-            return Err(io::Error::other("another process has it locked all the time"));
-        }
+        let _folder = lock_folder(self.path.parent().unwrap_or(&self.path))?;
         let mut noted = self.read();
         change(&mut noted);
         let mut line = serde_json::to_vec(&noted).map_err(io::Error::other)?;

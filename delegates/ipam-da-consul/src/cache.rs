@@ -1,16 +1,15 @@
 //! What this node remembers of pools between two calls: their ranges, and addresses that were free.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use ipam_delegated::allocate::document::now;
 use ipam_delegated::cni::address::{self, parse_address};
-use ipam_delegated::host::lock;
+use ipam_delegated::host::lock_folder;
 use ipam_delegated::pool::RangeSet;
 use log::debug;
 use serde::{Deserialize, Serialize};
@@ -68,9 +67,6 @@ const LONGEST: usize = 32 * 1024;
 /// From which length on, in bytes, nobody sums them up: where addresses are only asked for or given back.
 const FORGOTTEN: u64 = 2 * LONGEST as u64;
 
-/// How long another process may have the folder locked.
-const PATIENCE: Duration = Duration::from_secs(1);
-
 /// The first line.
 #[derive(Serialize, Deserialize)]
 struct State {
@@ -119,7 +115,7 @@ impl Cache {
             Ranges::Brought(set) => (None, Some(set.to_string())),
         };
         self.logged(|| {
-            let _folder = self.lock()?;
+            let _folder = lock_folder(self.folder())?;
             let before = self.content();
             let known = Known {
                 definition: definition.clone(),
@@ -139,7 +135,7 @@ impl Cache {
         let first = candidates.first().copied();
         let mut chosen = first;
         self.logged(|| {
-            let _folder = self.lock()?;
+            let _folder = lock_folder(self.folder())?;
             let Some(content) = self.content() else { return Ok(()) };
             let free = |candidate: &&IpAddr| content.known.free.contains(candidate);
             chosen = candidates.iter().find(free).copied().or(first);
@@ -186,20 +182,6 @@ impl Cache {
 
     fn folder(&self) -> &Path {
         self.path.parent().unwrap_or(&self.path)
-    }
-
-    fn lock(&self) -> io::Result<File> {
-        let folder = match File::open(self.folder()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                DirBuilder::new().recursive(true).mode(0o700).create(self.folder())?;
-                File::open(self.folder())?
-            }
-            other => other?,
-        };
-        if lock(&folder, Instant::now() + PATIENCE)? {
-            return Ok(folder);
-        }
-        Err(io::Error::other("another process has it locked all the time"))
     }
 
     /// Adds an event; nothing where there is no file to add it to. A file that nobody sums up is forgotten.

@@ -9,20 +9,18 @@ use std::path::PathBuf;
 
 use ipam_delegated::allocate::document::Seen;
 use ipam_delegated::allocate::ledger::{Change, Commit, Entry, Holder, Ledger, Question, View};
-use ipam_delegated::allocate::{Lease, Owner, Reach, Strategy, Tries, Want, asked_pools};
+use ipam_delegated::allocate::{Lease, Owner, Reach, Strategy, Tries, Want, asked_pools, scope};
 use ipam_delegated::client::escape;
 use ipam_delegated::cni::Verb;
 use ipam_delegated::host::ResultCache;
 use ipam_delegated::pool::RangeSet;
 use ipam_delegated::{ErrorCode, Request, Result};
 use log::debug;
-use serde_json::Value;
 
 use crate::cache::Cache;
 use crate::config::{Config, Consistency};
-use crate::held::State;
-use crate::held::refused;
-use crate::keys::{Keys, OWNERS, ROOT, judge_name};
+use crate::held::{State, refused};
+use crate::keys::{Keys, ROOT, judge_name};
 use crate::memory::{self, Mark, Memory};
 use crate::pool::{self, Definition};
 use crate::store::Store;
@@ -101,16 +99,8 @@ impl Ledger for Consul {
         }
         let state = request.state_dir()?;
         let network = request.network.name();
-        let prev_result = request.network.prev_result().ok().flatten();
-        let marked =
-            prev_result.is_some_and(|result| result.extra.get("reassert") == Some(&true.into()));
         let place =
             format!("{}#{}", site.servers[0], site.datacenter.as_deref().unwrap_or_default());
-        // The chain need not undo an ADD that reached nobody.
-        let unreached = match request.verb {
-            Verb::Add => ErrorCode::UNREACHED,
-            _ => ErrorCode::TRY_AGAIN,
-        };
         let asked = asked_pools(request);
         for (i, name) in asked.iter().enumerate().filter_map(|(i, pool)| Some((i, pool.name()?))) {
             judge_name(name, &format!("prevResult.pools[{i}]"))?;
@@ -122,7 +112,7 @@ impl Ledger for Consul {
         let asked: BTreeSet<String> = asked.iter().map(|pool| folder(pool.name())).collect();
         let memory = Memory::open(&state, network);
         let cache = ResultCache::new(&site.result_cache);
-        let store = Store::new(site, unreached, request.deadline)?;
+        let store = Store::new(site, request.unreached(), request.deadline)?;
         if let Some(server) = memory.server() {
             store.prefer(&server);
         }
@@ -142,12 +132,15 @@ impl Ledger for Consul {
             looked: Cell::default(),
             lost: Cell::default(),
             // A person who looks at a store that was swapped is to see what is in it.
-            trusting: marked || request.environment.text("CNI_COMMAND").is_none(),
+            trusting: request.is_reassert() || request.environment.text("CNI_COMMAND").is_none(),
             forgets: request.verb == Verb::Del,
             checks: request.verb == Verb::Check,
             random: RandomState::new().build_hasher().finish(),
             // Nothing else asks for it, and it is in several files.
-            node: (request.verb == Verb::Status).then(|| this_node(request)).flatten(),
+            node: (request.verb == Verb::Status)
+                .then(|| scope(request).ok())
+                .flatten()
+                .map(|scope| scope.node),
             memory,
         })
     }
@@ -194,7 +187,7 @@ impl Ledger for Consul {
 
     fn accept(&self) -> Result<bool> {
         // Whoever accepts it is told when it cannot be reached.
-        self.store.read(&[Op::GetTree(OWNERS.to_owned() + ".nodes/")])?;
+        self.store.read(&[Op::GetTree(self.keys.mark(""))])?;
         self.memory.accept()?;
         self.forget_pools();
         Ok(true)
@@ -220,16 +213,16 @@ impl Consul {
         Cache::at(self.pools.join(name))
     }
 
+    /// The same of a pool whose ranges stand in Consul.
+    pub fn cache_named(&self, pool: &str) -> Cache {
+        Cache::at(self.pools.join(escape(pool)))
+    }
+
     /// Forgets what is remembered of all pools: the store is another one, or another again.
     pub fn forget_pools(&self) {
         if let Err(error) = fs::remove_dir_all(&self.pools) {
             debug!("{} cannot be removed: {error}", self.pools.display());
         }
-    }
-
-    /// The same of a pool whose ranges stand in Consul.
-    pub fn cache_named(&self, pool: &str) -> Cache {
-        Cache::at(self.pools.join(escape(pool)))
     }
 
     /// Notes that an address was given back. Of a pool that brought its ranges, nobody knows the number by now.
@@ -252,8 +245,9 @@ impl Consul {
             Ended::Done(pairs) => pairs,
             Ended::Failed(failures) => {
                 let first = failures.first().and_then(|failure| ops.get(failure.place));
-                return Err(match (failures.iter().find(|failure| failure.is_denied()), first) {
-                    (Some(failure), _) => crate::change::denied(&ops[failure.place]),
+                let denied = failures.iter().find(|failure| failure.is_denied());
+                return Err(match (denied.and_then(|failure| ops.get(failure.place)), first) {
+                    (Some(op), _) => crate::change::denied(op),
                     (None, Some(Op::Get(key))) => {
                         pool::missing(key.strip_prefix(ROOT).unwrap_or_default())
                     }
@@ -296,13 +290,4 @@ impl Consul {
         let here = self.keys.network().as_str();
         Some(Keys::owner_in(network.as_deref().unwrap_or(here), node, container, ifname))
     }
-}
-
-/// This node's identity, as far as it can be told.
-fn this_node(request: &Request) -> Option<String> {
-    let told = request.network.ipam().get("node").and_then(Value::as_str).filter(|n| !n.is_empty());
-    told.map(str::to_owned).or_else(|| {
-        let node = request.state_dir().ok()?.node(&request.settings).ok()?;
-        Some(node.id().to_owned())
-    })
 }

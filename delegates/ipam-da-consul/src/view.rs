@@ -266,7 +266,8 @@ impl Consul {
             // A few addresses would last for a few claims only.
             let is_sure = free > 0 || want.set.is_some() || self.was_read(want);
             let is_enough = crowded || free >= ENOUGH || (free > 0 && window.is_widest);
-            if if is_all { is_sure } else { is_enough } {
+            let is_settled = if is_all { is_sure } else { is_enough };
+            if is_settled {
                 return Ok(view);
             }
         }

@@ -96,9 +96,6 @@ impl Ledger for Etcd {
         let store = config.store()?;
         let state = request.state_dir()?;
         let network = request.network.name();
-        let prev_result = request.network.prev_result().ok().flatten();
-        let marked =
-            prev_result.is_some_and(|result| result.extra.get("reassert") == Some(&true.into()));
         let serves: Vec<String> = match request.network.ipam().get("serves") {
             Some(Value::Array(pools)) => pools.iter().map(Value::to_string).collect(),
             _ => Vec::new(),
@@ -114,12 +111,7 @@ impl Ledger for Etcd {
             let cache = memory::folder(&state).join("tokens").join(name);
             Caller::new(user, password, cache)
         });
-        // The chain need not undo an ADD that reached nobody.
-        let unreached = match request.verb {
-            Verb::Add => ErrorCode::UNREACHED,
-            _ => ErrorCode::TRY_AGAIN,
-        };
-        let client = Client::new(&store, caller, unreached, request.deadline)?;
+        let client = Client::new(&store, caller, request.unreached(), request.deadline)?;
         if let Some(endpoint) = memory.endpoint() {
             client.prefer(&endpoint);
         }
@@ -140,7 +132,7 @@ impl Ledger for Etcd {
             shown_all: !request.network.ipam().contains_key("serves"),
             deadline: request.deadline,
             // A person who looks at a store that was swapped is to see what is in it.
-            trusting: marked || request.environment.text("CNI_COMMAND").is_none(),
+            trusting: request.is_reassert() || request.environment.text("CNI_COMMAND").is_none(),
             forgets: request.verb == Verb::Del,
             releasing: !matches!(request.verb, Verb::Add | Verb::Status),
         })

@@ -2,9 +2,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipam_delegated::client::{Access, Named, Secret, Server, Tls};
-use ipam_delegated::cni::Verb;
 use ipam_delegated::host::parse_duration;
-use ipam_delegated::{Error, ErrorCode, Request, Result};
+use ipam_delegated::{Error, Request, Result};
 use serde::Deserialize;
 
 /// What this delegate reads of `ipam`.
@@ -62,10 +61,7 @@ impl Config {
                 servers: Server::parse_all(&servers, "ipam.nomad_servers", None)?,
                 headers: token.map(|token| ("X-Nomad-Token", token)).into_iter().collect(),
                 timeout: section.timeout()?,
-                unreached: match request.verb {
-                    Verb::Add => ErrorCode::UNREACHED,
-                    _ => ErrorCode::TRY_AGAIN,
-                },
+                unreached: request.unreached(),
                 advice,
                 tls: section.tls()?,
             },
@@ -144,7 +140,8 @@ fn advice(status: u16, body: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ipam_delegated::cni::Environment;
+    use ipam_delegated::ErrorCode;
+    use ipam_delegated::cni::{Environment, Verb};
     use ipam_delegated::host::Settings;
     use serde_json::{Value, json};
 
