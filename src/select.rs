@@ -4,9 +4,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::cni::{Dns, IpamResult, Keep, Route};
-use crate::delegate::{Delegate, Request};
+use crate::delegate::{CHAIN_KEYS, Delegate, Request};
 use crate::error::Result;
-use crate::offer;
+use crate::offer::{self, Offer, Offered};
 use crate::pool::Pool;
 
 /// What chooses the pools that a later delegate allocates from.
@@ -29,8 +29,8 @@ pub trait Selector {
 /// What a selector answers.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// The pools, one address each.
-    pub pools: Vec<Pool>,
+    /// The pools, one address each; `None` leaves it to the allocator to read `ipam` by itself.
+    pub pools: Option<Vec<Pool>>,
     /// Routes of the selector's source.
     pub routes: Vec<Route>,
     /// Name resolution of the selector's source.
@@ -43,8 +43,45 @@ pub struct Selection {
 impl Selection {
     /// Pools and nothing else.
     pub fn of(pools: impl IntoIterator<Item = Pool>) -> Self {
-        Self { pools: pools.into_iter().collect(), ..Self::default() }
+        Self { pools: Some(pools.into_iter().collect()), ..Self::default() }
     }
+
+    /// Puts these settings in the place of the whole section `ipam` of the configuration, for all later
+    /// delegates, less what decides about the chain itself.
+    #[must_use]
+    pub fn replacing(mut self, old: &Map<String, Value>, new: Map<String, Value>) -> Self {
+        self.ipam = replacement(old, new);
+        self.ipam.retain(|key, value| !(value.is_null() && CHAIN_KEYS.contains(&key.as_str())));
+        self
+    }
+}
+
+impl From<Offer> for Selection {
+    /// What is offered, for allocators that know pools and for a plain host-local, which does not.
+    fn from(offer: Offer) -> Self {
+        Self {
+            ipam: offer.for_host_local(),
+            pools: Some(offer.pools.into_iter().map(Offered::into_pool).collect()),
+            routes: offer.routes,
+            dns: offer.dns,
+        }
+    }
+}
+
+/// The merge patch that makes one object out of another.
+fn replacement(old: &Map<String, Value>, mut new: Map<String, Value>) -> Map<String, Value> {
+    for (key, value) in old {
+        match (value, new.get_mut(key)) {
+            (Value::Object(value), Some(Value::Object(inner))) => {
+                *inner = replacement(value, std::mem::take(inner));
+            }
+            (_, Some(_)) => {}
+            (_, None) => {
+                new.insert(key.clone(), Value::Null);
+            }
+        }
+    }
+    new
 }
 
 /// A [`Selector`] as a [`Delegate`].
@@ -56,8 +93,10 @@ impl<S: Selector> Select<S> {
     fn answer(&self, request: &Request) -> Result<IpamResult> {
         let selection = self.0.select(request.network.settings()?, request)?;
         let mut result = request.prev_result()?;
-        let pools = selection.pools.iter().map(Pool::to_json).collect();
-        result.extra.insert("pools".to_owned(), Value::Array(pools));
+        if let Some(pools) = selection.pools {
+            let pools = pools.iter().map(Pool::to_json).collect();
+            result.extra.insert("pools".to_owned(), Value::Array(pools));
+        }
         offer::add_to(&mut result, selection.routes, selection.dns);
         if !selection.ipam.is_empty() {
             result.extra.insert("ipam".to_owned(), Value::Object(selection.ipam));
@@ -89,5 +128,24 @@ impl<S: Selector> Delegate for Select<S> {
 
     fn status(&self, request: &Request) -> Result<Option<IpamResult>> {
         self.answer(request).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_section_is_replaced_at_every_depth_but_for_what_is_the_chains() {
+        let object = |value: Value| value.as_object().unwrap().clone();
+        let old = object(
+            json!({"type": "t", "stateDir": "/s", "annotation": "a", "x": {"a": 1, "b": {"c": 1}}, "y": 1}),
+        );
+        let new = object(json!({"x": {"b": {"d": 2}}, "y": {"z": 1}, "ranges": []}));
+        let patch = Selection::default().replacing(&old, new).ipam;
+        let expected = json!({"annotation": null, "x": {"a": null, "b": {"c": null, "d": 2}}, "y": {"z": 1}, "ranges": []});
+        assert_eq!(Value::Object(patch), expected);
     }
 }

@@ -4,29 +4,15 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::delegate::CHAIN_KEYS;
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
-
-/// Keys that decide about the chain itself, which no delegate's answer may set.
-const NOT_FOR_SELECTORS: [&str; 11] = [
-    "type",
-    "delegates",
-    "timeout",
-    "stateDir",
-    "node",
-    "verbose",
-    "log",
-    "logDir",
-    "logFile",
-    "log_file",
-    "logfile",
-];
 
 /// Refuses settings that a delegate's answer may not make.
 pub(super) fn refuse_forbidden(patch: &Map<String, Value>, settings: &Settings) -> Result<()> {
     let refuse = |message| Error::new(ErrorCode::DELEGATE, message);
     for (key, value) in patch {
-        if NOT_FOR_SELECTORS.contains(&key.as_str()) {
+        if CHAIN_KEYS.contains(&key.as_str()) {
             let message = "which only the network configuration may";
             return Err(refuse(format!("its answer sets ipam.{key}, {message}")));
         }

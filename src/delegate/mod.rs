@@ -17,6 +17,21 @@ pub use request::Request;
 use crate::cni::{IpamResult, Keep};
 use crate::error::Result;
 
+/// Keys of `ipam` that decide about the chain itself: the network configuration alone sets them.
+pub const CHAIN_KEYS: [&str; 11] = [
+    "type",
+    "delegates",
+    "timeout",
+    "stateDir",
+    "node",
+    "verbose",
+    "log",
+    "logDir",
+    "logFile",
+    "log_file",
+    "logfile",
+];
+
 /// A program that answers the verbs of CNI as a delegate.
 ///
 /// Most delegates are a [`Selector`](crate::select::Selector), which brings this trait with it.

@@ -50,7 +50,24 @@ impl Call {
         error.details()
     }
 
+    /// The settings for a plain host-local.
+    pub fn for_host_local(self) -> Value {
+        let (offer, _) = self.offer().unwrap().expect("an offer");
+        Value::Object(offer.for_host_local())
+    }
+
     pub fn read(self) -> Result<Option<Value>> {
+        let Some((offer, request)) = self.offer()? else {
+            return Ok(None);
+        };
+        let mut result = IpamResult::default();
+        let pools = offer.pools.into_iter().map(|pool| Offered::into_pool(pool).to_json());
+        result.extra.insert("pools".to_owned(), pools.collect());
+        add_to(&mut result, offer.routes, offer.dns);
+        result.to_json(request.network.version()).map(Some)
+    }
+
+    fn offer(self) -> Result<Option<(Offer, Request)>> {
         let environment = Environment::new([
             ("CNI_COMMAND", self.verb.as_str()),
             ("CNI_CONTAINERID", "c1"),
@@ -61,13 +78,6 @@ impl Call {
         let stdin = self.config.to_string();
         let request =
             Request::parse(self.verb, environment, stdin.as_bytes(), Settings::default())?;
-        let Some(offer) = Offer::read(&request)? else {
-            return Ok(None);
-        };
-        let mut result = IpamResult::default();
-        let pools = offer.pools.into_iter().map(|pool| Offered::into_pool(pool).to_json());
-        result.extra.insert("pools".to_owned(), pools.collect());
-        add_to(&mut result, offer.routes, offer.dns);
-        result.to_json(request.network.version()).map(Some)
+        Ok(Offer::read(&request)?.map(|offer| (offer, request)))
     }
 }

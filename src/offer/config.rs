@@ -86,7 +86,12 @@ impl<'a> Config<'a> {
 pub(super) fn range_sets(value: &Value, path: &str) -> Result<Vec<Vec<RangeConfig>>> {
     let set = |(i, set): (usize, &Value)| {
         let path = format!("{path}[{i}]");
-        let set: Option<_> = parse_value(set, &path)?;
+        let set: Option<_> = parse_value(set, &path).map_err(|error| match set {
+            Value::Object(_) => {
+                error.advise(r#"each range set is an array: write [[{"subnet": …}], …]"#)
+            }
+            _ => error,
+        })?;
         set.ok_or_else(|| Error::config(path, "invalid type: null, expected a sequence"))
     };
     elements(value, path)?.iter().enumerate().map(set).collect()

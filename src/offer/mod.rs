@@ -4,6 +4,7 @@
 //! A selector hands an [`Offer`] on; an allocator that is used alone serves it.
 
 mod config;
+mod host_local;
 mod offered;
 mod requested;
 mod resolv_conf;
@@ -13,6 +14,7 @@ pub use offered::Offered;
 pub use spelling::check_object as refuse_other_letters;
 
 use log::warn;
+use serde_json::{Map, Value};
 
 use config::Config;
 
@@ -40,14 +42,32 @@ impl Offer {
     /// place for so many. On ADD also when a requested address fits no pool, or the file of
     /// `resolvConf` cannot be read.
     pub fn read(request: &Request) -> Result<Option<Self>> {
+        Self::read_where(request, |_| true)
+    }
+
+    /// [`Offer::read`], without some of the pools. The others keep their numbers, and an address that is
+    /// requested of one that is left out fits none.
+    ///
+    /// # Errors
+    /// As of [`Offer::read`].
+    pub fn read_where(request: &Request, keep: impl Fn(&Offered) -> bool) -> Result<Option<Self>> {
         let config = Config::read(request.network.ipam())?;
         spelling::check(request.network.ipam())?;
         let mut pools = offered::read(&config, &request.network)?;
         if pools.is_empty() {
             return Ok(None);
         }
+        pools.retain(keep);
         requested::place(&mut pools, request)?;
         Ok(Some(Self { pools, routes: config.routes()?, dns: dns(&config, request.verb)? }))
+    }
+
+    /// The settings by which a plain host-local, which knows no pools, gives the same addresses: a patch
+    /// of `ipam`.
+    ///
+    /// They are empty when a pool has no ranges: host-local could not serve it.
+    pub fn for_host_local(&self) -> Map<String, Value> {
+        host_local::patch(&self.pools)
     }
 }
 

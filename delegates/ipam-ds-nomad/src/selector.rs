@@ -30,12 +30,12 @@ impl Selector for Nomad {
         let store = config.store(request)?;
         match request.verb {
             // It is about no allocation, and what it releases is not this delegate's.
-            Verb::Gc => Ok(Selection::default()),
+            Verb::Gc => Ok(Selection::of([])),
             Verb::Status => {
                 let client = Client::new(store.access, request.deadline)?;
                 is_ready(&client, &store.region)
                     .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))?;
-                Ok(Selection::default())
+                Ok(Selection::of([]))
             }
             _ => choose(store, request),
         }

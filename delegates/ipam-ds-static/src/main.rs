@@ -1,6 +1,5 @@
 //! The delegate `ipam-ds-static`: pools and ranges as the network configuration gives them.
 
-mod host_local;
 mod selector;
 #[cfg(test)]
 mod testing;

@@ -1,8 +1,6 @@
-use ipam_delegated::offer::{Offer, Offered};
+use ipam_delegated::offer::Offer;
 use ipam_delegated::{Error, Request, Result, Selection, Selector};
 use serde::de::IgnoredAny;
-
-use crate::host_local;
 
 /// Chooses what `ipam` and `runtimeConfig` say. It keeps no state and asks nobody.
 #[derive(Clone, Copy, Debug)]
@@ -14,13 +12,7 @@ impl Selector for Static {
     const WAITS: bool = false;
 
     fn select(&self, _: IgnoredAny, request: &Request) -> Result<Selection> {
-        let Offer { pools, routes, dns } = Offer::read(request)?.ok_or_else(nothing)?;
-        Ok(Selection {
-            ipam: host_local::patch(&pools),
-            pools: pools.into_iter().map(Offered::into_pool).collect(),
-            routes,
-            dns,
-        })
+        Ok(Selection::from(Offer::read(request)?.ok_or_else(nothing)?))
     }
 }
 
@@ -46,6 +38,13 @@ mod tests {
             let details = Call::ipam(ipam).err(7, "ipam: no IP ranges specified");
             assert!(details.starts_with("give ranges, as in"), "{details}");
         }
+    }
+
+    #[test]
+    fn a_plain_host_local_gets_the_same_ranges() {
+        let answer = Call::ipam(json!({"subnet": "10.1.2.0/24"})).ok();
+        assert_eq!(answer["ipam"]["ranges"][0][0]["rangeStart"], "10.1.2.1");
+        assert_eq!(answer["ipam"]["subnet"], json!(null));
     }
 
     #[test]

@@ -10,14 +10,13 @@ use crate::selector::Static;
 pub struct Call {
     config: Value,
     verb: &'static str,
-    args: String,
 }
 
 impl Call {
     pub fn ipam(ipam: Value) -> Self {
         let config = json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge",
             "cni.dev/valid-attachments": [], "ipam": ipam});
-        Self { config, verb: "ADD", args: String::new() }
+        Self { config, verb: "ADD" }
     }
 
     pub fn with(mut self, key: &str, value: Value) -> Self {
@@ -27,10 +26,6 @@ impl Call {
 
     pub fn verb(self, verb: &'static str) -> Self {
         Self { verb, ..self }
-    }
-
-    pub fn args(self, args: &str) -> Self {
-        Self { args: args.to_owned(), ..self }
     }
 
     /// The answer of a call that succeeds.
@@ -58,7 +53,6 @@ impl Call {
             ("CNI_IFNAME", "eth0"),
             ("CNI_NETNS", "/run/netns/c1"),
             ("CNI_PATH", "/opt/cni/bin"),
-            ("CNI_ARGS", &self.args),
         ]);
         let stdin = self.config.to_string();
         let reply = answer(&Select(Static), environment, stdin.as_bytes(), Settings::default());

@@ -1,13 +1,12 @@
 use std::net::IpAddr;
 
-use ipam_delegated::offer::Offered;
-use ipam_delegated::pool::{RangeConfig, RangeSet};
 use serde_json::{Map, Value, json};
 
-/// The settings by which a plain host-local, which knows no pools, gives the same addresses.
-///
-/// They are empty when a pool has no ranges: host-local could not serve it.
-pub fn patch(pools: &[Offered]) -> Map<String, Value> {
+use super::Offered;
+use crate::pool::{RangeConfig, RangeSet};
+
+/// What stands in for the pools: empty when one has no ranges.
+pub(super) fn patch(pools: &[Offered]) -> Map<String, Value> {
     let sets: Option<Vec<_>> = pools.iter().map(ranges).collect();
     let Some(sets) = sets else {
         return Map::new();
@@ -40,10 +39,10 @@ fn only(set: &RangeSet, address: IpAddr) -> Option<Vec<RangeConfig>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Call;
+    use crate::offer::call::Call;
 
     fn ranges_for_host_local(ipam: Value) -> Value {
-        let mut patch = Call::ipam(ipam).ok()["ipam"].clone();
+        let mut patch = Call::ipam(ipam).for_host_local();
         let ranges = patch.as_object_mut().unwrap().remove("ranges").unwrap();
         let nulls = json!({"subnet": null, "rangeStart": null, "rangeEnd": null, "gateway": null});
         assert_eq!(patch, nulls);
@@ -67,9 +66,9 @@ mod tests {
     fn the_runtimes_sets_are_included() {
         let answer = Call::ipam(json!({"subnet": "10.1.2.0/24"}))
             .with("runtimeConfig", json!({"ipRanges": [[{"subnet": "10.5.0.0/16"}]]}))
-            .ok();
+            .for_host_local();
         assert_eq!(
-            answer["ipam"]["ranges"],
+            answer["ranges"],
             json!([
                 [range("10.5.0.0/16", "10.5.0.1", "10.5.255.254", "10.5.0.1")],
                 [range("10.1.2.0/24", "10.1.2.1", "10.1.2.254", "10.1.2.1")],
@@ -110,12 +109,12 @@ mod tests {
     fn the_runtimes_request_narrows_nothing() {
         let call = Call::ipam(json!({"subnet": "10.1.2.0/24"})).args("IP=10.1.2.9");
         let whole = range("10.1.2.0/24", "10.1.2.1", "10.1.2.254", "10.1.2.1");
-        assert_eq!(call.ok()["ipam"]["ranges"], json!([[whole]]));
+        assert_eq!(call.for_host_local()["ranges"], json!([[whole]]));
     }
 
     #[test]
     fn a_pool_without_ranges_leaves_the_settings_alone() {
         let pools = json!([{"name": "a"}, {"ranges": [{"subnet": "10.3.0.0/24"}]}]);
-        assert_eq!(Call::ipam(json!({"pools": pools})).ok().get("ipam"), None);
+        assert_eq!(Call::ipam(json!({"pools": pools})).for_host_local(), json!({}));
     }
 }
