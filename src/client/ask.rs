@@ -28,6 +28,10 @@ pub enum Method {
     Put,
     /// Hands in.
     Post,
+    /// Changes parts, by a JSON patch.
+    Patch,
+    /// Removes.
+    Delete,
 }
 
 impl Method {
@@ -36,6 +40,8 @@ impl Method {
             Self::Get => "GET",
             Self::Put => "PUT",
             Self::Post => "POST",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
         }
     }
 }

@@ -9,6 +9,8 @@
 mod ask;
 mod dial;
 mod failover;
+#[cfg(feature = "kube")]
+pub mod kube;
 mod secret;
 mod server;
 mod tls;
