@@ -14,7 +14,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("log", &[]),
     ("operate", &["host", "pool", "cni", "error"]),
     ("delegate", &["log", "host", "pool", "cni", "error"]),
-    ("client", &["delegate", "cni", "error"]),
+    ("client", &["delegate", "host", "cni", "error"]),
     ("offer", &["delegate", "host", "pool", "cni", "error"]),
     ("select", &["offer", "delegate", "host", "pool", "cni", "error"]),
     ("allocate", &["offer", "delegate", "operate", "host", "pool", "cni", "error"]),

@@ -11,6 +11,8 @@ mod dial;
 mod failover;
 #[cfg(feature = "kube")]
 pub mod kube;
+#[cfg(feature = "kube")]
+pub mod own_node;
 mod secret;
 mod server;
 mod tls;

@@ -1,0 +1,58 @@
+use std::path::PathBuf;
+
+use ipam_delegated::cni::Args;
+use serde::Deserialize;
+
+/// What this delegate reads of `ipam`, beside the keys that say how to find the node.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    annotation: Option<String>,
+    #[serde(rename = "ipv4-namespaces")]
+    ipv4_namespaces: Option<Vec<String>>,
+    #[serde(rename = "dataDir")]
+    data_dir: Option<PathBuf>,
+}
+
+impl Config {
+    /// The annotation that holds the subnets; none where `spec.podCIDRs` does.
+    pub fn annotation(&self) -> Option<&str> {
+        self.annotation.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// The folder that kube-node keeps its own cache in, where the configuration names one.
+    pub fn data_dir(&self) -> Option<&PathBuf> {
+        self.data_dir.as_ref().filter(|folder| !folder.as_os_str().is_empty())
+    }
+
+    /// The namespace that keeps a pod from an IPv4 address; none where it may have one.
+    pub fn without_ipv4(&self, args: &Args) -> Option<String> {
+        let namespace = args.get("K8S_POD_NAMESPACE").unwrap_or_default();
+        let listed = self.ipv4_namespaces.as_ref()?;
+        (!listed.iter().any(|name| name == namespace)).then(|| namespace.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn ipv4_is_for_the_namespaces_that_are_listed() {
+        let of_old = "K8S_POD_NAMESPACE=old;IgnoreUnknown=1";
+        for (listed, args, without) in [
+            (Value::Null, "", None),
+            (json!(["old"]), of_old, None),
+            (json!(["older", "old"]), of_old, None),
+            (json!([]), of_old, Some("old")),
+            (json!(["older"]), of_old, Some("old")),
+            (json!(["old"]), "", Some("")),
+        ] {
+            let config: Config =
+                serde_json::from_value(json!({ "ipv4-namespaces": listed })).unwrap();
+            assert_eq!(config.without_ipv4(&Args::parse(args)).as_deref(), without, "{listed}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The cache of the system that this replaces: `kube-node.json`.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use log::debug;
+use serde::{Deserialize, Serialize};
+
+/// The file that kube-node keeps the settings for host-local in, once it has read them.
+#[derive(Debug)]
+pub struct Left {
+    path: PathBuf,
+    /// The folder, where the configuration names it.
+    data_dir: Option<PathBuf>,
+    network: String,
+}
+
+/// Its content: the section `ipam` that host-local gets, its keys in this order.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Content {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    data_dir: Option<PathBuf>,
+    ranges: Vec<[Subnet; 1]>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Subnet {
+    subnet: String,
+}
+
+const NAME: &str = "kube-node.json";
+
+impl Left {
+    /// The file for a network with this `dataDir`.
+    pub fn of(data_dir: Option<&PathBuf>, network: &str) -> Self {
+        let default = || Path::new("/var/lib/cni/networks").join(network);
+        let folder = data_dir.cloned().unwrap_or_else(default);
+        let network = network.to_owned();
+        Self { path: folder.join(NAME), data_dir: data_dir.cloned(), network }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The subnets that it holds; none where it is none of kube-node's, or may be another network's.
+    pub fn read(&self) -> Option<Vec<String>> {
+        if let Some(other) = self.other_network() {
+            debug!("{} may be of the network {other}", self.path.display());
+            return None;
+        }
+        let content: Content = serde_json::from_slice(&fs::read(&self.path).ok()?).ok()?;
+        let subnets = content.ranges.into_iter().map(|[range]| range.subnet);
+        (content.kind == "host-local").then(|| subnets.collect())
+    }
+
+    /// Keeps it as kube-node would write it, for whoever goes back to that. Nothing is written into the
+    /// folder that host-local keeps its leases in, nor where several networks share the file.
+    pub fn keep(&self, subnets: &[String]) {
+        let Some(data_dir) = &self.data_dir else { return };
+        let content = Content {
+            kind: "host-local".to_owned(),
+            data_dir: Some(data_dir.clone()),
+            ranges: subnets.iter().map(|subnet| [Subnet { subnet: subnet.clone() }]).collect(),
+        };
+        let Ok(text) = serde_json::to_vec(&content) else { return };
+        if fs::read(&self.path).is_ok_and(|before| before == text) || self.other_network().is_some()
+        {
+            return;
+        }
+        if let Err(error) = self.write(data_dir, &text) {
+            debug!("{} cannot be written: {error}", self.path.display());
+        }
+    }
+
+    fn write(&self, folder: &Path, text: &[u8]) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        let temporary = folder.join(format!(".{NAME}.{}", std::process::id()));
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o644).open(&temporary)?;
+        let written = file.write_all(text).and_then(|()| fs::rename(&temporary, &self.path));
+        written.inspect_err(|_| {
+            let _ = fs::remove_file(&temporary);
+        })
+    }
+
+    /// Another network that has its leases in the same `dataDir`: kube-node gives all of them the subnets
+    /// of the first.
+    fn other_network(&self) -> Option<String> {
+        let entries = fs::read_dir(self.data_dir.as_ref()?).ok()?.flatten();
+        let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let mut names = folders.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.find(|name| *name != self.network)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_written_as_kube_node_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let data_dir = folder.path().join("data");
+        let left = Left::of(Some(&data_dir), "net");
+        let subnets = ["11.0.1.0/24".to_owned(), "1100:0:0:1::/64".to_owned()];
+        assert_eq!(left.read(), None);
+        left.keep(&subnets);
+        assert_eq!(
+            fs::read_to_string(data_dir.join(NAME)).unwrap(),
+            format!(
+                r#"{{"type":"host-local","dataDir":"{}","ranges":[[{{"subnet":"11.0.1.0/24"}}],[{{"subnet":"1100:0:0:1::/64"}}]]}}"#,
+                data_dir.display()
+            )
+        );
+        assert_eq!(left.read().unwrap(), subnets);
+        assert_eq!(fs::read_dir(&data_dir).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_may_be_another_networks_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let data_dir = folder.path().to_owned();
+        let left = Left::of(Some(&data_dir), "net");
+        fs::create_dir(data_dir.join("net")).unwrap();
+        left.keep(&["10.0.0.0/24".to_owned()]);
+        fs::create_dir(data_dir.join("other")).unwrap();
+        assert_eq!(left.read(), None);
+        left.keep(&["10.0.1.0/24".to_owned()]);
+        fs::remove_dir(data_dir.join("other")).unwrap();
+        assert_eq!(left.read().unwrap(), ["10.0.0.0/24"]);
+    }
+
+    #[test]
+    fn what_is_not_kube_nodes_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let data_dir = folder.path().to_owned();
+        for text in [
+            "",
+            r#"{"type":"other"}"#,
+            r#"{"type":"other","ranges":[[{"subnet":"10.0.0.0/24"}]]}"#,
+            r#"{"type":"host-local","ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"10.1.0.0/24"}]]}"#,
+        ] {
+            fs::write(data_dir.join(NAME), text).unwrap();
+            assert_eq!(Left::of(Some(&data_dir), "net").read(), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+use std::net::IpAddr;
+
+use ipam_delegated::client::kube::is_away;
+use ipam_delegated::client::own_node::{Keys, Known, OwnNode, Wish};
+use ipam_delegated::cni::{Network, Verb};
+use ipam_delegated::offer::{Offer, Offered};
+use ipam_delegated::{Error, ErrorCode, Request, Result, Selection, Selector};
+use log::{debug, warn};
+use serde_json::{Map, Value, json};
+
+use crate::config::Config;
+use crate::left::Left;
+use crate::subnets;
+
+/// Chooses the subnets that the node object names. It keeps no state but what it remembers of them.
+#[derive(Clone, Copy, Debug)]
+pub struct KubeNode;
+
+/// Keys that name ranges, too: those of the node object stand in their place.
+const OTHER_RANGES: [&str; 7] =
+    ["pools", "ranges", "subnet", "rangeStart", "rangeEnd", "gateway", "exclude"];
+
+impl Selector for KubeNode {
+    type Config = Config;
+
+    // It waits for the API server, but gives it up in its time.
+    const WAITS: bool = false;
+
+    fn select(&self, config: Config, request: &Request) -> Result<Selection> {
+        choose(&config, request).map_err(|error| match request.verb {
+            Verb::Status => error.with_code(ErrorCode::UNAVAILABLE),
+            _ => error,
+        })
+    }
+}
+
+fn choose(config: &Config, request: &Request) -> Result<Selection> {
+    let Known { node, value: subnets, .. } = subnets_of_node(config, request)?;
+    let request = Request { network: with_ranges(&request.network, &subnets), ..request.clone() };
+    // What was given once is released and checked whatever the pod may have by now.
+    let without = config.without_ipv4(&request.args).filter(|_| request.verb == Verb::Add);
+    let of_pod = |offered: &Offered| {
+        without.is_none() || offered.set.as_ref().is_none_or(|set| !set.is_ipv4())
+    };
+    let place = subnets::place(config.annotation());
+    let of_node = |error: Error| error.within(format_args!("{place} of node {node}"));
+    let offer = Offer::read_where(&request, of_pod).map_err(of_node)?;
+    let mut offer = offer.ok_or_else(|| Error::config(&place, "no subnet"))?;
+    if let Some(namespace) = without {
+        debug!("no IPv4 for namespace {namespace:?}: ipam.ipv4-namespaces does not name it");
+        if offer.pools.is_empty() {
+            let message = format!(
+                "namespace {namespace:?} gets no IPv4, and {place} of node {node} has nothing else"
+            );
+            return Err(Error::config("ipam.ipv4-namespaces", message)
+                .advise("add the namespace, or give the node an IPv6 subnet"));
+        }
+        // Without an address of that family they cannot be set.
+        offer.routes.retain(|route| matches!(route.dst.addr(), IpAddr::V6(_)));
+    }
+    Ok(Selection::from(offer))
+}
+
+fn subnets_of_node(config: &Config, request: &Request) -> Result<Known<Vec<String>>> {
+    let network = request.network.name().as_str();
+    let left = Left::of(config.data_dir(), network);
+    let settings = request.network.settings::<Keys>()?.read("ipam")?;
+    let ttl = settings.ttl();
+    let what = subnets::place(config.annotation());
+    let own =
+        OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
+    let own = own.remembering(request.state_dir()?.root());
+    let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
+        subnets::read(node, config.annotation())
+    });
+    match known {
+        Ok(known) => {
+            if known.is_new {
+                left.keep(&known.value);
+            }
+            Ok(known)
+        }
+        Err(error) if is_away(&error) => {
+            let Some(value) = left.read() else { return Err(error) };
+            let path = left.path().display().to_string();
+            warn!("as kube-node left them in {path}, for the API server does not answer: {}", error.in_full());
+            Ok(Known { node: format!("(by {path})"), value, is_new: false })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The network, as if it named these subnets, each a range set.
+fn with_ranges(network: &Network, subnets: &[String]) -> Network {
+    let mut ipam = network.ipam().clone();
+    ipam.retain(|key, _| !OTHER_RANGES.contains(&key.as_str()));
+    let sets = subnets.iter().map(|subnet| json!([{ "subnet": subnet }]));
+    ipam.insert("ranges".to_owned(), sets.collect());
+    let mut network = network.with("ipam", Value::Object(ipam));
+    if network.ip_ranges().is_some() {
+        warn!("runtimeConfig.ipRanges is not used: the node says what the ranges are");
+        let runtime = network.config().get("runtimeConfig").and_then(Value::as_object);
+        let mut runtime: Map<String, Value> = runtime.cloned().unwrap_or_default();
+        runtime.remove("ipRanges");
+        network = network.with("runtimeConfig", Value::Object(runtime));
+    }
+    network
+}

@@ -1,0 +1,122 @@
+use std::net::IpAddr;
+
+use ipam_delegated::Result;
+use ipam_delegated::client::own_node::{Node, unfit};
+use ipam_delegated::cni::address::parse_cidr;
+use serde_json::Value;
+
+/// Reads the subnets of a node: of `spec.podCIDRs`, or of an annotation that lists them with commas.
+///
+/// # Errors
+/// There are none, more than two, or two of one family, or one is no CIDR.
+pub fn read(node: &Node, annotation: Option<&str>) -> Result<Vec<String>> {
+    let place = place(annotation);
+    let wrong = |message: String| unfit(&node.name, &place, message);
+    let texts = match annotation {
+        Some(name) => of_annotation(node, name).ok_or_else(|| {
+            wrong("missing".to_owned()).advise(format!(
+                "kubectl annotate node {} {name}=172.20.2.0/24,fd00::2:0:0/96",
+                node.name
+            ))
+        })?,
+        None => of_pods(node),
+    };
+    if texts.is_empty() {
+        return Err(wrong("no subnet".to_owned()).advise(match annotation {
+            Some(_) => "expected one CIDR, or one of each family with a comma between them",
+            None => "kube-controller-manager assigns them with --allocate-node-cidrs=true and --cluster-cidr",
+        }));
+    }
+    let mut families = Vec::new();
+    for text in &texts {
+        let subnet = parse_cidr(text)
+            .map_err(|malformed| wrong(format!("{text:?} is no CIDR")).caused_by(malformed))?;
+        families.push(matches!(subnet.addr(), IpAddr::V4(_)));
+    }
+    match families[..] {
+        [_] => {}
+        [first, second] if first != second => {}
+        [_, _] => {
+            return Err(wrong(format!("{} are of one family", texts.join(" and ")))
+                .advise("give at most one subnet of each family"));
+        }
+        _ => {
+            return Err(wrong(format!("{} subnets", texts.len()))
+                .advise("give at most one subnet of each family"));
+        }
+    }
+    Ok(texts)
+}
+
+/// The place of the subnets in the node object, as errors name it.
+pub fn place(annotation: Option<&str>) -> String {
+    match annotation {
+        Some(name) => format!("annotation {name}"),
+        None => "spec.podCIDRs".to_owned(),
+    }
+}
+
+fn of_annotation(node: &Node, name: &str) -> Option<Vec<String>> {
+    let text = node.annotation(name)?;
+    if text.trim().is_empty() {
+        return Some(Vec::new());
+    }
+    Some(text.split(',').map(|part| part.trim().to_owned()).collect())
+}
+
+/// API servers before 1.16 know the first alone.
+fn of_pods(node: &Node) -> Vec<String> {
+    let all = node.object.pointer("/spec/podCIDRs").and_then(Value::as_array);
+    let all: Vec<&str> = all.into_iter().flatten().filter_map(Value::as_str).collect();
+    let texts = if all.is_empty() { Vec::from_iter(node.text("/spec/podCIDR")) } else { all };
+    texts.into_iter().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(object: Value, annotation: Option<&str>) -> Result<Vec<String>> {
+        read(&Node { name: "n".to_owned(), object }, annotation)
+    }
+
+    #[test]
+    fn the_subnets_keep_their_order() {
+        for (spec, expected) in [
+            (json!({"podCIDRs": ["11.0.1.0/24", "1100:0:0:1::/64"], "podCIDR": "x"}), "11.0.1.0/24 1100:0:0:1::/64"),
+            (json!({"podCIDRs": ["fd00::/64", "10.0.0.0/24"]}), "fd00::/64 10.0.0.0/24"),
+            (json!({"podCIDR": "10.0.0.0/24"}), "10.0.0.0/24"),
+        ] {
+            assert_eq!(of(json!({ "spec": spec }), None).unwrap().join(" "), expected);
+        }
+        for text in ["172.20.2.0/24,fd00::2:0:0/96", " 172.20.2.0/24 ,\tfd00::2:0:0/96 "] {
+            let object = json!({"metadata": {"annotations": {"a/b": text}}});
+            assert_eq!(of(object, Some("a/b")).unwrap(), ["172.20.2.0/24", "fd00::2:0:0/96"]);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_names_its_place() {
+        for (text, message) in [
+            ("", "no subnet"),
+            ("  ", "no subnet"),
+            ("blah", "\"blah\" is no CIDR"),
+            ("10.0.0.0/24,", "\"\" is no CIDR"),
+            ("10.0.0.0/24 fd00::/64", "\"10.0.0.0/24 fd00::/64\" is no CIDR"),
+            ("10.0.0.0/24,10.1.0.0/24", "10.0.0.0/24 and 10.1.0.0/24 are of one family"),
+            ("10.0.0.0/24,fd00::/96,10.1.0.0/24", "3 subnets"),
+        ] {
+            let object = json!({"metadata": {"annotations": {"a": text}}});
+            let error = of(object, Some("a")).unwrap_err();
+            assert_eq!(error.to_string(), format!("annotation a of node n: {message}"));
+        }
+        let error = of(json!({"metadata": {}}), Some("a/b")).unwrap_err();
+        assert_eq!(error.to_string(), "annotation a/b of node n: missing");
+        for spec in [json!({}), json!({"podCIDRs": []}), json!({"podCIDR": ""})] {
+            let error = of(json!({ "spec": spec }), None).unwrap_err();
+            assert_eq!(error.to_string(), "spec.podCIDRs of node n: no subnet");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The node object of the machine that this runs on, and what a network remembers of it.
+//!
+//! The object is found by its name where that is known: as configured, `NODE_NAME`, or the host's name in
+//! lower case, with one request. Where no node is called so, all are listed once for this machine's
+//! machine-id or provider ID, and the name is remembered.
+
+mod machine;
+mod memory;
+mod search;
+mod settings;
+
+use std::path::Path;
+use std::time::Duration;
+
+use log::{debug, warn};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::client::kube::{Kube, Resource, Source, is_away};
+use crate::cni::Environment;
+use crate::delegate::Deadline;
+use crate::error::{Error, ErrorCode, Result};
+use machine::Machine;
+use memory::{Memory, Noted};
+
+pub use settings::{Keys, Settings};
+
+/// How to reach the API server, and by which name to look for the node.
+#[derive(Debug)]
+pub struct OwnNode {
+    source: Source,
+    name: Name,
+    machine: Machine,
+    unreached: ErrorCode,
+    deadline: Deadline,
+    memory: Option<Memory>,
+}
+
+/// A node object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// All of it.
+    pub object: Value,
+}
+
+/// What a network asks of the node, and what it is content with.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
+    /// The network.
+    pub network: &'a str,
+    /// What is asked for, in words that tell it from anything else a network may ask.
+    pub what: &'a str,
+    /// For how long an answer is believed.
+    pub ttl: Duration,
+}
+
+/// What the node said, now or not long ago.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Known<T> {
+    /// The node's name.
+    pub node: String,
+    /// What was asked for.
+    pub value: T,
+    /// Whether the API server was asked.
+    pub is_new: bool,
+}
+
+/// The name to look by.
+#[derive(Clone, Debug)]
+enum Name {
+    /// Somebody has said it, at this place.
+    Said { name: String, place: &'static str },
+    /// The host's own.
+    Host(String),
+}
+
+/// The variable that names the node, as Kubernetes' downward API sets it in pods.
+const VARIABLE: &str = "NODE_NAME";
+
+/// How long the API server may take where an older answer would do.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// For how long it is not asked again after it was away, where an older answer does.
+const REST: Duration = Duration::from_secs(10);
+
+impl OwnNode {
+    /// Finds out whom to ask, and by which name; it asks nobody yet. `unreached` is the code of an error
+    /// when the API server could not be asked for anything.
+    ///
+    /// # Errors
+    /// There is no login to an API server.
+    pub fn new(
+        settings: Settings,
+        environment: &Environment,
+        unreached: ErrorCode,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let Settings { kubeconfig, node_name, .. } = settings;
+        let machine = Machine::this();
+        let said = |name: String, place| Name::Said { name, place };
+        let name = match (node_name, environment.text(VARIABLE)) {
+            (Some(name), _) => said(name, "nodeName"),
+            (None, Some(name)) => said(name.to_owned(), VARIABLE),
+            (None, None) => Name::Host(machine.host_name.to_lowercase()),
+        };
+        let source = Source::find(kubeconfig, environment)?;
+        Ok(Self { source, name, machine, unreached, deadline, memory: None })
+    }
+
+    /// Remembers in the state folder what it learns.
+    #[must_use]
+    pub fn remembering(mut self, state: &Path) -> Self {
+        self.memory = Some(Memory::below(state));
+        self
+    }
+
+    /// Reads the node object.
+    ///
+    /// # Errors
+    /// The API server is away or refuses, see [`kube`](crate::client::kube); this machine is no node.
+    pub fn read(&self) -> Result<Node> {
+        self.find(&self.source.open(self.unreached, self.deadline)?)
+    }
+
+    /// Reads the object of any node.
+    ///
+    /// # Errors
+    /// The API server is away or refuses; there is no node of this name.
+    pub fn read_other(&self, name: &str) -> Result<Node> {
+        let kube = self.source.open(self.unreached, self.deadline)?;
+        self.get(&kube, name)?.ok_or_else(|| search::absent(name, "--node", &self.source))
+    }
+
+    /// What a network wants to know of the node, as `pick` takes it out of the object. An answer that is
+    /// remembered is believed for [`Wish::ttl`]; an older one serves while the API server is away, with a
+    /// warning.
+    ///
+    /// # Errors
+    /// As of [`OwnNode::read`], where nothing is remembered; those of `pick`.
+    pub fn ask<T: Serialize + DeserializeOwned>(
+        &self,
+        wish: &Wish<'_>,
+        pick: impl FnOnce(&Node) -> Result<T>,
+    ) -> Result<Known<T>> {
+        let question = self.question(wish);
+        let noted = self.memory.as_ref().and_then(|memory| memory.network(wish.network));
+        let noted = noted.filter(|noted| noted.question == question);
+        let known = noted.as_ref().and_then(|noted| Some((noted, noted.known::<T>()?)));
+        let Some((noted, known)) = known else {
+            let kube = self.source.open(self.unreached, self.deadline)?;
+            return self.ask_now(&kube, wish, question, pick);
+        };
+        if noted.age() < wish.ttl {
+            debug!("{} of node {}: as {:?} ago", wish.what, known.node, noted.age());
+            return Ok(known);
+        }
+        if noted.failed_since().is_some_and(|since| since < REST) {
+            warn_of_age(wish, noted, "it was away a moment ago");
+            return Ok(known);
+        }
+        let kube = self.source.clone().within(PATIENCE).open(self.unreached, self.deadline)?;
+        match self.ask_now(&kube, wish, question, pick) {
+            Err(error) if is_away(&error) => {
+                warn_of_age(wish, noted, &error.in_full());
+                self.note(wish, |noted| noted.fail());
+                Ok(known)
+            }
+            other => other,
+        }
+    }
+
+    fn ask_now<T: Serialize>(
+        &self,
+        kube: &Kube,
+        wish: &Wish<'_>,
+        question: String,
+        pick: impl FnOnce(&Node) -> Result<T>,
+    ) -> Result<Known<T>> {
+        let node = self.find(kube)?;
+        let known = Known { value: pick(&node)?, node: node.name, is_new: true };
+        self.note(wish, |noted| *noted = Noted::now(question, &known));
+        Ok(known)
+    }
+
+    /// What tells a question from another one whose answer may differ.
+    fn question(&self, wish: &Wish<'_>) -> String {
+        let name = match &self.name {
+            Name::Said { name, .. } => name,
+            Name::Host(name) => name,
+        };
+        [wish.what, " of ", name, " by ", &self.source.identity()].concat()
+    }
+
+    fn note(&self, wish: &Wish<'_>, change: impl FnOnce(&mut Noted)) {
+        if let Some(memory) = &self.memory {
+            memory.note_network(wish.network, change);
+        }
+    }
+
+    fn get(&self, kube: &Kube, name: &str) -> Result<Option<Node>> {
+        let object = kube.get::<Value>(&Resource::node(name))?;
+        Ok(object.map(|object| Node { name: name.to_owned(), object }))
+    }
+}
+
+impl Node {
+    /// The text at a JSON pointer (RFC 6901); nothing where it is empty.
+    pub fn text(&self, pointer: &str) -> Option<&str> {
+        self.object.pointer(pointer)?.as_str().filter(|text| !text.is_empty())
+    }
+
+    /// An annotation.
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        self.object.pointer("/metadata/annotations")?.get(name)?.as_str()
+    }
+}
+
+fn warn_of_age(wish: &Wish<'_>, noted: &Noted, why: &str) {
+    warn!(
+        "{} as it was {:?} ago, for the API server does not answer now: {why}",
+        wish.what,
+        noted.age()
+    );
+}
+
+/// The error about what a node object says at this place.
+pub fn unfit(node: &str, place: &str, message: impl std::fmt::Display) -> Error {
+    Error::config(format_args!("{place} of node {node}"), message)
+}

@@ -1,0 +1,182 @@
+use std::fmt;
+use std::ops::ControlFlow;
+
+use log::{debug, info, warn};
+use serde::Deserialize;
+
+use super::memory::Found;
+use super::{Name, Node, OwnNode, VARIABLE};
+use crate::client::kube::{Kube, Resource, Source, is_away};
+use crate::error::{Error, ErrorCode, Result};
+
+/// As much of a node as tells whose it is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Listed {
+    metadata: Metadata,
+    spec: Spec,
+    status: Status,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    #[serde(rename = "providerID")]
+    provider_id: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    node_info: NodeInfo,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeInfo {
+    #[serde(rename = "machineID")]
+    machine_id: String,
+}
+
+/// How many names an error tells.
+const SHOWN: usize = 5;
+
+impl OwnNode {
+    /// Reads this machine's node: by its name if that is known, else out of the list of all.
+    pub(super) fn find(&self, kube: &Kube) -> Result<Node> {
+        let host = match &self.name {
+            Name::Said { name, place } => {
+                debug!("this is node {name}, as {place} says");
+                let node = self.get(kube, name)?;
+                return node.ok_or_else(|| absent(name, place, &self.source));
+            }
+            Name::Host(host) => host,
+        };
+        if let Some(node) = self.remembered(kube, host)? {
+            return Ok(node);
+        }
+        let named = if host.is_empty() { None } else { self.get(kube, host)? };
+        let named = match named {
+            Some(node) if self.is_other(&node) => {
+                let id = node.text("/status/nodeInfo/machineID").unwrap_or_default();
+                warn!("node {host} has this host's name, but another machine-id ({id})");
+                Some(node)
+            }
+            Some(node) => {
+                debug!("this is node {host}, by the host's name");
+                return Ok(node);
+            }
+            None => None,
+        };
+        let (name, how) = match (self.listed(kube), named) {
+            (Ok(Some(found)), _) => found,
+            (Err(error), _) if is_away(&error) => return Err(error),
+            // Programs in containers see another machine-id now and then.
+            (_, Some(node)) => {
+                warn!("this is node {host} nevertheless: no node is known to have this machine-id");
+                self.note_found(&node.name);
+                return Ok(node);
+            }
+            (Ok(None), None) => return Err(self.unknown()),
+            (Err(error), None) => {
+                return Err(error
+                    .within(format_args!("no node is called {host:?}, and looking for this machine"))
+                    .advise(SAY));
+            }
+        };
+        info!("this is node {name}, by its {how}");
+        let node = self.get(kube, &name)?.ok_or_else(|| absent(&name, how, &self.source))?;
+        self.note_found(&name);
+        Ok(node)
+    }
+
+    fn note_found(&self, name: &str) {
+        if let Some(memory) = &self.memory {
+            memory.note_found(Found {
+                cluster: self.source.identity(),
+                machine: self.machine.ids.join(" "),
+                node: name.to_owned(),
+            });
+        }
+    }
+
+    /// The node that this machine was found to be, if it still is.
+    fn remembered(&self, kube: &Kube, host: &str) -> Result<Option<Node>> {
+        let Some(memory) = &self.memory else { return Ok(None) };
+        let Found { cluster, machine, node } = memory.found();
+        let is_here = cluster == self.source.identity() && machine == self.machine.ids.join(" ");
+        if !is_here || node.is_empty() {
+            return Ok(None);
+        }
+        let found = self.get(kube, &node)?;
+        let found = found.filter(|found| node == host || !self.is_other(found));
+        if found.is_some() {
+            debug!("this is node {node}, as found earlier");
+        }
+        Ok(found)
+    }
+
+    /// Whether a node is certainly another machine.
+    fn is_other(&self, node: &Node) -> bool {
+        let id = node.text("/status/nodeInfo/machineID").unwrap_or_default();
+        self.machine.has_id(id) == Some(false)
+    }
+
+    /// The one node of all that has this machine's machine-id, else its provider ID.
+    fn listed(&self, kube: &Kube) -> Result<Option<(String, &'static str)>> {
+        let (mut by_id, mut by_instance) = (Vec::new(), Vec::new());
+        kube.list(&Resource::nodes(), &mut |node: Listed| {
+            let name = node.metadata.name;
+            if self.machine.has_id(&node.status.node_info.machine_id) == Some(true) {
+                by_id.push(name);
+            } else if self.machine.is_instance(&node.spec.provider_id) {
+                by_instance.push(name);
+            }
+            ControlFlow::Continue(())
+        })?;
+        for (mut names, how) in [(by_id, "machine-id"), (by_instance, "provider ID")] {
+            // A list that began anew shows some once more.
+            names.sort_unstable();
+            names.dedup();
+            match names.len() {
+                0 => {}
+                1 => return Ok(names.pop().map(|name| (name, how))),
+                _ => return Err(ambiguous(&names, how)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn unknown(&self) -> Error {
+        let ids = self.machine.ids.join(" ");
+        let message = format!(
+            "this machine is no node of the cluster of {}: none is called {:?}, or has the machine-id {ids:?} or the provider ID of this machine",
+            self.source, self.machine.host_name,
+        );
+        Error::new(ErrorCode::BACKEND, message).advise(SAY)
+    }
+}
+
+/// What to do where the name cannot be found out.
+const SAY: &str = "name the node by nodeName in the configuration, or in the variable NODE_NAME";
+
+fn ambiguous(names: &[String], how: &str) -> Error {
+    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let message = format!("{} nodes have the {how} of this machine: {shown}", names.len());
+    Error::new(ErrorCode::BACKEND, message)
+        .advise("machines that were cloned need machine-ids of their own (systemd-machine-id-setup)")
+        .advise(SAY)
+}
+
+/// There is no node of this name.
+pub(super) fn absent(name: &str, place: impl fmt::Display, source: &Source) -> Error {
+    let message = format!("there is no node {name} in the cluster of {source} ({place} names it)");
+    Error::new(ErrorCode::BACKEND, message)
+        .advise(format!("see kubectl get nodes; {VARIABLE} or nodeName must be a node's name"))
+}
