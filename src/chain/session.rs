@@ -72,23 +72,26 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A recorded delegate as a step: found in `CNI_PATH`, else where it was.
+    /// A recorded delegate as a step: found in `CNI_PATH`, else where it was; only there, when the host
+    /// named that very program.
     ///
-    /// Where a preset has taken its name since, it is the program that was kept aside.
+    /// Where a preset has taken its name or its place since, it is the program that was kept aside.
     pub fn recorded_step(&self, run: &Run) -> Step {
-        let foreign = |name: &str| {
-            let program = self.planner().find(name).ok()?;
-            (!self.chain.own().is(&program)).then_some(program)
+        let own = |program: &PathBuf| self.chain.own().is(program);
+        let found = |name: &str| self.planner().find(name).ok().filter(|program| !own(program));
+        let recorded = PathBuf::from(&run.program);
+        let kept = format!("{}.orig", run.delegate);
+        let program = if !run.fixed {
+            found(&run.delegate).or_else(|| found(&kept))
+        } else if own(&recorded) {
+            // Without the one beside it, one of its name in CNI_PATH works on the same state: the
+            // configuration names that. Where there is none either, the call fails, and the record stays.
+            let beside = Some(recorded.with_file_name(&kept)).filter(|program| program.exists());
+            beside.or_else(|| found(&run.delegate)).or_else(|| found(&kept))
+        } else {
+            None
         };
-        Step {
-            name: run.delegate.clone(),
-            program: foreign(&run.delegate)
-                .or_else(|| foreign(&format!("{}.orig", run.delegate)))
-                .unwrap_or_else(|| PathBuf::from(&run.program)),
-            timeout: None,
-            serves: None,
-            overrides: Map::new(),
-        }
+        Step { fixed: run.fixed, ..Step::new(&run.delegate, program.unwrap_or(recorded)) }
     }
 
     /// Plans the configured chain.
@@ -114,6 +117,7 @@ impl<'a> Session<'a> {
             preset: self.chain.preset,
             own: self.chain.own(),
             path: &self.path,
+            environment: &self.request.environment,
             releasing: self.request.verb == Verb::Del,
         }
     }
@@ -267,7 +271,12 @@ impl<'a> Session<'a> {
     }
 
     /// A recorded delegate with the secrets of the network's present configuration: they rotate.
+    ///
+    /// Those of a plain program are of a selector's source, which is not the network's configuration.
     pub fn with_newer_secrets(&self, run: &Run, network: &Network) -> Run {
+        if run.is_plain() {
+            return run.clone();
+        }
         let mut newer = network.ipam().clone();
         let listed = newer.get("delegates").and_then(Value::as_array).cloned().unwrap_or_default();
         let own: Vec<Map<String, Value>> = listed
