@@ -11,6 +11,7 @@ use super::carry::Carry;
 use super::exec::{Answer, Call, Failure};
 use super::patch::refresh_secrets;
 use super::plan::{Plan, Planner, Step, object_form};
+use super::preset::Preset;
 use super::process::adopt_orphans;
 use super::question::Question;
 use super::record::{Attempt, Opened, RecordFile, Run, now};
@@ -77,21 +78,37 @@ impl<'a> Session<'a> {
     ///
     /// Where a preset has taken its name or its place since, it is the program that was kept aside.
     pub fn recorded_step(&self, run: &Run) -> Step {
-        let own = |program: &PathBuf| self.chain.own().is(program);
-        let found = |name: &str| self.planner().find(name).ok().filter(|program| !own(program));
         let recorded = PathBuf::from(&run.program);
-        let kept = format!("{}.orig", run.delegate);
-        let program = if !run.fixed {
-            found(&run.delegate).or_else(|| found(&kept))
-        } else if own(&recorded) {
-            // Without the one beside it, one of its name in CNI_PATH works on the same state: the
-            // configuration names that. Where there is none either, the call fails, and the record stays.
-            let beside = Some(recorded.with_file_name(&kept)).filter(|program| program.exists());
-            beside.or_else(|| found(&run.delegate)).or_else(|| found(&kept))
+        let kept = [&run.delegate, ".orig"].concat();
+        let foreign = |program: &PathBuf| !self.chain.own().is(program);
+        let program = if run.fixed {
+            let beside = recorded.with_file_name(kept);
+            (!foreign(&recorded) && beside.exists()).then_some(beside)
         } else {
-            None
+            let found = |name: &str| self.planner().find(name).ok().filter(foreign);
+            found(&run.delegate).or_else(|| found(&kept))
         };
         Step { fixed: run.fixed, ..Step::new(&run.delegate, program.unwrap_or(recorded)) }
+    }
+
+    /// A recorded program in whose place a preset stands since, while none was kept aside, as the preset's
+    /// allocator: that works on the state of what it replaces, so it finds the lease. Where it cannot be
+    /// planned, the program is run as recorded, which fails and keeps the record.
+    fn taken_over(&self, run: &Run) -> Option<Run> {
+        let preset = Preset::named(self.chain.presets, &run.delegate);
+        let step = self.recorded_step(run);
+        if preset.is_none() || !self.chain.own().is(&step.program) {
+            return None;
+        }
+        let planner = Planner { preset, releasing: true, ..self.planner() };
+        let step = planner.plan(&run.ipam).ok()?.steps.pop()?;
+        let mut network = self.request.network.config().clone();
+        network.insert("ipam".to_owned(), run.ipam.clone().into());
+        let network = Network::new(network).ok()?;
+        let settings = &self.request.settings;
+        let carry = Carry::new(&network, settings, &self.node, IpamResult::default());
+        let Run { args, ip_ranges, .. } = run.clone();
+        Some(Run { args, ip_ranges, ..carry.run_of(&step)? })
     }
 
     /// Plans the configured chain.
@@ -275,7 +292,7 @@ impl<'a> Session<'a> {
     /// Those of a plain program are of a selector's source, which is not the network's configuration.
     pub fn with_newer_secrets(&self, run: &Run, network: &Network) -> Run {
         if run.is_plain() {
-            return run.clone();
+            return self.taken_over(run).unwrap_or_else(|| run.clone());
         }
         let mut newer = network.ipam().clone();
         let listed = newer.get("delegates").and_then(Value::as_array).cloned().unwrap_or_default();
