@@ -25,6 +25,8 @@ const PRESETS: &[Preset] = &[Preset {
         },
     ],
     has_default_place: false,
+    next: None,
+    by_hand: None,
     differences: &[],
 }];
 

@@ -1,9 +1,9 @@
 //! The systems whose place a chain takes under their own name.
 
-use ipam_delegated::chain::{Preset, PresetChain};
+use ipam_delegated::chain::{Next, Preset, PresetChain};
 
 /// Every preset.
-pub const PRESETS: &[Preset] = &[HOST_LOCAL, CNI_IPAM_ETCD, HOST_ETCD];
+pub const PRESETS: &[Preset] = &[HOST_LOCAL, CNI_IPAM_ETCD, HOST_ETCD, KUBE_NODE, NODE_ANNOTATION];
 
 const HOST_LOCAL: Preset = Preset {
     name: "host-local",
@@ -13,6 +13,8 @@ const HOST_LOCAL: Preset = Preset {
         settings: &[("rangeRules", r#""host-local""#)],
     }],
     has_default_place: true,
+    next: None,
+    by_hand: None,
     differences: HOST_LOCAL_DIFFERENCES,
 };
 
@@ -25,6 +27,8 @@ const CNI_IPAM_ETCD: Preset = Preset {
         settings: &[("rangeRules", r#""etcd""#), ("etcd", r#"{"layout":"cni-ipam-etcd"}"#)],
     }],
     has_default_place: false,
+    next: None,
+    by_hand: None,
     differences: CNI_IPAM_ETCD_DIFFERENCES,
 };
 
@@ -36,7 +40,39 @@ const HOST_ETCD: Preset = Preset {
         settings: &[("rangeRules", r#""etcd""#), ("etcd", r#"{"layout":"host-etcd"}"#)],
     }],
     has_default_place: false,
+    next: None,
+    by_hand: None,
     differences: HOST_ETCD_DIFFERENCES,
+};
+
+const KUBE_NODE: Preset = Preset {
+    name: "kube-node",
+    chains: &[PresetChain {
+        when: None,
+        delegates: &["ipam-ds-kube-node", "ipam-da-local"],
+        settings: &[("rangeRules", r#""host-local""#)],
+    }],
+    has_default_place: true,
+    next: None,
+    by_hand: None,
+    differences: KUBE_NODE_DIFFERENCES,
+};
+
+const NODE_ANNOTATION: Preset = Preset {
+    name: "node-annotation",
+    chains: &[PresetChain {
+        when: None,
+        delegates: &["ipam-ds-node-annotation", "ipam-da-local"],
+        settings: &[("rangeRules", r#""host-local""#)],
+    }],
+    has_default_place: true,
+    next: Some(Next {
+        file: "/etc/cni/node-annotation.conf",
+        variable: "NODE_ANNOTATION_CFG",
+        key: "nextipam",
+    }),
+    by_hand: Some("ipam-ds-node-annotation"),
+    differences: NODE_ANNOTATION_DIFFERENCES,
 };
 
 /// What changes for a network whose host-local this preset replaces.
@@ -109,6 +145,12 @@ pub const HOST_ETCD_DIFFERENCES: &[&str] = &[
     WRITES_RECORD,
     WRITES_KEYS,
 ];
+
+/// What changes for a network whose kube-node this preset replaces.
+pub const KUBE_NODE_DIFFERENCES: &[&str] = &[];
+
+/// What changes for a network whose node-annotation this preset replaces.
+pub const NODE_ANNOTATION_DIFFERENCES: &[&str] = &[];
 
 const WRITES_RECORD: &str =
     "An ADD also writes a record into `/var/lib/cni/ipam-delegated`, and fails when it cannot.";

@@ -1,10 +1,12 @@
 //! The role of a selector: a delegate that chooses pools, keeps no state and gives no address.
 
+use std::ffi::OsString;
+
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::cni::{Dns, IpamResult, Keep, Route};
-use crate::delegate::{CHAIN_KEYS, Delegate, Request};
+use crate::delegate::{ByHand, CHAIN_KEYS, Delegate, Request};
 use crate::error::Result;
 use crate::offer::{self, Offer, Offered};
 use crate::pool::Pool;
@@ -24,6 +26,16 @@ pub trait Selector {
     ///
     /// [`Request::attachment`] tells which attachment; on STATUS and GC there is none.
     fn select(&self, config: Self::Config, request: &Request) -> Result<Selection>;
+
+    /// See [`Delegate::completed`].
+    fn completed(&self, typed: Vec<OsString>) -> Vec<OsString> {
+        typed
+    }
+
+    /// See [`Delegate::by_hand`].
+    fn by_hand(&self, _call: &ByHand) -> Option<Result<String>> {
+        None
+    }
 }
 
 /// What a selector answers.
@@ -108,6 +120,14 @@ impl<S: Selector> Select<S> {
 impl<S: Selector> Delegate for Select<S> {
     fn waits(&self) -> bool {
         S::WAITS
+    }
+
+    fn completed(&self, typed: Vec<OsString>) -> Vec<OsString> {
+        self.0.completed(typed)
+    }
+
+    fn by_hand(&self, call: &ByHand) -> Option<Result<String>> {
+        self.0.by_hand(call)
     }
 
     fn add(&self, request: &Request) -> Result<IpamResult> {

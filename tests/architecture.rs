@@ -29,13 +29,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("env::args", &["delegate/edge.rs", "chain/mod.rs"]),
     ("stdin()", &["delegate/edge.rs"]),
     // An operator's verb prints what it found.
-    ("stdout()", &["delegate/edge.rs", "chain/operator/mod.rs"]),
+    ("stdout()", &["delegate/edge.rs", "chain/operator/mod.rs", "chain/typed.rs"]),
     // All that goes to stderr goes without waiting for a reader.
     ("stderr()", &["log.rs"]),
     ("eprintln!", &["delegate/edge.rs", "chain/operator/mod.rs"]),
     ("println!(", &["delegate/edge.rs", "chain/operator/mod.rs"]),
     ("process::exit", &["delegate/edge.rs"]),
-    ("Command::new", &["chain/process.rs", "testing/subject.rs"]),
+    ("Command::new", &["chain/process.rs", "chain/typed.rs", "testing/subject.rs"]),
 ];
 
 /// The library's root, and the binary: the table of presets may name the systems they replace.

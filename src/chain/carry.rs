@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use log::debug;
 use serde_json::{Map, Value};
 
-use super::patch::{merge_patch, refresh_secrets, refuse_forbidden};
-use super::plan::Step;
+use super::patch::{is_of_chain, merge_patch, refresh_secrets, refuse_forbidden};
+use super::plan::{Step, is_allocator};
 use super::record::{Gave, Run};
 use crate::cni::{IpConfig, IpamResult, Network, Route};
 use crate::error::{Error, ErrorCode, Result};
@@ -53,21 +53,27 @@ impl<'a> Carry<'a> {
         if step.serves.is_some() && pools.as_ref().is_some_and(Vec::is_empty) {
             return None;
         }
+        let plain = step.is_plain();
         let mut ipam = self.ipam.clone();
-        ipam.extend(step.overrides.clone());
-        ipam.insert("type".to_owned(), step.name.clone().into());
-        ipam.insert("node".to_owned(), self.node.into());
-        // It must leave alone what the same owner holds of pools that it is not shown.
-        if let Some(names) = &step.serves {
-            ipam.insert("serves".to_owned(), names.clone().into());
+        if plain {
+            ipam.retain(|key, _| !is_of_chain(key));
+        } else {
+            ipam.extend(step.overrides.clone());
+            ipam.insert("node".to_owned(), self.node.into());
+            // It must leave alone what the same owner holds of pools that it is not shown.
+            if let Some(names) = &step.serves {
+                ipam.insert("serves".to_owned(), names.clone().into());
+            }
         }
+        ipam.insert("type".to_owned(), step.name.clone().into());
         Some(Run {
             delegate: step.name.clone(),
             program: step.program.display().to_string(),
             ipam,
-            pools,
+            pools: pools.filter(|_| !plain),
             args: self.network.config().get("args").cloned(),
-            ip_ranges: self.network.ip_ranges().filter(|_| !self.folded).cloned(),
+            ip_ranges: self.network.ip_ranges().filter(|_| plain || !self.folded).cloned(),
+            fixed: step.fixed,
         })
     }
 
@@ -159,7 +165,13 @@ impl<'a> Carry<'a> {
 }
 
 impl Run {
-    /// The configuration for this delegate on stdin, with `prevResult`, pools and leases.
+    /// Whether the delegate is a program that the host named and that knows nothing of the chain.
+    pub fn is_plain(&self) -> bool {
+        self.fixed && !is_allocator(&self.delegate)
+    }
+
+    /// The configuration for this delegate on stdin, with `prevResult`, pools and leases; for a plain
+    /// program that of the network, but for its section `ipam`.
     pub fn stdin(
         &self,
         network: &Network,
@@ -179,6 +191,9 @@ impl Run {
             }
         } else if let Some(Value::Object(runtime)) = config.get_mut("runtimeConfig") {
             runtime.remove("ipRanges");
+        }
+        if self.is_plain() {
+            return Ok(Value::Object(config).to_string());
         }
         let mut prev_result = prev_result.clone();
         if let Some(pools) = &self.pools {
@@ -302,6 +317,7 @@ mod tests {
             timeout: None,
             serves: None,
             overrides: Map::new(),
+            fixed: false,
         }
     }
 

@@ -11,6 +11,7 @@ mod configured;
 mod del;
 mod exec;
 mod gc;
+mod next;
 mod operator;
 mod patch;
 mod plan;
@@ -19,11 +20,13 @@ mod process;
 mod question;
 mod record;
 mod session;
+mod typed;
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+pub use next::Next;
 pub use preset::{Preset, PresetChain};
 
 use crate::cni::{Environment, IpamResult, Keep};
@@ -31,6 +34,7 @@ use crate::delegate::{Delegate, Request, serve};
 use crate::error::Result;
 use preset::OwnFile;
 use session::Session;
+use typed::Typed;
 
 /// The chain as a plugin, with a table of presets.
 #[derive(Debug)]
@@ -47,7 +51,7 @@ impl Chain {
     /// that preset.
     pub fn new(presets: &'static [Preset], program: &Path) -> Self {
         let name = program.file_name().and_then(|name| name.to_str());
-        let preset = presets.iter().find(|preset| Some(preset.name) == name);
+        let preset = name.and_then(|name| Preset::named(presets, name));
         let called = name.unwrap_or("ipam-delegated").to_owned();
         Self { presets, preset, called, own: std::cell::OnceCell::new() }
     }
@@ -96,5 +100,12 @@ pub fn main(presets: &'static [Preset]) -> ExitCode {
     if !matches!(environment.verb(), Ok(None)) {
         return serve(chain.name(), &chain, environment);
     }
-    operator::main(presets, program.into(), environment, &arguments.collect::<Vec<OsString>>())
+    let typed: Vec<OsString> = arguments.collect();
+    if let Some(preset) = chain.preset
+        && let Some(delegate) = preset.by_hand
+    {
+        let (chain, environment, called) = (&chain, &environment, Path::new(&program));
+        return Typed { chain, preset, delegate, environment, called }.answer(&typed);
+    }
+    operator::main(presets, program.into(), environment, &typed)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::preset::{OwnFile, Preset};
-use crate::cni::shown;
+use crate::cni::{Environment, shown};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::parse_duration;
@@ -28,6 +28,8 @@ pub(super) struct Step {
     pub serves: Option<Vec<String>>,
     /// Keys that override `ipam` for this delegate alone.
     pub overrides: Map<String, Value>,
+    /// The host named this very program.
+    pub fixed: bool,
 }
 
 /// What the plan is made from, beside the `ipam` section.
@@ -39,6 +41,8 @@ pub(super) struct Planner<'a> {
     pub own: &'a OwnFile,
     /// The folders of `CNI_PATH`.
     pub path: &'a [PathBuf],
+    /// The variables of the call.
+    pub environment: &'a Environment,
     /// The plan is for a DEL, which a selector that is gone must not hold up.
     pub releasing: bool,
 }
@@ -47,12 +51,17 @@ impl Step {
     /// A delegate of which nothing special is wanted.
     pub fn new(name: &str, program: PathBuf) -> Self {
         let name = name.to_owned();
-        Self { name, program, timeout: None, serves: None, overrides: Map::new() }
+        Self { name, program, timeout: None, serves: None, overrides: Map::new(), fixed: false }
     }
 
     /// Whether the delegate is a selector: the name is the role.
     pub fn is_selector(&self) -> bool {
         is_selector(&self.name)
+    }
+
+    /// Whether it is a program that the host named and that knows nothing of the chain.
+    pub fn is_plain(&self) -> bool {
+        self.fixed && !self.is_allocator()
     }
 
     /// Whether the delegate is an allocator that answers questions, and no standard plugin.
@@ -127,13 +136,9 @@ impl Planner<'_> {
             steps.push(entry.step(program));
             return Ok(());
         }
-        match self.presets.iter().find(|preset| preset.name == entry.name) {
+        match Preset::named(self.presets, &entry.name) {
             Some(preset) => self.expand(preset, ipam, &entry, steps),
-            None => Err(Error::config(
-                &entry.path,
-                format!("{} is ipam-delegated itself, under a name that is no preset", program.display()),
-            )
-            .advise(format!("install the real {0} there, or name another delegate; a replaced {0} is kept as {0}.orig", entry.name))),
+            None => Err(no_preset(&entry.path, &entry.name, &program)),
         }
     }
 
@@ -158,7 +163,9 @@ impl Planner<'_> {
                 format!("the preset {} needs one of {}", preset.name, keys.join(", ")),
             )
         })?;
-        for name in chain.delegates {
+        let next = preset.next.as_ref();
+        let mut named = next.map_or(Ok(None), |next| next.find(self.environment))?;
+        for (left, name) in (0..chain.delegates.len()).rev().zip(chain.delegates) {
             let mut part = Entry { name: (*name).to_owned(), ..entry.clone() };
             for (key, mut setting) in chain.settings() {
                 if let (Value::Object(ours), Some(Value::Object(theirs))) =
@@ -168,11 +175,27 @@ impl Planner<'_> {
                 }
                 part.overrides.insert(key, setting);
             }
-            let program = self.locate(name)?;
-            steps.push(part.step(program));
+            match (next, named.take_if(|_| left == 0)) {
+                (Some(next), Some((name, program))) if self.own.is(&program) => {
+                    let preset = next.preset(self.presets, &name, &program, self.environment)?;
+                    return self.expand(preset, ipam, entry, steps);
+                }
+                (_, Some((name, program))) => {
+                    part.name = name;
+                    steps.push(Step { fixed: true, ..part.step(program) });
+                }
+                _ => steps.push(part.step(self.locate(name)?)),
+            }
         }
         Ok(())
     }
+}
+
+/// Refuses our own program under a name that is no preset's.
+pub(super) fn no_preset(place: &str, name: &str, program: &Path) -> Error {
+    let program = program.display();
+    Error::config(place, format!("{program} is ipam-delegated itself, under a name that is no preset"))
+        .advise(format!("install the real {name} there, or name another delegate; a replaced {name} is kept as {name}.orig"))
 }
 
 /// An entry of `ipam.delegates`.
@@ -188,7 +211,7 @@ struct Entry {
 impl Entry {
     fn step(self, program: PathBuf) -> Step {
         let Self { name, timeout, serves, overrides, .. } = self;
-        Step { name, program, timeout, serves, overrides }
+        Step { name, program, timeout, serves, overrides, fixed: false }
     }
 
     fn parse(value: &Value, path: String) -> Result<Self> {
@@ -278,7 +301,8 @@ pub(super) fn is_allocator(name: &str) -> bool {
     name.starts_with("ipam-da-")
 }
 
-fn is_selector(name: &str) -> bool {
+/// Whether a program of this name is a selector.
+pub(super) fn is_selector(name: &str) -> bool {
     name.starts_with("ipam-ds-")
 }
 
@@ -289,7 +313,7 @@ fn duration(value: &Value, path: &str) -> Result<Duration> {
         .ok_or_else(|| Error::config(path, format!("{value} is no duration such as \"10s\"")))
 }
 
-fn is_program(file: &Path) -> bool {
+pub(super) fn is_program(file: &Path) -> bool {
     file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
@@ -308,6 +332,8 @@ mod tests {
             settings: &[("layout", "\"old\""), ("store", "{\"kind\":\"old\"}")],
         }],
         has_default_place: true,
+        next: None,
+        by_hand: None,
         differences: &[],
     }];
 
@@ -330,6 +356,7 @@ mod tests {
                 preset,
                 own: &OwnFile::find(),
                 path: &path,
+                environment: &Environment::default(),
                 releasing: false,
             };
             planner.plan(ipam.as_object().unwrap())

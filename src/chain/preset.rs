@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::next::Next;
+
 /// A chain under the name of the system it replaces.
 ///
 /// Where this program is installed under that name (a symlink `host-local`), an unchanged network
@@ -17,6 +19,10 @@ pub struct Preset {
     /// The replaced system keeps its state in a place that needs no configuration, so a DEL whose
     /// configuration was stripped can still release what was held before the take-over.
     pub has_default_place: bool,
+    /// Where the host may name another last program for the chain.
+    pub next: Option<Next>,
+    /// The delegate that answers what a person types under the preset's name.
+    pub by_hand: Option<&'static str>,
     /// In what the chain differs from the replaced system, a sentence each, for who is about to
     /// switch.
     pub differences: &'static [&'static str],
@@ -34,6 +40,11 @@ pub struct PresetChain {
 }
 
 impl Preset {
+    /// The preset of a name.
+    pub(super) fn named(presets: &'static [Self], name: &str) -> Option<&'static Self> {
+        presets.iter().find(|preset| preset.name == name)
+    }
+
     /// The chain for this `ipam` section.
     pub(super) fn chain(&self, ipam: &Map<String, Value>) -> Option<&'static PresetChain> {
         self.chains.iter().find(|chain| match chain.when {
@@ -127,6 +138,8 @@ mod tests {
                 CHAIN,
             ],
             has_default_place: false,
+            next: None,
+            by_hand: None,
             differences: &[],
         };
         let etcd = Map::from_iter([("datastore".to_owned(), Value::from("etcd"))]);

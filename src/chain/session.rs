@@ -11,6 +11,7 @@ use super::carry::Carry;
 use super::exec::{Answer, Call, Failure};
 use super::patch::refresh_secrets;
 use super::plan::{Plan, Planner, Step, object_form};
+use super::preset::Preset;
 use super::process::adopt_orphans;
 use super::question::Question;
 use super::record::{Attempt, Opened, RecordFile, Run, now};
@@ -72,23 +73,42 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A recorded delegate as a step: found in `CNI_PATH`, else where it was.
+    /// A recorded delegate as a step: found in `CNI_PATH`, else where it was; only there, when the host
+    /// named that very program.
     ///
-    /// Where a preset has taken its name since, it is the program that was kept aside.
+    /// Where a preset has taken its name or its place since, it is the program that was kept aside.
     pub fn recorded_step(&self, run: &Run) -> Step {
-        let foreign = |name: &str| {
-            let program = self.planner().find(name).ok()?;
-            (!self.chain.own().is(&program)).then_some(program)
+        let recorded = PathBuf::from(&run.program);
+        let kept = [&run.delegate, ".orig"].concat();
+        let foreign = |program: &PathBuf| !self.chain.own().is(program);
+        let program = if run.fixed {
+            let beside = recorded.with_file_name(kept);
+            (!foreign(&recorded) && beside.exists()).then_some(beside)
+        } else {
+            let found = |name: &str| self.planner().find(name).ok().filter(foreign);
+            found(&run.delegate).or_else(|| found(&kept))
         };
-        Step {
-            name: run.delegate.clone(),
-            program: foreign(&run.delegate)
-                .or_else(|| foreign(&format!("{}.orig", run.delegate)))
-                .unwrap_or_else(|| PathBuf::from(&run.program)),
-            timeout: None,
-            serves: None,
-            overrides: Map::new(),
+        Step { fixed: run.fixed, ..Step::new(&run.delegate, program.unwrap_or(recorded)) }
+    }
+
+    /// A recorded program in whose place a preset stands since, while none was kept aside, as the preset's
+    /// allocator: that works on the state of what it replaces, so it finds the lease. Where it cannot be
+    /// planned, the program is run as recorded, which fails and keeps the record.
+    fn taken_over(&self, run: &Run) -> Option<Run> {
+        let preset = Preset::named(self.chain.presets, &run.delegate);
+        let step = self.recorded_step(run);
+        if preset.is_none() || !self.chain.own().is(&step.program) {
+            return None;
         }
+        let planner = Planner { preset, releasing: true, ..self.planner() };
+        let step = planner.plan(&run.ipam).ok()?.steps.pop()?;
+        let mut network = self.request.network.config().clone();
+        network.insert("ipam".to_owned(), run.ipam.clone().into());
+        let network = Network::new(network).ok()?;
+        let settings = &self.request.settings;
+        let carry = Carry::new(&network, settings, &self.node, IpamResult::default());
+        let Run { args, ip_ranges, .. } = run.clone();
+        Some(Run { args, ip_ranges, ..carry.run_of(&step)? })
     }
 
     /// Plans the configured chain.
@@ -114,6 +134,7 @@ impl<'a> Session<'a> {
             preset: self.chain.preset,
             own: self.chain.own(),
             path: &self.path,
+            environment: &self.request.environment,
             releasing: self.request.verb == Verb::Del,
         }
     }
@@ -267,7 +288,12 @@ impl<'a> Session<'a> {
     }
 
     /// A recorded delegate with the secrets of the network's present configuration: they rotate.
+    ///
+    /// Those of a plain program are of a selector's source, which is not the network's configuration.
     pub fn with_newer_secrets(&self, run: &Run, network: &Network) -> Run {
+        if run.is_plain() {
+            return self.taken_over(run).unwrap_or_else(|| run.clone());
+        }
         let mut newer = network.ipam().clone();
         let listed = newer.get("delegates").and_then(Value::as_array).cloned().unwrap_or_default();
         let own: Vec<Map<String, Value>> = listed

@@ -10,7 +10,7 @@ use crate::host::Settings;
 pub struct ByHand {
     /// The program's name.
     pub name: &'static str,
-    /// What was typed after it.
+    /// What was typed after it, completed.
     pub arguments: Vec<OsString>,
     /// stdin, where an argument `-` asks for it.
     pub stdin: Vec<u8>,

@@ -37,14 +37,14 @@ pub struct Reply {
 
 /// Runs a delegate as the process it is called in: `main` of every delegate.
 ///
-/// Called without `CNI_COMMAND`, it answers a person: what [`Delegate::by_hand`] has to say, else
-/// what it is.
+/// Called without `CNI_COMMAND`, it answers a person: what [`Delegate::by_hand`] has to say to
+/// the words that were typed, as [`Delegate::completed`] has them; else what it is.
 pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
     let environment = Environment::new(std::env::vars_os());
     if !matches!(environment.verb(), Ok(None)) {
         return serve(name, &delegate, environment);
     }
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let arguments = delegate.completed(std::env::args_os().skip(1).collect());
     if !arguments.is_empty() {
         let json = arguments.iter().any(|argument| argument == "--json");
         match answer_by_hand(name, &delegate, environment, arguments) {
@@ -262,7 +262,7 @@ impl Reply {
         Self { stdout, exit: 0, granted: None }
     }
 
-    fn error(version: Version, error: &Error) -> Self {
+    pub(crate) fn error(version: Version, error: &Error) -> Self {
         let mut object = Map::new();
         object.insert("cniVersion".to_owned(), version.as_str().into());
         object.insert("code".to_owned(), error.code().number().into());

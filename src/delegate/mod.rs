@@ -14,6 +14,8 @@ pub(crate) use edge::serve;
 pub use edge::{Reply, answer, run};
 pub use request::Request;
 
+use std::ffi::OsString;
+
 use crate::cni::{IpamResult, Keep};
 use crate::error::Result;
 
@@ -63,6 +65,13 @@ pub trait Delegate {
     /// the chain have died; the watch costs some 80 µs a call.
     fn waits(&self) -> bool {
         true
+    }
+
+    /// The words that are answered for those that were typed, of which there may be none.
+    ///
+    /// A word `-` has stdin read, and `--json` an error printed as an error object on stdout.
+    fn completed(&self, typed: Vec<OsString>) -> Vec<OsString> {
+        typed
     }
 
     /// Answers a call without `CNI_COMMAND` with what is to be printed; `None` when it has no

@@ -10,6 +10,7 @@ mod note;
 mod results;
 mod settings;
 mod state;
+mod trusted;
 
 pub use duration::parse_duration;
 pub(crate) use lasting::{emptied_by_reboot, transient_machine_id};
@@ -21,3 +22,4 @@ pub use results::{Cached, ResultCache};
 pub use settings::Settings;
 pub(crate) use state::make_private_folder;
 pub use state::{StateDir, can_write};
+pub use trusted::read_trusted;

@@ -67,12 +67,10 @@ fn subnets_of_node(config: &Config, request: &Request) -> Result<Known<Vec<Strin
     let settings = request.network.settings::<Keys>()?.read("ipam")?;
     let ttl = settings.ttl();
     let what = subnets::place(config.annotation());
-    let own =
-        OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
+    let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
     let own = own.remembering(request.state_dir()?.root());
-    let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
-        subnets::read(node, config.annotation())
-    });
+    let known = own
+        .ask(&Wish { network, what: &what, ttl }, |node| subnets::read(node, config.annotation()));
     match known {
         Ok(known) => {
             if known.is_new {
@@ -83,7 +81,10 @@ fn subnets_of_node(config: &Config, request: &Request) -> Result<Known<Vec<Strin
         Err(error) if is_away(&error) => {
             let Some(value) = left.read() else { return Err(error) };
             let path = left.path().display().to_string();
-            warn!("as kube-node left them in {path}, for the API server does not answer: {}", error.in_full());
+            warn!(
+                "as kube-node left them in {path}, for the API server does not answer: {}",
+                error.in_full()
+            );
             Ok(Known { node: format!("(by {path})"), value, is_new: false })
         }
         Err(error) => Err(error),

@@ -25,7 +25,7 @@ impl Operator {
     fn recorded_path(&self, record: &Record) -> Vec<PathBuf> {
         let mut path = self.cni_path();
         if self.words.value("cni-path").is_none() {
-            for run in record.runs() {
+            for run in record.runs().into_iter().filter(|run| !run.fixed) {
                 if let Some(folder) = Path::new(&run.program).parent() {
                     path.insert(0, folder.to_owned());
                 }

@@ -56,6 +56,8 @@ pub(crate) struct Run {
     pub args: Option<Value>,
     /// `runtimeConfig.ipRanges` as the delegate got it.
     pub ip_ranges: Option<Value>,
+    /// Its program is the one at this very place: the host named it as the chain's last.
+    pub fixed: bool,
 }
 
 /// Who gave what.
@@ -124,10 +126,12 @@ impl Held {
 }
 
 impl Run {
-    /// Whether one DEL serves both: all but the program's place is the same.
+    /// Whether one DEL serves both: all is the same but the place of a program that is found by its name.
     pub fn owes_the_same(&self, other: &Self) -> bool {
         let mut other = other.clone();
-        other.program.clone_from(&self.program);
+        if !self.fixed {
+            other.program.clone_from(&self.program);
+        }
         *self == other
     }
 }

@@ -55,6 +55,7 @@ fn read(line: &[u8]) -> serde_json::Result<Event> {
             pools: of.optional("pools").map(array).transpose()?,
             args: of.optional("args"),
             ip_ranges: of.optional("ipRanges"),
+            fixed: of.flag("fixed")?,
         }),
         "held" => Event::Held(Held {
             time: of.scalar("time")?,
@@ -170,6 +171,7 @@ fn members(event: &Event) -> Vec<(&'static str, Value)> {
             members.extend(run.pools.clone().map(|pools| ("pools", pools.into())));
             members.extend(run.args.clone().map(|args| ("args", args)));
             members.extend(run.ip_ranges.clone().map(|ranges| ("ipRanges", ranges)));
+            members.extend(flag("fixed", run.fixed));
             members
         }
         Event::Held(held) => {
@@ -250,6 +252,7 @@ mod tests {
             pools: Some(vec![serde_json::json!({"name": "blue"})]),
             args: some.clone(),
             ip_ranges: some,
+            fixed: true,
         };
         let full = Attempt {
             time: 1,
@@ -280,7 +283,7 @@ mod tests {
             ),
             (
                 Event::Running(run),
-                r#"{"event":"running","delegate":"d","program":"/bin/d","ipam":{"x":"\n"},"pools":[{"name":"blue"}],"args":{"a":1},"ipRanges":{"a":1}}"#,
+                r#"{"event":"running","delegate":"d","program":"/bin/d","ipam":{"x":"\n"},"pools":[{"name":"blue"}],"args":{"a":1},"ipRanges":{"a":1},"fixed":true}"#,
             ),
             (
                 Event::Running(Run::default()),

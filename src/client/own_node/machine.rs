@@ -35,7 +35,9 @@ impl Machine {
             host_name: text("proc/sys/kernel/hostname").trim().to_owned(),
             ids: text("etc/machine-id").split_whitespace().map(str::to_owned).collect(),
             instances: instances
-                .filter(|name| name.len() >= SHORTEST && name.contains(|c: char| c.is_ascii_digit()))
+                .filter(|name| {
+                    name.len() >= SHORTEST && name.contains(|c: char| c.is_ascii_digit())
+                })
                 .collect(),
         }
     }
@@ -76,7 +78,9 @@ mod tests {
             (Some(true), Some(false), None)
         );
         assert!(machine.is_instance("aws:///eu-west-1a/i-0abcdef1"));
-        for other in ["aws:///eu-west-1a/i-0abcdef2", "", "x://", "vsphere://EC2A-1", "not specified"] {
+        for other in
+            ["aws:///eu-west-1a/i-0abcdef2", "", "x://", "vsphere://EC2A-1", "not specified"]
+        {
             assert!(!machine.is_instance(other), "{other}");
         }
         assert_eq!(Machine::below(Path::new("/nowhere")).has_id("0123abc"), None);

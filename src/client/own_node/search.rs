@@ -86,7 +86,9 @@ impl OwnNode {
             (Ok(None), None) => return Err(self.unknown()),
             (Err(error), None) => {
                 return Err(error
-                    .within(format_args!("no node is called {host:?}, and looking for this machine"))
+                    .within(format_args!(
+                        "no node is called {host:?}, and looking for this machine"
+                    ))
                     .advise(SAY));
             }
         };
@@ -170,7 +172,9 @@ fn ambiguous(names: &[String], how: &str) -> Error {
     let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
     let message = format!("{} nodes have the {how} of this machine: {shown}", names.len());
     Error::new(ErrorCode::BACKEND, message)
-        .advise("machines that were cloned need machine-ids of their own (systemd-machine-id-setup)")
+        .advise(
+            "machines that were cloned need machine-ids of their own (systemd-machine-id-setup)",
+        )
         .advise(SAY)
 }
 

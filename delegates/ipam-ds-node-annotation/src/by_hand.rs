@@ -1,0 +1,156 @@
+//! The commands for people.
+
+use std::ffi::OsString;
+
+use ipam_delegated::client::own_node::{Node, OwnNode};
+use ipam_delegated::cni::{parse_object, parse_value};
+use ipam_delegated::delegate::{ByHand, Deadline};
+use ipam_delegated::{Error, ErrorCode, Result};
+use serde_json::Value;
+
+use crate::conf::Conf;
+use crate::log_file::logged;
+use crate::selector::{Config, parse, text};
+
+const HELP: &str = "\
+Commands:
+
+  ipam
+    Read a network configuration from stdin, and print it with the settings of the annotation
+    in the place of ipam. This is the default command
+  error_quit [msg]
+    Print an error in standard CNI json format and quit
+  my_node
+    Print the own node object
+  get_annotation [--node=node] <annotation>
+    Print the value of the annotation in the K8s node object
+  -h, help
+    Print this text
+
+The API server is found by kubeconfig of /etc/cni/node-annotation.conf (or of the file that
+$NODE_ANNOTATION_CFG names), else by $KUBECONFIG, a pod's service account or ~/.kube/config.
+";
+
+/// The words that are answered: nothing means `ipam`, which reads stdin, and what is of use to programs
+/// fails with an error object.
+pub fn completed(mut typed: Vec<OsString>) -> Vec<OsString> {
+    if typed.is_empty() {
+        typed.push("ipam".into());
+    }
+    let more: &[&str] = match typed[0].to_str() {
+        Some("ipam") => &["-", "--json"],
+        Some("error_quit" | "my_node" | "get_annotation") => &["--json"],
+        _ => &[],
+    };
+    typed.extend(more.iter().map(OsString::from));
+    typed
+}
+
+/// What a command prints.
+///
+/// # Errors
+/// It is no command, or what it says.
+pub fn answer(call: &ByHand) -> Result<String> {
+    let words: Vec<&str> = call.arguments.iter().filter_map(|word| word.to_str()).collect();
+    let (command, operands) =
+        words.split_first().map_or(("", &[][..]), |(first, all)| (*first, all));
+    let operands: Vec<&str> =
+        operands.iter().copied().filter(|word| !matches!(*word, "-" | "--json")).collect();
+    match (command, &operands[..]) {
+        ("-h" | "--help" | "help", _) => Ok(format!("\n {} --\n\n{HELP}", call.name)),
+        ("error_quit", said) => {
+            let said = if said.is_empty() { call.name.to_owned() } else { said.join(" ") };
+            Err(Error::new(ErrorCode::TRY_AGAIN, format!("FAILED: {said}")))
+        }
+        ("ipam", []) => ipam(call),
+        ("my_node", []) => {
+            let node = open(call, &Conf::load(&call.environment)?)?.read()?;
+            Ok(format!("{:#}\n", node.object))
+        }
+        ("get_annotation", [name]) if !name.starts_with('-') => annotation(call, None, name),
+        ("get_annotation", [option, name]) if option.starts_with("--node=") => {
+            annotation(call, option.strip_prefix("--node="), name)
+        }
+        _ => Err(Error::new(
+            ErrorCode::INVALID_CONFIG,
+            format!("{:?} is no command", [&[command], &operands[..]].concat().join(" ")),
+        )
+        .advise(format!("see {} -h", call.name))),
+    }
+}
+
+/// The configuration as the next delegate gets it.
+fn ipam(call: &ByHand) -> Result<String> {
+    let mut network = parse_object(&call.stdin, "the network configuration on stdin")?;
+    let ipam = network.get("ipam").cloned().unwrap_or_default();
+    let config: Config = parse_value::<Option<Config>>(&ipam, "ipam")?.unwrap_or_default();
+    let conf = Conf::load(&call.environment)?;
+    let name = config.annotation()?;
+    let read = || {
+        let node = open(call, &conf)?.read()?;
+        parse(&text(node.annotation(name), &node.name, name)?, &node.name, name)
+    };
+    let mut settings = logged(conf.log.as_deref(), name, read())?;
+    settings.insert("type".to_owned(), conf.next_name().into());
+    network.insert("ipam".to_owned(), Value::Object(settings));
+    Ok(format!("{:#}\n", Value::Object(network)))
+}
+
+fn annotation(call: &ByHand, node: Option<&str>, name: &str) -> Result<String> {
+    let own = open(call, &Conf::load(&call.environment)?)?;
+    let node: Node = match node {
+        Some(other) => own.read_other(other)?,
+        None => own.read()?,
+    };
+    Ok(text(node.annotation(name), &node.name, name)? + "\n")
+}
+
+fn open(call: &ByHand, conf: &Conf) -> Result<OwnNode> {
+    let deadline = Deadline::after(Deadline::DEFAULT);
+    OwnNode::new(conf.settings.clone(), &call.environment, ErrorCode::UNREACHED, deadline)
+}
+
+#[cfg(test)]
+mod tests {
+    use ipam_delegated::cni::Environment;
+    use ipam_delegated::host::Settings;
+
+    use super::*;
+
+    fn call(words: &[&str]) -> Result<String> {
+        answer(&ByHand {
+            name: "ipam-ds-node-annotation",
+            arguments: completed(words.iter().map(OsString::from).collect()),
+            stdin: Vec::new(),
+            environment: Environment::new([("NODE_ANNOTATION_CFG", "/nowhere/conf")]),
+            settings: Settings::default(),
+        })
+    }
+
+    #[test]
+    fn the_help_names_every_command() {
+        for word in ["-h", "help", "--help"] {
+            let text = call(&[word]).unwrap();
+            for command in ["ipam\n", "error_quit [msg]", "my_node", "get_annotation [--node=node]"]
+            {
+                assert!(text.contains(command), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_before_anybody_is_asked() {
+        for (words, code, message) in [
+            (&["error_quit"][..], 11, "FAILED: ipam-ds-node-annotation"),
+            (&["error_quit", "no", "way"], 11, "FAILED: no way"),
+            (&[], 6, "the network configuration on stdin is empty"),
+            (&["frob"], 7, "\"frob\" is no command"),
+            (&["get_annotation"], 7, "\"get_annotation\" is no command"),
+            (&["get_annotation", "--frob", "a"], 7, "\"get_annotation --frob a\" is no command"),
+        ] {
+            let error = call(words).unwrap_err();
+            assert_eq!(error.code().number(), code, "{error}");
+            assert_eq!(error.to_string(), message);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The file of this host's that says how to reach the API server, and who comes next.
+
+use std::path::{Path, PathBuf};
+
+use ipam_delegated::client::own_node::{Keys, Settings};
+use ipam_delegated::cni::{Environment, parse_object, parse_value};
+use ipam_delegated::host::read_trusted;
+use ipam_delegated::{ErrorCode, Result};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What the file says.
+#[derive(Clone, Debug, Default)]
+pub struct Conf {
+    /// How to find the node.
+    pub settings: Settings,
+    /// The program after this delegate: a path, or a command.
+    pub next: Option<PathBuf>,
+    /// A file to add a line to for each call.
+    pub log: Option<PathBuf>,
+}
+
+/// The keys that are not about the node.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Others {
+    nextipam: Option<PathBuf>,
+    log: Option<PathBuf>,
+}
+
+const FILE: &str = "/etc/cni/node-annotation.conf";
+
+/// The variable that names another file.
+const VARIABLE: &str = "NODE_ANNOTATION_CFG";
+
+impl Conf {
+    /// Reads the file; what it would not say where there is none.
+    ///
+    /// # Errors
+    /// It is not root's, cannot be read, or is no JSON of its form.
+    pub fn load(environment: &Environment) -> Result<Self> {
+        let file = Path::new(environment.text(VARIABLE).unwrap_or(FILE));
+        let Some(bytes) = read_trusted(file)? else { return Ok(Self::default()) };
+        let name = file.display().to_string();
+        let content = Value::Object(
+            parse_object(&bytes, &name)
+                .map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?,
+        );
+        let Others { nextipam, log } = parse_value(&content, &name)?;
+        let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+        Ok(Self {
+            settings: parse_value::<Keys>(&content, &name)?.read(&name)?,
+            next: given(nextipam),
+            log: given(log),
+        })
+    }
+
+    /// The name of what comes next, which becomes `ipam.type`.
+    pub fn next_name(&self) -> String {
+        let name = self.next.as_ref().and_then(|path| path.file_name());
+        name.map_or_else(|| "ipam-da-local".to_owned(), |name| name.to_string_lossy().into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_how_to_reach_the_server_and_who_comes_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("conf");
+        let environment = Environment::new([(VARIABLE, file.as_os_str())]);
+        let absent = Conf::load(&environment).unwrap();
+        assert!(absent.next.is_none() && absent.log.is_none());
+        assert_eq!(absent.next_name(), "ipam-da-local");
+        let text =
+            r#"{"kubeconfig": "/k", "nextipam": "/opt/cgi/bin/host-local", "log": "", "x": 1}"#;
+        std::fs::write(&file, text).unwrap();
+        let conf = Conf::load(&environment).unwrap();
+        assert_eq!(conf.next_name(), "host-local");
+        assert!(conf.log.is_none());
+        assert_eq!(conf.settings.kubeconfig.unwrap().file, Path::new("/k"));
+        for (text, message) in [
+            ("", " is empty"),
+            ("[]", " is JSON, but no object"),
+            ("kubeconfig=/k", " is not one JSON object"),
+            (r#"{"log": 5}"#, ".log: invalid type"),
+            (r#"{"kubeconfig": []}"#, ".kubeconfig: invalid type"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error = Conf::load(&environment).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
+            let expected = format!("{}{message}", file.display());
+            assert!(error.to_string().starts_with(&expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Settings as an annotation writes them.
+
+use ipam_delegated::{Error, ErrorCode, Result};
+use serde_json::{Map, Value};
+
+/// Reads settings: a JSON object, or its members without the braces around them. Names of members may
+/// stand without quotes. It is parsed, and never evaluated: what jq would calculate is an error.
+///
+/// # Errors
+/// Error 7: it is neither, or says nothing.
+pub fn parse(text: &str) -> Result<Map<String, Value>> {
+    let text = text.trim();
+    let wrong = |message: String| {
+        Error::new(ErrorCode::INVALID_CONFIG, message).advise(
+            r#"expected settings of host-local, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#,
+        )
+    };
+    if text.is_empty() {
+        return Err(wrong("empty".to_owned()));
+    }
+    let quoted = with_quotes(text);
+    let whole = if quoted.starts_with('{') { quoted } else { ["{", &quoted, "}"].concat() };
+    match serde_json::from_slice::<Map<String, Value>>(whole.as_bytes()) {
+        Ok(settings) if settings.is_empty() => Err(wrong("no settings".to_owned())),
+        Ok(settings) => Ok(settings),
+        Err(error) => Err(wrong("no settings in JSON".to_owned()).caused_by(error)),
+    }
+}
+
+/// The text with names of members in quotes: a word before a colon, outside of any text.
+fn with_quotes(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let length = match first {
+            '"' => text_length(rest),
+            _ if is_word(first) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+            _ => first.len_utf8(),
+        };
+        let (part, after) = rest.split_at(length);
+        let is_name =
+            is_word(first) && !first.is_ascii_digit() && after.trim_start().starts_with(':');
+        if is_name {
+            quoted.extend(["\"", part, "\""]);
+        } else {
+            quoted.push_str(part);
+        }
+        rest = after;
+    }
+    quoted
+}
+
+/// The length of a text in quotes, which begins here.
+fn text_length(rest: &str) -> usize {
+    let mut escaped = false;
+    let end = rest.char_indices().skip(1).find(|(_, c)| {
+        let ends = *c == '"' && !escaped;
+        escaped = *c == '\\' && !escaped;
+        ends
+    });
+    end.map_or(rest.len(), |(at, _)| at + 1)
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn settings_are_read_with_and_without_braces_and_quotes() {
+        let expected = json!({"ranges": [[{"subnet": "172.16.5.0/24"}]]});
+        for text in [
+            r#""ranges": [[{"subnet": "172.16.5.0/24"}]]"#,
+            r#"ranges: [[{"subnet": "172.16.5.0/24"}]]"#,
+            r#" {"ranges": [[{"subnet": "172.16.5.0/24"}]]}
+"#,
+            r#"{ranges :[[{subnet: "172.16.5.0/24"}]]}"#,
+            "ranges: [\n  [{ subnet: \"172.16.5.0/24\" }]\n]",
+        ] {
+            assert_eq!(Value::Object(parse(text).unwrap()), expected, "{text}");
+        }
+        let text = r#"a: "b: c \" d: e\\", "f:": {g_1: [true, null, 1.5e3]}"#;
+        let expected = json!({"a": "b: c \" d: e\\", "f:": {"g_1": [true, null, 1500.0]}});
+        assert_eq!(Value::Object(parse(text).unwrap()), expected);
+    }
+
+    #[test]
+    fn nothing_is_evaluated() {
+        for text in [
+            "",
+            " \n",
+            "{}",
+            "this is not jq",
+            r#"ranges: [[{subnet: ("10.77." + "0.0/24")}]]"#,
+            r#"ranges: [[{subnet: "10.77.\(1).0/24"}]]"#,
+            r#"ranges: env"#,
+            r#"ranges: []} | halt_error | {a: 1"#,
+            r#""ranges": []}, {"a": 1"#,
+            r#"ranges: $(reboot)"#,
+            r#"ranges: `reboot`"#,
+            "ranges: [[{\"subnet\": \"10.0.0.0/24\"}]",
+            r#""ranges"#,
+            r#"[1]"#,
+            r#"1: 2"#,
+            "\"a\": \"\u{7}\"",
+            "ü: 1",
+        ] {
+            let error = parse(text).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::INVALID_CONFIG, "{text}");
+        }
+        let deep = format!("a: {}{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(parse(&deep).is_err());
+    }
+}

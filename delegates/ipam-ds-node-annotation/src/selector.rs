@@ -1,0 +1,132 @@
+use std::ffi::OsString;
+
+use ipam_delegated::client::own_node::{Keys, Known, OwnNode, Wish, unfit};
+use ipam_delegated::cni::Verb;
+use ipam_delegated::delegate::ByHand;
+use ipam_delegated::offer::Offer;
+use ipam_delegated::{Error, ErrorCode, Request, Result, Selection, Selector};
+use log::debug;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::by_hand;
+use crate::conf::Conf;
+use crate::fragment;
+use crate::log_file::logged;
+
+/// Puts the settings of an annotation in the place of `ipam`. It keeps no state but what it remembers of
+/// them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Annotation;
+
+/// What this delegate reads of `ipam`, beside the keys that say how to find the node.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    annotation: Option<String>,
+}
+
+impl Config {
+    /// The annotation's name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn annotation(&self) -> Result<&str> {
+        self.annotation.as_deref().filter(|name| !name.is_empty()).ok_or_else(|| {
+            Error::config("ipam.annotation", "missing")
+                .advise(r#"name the node's annotation, as in "annotation": "example.com/ranges""#)
+        })
+    }
+}
+
+impl Selector for Annotation {
+    type Config = Config;
+
+    // It waits for the API server, but gives it up in its time.
+    const WAITS: bool = false;
+
+    fn select(&self, config: Config, request: &Request) -> Result<Selection> {
+        let conf = Conf::load(&request.environment)?;
+        let about = config.annotation.as_deref().unwrap_or_default();
+        let chosen = choose(&config, &conf, request);
+        logged(conf.log.as_deref(), about, chosen).map_err(|error| match request.verb {
+            Verb::Status => error.with_code(ErrorCode::UNAVAILABLE),
+            _ => error,
+        })
+    }
+
+    fn completed(&self, typed: Vec<OsString>) -> Vec<OsString> {
+        by_hand::completed(typed)
+    }
+
+    fn by_hand(&self, call: &ByHand) -> Option<Result<String>> {
+        Some(by_hand::answer(call))
+    }
+}
+
+fn choose(config: &Config, conf: &Conf, request: &Request) -> Result<Selection> {
+    let name = config.annotation()?;
+    let settings = request.network.settings::<Keys>()?.read("ipam")?.or(conf.settings.clone());
+    let (network, ttl) = (request.network.name().as_str(), settings.ttl());
+    let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
+    let what = place(name);
+    let own = own.remembering(request.state_dir()?.root());
+    let Known { node, value: text, .. } = own.ask(&Wish { network, what: &what, ttl }, |node| {
+        text(node.annotation(name), &node.name, name)
+    })?;
+    let settings = parse(&text, &node, name)?;
+    let old = request.network.ipam();
+    if conf.next.is_some() || is_flat(&settings) {
+        debug!("{what} goes on as it is written");
+        return Ok(Selection::default().replacing(old, settings));
+    }
+    let mut ipam = settings.clone();
+    // How ranges are read is the preset's.
+    ipam.extend(old.get("rangeRules").map(|rules| ("rangeRules".to_owned(), rules.clone())));
+    let with = request.network.with("ipam", Value::Object(ipam));
+    let request = Request { network: with, ..request.clone() };
+    let offer = Offer::read(&request)
+        .map_err(|error| error.within(format_args!("{what} of node {node}")))?;
+    let selection = offer.map(Selection::from).unwrap_or_default();
+    let mut settings = settings;
+    for (key, value) in &selection.ipam {
+        match value {
+            Value::Null => settings.remove(key),
+            value => settings.insert(key.clone(), value.clone()),
+        };
+    }
+    Ok(selection.replacing(old, settings))
+}
+
+/// The text of an annotation of this name.
+///
+/// # Errors
+/// There is none.
+pub fn text(found: Option<&str>, node: &str, name: &str) -> Result<String> {
+    found.map(str::to_owned).ok_or_else(|| {
+        unfit(node, &place(name), "missing").advise(format!(
+            r#"kubectl annotate node {node} {name}='"ranges": [[{{"subnet": "10.1.2.0/24"}}]]'"#
+        ))
+    })
+}
+
+/// The settings that the text of an annotation says.
+///
+/// # Errors
+/// It says none.
+pub fn parse(text: &str, node: &str, name: &str) -> Result<Map<String, Value>> {
+    fragment::parse(text).map_err(|error| {
+        let place = place(name);
+        error.within(format_args!("{place} of node {node}"))
+    })
+}
+
+fn place(name: &str) -> String {
+    format!("annotation {name}")
+}
+
+/// Whether ranges stand where range sets should: who comes next says so.
+fn is_flat(settings: &Map<String, Value>) -> bool {
+    let sets = settings.get("ranges").and_then(Value::as_array);
+    sets.is_some_and(|sets| sets.iter().any(Value::is_object))
+}
