@@ -37,7 +37,8 @@ impl Keys {
     pub fn read(self, section: &str) -> Result<Settings> {
         let path = |key: &str| format!("{section}.{key}");
         let ttl = self.cache_ttl.filter(|text| !text.is_empty()).map(|text| {
-            parse_duration(&text).ok_or_else(|| {
+            let none = matches!(&*text, "0" | "0s").then_some(Duration::ZERO);
+            none.or_else(|| parse_duration(&text)).ok_or_else(|| {
                 Error::config(path("cacheTtl"), format_args!("{text:?} is no duration"))
                     .advise(r#"as in "60s" or "5m"; "0s" asks the API server each time"#)
             })
