@@ -38,7 +38,7 @@ pub use etcd::servers::silent::Silent;
 pub use kubeconfig::{Kubeconfig, Material, Style};
 pub use logins::{Credential, Login};
 pub use nodes::Node;
-pub use program::{kube_apiserver as program, locate};
+pub use program::{kube_apiserver as program, kubectl, locate};
 pub use requests::Request;
 pub use rights::Grant;
 pub use server::{Builder, Kube};

@@ -1,7 +1,14 @@
-//! The program.
+//! The programs.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+
+use super::etcd::servers::process::program;
+
+/// The client in `PATH`.
+pub fn kubectl() -> PathBuf {
+    program("kubectl")
+}
 
 /// The server: the one that `IPAM_DELEGATED_KUBE_APISERVER` names, else the one in
 /// `KUBEBUILDER_ASSETS`, else the one in `PATH`, else the one that `tests/run.sh` has built.
