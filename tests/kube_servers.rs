@@ -180,7 +180,9 @@ fn a_service_account_is_mounted_as_in_a_pod_until_it_is_deleted() {
     assert_eq!(names.count(), 5);
     assert_eq!(fs::read_link(folder.path().join("token")).unwrap(), Path::new("..data/token"));
     account.delete();
-    until("its tokens have ended", || read(&client, "served").status == 401);
+    until("a token that the server has not seen yet is none any more", || {
+        read(&kube.client(&second), "served").status == 401
+    });
 }
 
 /// What kubectl, who wrote the form, makes of a kubeconfig.
@@ -444,4 +446,62 @@ fn a_speaker_says_what_it_is_given() {
     });
     assert_eq!(heard(&asking, authority, None).0, "");
     assert_eq!(heard(&asking, authority, Some(&certificates.client())).0, text);
+}
+
+/// All that a server is on this machine: processes and folders.
+fn traces(kube: &Kube) -> Vec<PathBuf> {
+    let processes = kube.pids().map(|pid| PathBuf::from(format!("/proc/{}", pid.unwrap())));
+    let traces = [&processes[..], &kube.folders()].concat();
+    assert!(traces.iter().all(|trace| trace.exists()), "{traces:?}");
+    traces
+}
+
+#[test]
+fn nothing_is_left_of_a_server_even_after_a_panic() {
+    for panics in [false, true] {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let test = thread::spawn(move || {
+            let kube = Kube::start();
+            kube.stop();
+            sender.send(traces(&kube)).unwrap();
+            assert!(!panics, "as was asked for");
+        });
+        assert_eq!(test.join().is_err(), panics);
+        let left: Vec<_> = receiver.recv().unwrap().into_iter().filter(|t| t.exists()).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+/// It is its own child: the child shares a server, and ends or is killed.
+#[test]
+fn nothing_is_left_of_a_shared_server_when_its_tests_have_ended() {
+    const CHILD: &str = "IPAM_DELEGATED_TEST_IS_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let kube = thread::spawn(Kube::shared).join().unwrap();
+        assert_eq!(kube.pids(), Kube::shared().pids());
+        let mut stdout = std::io::stdout();
+        for trace in traces(kube) {
+            writeln!(stdout, "trace {}", trace.display()).unwrap();
+        }
+        writeln!(stdout, "that is all").unwrap();
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        return;
+    }
+    for is_killed in [false, true] {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let name = "nothing_is_left_of_a_shared_server_when_its_tests_have_ended";
+        child.args(["--exact", name]).env(CHILD, "1");
+        let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let told = lines.by_ref().take_while(|line| line != "that is all");
+        let trace = |line: String| line.strip_prefix("trace ").map(PathBuf::from);
+        let traces: Vec<PathBuf> = told.filter_map(trace).collect();
+        assert_eq!(traces.len(), 5, "{traces:?}");
+        if is_killed {
+            child.kill().unwrap();
+        }
+        drop(child.stdin.take());
+        assert_eq!(child.wait().unwrap().success(), !is_killed);
+        until("all of it has gone", || !traces.iter().any(|trace| trace.exists()));
+    }
 }

@@ -30,7 +30,8 @@ impl Kube {
 }
 
 impl ServiceAccount<'_> {
-    /// A new token of it, by a TokenRequest. Deleting the account ends all of them.
+    /// A new token of it, by a TokenRequest. Deleting the account ends all of them, but the server
+    /// takes one that it has seen for 10 s longer.
     #[track_caller]
     pub fn login(&self) -> Login {
         let request = json!({
