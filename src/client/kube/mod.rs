@@ -23,6 +23,8 @@
 mod api;
 mod resource;
 mod source;
+mod validity;
+mod yaml;
 
 pub use api::{Change, Kube, Outcome, Refusal, Why, is_away};
 pub use resource::Resource;
