@@ -19,11 +19,16 @@ declare -A package=(
     [busybox]=busybox-static
     [openssl]=openssl
     [etcdctl]=etcd-client
+    [kubectl]=kubernetes-client
     [protoc]=protobuf-compiler
     [/usr/include/google/protobuf/descriptor.proto]=libprotobuf-dev
 )
 # Another server than Debian's may be tested with.
 [ -n "${IPAM_DELEGATED_ETCD-}" ] || package[etcd]=etcd-server
+# What builds the kube-apiserver, once.
+. tests/install/servers.sh
+has_kube_apiserver ||
+    package+=([make]=make [rsync]=rsync [gcc]=gcc [dpkg-source]=dpkg-dev)
 
 # The tools and files that are missing, one a line.
 missing() {
@@ -52,40 +57,6 @@ install_without_services() {
     fi
 }
 
-# Debian 12 has no Consul: bullseye's is unpacked where the tests look for it, and not installed.
-consul=${XDG_CACHE_HOME:-$HOME/.cache}/ipam-delegated/consul-1.8.7
-has_consul() {
-    [ -n "${IPAM_DELEGATED_CONSUL-}" ] || command -v consul >/dev/null || [ -e "$consul/unpacked" ]
-}
-
-# apt with sources, lists and archives of its own, in this folder.
-apt_here() {
-    apt-get -qq -o Dir::Etc::SourceList="$PWD/sources" -o Dir::Etc::SourceParts=/dev/null \
-        -o Dir::State::Lists="$PWD/lists" -o Dir::Cache="$PWD/cache" \
-        -o APT::Sandbox::User="$(id -un)" "$@"
-}
-
-# From the machine's own mirrors; Debian's signature tells which of them are Debian's.
-unpack_consul() (
-    echo "tests/run.sh: unpacking consul into $consul"
-    mkdir -p "$(dirname "$consul")"
-    cd "$(mktemp -d "$consul.XXXXXX")"
-    trap 'rm -rf "$PWD"' EXIT
-    mkdir lists cache
-    for mirror in $(sed -s 's/#.*//' /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} \
-        2>/dev/null | grep -oE '[a-z][a-z+]*:/[^] ]+' | sort -u); do
-        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bullseye main" >sources
-        ! { apt_here update && apt_here download consul; } >>log 2>&1 || break
-    done
-    if ! dpkg-deb --extract consul_1.8.7*.deb unpacked 2>>log; then
-        cat log >&2
-        return 1
-    fi
-    touch unpacked/unpacked
-    # Another run may have been quicker.
-    has_consul || { rm -rf "$consul" && mv -T unpacked "$consul"; }
-)
-
 tools=$(missing)
 if [ -n "$tools" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     mapfile -t packages < <(for tool in $tools; do echo "${package[$tool]}"; done | sort -u)
@@ -99,8 +70,13 @@ if [ -n "$tools" ]; then
     done
     exit 1
 fi
-if ! has_consul && ! unpack_consul; then
+# What Debian 12 does not have.
+if ! has_consul && ! ./tests/install/unpack-consul; then
     echo "tests/run.sh: consul is missing: name one by IPAM_DELEGATED_CONSUL" >&2
+    exit 1
+fi
+if ! has_kube_apiserver && ! ./tests/install/build-kube-apiserver; then
+    echo "tests/run.sh: kube-apiserver is missing: name one by IPAM_DELEGATED_KUBE_APISERVER" >&2
     exit 1
 fi
 [ "${1-}" != --only-install ] || exit 0

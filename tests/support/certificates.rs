@@ -13,6 +13,7 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
 
@@ -26,10 +27,35 @@ pub struct Pair {
     pub key: PathBuf,
 }
 
+/// A kind of key, and the form it is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// ECDSA P-256 in PKCS#8.
+    P256,
+    /// ECDSA P-256 in SEC1.
+    P256Sec1,
+    /// RSA in PKCS#8.
+    Rsa,
+    /// RSA in PKCS#1.
+    RsaPkcs1,
+}
+
+/// What is to be thought of a client's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Valid,
+    /// It was valid in January 2020.
+    Expired,
+    /// The other authority signed it.
+    Strange,
+}
+
 /// Two authorities and what they have signed, in a folder of their own. Keys are ECDSA P-256 in
 /// PKCS#8 where nothing else is said.
 pub struct Certificates {
     folder: TempDir,
+    /// How many were issued; an authority signs one at a time.
+    issued: Mutex<u32>,
 }
 
 impl Certificates {
@@ -42,7 +68,13 @@ impl Certificates {
     /// Makes all of them; the server's is for these addresses too.
     #[track_caller]
     pub fn make_for(addresses: &[IpAddr]) -> Self {
-        let this = Self { folder: TempDir::new().unwrap() };
+        Self::make_in(TempDir::new().unwrap(), addresses)
+    }
+
+    /// The same in a folder that is theirs from now on.
+    #[track_caller]
+    pub fn make_in(folder: TempDir, addresses: &[IpAddr]) -> Self {
+        let this = Self { folder, issued: Mutex::default() };
         fs::write(this.path("settings"), this.settings(addresses)).unwrap();
         for authority in ["authority", "other-authority"] {
             this.make_authority(authority);
@@ -96,6 +128,32 @@ impl Certificates {
         self.pair("other-client")
     }
 
+    /// A client's certificate for this common name and these organizations.
+    #[track_caller]
+    pub fn issue(&self, name: &str, organizations: &[&str], key: Key, standing: Standing) -> Pair {
+        let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        *issued += 1;
+        let file = format!("issued-{issued}");
+        self.openssl(&match key {
+            Key::P256 => format!("{P256} -out {file}.key"),
+            Key::P256Sec1 => format!("ecparam -name prime256v1 -genkey -noout -out {file}.key"),
+            Key::Rsa => format!("genpkey -algorithm RSA -out {file}.key"),
+            Key::RsaPkcs1 => format!("genrsa -traditional -out {file}.key 2048"),
+        });
+        let mut subject = String::new();
+        let parts = organizations.iter().map(|name| ("O", *name)).chain([("CN", name)]);
+        for (kind, value) in parts {
+            write!(subject, "/{kind}={}", value.replace('/', "\\/").replace('+', "\\+")).unwrap();
+        }
+        let (authority, time) = match standing {
+            Standing::Valid => ("authority", VALID),
+            Standing::Expired => ("authority", EXPIRED),
+            Standing::Strange => ("other-authority", VALID),
+        };
+        self.sign(authority, &file, "client", &subject, time);
+        self.pair(&file)
+    }
+
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -147,9 +205,7 @@ impl Certificates {
 
     #[track_caller]
     fn generate(&self, name: &str) {
-        self.openssl(&format!(
-            "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out {name}.key"
-        ));
+        self.openssl(&format!("{P256} -out {name}.key"));
     }
 
     #[track_caller]
@@ -181,5 +237,6 @@ impl Certificates {
     }
 }
 
+const P256: &str = "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256";
 const VALID: &str = "-days 2";
 const EXPIRED: &str = "-startdate 20200101000000Z -enddate 20200102000000Z";

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::http::{self, Answer, Place};
+use super::http::{self, Place};
 use super::servers::base64::{decode, encode};
+use super::servers::http::Answer;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);

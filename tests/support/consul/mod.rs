@@ -22,10 +22,10 @@ mod servers;
 
 pub use client::{Client, Entry, Token};
 pub use cluster::Cluster;
-pub use http::Answer;
 pub use program::{consul as program, locate};
 pub use server::{Builder, Consul, Snapshot, Tls};
 pub use servers::base64::{decode, encode};
+pub use servers::http::Answer;
 pub use servers::network::Cut;
 pub use servers::relay::{Fate, Relay, Request};
 pub use servers::silent::Silent;

@@ -18,7 +18,7 @@ mod programs;
 mod requests;
 mod server;
 #[path = "../servers/mod.rs"]
-mod servers;
+pub mod servers;
 mod store;
 
 pub use cluster::Cluster;

@@ -12,6 +12,7 @@
 )]
 
 pub mod base64;
+pub mod http;
 pub mod network;
 pub mod process;
 pub mod relay;

@@ -15,10 +15,11 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use tempfile::TempDir;
 
 /// Each program with the Debian package that has it.
-const PACKAGES: [(&str, &str); 5] = [
+const PACKAGES: [(&str, &str); 6] = [
     ("etcd", "etcd-server"),
     ("etcdctl", "etcd-client"),
     ("ip", "iproute2"),
+    ("kubectl", "kubernetes-client"),
     ("nsenter", "util-linux"),
     ("setpriv", "util-linux"),
 ];
