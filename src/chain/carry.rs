@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use log::debug;
 use serde_json::{Map, Value};
 
-use super::patch::{is_of_chain, merge_patch, refresh_secrets, refuse_forbidden};
+use super::patch::{OF_CHAIN, merge_patch, refresh_secrets, refuse_forbidden};
 use super::plan::{Step, is_allocator};
 use super::record::{Gave, Run};
 use crate::cni::{IpConfig, IpamResult, Network, Route};
@@ -56,7 +56,9 @@ impl<'a> Carry<'a> {
         let plain = step.is_plain();
         let mut ipam = self.ipam.clone();
         if plain {
-            ipam.retain(|key, _| !is_of_chain(key));
+            for key in OF_CHAIN {
+                ipam.remove(key);
+            }
         } else {
             ipam.extend(step.overrides.clone());
             ipam.insert("node".to_owned(), self.node.into());

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
 
 /// Keys that decide about the chain itself, which no delegate's answer may set.
-const OF_CHAIN: [&str; 11] = [
+pub(super) const OF_CHAIN: [&str; 11] = [
     "type",
     "delegates",
     "timeout",
@@ -22,16 +22,11 @@ const OF_CHAIN: [&str; 11] = [
     "logfile",
 ];
 
-/// Whether a key of `ipam` decides about the chain itself.
-pub(super) fn is_of_chain(key: &str) -> bool {
-    OF_CHAIN.contains(&key)
-}
-
 /// Refuses settings that a delegate's answer may not make.
 pub(super) fn refuse_forbidden(patch: &Map<String, Value>, settings: &Settings) -> Result<()> {
     let refuse = |message| Error::new(ErrorCode::DELEGATE, message);
     for (key, value) in patch {
-        if is_of_chain(key) {
+        if OF_CHAIN.contains(&key.as_str()) {
             let message = "which only the network configuration may";
             return Err(refuse(format!("its answer sets ipam.{key}, {message}")));
         }
