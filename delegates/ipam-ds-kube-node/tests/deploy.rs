@@ -177,7 +177,7 @@ impl Machine {
         let mut script = format!(
             "mount --bind {root} {root}; mount --bind /dev/null {root}/dev/null\n\
              mount -t proc proc {root}/proc\n\
-             for lib in lib lib64; do mount --bind /$lib {root}/$lib; done\n"
+             for lib in lib lib64; do [ ! -e /$lib ] || mount --bind /$lib {root}/$lib; done\n"
         );
         for mount in container["volumeMounts"].as_array().unwrap() {
             let volume = self.volume(mount["name"].as_str().unwrap());
