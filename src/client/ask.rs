@@ -44,6 +44,11 @@ impl Method {
             Self::Delete => "DELETE",
         }
     }
+
+    /// The media type of a body, where it is another than that of the answers.
+    pub(super) fn content(self) -> Option<&'static str> {
+        (self == Self::Patch).then_some("application/json-patch+json")
+    }
 }
 
 impl fmt::Display for Method {

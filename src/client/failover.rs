@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use log::{debug, warn};
 use ureq::Agent;
+use ureq::http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use ureq::http::{HeaderName, HeaderValue, Request, Response};
 
 use super::ask::{Answer, Ask, Bounded, End, Method};
 use super::dial::{self, Sent};
 use super::secret::Secret;
 use super::server::Server;
-use super::tls::Tls;
-use super::trouble::Trouble;
+use super::tls::{Tls, Trust};
+use super::trouble::{self, Trouble};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode, Result};
 
@@ -39,9 +40,13 @@ pub struct Access {
 pub struct Client {
     access: Access,
     headers: Vec<(HeaderName, HeaderValue)>,
+    /// What it speaks, where that is to be told.
+    media: Option<&'static str>,
     deadline: Deadline,
     agent: Agent,
     sent: Sent,
+    /// Until when the server wants to be left alone that was asked last.
+    again: Cell<Option<Instant>>,
     /// The server to begin with.
     first: Cell<usize>,
     /// Whether one may have been asked for something.
@@ -77,6 +82,8 @@ struct Finding {
     unfit: bool,
     /// It could not be reached.
     away: bool,
+    /// Until when it wants to be left alone.
+    again: Option<Instant>,
 }
 
 /// What becomes of an answer's body.
@@ -89,6 +96,12 @@ impl Client {
     /// # Errors
     /// A certificate file cannot be used, or a header is none.
     pub fn new(access: Access, deadline: Deadline) -> Result<Self> {
+        let trust = Trust::from(access.tls.clone());
+        Self::trusting(access, &trust, deadline)
+    }
+
+    /// [`Client::new`] with this instead of [`Access::tls`].
+    pub(super) fn trusting(access: Access, trust: &Trust, deadline: Deadline) -> Result<Self> {
         let header = |(name, secret): &(&'static str, Secret)| {
             let wrong = |_| Error::new(ErrorCode::INTERNAL, format!("{name} is no header"));
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong(()))?;
@@ -98,19 +111,39 @@ impl Client {
         };
         let headers = access.headers.iter().map(header).collect::<Result<_>>()?;
         let secured = access.servers.iter().any(Server::is_secured);
-        let tls = secured.then(|| access.tls.settings()).transpose()?;
+        let tls = secured.then(|| trust.settings()).transpose()?;
         let sent = Sent::default();
         Ok(Self {
             headers,
+            media: None,
             deadline: Deadline::after(deadline.left() * 9 / 10),
             agent: dial::agent(tls, sent.clone()),
             sent,
+            again: Cell::new(None),
             first: Cell::new(0),
             asked: Cell::new(false),
             trouble: Cell::new(None),
             findings: RefCell::new(vec![Finding::default(); access.servers.len()]),
             access,
         })
+    }
+
+    /// Asks for answers of this media type, and says that bodies are of it.
+    #[cfg(feature = "kube")]
+    pub(super) fn speaking(self, media: &'static str) -> Self {
+        Self { media: Some(media), ..self }
+    }
+
+    /// Whether what was asked last failed because no server does it, so that waiting would not help.
+    #[cfg(feature = "kube")]
+    pub(super) fn is_refused(&self) -> bool {
+        self.nobody_does(PATIENT)
+    }
+
+    /// What a server said, in one line that shows no secret.
+    #[cfg(feature = "kube")]
+    pub(super) fn shown(&self, said: &[u8]) -> String {
+        one_line(&self.redacted(String::from_utf8_lossy(said).into_owned()))
     }
 
     /// Begins with this server, if it is one of them.
@@ -183,10 +216,10 @@ impl Client {
         for round in 0_u32.. {
             let start = self.first.get();
             for place in (start..servers.len()).chain(0..start) {
-                if self.findings.borrow()[place].unfit {
+                let started = Instant::now();
+                if self.findings.borrow()[place].is_left_alone(started) {
                     continue;
                 }
-                let started = Instant::now();
                 let left = self.left();
                 if left.is_zero() {
                     return Err(self.nobody_answered());
@@ -220,8 +253,7 @@ impl Client {
                 let reason = self.redacted(reason);
                 let Some(unfit) = unfit else {
                     warn!("{server}: the outcome of a request is unknown: {reason}");
-                    self.findings.borrow_mut()[place] =
-                        Finding { reason, unfit: false, away: false };
+                    self.findings.borrow_mut()[place] = Finding { reason, ..Finding::default() };
                     self.first.set((place + 1) % servers.len());
                     return Ok(None);
                 };
@@ -233,19 +265,32 @@ impl Client {
                 let finding = &mut self.findings.borrow_mut()[place];
                 // A try that had hardly any time says less than the one before.
                 if finding.reason.is_empty() || patience >= SHORTEST || unfit {
-                    *finding = Finding { reason, unfit, away: !self.sent.is_set() };
+                    let away = !self.sent.is_set();
+                    *finding = Finding { reason, unfit, away, again: self.again.get() };
                 }
             }
-            if self.is_refused(round) {
+            if self.nobody_does(round) {
                 break;
             }
-            self.pause((PAUSE * (round + 1).min(5)).min(self.left()));
+            let pause = (PAUSE * (round + 1).min(5)).min(self.left());
+            match self.asked_to_wait() {
+                Some(wait) if wait > self.left() => break,
+                wait => self.pause(wait.map_or(pause, |wait| wait.max(pause))),
+            }
         }
         Err(self.nobody_answered())
     }
 
+    /// How long every server that may still do what is asked wants to be left alone.
+    fn asked_to_wait(&self) -> Option<Duration> {
+        let findings = self.findings.borrow();
+        let fit = findings.iter().filter(|finding| !finding.unfit);
+        let until = fit.map(|finding| finding.again).collect::<Option<Vec<_>>>()?;
+        Some(until.into_iter().min()?.saturating_duration_since(Instant::now()))
+    }
+
     /// Whether nothing is to be waited for: each server refuses or, for some rounds, cannot be reached.
-    fn is_refused(&self, round: u32) -> bool {
+    fn nobody_does(&self, round: u32) -> bool {
         let findings = self.findings.borrow();
         let all = |wanted: fn(&Finding) -> bool| findings.iter().all(wanted);
         let any = findings.iter().any(|finding| finding.unfit);
@@ -262,6 +307,7 @@ impl Client {
     ) -> Result<T, Trouble> {
         let began = Instant::now();
         self.sent.set(false);
+        self.again.set(None);
         let answered = self.request(server, ask, patience);
         let sent = self.sent.is_set();
         self.asked.set(self.asked.get() || sent);
@@ -270,7 +316,13 @@ impl Client {
         let status = response.status().as_u16();
         debug!("{server}: {} {}: {status} in {:?}", ask.method, ask.path, began.elapsed());
         if !ask.answers.contains(&status) {
-            return Err(Trouble::of_status(status, ask.method, self.refusal(response)));
+            let wait = trouble::asked_to_wait(status, response.headers().get(RETRY_AFTER));
+            self.again.set(wait.map(|wait| Instant::now() + wait));
+            let mut text = self.refusal(response);
+            if let Some(wait) = wait {
+                text.push_str(&format!(" (it asks to be left alone for {} s)", wait.as_secs()));
+            }
+            return Err(Trouble::of_status(status, ask.method, text));
         }
         if let Some(sign) = ask.sign.filter(|sign| !response.headers().contains_key(*sign)) {
             let service = self.access.service;
@@ -314,8 +366,14 @@ impl Client {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
+        if let Some(media) = self.media {
+            request = request.header(ACCEPT, media);
+            if !ask.body.is_empty() {
+                request = request.header(CONTENT_TYPE, ask.method.content().unwrap_or(media));
+            }
+        }
         let patience = Some(patience);
-        if ask.method == Method::Get {
+        if ask.method == Method::Get || (ask.method == Method::Delete && ask.body.is_empty()) {
             let request = self.agent.configure_request(request.body(())?);
             self.agent.run(request.timeout_global(patience).build())
         } else {
@@ -362,7 +420,8 @@ impl Client {
     /// A server's words without the secrets that it may have repeated.
     fn redacted(&self, text: String) -> String {
         let secrets = self.access.headers.iter().map(|(_, secret)| secret.expose());
-        secrets.fold(text, |text, secret| text.replace(secret, "…"))
+        let bare = secrets.map(|secret| secret.strip_prefix("Bearer ").unwrap_or(secret));
+        bare.fold(text, |text, secret| text.replace(secret, "…"))
     }
 
     fn nobody_answered(&self) -> Error {
@@ -372,7 +431,7 @@ impl Client {
             let message = format!("the time is over before {service} was asked");
             return Error::new(ErrorCode::TIMED_OUT, message).advise("raise `ipam.timeout`");
         }
-        let unfit = self.is_refused(PATIENT);
+        let unfit = self.nobody_does(PATIENT);
         let mut text = match unfit {
             true => format!("no {service} server does what is asked"),
             false => format!("no {service} server answers"),
@@ -394,6 +453,13 @@ impl Client {
         } else {
             "look at the servers and at the way to them; call again once they answer"
         })
+    }
+}
+
+impl Finding {
+    /// Whether it is not to be asked in this round.
+    fn is_left_alone(&self, now: Instant) -> bool {
+        self.unfit || self.again.is_some_and(|again| again > now)
     }
 }
 

@@ -9,6 +9,7 @@
 mod ask;
 mod dial;
 mod failover;
+mod file;
 #[cfg(feature = "kube")]
 pub mod kube;
 #[cfg(feature = "kube")]

@@ -1,7 +1,7 @@
 use std::fmt;
-use std::fs;
 use std::path::PathBuf;
 
+use super::file;
 use crate::error::{Error, Result};
 
 /// A file that the configuration names.
@@ -45,7 +45,7 @@ impl Secret {
     /// The file cannot be read, or as in [`Secret::parse`].
     pub fn read(Named { path, file }: &Named) -> Result<Self> {
         let shown = file.display();
-        let text = fs::read_to_string(file).map_err(|error| {
+        let text = file::read_text(file).map_err(|error| {
             Error::config(path, format_args!("{shown} cannot be read"))
                 .caused_by(error)
                 .advise("name a file that holds nothing but the secret")
@@ -73,6 +73,8 @@ impl fmt::Display for Secret {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

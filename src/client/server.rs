@@ -32,16 +32,21 @@ impl Server {
         }
         let default_port = default_port.into();
         let parse = |(i, text): (usize, &String)| {
-            Self::parse(text, default_port).map_err(|wrong| {
-                let quoted = match wrong {
-                    Wrong::Credentials => String::from("the URL"),
-                    _ => format!("{text:?}"),
-                };
-                Error::config(format_args!("{path}[{i}]"), format_args!("{quoted} {}", wrong.text()))
-                    .advise("expected http://HOST:PORT or https://HOST:PORT, with a path where the server has one")
-            })
+            Self::parse_one(text, &format!("{path}[{i}]"), default_port)
         };
         texts.iter().enumerate().map(parse).collect()
+    }
+
+    /// Reads one base URL, whose place is `path`.
+    pub(super) fn parse_one(text: &str, path: &str, default_port: Option<u16>) -> Result<Self> {
+        Self::parse(text, default_port).map_err(|wrong| {
+            let quoted = match wrong {
+                Wrong::Credentials => String::from("the URL"),
+                _ => format!("{text:?}"),
+            };
+            Error::config(path, format_args!("{quoted} {}", wrong.text()))
+                .advise("expected http://HOST:PORT or https://HOST:PORT, with a path where the server has one")
+        })
     }
 
     fn parse(text: &str, default_port: Option<u16>) -> Result<Self, Wrong> {

@@ -1,7 +1,8 @@
 use std::io;
 use std::time::Duration;
 
-use rustls::AlertDescription;
+use rustls::{AlertDescription, CertificateError};
+use ureq::http::HeaderValue;
 
 use super::ask::Method;
 use crate::error::Error;
@@ -56,6 +57,16 @@ impl Trouble {
     }
 }
 
+/// How long a server that turns requests away wants to be left alone, where it says so in seconds.
+pub(super) fn asked_to_wait(status: u16, header: Option<&HeaderValue>) -> Option<Duration> {
+    let seconds = header.filter(|_| matches!(status, 429 | 500..))?.to_str().ok()?;
+    let seconds = seconds.trim().parse().ok().filter(|seconds| *seconds > 0)?;
+    Some(Duration::from_secs(seconds).min(LONGEST))
+}
+
+/// A day is as good as for ever, and no clock overflows on it.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
 fn text(error: &ureq::Error, patience: Duration) -> String {
     match error {
         ureq::Error::Timeout(ureq::Timeout::Connect) => {
@@ -84,6 +95,14 @@ fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
 /// What to do about a failure of TLS after which this server is of no use.
 fn unfit(error: &rustls::Error, sent: bool) -> Option<&'static str> {
     match error {
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. },
+        ) => Some(
+            "the server's certificate is not valid at this time, or this machine's clock is wrong",
+        ),
         rustls::Error::InvalidCertificate(_) => Some(
             "the server's certificate is not of an authority that is trusted here, or is for another name",
         ),

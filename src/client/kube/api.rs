@@ -1,15 +1,22 @@
 use std::ops::ControlFlow;
+use std::time::Duration;
 
+use log::warn;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::login::Login;
+use super::refusal::Asked;
 use super::resource::Resource;
-use crate::client::Method;
+use crate::client::{Access, Answer, Ask, Client, Method, Secret, Tls, escape};
+use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode, Result};
 
 /// A Kubernetes API server, with a login.
 #[derive(Debug)]
 pub struct Kube {
-    namespace: Option<String>,
+    client: Client,
+    login: Login,
 }
 
 /// Something to be changed.
@@ -57,11 +64,51 @@ pub enum Why {
     Invalid,
 }
 
+/// Objects in a page of a list.
+const PAGE: usize = 100;
+
+/// Bytes of one object: more than an API server keeps.
+const OBJECT: u64 = 8 << 20;
+
+/// Bytes of a page.
+const LIST: u64 = 128 << 20;
+
+/// How often a list begins anew.
+const AGAIN: usize = 3;
+
+/// The statuses of which the body says more.
+const ANSWERS: [u16; 14] = [200, 201, 202, 400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422];
+
 impl Kube {
+    pub(super) fn new(
+        login: Login,
+        timeout: Duration,
+        unreached: ErrorCode,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let bearer = |(place, token): &(String, Secret)| {
+            let value = Secret::parse(&format!("Bearer {}", token.expose()), place)?;
+            Ok(("Authorization", value))
+        };
+        let access = Access {
+            service: "Kubernetes API",
+            servers: vec![login.server.clone()],
+            tls: Tls::default(),
+            headers: login.token.iter().map(bearer).collect::<Result<_>>()?,
+            timeout,
+            unreached,
+            advice: |status, _| {
+                (300..400).contains(&status).then_some("this is no Kubernetes API server")
+            },
+        };
+        let client = Client::trusting(access, &login.trust, deadline)?.speaking(JSON);
+        Ok(Self { client, login })
+    }
+
     /// The namespace that the login is for, where it says so: that of the kubeconfig's context, or of the
     /// pod.
     pub fn namespace(&self) -> Option<&str> {
-        self.namespace.as_deref()
+        self.login.namespace.as_deref()
     }
 
     /// Reads an object; `None` when there is none of this name.
@@ -69,21 +116,61 @@ impl Kube {
     /// # Errors
     /// The server is away or refuses, as the module tells; its answer is no such object.
     pub fn get<T: DeserializeOwned>(&self, what: &Resource<'_>) -> Result<Option<T>> {
-        Err(self.unwritten(what))
+        let asked = self.asked(Method::Get, what);
+        let answer = self.read(&what.path(), OBJECT)?;
+        match answer.status {
+            200 => {}
+            404 if asked.is_absent(&answer) => return Ok(None),
+            _ => return Err(asked.refused(&answer)),
+        }
+        let head = Head::parse(&answer.body).ok_or_else(|| asked.stranger(&answer))?;
+        if what.name.is_some_and(|name| name != head.metadata.name) {
+            return Err(asked.stranger(&answer));
+        }
+        parse(&answer.body).map(Some).map_err(|error| asked.not_understood(error))
     }
 
     /// Reads all objects of a kind, in pages of 100, until `each` breaks off. Where the server has
     /// forgotten the list between two pages it begins anew, and shows what it has shown once more.
     ///
     /// # Errors
-    /// As of [`Kube::get`]; the server has no such kind.
+    /// The server is away or refuses, as the module tells; it has no such kind; its answer is no list.
     pub fn list<T: DeserializeOwned>(
         &self,
         what: &Resource<'_>,
         each: &mut dyn FnMut(T) -> ControlFlow<()>,
     ) -> Result<()> {
-        let _ = each;
-        Err(self.unwritten(what))
+        let what = Resource { name: None, ..*what };
+        let asked = self.asked(Method::Get, &what);
+        let first = format!("{}?limit={PAGE}", what.path());
+        let (mut path, mut begun) = (first.clone(), 1);
+        loop {
+            let answer = self.read(&path, LIST)?;
+            match answer.status {
+                200 => {}
+                410 if path != first && begun < AGAIN => {
+                    warn!("{what}: the list has been forgotten between two pages, and begins anew");
+                    (path, begun) = (first.clone(), begun + 1);
+                    continue;
+                }
+                410 => return Err(asked.refused(&answer).with_code(ErrorCode::TRY_AGAIN)),
+                _ => return Err(asked.refused(&answer)),
+            }
+            let head = Head::parse(&answer.body);
+            head.filter(Head::is_list).ok_or_else(|| asked.stranger(&answer))?;
+            let page: Page<T> = parse(&answer.body).map_err(|error| asked.not_understood(error))?;
+            for item in page.items.unwrap_or_default() {
+                if each(item).is_break() {
+                    return Ok(());
+                }
+            }
+            match page.metadata.next {
+                Some(token) if !token.is_empty() => {
+                    path = format!("{first}&continue={}", escape(&token));
+                }
+                _ => return Ok(()),
+            }
+        }
     }
 
     /// Changes something, at most once.
@@ -91,11 +178,98 @@ impl Kube {
     /// # Errors
     /// It was not and will not be done: the server is away or refuses, as the module tells.
     pub fn ask<T: DeserializeOwned>(&self, change: &Change<'_>) -> Result<Outcome<T>> {
-        Err(self.unwritten(&change.what))
+        let Change { method, what, body } = change;
+        let asked = self.asked(*method, what);
+        let path = what.path();
+        let ask = Ask { method: *method, body, ..request(&path, OBJECT) };
+        let Some(answer) = self.client.write(&ask).map_err(|error| self.told(error))? else {
+            return Ok(Outcome::Unknown);
+        };
+        if answer.status >= 300 {
+            return match asked.expected(&answer) {
+                Some(refusal) => Ok(Outcome::Refused(refusal)),
+                None => Err(asked.refused(&answer)),
+            };
+        }
+        let done = match Head::parse(&answer.body) {
+            None => Err(asked.stranger(&answer)),
+            Some(_) => parse(&answer.body).map_err(|error| asked.not_understood(error)),
+        };
+        done.map(Outcome::Done).or_else(|error| {
+            warn!("the outcome of a request is unknown: {}", error.in_full());
+            Ok(Outcome::Unknown)
+        })
     }
 
-    fn unwritten(&self, what: &Resource<'_>) -> Error {
-        Error::new(ErrorCode::INTERNAL, format!("{}: not written yet", what.path()))
+    fn asked<'a>(&'a self, method: Method, what: &'a Resource<'a>) -> Asked<'a> {
+        Asked { client: &self.client, login: &self.login, method, what }
+    }
+
+    fn read(&self, path: &str, limit: u64) -> Result<Answer> {
+        self.client.read(&request(path, limit)).map_err(|error| self.told(error))
+    }
+
+    /// An error of the client, with the code that tells a server that refuses from one that is away.
+    fn told(&self, error: Error) -> Error {
+        if !self.client.is_refused() {
+            return error;
+        }
+        let Login { server, server_place, authority_place, .. } = &self.login;
+        let advice = match server.is_secured() {
+            true => format!("{server_place} and {authority_place} say whom to call and to trust"),
+            false => format!("{server_place} says whom to call"),
+        };
+        error.with_code(ErrorCode::BACKEND).advise(advice)
+    }
+}
+
+const JSON: &str = "application/json";
+
+fn request(path: &str, limit: u64) -> Ask<'_> {
+    Ask { method: Method::Get, path, body: &[], answers: &ANSWERS, sign: None, limit }
+}
+
+fn parse<T: DeserializeOwned>(
+    body: &[u8],
+) -> Result<T, serde_path_to_error::Error<serde_json::Error>> {
+    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(body))
+}
+
+/// What every object and list has.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Head {
+    kind: String,
+    #[expect(dead_code, reason = "it is there")]
+    api_version: String,
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    name: String,
+    #[serde(default, rename = "continue")]
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound = "T: DeserializeOwned")]
+struct Page<T> {
+    #[serde(default)]
+    metadata: Metadata,
+    /// Null where a list is empty, in old versions.
+    items: Option<Vec<T>>,
+}
+
+impl Head {
+    fn parse(body: &[u8]) -> Option<Self> {
+        serde_json::from_slice(body).ok()
+    }
+
+    fn is_list(&self) -> bool {
+        self.kind.ends_with("List")
     }
 }
 

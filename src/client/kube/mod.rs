@@ -21,8 +21,14 @@
 //! [`ErrorCode::INVALID_CONFIG`]: crate::ErrorCode::INVALID_CONFIG
 
 mod api;
+mod kubeconfig;
+mod login;
+mod refusal;
 mod resource;
 mod source;
+mod status;
+mod validity;
+mod yaml;
 
 pub use api::{Change, Kube, Outcome, Refusal, Why, is_away};
 pub use resource::Resource;

@@ -1,0 +1,264 @@
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+
+/// A moment, in seconds since 1970 (UTC).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment(i64);
+
+/// From when until when a login may be used; both moments are within.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Validity {
+    from: Option<Moment>,
+    until: Option<Moment>,
+}
+
+impl Validity {
+    /// That of a certificate (RFC 5280); `None` where it cannot be read.
+    pub(super) fn of_certificate(der: &[u8]) -> Option<Self> {
+        let (certificate, _) = Element::SEQUENCE.take(der)?;
+        let (mut rest, _) = Element::SEQUENCE.take(certificate)?;
+        if let Some((_, after_version)) = Element::VERSION.take(rest) {
+            rest = after_version;
+        }
+        for skipped in [Element::INTEGER, Element::SEQUENCE, Element::SEQUENCE] {
+            (_, rest) = skipped.take(rest)?;
+        }
+        let (times, _) = Element::SEQUENCE.take(rest)?;
+        let (from, rest) = Moment::take(times)?;
+        let (until, _) = Moment::take(rest)?;
+        Some(Self { from: Some(from), until: Some(until) })
+    }
+
+    /// That of a token, where it is a JWT (RFC 7519), as those of service accounts are. Its signature is
+    /// the server's affair.
+    pub(super) fn of_token(token: &str) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Claims {
+            exp: Option<f64>,
+            nbf: Option<f64>,
+        }
+        let mut parts = token.split('.');
+        let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
+        let claims: Claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
+        #[expect(clippy::cast_possible_truncation, reason = "whole seconds will do")]
+        let moment = |seconds: f64| Moment(seconds as i64);
+        Some(Self { from: claims.nbf.map(moment), until: claims.exp.map(moment) })
+    }
+
+    /// What is wrong with it at a moment, as it follows the name of the login.
+    pub(super) fn complaint(&self, now: Moment) -> Option<String> {
+        match (self.from, self.until) {
+            (_, Some(until)) if until < now => Some(format!("expired at {until}")),
+            (Some(from), _) if from > now => {
+                Some(format!("is not valid before {from}; it is {now} here"))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+    }
+
+    /// The time that stands first, and what follows it.
+    fn take(der: &[u8]) -> Option<(Self, &[u8])> {
+        if let Some((text, rest)) = Element::UTC_TIME.take(der) {
+            let century = if text.first()? < &b'5' { b"20" } else { b"19" };
+            return Some((Self::parse(&[century, text].concat())?, rest));
+        }
+        let (text, rest) = Element::GENERALIZED_TIME.take(der)?;
+        Some((Self::parse(text)?, rest))
+    }
+
+    /// Reads `YYYYMMDDHHMMSSZ`.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let digits = text.strip_suffix(b"Z").filter(|digits| digits.len() == 14)?;
+        let number = |at: usize, length: usize| -> Option<i64> {
+            let part = digits.get(at..at + length)?;
+            let digits = part.iter().all(u8::is_ascii_digit);
+            digits.then(|| std::str::from_utf8(part).ok()?.parse().ok())?
+        };
+        let (year, month, day) = (number(0, 4)?, number(4, 2)?, number(6, 2)?);
+        let days =
+            days_before_year(year) - days_before_year(1970) + days_before_month(year, month)? + day
+                - 1;
+        Some(Self(days * DAY + number(8, 2)? * 3600 + number(10, 2)? * 60 + number(12, 2)?))
+    }
+}
+
+const DAY: i64 = 24 * 3600;
+
+/// In the Gregorian calendar, from the year 0.
+fn days_before_year(year: i64) -> i64 {
+    let before = year - 1;
+    365 * year + before.div_euclid(4) - before.div_euclid(100) + before.div_euclid(400)
+}
+
+fn days_before_month(year: i64, month: i64) -> Option<i64> {
+    const BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
+    let before = BEFORE.get(usize::try_from(month - 1).ok()?)?;
+    let leap = days_before_year(year + 1) - days_before_year(year) == 366;
+    Some(before + i64::from(leap && month > 2))
+}
+
+/// As in RFC 3339.
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, seconds) = (self.0.div_euclid(DAY), self.0.rem_euclid(DAY));
+        let days = days + days_before_year(1970);
+        // The guess is that year or the next.
+        let mut year = days * 400 / 146_097;
+        while days_before_year(year + 1) <= days {
+            year += 1;
+        }
+        while days_before_year(year) > days {
+            year -= 1;
+        }
+        let of_year = days - days_before_year(year);
+        let begins = |month: &i64| days_before_month(year, *month).is_some_and(|b| b <= of_year);
+        let month = (1..=12).rev().find(begins).unwrap_or(1);
+        let day = of_year - days_before_month(year, month).unwrap_or_default() + 1;
+        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    }
+}
+
+/// The first byte of an element of DER.
+struct Element(u8);
+
+impl Element {
+    const INTEGER: Self = Self(0x02);
+    const UTC_TIME: Self = Self(0x17);
+    const GENERALIZED_TIME: Self = Self(0x18);
+    const SEQUENCE: Self = Self(0x30);
+    /// The member 0 of a certificate, where it is there.
+    const VERSION: Self = Self(0xa0);
+
+    /// The content of the element that stands first, and what follows it.
+    fn take<'a>(&self, der: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        let (tag, rest) = der.split_first()?;
+        let (first, mut rest) = rest.split_first().filter(|_| *tag == self.0)?;
+        let mut length = usize::from(*first);
+        if length >= 0x80 {
+            let (bytes, after) = rest.split_at_checked(length - 0x80)?;
+            // What is longer than this is no certificate.
+            if bytes.is_empty() || bytes.len() > 3 {
+                return None;
+            }
+            length = bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+            rest = after;
+        }
+        rest.split_at_checked(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(text: &str) -> Moment {
+        Moment::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn moments_are_counted_as_calendars_do() {
+        for (text, seconds, shown) in [
+            ("19700101000000Z", 0, "1970-01-01T00:00:00Z"),
+            ("19691231235959Z", -1, "1969-12-31T23:59:59Z"),
+            ("20000229120000Z", 951_825_600, "2000-02-29T12:00:00Z"),
+            ("20240301000000Z", 1_709_251_200, "2024-03-01T00:00:00Z"),
+            ("20261231235959Z", 1_798_761_599, "2026-12-31T23:59:59Z"),
+            ("21000301000000Z", 4_107_542_400, "2100-03-01T00:00:00Z"),
+            ("99991231235959Z", 253_402_300_799, "9999-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(moment(text).0, seconds, "{text}");
+            assert_eq!(moment(text).to_string(), shown);
+        }
+        for text in [
+            "",
+            "20240101000000",
+            "202401010000Z",
+            "20241301000000Z",
+            "2024010100000xZ",
+            "+0240101000000Z",
+        ] {
+            assert_eq!(Moment::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_day_of_four_centuries_is_shown_as_it_is_read() {
+        for day in (0..146_097).step_by(13) {
+            let shown = Moment(day * DAY).to_string();
+            let digits: String = shown.chars().filter(char::is_ascii_digit).collect();
+            assert_eq!(moment(&format!("{digits}Z")).0, day * DAY, "{shown}");
+        }
+    }
+
+    /// An element of DER.
+    fn der(tag: u8, content: &[u8]) -> Vec<u8> {
+        let length = content.len();
+        let head = match u8::try_from(length) {
+            Ok(short @ ..0x80) => vec![tag, short],
+            _ => vec![tag, 0x82, (length >> 8) as u8, (length & 0xff) as u8],
+        };
+        [head, content.to_vec()].concat()
+    }
+
+    fn certificate(version: &[u8], times: &[u8]) -> Vec<u8> {
+        let names = der(0x30, &[0; 200]);
+        let parts = [version, &der(2, &[5]), &der(0x30, &[]), &names, &der(0x30, times), &names];
+        der(0x30, &[der(0x30, &parts.concat()), der(0x30, &[])].concat())
+    }
+
+    #[test]
+    fn a_certificate_is_read_up_to_its_times() {
+        let short = [der(0x17, b"491231235959Z"), der(0x17, b"500101000000Z")].concat();
+        let long = [der(0x17, b"260101000000Z"), der(0x18, b"20500101000000Z")].concat();
+        for (version, times, from, until) in [
+            (vec![], &short, "20491231235959Z", "19500101000000Z"),
+            (der(0xa0, &der(2, &[2])), &long, "20260101000000Z", "20500101000000Z"),
+        ] {
+            let whole = certificate(&version, times);
+            let expected = Validity { from: Some(moment(from)), until: Some(moment(until)) };
+            assert_eq!(Validity::of_certificate(&whole), Some(expected));
+            for end in 0..whole.len() {
+                assert_eq!(Validity::of_certificate(&whole[..end]), None);
+            }
+        }
+        assert_eq!(Validity::of_certificate(&certificate(&[], &der(0x17, b"2601010000Z"))), None);
+    }
+
+    #[test]
+    fn a_token_says_when_it_expires() {
+        let token = |claims: &str| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims));
+        let now = Moment(1_000);
+        for (token, complaint) in [
+            (
+                token(r#"{"exp": 999, "iss": "x"}"#),
+                Some("expired at 1970-01-01T00:16:39Z".to_owned()),
+            ),
+            (token(r#"{"exp": 1000}"#), None),
+            (
+                token(r#"{"exp": 2000.5, "nbf": 1001}"#),
+                Some(
+                    "is not valid before 1970-01-01T00:16:41Z; it is 1970-01-01T00:16:40Z here"
+                        .to_owned(),
+                ),
+            ),
+            (token("{}"), None),
+        ] {
+            assert_eq!(Validity::of_token(&token).unwrap().complaint(now), complaint);
+        }
+        for token in ["", "abc.def", "a.b.c", "31ada4fd-adec-460c-809a-9e56ceb75269"] {
+            assert_eq!(Validity::of_token(token), None, "{token}");
+        }
+    }
+}

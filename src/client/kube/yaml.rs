@@ -1,0 +1,296 @@
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::fmt;
+use std::rc::Rc;
+
+use granit_parser::{Event, Parser, ScalarStyle, Span};
+
+/// A value of YAML, or of JSON, which is YAML. What is no text is told by who asks for it: a number that
+/// stands where a name belongs is that name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    Null,
+    Text(String),
+    List(Vec<Rc<Self>>),
+    Map(BTreeMap<String, Rc<Self>>),
+}
+
+/// Why a text is not one value of YAML. It quotes nothing of the text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wrong {
+    line: usize,
+    column: usize,
+    what: String,
+}
+
+/// Lists and mappings within one another. More than any kubeconfig has, and little enough for the stack.
+const DEEPEST: usize = 64;
+
+const SECOND: &str = "a second document: expected one";
+
+/// Reads the one document of a text; none is [`Node::Null`].
+///
+/// A value that is named by an anchor is shared and not copied, so that a text that multiplies itself
+/// stays as small as it is.
+pub(super) fn parse(text: &str) -> Result<Rc<Node>, Wrong> {
+    let mut builder = Builder::default();
+    for next in Parser::new_from_str(text) {
+        let (event, span) = next.map_err(|error| Wrong {
+            line: error.marker().line(),
+            column: error.marker().col() + 1,
+            what: error.info(),
+        })?;
+        builder.take(event).map_err(|what| at(&span, what))?;
+    }
+    Ok(builder.document.map_or_else(|| Rc::new(Node::Null), |(node, _)| node))
+}
+
+impl Node {
+    /// What it is, for an error.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Text(_) => "a text",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a mapping",
+        }
+    }
+}
+
+fn at(span: &Span, what: &str) -> Wrong {
+    Wrong { line: span.start.line(), column: span.start.col() + 1, what: what.to_owned() }
+}
+
+/// A node with the depth of what is in it.
+type Built = (Rc<Node>, usize);
+
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+    /// What anchors name, by number.
+    named: BTreeMap<usize, Built>,
+    document: Option<Built>,
+}
+
+/// A list or mapping whose end has not come yet.
+struct Open {
+    anchor: usize,
+    /// The depth of the deepest member.
+    depth: usize,
+    members: Members,
+}
+
+enum Members {
+    List(Vec<Rc<Node>>),
+    /// With the key whose value comes next.
+    Map(BTreeMap<String, Rc<Node>>, Option<String>),
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>) -> Result<(), &'static str> {
+        match event {
+            Event::Scalar(text, style, anchor, _) => {
+                let plain = style == ScalarStyle::Plain;
+                if plain && text == "<<" && self.awaits_key() {
+                    return Err("a merge key (<<) is not supported: write the members out");
+                }
+                let null = plain && matches!(&*text, "" | "~" | "null" | "Null" | "NULL");
+                let node = if null && !self.awaits_key() {
+                    Node::Null
+                } else {
+                    Node::Text(text.into_owned())
+                };
+                self.close((Rc::new(node), 0), anchor)
+            }
+            Event::Alias(anchor) => match self.named.get(&anchor) {
+                Some(built) => self.put(built.clone()),
+                None => Err("an alias within what it names"),
+            },
+            Event::SequenceStart(_, anchor, _) => self.open(anchor, Members::List(Vec::new())),
+            Event::MappingStart(_, anchor, _) => {
+                self.open(anchor, Members::Map(BTreeMap::new(), None))
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Some(Open { anchor, depth, members }) = self.open.pop() else { return Ok(()) };
+                let node = match members {
+                    Members::List(items) => Node::List(items),
+                    Members::Map(entries, _) => Node::Map(entries),
+                };
+                self.close((Rc::new(node), depth + 1), anchor)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&mut self, anchor: usize, members: Members) -> Result<(), &'static str> {
+        if self.awaits_key() {
+            return Err("a list or mapping as a key");
+        }
+        if self.open.is_empty() && self.document.is_some() {
+            return Err(SECOND);
+        }
+        self.open.push(Open { anchor, depth: 0, members });
+        Ok(())
+    }
+
+    fn awaits_key(&self) -> bool {
+        matches!(self.open.last(), Some(Open { members: Members::Map(_, None), .. }))
+    }
+
+    fn close(&mut self, built: Built, anchor: usize) -> Result<(), &'static str> {
+        if anchor > 0 {
+            self.named.insert(anchor, built.clone());
+        }
+        self.put(built)
+    }
+
+    fn put(&mut self, (node, depth): Built) -> Result<(), &'static str> {
+        if self.open.len() + depth > DEEPEST {
+            return Err("lists and mappings nested too deeply");
+        }
+        let Some(open) = self.open.last_mut() else {
+            if matches!(*node, Node::Null) {
+                return Ok(());
+            }
+            if self.document.is_some() {
+                return Err(SECOND);
+            }
+            self.document = Some((node, depth));
+            return Ok(());
+        };
+        open.depth = open.depth.max(depth);
+        match &mut open.members {
+            Members::List(items) => items.push(node),
+            Members::Map(entries, key) => match key.take() {
+                None => match &*node {
+                    Node::Text(text) => *key = Some(text.clone()),
+                    _ => return Err("a list or mapping as a key"),
+                },
+                Some(key) => match entries.entry(key) {
+                    Entry::Vacant(entry) => _ = entry.insert(node),
+                    Entry::Occupied(_) => return Err("a key that stands here twice"),
+                },
+            },
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}: {}", self.line, self.column, self.what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As JSON, with every text in quotes.
+    fn shown(node: &Node) -> String {
+        let list = |texts: Vec<String>| texts.join(",");
+        match node {
+            Node::Null => "null".to_owned(),
+            Node::Text(text) => format!("{text:?}"),
+            Node::List(items) => {
+                format!("[{}]", list(items.iter().map(|item| shown(item)).collect()))
+            }
+            Node::Map(entries) => {
+                let entry = |(key, node): (&String, &Rc<Node>)| format!("{key}:{}", shown(node));
+                format!("{{{}}}", list(entries.iter().map(entry).collect()))
+            }
+        }
+    }
+
+    #[test]
+    fn what_looks_like_a_number_is_the_text_that_stands_there() {
+        for (text, expected) in [
+            (
+                "a: 0123\nb: 1e3\nc: true\nd: no\ne: 2024-01-01",
+                r#"{a:"0123",b:"1e3",c:"true",d:"no",e:"2024-01-01"}"#,
+            ),
+            ("a:\nb: ~\nc: null\nd: \"null\"\ne: ''", r#"{a:null,b:null,c:null,d:"null",e:""}"#),
+            ("1: x\ntrue: y\nnull: z", r#"{1:"x",null:"z",true:"y"}"#),
+            ("a: |\n  x\n  y\nb: >-\n  x\n  y\n", r#"{a:"x\ny\n",b:"x y"}"#),
+            ("a: !!binary eA==\nb: !own x", r#"{a:"eA==",b:"x"}"#),
+            ("\u{feff}a: x # y\n", r#"{a:"x"}"#),
+            ("a: x\r\nb: y\r\n", r#"{a:"x",b:"y"}"#),
+        ] {
+            assert_eq!(shown(&parse(text).unwrap()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn json_is_read_as_it_is() {
+        let long = "x".repeat(5000);
+        for (text, expected) in [
+            (
+                "{\"a\": [1, true, null, \"\\u00e9\\/\\ud83d\\ude00\"]}",
+                "{a:[\"1\",\"true\",null,\"é/😀\"]}",
+            ),
+            ("{\n\t\"a\":\t{\"b\":\"c\"},\n\t\"d\": []\n}\n", "{a:{b:\"c\"},d:[]}"),
+            (
+                &*format!("{{\"a\":\"{long}\",\"b\":\"{long}\"}}"),
+                &*format!("{{a:{long:?},b:{long:?}}}"),
+            ),
+        ] {
+            assert_eq!(shown(&parse(text).unwrap()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn anchors_are_followed_and_nothing_is_multiplied() {
+        let shared = parse("a: &x {b: c}\nd: *x\ne: &y z\nf: *y").unwrap();
+        assert_eq!(shown(&shared), r#"{a:{b:"c"},d:{b:"c"},e:"z",f:"z"}"#);
+        let mut laughs = "a0: &a0 lol\n".to_owned();
+        for i in 1..50 {
+            let before = format!("*a{}", i - 1);
+            laughs += &format!("a{i}: &a{i} [{}]\n", [&*before; 9].join(", "));
+        }
+        let Node::Map(entries) = &*parse(&laughs).unwrap() else { panic!() };
+        assert_eq!(entries.len(), 50);
+    }
+
+    #[test]
+    fn nothing_is_no_value() {
+        for text in ["", "\n", "# a\n", "---\n", "---\n...\n", "~", "---\n---\n"] {
+            assert_eq!(*parse(text).unwrap(), Node::Null, "{text:?}");
+        }
+        assert_eq!(shown(&parse("---\na: b\n---\n").unwrap()), r#"{a:"b"}"#);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_its_place_and_not_quoted() {
+        let deep = |open: &str, close: &str, n: usize| open.repeat(n) + &close.repeat(n);
+        let chain: String = (1..200).map(|i| format!("- &a{i} [*a{}]\n", i - 1)).collect();
+        for (text, message) in [
+            ("a: b\n---\na: c\n", "line 3, column 1: a second document: expected one"),
+            ("a: b\nc: d\na: e\n", "line 3, column 4: a key that stands here twice"),
+            ("a: {b: c, b: s3cret}\n", "line 1, column 14: a key that stands here twice"),
+            ("a: &x [*x]", "line 1, column 8: an alias within what it names"),
+            (
+                "a: &x {b: c}\nd:\n  <<: *x\n",
+                "line 3, column 3: a merge key (<<) is not supported: write the members out",
+            ),
+            ("[a]: b", "line 1, column 1: a list or mapping as a key"),
+            ("a: *s3cret", "line 1, column 4: "),
+            ("a: \"s3cret", "line 1, column "),
+            ("a: [s3cret", "line 1, column "),
+            ("a: b\n s3cret: d\n", "line 2, column "),
+            ("a:\n\ts3cret: d\n", "line 2, column "),
+            ("a: b: s3cret", "line 1, column "),
+            ("\0", "line 1, column 1"),
+            (&*deep("[", "]", 100), "line 1, column "),
+            (&*deep("{a: ", "}", 65), "line 1, column "),
+            (&*deep("[", "]", 100_000), "line 1, column "),
+            (&*"- ".repeat(100_000), "line 1, column "),
+            (
+                &*format!("- &a0 x\n{chain}"),
+                "line 65, column 9: lists and mappings nested too deeply",
+            ),
+        ] {
+            let wrong = parse(text).unwrap_err().to_string();
+            assert!(wrong.starts_with(message), "{text:.99}: {wrong}");
+            assert!(!wrong.contains("s3cret"), "{wrong}");
+        }
+    }
+}
