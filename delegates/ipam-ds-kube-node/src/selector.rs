@@ -78,7 +78,8 @@ fn subnets_of_node(config: &Config, request: &Request) -> Result<Known<Vec<Strin
             }
             Ok(known)
         }
-        Err(error) if is_away(&error) => {
+        // What we have read since may have been kept in it for another question.
+        Err(error) if is_away(&error) && !own.remembers(network) => {
             let Some(value) = left.read() else { return Err(error) };
             let path = left.path().display().to_string();
             warn!(

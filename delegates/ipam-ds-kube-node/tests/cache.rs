@@ -7,11 +7,12 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::Duration;
 
 use common::kube::{Credential, End, Kube, Login, Node, Silent, Speaker};
 use common::support::with;
-use common::{Site, subnets};
+use common::{Site, by, subnets};
 use serde_json::{Value, json};
 
 const ANNOTATION: &str = "kube-node.nordix.org/net1";
@@ -101,7 +102,7 @@ fn networks_share_nothing_though_they_share_a_folder() {
     site.calls_nobody();
     let mut fourth = one;
     fourth["name"] = "fourth".into();
-    let (code, text) = site.select(&fourth).failure();
+    let (code, text) = site.select_briefly(&fourth).failure();
     assert_eq!(code, 105, "{text}");
 }
 
@@ -166,7 +167,7 @@ fn an_edited_configuration_gets_nothing_of_the_one_before_while_the_server_is_aw
     assert!(site.world.path("data/kube-node.json").exists());
     site.calls_nobody();
     for network in edited(&site) {
-        let (code, text) = site.select(&network).failure();
+        let (code, text) = site.select_briefly(&network).failure();
         assert_eq!(code, 105, "{text}");
     }
     // The one before is still known.
@@ -268,7 +269,7 @@ fn a_real_server_may_go_and_come_back() {
     // Another network knows nothing yet.
     let mut other = network.clone();
     other["name"] = "other".into();
-    let (code, text) = site.call("STATUS", "", &other).failure();
+    let (code, text) = site.call_briefly("STATUS", "", &other).failure();
     assert!(code == 50 && text.contains("Connection refused"), "{code}: {text}");
 
     kube.restart();
@@ -295,7 +296,7 @@ fn a_network_is_ready_by_what_it_remembers() {
     let mut network = site.network();
     network["cniVersion"] = "1.1.0".into();
     site.calls_nobody();
-    let (code, text) = site.call("STATUS", "", &network).failure();
+    let (code, text) = site.call_briefly("STATUS", "", &network).failure();
     assert!(code == 50 && text.contains("ipam-ds-kube-node"), "{code}: {text}");
     site.calls_home();
     site.call("STATUS", "", &network).success();
@@ -352,11 +353,11 @@ fn a_state_folder_that_is_full_or_read_only_hinders_no_selector() {
     let state = site.world.path("state").display().to_string();
     for options in ["size=4k,nr_inodes=2", "ro"] {
         let call = site.selecting("ADD", "c1");
-        let mut command = std::process::Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c"]);
-        command.arg("mount -t tmpfs -o \"$1\" tmpfs \"$2\" || exit 99; shift 2; exec \"$@\"");
-        command.args(["sh", options, &state]).arg(call.get_program()).env_clear();
-        command.envs(call.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        unshare.arg("mount -t tmpfs -o \"$1\" tmpfs \"$2\" || exit 99; shift 2; exec \"$@\"");
+        unshare.args(["sh", options, &state]);
+        let command = by(unshare, &call);
         let (count, outcome) = site.requests_during(|| site.run(command, &network));
         assert_eq!((count, subnets(&outcome.success())), (1, vec!["11.0.1.0/24".to_owned()]));
     }

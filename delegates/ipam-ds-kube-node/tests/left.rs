@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use common::support::{Host, with, without};
-use common::{Site, subnets};
+use common::{Site, by, subnets};
 use serde_json::{Value, json};
 
 /// What kube-node leaves of a node that had 10.77.0.0/24.
@@ -27,7 +27,7 @@ fn it_serves_while_the_server_is_away_and_nothing_is_remembered() {
     let network = site.network();
     write_left(&site, &site.world.path("data"));
     site.calls_nobody();
-    let outcome = site.call("ADD", "c1", &network);
+    let outcome = site.call_briefly("ADD", "c1", &network);
     let file = site.world.path("data/kube-node.json").display().to_string();
     for part in ["[WARN]", "as kube-node left them", &file, "does not answer"] {
         assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
@@ -88,7 +88,7 @@ fn it_is_nobodys_where_networks_share_the_folder() {
     write_left(&site, &site.world.path("data"));
     let before = site.data();
     site.calls_nobody();
-    let (code, text) = site.call("ADD", "c1", &site.network()).failure();
+    let (code, text) = site.call_briefly("ADD", "c1", &site.network()).failure();
     assert_eq!(code, 105, "{text}");
     site.calls_home();
     assert_eq!(site.call("ADD", "c1", &site.network()).ips(), ["11.0.1.2/24"]);
@@ -111,7 +111,7 @@ fn what_is_none_of_kube_nodes_is_not_read() {
         r#"{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/24"},{"subnet":"10.78.0.0/24"}]]}"#,
     ] {
         fs::write(&file, text).unwrap();
-        let (code, found) = site.call("ADD", "c1", &site.network()).failure();
+        let (code, found) = site.call_briefly("ADD", "c1", &site.network()).failure();
         assert_eq!(code, 105, "{text}: {found}");
         assert!(site.held("k8snet").is_empty());
     }
@@ -120,12 +120,9 @@ fn what_is_none_of_kube_nodes_is_not_read() {
 /// Calls the preset without `dataDir` in a namespace with a `/var/lib/cni` of its own.
 fn add_by_default(host: &Host, site: &Site, container: &str) -> common::support::Outcome {
     let network: Value = without(&site.network(), &["dataDir", "stateDir"]);
+    let network = with(&network, "timeout", "4s");
     let call = site.command("ADD", container);
-    let mut command = host.enter(call.get_program());
-    command.env_clear().envs(call.get_envs().filter_map(|(key, value)| Some((key, value?))));
-    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-    command.stderr(std::process::Stdio::piped());
-    site.run(command, &network)
+    site.run(by(host.enter("env"), &call), &network)
 }
 
 #[test]

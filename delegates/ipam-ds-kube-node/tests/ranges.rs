@@ -277,12 +277,13 @@ fn every_version_gets_its_form_of_the_result() {
         let expected = match version {
             "0.1.0" | "0.2.0" => json!({
                 "cniVersion": version,
-                "ip4": {"ip": four, "gateway": one}, "ip6": {"ip": six, "gateway": other},
+                "ip4": {"ip": four, "gateway": one}, "ip6": {"ip": six, "gateway": other}, "dns": {},
             }),
             "0.3.0" | "0.3.1" | "0.4.0" => json!({
                 "cniVersion": version,
                 "ips": [{"version": "4", "address": four, "gateway": one},
                         {"version": "6", "address": six, "gateway": other}],
+                "dns": {},
             }),
             _ => json!({
                 "cniVersion": version,
@@ -306,7 +307,7 @@ fn the_answer_has_settings_for_a_plain_host_local() {
     let four = json!([{"subnet": "11.0.1.0/24", "rangeStart": "11.0.1.1", "rangeEnd": "11.0.1.254", "gateway": "11.0.1.1"}]);
     let six = json!([{
         "subnet": "1100:0:0:1::/64", "rangeStart": "1100:0:0:1::1",
-        "rangeEnd": "1100:0:0:1:ffff:ffff:ffff:ffff", "gateway": "1100:0:0:1::1",
+        "rangeEnd": "1100::1:ffff:ffff:ffff:ffff", "gateway": "1100:0:0:1::1",
     }]);
     let none = json!({"subnet": null, "rangeStart": null, "rangeEnd": null, "gateway": null});
     let patch = |ranges: Value| {

@@ -31,8 +31,8 @@ struct Nodes {
 /// Plays a vector on a machine that is known by its machine-id.
 fn play(vector: &Vector) -> (Vec<Outcome>, Value) {
     let site = Site::without_object(Kube::shared(), "vm-002");
-    let lists = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]);
-    site.kube.allow(&site.login, &lists);
+    let reads = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]);
+    site.kube.allow(&site.login, &reads);
     for (name, content) in &vector.before {
         fs::write(site.world.path("data").join(name), content).unwrap();
     }

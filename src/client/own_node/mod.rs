@@ -172,6 +172,11 @@ impl OwnNode {
         }
     }
 
+    /// Whether anything is remembered of a network, be it the answer to another question.
+    pub fn remembers(&self, network: &str) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.network(network).is_some())
+    }
+
     fn ask_now<T: Serialize>(
         &self,
         kube: &Kube,

@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::Site;
 
 impl Site {
-    /// What is remembered of a network: the last line of its file.
+    /// What is remembered of a network: the last whole line of its file.
     #[track_caller]
     pub fn remembered(&self, network: &str) -> Value {
         let text = fs::read_to_string(self.memory(network)).unwrap();
-        serde_json::from_str(text.lines().rfind(|line| !line.is_empty()).unwrap()).unwrap()
+        text.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap()
     }
 
     /// Makes it so much older.

@@ -11,6 +11,8 @@
 
 #[path = "../../../../tests/support/bridge.rs"]
 pub mod bridge;
+#[path = "../../../../tests/support/doorway.rs"]
+pub mod doorway;
 #[path = "../../../../tests/support/kube/mod.rs"]
 pub mod kube;
 #[path = "../../../../tests/support/machine.rs"]
@@ -19,6 +21,8 @@ pub mod memory;
 pub mod site;
 #[path = "../../../../tests/support/mod.rs"]
 pub mod support;
+
+use std::process::{Command, Stdio};
 
 pub use kube::{Kube, Kubeconfig, Login, Node};
 pub use machine::Machine;
@@ -45,4 +49,12 @@ pub fn addresses(result: &Value) -> Vec<String> {
 /// `CNI_ARGS` of a pod in a namespace of Kubernetes, as kubelet says it.
 pub fn pod_in(namespace: &str) -> String {
     format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME=p")
+}
+
+/// A call that another program makes, which gets it as its last arguments.
+pub fn by(mut program: Command, call: &Command) -> Command {
+    program.arg(call.get_program()).args(call.get_args()).env_clear();
+    program.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    program
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::PROGRAM;
 use super::kube::{Grant, Kube, Kubeconfig, Login, Node};
-use super::support::{Outcome, World, binary, host_local, start, wait};
+use super::support::{Outcome, World, binary, host_local, start, wait, with};
 
 /// A node object, and a machine with a login that may read this node and nothing else. Every test has
 /// a name of its own for it.
@@ -152,6 +152,20 @@ impl Site {
         self.run(self.selecting("ADD", "c1"), &of_selector(network))
     }
 
+    /// [`Site::call`] of a chain that has two seconds, for what is waited for in vain.
+    #[track_caller]
+    pub fn call_briefly(&self, verb: &str, container: &str, network: &Value) -> Outcome {
+        self.call(verb, container, &with(network, "timeout", "2s"))
+    }
+
+    /// [`Site::select`] with a second and a half.
+    #[track_caller]
+    pub fn select_briefly(&self, network: &Value) -> Outcome {
+        let mut command = self.selecting("ADD", "c1");
+        command.env("IPAM_DELEGATED_DEADLINE_MS", "1500");
+        self.run(command, &of_selector(network))
+    }
+
     /// Runs a call, which shows no secret.
     #[track_caller]
     pub fn run(&self, command: Command, network: &Value) -> Outcome {
@@ -204,14 +218,22 @@ impl Site {
         leases.collect()
     }
 
-    /// Nothing was taken, noted or left: no lease, no cursor, no record, nothing of kube-node's.
+    /// Nothing was taken, noted or left: no lease, no cursor, nothing of kube-node's, and no delegate
+    /// that would owe a DEL.
     #[track_caller]
     pub fn is_untouched(&self) {
         assert_eq!(self.data(), BTreeMap::new());
-        let mut state = BTreeMap::new();
-        collect(&self.world.path("state/attachments"), "", &mut state);
-        assert_eq!(state, BTreeMap::new());
+        for record in self.records().values() {
+            assert!(!record.contains("\"running\"") && !record.contains("\"held\""), "{record}");
+        }
         assert!(!self.memory("k8snet").exists());
+    }
+
+    /// What the records of attachments hold, by network, container and interface.
+    pub fn records(&self) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::new();
+        collect(&self.world.path("state/attachments"), "", &mut found);
+        found
     }
 }
 
