@@ -185,37 +185,42 @@ fn an_older_answer_serves_while_the_server_is_away() {
     let silent = Silent::listen();
     let failing = speaker("503 Service Unavailable", "", "");
     let busy = speaker("429 Too Many Requests", "Retry-After: 3600\r\n", "{}");
-    let site = site("away");
-    for (name, url) in [
-        ("nobody", "https://127.0.0.1:1".to_owned()),
-        ("silent", format!("https://{}", silent.endpoint())),
-        ("failing", failing.url()),
-        ("busy", busy.url()),
-    ] {
-        let mut network = site.network();
-        network["name"] = name.into();
-        site.calls_home();
-        asked(&site, &network);
-        site.calls(&url);
-        // A warm cache does not notice.
-        let (_, warning) = asked(&site, &network);
-        assert_eq!(warning, "", "{name}");
-        site.age_out(name);
-        let (found, warning) = asked(&site, &network);
-        assert_eq!(found, ["11.0.1.0/24"], "{name}");
-        for part in ["[WARN]", "spec.podCIDRs as it was 36", "the API server does not answer now"] {
-            assert!(warning.contains(part), "{name}: {part}: {warning}");
+    std::thread::scope(|scope| {
+        for (name, url) in [
+            ("away-nobody", "https://127.0.0.1:1".to_owned()),
+            ("away-silent", format!("https://{}", silent.endpoint())),
+            ("away-failing", failing.url()),
+            ("away-busy", busy.url()),
+        ] {
+            scope.spawn(move || serves_what_is_older(name, &url));
         }
-        // Then it is left alone for some seconds, be it there or not.
-        site.calls_home();
-        let (count, (found, warning)) = site.requests_during(|| asked(&site, &network));
-        assert_eq!((count, found), (0, vec!["11.0.1.0/24".to_owned()]), "{name}");
-        assert!(warning.contains("it was away a moment ago"), "{name}: {warning}");
-        site.age(name, Duration::from_secs(10));
-        let (count, (_, warning)) = site.requests_during(|| asked(&site, &network));
-        assert_eq!((count, &*warning), (1, ""), "{name}");
-    }
+    });
     assert!(silent.connections() > 0 && !failing.requests().is_empty());
+    assert_eq!(busy.requests().len(), 1);
+}
+
+#[track_caller]
+fn serves_what_is_older(name: &str, url: &str) {
+    let site = site(name);
+    let network = site.network();
+    asked(&site, &network);
+    site.calls(url);
+    // A warm cache does not notice.
+    assert_eq!(asked(&site, &network).1, "", "{name}");
+    site.age_out("k8snet");
+    let (found, warning) = asked(&site, &network);
+    assert_eq!(found, ["11.0.1.0/24"], "{name}");
+    for part in ["[WARN]", "spec.podCIDRs as it was 36", "the API server does not answer now"] {
+        assert!(warning.contains(part), "{name}: {part}: {warning}");
+    }
+    // Then it is left alone for some seconds, be it there or not.
+    site.calls_home();
+    let (count, (found, warning)) = site.requests_during(|| asked(&site, &network));
+    assert_eq!((count, found), (0, vec!["11.0.1.0/24".to_owned()]), "{name}");
+    assert!(warning.contains("it was away a moment ago"), "{name}: {warning}");
+    site.age("k8snet", Duration::from_secs(10));
+    let (count, (_, warning)) = site.requests_during(|| asked(&site, &network));
+    assert_eq!((count, &*warning), (1, ""), "{name}");
 }
 
 #[test]
@@ -361,6 +366,19 @@ fn a_state_folder_that_is_full_or_read_only_hinders_no_selector() {
         let (count, outcome) = site.requests_during(|| site.run(command, &network));
         assert_eq!((count, subnets(&outcome.success())), (1, vec!["11.0.1.0/24".to_owned()]));
     }
+}
+
+#[test]
+fn a_memory_that_may_not_be_read_is_done_without() {
+    let site = site("unreadable-memory");
+    asked(&site, &site.network());
+    fs::set_permissions(site.memory("k8snet"), PermissionsExt::from_mode(0o000)).unwrap();
+    // Root without the right to pass over permissions.
+    let mut setpriv = Command::new("setpriv");
+    setpriv.arg("--bounding-set=-dac_override,-dac_read_search");
+    let command = by(setpriv, &site.selecting("ADD", "c1"));
+    let (count, outcome) = site.requests_during(|| site.run(command, &site.for_selector()));
+    assert_eq!((count, subnets(&outcome.success())), (1, vec!["11.0.1.0/24".to_owned()]));
 }
 
 #[test]

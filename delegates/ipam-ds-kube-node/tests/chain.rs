@@ -8,6 +8,7 @@ mod common;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
+use common::kube::{End, Speaker};
 use common::support::{Host, with};
 use common::{Site, addresses, by, pod_in};
 use serde_json::{Value, json};
@@ -23,7 +24,11 @@ fn chains(site: &Site) -> [(&'static str, Value); 3] {
     let mut preset = site.network();
     preset["cniVersion"] = "1.1.0".into();
     preset["name"] = "preset".into();
-    [("kube-node", preset), ("ipam-delegated", chain("ipam-da-local")), ("ipam-delegated", chain("host-local"))]
+    [
+        ("kube-node", preset),
+        ("ipam-delegated", chain("ipam-da-local")),
+        ("ipam-delegated", chain("host-local")),
+    ]
 }
 
 /// Calls one of our programs.
@@ -131,8 +136,7 @@ fn what_kube_node_gave_is_released_without_record_and_api_server() {
     let site = Site::dual("old-del");
     old_state(&site, "k8snet", &["c1", "c2"]);
     site.calls_nobody();
-    let outcome = site.call_briefly("DEL", "c1", &site.network());
-    outcome.success();
+    site.call_briefly("DEL", "c1", &site.network()).success();
     let held = site.held("k8snet");
     assert_eq!(held.len(), 2);
     assert!(held.values().all(|owner| owner == "c2\r\neth0"), "{held:?}");
@@ -143,6 +147,17 @@ fn what_kube_node_gave_is_released_without_record_and_api_server() {
     outcome.success();
     assert!(site.held("k8snet").is_empty());
     site.call_briefly("DEL", "c2", &site.network()).success();
+}
+
+#[test]
+fn a_del_does_not_wait_as_long_as_an_add() {
+    let site = Site::dual("del-brief");
+    let busy = Speaker::answer("429 Too Many Requests", "Retry-After: 5\r\n", "{}");
+    let speaker = Speaker::saying(site.kube.certificates(), busy, End::Next);
+    site.calls(&speaker.url());
+    // An ADD would ask once more, after these five seconds.
+    site.call("DEL", "c1", &site.network()).success();
+    assert_eq!(speaker.requests().len(), 1);
 }
 
 #[test]
@@ -232,14 +247,8 @@ fn a_chain_that_fails_later_gives_back_what_it_took() {
         "[ $CNI_COMMAND != ADD ] || { printf '{\"code\":100,\"msg\":\"full\"}'; exit 1; }",
     );
     let network = site.chain(json!(["ipam-ds-kube-node", "ipam-da-local", "ipam-da-zz"]));
-    let add = |network: &Value| {
-        site.run(site.world.command("ADD", "c1"), network).failure()
-    };
-    // All pools are served, and the last is not run without one: name its own.
-    let code = add(&with(&network, "delegates", json!([
-        "ipam-ds-kube-node", "ipam-da-local", {"type": "ipam-da-zz"},
-    ]))).0;
-    assert_eq!(code, 100);
+    let (code, text) = site.run(site.world.command("ADD", "c1"), &network).failure();
+    assert!(code == 100 && text.contains("ipam-da-zz"), "{code}: {text}");
     assert!(site.held("k8snet").is_empty());
 }
 
@@ -266,7 +275,6 @@ fn debians_host_local_gives_ipv6_alone_where_the_namespace_has_no_ipv4() {
     };
     assert_eq!(add("a", "old"), ["11.0.1.2/24", "1100:0:0:1::2/64"]);
     assert_eq!(add("b", "default"), ["1100:0:0:1::3/64"]);
-    // It sees no more of the selector's configuration than of any other.
     for container in ["a", "b"] {
         site.run(site.world.command("DEL", container), &network).success();
     }

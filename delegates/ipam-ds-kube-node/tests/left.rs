@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::support::{Host, with, without};
+use common::support::{Host, names, with, without};
 use common::{Site, by, subnets};
 use serde_json::{Value, json};
 
@@ -98,9 +98,8 @@ fn it_is_nobodys_where_networks_share_the_folder() {
 #[test]
 fn what_is_none_of_kube_nodes_is_not_read() {
     let site = Site::new("left-garbage", &["11.0.1.0/24"]);
-    let file = site.world.path("data/kube-node.json");
     site.calls_nobody();
-    for text in [
+    let texts = [
         "",
         "{",
         "[]",
@@ -109,12 +108,21 @@ fn what_is_none_of_kube_nodes_is_not_read() {
         r#"{"type":"host-local","ranges":[]}"#,
         r#"{"type":"host-local","ranges":[[{"subnet":"blah"}]]}"#,
         r#"{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/24"},{"subnet":"10.78.0.0/24"}]]}"#,
-    ] {
-        fs::write(&file, text).unwrap();
-        let (code, found) = site.call_briefly("ADD", "c1", &site.network()).failure();
+    ];
+    let add = &|(number, text): (usize, &str)| {
+        let name = format!("net{number}");
+        let folder = site.world.path("data").join(&name);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("kube-node.json"), text).unwrap();
+        let mut network = with(&site.network(), "dataDir", json!(folder));
+        network["name"] = name.into();
+        let (code, found) = site.call_briefly("ADD", "c1", &network).failure();
         assert_eq!(code, 105, "{text}: {found}");
-        assert!(site.held("k8snet").is_empty());
-    }
+        assert_eq!(names(&folder), ["kube-node.json"], "{text}");
+    };
+    std::thread::scope(|scope| {
+        texts.into_iter().enumerate().for_each(|text| drop(scope.spawn(move || add(text))));
+    });
 }
 
 /// Calls the preset without `dataDir` in a namespace with a `/var/lib/cni` of its own.

@@ -168,7 +168,10 @@ fn a_node_that_has_the_hosts_name_and_is_another_machine_is_passed_over() {
     let lost = Lost::on(Machine::named("twin").id("1d-of-this"));
     let (subnets, log) = lost.found();
     assert_eq!(subnets, ["10.5.2.0/24"]);
-    assert!(log.contains("[WARN]") && log.contains("another machine-id (1d-of-the-other)"), "{log}");
+    assert!(
+        log.contains("[WARN]") && log.contains("another machine-id (1d-of-the-other)"),
+        "{log}"
+    );
     assert!(log.contains("this is node the-real"), "{log}");
 }
 

@@ -27,7 +27,8 @@ fn network(site: &Site) -> Value {
 fn live(site: &Site, host: &BridgeHost<'_>, network: &Value, pods: &[Pod], families: &[usize]) {
     let results: Vec<Value> =
         pods.iter().map(|pod| host.call("ADD", pod, network).success()).collect();
-    let held: Vec<Vec<IpAddr>> = results.iter().map(|result| addresses(result, "address")).collect();
+    let held: Vec<Vec<IpAddr>> =
+        results.iter().map(|result| addresses(result, "address")).collect();
     assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), families);
     for (pod, own) in pods.iter().zip(&held) {
         for other in held.iter().filter(|other| *other != own).flatten() {
@@ -86,4 +87,14 @@ fn pods_with_and_without_ipv4_reach_each_other() {
         Pod::new("newer"),
     ];
     live(&site, &host, &network, &pods, &[2, 1, 1]);
+}
+
+#[test]
+fn pods_with_addresses_of_debians_host_local_reach_each_other() {
+    let site = Site::new("pods-plain", &["10.96.4.0/24", "fd96:4::/64"]).with_host_local();
+    let host = BridgeHost::new(&site.world);
+    let _way = Doorway::inside(&host.outside.path(), site.kube.address());
+    let mut network = site.chain(json!(["ipam-ds-kube-node", "host-local"]));
+    network["bridge"] = BRIDGE.into();
+    live(&site, &host, &network, &[Pod::new("one"), Pod::new("two")], &[2, 2]);
 }

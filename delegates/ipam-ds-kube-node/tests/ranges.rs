@@ -23,16 +23,8 @@ fn the_nodes_subnets_are_range_sets_in_their_order() {
     for (node, cidrs, given) in [
         ("four", &["11.0.1.0/24"][..], &["11.0.1.2/24"][..]),
         ("six", &["1100:0:0:1::/64"], &["1100:0:0:1::2/64"]),
-        (
-            "four-six",
-            &["11.0.1.0/24", "1100:0:0:1::/64"],
-            &["11.0.1.2/24", "1100:0:0:1::2/64"],
-        ),
-        (
-            "six-four",
-            &["1100:0:0:1::/64", "11.0.1.0/24"],
-            &["1100:0:0:1::2/64", "11.0.1.2/24"],
-        ),
+        ("four-six", &["11.0.1.0/24", "1100:0:0:1::/64"], &["11.0.1.2/24", "1100:0:0:1::2/64"]),
+        ("six-four", &["1100:0:0:1::/64", "11.0.1.0/24"], &["1100:0:0:1::2/64", "11.0.1.2/24"]),
     ] {
         let site = Site::new(node, cidrs);
         let answer = site.select(&site.network()).success();
@@ -226,7 +218,8 @@ fn routes_and_name_resolution_are_kept() {
     let (site, mut network) = listing("routes", json!(["old"]));
     let file = site.world.path("resolv.conf");
     fs::write(&file, "nameserver 192.0.2.3\nsearch a.example\n").unwrap();
-    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}, {"dst": "192.168.0.0/16", "gw": "11.0.1.9"}]);
+    let routes =
+        json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}, {"dst": "192.168.0.0/16", "gw": "11.0.1.9"}]);
     network["ipam"]["routes"] = routes.clone();
     network["ipam"]["resolvConf"] = json!(file);
     let result = site.call_with("ADD", "c1", &pod_in("old"), &network).success();
