@@ -108,6 +108,11 @@ impl<'a> BridgeHost<'a> {
 
     /// Calls the bridge plugin as a runtime does.
     pub fn call(&self, verb: &str, pod: &Pod, network: &Value) -> Outcome {
+        wait(start(self.command(verb, pod), network))
+    }
+
+    /// Such a call, ready to be changed and started.
+    pub fn command(&self, verb: &str, pod: &Pod) -> Command {
         let mut command = self.world.command_of(Path::new("nsenter"), verb, pod.id);
         command
             .arg(format!("--net={}", self.outside.path().display()))
@@ -115,7 +120,7 @@ impl<'a> BridgeHost<'a> {
             .env("CNI_PATH", format!("{}:{PLUGINS}", self.world.path("bin").display()))
             .env("CNI_NETNS", pod.namespace.path())
             .env("CNI_ARGS", &pod.args);
-        wait(start(command, network))
+        command
     }
 
     /// The links of a bridge's ports.
