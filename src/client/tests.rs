@@ -1,24 +1,24 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode};
 
 /// A server made of a function from the request's number to what is done about it.
-struct Fake {
-    url: String,
+pub(super) struct Fake {
+    pub url: String,
     /// The requests: the lines of the head, an empty one, the body.
-    seen: Arc<Mutex<Vec<String>>>,
+    pub seen: Arc<Mutex<Vec<String>>>,
     connections: Arc<AtomicUsize>,
     /// Connections that the server has closed.
     ended: Arc<AtomicUsize>,
 }
 
-enum Reply {
+pub(super) enum Reply {
     Say(String),
     SayAndClose(String),
     /// Piece after piece, a while apart.
@@ -28,11 +28,11 @@ enum Reply {
 
 use Reply::{Drip, Say, SayAndClose, Silence};
 
-fn http(status: u16, body: &str) -> String {
+pub(super) fn http(status: u16, body: &str) -> String {
     format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
-fn fake(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Fake {
+pub(super) fn fake(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Fake {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let fake =
@@ -91,13 +91,13 @@ fn request(reader: &mut impl BufRead) -> Option<String> {
 }
 
 impl Fake {
-    fn requests(&self) -> usize {
+    pub fn requests(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
 }
 
 /// The URL of nobody.
-fn closed() -> String {
+pub(super) fn closed() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
@@ -302,6 +302,62 @@ fn a_server_that_is_busy_is_asked_again() {
     let server = fake(|number| Say(http(if number == 0 { 429 } else { 200 }, "")));
     assert!(client(&[&server.url]).write(&PUT).unwrap().is_some());
     assert_eq!(server.requests(), 2);
+}
+
+/// Turns requests away until some time after the first, and says for how long.
+fn busy(status: u16, seconds: &'static str) -> Fake {
+    let first: OnceLock<Instant> = OnceLock::new();
+    fake(move |_| {
+        if first.get_or_init(Instant::now).elapsed() > Duration::from_millis(800) {
+            return Say(http(200, ""));
+        }
+        let header = format!("X\r\nRetry-After: {seconds}");
+        Say(http(status, "busy").replacen('X', &header, 1))
+    })
+}
+
+#[test]
+fn a_server_that_wants_to_be_left_alone_is() {
+    for status in [429, 503] {
+        let server = busy(status, "1");
+        assert_eq!(read(&client(&[&server.url])).unwrap(), "");
+        assert_eq!(server.requests(), 2);
+    }
+    // Another one is asked meanwhile, and one that says it otherwise is asked again as usual.
+    let (one, other) = (busy(429, "3600"), busy(429, "Fri, 31 Dec 1999 23:59:59 GMT"));
+    assert!(client(&[&one.url, &other.url]).write(&PUT).unwrap().is_some());
+    assert_eq!(one.requests(), 1);
+    assert!(other.requests() > 1);
+}
+
+#[test]
+fn a_server_that_wants_to_be_left_alone_for_longer_than_there_is_time_is_given_up_at_once() {
+    for (seconds, shown) in [("21", "21"), ("18446744073709551615", "86400")] {
+        let server = busy(429, seconds);
+        let client = client(&[&server.url]);
+        let error = client.write(&PUT).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::TRY_AGAIN);
+        let text = format!("HTTP 429: busy (it asks to be left alone for {shown} s)");
+        assert!(error.to_string().ends_with(&text), "{error}");
+        assert_eq!(server.requests(), 1);
+    }
+}
+
+#[test]
+fn what_is_sent_has_the_method_that_is_asked_for() {
+    let server = fake(|_| Say(http(200, "")));
+    let client = client(&[&server.url]);
+    for (method, body, line) in [
+        (Method::Patch, &b"[]"[..], "PATCH /v1/x?y=z HTTP/1.1"),
+        (Method::Delete, b"", "DELETE /v1/x?y=z HTTP/1.1"),
+        (Method::Delete, b"{}", "DELETE /v1/x?y=z HTTP/1.1"),
+    ] {
+        assert!(client.write(&Ask { method, body, ..GET }).unwrap().is_some());
+        let seen = server.seen.lock().unwrap();
+        let request = seen.last().unwrap();
+        assert!(request.starts_with(line), "{request}");
+        assert!(request.ends_with(&format!("\r\n\r\n{}", std::str::from_utf8(body).unwrap())));
+    }
 }
 
 #[test]

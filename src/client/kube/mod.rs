@@ -30,6 +30,9 @@ mod status;
 mod validity;
 mod yaml;
 
+#[cfg(test)]
+mod tests;
+
 pub use api::{Change, Kube, Outcome, Refusal, Why, is_away};
 pub use resource::Resource;
 pub use source::Source;
