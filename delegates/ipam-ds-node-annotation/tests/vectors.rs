@@ -24,7 +24,10 @@ const MACHINE_ID: &str = "0123456789abcdef0123456789abcdef";
 /// The annotations of the recording that its cases name, and one in a folder of the test.
 const ANNOTATIONS: [(&str, &str); 3] = [
     ("example.com/na", r#""ranges": [[{"subnet": "172.16.5.0/24"}]]"#),
-    ("example.com/na-null", r#""ranges": [[{"subnet":"10.0.0.0/24"}]], "resolvConf": "${DIR}/null.conf""#),
+    (
+        "example.com/na-null",
+        r#""ranges": [[{"subnet":"10.0.0.0/24"}]], "resolvConf": "${DIR}/null.conf""#,
+    ),
     ("example.com/na-expr", r#"ranges: [[{subnet: ("10.77." + "0.0/24")}]]"#),
 ];
 
