@@ -21,11 +21,11 @@ fn refused(site: &Site, text: &str) -> (u64, String) {
     (code, error[place.len()..].to_owned())
 }
 
-/// Nothing is held, and no record was left.
+/// Nothing is held, and nobody was run who might.
 #[track_caller]
 fn assert_untouched(site: &Site) {
     assert_eq!(site.leases("net"), [""; 0]);
-    assert_eq!(site.world.lines("c1"), Vec::<Value>::new());
+    assert!(site.world.events("c1").iter().all(|event| event != "running"));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn settings_without_a_range_give_no_address_and_say_so() {
     ] {
         let (code, error) = site.annotate(&text).call("ADD", "c1").failure();
         assert_eq!(code, 7, "{text}: {error}");
-        assert!(error.contains("ipam.ranges"), "{text}: {error}");
+        assert!(error.contains("nothing says which pools to serve"), "{text}: {error}");
         assert_eq!(site.leases("net"), [""; 0]);
     }
 }
@@ -143,7 +143,7 @@ fn a_flat_list_of_ranges_is_refused_by_our_allocator_and_passed_to_another_as_it
     let (code, error) = site.call("ADD", "c1").failure();
     assert_eq!(code, 7, "{error}");
     assert!(error.starts_with("ipam-da-local: ipam.ranges[0]: "), "{error}");
-    assert!(error.contains(r#"write [[{"subnet": …}], …]"#), "{error}");
+    assert!(error.contains(r#"as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#), "{error}");
     let real = common::support::host_local();
     let next =
         site.elsewhere("host-local", &format!("printf '%s' \"$in\" | exec {}", real.display()));
@@ -323,13 +323,8 @@ fn an_annotation_that_says_nothing_is_told_by_its_name() {
 #[test]
 fn an_annotation_of_two_hundred_kilobytes_is_read_and_its_errors_stay_short() {
     let site = Site::new(SUBNET);
-    for text in
-        ["x".repeat(200_000), format!("ranges: [[{{subnet: \"{}\"}}]]", "x".repeat(200_000))]
-    {
-        let outcome = site.annotate(&text).call("ADD", "c1");
-        assert!(outcome.stdout.len() < 4096, "{} bytes", outcome.stdout.len());
-        assert_eq!(outcome.failure().0, 7);
-    }
+    let (code, error) = refused(&site, &"x".repeat(200_000));
+    assert!(code == 7 && error.len() < 4096, "{} bytes", error.len());
     let deep = format!("ranges: {}", "[".repeat(100_000));
     assert_eq!(refused(&site, &deep).0, 7);
     let ranges: Vec<Value> =

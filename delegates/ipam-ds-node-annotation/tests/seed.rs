@@ -155,8 +155,9 @@ fn an_error_is_printed_in_the_form_of_cni() {
         }
         let (code, error) = site.typed(&program, &["error_quit"], "").failure();
         assert!(code == 11 && error.starts_with("FAILED: "), "{error}");
-        let (code, error) = site.typed(&program, &["frob"], "").failure();
-        assert!(code == 7 && error.contains("-h"), "{error}");
+        let unknown = site.typed(&program, &["frob"], "");
+        assert_eq!((unknown.exit, unknown.stdout.as_str()), (Some(1), ""));
+        assert!(unknown.stderr.contains("\"frob\" is no command"), "{unknown:?}");
     }
     assert_eq!(site.asked(), 0);
 }
@@ -164,8 +165,10 @@ fn an_error_is_printed_in_the_form_of_cni() {
 /// `cat test.cfg | node-annotation` in a folder with this `nacfg`, by `$KUBECONFIG`.
 fn entire(site: &Site, program: &Path, words: &[&str], stdin: &str) -> Outcome {
     let folder = site.world.path("");
-    let mut command = site.typing(program, words);
-    command.current_dir(folder).env("KUBECONFIG", site.world.path("kubeconfig"));
+    // A namespace is entered at its root.
+    let mut command = site.typing(Path::new("sh"), &["-c", "cd $0 && exec \"$@\""]);
+    command.arg(folder).arg(program).args(words);
+    command.env("KUBECONFIG", site.world.path("kubeconfig"));
     command.env("NODE_ANNOTATION_CFG", "./nacfg").env("NODE_NAME", &site.node);
     wait(start_raw(command, stdin.as_bytes()))
 }
