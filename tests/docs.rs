@@ -43,22 +43,11 @@ fn the_readme_has_the_table_of_errors() {
 #[test]
 fn the_readme_has_the_host_wide_settings() {
     let source = read("src/host/settings.rs");
-    let (_, file) = source.split_once("struct File {").unwrap();
-    let (file, _) = file.split_once('}').unwrap();
-    let camel_case = |field: &str| {
-        let mut words = field.split('_');
-        let mut key = words.next().unwrap().to_owned();
-        for word in words {
-            key.push_str(&word[..1].to_uppercase());
-            key.push_str(&word[1..]);
-        }
-        format!("`{key}`")
-    };
-    let keys: Vec<String> = file
-        .lines()
-        .filter_map(|line| line.trim().split_once(':'))
-        .map(|(field, _)| camel_case(field))
-        .collect();
+    let (_, keys) = source.split_once("const KEYS").unwrap();
+    let (_, keys) = keys.split_once(" =").unwrap();
+    let (keys, _) = keys.split_once(';').unwrap();
+    let keys: Vec<String> =
+        keys.split('"').skip(1).step_by(2).map(|key| format!("`{key}`")).collect();
     let rows = table(&read("README.md"), "## Host-wide settings");
     let documented: Vec<String> = rows[2..].iter().map(|row| row[0].clone()).collect();
     assert_eq!(documented, keys);

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use log::debug;
 use serde_json::{Map, Value};
 
-use super::patch::{is_of_chain, merge_patch, refresh_secrets, refuse_forbidden};
+use super::patch::{merge_patch, refresh_secrets, refuse_forbidden};
 use super::plan::{Step, is_allocator};
 use super::record::{Gave, Run};
 use crate::cni::{IpConfig, IpamResult, Network, Route};
+use crate::delegate::CHAIN_KEYS;
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
 
@@ -56,7 +57,9 @@ impl<'a> Carry<'a> {
         let plain = step.is_plain();
         let mut ipam = self.ipam.clone();
         if plain {
-            ipam.retain(|key, _| !is_of_chain(key));
+            for key in CHAIN_KEYS {
+                ipam.remove(key);
+            }
         } else {
             ipam.extend(step.overrides.clone());
             ipam.insert("node".to_owned(), self.node.into());

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::plan::{is_program, is_selector, no_preset};
+use super::plan::{is_selector, no_preset, search};
 use super::preset::Preset;
 use crate::cni::{Environment, parse_object, shown};
 use crate::error::{Error, ErrorCode, Result};
@@ -33,8 +33,7 @@ impl Next {
         let object = parse_object(&bytes, file);
         let object = object.map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?;
         let Some(named) = object.get(self.key) else { return Ok(None) };
-        let path = environment.text("PATH").unwrap_or_default();
-        let found = program(named, path).map_err(|why| {
+        let found = program(named, environment).map_err(|why| {
             Error::config([file, ": ", self.key].concat(), [&shown(named), " ", why].concat())
                 .advise("name a program: an absolute path, or a command in PATH")
         })?;
@@ -68,23 +67,25 @@ impl Next {
 }
 
 /// The program that a value names, and its base name; else what is wrong with the value.
-fn program(named: &Value, path: &str) -> Result<(String, PathBuf), &'static str> {
+fn program(named: &Value, environment: &Environment) -> Result<(String, PathBuf), &'static str> {
     let text = named.as_str().ok_or("is no text")?;
-    let program = if text.starts_with('/') {
-        Some(PathBuf::from(text)).filter(|file| is_program(file))
-    } else if text.is_empty() || text.contains('/') {
+    if text.is_empty() || text.contains('/') && !text.starts_with('/') {
         return Err("is neither an absolute path nor a command");
-    } else {
-        // An empty or relative folder would be the caller's.
-        let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
-        folders.map(|folder| folder.join(text)).find(|file| is_program(file))
-    };
-    let program = program.ok_or("is not there, or no executable file")?;
+    }
+    // An absolute path stays itself, whatever folder it is joined to.
+    let folders = if text.starts_with('/') { vec!["/".into()] } else { folders(environment) };
+    let program = search(&folders, text.as_ref()).ok_or("is not there, or no executable file")?;
     match program.file_name().and_then(|name| name.to_str()) {
         Some(name) if is_selector(name) => Err("is a selector, which gives no address"),
         Some(name) => Ok((name.to_owned(), program)),
         None => Err("is no program"),
     }
+}
+
+/// The folders of `PATH`. An empty or relative one would lie wherever the caller happens to be.
+pub(super) fn folders(environment: &Environment) -> Vec<PathBuf> {
+    let path = environment.text("PATH").unwrap_or_default();
+    std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect()
 }
 
 #[cfg(test)]

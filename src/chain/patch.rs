@@ -8,16 +8,11 @@ use crate::delegate::CHAIN_KEYS;
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
 
-/// Whether a key of `ipam` decides about the chain itself.
-pub(super) fn is_of_chain(key: &str) -> bool {
-    CHAIN_KEYS.contains(&key)
-}
-
 /// Refuses settings that a delegate's answer may not make.
 pub(super) fn refuse_forbidden(patch: &Map<String, Value>, settings: &Settings) -> Result<()> {
     let refuse = |message| Error::new(ErrorCode::DELEGATE, message);
     for (key, value) in patch {
-        if is_of_chain(key) {
+        if CHAIN_KEYS.contains(&key.as_str()) {
             let message = "which only the network configuration may";
             return Err(refuse(format!("its answer sets ipam.{key}, {message}")));
         }

@@ -103,7 +103,7 @@ impl Planner<'_> {
 
     /// Finds a delegate's program in `CNI_PATH`.
     pub fn find(&self, name: &str) -> Result<PathBuf> {
-        let found = self.path.iter().map(|folder| folder.join(name)).find(|file| is_program(file));
+        let found = search(self.path, name.as_ref());
         // The record outlives this process' working folder.
         let found = found.map(|file| std::path::absolute(&file).unwrap_or(file));
         found.ok_or_else(|| {
@@ -313,8 +313,11 @@ fn duration(value: &Value, path: &str) -> Result<Duration> {
         .ok_or_else(|| Error::config(path, format!("{value} is no duration such as \"10s\"")))
 }
 
-pub(super) fn is_program(file: &Path) -> bool {
-    file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
+/// The first program of a name in these folders.
+pub(super) fn search(folders: &[PathBuf], name: &Path) -> Option<PathBuf> {
+    folders.iter().map(|folder| folder.join(name)).find(|file| {
+        file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
+    })
 }
 
 #[cfg(test)]

@@ -101,14 +101,14 @@ impl<'a> Session<'a> {
             return None;
         }
         let planner = Planner { preset, releasing: true, ..self.planner() };
-        let step = planner.plan(&run.ipam).ok()?.steps.pop()?;
-        let mut network = self.request.network.config().clone();
-        network.insert("ipam".to_owned(), run.ipam.clone().into());
-        let network = Network::new(network).ok()?;
-        let settings = &self.request.settings;
-        let carry = Carry::new(&network, settings, &self.node, IpamResult::default());
-        let Run { args, ip_ranges, .. } = run.clone();
-        Some(Run { args, ip_ranges, ..carry.run_of(&step)? })
+        let Step { name, program, overrides, .. } = planner.plan(&run.ipam).ok()?.steps.pop()?;
+        let mut run = Run { fixed: false, program: program.display().to_string(), ..run.clone() };
+        run.ipam.extend(overrides);
+        for (key, value) in [("type", &name), ("node", &self.node)] {
+            run.ipam.insert(key.to_owned(), value.clone().into());
+        }
+        run.delegate = name;
+        Some(run)
     }
 
     /// Plans the configured chain.

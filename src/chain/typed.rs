@@ -1,14 +1,17 @@
 //! What a person types under the name of a preset whose delegate answers it.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use serde_json::Map;
 
-use super::plan::is_program;
+use super::next::folders;
+use super::plan::search;
 use super::{Chain, Preset};
 use crate::cni::{Environment, Version};
 use crate::delegate::Reply;
@@ -40,25 +43,16 @@ impl Typed<'_> {
 
     fn run(&self, words: &[OsString]) -> Result<ExitCode> {
         let delegate = self.find(self.delegate)?;
-        let mut command = Command::new(&delegate);
-        if !matches!(words, []) && words != [COMPOSE] {
-            return Err(cannot_start(&delegate, command.args(words).exec()));
+        if !words.is_empty() && words != [COMPOSE] {
+            return run_to_end(&delegate, words, None, None);
         }
-        let composing = command.arg(COMPOSE).stdout(Stdio::piped()).spawn();
-        let composed = composing.and_then(std::process::Child::wait_with_output);
-        let composed = composed.map_err(|error| cannot_start(&delegate, error))?;
-        if !composed.status.success() {
-            print(&composed.stdout);
-            return Ok(ended(composed.status));
+        let mut composed = Vec::new();
+        let ended = run_to_end(&delegate, &[COMPOSE.into()], None, Some(&mut composed))?;
+        if ended != ExitCode::SUCCESS {
+            print(&composed);
+            return Ok(ended);
         }
-        let last = self.last()?;
-        let failed = |error| cannot_start(&last, error);
-        let mut child = Command::new(&last).stdin(Stdio::piped()).spawn().map_err(failed)?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // It may end without reading.
-            let _ = stdin.write_all(&composed.stdout);
-        }
-        child.wait().map(ended).map_err(failed)
+        run_to_end(&self.last()?, &[], Some(&composed), None)
     }
 
     /// The chain's last program.
@@ -78,33 +72,54 @@ impl Typed<'_> {
     /// Finds a program beside the name we were called by, beside the file that this leads to, or in
     /// `PATH`.
     fn find(&self, name: &str) -> Result<PathBuf> {
-        let path = self.environment.text("PATH").unwrap_or_default();
-        let path: Vec<PathBuf> = std::env::split_paths(path).collect();
-        let called = if self.called.components().count() > 1 {
-            Some(self.called.to_owned())
-        } else {
-            path.iter().map(|folder| folder.join(self.called)).find(|file| is_program(file))
-        };
-        let beside = [called, std::env::current_exe().ok()].into_iter().flatten();
-        let folders = beside.filter_map(|file| file.parent().map(Path::to_owned));
-        let found =
-            folders.chain(path).map(|folder| folder.join(name)).find(|file| is_program(file));
-        found.ok_or_else(|| {
-            let called = self.called.display();
-            let message = format!("{name} is neither beside {called} nor in PATH");
-            Error::new(ErrorCode::IO, message).advise(format!("install {name} there"))
+        let mut path = folders(self.environment);
+        let mut called = Some(self.called.to_owned());
+        if self.called.components().count() == 1 {
+            called = search(&path, self.called);
+        }
+        for file in [std::env::current_exe().ok(), called].into_iter().flatten() {
+            path.splice(0..0, file.parent().map(Path::to_owned));
+        }
+        search(&path, name.as_ref()).ok_or_else(|| {
+            let called = self.called.to_string_lossy();
+            let message = [name, " is neither beside ", &called, " nor in PATH"].concat();
+            Error::new(ErrorCode::IO, message).advise("install both from one build")
         })
     }
 }
 
-fn cannot_start(program: &Path, error: io::Error) -> Error {
-    Error::io(format!("cannot start {}", program.display()), error)
-}
-
-/// A process' exit status as ours; that of a shell for one that was killed.
-fn ended(status: ExitStatus) -> ExitCode {
-    let killed = || status.signal().map_or(1, |signal| signal + 128);
-    ExitCode::from(u8::try_from(status.code().unwrap_or_else(killed)).unwrap_or(1))
+/// Runs a program to its end with these words; `given` is its stdin, else it has ours, and `taken` gets
+/// its stdout, else that is ours. Gives its exit status, that of a shell for one that was killed.
+fn run_to_end(
+    program: &Path,
+    words: &[OsString],
+    given: Option<&[u8]>,
+    taken: Option<&mut Vec<u8>>,
+) -> Result<ExitCode> {
+    let mut command = Command::new(program);
+    command.args(words);
+    if given.is_some() {
+        command.stdin(Stdio::piped());
+    }
+    if taken.is_some() {
+        command.stdout(Stdio::piped());
+    }
+    let run = || {
+        let mut child = command.spawn()?;
+        if let (Some(given), Some(pipe)) = (given, child.stdin.take()) {
+            // It may end without reading.
+            let _ = File::from(OwnedFd::from(pipe)).write_all(given);
+        }
+        if let (Some(taken), Some(pipe)) = (taken, child.stdout.take()) {
+            File::from(OwnedFd::from(pipe)).read_to_end(taken)?;
+        }
+        child.wait()
+    };
+    let status = run();
+    let status = status
+        .map_err(|error| Error::io(["cannot run ", &program.to_string_lossy()].concat(), error))?;
+    let killed = status.signal().map_or(1, |signal| signal + 128);
+    Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(killed)).unwrap_or(1)))
 }
 
 fn print(bytes: &[u8]) {

@@ -2,9 +2,10 @@ use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::parse_duration;
+use crate::cni::{parse_object, shown};
 use crate::error::{Error, ErrorCode, Result};
 
 /// Host-wide settings: the file `/etc/cni/ipam-delegated.json`, all of it optional.
@@ -44,17 +45,9 @@ impl Default for Settings {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct File {
-    state_dir: Option<PathBuf>,
-    verbose: Option<bool>,
-    log_dir: Option<PathBuf>,
-    node: Option<String>,
-    data_dirs: Option<Vec<PathBuf>>,
-    gc_grace: Option<String>,
-    takeover: Option<bool>,
-}
+/// Every key of the file.
+const KEYS: [&str; 7] =
+    ["stateDir", "verbose", "logDir", "node", "dataDirs", "gcGrace", "takeover"];
 
 impl Settings {
     /// The settings file.
@@ -70,48 +63,50 @@ impl Settings {
         }
     }
 
+    // By hand: what serde derives for it is several times as large.
     fn parse(bytes: &[u8]) -> Result<Self> {
-        let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-        let file: File = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-            Error::new(ErrorCode::INVALID_CONFIG, format!("{}: {}", error.path(), error.inner()))
-        })?;
-        deserializer.end().map_err(|error| {
-            Error::new(ErrorCode::INVALID_CONFIG, "not one JSON object").caused_by(error)
-        })?;
-        let default = Self::default();
-        let settings = Self {
-            state_dir: file.state_dir.unwrap_or(default.state_dir),
-            verbose: file.verbose.unwrap_or(default.verbose),
-            log_dir: file.log_dir.unwrap_or(default.log_dir),
-            node: file.node,
-            data_dirs: file.data_dirs.unwrap_or(default.data_dirs),
-            gc_grace: match file.gc_grace {
-                None => default.gc_grace,
-                // Zero is of use here: it judges every lease.
-                Some(text) if text == "0s" => Duration::ZERO,
-                Some(text) => parse_duration(&text).ok_or_else(|| {
-                    Error::config("gcGrace", format!("{text:?} is no duration such as 5m"))
-                })?,
-            },
-            takeover: file.takeover.unwrap_or(default.takeover),
-        };
-        let folders = [("stateDir", &settings.state_dir), ("logDir", &settings.log_dir)];
-        let data_dirs = settings.data_dirs.iter().map(|folder| ("dataDirs", folder));
-        for (key, folder) in folders.into_iter().chain(data_dirs) {
-            if !is_plain_absolute(folder) {
-                return Err(Error::config(
-                    key,
-                    format!("{} is no absolute path without ..", folder.display()),
-                ));
+        let mut settings = Self::default();
+        let file = parse_object(bytes, "it");
+        for (key, value) in file.map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))? {
+            let wrong = |expected: &str| {
+                let message = ["expected ", expected, ", found ", &shown(&value)].concat();
+                Error::config(&key, message)
+            };
+            let text = || value.as_str().ok_or_else(|| wrong("a text"));
+            let flag = || value.as_bool().ok_or_else(|| wrong("true or false"));
+            let folder = |value: &Value| {
+                let folder = value.as_str().map(PathBuf::from).filter(|it| is_plain_absolute(it));
+                folder.ok_or_else(|| wrong("an absolute path without .."))
+            };
+            match key.as_str() {
+                known if value.is_null() && KEYS.contains(&known) => {}
+                "stateDir" => settings.state_dir = folder(&value)?,
+                "verbose" => settings.verbose = flag()?,
+                "logDir" => settings.log_dir = folder(&value)?,
+                "node" => {
+                    let node = text()?;
+                    let printable = node.chars().all(|c| c.is_ascii_graphic());
+                    if node.is_empty() || node.len() > 253 || !printable {
+                        return Err(wrong("1 to 253 printable characters without blanks"));
+                    }
+                    settings.node = Some(node.to_owned());
+                }
+                "dataDirs" => {
+                    let folders = value.as_array().ok_or_else(|| wrong("an array of folders"))?;
+                    settings.data_dirs = folders.iter().map(folder).collect::<Result<_>>()?;
+                }
+                "gcGrace" => {
+                    // Zero is of use here: it judges every lease.
+                    let zero = (value == "0s").then_some(Duration::ZERO);
+                    let grace = zero.or_else(|| parse_duration(value.as_str()?));
+                    settings.gc_grace = grace.ok_or_else(|| wrong("a duration such as 5m"))?;
+                }
+                "takeover" => settings.takeover = flag()?,
+                _ => {
+                    let message = ["unknown, expected one of ", &KEYS.join(", ")].concat();
+                    return Err(Error::config(key, message));
+                }
             }
-        }
-        if let Some(node) = &settings.node
-            && (node.is_empty() || node.len() > 253 || !node.chars().all(|c| c.is_ascii_graphic()))
-        {
-            return Err(Error::config(
-                "node",
-                "expected 1 to 253 printable characters without blanks",
-            ));
         }
         Ok(settings)
     }
@@ -135,7 +130,7 @@ mod tests {
 
     #[test]
     fn an_empty_object_means_the_defaults() {
-        let settings = Settings::parse(b"{}").unwrap();
+        let settings = Settings::parse(br#"{"stateDir": null}"#).unwrap();
         assert_eq!(settings.state_dir, Path::new("/var/lib/cni/ipam-delegated"));
         assert_eq!(settings.gc_grace, Duration::from_secs(300));
     }
@@ -149,9 +144,13 @@ mod tests {
             (r#"{"dataDirs":["/var/../etc"]}"#, "dataDirs: "),
             (r#"{"node":""}"#, "node: "),
             (r#"{"statedir":"/x"}"#, "statedir: "),
-            (r#"{} {}"#, "not one JSON object"),
+            (r#"{"node":1}"#, "node: "),
+            (r#"{"verbose":"yes"}"#, "verbose: "),
+            (r#"{"dataDirs":"/x"}"#, "dataDirs: "),
+            (r#"{} {}"#, "it is not one JSON object"),
         ] {
             let error = Settings::parse(json.as_bytes()).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
             assert!(error.to_string().starts_with(start), "{json}: {error}");
         }
     }

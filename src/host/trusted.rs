@@ -1,9 +1,7 @@
-use std::fs::{self, File, Metadata};
-use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{self, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-
-use rustix::fs::OFlags;
 
 use crate::error::{Error, ErrorCode, Result};
 
@@ -16,51 +14,43 @@ const STICKY: u32 = 0o1000;
 /// Error 7 where the file, or the folder that it or a link to it lies in, belongs to somebody else or may
 /// be written by others: a sticky folder may. Error 5 where it cannot be read.
 pub fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>> {
-    let failed = |error| Error::io(format!("cannot read {}", path.display()), error);
-    let read = || -> io::Result<Result<Vec<u8>>> {
-        let path = std::path::absolute(path)?;
-        // A pipe must not be waited for.
-        let open =
-            File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path);
-        let mut file = open?;
-        let target = fs::canonicalize(&path)?;
-        for (place, found) in [(&path, fs::symlink_metadata(&path)?), (&target, file.metadata()?)] {
+    let read = || {
+        let mut place = std::path::absolute(path)?;
+        // From here on nobody else can put another file into its place.
+        for _ in 0..2 {
+            let found = fs::symlink_metadata(&place)?;
             // A link has no rights of its own.
-            let others = !found.is_symlink() && found.mode() & 0o022 != 0;
-            if let Err(error) = refuse(place, &found, others) {
+            let mut refused = refusal(&place, &found, found.is_symlink());
+            if let Some(folder) = place.parent() {
+                let found = fs::metadata(folder)?;
+                refused = refused.or_else(|| refusal(folder, &found, found.mode() & STICKY != 0));
+            }
+            if let Some(error) = refused {
                 return Ok(Err(error));
             }
-            let folder = place.parent().unwrap_or(place);
-            let found = fs::metadata(folder)?;
-            let others = found.mode() & 0o022 != 0 && found.mode() & STICKY == 0;
-            if let Err(error) = refuse(folder, &found, others) {
-                return Ok(Err(error));
-            }
+            place = fs::canonicalize(place)?;
         }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        Ok(Ok(bytes))
+        fs::read(place).map(Ok)
     };
     match read() {
         Ok(read) => read.map(Some),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(error)),
+        Err(error) => Err(Error::io(["cannot read ", &path.to_string_lossy()].concat(), error)),
     }
 }
 
-/// Refuses what belongs to somebody else, or what `others` may write.
-fn refuse(place: &Path, found: &Metadata, others: bool) -> Result<()> {
-    let place = place.display().to_string();
-    let owner = found.uid();
-    let (why, advice) = if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        (format!("belongs to user {owner}, who is neither root nor who runs this"), "chown root ")
-    } else if others {
-        ("may be written by others than its owner".to_owned(), "chmod go-w ")
+/// Why a file or a folder is not trusted; `closed` where its mode lets nobody change what is there.
+fn refusal(place: &Path, found: &Metadata, closed: bool) -> Option<Error> {
+    let (why, advice) = if ![0, rustix::process::geteuid().as_raw()].contains(&found.uid()) {
+        (" belongs to neither root nor the user who runs this", "chown root ")
+    } else if !closed && found.mode() & 0o022 != 0 {
+        (" may be written by others than its owner", "chmod go-w ")
     } else {
-        return Ok(());
+        return None;
     };
-    let message = [&place, " ", &why, ": it is not trusted"].concat();
-    Err(Error::new(ErrorCode::INVALID_CONFIG, message).advise([advice, &place].concat()))
+    let place = place.to_string_lossy();
+    let message = [&place, why, ": it is not trusted"].concat();
+    Some(Error::new(ErrorCode::INVALID_CONFIG, message).advise([advice, &place].concat()))
 }
 
 #[cfg(test)]

@@ -35,23 +35,51 @@ impl Selector for KubeNode {
 }
 
 fn choose(config: &Config, request: &Request) -> Result<Selection> {
-    let Known { node, value: subnets, .. } = subnets_of_node(config, request)?;
-    let request = Request { network: with_ranges(&request.network, &subnets), ..request.clone() };
+    let network = request.network.name().as_str();
+    let left = Left::of(config.data_dir(), network);
+    let settings = request.network.settings::<Keys>()?.read("ipam")?;
+    let (what, ttl) = (subnets::place(config.annotation()), settings.ttl());
+    let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
+    let own = own.remembering(request.state_dir()?.root());
+    let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
+        let subnets = subnets::read(node, config.annotation())?;
+        // What is of no use is not remembered.
+        select(&subnets, &node.name, config, request)?;
+        Ok(subnets)
+    });
+    match known {
+        Ok(Known { node, value, is_new }) => {
+            if is_new {
+                left.keep(&value);
+            }
+            select(&value, &node, config, request)
+        }
+        Err(error) if is_away(&error) => {
+            let Some(subnets) = left.read() else { return Err(error) };
+            let path = left.path().display().to_string();
+            let why = error.in_full();
+            warn!("as kube-node left them in {path}, for the API server does not answer: {why}");
+            select(&subnets, &format!("(by {path})"), config, request)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Chooses among the subnets of a node.
+fn select(subnets: &[String], node: &str, config: &Config, request: &Request) -> Result<Selection> {
+    let request = Request { network: with_ranges(&request.network, subnets), ..request.clone() };
     // What was given once is released and checked whatever the pod may have by now.
     let without = config.without_ipv4(&request.args).filter(|_| request.verb == Verb::Add);
     let of_pod = |offered: &Offered| {
         without.is_none() || offered.set.as_ref().is_none_or(|set| !set.is_ipv4())
     };
-    let place = subnets::place(config.annotation());
-    let of_node = |error: Error| error.within(format_args!("{place} of node {node}"));
-    let offer = Offer::read_where(&request, of_pod).map_err(of_node)?;
+    let place = format!("{} of node {node}", subnets::place(config.annotation()));
+    let offer = Offer::read_where(&request, of_pod).map_err(|error| error.within(&place))?;
     let mut offer = offer.ok_or_else(|| Error::config(&place, "no subnet"))?;
     if let Some(namespace) = without {
         debug!("no IPv4 for namespace {namespace:?}: ipam.ipv4-namespaces does not name it");
         if offer.pools.is_empty() {
-            let message = format!(
-                "namespace {namespace:?} gets no IPv4, and {place} of node {node} has nothing else"
-            );
+            let message = format!("namespace {namespace:?} gets no IPv4, and {place} is all IPv4");
             return Err(Error::config("ipam.ipv4-namespaces", message)
                 .advise("add the namespace, or give the node an IPv6 subnet"));
         }
@@ -59,36 +87,6 @@ fn choose(config: &Config, request: &Request) -> Result<Selection> {
         offer.routes.retain(|route| matches!(route.dst.addr(), IpAddr::V6(_)));
     }
     Ok(Selection::from(offer))
-}
-
-fn subnets_of_node(config: &Config, request: &Request) -> Result<Known<Vec<String>>> {
-    let network = request.network.name().as_str();
-    let left = Left::of(config.data_dir(), network);
-    let settings = request.network.settings::<Keys>()?.read("ipam")?;
-    let ttl = settings.ttl();
-    let what = subnets::place(config.annotation());
-    let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
-    let own = own.remembering(request.state_dir()?.root());
-    let known = own
-        .ask(&Wish { network, what: &what, ttl }, |node| subnets::read(node, config.annotation()));
-    match known {
-        Ok(known) => {
-            if known.is_new {
-                left.keep(&known.value);
-            }
-            Ok(known)
-        }
-        Err(error) if is_away(&error) => {
-            let Some(value) = left.read() else { return Err(error) };
-            let path = left.path().display().to_string();
-            warn!(
-                "as kube-node left them in {path}, for the API server does not answer: {}",
-                error.in_full()
-            );
-            Ok(Known { node: format!("(by {path})"), value, is_new: false })
-        }
-        Err(error) => Err(error),
-    }
 }
 
 /// The network, as if it named these subnets, each a range set.

@@ -1,6 +1,6 @@
 use std::ffi::OsString;
 
-use ipam_delegated::client::own_node::{Keys, Known, OwnNode, Wish, unfit};
+use ipam_delegated::client::own_node::{Keys, OwnNode, Wish, unfit};
 use ipam_delegated::cni::Verb;
 use ipam_delegated::delegate::ByHand;
 use ipam_delegated::offer::Offer;
@@ -71,13 +71,21 @@ fn choose(config: &Config, conf: &Conf, request: &Request) -> Result<Selection> 
     let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
     let what = place(name);
     let own = own.remembering(request.state_dir()?.root());
-    let Known { node, value: text, .. } = own.ask(&Wish { network, what: &what, ttl }, |node| {
-        text(node.annotation(name), &node.name, name)
+    let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
+        let text = text(node.annotation(name), &node.name, name)?;
+        // What is of no use is not remembered.
+        select(&text, &node.name, name, conf, request)?;
+        Ok(text)
     })?;
-    let settings = parse(&text, &node, name)?;
+    select(&known.value, &known.node, name, conf, request)
+}
+
+/// The settings that an annotation's text says, and the pools where it names ranges.
+fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) -> Result<Selection> {
+    let mut settings = parse(text, node, name)?;
     let old = request.network.ipam();
     if conf.next.is_some() || is_flat(&settings) {
-        debug!("{what} goes on as it is written");
+        debug!("{} goes on as it is written", place(name));
         return Ok(Selection::default().replacing(old, settings));
     }
     let mut ipam = settings.clone();
@@ -86,9 +94,8 @@ fn choose(config: &Config, conf: &Conf, request: &Request) -> Result<Selection> 
     let with = request.network.with("ipam", Value::Object(ipam));
     let request = Request { network: with, ..request.clone() };
     let offer = Offer::read(&request)
-        .map_err(|error| error.within(format_args!("{what} of node {node}")))?;
+        .map_err(|error| error.within(format_args!("{} of node {node}", place(name))))?;
     let selection = offer.map(Selection::from).unwrap_or_default();
-    let mut settings = settings;
     for (key, value) in &selection.ipam {
         match value {
             Value::Null => settings.remove(key),
