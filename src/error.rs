@@ -106,7 +106,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error with a code and a message that says what was expected.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { code, message: message.into(), advice: None, source: None }))
+        Self::of(code, shortened(message.into()))
+    }
+
+    fn of(code: ErrorCode, message: String) -> Self {
+        Self(Box::new(Inner { code, message, advice: None, source: None }))
     }
 
     /// The configuration is invalid at `path`, as in `ipam.pools[1].name`.
@@ -161,7 +165,7 @@ impl Error {
         let mut parts = Vec::new();
         let mut cause = self.source();
         while let Some(error) = cause {
-            parts.push(error.to_string());
+            parts.push(shortened(error.to_string()));
             cause = error.source();
         }
         let mut text = parts.join(": ");
@@ -192,7 +196,7 @@ impl Error {
         }
         let code = self.0.code;
         let texts: Vec<String> = [self].iter().chain(&others).map(Self::in_full).collect();
-        Self::new(code, texts.join("; "))
+        Self::of(code, texts.join("; "))
     }
 
     /// Message and details in one line, for a log or a joined error.
@@ -204,6 +208,21 @@ impl Error {
             format!("{}: {details}", self.0.message)
         }
     }
+}
+
+/// Bytes of a message that are kept of its beginning, and of its end.
+const BEGINNING: usize = 2048;
+const END: usize = 512;
+
+/// A text that quotes a long value, without its middle.
+fn shortened(mut text: String) -> String {
+    let is_begun = |at: &usize| text.is_char_boundary(*at);
+    if text.len() > BEGINNING + END {
+        let from = (0..=BEGINNING).rev().find(is_begun).unwrap_or_default();
+        let to = (text.len() - END..text.len()).find(is_begun).unwrap_or(text.len());
+        text.replace_range(from..to, " … ");
+    }
+    text
 }
 
 impl fmt::Display for Error {
@@ -241,6 +260,19 @@ mod tests {
         assert_eq!(joined.code(), ErrorCode::TRY_AGAIN);
         assert_eq!(joined.to_string(), "a; b: why");
         assert!(Error::join([]).is_ok());
+    }
+
+    #[test]
+    fn a_long_value_is_not_quoted_whole() {
+        let error = Error::config("p", format!("{:?} is no CIDR", "é".repeat(100_000)));
+        let text = error.to_string();
+        assert!(
+            text.len() < 3000 && text.starts_with("p: \"éé") && text.ends_with("é\" is no CIDR")
+        );
+        let cause = Error::new(ErrorCode::IO, "a").caused_by("x".repeat(100_000));
+        assert!(cause.in_full().len() < 3000);
+        let many = (0..100).map(|i| Error::new(ErrorCode::IO, format!("{i:0100}")));
+        assert!(Error::join(many).unwrap_err().to_string().ends_with("99"));
     }
 
     #[test]
