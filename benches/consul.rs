@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use common::plugins::{Plugins, state_folder};
 use common::programs::{Build, builds};
 use common::times::Times;
-use common::{count, is_wanted, verdict};
+use common::{count, is_wanted, target};
 use crowd::{AT_A_TIME, median};
 use measured::{Measured, System};
 use plot::{Class, Curve, Drawing, Scale};
@@ -160,17 +160,17 @@ impl<'a> Bench<'a> {
         for measured in &all.by_held {
             let Measured { held, floor, alone, cold, unremembered, chain, .. } = measured;
             let cell = |times: &Times, verb: usize| {
-                format!("{} | {:.2}", show(times), times.median() / floor[verb].median())
+                format!("{times} | {:.2}", times.median() / floor[verb].median())
             };
             println!(
                 "| {held} | {} | {} | {} | {} | {} | {} | {} | {} |",
-                show(&floor[0]),
+                floor[0],
                 cell(&alone[0], 0),
-                show(cold),
+                cold,
                 cell(&chain[0], 0),
-                show(&floor[1]),
+                floor[1],
                 cell(&alone[1], 1),
-                show(unremembered),
+                unremembered,
                 cell(&chain[1], 1),
             );
         }
@@ -180,18 +180,13 @@ impl<'a> Bench<'a> {
             for Measured { held, chain, ancestor, .. } in &all.by_held {
                 let [add, del] = [0, 1].map(|verb| {
                     let share = chain[verb].median() / ancestor[verb].median();
-                    format!("{} | {share:.2}", show(&ancestor[verb]))
+                    format!("{} | {share:.2}", ancestor[verb])
                 });
                 println!("| {held} | {add} | {del} |");
             }
         }
         let [one, two, three] = &all.bare;
-        println!(
-            "\nbare processes without a transaction: one {}, two {}, three {}",
-            show(one),
-            show(two),
-            show(three)
-        );
+        println!("\nbare processes without a transaction: one {one}, two {two}, three {three}");
         let throughput = self.throughput();
         println!("\n| target | measured | |\n|---|---|---|");
         let empty = &all.by_held[0];
@@ -250,14 +245,4 @@ impl<'a> Bench<'a> {
         }
         println!("\nsize of the floor: {} KiB", self.build.size("examples/consul-floor"));
     }
-}
-
-fn target(what: &str, value: &str, met: bool) {
-    println!("| {what} | {value} | {} |", verdict(met));
-}
-
-/// The median, with the quartiles.
-fn show(times: &Times) -> String {
-    let [low, high] = [0.25, 0.75].map(|share| times.at(share));
-    format!("{:.2} ({low:.2}–{high:.2})", times.median())
 }

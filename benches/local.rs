@@ -19,7 +19,7 @@ use std::path::Path;
 use common::plugins::{Plugins, state_folder};
 use common::programs::{Build, builds, host_local};
 use common::times::Times;
-use common::{count, is_wanted, verdict};
+use common::{count, is_wanted, target};
 use crowd::{AT_A_TIME, median};
 use measured::{Measured, System};
 use plot::{Class, Curve, Drawing, Scale};
@@ -162,13 +162,13 @@ impl Bench {
             print!("| {held}");
             for i in 0..2 {
                 let ratio = chain[i].median() / host_local[i].median();
-                let [h, c, p, a] = [host_local, chain, preset, allocator].map(|x| show(&x[i]));
+                let [h, c, p, a] = [host_local, chain, preset, allocator].map(|x| &x[i]);
                 print!(" | {h} | {c} | {ratio:.3} | {p} | {a}");
             }
             println!(" |");
         }
         let [one, two, three] = &all.bare;
-        println!("\nbare processes: one {}, two {}, three {}", show(one), show(two), show(three));
+        println!("\nbare processes: one {one}, two {two}, three {three}");
         let empty = &all.by_held[0];
         let floor = |times: &Times, floor: &Times| times.median() / floor.median();
         println!("chain ADD ÷ three bare processes: {:.2}", floor(&empty.chain[0], three));
@@ -176,15 +176,12 @@ impl Bench {
         self.print_whole_folder();
         let throughput = self.throughput();
         println!("\n| target | measured | |\n|---|---|---|");
-        let target = |what: &str, value: String, met: bool| {
-            println!("| {what} | {value} | {} |", verdict(met));
-        };
         let ratio = |m: &Measured| m.chain[0].median() / m.host_local[0].median();
         let most = if self.build.is_static() { 0.6 } else { 1.5 };
         let at_none = ratio(empty);
         target(
             &format!("chain ADD ≤ {most} × host-local's, no lease held"),
-            format!("{at_none:.2} ×"),
+            &format!("{at_none:.2} ×"),
             at_none <= most,
         );
         let full = all.by_held.iter().find(|measured| measured.held == HELD[HELD.len() - 1]);
@@ -194,21 +191,21 @@ impl Bench {
             let grown = full.chain[0].median() / empty.chain[0].median();
             target(
                 &format!("chain ADD ≤ 0.01 × host-local's, {held} held"),
-                format!("{at_most:.4} ×"),
+                &format!("{at_most:.4} ×"),
                 at_most <= 0.01,
             );
             target(
                 &format!("chain ADD at {held} ≤ 1.2 × its own at none"),
-                format!("{grown:.2} ×"),
+                &format!("{grown:.2} ×"),
                 grown <= 1.2,
             );
         }
         target(
             &format!("{AT_A_TIME} at a time, ADDs a second ≥ 1.5 × host-local's"),
-            format!("{throughput:.2} ×"),
+            &format!("{throughput:.2} ×"),
             throughput >= 1.5,
         );
-        self.print_sizes(&target);
+        self.print_sizes();
     }
 
     /// The calls that have to list or read the folder.
@@ -216,9 +213,9 @@ impl Bench {
         let site = self.sites.last().unwrap();
         let held = site.held;
         let first = self.chain().adds(&site.chain, 5, || site.forget());
-        println!("\nchain ADD, first look at {held} leases of others: {}", show(&first));
+        println!("\nchain ADD, first look at {held} leases of others: {first}");
         let after = self.chain().adds(&site.chain, 15, || site.foreign_write());
-        println!("chain ADD at {held} after each write by another plugin: {}", show(&after));
+        println!("chain ADD at {held} after each write by another plugin: {after}");
         if held < HELD[HELD.len() - 1] {
             return;
         }
@@ -227,10 +224,8 @@ impl Bench {
         let chain = self.chain().adds(&site.chain, 15, || ());
         let host_local = self.host_local().adds(&site.host_local, 15, || ());
         println!(
-            "ADD into a pool with {} of 65533 addresses held: chain {}, host-local {}",
-            site.held,
-            show(&chain),
-            show(&host_local)
+            "ADD into a pool with {} of 65533 addresses held: chain {chain}, host-local {host_local}",
+            site.held
         );
         let memory = |network| self.plugins.peak_memory("ipam-da-local", "ADD", "memory", network);
         println!("peak memory of ipam-da-local there: {} KiB", memory(&site.allocator));
@@ -262,24 +257,18 @@ impl Bench {
         median(ratios)
     }
 
-    fn print_sizes(&self, target: &dyn Fn(&str, String, bool)) {
+    fn print_sizes(&self) {
         let site = self.sites.last().unwrap();
         for (name, network) in PROGRAMS.into_iter().zip([&site.chain, &site.chain, &site.allocator])
         {
             let memory = self.plugins.peak_memory(name, "ADD", "memory", network);
             let what = format!("peak memory of {name} at {} ≤ 4096 KiB", site.held);
-            target(&what, format!("{memory} KiB"), memory <= 4096);
+            target(&what, &format!("{memory} KiB"), memory <= 4096);
         }
         for name in PROGRAMS.into_iter().filter(|_| self.build.is_static()) {
             let size = self.build.size(name);
             let what = format!("size of {name} ≤ 1024 KiB");
-            target(&what, format!("{size} KiB"), size <= 1024);
+            target(&what, &format!("{size} KiB"), size <= 1024);
         }
     }
-}
-
-/// The median, with the quartiles.
-fn show(times: &Times) -> String {
-    let [low, high] = [0.25, 0.75].map(|share| times.at(share));
-    format!("{:.2} ({low:.2}–{high:.2})", times.median())
 }

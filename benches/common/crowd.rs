@@ -2,10 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::common::count;
-
-/// ADD and DEL.
-pub const VERBS: [&str; 2] = ["ADD", "DEL"];
+use super::common::{VERBS, count};
 
 /// How many processes there are at a time.
 pub const AT_A_TIME: usize = 20;

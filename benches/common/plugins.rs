@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::VERBS;
 use super::programs::Build;
+use super::times::Times;
 
 /// A plugin folder, and calls of what is in it.
 pub struct Plugins {
@@ -40,6 +42,14 @@ impl Plugins {
     /// The time from the start of a process to its end, with its answer read.
     pub fn call(&self, program: &str, verb: &str, container: &str, network: &Value) -> Duration {
         measure(self.command(program, verb, container), &network.to_string()).0
+    }
+
+    /// One ADD and one DEL.
+    #[allow(dead_code, reason = "not every benchmark does")]
+    pub fn pair(&self, program: &str, network: &Value, container: &str, times: &mut [Times; 2]) {
+        for (verb, times) in VERBS.iter().zip(times) {
+            times.push(self.call(program, verb, container, network));
+        }
     }
 
     /// As many bare processes, one after another.

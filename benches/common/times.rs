@@ -1,3 +1,4 @@
+use std::fmt;
 use std::time::Duration;
 
 /// The times of one case.
@@ -30,5 +31,13 @@ impl Times {
     /// In milliseconds.
     pub fn median(&self) -> f64 {
         self.at(0.5)
+    }
+}
+
+/// The median, with the quartiles.
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [low, high] = [0.25, 0.75].map(|share| self.at(share));
+        write!(f, "{:.2} ({low:.2}–{high:.2})", self.median())
     }
 }

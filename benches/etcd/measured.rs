@@ -1,8 +1,9 @@
 use std::time::Duration;
 
+use super::common::VERBS;
 use super::common::plugins::{Plugins, measure};
 use super::common::times::Times;
-use super::crowd::{VERBS, throughput};
+use super::crowd::throughput;
 use super::site::Site;
 
 /// The times at one number of leases held, each of ADD and DEL.

@@ -2,7 +2,7 @@ use serde_json::Value;
 
 use super::common::plugins::Plugins;
 use super::common::times::Times;
-use super::crowd::{VERBS, throughput};
+use super::crowd::throughput;
 
 /// The times of one network, by number of leases held.
 pub struct Measured {
@@ -30,9 +30,7 @@ impl Measured {
 impl System<'_> {
     /// One ADD and one DEL.
     pub fn pair(self, network: &Value, container: &str, times: &mut [Times; 2]) {
-        for (verb, times) in VERBS.iter().zip(times) {
-            times.push(self.plugins.call(self.program, verb, container, network));
-        }
+        self.plugins.pair(self.program, network, container, times);
     }
 
     /// ADDs that have to look at the whole folder because of what was done before each, with a
