@@ -12,6 +12,7 @@ use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 // For its memory allocator, the same as the selectors'.
 use ipam_delegated as _;
@@ -43,6 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let address: SocketAddr = server.parse()?;
     let tcp = TcpStream::connect(address)?;
     tcp.set_nodelay(true)?;
+    tcp.set_read_timeout(Some(Duration::from_secs(10)))?;
     let tls = ClientConnection::new(Arc::new(config), address.ip().into())?;
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {server}\r\nAccept: application/json\r\n{header}\r\n"
