@@ -237,7 +237,10 @@ fn request(path: &str, limit: u64) -> Ask<'_> {
 fn parse<T: DeserializeOwned>(
     body: &[u8],
 ) -> Result<T, serde_path_to_error::Error<serde_json::Error>> {
-    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(body))
+    // Keeping the path of each member costs more than the rest: that is for errors alone.
+    serde_json::from_slice(body).or_else(|_| {
+        serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(body))
+    })
 }
 
 /// What every object and list has.
