@@ -13,9 +13,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use log::{debug, warn};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::client::kube::{Kube, Resource, Source, is_away};
 use crate::cni::Environment;
@@ -42,7 +42,7 @@ pub struct OwnNode {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// All of it.
+    /// All of it, or the parts that tell something.
     pub object: Value,
 }
 
@@ -66,6 +66,45 @@ pub struct Known<T> {
     pub value: T,
     /// Whether the API server was asked.
     pub is_new: bool,
+}
+
+/// How much of a node object is kept.
+#[derive(Clone, Copy, Debug)]
+enum Extent {
+    Whole,
+    Told,
+}
+
+/// The parts of a node object that tell something of it. The rest, images above all, is most of it, and
+/// costs as much as all else that is done with an answer.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Told {
+    metadata: ToldMetadata,
+    spec: Value,
+    status: Option<ToldStatus>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ToldMetadata {
+    annotations: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ToldStatus {
+    node_info: Value,
+}
+
+impl Told {
+    fn into_object(self) -> Value {
+        json!({
+            "metadata": {"annotations": self.metadata.annotations},
+            "spec": self.spec,
+            "status": {"nodeInfo": self.status.unwrap_or_default().node_info},
+        })
+    }
 }
 
 /// The name to look by.
@@ -135,7 +174,7 @@ impl OwnNode {
     /// # Errors
     /// The API server is away or refuses, see [`kube`](crate::client::kube); this machine is no node.
     pub fn read(&self) -> Result<Node> {
-        self.find(&self.source.open(self.unreached, self.deadline)?)
+        self.find(&self.source.open(self.unreached, self.deadline)?, Extent::Whole)
     }
 
     /// Reads the object of any node.
@@ -144,10 +183,12 @@ impl OwnNode {
     /// The API server is away or refuses; there is no node of this name.
     pub fn read_other(&self, name: &str) -> Result<Node> {
         let kube = self.source.open(self.unreached, self.deadline)?;
-        self.get(&kube, name)?.ok_or_else(|| search::absent(name, "--node", &self.source))
+        let node = self.get(&kube, name, Extent::Whole)?;
+        node.ok_or_else(|| search::absent(name, "--node", &self.source))
     }
 
-    /// What a network wants to know of the node, as `pick` takes it out of the object. An answer that is
+    /// What a network wants to know of the node, as `pick` takes it out of the object's annotations, `spec`
+    /// and `status.nodeInfo`: it is shown no more. An answer that is
     /// remembered is believed for [`Wish::ttl`]; an older one serves while the API server is away, with a
     /// warning.
     ///
@@ -197,7 +238,7 @@ impl OwnNode {
         question: String,
         pick: impl FnOnce(&Node) -> Result<T>,
     ) -> Result<Known<T>> {
-        let node = self.find(kube)?;
+        let node = self.find(kube, Extent::Told)?;
         let known = Known { value: pick(&node)?, node: node.name, is_new: true };
         self.note(wish, |noted| *noted = Noted::now(question, &known));
         Ok(known)
@@ -218,8 +259,12 @@ impl OwnNode {
         }
     }
 
-    fn get(&self, kube: &Kube, name: &str) -> Result<Option<Node>> {
-        let object = kube.get::<Value>(&Resource::node(name))?;
+    fn get(&self, kube: &Kube, name: &str, extent: Extent) -> Result<Option<Node>> {
+        let what = Resource::node(name);
+        let object = match extent {
+            Extent::Whole => kube.get::<Value>(&what)?,
+            Extent::Told => kube.get::<Told>(&what)?.map(Told::into_object),
+        };
         Ok(object.map(|object| Node { name: name.to_owned(), object }))
     }
 }

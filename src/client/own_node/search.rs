@@ -5,7 +5,7 @@ use log::{debug, info, warn};
 use serde::Deserialize;
 
 use super::memory::Found;
-use super::{Name, Node, OwnNode, VARIABLE, is_name};
+use super::{Extent, Name, Node, OwnNode, VARIABLE, is_name};
 use crate::client::kube::{Kube, Resource, Source, is_away};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -49,19 +49,19 @@ const SHOWN: usize = 5;
 
 impl OwnNode {
     /// Reads this machine's node: by its name if that is known, else out of the list of all.
-    pub(super) fn find(&self, kube: &Kube) -> Result<Node> {
+    pub(super) fn find(&self, kube: &Kube, extent: Extent) -> Result<Node> {
         let host = match &self.name {
             Name::Said { name, place } => {
                 debug!("this is node {name}, as {place} says");
-                let node = self.get(kube, name)?;
+                let node = self.get(kube, name, extent)?;
                 return node.ok_or_else(|| absent(name, place, &self.source));
             }
             Name::Host(host) => host,
         };
-        if let Some(node) = self.remembered(kube, host)? {
+        if let Some(node) = self.remembered(kube, host, extent)? {
             return Ok(node);
         }
-        let named = if is_name(host) { self.get(kube, host)? } else { None };
+        let named = if is_name(host) { self.get(kube, host, extent)? } else { None };
         let named = match named {
             Some(node) if self.is_other(&node) => {
                 let id = node.text("/status/nodeInfo/machineID").unwrap_or_default();
@@ -93,7 +93,8 @@ impl OwnNode {
             }
         };
         info!("this is node {name}, by its {how}");
-        let node = self.get(kube, &name)?.ok_or_else(|| absent(&name, how, &self.source))?;
+        let node =
+            self.get(kube, &name, extent)?.ok_or_else(|| absent(&name, how, &self.source))?;
         self.note_found(&name);
         Ok(node)
     }
@@ -109,14 +110,14 @@ impl OwnNode {
     }
 
     /// The node that this machine was found to be, if it still is.
-    fn remembered(&self, kube: &Kube, host: &str) -> Result<Option<Node>> {
+    fn remembered(&self, kube: &Kube, host: &str, extent: Extent) -> Result<Option<Node>> {
         let Some(memory) = &self.memory else { return Ok(None) };
         let Found { cluster, machine, node } = memory.found();
         let is_here = cluster == self.source.identity() && machine == self.machine.ids.join(" ");
         if !is_here || node.is_empty() {
             return Ok(None);
         }
-        let found = self.get(kube, &node)?;
+        let found = self.get(kube, &node, extent)?;
         let found = found.filter(|found| node == host || !self.is_other(found));
         if found.is_some() {
             debug!("this is node {node}, as found earlier");
