@@ -20,8 +20,9 @@ options:
   --from DIR     the folder with the programs (default: bin beside install.sh, in a release archive;
                  in a source tree the static build, else the release build)
   --preset NAME  makes NAME a link to ipam-delegated, as in --preset host-local; may be repeated. The
-                 presets are host-local, etcd and host-etcd. A plugin that stands there is kept as
-                 NAME.orig. With --uninstall: gives back these names and leaves everything else.
+                 presets are host-local, etcd, host-etcd, kube-node and node-annotation. A plugin
+                 that stands there is kept as NAME.orig. With --uninstall: gives back these names
+                 and leaves everything else.
   --logrotate    also /etc/logrotate.d/ipam-delegated
   --no-run       does not start each program once before it is put in place, for the image of
                  another kind of machine
@@ -151,10 +152,12 @@ find_programs() {
     done
 }
 
-# The delegate without which a preset gives no address, where a build may have left it out.
+# The delegate without which a preset gives no address, where a build, or an older release, may not have it.
 delegate_of() {
     case $1 in
     etcd | host-etcd) echo ipam-da-etcd ;;
+    kube-node) echo ipam-ds-kube-node ;;
+    node-annotation) echo ipam-ds-node-annotation ;;
     esac
 }
 

@@ -36,7 +36,8 @@
 //! - [`delegate`]: the trait [`Delegate`] and the only edge that touches environment, stdin, stdout
 //!   and exit.
 //! - [`offer`]: what the section `ipam` itself offers: pools, routes, name resolution.
-//! - `client`, with the feature of that name: what delegates share to reach servers over HTTP.
+//! - `client`, with the feature of that name: what delegates share to reach servers over HTTP; with the
+//!   feature `kube` also Kubernetes API servers.
 //! - [`select`]: the role of a selector.
 //! - [`allocate`]: the role of an allocator.
 //! - `testing`, with the feature of that name: stand-ins for stores, and the suites that every

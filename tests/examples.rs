@@ -330,7 +330,9 @@ fn every_conflist_runs_a_chain() {
             "50-ipam-delegated-etcd.conflist",
             "60-ipam-delegated-cni-ipam-etcd.conflist",
             "65-ipam-delegated-consul.conflist",
-            "70-ipam-delegated-nomad.conflist"
+            "70-ipam-delegated-nomad.conflist",
+            "75-ipam-delegated-kube-node.conflist",
+            "80-ipam-delegated-node-annotation.conflist"
         ]
     );
 }

@@ -400,12 +400,17 @@ fn a_delegate_whose_build_needs_more_than_rust_may_be_left_out_of_a_source_tree(
 }
 
 #[test]
-fn a_preset_is_not_installed_without_the_delegate_that_its_build_may_leave_out() {
+fn a_preset_is_not_installed_without_a_delegate_that_may_be_missing() {
     let site = Site::new();
-    for preset in ["etcd", "host-etcd"] {
+    for (preset, delegate) in [
+        ("etcd", "ipam-da-etcd"),
+        ("host-etcd", "ipam-da-etcd"),
+        ("kube-node", "ipam-ds-kube-node"),
+        ("node-annotation", "ipam-ds-node-annotation"),
+    ] {
         site.package(preset, "old");
         let text = site.refused(&["--preset", preset]);
-        assert!(text.contains(&format!("the preset {preset} needs ipam-da-etcd")), "{text}");
+        assert!(text.contains(&format!("the preset {preset} needs {delegate}")), "{text}");
     }
     site.program("ipam-da-etcd", "#!/bin/sh\n");
     site.install(&["--preset", "etcd"]);

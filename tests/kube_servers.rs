@@ -11,13 +11,11 @@ use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 
-use kube::{
-    Answer, Client, End, Key, Kube, Kubeconfig, Login, Material, Node, Pair, Speaker, Standing,
-    Style,
-};
+use kube::etcd::servers::process;
+use kube::{Credential, End, Key, Kube, Login, Node, Pair, Request, Speaker};
 use serde_json::{Value, json};
 use waiting::{SECOND, panicked, until};
 
@@ -84,188 +82,6 @@ fn objects_of_any_kind_are_made() {
     assert!(kube.get("/apis/storage.k8s.io/v1/storageclasses/any").is_some());
 }
 
-fn read(client: &Client, node: &str) -> Answer {
-    client.ask("GET", &format!("/api/v1/nodes/{node}"), b"")
-}
-
-#[test]
-fn a_user_may_do_what_a_rule_allows_until_it_is_revoked() {
-    let kube = Kube::shared();
-    for name in ["allowed", "other"] {
-        kube.create_node(&Node::named(name));
-    }
-    let (user, stranger) = (kube.user(), kube.user());
-    assert_ne!((&user.user, user.token()), (&stranger.user, stranger.token()));
-    let [client, other] = [&user, &stranger].map(|login| kube.client(login));
-    let refused = read(&client, "allowed");
-    let told = format!("User \"{}\" cannot get resource \"nodes\"", user.user);
-    assert!(
-        refused.status == 403 && refused.text().replace('\\', "").contains(&told),
-        "{refused:?}"
-    );
-    let grant = kube.allow_reading_nodes(&user, &["allowed"]);
-    assert_eq!(read(&client, "allowed").status, 200);
-    assert_eq!((read(&client, "other").status, read(&other, "allowed").status), (403, 403));
-    assert_eq!(client.ask("GET", "/api/v1/nodes", b"").status, 403);
-    grant.revoke();
-    assert_eq!(read(&client, "allowed").status, 403);
-    let all = kube.allow_reading_nodes(&user, &[]);
-    assert_eq!((read(&client, "other").status, read(&client, "no-such-node").status), (200, 404));
-    all.revoke();
-    assert_eq!(read(&kube.client(&kube.nobody()), "allowed").status, 403);
-    let unknown = Login { credential: kube::Credential::Token("unknown".to_owned()), ..user };
-    assert_eq!(read(&kube.client(&unknown), "allowed").status, 401);
-    assert_eq!(read(&kube.client(&kube.admin()), "allowed").status, 200);
-}
-
-#[test]
-fn certificates_of_every_key_log_in_and_others_do_not() {
-    let kube = Kube::shared();
-    kube.create_node(&Node::named("certified"));
-    let headers = [
-        (Key::P256, "-----BEGIN PRIVATE KEY-----"),
-        (Key::P256Sec1, "-----BEGIN EC PRIVATE KEY-----"),
-        (Key::Rsa, "-----BEGIN PRIVATE KEY-----"),
-        (Key::RsaPkcs1, "-----BEGIN RSA PRIVATE KEY-----"),
-    ];
-    for (number, (key, header)) in headers.into_iter().enumerate() {
-        let login = kube.certified(&format!("some/one+{number}"), &["system:masters", "b"], key);
-        let kube::Credential::Certificate(pair) = &login.credential else { panic!("{login:?}") };
-        assert!(fs::read_to_string(&pair.key).unwrap().starts_with(header));
-        assert_eq!(read(&kube.client(&login), "certified").status, 200);
-        assert_eq!(kube.requests_of(&login.user).len(), 1);
-    }
-    for standing in [Standing::Expired, Standing::Strange] {
-        let login = kube.certified_as("no-one", &["system:masters"], Key::P256, standing);
-        let answer = read(&kube.client(&login), "certified");
-        assert_eq!(answer.status, 401, "{standing:?}");
-    }
-}
-
-#[test]
-fn a_kubelets_login_has_a_nodes_rights() {
-    let kube = Kube::shared();
-    kube.create_node(&Node::named("kubelets-own"));
-    let client = kube.client(&kube.kubelet("kubelets-own"));
-    assert_eq!(read(&client, "kubelets-own").status, 200);
-    assert_eq!(client.ask("GET", "/api/v1/namespaces", b"").status, 403);
-    let change = json!({"status": {"nodeInfo": {"machineID": "m"}}});
-    client.patch("/api/v1/nodes/kubelets-own/status", &change);
-    assert_eq!(client.ask("DELETE", "/api/v1/nodes/kubelets-own", b"").status, 403);
-}
-
-#[test]
-fn a_service_account_is_mounted_as_in_a_pod_until_it_is_deleted() {
-    let kube = Kube::shared();
-    kube.create_node(&Node::named("served"));
-    let account = kube.service_account("kube-system", "ipam");
-    let folder = tempfile::tempdir().unwrap();
-    let first = account.mount(folder.path());
-    assert_eq!(first.user, "system:serviceaccount:kube-system:ipam");
-    let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
-    assert_eq!(
-        (text("token").as_str(), text("namespace").as_str()),
-        (first.token().unwrap(), "kube-system")
-    );
-    assert_eq!(text("ca.crt"), fs::read_to_string(kube.authority()).unwrap());
-    let client = kube.client(&first);
-    assert_eq!(read(&client, "served").status, 403);
-    let _grant = kube.allow_reading_nodes(&first, &["served"]);
-    assert_eq!(read(&client, "served").status, 200);
-    let second = account.mount(folder.path());
-    assert_ne!(first.token(), second.token());
-    assert_eq!(text("token"), second.token().unwrap());
-    // Links, and one folder that they lead to.
-    let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name());
-    assert_eq!(names.count(), 5);
-    assert_eq!(fs::read_link(folder.path().join("token")).unwrap(), Path::new("..data/token"));
-    account.delete();
-    until("a token that the server has not seen yet is none any more", || {
-        read(&kube.client(&second), "served").status == 401
-    });
-}
-
-/// What kubectl, who wrote the form, makes of a kubeconfig.
-fn kubectl(kubeconfig: &Path, arguments: &[&str]) -> Output {
-    let mut command = kube::etcd::servers::process::plain(kube::kubectl());
-    command.env("HOME", "/nonexistent").arg("--kubeconfig").arg(kubeconfig).args(arguments);
-    command.output().unwrap()
-}
-
-#[test]
-fn kubectl_reads_every_kubeconfig() {
-    let kube = Kube::shared();
-    kube.create_node(&Node::named("configured"));
-    let folder = tempfile::tempdir().unwrap();
-    let token = kube.user();
-    let certificate = kube.certified("configured-user", &[], Key::RsaPkcs1);
-    let _grants = [&token, &certificate].map(|l| kube.allow_reading_nodes(l, &["configured"]));
-    let read = ["get", "--raw", "/api/v1/nodes/configured"];
-    for login in [&token, &certificate] {
-        for style in [Style::Block, Style::Flow, Style::Json] {
-            for material in [Material::Inline, Material::Files, Material::RelativeFiles] {
-                let path = folder.path().join(format!("{style:?}-{material:?}"));
-                let config = Kubeconfig::of(kube, login).style(style).material(material);
-                let output = kubectl(&config.write(&path), &read);
-                assert!(output.status.success(), "{style:?} {material:?} {output:?}");
-            }
-        }
-        let requests = kube.requests_of(&login.user);
-        let read = |request: &&kube::Request| request.line() == "get /api/v1/nodes/configured 200";
-        assert_eq!(requests.iter().filter(read).count(), 9, "{requests:?}");
-    }
-}
-
-#[test]
-fn a_kubeconfig_is_as_kubectl_writes_it() {
-    let kube = Kube::shared();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("config");
-    let text = |config: Kubeconfig| fs::read_to_string(config.write(&path)).unwrap();
-    let user = kube.user();
-    let config = Kubeconfig::of(kube, &user).insecure().context("other", kube, &kube.nobody());
-    let config = config.server("https://localhost:1").authority(None).current(Some("other"));
-    let (url, token) = (kube.url(), user.token().unwrap());
-    let expected = format!(
-        "apiVersion: v1\nclusters:\n- cluster:\n    insecure-skip-tls-verify: true\n    \
-         server: {url}\n  name: test\n- cluster:\n    server: https://localhost:1\n  name: other\n\
-         contexts:\n- context:\n    cluster: test\n    user: test-user\n  name: test\n\
-         - context:\n    cluster: other\n    user: other-user\n  name: other\n\
-         current-context: other\nkind: Config\npreferences: {{}}\nusers:\n\
-         - name: test-user\n  user:\n    token: {token}\n- name: other-user\n  user: {{}}\n"
-    );
-    assert_eq!(text(config.clone()), expected);
-    let flow = text(config.clone().style(Style::Flow).current(None));
-    assert!(
-        flow.starts_with("apiVersion: v1\nclusters: [{cluster: {insecure-skip-tls-verify: true, "),
-        "{flow}"
-    );
-    assert!(!flow.contains("current-context"), "{flow}");
-    let more = json!({"clusters": [{"cluster": {"server": "https://other", "x": "a: b"}}]});
-    let more: Value = serde_json::from_str(&text(config.style(Style::Json).more(&more))).unwrap();
-    assert_eq!(more["clusters"][0]["cluster"]["server"], "https://other");
-    assert_eq!(more["clusters"][1]["cluster"]["server"], "https://localhost:1");
-    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
-    assert_eq!(mode & 0o777, 0o600);
-}
-
-#[test]
-fn a_kubeconfig_may_be_any_text() {
-    let kube = Kube::shared();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("config");
-    let login = kube.certified("any-text", &["system:masters"], Key::P256Sec1);
-    let text = "# mine\nclusters:\n  - name: c\n    cluster: {certificate-authority: '{ca}', \
-                server: {server}}\nusers:\n- {name: u, user: {client-key: \"{key}\", \
-                client-certificate-data: {certificate-data}}}\ncontexts: [{name: x, context: \
-                {cluster: c, user: u}}]\ncurrent-context: x\n";
-    kube.write_kubeconfig(&path, text, &login);
-    let output = kubectl(&path, &["get", "--raw", "/readyz"]);
-    assert!(output.status.success() && output.stdout == b"ok", "{output:?}");
-    kube.write_kubeconfig(&path, "{token} {ca-data}", &kube.admin());
-    assert!(fs::read_to_string(&path).unwrap().starts_with(kube.admin().token().unwrap()));
-}
-
 #[test]
 fn requests_are_counted_but_for_the_tests_own() {
     let kube = Kube::start();
@@ -274,16 +90,16 @@ fn requests_are_counted_but_for_the_tests_own() {
     kube.create_node(&Node::named("counted"));
     let client = kube.client(&user);
     let requests = kube.requests_during(|| {
-        read(&client, "counted");
-        read(&client, "refused");
+        client.ask_node("counted");
+        client.ask_node("refused");
         client.ask("GET", "/api/v1/nodes?limit=1", b"");
         client.ask("PATCH", "/api/v1/nodes/counted", b"{}");
-        read(&kube.client(&kube.nobody()), "counted");
-        let unknown = kube::Credential::Token("unknown".to_owned());
-        read(&kube.client(&Login { credential: unknown, ..user.clone() }), "counted");
+        kube.client(&kube.nobody()).ask_node("counted");
+        let unknown = Credential::Token("unknown".to_owned());
+        kube.client(&Login { credential: unknown, ..user.clone() }).ask_node("counted");
     });
     grant.revoke();
-    let lines: Vec<_> = requests.iter().map(kube::Request::line).collect();
+    let lines: Vec<_> = requests.iter().map(Request::line).collect();
     let expected = [
         "get /api/v1/nodes/counted 200",
         "get /api/v1/nodes/refused 403",
@@ -307,14 +123,14 @@ fn requests_are_counted_but_for_the_tests_own() {
             for number in 0..10 {
                 let client = client.clone();
                 scope.spawn(move || {
-                    (0..20).for_each(|turn| drop(read(&client, &format!("n-{number}-{turn}"))));
+                    (0..20).for_each(|turn| drop(client.ask_node(&format!("n-{number}-{turn}"))));
                 });
             }
         });
     });
     assert_eq!(many.len(), 200);
     kube.restart();
-    read(&client, "counted");
+    client.ask_node("counted");
     assert_eq!(kube.requests().len(), 207);
 }
 
@@ -337,7 +153,7 @@ fn a_killed_server_comes_back_with_its_data_on_its_port() {
         drop(other);
     });
     assert_eq!(kube.endpoint(), endpoint);
-    clients.iter().for_each(|client| assert_eq!(read(client, "known").status, 200));
+    clients.iter().for_each(|client| assert_eq!(client.ask_node("known").status, 200));
 }
 
 #[test]
@@ -366,17 +182,11 @@ fn two_servers_at_once_share_nothing() {
     assert_eq!(servers[1].node("first"), None);
     let logins = [servers[0].admin(), servers[0].certified("a", &["system:masters"], Key::P256)];
     for login in logins {
-        assert_eq!(read(&servers[0].client(&login), "first").status, 200);
+        assert_eq!(servers[0].client(&login).ask_node("first").status, 200);
         // Whose authority is another's is no such server.
         assert!(
             servers[1].client(&login).try_ask("GET", "/readyz", b"").is_ok_and(|a| a.status == 401)
         );
-        let folder = tempfile::tempdir().unwrap();
-        let config = Kubeconfig::of(&servers[1], &login).authority(Some(&servers[0].authority()));
-        let output =
-            kubectl(&config.write(&folder.path().join("config")), &["get", "--raw", "/readyz"]);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && told.contains("x509"), "{told}");
     }
 }
 
@@ -411,7 +221,7 @@ fn the_program_is_the_one_named_or_of_the_assets_or_installed_or_built() {
 
 /// What a client of TLS reads to the end, and whether the end was TLS's own.
 fn heard(speaker: &Speaker, authority: &Path, shown: Option<&Pair>) -> (String, bool) {
-    let mut openssl = kube::etcd::servers::process::plain("openssl");
+    let mut openssl = process::plain("openssl");
     openssl.args(["s_client", "-quiet", "-verify_return_error", "-ign_eof"]);
     openssl.args(["-connect", &speaker.endpoint()]).arg("-CAfile").arg(authority);
     if let Some(pair) = shown {

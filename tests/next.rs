@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use support::{Outcome, World, binary, host_local, names, start, start_raw, wait};
+use support::{Host, Outcome, World, binary, host_local, names, start, start_raw, wait};
 
 const SELECTOR: &str = "ipam-ds-node-annotation";
 
@@ -149,6 +149,25 @@ fn a_program_that_the_host_named_gets_the_runtimes_own_configuration() {
     }
     assert_eq!(site.world.take_calls(), ["elsewhere-lucky CHECK", "elsewhere-lucky DEL"]);
     assert!(!site.world.record("c1").exists());
+}
+
+#[test]
+fn a_preset_among_delegates_reads_the_file_in_its_own_place() {
+    let (site, host) = (Site::new(), Host::new());
+    let at = site.elsewhere("lucky", GIVES);
+    let conf = json!({"nextipam": at}).to_string();
+    fs::write(host.path("/etc/cni/node-annotation.conf"), conf).unwrap();
+    let entry = json!({"type": "node-annotation", "annotation": "example.com/a", "timeout": "5s"});
+    let network = site.world.network(json!([entry]));
+    assert_eq!(host.call(&site.world, "ADD", "c1", &network).ips(), ["10.9.0.7/24"]);
+    let calls = site.world.calls();
+    assert_eq!(calls[0]["stdin"]["ipam"]["annotation"], "example.com/a");
+    // Its object form is for the selector, which has made of it what it made.
+    let data = site.world.path("data");
+    let ipam = json!({"type": "lucky", "dataDir": data, "ranges": [[{"subnet": "10.9.0.0/24"}]]});
+    assert_eq!(calls[1]["stdin"]["ipam"], ipam);
+    host.call(&site.world, "DEL", "c1", &network).success();
+    assert_eq!(site.world.calls()[2]["stdin"]["ipam"], ipam);
 }
 
 #[test]

@@ -25,10 +25,9 @@ declare -A package=(
 )
 # Another server than Debian's may be tested with.
 [ -n "${IPAM_DELEGATED_ETCD-}" ] || package[etcd]=etcd-server
-# What builds the kube-apiserver, once.
+# A kube-apiserver is built, once.
 . tests/install/servers.sh
-has_kube_apiserver ||
-    package+=([make]=make [rsync]=rsync [gcc]=gcc [dpkg-source]=dpkg-dev)
+has_kube_apiserver || package[dpkg-source]=dpkg-dev
 
 # The tools and files that are missing, one a line.
 missing() {

@@ -6,6 +6,7 @@ use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use super::configured::walk;
+use super::plan::is_allocator;
 use super::record::{Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure, now};
 use super::session::{Owed, Owner, Session, fence, open_record};
 use crate::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
@@ -170,7 +171,21 @@ fn release_recorded(
 ) -> Result<()> {
     let owed = |run| Owed { run, leases: record.leases(run), only_failed: record.only_failed(run) };
     let owed: Vec<Owed<'_>> = record.runs().into_iter().map(owed).collect();
-    let errors = session.release_all(owner, &owed, prev_result, deadline);
+    // A standard plugin that refused the settings of an ADD refuses them of a DEL, too.
+    let (refusing, others): (Vec<_>, Vec<_>) =
+        owed.into_iter().partition(|owed| owed.only_failed && !is_allocator(&owed.run.delegate));
+    let mut errors = session.release_all(owner, &others, prev_result, deadline);
+    let refusals = session.release_all(owner, &refusing, prev_result, deadline);
+    let is_called_for = std::ptr::eq(owner.network, &session.request.network);
+    if !refusals.is_empty()
+        && is_called_for
+        && !is_stripped(session)
+        && release_configured(session, false, deadline).is_ok()
+    {
+        refusals.iter().for_each(|error| warn!("released as configured now: {}", error.in_full()));
+    } else {
+        errors.extend(refusals);
+    }
     let (network, attachment) = (owner.network.name(), owner.attachment);
     Error::join(errors).map_err(|error| error.advise(format!(
         "the runtime repeats DEL; if the store is gone for ever: ipam-delegated forget {network} {} {} --yes",
@@ -201,7 +216,7 @@ fn remove(file: RecordFile) {
 
 /// DEL to the whole chain as configured: nothing is known of the attachment.
 fn release_configured(session: &Session<'_>, hidden: bool, deadline: Deadline) -> Result<()> {
-    let stripped = session.request.network.ipam().keys().all(|key| key == "type");
+    let stripped = is_stripped(session);
     if stripped && hidden {
         let path = session.record_path()?;
         return Err(Error::new(
@@ -223,6 +238,11 @@ fn release_configured(session: &Session<'_>, hidden: bool, deadline: Deadline) -
     let warnings = walk(session, Verb::Del, &prev_result, deadline)?.but_selectors()?;
     warnings.iter().for_each(|warning| warn!("{}", warning.in_full()));
     Ok(())
+}
+
+/// Whether the runtime has left nothing of the section `ipam` but its type.
+fn is_stripped(session: &Session<'_>) -> bool {
+    session.request.network.ipam().keys().all(|key| key == "type")
 }
 
 /// The network configuration of a record whose network is not the one we were called for.

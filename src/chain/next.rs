@@ -43,7 +43,7 @@ impl Next {
     /// The preset that the named program stands for, which is our own.
     ///
     /// # Errors
-    /// It has the name of none, or of one whose last program is named likewise: it might be itself.
+    /// It has the name of none, or of one whose last program the host names, too: that could be itself.
     pub(super) fn preset(
         &self,
         presets: &'static [Preset],

@@ -1,4 +1,4 @@
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use ureq::http::{HeaderName, HeaderValue, Request, Response};
 
 use super::ask::{Answer, Ask, Bounded, End, Method};
 use super::dial::{self, Sent};
+use super::finding::{Finding, Findings};
 use super::secret::Secret;
 use super::server::Server;
 use super::tls::{Tls, Trust};
@@ -54,15 +55,12 @@ pub struct Client {
     /// When the service first did not answer, since it last did.
     trouble: Cell<Option<Instant>>,
     /// What is known of each server since then.
-    findings: RefCell<Vec<Finding>>,
+    findings: Findings,
 }
 
 /// How long one of several servers may take for a request before the next one is asked; twice as
 /// long in each further round.
 const PATIENCE: Duration = Duration::from_millis(1500);
-
-/// For how many further rounds those that cannot be reached are waited for where another one refuses.
-const PATIENT: u32 = 2;
 
 /// The least time in which a server can show what is wrong with it.
 const SHORTEST: Duration = Duration::from_millis(200);
@@ -73,18 +71,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Characters of a refusal that are shown, and the bytes that are read for it.
 const SHOWN: usize = 300;
 const READ: u64 = 4 * SHOWN as u64;
-
-/// Why a server did not answer a request, if it did not.
-#[derive(Clone, Default)]
-struct Finding {
-    reason: String,
-    /// It does not do what is asked.
-    unfit: bool,
-    /// It could not be reached.
-    away: bool,
-    /// Until when it wants to be left alone.
-    again: Option<Instant>,
-}
 
 /// What becomes of an answer's body.
 type Take<'a, T> = &'a mut dyn FnMut(u16, &mut dyn Read) -> io::Result<T>;
@@ -123,7 +109,7 @@ impl Client {
             first: Cell::new(0),
             asked: Cell::new(false),
             trouble: Cell::new(None),
-            findings: RefCell::new(vec![Finding::default(); access.servers.len()]),
+            findings: Findings::new(access.servers.len()),
             access,
         })
     }
@@ -137,7 +123,7 @@ impl Client {
     /// Whether what was asked last failed because no server does it, so that waiting would not help.
     #[cfg(feature = "kube")]
     pub(super) fn is_refused(&self) -> bool {
-        self.nobody_does(PATIENT)
+        self.findings.are_refusals()
     }
 
     /// What a server said, in one line that shows no secret.
@@ -207,17 +193,12 @@ impl Client {
 
     fn send<T>(&self, ask: &Ask<'_>, take: Take<'_, T>, changes: bool) -> Result<Option<T>> {
         let servers = &self.access.servers;
-        // What a server does not do it may not do of one request alone.
-        self.findings
-            .borrow_mut()
-            .iter_mut()
-            .filter(|f| f.unfit)
-            .for_each(|f| *f = Finding::default());
+        self.findings.begin();
         for round in 0_u32.. {
             let start = self.first.get();
             for place in (start..servers.len()).chain(0..start) {
                 let started = Instant::now();
-                if self.findings.borrow()[place].is_left_alone(started) {
+                if self.findings.is_left_alone(place, started) {
                     continue;
                 }
                 let left = self.left();
@@ -230,7 +211,7 @@ impl Client {
                     Ok(answer) => {
                         self.first.set(place);
                         self.trouble.set(None);
-                        self.findings.borrow_mut().fill(Finding::default());
+                        self.findings.clear();
                         return Ok(Some(answer));
                     }
                     Err(trouble) => trouble,
@@ -253,7 +234,8 @@ impl Client {
                 let reason = self.redacted(reason);
                 let Some(unfit) = unfit else {
                     warn!("{server}: the outcome of a request is unknown: {reason}");
-                    self.findings.borrow_mut()[place] = Finding { reason, ..Finding::default() };
+                    let again = self.again.get();
+                    self.findings.put(place, Finding { reason, again, ..Finding::default() });
                     self.first.set((place + 1) % servers.len());
                     return Ok(None);
                 };
@@ -262,40 +244,22 @@ impl Client {
                     _ if unfit => warn!("{server} does not do what is asked: {reason}"),
                     _ => warn!("{server} does not answer: {reason}"),
                 }
-                let finding = &mut self.findings.borrow_mut()[place];
                 // A try that had hardly any time says less than the one before.
-                if finding.reason.is_empty() || patience >= SHORTEST || unfit {
-                    let away = !self.sent.is_set();
-                    *finding = Finding { reason, unfit, away, again: self.again.get() };
+                if patience >= SHORTEST || unfit || self.findings.is_silent(place) {
+                    let (away, again) = (!self.sent.is_set(), self.again.get());
+                    self.findings.put(place, Finding { reason, unfit, away, again });
                 }
             }
-            if self.nobody_does(round) {
+            if self.findings.nobody_does(round) {
                 break;
             }
             let pause = (PAUSE * (round + 1).min(5)).min(self.left());
-            match self.asked_to_wait() {
+            match self.findings.asked_to_wait() {
                 Some(wait) if wait > self.left() => break,
                 wait => self.pause(wait.map_or(pause, |wait| wait.max(pause))),
             }
         }
         Err(self.nobody_answered())
-    }
-
-    /// How long every server that may still do what is asked wants to be left alone.
-    fn asked_to_wait(&self) -> Option<Duration> {
-        let findings = self.findings.borrow();
-        let fit = findings.iter().filter(|finding| !finding.unfit);
-        let until = fit.map(|finding| finding.again).collect::<Option<Vec<_>>>()?;
-        Some(until.into_iter().min()?.saturating_duration_since(Instant::now()))
-    }
-
-    /// Whether nothing is to be waited for: each server refuses or, for some rounds, cannot be reached.
-    fn nobody_does(&self, round: u32) -> bool {
-        let findings = self.findings.borrow();
-        let all = |wanted: fn(&Finding) -> bool| findings.iter().all(wanted);
-        let any = findings.iter().any(|finding| finding.unfit);
-        all(|finding| finding.unfit)
-            || (any && round >= PATIENT && all(|finding| finding.unfit || finding.away))
     }
 
     fn try_one<T>(
@@ -425,19 +389,18 @@ impl Client {
     }
 
     fn nobody_answered(&self) -> Error {
-        let findings = self.findings.borrow();
-        let service = self.access.service;
-        if findings.iter().all(|finding| finding.reason.is_empty()) {
+        let (reasons, service) = (self.findings.reasons(), self.access.service);
+        if reasons.iter().all(String::is_empty) {
             let message = format!("the time is over before {service} was asked");
             return Error::new(ErrorCode::TIMED_OUT, message).advise("raise `ipam.timeout`");
         }
-        let unfit = self.nobody_does(PATIENT);
+        let unfit = self.findings.are_refusals();
         let mut text = match unfit {
             true => format!("no {service} server does what is asked"),
             false => format!("no {service} server answers"),
         };
-        for (server, finding) in self.access.servers.iter().zip(&*findings) {
-            let reason = match &*finding.reason {
+        for (server, reason) in self.access.servers.iter().zip(&reasons) {
+            let reason = match &**reason {
                 "" => "not asked, the time was over",
                 reason => reason,
             };
@@ -453,13 +416,6 @@ impl Client {
         } else {
             "look at the servers and at the way to them; call again once they answer"
         })
-    }
-}
-
-impl Finding {
-    /// Whether it is not to be asked in this round.
-    fn is_left_alone(&self, now: Instant) -> bool {
-        self.unfit || self.again.is_some_and(|again| again > now)
     }
 }
 

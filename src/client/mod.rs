@@ -10,6 +10,7 @@ mod ask;
 mod dial;
 mod failover;
 mod file;
+mod finding;
 #[cfg(feature = "kube")]
 pub mod kube;
 #[cfg(feature = "kube")]

@@ -35,14 +35,15 @@ apt_here() {
 }
 
 # Downloads by a command that uses `apt_here`, from a release of Debian on the machine's own
-# mirrors; Debian's signature tells which of them are Debian's.
+# mirrors, of packages in these forms (deb, deb-src); Debian's signature tells which of the mirrors
+# are Debian's.
 download_from() {
-    local release=$1 mirror
-    shift
+    local release=$1 forms=$2 mirror
+    shift 2
     for mirror in $(sed -s 's/#.*//' /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} \
         2>/dev/null | grep -oE '[a-z][a-z+]*:/[^] ]+' | sort -u); do
         printf "%s [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $release main\n" \
-            deb deb-src >sources
+            $forms >sources
         ! { apt_here update && "$@"; } >>log 2>&1 || return 0
     done
     cat log >&2

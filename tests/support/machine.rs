@@ -2,7 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "test support; each test file uses a part of it")]
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// What tells a machine from others. A program on it sees neither `/etc` nor `/var/lib` of this one.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl Machine {
         Self { instance: Some(instance.to_owned()), ..self }
     }
 
-    /// The same command, environment and all, on this machine. Needs root: a test that cannot run
+    /// The same command, environment and all, on this machine, with pipes to it. Needs root: a test that cannot run
     /// fails.
     #[track_caller]
     pub fn run(&self, command: &Command) -> Command {
@@ -48,6 +48,7 @@ impl Machine {
         other.args([&self.id, &self.instance].map(|text| text.as_deref().unwrap_or_default()));
         other.arg(command.get_program()).args(command.get_args()).env_clear();
         other.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        other.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         other
     }
 }

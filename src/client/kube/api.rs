@@ -214,12 +214,17 @@ impl Kube {
         if !self.client.is_refused() {
             return error;
         }
-        let Login { server, server_place, authority_place, .. } = &self.login;
-        let advice = match server.is_secured() {
-            true => format!("{server_place} and {authority_place} say whom to call and to trust"),
-            false => format!("{server_place} says whom to call"),
-        };
-        error.with_code(ErrorCode::BACKEND).advise(advice)
+        let Login { server, trust, server_place, authority_place, .. } = &self.login;
+        let error = error.with_code(ErrorCode::BACKEND);
+        if !server.is_secured() {
+            return error.advise(format!("{server_place} says whom to call"));
+        }
+        let error = error
+            .advise(format!("{server_place} and {authority_place} say whom to call and to trust"));
+        match &trust.identity {
+            Some(_) => error.advise(format!("we are known by {}", self.login.shown())),
+            None => error,
+        }
     }
 }
 

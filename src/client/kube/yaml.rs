@@ -293,4 +293,11 @@ mod tests {
             assert!(!wrong.contains("s3cret"), "{wrong}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn every_text_is_a_value_or_wrong(text in "[ \\n\\t:?{}\\[\\],&*#!|>'\"%@`~ab1.<=\\-]{0,80}") {
+            let _ = parse(&text);
+        }
+    }
 }

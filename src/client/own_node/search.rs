@@ -5,7 +5,7 @@ use log::{debug, info, warn};
 use serde::Deserialize;
 
 use super::memory::Found;
-use super::{Name, Node, OwnNode, VARIABLE};
+use super::{Name, Node, OwnNode, VARIABLE, is_name};
 use crate::client::kube::{Kube, Resource, Source, is_away};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -61,7 +61,7 @@ impl OwnNode {
         if let Some(node) = self.remembered(kube, host)? {
             return Ok(node);
         }
-        let named = if host.is_empty() { None } else { self.get(kube, host)? };
+        let named = if is_name(host) { self.get(kube, host)? } else { None };
         let named = match named {
             Some(node) if self.is_other(&node) => {
                 let id = node.text("/status/nodeInfo/machineID").unwrap_or_default();

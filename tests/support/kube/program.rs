@@ -2,8 +2,9 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use super::etcd::servers::process::program;
+use super::etcd::servers::process::{plain, program};
 
 /// The client in `PATH`.
 pub fn kubectl() -> PathBuf {
@@ -22,6 +23,19 @@ pub fn kube_apiserver() -> PathBuf {
     let path = set("PATH").unwrap_or_default();
     locate(named.as_deref(), assets.as_deref(), &path, &cache)
         .unwrap_or_else(|missing| panic!("{missing}"))
+}
+
+/// The second part of the server's version: 20 of 1.20.2.
+#[track_caller]
+pub fn minor_version() -> u32 {
+    static MINOR: OnceLock<u32> = OnceLock::new();
+    *MINOR.get_or_init(|| {
+        let output = plain(kube_apiserver()).arg("--version").output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        let minor =
+            told.trim().strip_prefix("Kubernetes v1.").and_then(|rest| rest.split('.').next());
+        minor.and_then(|minor| minor.parse().ok()).unwrap_or_else(|| panic!("{output:?}"))
+    })
 }
 
 /// Where the program lies; else what to do.

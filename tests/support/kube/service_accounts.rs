@@ -25,6 +25,15 @@ impl Kube {
             "apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"namespace": namespace, "name": name},
         }));
+        self.existing_service_account(namespace, name)
+    }
+
+    /// A service account that somebody else has made.
+    pub fn existing_service_account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> ServiceAccount<'a> {
         ServiceAccount { kube: self, namespace, name }
     }
 }

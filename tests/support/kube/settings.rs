@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::certificates::{Key, Pair, Standing};
 use super::logins::TEST;
+use super::program;
 use super::server::Kube;
 
 /// The parts of the API that it cannot be without, and those that tests use.
@@ -73,12 +74,15 @@ impl Kube {
             "--storage-media-type=application/json".to_owned(),
             format!("--runtime-config=api/all=false,{apis}"),
             NO_ADMISSION.to_owned(),
-            // A node of this version has a podCIDR of each family only with the latter.
-            "--feature-gates=APIPriorityAndFairness=false,IPv6DualStack=true".to_owned(),
+            "--enable-priority-and-fairness=false".to_owned(),
             "--watch-cache=false".to_owned(),
             "--enable-garbage-collector=false".to_owned(),
             "--profiling=false".to_owned(),
         ];
+        if program::minor_version() < 21 {
+            // Later it is there without being asked for: a podCIDR of each family.
+            flags.push("--feature-gates=IPv6DualStack=true".to_owned());
+        }
         flags.extend(self.options.flags.iter().cloned());
         flags
     }

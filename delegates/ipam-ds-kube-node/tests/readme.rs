@@ -1,0 +1,160 @@
+//! The README says what the program does: its networks are used, its commands are run.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "../../../tests/support/kube/mod.rs"]
+mod kube;
+#[path = "../../../tests/support/kube_site.rs"]
+mod kube_site;
+#[path = "../../../tests/support/pages.rs"]
+mod pages;
+#[path = "../../../src/presets.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the program's own table, read for its sentences")]
+mod presets;
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+use kube::Node;
+use kube_site::Site;
+use pages::Page;
+use serde_json::{Value, json};
+use support::with;
+
+const NODE: &str = "vm-002";
+
+fn readme() -> Page {
+    Page::read("delegates/ipam-ds-kube-node/README.md")
+}
+
+#[test]
+fn the_networks_and_commands_do_what_is_shown() {
+    let page = readme();
+    let site = Site::new(NODE, &["kube-node"]);
+    let subnets = ["11.0.1.0/24", "1100:0:0:1::/64"];
+    site.kube.create_node(&Node::named(NODE).cidrs(&subnets).machine_id("another"));
+    site.follow(&page.commands("Overview", "console"));
+
+    let networks = page.blocks("The network of the cluster", "json");
+    let [preset, chain] = networks.map_to(|json| site.network(json));
+    for (network, host) in [(&preset, "2"), (&chain, "3")] {
+        let expected = [format!("11.0.1.{host}/24"), format!("1100:0:0:1::{host}/64")];
+        assert_eq!(site.call("ADD", host, "", network).ips(), expected);
+    }
+    let leases = site.host.path("/run/container-ipam-state/k8snet/k8snet");
+    let leases = support::names(&leases);
+    assert_eq!(leases[..4], ["11.0.1.2", "11.0.1.3", "1100:0:0:1::2", "1100:0:0:1::3"]);
+    // Either releases what the other gave.
+    site.call("DEL", "2", "", &chain).success();
+    site.call("DEL", "3", "", &preset).success();
+
+    let network = site.network(page.blocks("IPv4 for some namespaces", "json")[0]);
+    let families = |args: &str| site.call("ADD", "4", args, &network).ips().len();
+    assert_eq!(families("IgnoreUnknown=1;K8S_POD_NAMESPACE=new-application"), 1);
+    assert_eq!(families("IgnoreUnknown=1;K8S_POD_NAMESPACE=old-application"), 2);
+
+    site.follow(&page.commands("A secondary network", "console"));
+    let network = site.network(page.blocks("A secondary network", "json")[0]);
+    let addresses = ["172.20.2.2/24", "fd00::2:0:2/96"];
+    assert_eq!(site.call("ADD", "5", "", &network).ips(), addresses);
+
+    let selector = with(&preset, "type", "ipam-ds-kube-node");
+    let answer = site.call("ADD", "6", "", &selector).success();
+    let shown: Value = serde_json::from_str(page.blocks("What it answers", "json")[0]).unwrap();
+    assert_eq!(answer["pools"], shown["pools"]);
+
+    let file = site.host.path("/etc/cni/net.d/10-k8snet.conf");
+    let mut plugin = chain.clone();
+    plugin["type"] = "bridge".into();
+    fs::write(file, plugin.to_string()).unwrap();
+    let commands = page.commands("Trying it", "console");
+    let script: Vec<&str> = commands.iter().map(|(command, _)| &**command).collect();
+    let printed: Value = serde_json::from_str(&site.shell(&script.join("\n"))).unwrap();
+    assert_eq!(printed, shown["pools"]);
+    assert!(site.shell("ipam-delegated explain k8snet").contains("11.0.1.0/24"));
+    assert!(site.shell("ipam-delegated lint k8snet").contains("ipam-ds-kube-node"));
+}
+
+#[test]
+fn the_kubelets_login_may_read_its_own_node() {
+    const NODE: &str = "of-a-kubelet";
+    let page = readme();
+    let site = Site::new(NODE, &[]);
+    site.kube.create_node(&Node::named(NODE).cidrs(&["11.0.2.0/24"]));
+    let network = site.example("75-ipam-delegated-kube-node.conflist");
+    let key = format!("{{{}}}", site.here(page.blocks("The API server", "json")[0]));
+    let key: Value = serde_json::from_str(&key).unwrap();
+    assert_eq!(network["ipam"]["kubeconfig"], key["kubeconfig"]);
+    let requests = site.kube.requests_of(&format!("system:node:{NODE}")).len();
+    assert_eq!(site.call("ADD", "c1", "", &network).ips(), ["11.0.2.2/24"]);
+    assert_eq!(site.call("ADD", "c2", "", &network).ips(), ["11.0.2.3/24"]);
+    assert_eq!(site.kube.requests_of(&format!("system:node:{NODE}")).len(), requests + 1);
+    for container in ["c1", "c2"] {
+        site.call("DEL", container, "", &network).success();
+    }
+    assert_eq!(network["ipam"]["dataDir"], json!("/run/container-ipam-state/k8snet"));
+}
+
+#[test]
+fn the_preset_takes_the_place_of_kube_node_and_gives_it_back() {
+    const NODE: &str = "moved";
+    let page = readme();
+    let site = Site::new(NODE, &[]);
+    site.kube.create_node(&Node::named(NODE).cidrs(&["11.0.3.0/24"]));
+    let mut network = site.network(page.blocks("The network of the cluster", "json")[0]);
+    network["type"] = "bridge".into();
+    // As kube-node hands it on.
+    let mut theirs = network.clone();
+    theirs["ipam"] = json!({
+        "type": "host-local", "dataDir": network["ipam"]["dataDir"],
+        "ranges": [[{"subnet": "11.0.3.0/24"}]],
+    });
+    let plugins = site.world.path("plugins");
+    fs::create_dir(&plugins).unwrap();
+    fs::write(plugins.join("kube-node"), "the replaced program").unwrap();
+    let file = site.host.path("/etc/cni/net.d/10-k8snet.conf");
+    fs::write(file, network.to_string()).unwrap();
+    let call = |program: &str, verb: &str, container: &str, network: &Value| {
+        site.call_of(Path::new(program), verb, container, "", network)
+    };
+    let host_local = "/usr/lib/cni/host-local";
+    assert_eq!(call(host_local, "ADD", "before", &theirs).ips(), ["11.0.3.2/24"]);
+
+    let commands = page.commands("Coming from kube-node", "console");
+    let [install, lint, back] = [0, 1, 2].map(|i| &*commands[i].0);
+    site.install(install);
+    let told = site.install(lint);
+    assert!(told.contains(presets::KUBE_NODE_DIFFERENCES[1]), "{told}");
+    let preset = plugins.join("kube-node");
+    let preset = preset.to_str().unwrap();
+    assert_eq!(call(preset, "ADD", "since", &network).ips(), ["11.0.3.3/24"]);
+    call(preset, "DEL", "before", &network).success();
+    assert_eq!(call(preset, "ADD", "last", &network).ips(), ["11.0.3.4/24"]);
+    call(preset, "DEL", "last", &network).success();
+    site.install(back);
+    assert_eq!(fs::read_to_string(preset).unwrap(), "the replaced program");
+    call(host_local, "DEL", "since", &theirs).success();
+    let leases = support::names(&site.host.path("/run/container-ipam-state/k8snet/k8snet"));
+    assert!(!leases.iter().any(|name| name.parse::<IpAddr>().is_ok()), "{leases:?}");
+}
+
+#[test]
+fn the_page_lists_what_the_preset_says_that_changes() {
+    assert_eq!(readme().items("Coming from kube-node"), presets::KUBE_NODE_DIFFERENCES);
+}
+
+/// A page that shows as many as a test expects.
+trait Shown {
+    fn map_to<T, const N: usize>(&self, map: impl Fn(&str) -> T) -> [T; N];
+}
+
+impl Shown for Vec<&str> {
+    #[track_caller]
+    fn map_to<T, const N: usize>(&self, map: impl Fn(&str) -> T) -> [T; N] {
+        assert_eq!(self.len(), N);
+        std::array::from_fn(|i| map(self[i]))
+    }
+}
