@@ -307,6 +307,24 @@ fn a_clone_does_not_take_itself_for_its_original() {
 }
 
 #[test]
+fn a_clone_that_is_known_by_its_instance_does_not_either() {
+    make(&[
+        node("first-instance", "10.15.1.0/24").provider_id("x://i-first-15"),
+        node("second-instance", "10.15.2.0/24").provider_id("x://i-second-15"),
+    ]);
+    for id in [None, Some("1d-of-the-image-15")] {
+        let machine = |instance: &str| Machine {
+            id: id.map(str::to_owned),
+            ..Machine::named("elsewhere").instance(instance)
+        };
+        let lost = Lost::on(machine("i-first-15"));
+        assert_eq!(lost.found().0, ["10.15.1.0/24"]);
+        let copy = Lost { machine: machine("i-second-15"), ..lost };
+        assert_eq!(copy.found().0, ["10.15.2.0/24"]);
+    }
+}
+
+#[test]
 fn what_was_remembered_of_another_cluster_is_not_believed() {
     make(&[node("of-cluster", "10.13.1.0/24").machine_id("1d-cluster")]);
     let lost = Lost::on(Machine::named("elsewhere").id("1d-cluster"));

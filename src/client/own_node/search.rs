@@ -102,7 +102,7 @@ impl OwnNode {
         if let Some(memory) = &self.memory {
             memory.note_found(Found {
                 cluster: self.source.identity(),
-                machine: self.machine.ids.join(" "),
+                machine: self.machine.identity(),
                 node: name.to_owned(),
             });
         }
@@ -112,7 +112,7 @@ impl OwnNode {
     fn remembered(&self, kube: &Kube, host: &str) -> Result<Option<Node>> {
         let Some(memory) = &self.memory else { return Ok(None) };
         let Found { cluster, machine, node } = memory.found();
-        let is_here = cluster == self.source.identity() && machine == self.machine.ids.join(" ");
+        let is_here = cluster == self.source.identity() && machine == self.machine.identity();
         if !is_here || node.is_empty() {
             return Ok(None);
         }
