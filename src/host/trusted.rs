@@ -1,5 +1,5 @@
 use std::fs::{self, Metadata};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -29,6 +29,10 @@ pub fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>> {
                 return Ok(Err(error));
             }
             place = fs::canonicalize(place)?;
+        }
+        // A pipe might never end.
+        if !fs::metadata(&place)?.is_file() {
+            return Err(io::Error::other("no regular file"));
         }
         fs::read(place).map(Ok)
     };
@@ -91,7 +95,11 @@ mod tests {
         assert_eq!(read_trusted(&place.at("file")).unwrap().unwrap(), b"x");
         assert!(read_trusted(&place.at("none")).unwrap().is_none());
         assert!(read_trusted(&place.at("no/folder")).unwrap().is_none());
-        assert_eq!(read_trusted(&place.at("")).unwrap_err().code(), ErrorCode::IO);
+        let made = std::process::Command::new("mkfifo").arg(place.at("pipe")).status();
+        assert!(made.unwrap().success());
+        for name in ["", "pipe"] {
+            assert_eq!(read_trusted(&place.at(name)).unwrap_err().code(), ErrorCode::IO);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ipam_delegated::cni::address::parse_cidr;
 use log::debug;
 use serde::{Deserialize, Serialize};
 
@@ -56,8 +57,9 @@ impl Left {
             return None;
         }
         let content: Content = serde_json::from_slice(&fs::read(&self.path).ok()?).ok()?;
-        let subnets = content.ranges.into_iter().map(|[range]| range.subnet);
-        (content.kind == "host-local").then(|| subnets.collect())
+        let subnets: Vec<_> = content.ranges.into_iter().map(|[range]| range.subnet).collect();
+        let are_subnets = subnets.iter().all(|subnet| parse_cidr(subnet).is_ok());
+        (content.kind == "host-local" && !subnets.is_empty() && are_subnets).then_some(subnets)
     }
 
     /// Keeps it as kube-node would write it, for whoever goes back to that. Nothing is written into the
@@ -145,6 +147,8 @@ mod tests {
         for text in [
             "",
             r#"{"type":"other"}"#,
+            r#"{"type":"host-local","ranges":[]}"#,
+            r#"{"type":"host-local","ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"blah"}]]}"#,
             r#"{"type":"other","ranges":[[{"subnet":"10.0.0.0/24"}]]}"#,
             r#"{"type":"host-local","ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"10.1.0.0/24"}]]}"#,
         ] {

@@ -41,6 +41,8 @@ fn choose(config: &Config, request: &Request) -> Result<Selection> {
     let (what, ttl) = (subnets::place(config.annotation()), settings.ttl());
     let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
     let own = own.remembering(request.state_dir()?.root());
+    // Allocators release by the owner, whatever the subnets are.
+    let own = if matches!(request.verb, Verb::Del | Verb::Gc) { own.briefly() } else { own };
     let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
         let subnets = subnets::read(node, config.annotation())?;
         // What is of no use is not remembered.
@@ -54,7 +56,8 @@ fn choose(config: &Config, request: &Request) -> Result<Selection> {
             }
             select(&value, &node, config, request)
         }
-        Err(error) if is_away(&error) => {
+        // What we have read since may have been kept in it for another question.
+        Err(error) if is_away(&error) && !own.remembers(network) => {
             let Some(subnets) = left.read() else { return Err(error) };
             let path = left.path().display().to_string();
             let why = error.in_full();

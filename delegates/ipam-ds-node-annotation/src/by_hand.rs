@@ -16,8 +16,9 @@ const HELP: &str = "\
 Commands:
 
   ipam
+    Act as an ipam CNI-plugin. This is the default command
     Read a network configuration from stdin, and print it with the settings of the annotation
-    in the place of ipam. This is the default command
+    in the place of ipam; as node-annotation, give it to the next program
   error_quit [msg]
     Print an error in standard CNI json format and quit
   my_node

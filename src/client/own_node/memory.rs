@@ -35,7 +35,7 @@ pub(super) struct Noted {
 pub(super) struct Found {
     /// The cluster, as its login tells it from others.
     pub cluster: String,
-    /// The machine-id, so that a clone does not take itself for its original.
+    /// The machine, so that a clone does not take itself for its original.
     pub machine: String,
     pub node: String,
 }

@@ -91,7 +91,7 @@ impl OwnNode {
     /// when the API server could not be asked for anything.
     ///
     /// # Errors
-    /// There is no login to an API server.
+    /// There is no login to an API server; no node can have the name that is said.
     pub fn new(
         settings: Settings,
         environment: &Environment,
@@ -106,6 +106,12 @@ impl OwnNode {
             (None, Some(name)) => said(name.to_owned(), VARIABLE),
             (None, None) => Name::Host(machine.host_name.to_lowercase()),
         };
+        if let Name::Said { name, place } = &name
+            && !is_name(name)
+        {
+            return Err(Error::config(place, format_args!("{name:?} is no name of a node"))
+                .advise("write it as kubectl get nodes shows it"));
+        }
         let source = Source::find(kubeconfig, environment)?;
         Ok(Self { source, name, machine, unreached, deadline, memory: None })
     }
@@ -114,6 +120,13 @@ impl OwnNode {
     #[must_use]
     pub fn remembering(mut self, state: &Path) -> Self {
         self.memory = Some(Memory::below(state));
+        self
+    }
+
+    /// Gives the API server up after two seconds: for a call that can do without an answer.
+    #[must_use]
+    pub fn briefly(mut self) -> Self {
+        self.source = self.source.within(PATIENCE);
         self
     }
 
@@ -172,6 +185,11 @@ impl OwnNode {
         }
     }
 
+    /// Whether anything is remembered of a network, be it the answer to another question.
+    pub fn remembers(&self, network: &str) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.network(network).is_some())
+    }
+
     fn ask_now<T: Serialize>(
         &self,
         kube: &Kube,
@@ -216,6 +234,14 @@ impl Node {
     pub fn annotation(&self, name: &str) -> Option<&str> {
         self.object.pointer("/metadata/annotations")?.get(name)?.as_str()
     }
+}
+
+/// Whether a node can have this name: others may mean something else in a path.
+fn is_name(text: &str) -> bool {
+    let is_alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.starts_with(is_alphanumeric)
+        && text.ends_with(is_alphanumeric)
+        && text.chars().all(|c| is_alphanumeric(c) || matches!(c, '-' | '.'))
 }
 
 fn warn_of_age(wish: &Wish<'_>, noted: &Noted, why: &str) {

@@ -5,7 +5,7 @@ use log::{debug, info, warn};
 use serde::Deserialize;
 
 use super::memory::Found;
-use super::{Name, Node, OwnNode, VARIABLE};
+use super::{Name, Node, OwnNode, VARIABLE, is_name};
 use crate::client::kube::{Kube, Resource, Source, is_away};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -61,7 +61,7 @@ impl OwnNode {
         if let Some(node) = self.remembered(kube, host)? {
             return Ok(node);
         }
-        let named = if host.is_empty() { None } else { self.get(kube, host)? };
+        let named = if is_name(host) { self.get(kube, host)? } else { None };
         let named = match named {
             Some(node) if self.is_other(&node) => {
                 let id = node.text("/status/nodeInfo/machineID").unwrap_or_default();
@@ -102,7 +102,7 @@ impl OwnNode {
         if let Some(memory) = &self.memory {
             memory.note_found(Found {
                 cluster: self.source.identity(),
-                machine: self.machine.ids.join(" "),
+                machine: self.machine.identity(),
                 node: name.to_owned(),
             });
         }
@@ -112,7 +112,7 @@ impl OwnNode {
     fn remembered(&self, kube: &Kube, host: &str) -> Result<Option<Node>> {
         let Some(memory) = &self.memory else { return Ok(None) };
         let Found { cluster, machine, node } = memory.found();
-        let is_here = cluster == self.source.identity() && machine == self.machine.ids.join(" ");
+        let is_here = cluster == self.source.identity() && machine == self.machine.identity();
         if !is_here || node.is_empty() {
             return Ok(None);
         }

@@ -1,0 +1,411 @@
+//! What is remembered of a node, for how long, and what serves while the API server is away.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use common::kube::{Credential, End, Kube, Login, Node, Silent, Speaker};
+use common::support::with;
+use common::{Site, by, subnets};
+use serde_json::{Value, json};
+
+const ANNOTATION: &str = "kube-node.nordix.org/net1";
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A node with two subnets, one of them in its annotation.
+fn site(node: &str) -> Site {
+    let node = Node::named(node).cidrs(&["11.0.1.0/24"]).annotation(ANNOTATION, "172.20.2.0/24");
+    Site::of(Kube::shared(), &node)
+}
+
+/// The subnets of the network, with what is warned of.
+#[track_caller]
+fn asked(site: &Site, network: &Value) -> (Vec<String>, String) {
+    let outcome = site.select(network);
+    let warning = outcome.stderr.clone();
+    (subnets(&outcome.success()), warning)
+}
+
+#[test]
+fn an_answer_is_believed_for_a_minute() {
+    let site = site("believed");
+    let network = site.network();
+    let ask = || site.requests_during(|| asked(&site, &network)).0;
+    assert_eq!(ask(), 1);
+    assert_eq!(site.requests(), ["get /api/v1/nodes/believed 200"]);
+    assert_eq!([ask(), ask()], [0, 0]);
+    site.age("k8snet", MINUTE - Duration::from_secs(20));
+    assert_eq!(ask(), 0);
+    site.age("k8snet", Duration::from_secs(21));
+    assert_eq!([ask(), ask()], [1, 0]);
+    // What was read in the future is not believed.
+    site.postdate("k8snet");
+    assert_eq!([ask(), ask()], [1, 0]);
+}
+
+#[test]
+fn for_how_long_is_what_cache_ttl_says() {
+    let site = site("ttl");
+    let ask = |ttl: &str| {
+        let network = with(&site.network(), "cacheTtl", ttl);
+        site.requests_during(|| asked(&site, &network)).0
+    };
+    assert_eq!([ask("0s"), ask("0s"), ask("0")], [1, 1, 1]);
+    site.age("k8snet", 4 * MINUTE);
+    assert_eq!([ask("5m"), ask(""), ask("500ms")], [0, 1, 0]);
+    site.age("k8snet", Duration::from_millis(501));
+    assert_eq!([ask("60s"), ask("500ms")], [0, 1]);
+    let (code, text) = site.select(&with(&site.network(), "cacheTtl", "soon")).failure();
+    assert!(code == 7 && text.contains("ipam.cacheTtl") && text.contains("soon"), "{code}: {text}");
+}
+
+#[test]
+fn a_chain_asks_once() {
+    let site = site("chain-asks");
+    let mut network = site.network();
+    network["cniVersion"] = "1.1.0".into();
+    let count = |verb: &str, container: &str| {
+        let (count, outcome) = site.requests_during(|| site.call(verb, container, &network));
+        outcome.success();
+        count
+    };
+    assert_eq!(count("ADD", "c1"), 1);
+    assert_eq!([count("ADD", "c2"), count("ADD", "c1")], [0, 0]);
+    assert_eq!([count("STATUS", ""), count("DEL", "c1"), count("DEL", "c2")], [0, 0, 0]);
+    assert_eq!(count("DEL", "never-there"), 0);
+    site.age_out("k8snet");
+    assert_eq!([count("STATUS", ""), count("STATUS", "")], [1, 0]);
+}
+
+#[test]
+fn networks_share_nothing_though_they_share_a_folder() {
+    let site = site("two-networks");
+    let one = site.network();
+    let mut other = with(&one, "annotation", ANNOTATION);
+    other["name"] = "net1".into();
+    for _ in 0..2 {
+        assert_eq!(site.call("ADD", "c1", &one).ips(), ["11.0.1.2/24"]);
+        assert_eq!(site.call("ADD", "c1", &other).ips(), ["172.20.2.2/24"]);
+    }
+    assert_eq!(site.requests().len(), 2);
+    // The same question of another network is asked again.
+    let mut third = one.clone();
+    third["name"] = "third".into();
+    assert_eq!(site.requests_during(|| asked(&site, &third)).0, 1);
+    // The file that kube-node would have shared among them is nobody's.
+    site.calls_nobody();
+    let mut fourth = one;
+    fourth["name"] = "fourth".into();
+    let (code, text) = site.select_briefly(&fourth).failure();
+    assert_eq!(code, 105, "{text}");
+}
+
+#[test]
+fn what_the_node_says_now_is_read_after_the_minute() {
+    let site = site("changing");
+    let annotated = with(&site.network(), "annotation", ANNOTATION);
+    assert_eq!(asked(&site, &annotated).0, ["172.20.2.0/24"]);
+    site.kube.annotate_node("changing", ANNOTATION, Some("172.20.3.0/24,fd00::/96"));
+    assert_eq!(asked(&site, &annotated).0, ["172.20.2.0/24"]);
+    site.age_out("k8snet");
+    assert_eq!(asked(&site, &annotated).0, ["172.20.3.0/24", "fd00::/96"]);
+    // A change for the worse is no reason to go on with what was.
+    site.kube.annotate_node("changing", ANNOTATION, Some("blah"));
+    site.age_out("k8snet");
+    for _ in 0..2 {
+        let (code, text) = site.select(&annotated).failure();
+        assert!(code == 7 && text.contains("\"blah\" is no CIDR"), "{code}: {text}");
+    }
+    let mut by_cidrs = site.network();
+    by_cidrs["name"] = "by-cidrs".into();
+    assert_eq!(asked(&site, &by_cidrs).0, ["11.0.1.0/24"]);
+    site.kube.replace_node(&Node::named("changing").cidrs(&["11.0.9.0/24"]));
+    site.age_out("by-cidrs");
+    assert_eq!(asked(&site, &by_cidrs).0, ["11.0.9.0/24"]);
+    // Nor is a node that has gone.
+    site.kube.delete_node("changing");
+    site.age_out("by-cidrs");
+    let (code, text) = site.select(&by_cidrs).failure();
+    assert!(code == 103 && text.contains("no node changing"), "{code}: {text}");
+}
+
+/// Networks that ask something else than `site.network()`.
+fn edited(site: &Site) -> [Value; 3] {
+    let network = site.network();
+    let other_file = site.world.path("other-kubeconfig");
+    fs::copy(site.kubeconfig_path(), &other_file).unwrap();
+    [
+        with(&network, "annotation", ANNOTATION),
+        with(&network, "nodeName", "edited-other"),
+        with(&network, "kubeconfig", json!(other_file)),
+    ]
+}
+
+#[test]
+fn an_edited_configuration_is_asked_anew() {
+    let site = site("edited");
+    site.kube.create_node(&Node::named("edited-other").cidrs(&["11.0.7.0/24"]));
+    let _grant = site.kube.allow_reading_nodes(&site.login, &["edited-other"]);
+    let subnets = ["172.20.2.0/24", "11.0.7.0/24", "11.0.1.0/24"];
+    for (network, expected) in edited(&site).iter().zip(subnets) {
+        assert_eq!(asked(&site, &site.network()).0, ["11.0.1.0/24"]);
+        let (count, (found, _)) = site.requests_during(|| asked(&site, network));
+        assert_eq!((count, found), (1, vec![expected.to_owned()]));
+    }
+}
+
+#[test]
+fn an_edited_configuration_gets_nothing_of_the_one_before_while_the_server_is_away() {
+    let site = site("edited-away");
+    assert_eq!(asked(&site, &site.network()).0, ["11.0.1.0/24"]);
+    assert!(site.world.path("data/kube-node.json").exists());
+    site.calls_nobody();
+    for network in edited(&site) {
+        let (code, text) = site.select_briefly(&network).failure();
+        assert_eq!(code, 105, "{text}");
+    }
+    // The one before is still known.
+    assert_eq!(asked(&site, &site.network()).0, ["11.0.1.0/24"]);
+}
+
+/// What stands in an answer of a proxy, or of a server in trouble.
+fn speaker(status: &str, headers: &str, body: &str) -> Speaker {
+    let certificates = Kube::shared().certificates();
+    Speaker::saying(certificates, Speaker::answer(status, headers, body), End::Next)
+}
+
+#[test]
+fn an_older_answer_serves_while_the_server_is_away() {
+    let silent = Silent::listen();
+    let failing = speaker("503 Service Unavailable", "", "");
+    let busy = speaker("429 Too Many Requests", "Retry-After: 3600\r\n", "{}");
+    std::thread::scope(|scope| {
+        for (name, url) in [
+            ("away-nobody", "https://127.0.0.1:1".to_owned()),
+            ("away-silent", format!("https://{}", silent.endpoint())),
+            ("away-failing", failing.url()),
+            ("away-busy", busy.url()),
+        ] {
+            scope.spawn(move || serves_what_is_older(name, &url));
+        }
+    });
+    assert!(silent.connections() > 0 && !failing.requests().is_empty());
+    assert_eq!(busy.requests().len(), 1);
+}
+
+#[track_caller]
+fn serves_what_is_older(name: &str, url: &str) {
+    let site = site(name);
+    let network = site.network();
+    asked(&site, &network);
+    site.calls(url);
+    // A warm cache does not notice.
+    assert_eq!(asked(&site, &network).1, "", "{name}");
+    site.age_out("k8snet");
+    let (found, warning) = asked(&site, &network);
+    assert_eq!(found, ["11.0.1.0/24"], "{name}");
+    for part in ["[WARN]", "spec.podCIDRs as it was 36", "the API server does not answer now"] {
+        assert!(warning.contains(part), "{name}: {part}: {warning}");
+    }
+    // Then it is left alone for some seconds, be it there or not.
+    site.calls_home();
+    let (count, (found, warning)) = site.requests_during(|| asked(&site, &network));
+    assert_eq!((count, found), (0, vec!["11.0.1.0/24".to_owned()]), "{name}");
+    assert!(warning.contains("it was away a moment ago"), "{name}: {warning}");
+    site.age("k8snet", Duration::from_secs(10));
+    let (count, (_, warning)) = site.requests_during(|| asked(&site, &network));
+    assert_eq!((count, &*warning), (1, ""), "{name}");
+}
+
+#[test]
+fn a_server_that_refuses_is_obeyed_though_there_is_an_older_answer() {
+    let site = site("refused");
+    let wrong = Login { credential: Credential::Token("wrong-token".into()), ..site.kube.nobody() };
+    let stranger = site.kube.user();
+    let kubeconfig = |login: &Login| common::Kubeconfig::of(site.kube, login);
+    let other_authority = site.kube.certificates().other_authority();
+    let page = speaker("200 OK", "Content-Type: text/html\r\n", "<html>Log in</html>");
+    for (name, kubeconfig, part) in [
+        ("forbidden", kubeconfig(&stranger), "(403)"),
+        ("unknown", kubeconfig(&wrong), "(401)"),
+        ("authority", site.kubeconfig().authority(Some(&other_authority)), "certificate"),
+        ("page", site.kubeconfig().server(&page.url()), "no Kubernetes API server"),
+    ] {
+        let mut network = site.network();
+        network["name"] = name.into();
+        site.calls_home();
+        asked(&site, &network);
+        site.age_out(name);
+        kubeconfig.write(&site.kubeconfig_path());
+        for _ in 0..2 {
+            let (code, text) = site.select(&network).failure();
+            assert!(code == 103 && text.contains(part), "{name}: {code}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_real_server_may_go_and_come_back() {
+    // One of its own: nobody else may be at it.
+    let kube: &'static Kube = Box::leak(Box::new(Kube::start()));
+    let site = Site::of(kube, &Node::named("n").cidrs(&["11.0.1.0/24"]));
+    let mut network = site.network();
+    network["cniVersion"] = "1.1.0".into();
+    let add = |container: &str| {
+        let outcome = site.call("ADD", container, &network);
+        let warning = outcome.stderr.contains("does not answer now");
+        (outcome.ips(), warning)
+    };
+    let status = || site.call("STATUS", "", &network);
+    assert_eq!(add("c1"), (vec!["11.0.1.2/24".to_owned()], false));
+
+    kube.kill();
+    status().success();
+    site.age_out("k8snet");
+    assert_eq!(add("c2"), (vec!["11.0.1.3/24".to_owned()], true));
+    status().success();
+    site.call("DEL", "c1", &network).success();
+    // Another network knows nothing yet.
+    let mut other = network.clone();
+    other["name"] = "other".into();
+    let (code, text) = site.call_briefly("STATUS", "", &other).failure();
+    assert!(code == 50 && text.contains("Connection refused"), "{code}: {text}");
+
+    kube.restart();
+    site.age_out("k8snet");
+    assert_eq!(add("c3"), (vec!["11.0.1.4/24".to_owned()], false));
+
+    kube.stop();
+    site.age_out("k8snet");
+    assert_eq!(add("c4"), (vec!["11.0.1.5/24".to_owned()], true));
+    status().success();
+    kube.cont();
+    site.age_out("k8snet");
+    assert_eq!(add("c5"), (vec!["11.0.1.6/24".to_owned()], false));
+    kube.kill();
+    kube.etcd().kill();
+    for folder in kube.folders() {
+        let _ = fs::remove_dir_all(folder);
+    }
+}
+
+#[test]
+fn a_network_is_ready_by_what_it_remembers() {
+    let site = site("ready");
+    let mut network = site.network();
+    network["cniVersion"] = "1.1.0".into();
+    site.calls_nobody();
+    let (code, text) = site.call_briefly("STATUS", "", &network).failure();
+    assert!(code == 50 && text.contains("ipam-ds-kube-node"), "{code}: {text}");
+    site.calls_home();
+    site.call("STATUS", "", &network).success();
+    site.calls_nobody();
+    site.age_out("k8snet");
+    site.call("STATUS", "", &network).success();
+}
+
+#[test]
+fn a_memory_that_cannot_be_used_is_done_without() {
+    let site = site("no-memory");
+    let network = site.network();
+    let folder = site.world.path("state/kubernetes");
+    let memory = site.memory("k8snet");
+    let asks = |expected: usize, what: &str| {
+        let (count, (found, _)) = site.requests_during(|| asked(&site, &network));
+        assert_eq!((count, found), (expected, vec!["11.0.1.0/24".to_owned()]), "{what}");
+    };
+    asks(1, "new");
+    for (what, text) in [
+        ("empty", ""),
+        ("garbage", "\0\u{ff}{{{\n\n"),
+        ("another kind", "[1, 2]\n"),
+        ("no subnets", "{\"question\": \"q\", \"value\": 7}\n"),
+    ] {
+        fs::write(&memory, text).unwrap();
+        asks(1, what);
+        asks(0, what);
+    }
+    // The whole line before a torn one counts.
+    let whole = fs::read_to_string(&memory).unwrap();
+    fs::write(&memory, format!("{whole}{{\"question\": \"spec.pod")).unwrap();
+    asks(0, "torn");
+    // A note of this question, but about something that is no list of subnets.
+    let mut noted = site.remembered("k8snet");
+    noted["value"] = json!({"a": 1});
+    fs::write(&memory, format!("{noted}\n")).unwrap();
+    asks(1, "another value");
+
+    fs::remove_file(&memory).unwrap();
+    fs::create_dir(&memory).unwrap();
+    asks(1, "a folder in its place");
+    asks(1, "a folder in its place");
+    fs::remove_dir_all(&folder).unwrap();
+    fs::write(&folder, "").unwrap();
+    asks(1, "a file in the folder's place");
+    asks(1, "a file in the folder's place");
+}
+
+#[test]
+fn a_state_folder_that_is_full_or_read_only_hinders_no_selector() {
+    let site = site("full");
+    let network = common::site::of_selector(&site.network());
+    let state = site.world.path("state").display().to_string();
+    for options in ["size=4k,nr_inodes=2", "ro"] {
+        let call = site.selecting("ADD", "c1");
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        unshare.arg("mount -t tmpfs -o \"$1\" tmpfs \"$2\" || exit 99; shift 2; exec \"$@\"");
+        unshare.args(["sh", options, &state]);
+        let command = by(unshare, &call);
+        let (count, outcome) = site.requests_during(|| site.run(command, &network));
+        assert_eq!((count, subnets(&outcome.success())), (1, vec!["11.0.1.0/24".to_owned()]));
+    }
+}
+
+#[test]
+fn a_memory_that_may_not_be_read_is_done_without() {
+    let site = site("unreadable-memory");
+    asked(&site, &site.network());
+    fs::set_permissions(site.memory("k8snet"), PermissionsExt::from_mode(0o000)).unwrap();
+    // Root without the right to pass over permissions.
+    let mut setpriv = Command::new("setpriv");
+    setpriv.arg("--bounding-set=-dac_override,-dac_read_search");
+    let command = by(setpriv, &site.selecting("ADD", "c1"));
+    let (count, outcome) = site.requests_during(|| site.run(command, &site.for_selector()));
+    assert_eq!((count, subnets(&outcome.success())), (1, vec!["11.0.1.0/24".to_owned()]));
+}
+
+#[test]
+fn many_adds_at_once_on_a_cold_cache_succeed() {
+    const ADDS: usize = 20;
+    let site = Site::dual("crowd");
+    let network = site.network();
+    let given: Vec<String> = std::thread::scope(|scope| {
+        let add = |number: usize| {
+            let (site, network) = (&site, &network);
+            scope.spawn(move || site.call("ADD", &format!("c{number}"), network).ips())
+        };
+        let calls: Vec<_> = (0..ADDS).map(add).collect();
+        calls.into_iter().flat_map(|call| call.join().unwrap()).collect()
+    });
+    assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), 2 * ADDS, "{given:?}");
+    let requests = site.requests();
+    assert!((1..=ADDS).contains(&requests.len()), "{requests:?}");
+    assert!(requests.iter().all(|request| request == "get /api/v1/nodes/crowd 200"));
+    assert_eq!(site.requests_during(|| asked(&site, &network)).0, 0);
+}
+
+#[test]
+fn the_memory_is_for_this_machine_alone_and_shows_no_secret() {
+    let site = site("mode");
+    asked(&site, &site.network());
+    let memory = site.memory("k8snet");
+    assert_eq!(fs::metadata(&memory).unwrap().permissions().mode() & 0o777, 0o600);
+    site.tells_no_secret(&fs::read_to_string(memory).unwrap());
+}

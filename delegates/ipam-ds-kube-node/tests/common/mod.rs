@@ -1,0 +1,60 @@
+//! A place for the process tests of `ipam-ds-kube-node`: nodes of a real Kubernetes API server, each
+//! with a machine that calls the program, alone, in a chain, or as the preset `kube-node`.
+
+#![allow(
+    dead_code,
+    missing_docs,
+    unused_imports,
+    clippy::unwrap_used,
+    reason = "test support; each test file uses a part of it"
+)]
+
+#[path = "../../../../tests/support/bridge.rs"]
+pub mod bridge;
+#[path = "../../../../tests/support/doorway.rs"]
+pub mod doorway;
+#[path = "../../../../tests/support/kube/mod.rs"]
+pub mod kube;
+#[path = "../../../../tests/support/machine.rs"]
+pub mod machine;
+pub mod memory;
+pub mod site;
+#[path = "../../../../tests/support/mod.rs"]
+pub mod support;
+
+use std::process::{Command, Stdio};
+
+pub use kube::{Kube, Kubeconfig, Login, Node};
+pub use machine::Machine;
+use serde_json::Value;
+pub use site::Site;
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ipam-ds-kube-node");
+
+/// The subnets of the pools that a selector answers.
+#[track_caller]
+pub fn subnets(result: &Value) -> Vec<String> {
+    let pools = result["pools"].as_array().unwrap_or_else(|| panic!("no pools: {result}"));
+    let subnet = |pool: &Value| pool["ranges"][0]["subnet"].as_str().unwrap().to_owned();
+    pools.iter().map(subnet).collect()
+}
+
+/// The addresses of a result.
+#[track_caller]
+pub fn addresses(result: &Value) -> Vec<String> {
+    let ips = result["ips"].as_array().unwrap_or_else(|| panic!("no ips: {result}"));
+    ips.iter().map(|ip| ip["address"].as_str().unwrap().to_owned()).collect()
+}
+
+/// `CNI_ARGS` of a pod in a namespace of Kubernetes, as kubelet says it.
+pub fn pod_in(namespace: &str) -> String {
+    format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME=p")
+}
+
+/// A call that another program makes, which gets it as its last arguments.
+pub fn by(mut program: Command, call: &Command) -> Command {
+    program.arg(call.get_program()).args(call.get_args()).env_clear();
+    program.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    program
+}
