@@ -45,8 +45,8 @@ fn choose(config: &Config, request: &Request) -> Result<Selection> {
     let own = if matches!(request.verb, Verb::Del | Verb::Gc) { own.briefly() } else { own };
     let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
         let subnets = subnets::read(node, config.annotation())?;
-        // What is of no use is not remembered.
-        select(&subnets, &node.name, config, request)?;
+        // What is of no use is not remembered, be it of use to this pod or not.
+        select(&subnets, &node.name, config, &of_no_pod(request))?;
         Ok(subnets)
     });
     match known {
@@ -66,6 +66,11 @@ fn choose(config: &Config, request: &Request) -> Result<Selection> {
         }
         Err(error) => Err(error),
     }
+}
+
+/// The request as it would be without an attachment's own wishes.
+fn of_no_pod(request: &Request) -> Request {
+    Request { verb: Verb::Status, ..request.clone() }
 }
 
 /// Chooses among the subnets of a node.

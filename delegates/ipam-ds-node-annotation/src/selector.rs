@@ -73,8 +73,9 @@ fn choose(config: &Config, conf: &Conf, request: &Request) -> Result<Selection> 
     let own = own.remembering(request.state_dir()?.root());
     let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
         let text = text(node.annotation(name), &node.name, name)?;
-        // What is of no use is not remembered.
-        select(&text, &node.name, name, conf, request)?;
+        // What is of no use is not remembered, be it of use to this container or not.
+        let of_nobody = Request { verb: Verb::Status, ..request.clone() };
+        select(&text, &node.name, name, conf, &of_nobody)?;
         Ok(text)
     })?;
     select(&known.value, &known.node, name, conf, request)

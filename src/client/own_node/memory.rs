@@ -83,6 +83,11 @@ impl Noted {
         }
     }
 
+    /// That the answer to a question is of no use: nothing is known, and nothing older counts.
+    pub fn without(question: String) -> Self {
+        Self { question, ..Self::default() }
+    }
+
     /// The answer, if it is one of this kind.
     pub fn known<T: DeserializeOwned>(&self) -> Option<Known<T>> {
         let value = T::deserialize(&self.value).ok()?;

@@ -135,7 +135,7 @@ impl OwnNode {
     /// # Errors
     /// The API server is away or refuses, see [`kube`](crate::client::kube); this machine is no node.
     pub fn read(&self) -> Result<Node> {
-        self.find(&self.source.open(self.unreached, self.deadline)?)
+        self.find(&self.source.open(self.unreached, self.deadline)?)?
     }
 
     /// Reads the object of any node.
@@ -149,7 +149,9 @@ impl OwnNode {
 
     /// What a network wants to know of the node, as `pick` takes it out of the object. An answer that is
     /// remembered is believed for [`Wish::ttl`]; an older one serves while the API server is away, with a
-    /// warning.
+    /// warning, but not once the server has given an answer that is of no use.
+    ///
+    /// `pick` is to fail for what the object says, and for nothing else.
     ///
     /// # Errors
     /// As of [`OwnNode::read`], where nothing is remembered; those of `pick`.
@@ -164,7 +166,7 @@ impl OwnNode {
         let known = noted.as_ref().and_then(|noted| Some((noted, noted.known::<T>()?)));
         let Some((noted, known)) = known else {
             let kube = self.source.open(self.unreached, self.deadline)?;
-            return self.ask_now(&kube, wish, question, pick);
+            return self.ask_now(&kube, wish, &question, pick)?;
         };
         if noted.age() < wish.ttl {
             debug!("{} of node {}: as {:?} ago", wish.what, known.node, noted.age());
@@ -175,13 +177,17 @@ impl OwnNode {
             return Ok(known);
         }
         let kube = self.source.clone().within(PATIENCE).open(self.unreached, self.deadline)?;
-        match self.ask_now(&kube, wish, question, pick) {
+        match self.ask_now(&kube, wish, &question, pick) {
             Err(error) if is_away(&error) => {
                 warn_of_age(wish, noted, &error.in_full());
                 self.note(wish, |noted| noted.fail());
                 Ok(known)
             }
-            other => other,
+            Ok(Err(error)) => {
+                self.note(wish, |noted| *noted = Noted::without(question));
+                Err(error)
+            }
+            other => other?,
         }
     }
 
@@ -190,17 +196,21 @@ impl OwnNode {
         self.memory.as_ref().is_some_and(|memory| memory.network(network).is_some())
     }
 
+    /// The inner error is what the API server's answer means.
     fn ask_now<T: Serialize>(
         &self,
         kube: &Kube,
         wish: &Wish<'_>,
-        question: String,
+        question: &str,
         pick: impl FnOnce(&Node) -> Result<T>,
-    ) -> Result<Known<T>> {
-        let node = self.find(kube)?;
-        let known = Known { value: pick(&node)?, node: node.name, is_new: true };
-        self.note(wish, |noted| *noted = Noted::now(question, &known));
-        Ok(known)
+    ) -> Result<Result<Known<T>>> {
+        let picked = self
+            .find(kube)?
+            .and_then(|node| Ok(Known { value: pick(&node)?, node: node.name, is_new: true }));
+        if let Ok(known) = &picked {
+            self.note(wish, |noted| *noted = Noted::now(question.to_owned(), known));
+        }
+        Ok(picked)
     }
 
     /// What tells a question from another one whose answer may differ.

@@ -48,18 +48,19 @@ struct NodeInfo {
 const SHOWN: usize = 5;
 
 impl OwnNode {
-    /// Reads this machine's node: by its name if that is known, else out of the list of all.
-    pub(super) fn find(&self, kube: &Kube) -> Result<Node> {
+    /// Reads this machine's node: by its name if that is known, else out of the list of all. The inner
+    /// error is what the API server's answer means: this machine is no node.
+    pub(super) fn find(&self, kube: &Kube) -> Result<Result<Node>> {
         let host = match &self.name {
             Name::Said { name, place } => {
                 debug!("this is node {name}, as {place} says");
                 let node = self.get(kube, name)?;
-                return node.ok_or_else(|| absent(name, place, &self.source));
+                return Ok(node.ok_or_else(|| absent(name, place, &self.source)));
             }
             Name::Host(host) => host,
         };
         if let Some(node) = self.remembered(kube, host)? {
-            return Ok(node);
+            return Ok(Ok(node));
         }
         let named = if is_name(host) { self.get(kube, host)? } else { None };
         let named = match named {
@@ -70,7 +71,7 @@ impl OwnNode {
             }
             Some(node) => {
                 debug!("this is node {host}, by the host's name");
-                return Ok(node);
+                return Ok(Ok(node));
             }
             None => None,
         };
@@ -81,9 +82,9 @@ impl OwnNode {
             (_, Some(node)) => {
                 warn!("this is node {host} nevertheless: no node is known to have this machine-id");
                 self.note_found(&node.name);
-                return Ok(node);
+                return Ok(Ok(node));
             }
-            (Ok(None), None) => return Err(self.unknown()),
+            (Ok(None), None) => return Ok(Err(self.unknown())),
             (Err(error), None) => {
                 return Err(error
                     .within(format_args!(
@@ -93,9 +94,11 @@ impl OwnNode {
             }
         };
         info!("this is node {name}, by its {how}");
-        let node = self.get(kube, &name)?.ok_or_else(|| absent(&name, how, &self.source))?;
-        self.note_found(&name);
-        Ok(node)
+        let node = self.get(kube, &name)?;
+        if node.is_some() {
+            self.note_found(&name);
+        }
+        Ok(node.ok_or_else(|| absent(&name, how, &self.source)))
     }
 
     fn note_found(&self, name: &str) {
