@@ -76,15 +76,19 @@ impl OwnNode {
             None => None,
         };
         let (name, how) = match (self.listed(kube), named) {
-            (Ok(Some(found)), _) => found,
+            (Ok(listed), named) => match (listed.only(), named) {
+                (Ok(Some(found)), _) => found,
+                (Err(ambiguous), _) => return Ok(Err(ambiguous)),
+                // Programs in containers see another machine-id now and then.
+                (Ok(None), Some(node)) => {
+                    return Ok(Ok(self.nevertheless(node, "no node has this machine-id")));
+                }
+                (Ok(None), None) => return Ok(Err(self.unknown())),
+            },
             (Err(error), _) if is_away(&error) => return Err(error),
-            // Programs in containers see another machine-id now and then.
-            (_, Some(node)) => {
-                warn!("this is node {host} nevertheless: no node is known to have this machine-id");
-                self.note_found(&node.name);
-                return Ok(Ok(node));
+            (Err(error), Some(node)) => {
+                return Ok(Ok(self.nevertheless(node, &error.in_full())));
             }
-            (Ok(None), None) => return Ok(Err(self.unknown())),
             (Err(error), None) => {
                 return Err(error
                     .within(format_args!(
@@ -99,6 +103,13 @@ impl OwnNode {
             self.note_found(&name);
         }
         Ok(node.ok_or_else(|| absent(&name, how, &self.source)))
+    }
+
+    /// Takes the node that has the host's name, though it has another machine-id.
+    fn nevertheless(&self, node: Node, why: &str) -> Node {
+        warn!("this is node {} nevertheless: {why}", node.name);
+        self.note_found(&node.name);
+        node
     }
 
     fn note_found(&self, name: &str) {
@@ -133,19 +144,42 @@ impl OwnNode {
         self.machine.has_id(id) == Some(false)
     }
 
-    /// The one node of all that has this machine's machine-id, else its provider ID.
-    fn listed(&self, kube: &Kube) -> Result<Option<(String, &'static str)>> {
-        let (mut by_id, mut by_instance) = (Vec::new(), Vec::new());
+    /// The nodes of all that have this machine's machine-id or provider ID.
+    fn listed(&self, kube: &Kube) -> Result<Alike> {
+        let mut alike = Alike::default();
         kube.list(&Resource::nodes(), &mut |node: Listed| {
             let name = node.metadata.name;
             if self.machine.has_id(&node.status.node_info.machine_id) == Some(true) {
-                by_id.push(name);
+                alike.by_id.push(name);
             } else if self.machine.is_instance(&node.spec.provider_id) {
-                by_instance.push(name);
+                alike.by_instance.push(name);
             }
             ControlFlow::Continue(())
         })?;
-        for (mut names, how) in [(by_id, "machine-id"), (by_instance, "provider ID")] {
+        Ok(alike)
+    }
+
+    fn unknown(&self) -> Error {
+        let ids = self.machine.ids.join(" ");
+        let message = format!(
+            "this machine is no node of the cluster of {}: none is called {:?}, or has the machine-id {ids:?} or the provider ID of this machine",
+            self.source, self.machine.host_name,
+        );
+        Error::new(ErrorCode::BACKEND, message).advise(SAY)
+    }
+}
+
+/// Names of nodes that are like this machine.
+#[derive(Default)]
+struct Alike {
+    by_id: Vec<String>,
+    by_instance: Vec<String>,
+}
+
+impl Alike {
+    /// The one that has the machine-id, else the provider ID, and which of both it is.
+    fn only(self) -> Result<Option<(String, &'static str)>> {
+        for (mut names, how) in [(self.by_id, "machine-id"), (self.by_instance, "provider ID")] {
             // A list that began anew shows some once more.
             names.sort_unstable();
             names.dedup();
@@ -156,15 +190,6 @@ impl OwnNode {
             }
         }
         Ok(None)
-    }
-
-    fn unknown(&self) -> Error {
-        let ids = self.machine.ids.join(" ");
-        let message = format!(
-            "this machine is no node of the cluster of {}: none is called {:?}, or has the machine-id {ids:?} or the provider ID of this machine",
-            self.source, self.machine.host_name,
-        );
-        Error::new(ErrorCode::BACKEND, message).advise(SAY)
     }
 }
 
