@@ -87,16 +87,19 @@ impl Asked<'_> {
     }
 
     fn forbidden(&self, status: &Status) -> Error {
-        let user = status.user();
         let error = self.error("does not allow it (403)", status);
-        if user == Some("system:anonymous") {
-            return error.advise(format!(
+        match status.user() {
+            Some("system:anonymous") => error.advise(format!(
                 "it was shown {}, and took that for nobody: name a login that it knows",
                 self.login.shown()
-            ));
+            )),
+            Some(user) => {
+                let (kind, rule) = (self.role(), self.rule());
+                error.advise(format!("give {user} {kind} with the rule {rule}"))
+            }
+            // A quota, a plugin of admission, a namespace that is going: no right is missing.
+            None => error,
         }
-        let (user, kind) = (user.unwrap_or("the login"), self.role());
-        error.advise(format!("give {user} {kind} with the rule {}", self.rule()))
     }
 
     fn role(&self) -> String {
