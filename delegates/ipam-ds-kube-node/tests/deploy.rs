@@ -185,6 +185,7 @@ fn the_server_of_the_login_is_the_pods_or_the_one_that_is_named() {
     ] {
         for shell in [&["sh"][..], &["busybox", "sh"]] {
             let _ = fs::remove_dir_all(&login);
+            fs::write(account.join("ca.crt"), "c").unwrap();
             let mut command = Command::new(shell[0]);
             command.args(&shell[1..]).arg(deploy("keep-login.sh")).arg(&login);
             command.env_clear().env("PATH", "/usr/bin:/bin").env("SERVICE_ACCOUNT", &account);
@@ -200,6 +201,11 @@ fn the_server_of_the_login_is_the_pods_or_the_one_that_is_named() {
             until("the login is there", || login.join("kubeconfig").exists());
             let text = fs::read_to_string(login.join("kubeconfig")).unwrap();
             assert!(text.contains(&format!("{{server: \"{server}\", ")), "{text}");
+            // An authority is exchanged while the token lasts.
+            fs::write(account.join("ca.crt"), "d").unwrap();
+            until("the new authority is there", || {
+                fs::read_to_string(login.join("ca.crt")).is_ok_and(|text| text == "d\n")
+            });
             assert_eq!(keeper.end(), "");
         }
     }
