@@ -1,8 +1,9 @@
 use std::fs::{self, Metadata};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use super::read_regular;
 use crate::error::{Error, ErrorCode, Result};
 
 /// A folder in which nobody may take away what is another's.
@@ -30,11 +31,7 @@ pub fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>> {
             }
             place = fs::canonicalize(place)?;
         }
-        // A pipe might never end.
-        if !fs::metadata(&place)?.is_file() {
-            return Err(io::Error::other("no regular file"));
-        }
-        fs::read(place).map(Ok)
+        read_regular(&place).map(Ok)
     };
     match read() {
         Ok(read) => read.map(Some),

@@ -330,7 +330,7 @@ fn lint_and_explain_tell_the_preset() {
     };
     let found = typed(&["lint"]);
     assert!(found.stdout.contains("host-local") && found.stdout.contains(SELECTOR), "{found:?}");
-    let told = found.stdout.contains("parsed, not evaluated");
+    let told = found.stdout.contains("The annotation is parsed");
     assert!(told, "{found:?}");
     let explained = typed(&["explain", "--json"]).success();
     let last = &explained[0]["delegates"][1]["input"]["ipam"];

@@ -57,7 +57,9 @@ impl Asked<'_> {
         };
         let message = format!("is no Kubernetes API server: it says {} and {said}", answer.status);
         let advice = match answer.status {
-            404 => format!("{}, or {}", self.look_at_the_server(), self.look_for_the_kind()),
+            404 if !self.what.group.is_empty() => {
+                format!("{}, or {}", self.look_at_the_server(), self.look_for_the_kind())
+            }
             _ => self.look_at_the_server(),
         };
         self.fault(message).advise(advice)
@@ -80,8 +82,7 @@ impl Asked<'_> {
         }
     }
 
-    /// A server that has no such kind names no object, or one of another kind: a namespace, in which the
-    /// object cannot be.
+    /// A server that has no such kind names no object.
     fn is_about_an_object(&self, status: &Status) -> bool {
         status.details.as_ref().is_some_and(|details| !details.name.is_empty())
     }

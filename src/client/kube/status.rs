@@ -15,7 +15,6 @@ pub(super) struct Status {
 #[serde(default)]
 pub(super) struct Details {
     pub name: String,
-    pub kind: String,
 }
 
 impl Status {

@@ -44,7 +44,8 @@ impl Machine {
 
     /// All by which it may be known, in one text.
     pub fn identity(&self) -> String {
-        [&self.ids[..], &self.instances].concat().join(" ")
+        let ids = self.ids.iter().chain(&self.instances).map(String::as_str);
+        ids.chain([&*self.host_name]).collect::<Vec<_>>().join(" ")
     }
 
     /// Whether a machine-id is this machine's; nothing where one of both is not known.

@@ -59,7 +59,7 @@ impl OwnNode {
             }
             Name::Host(host) => host,
         };
-        if let Some(node) = self.remembered(kube, host)? {
+        if let Some(node) = self.remembered(kube)? {
             return Ok(Ok(node));
         }
         let named = if is_name(host) { self.get(kube, host)? } else { None };
@@ -81,13 +81,13 @@ impl OwnNode {
                 (Err(ambiguous), _) => return Ok(Err(ambiguous)),
                 // Programs in containers see another machine-id now and then.
                 (Ok(None), Some(node)) => {
-                    return Ok(Ok(self.nevertheless(node, "no node has this machine-id")));
+                    return Ok(Ok(Self::nevertheless(node, "no node has this machine-id")));
                 }
                 (Ok(None), None) => return Ok(Err(self.unknown())),
             },
             (Err(error), _) if is_away(&error) => return Err(error),
             (Err(error), Some(node)) => {
-                return Ok(Ok(self.nevertheless(node, &error.in_full())));
+                return Ok(Ok(Self::nevertheless(node, &error.in_full())));
             }
             (Err(error), None) => {
                 return Err(error
@@ -105,10 +105,10 @@ impl OwnNode {
         Ok(node.ok_or_else(|| absent(&name, how, &self.source)))
     }
 
-    /// Takes the node that has the host's name, though it has another machine-id.
-    fn nevertheless(&self, node: Node, why: &str) -> Node {
+    /// Takes the node that has the host's name, though it has another machine-id. That is not remembered:
+    /// this machine's own node may still come.
+    fn nevertheless(node: Node, why: &str) -> Node {
         warn!("this is node {} nevertheless: {why}", node.name);
-        self.note_found(&node.name);
         node
     }
 
@@ -123,7 +123,7 @@ impl OwnNode {
     }
 
     /// The node that this machine was found to be, if it still is.
-    fn remembered(&self, kube: &Kube, host: &str) -> Result<Option<Node>> {
+    fn remembered(&self, kube: &Kube) -> Result<Option<Node>> {
         let Some(memory) = &self.memory else { return Ok(None) };
         let Found { cluster, machine, node } = memory.found();
         let is_here = cluster == self.source.identity() && machine == self.machine.identity();
@@ -131,7 +131,7 @@ impl OwnNode {
             return Ok(None);
         }
         let found = self.get(kube, &node)?;
-        let found = found.filter(|found| node == host || !self.is_other(found));
+        let found = found.filter(|found| !self.is_other(found));
         if found.is_some() {
             debug!("this is node {node}, as found earlier");
         }
