@@ -149,14 +149,12 @@ pub const HOST_ETCD_DIFFERENCES: &[&str] = &[
 /// What changes for a network whose kube-node this preset replaces.
 pub const KUBE_NODE_DIFFERENCES: &[&str] = &[
     SAME_ADD,
-    "The node's subnets are read again after a minute (`cacheTtl`); kube-node keeps to what it read first until an ADD \
-     fails.",
-    "Each network remembers its own subnets; kube-node gives all networks of one `dataDir` those of the first.",
-    "`routes`, `resolvConf`, and addresses requested by `runtimeConfig.ips` or `args.cni.ips` count; kube-node drops them.",
-    "An IPv6-only pod leaves the cursor `last_reserved_ip.0` to IPv4; kube-node writes IPv6 addresses into it.",
-    "DEL and CHECK go by the record of the ADD and need no API server; kube-node's fail without API server and cache.",
-    "`ipam.kubeconfig` and `$KUBECONFIG` come before a pod's service account; for kube-node it is the other way round. \
-     The node is looked for by the host's name before its machine-id.",
+    "The subnets are read again after a minute (`cacheTtl`); kube-node keeps those it read first.",
+    "Each network has its own subnets; kube-node gives all of one `dataDir` those of the first.",
+    "`routes`, `resolvConf`, `runtimeConfig.ips` and `args.cni.ips` count; kube-node drops them.",
+    "An IPv6-only pod leaves ipam-da-local's `last_reserved_ip.0` to IPv4; kube-node writes IPv6 into it.",
+    "DEL and CHECK need neither API server nor cache.",
+    "`kubeconfig` (one file, which must be there) and `$KUBECONFIG` come before a pod's service account, the host's name before its machine-id.",
     "White space around the commas of the annotation is allowed.",
     "`logfile` and `loglevel` are not used: see `verbose`.",
     CODES_OF_OURS,
@@ -165,15 +163,13 @@ pub const KUBE_NODE_DIFFERENCES: &[&str] = &[
 
 /// What changes for a network whose node-annotation this preset replaces.
 pub const NODE_ANNOTATION_DIFFERENCES: &[&str] = &[
-    SAME_ADD,
-    "The annotation is parsed, not evaluated: expressions of jq are an error; node-annotation runs them.",
-    "An annotation may hold the letters null; one that is missing or malformed is an error that says so; \
-     node-annotation ends without a word.",
+    "The annotation is parsed; node-annotation runs it as a program of jq.",
+    "An annotation may hold the letters null; one that is missing or malformed is named; node-annotation ends without a word.",
     "`dataDir` in an annotation must lie in one of `dataDirs` of `/etc/cni/ipam-delegated.json`.",
-    "The configuration file counts only if it is root's and nobody else may write it; node-annotation runs whatever it says.",
-    "Without `nextipam`, addresses come from ipam-da-local, on host-local's files, not from host-local.",
-    "VERSION needs no annotation. DEL and CHECK go by the record of the ADD and need no API server.",
-    "The annotation is read again after a minute (`cacheTtl`); node-annotation lists all nodes each time.",
+    "The configuration file must be root's, and nobody else may write it or its folder.",
+    "Without `nextipam`, ipam-da-local gives the addresses, on host-local's files, and gives an ADD again what it holds.",
+    "VERSION, DEL and CHECK need no API server.",
+    "The annotation is read again after a minute (`cacheTtl`), of one node, by `$NODE_NAME` or the host's name before its machine-id.",
     CODES_OF_OURS,
     WRITES_RECORD,
 ];

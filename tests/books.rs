@@ -142,7 +142,7 @@ fn the_allocator_answers_by_itself() {
     assert_eq!(reap.status.code(), Some(1));
     assert!(told.contains("no verb \"reap\"") && told.contains("ipam-delegated reap"), "{told}");
     let null = ask(&["list", "--config", "/dev/zero"]);
-    assert!(String::from_utf8_lossy(&null.stderr).contains("/dev/zero is no regular file"));
+    assert!(String::from_utf8_lossy(&null.stderr).contains("/dev/zero: it is no regular file"));
     for wrong in [&["list"][..], &["frob"], &["list", "--yes"], &["who", "x", "--config", "f"]] {
         let output = ask(wrong);
         assert_eq!(output.status.code(), Some(1), "{wrong:?}");

@@ -161,7 +161,8 @@ impl<'a> Carry<'a> {
 
     fn merge(&mut self, name: &str, patch: Map<String, Value>) -> Result<()> {
         refuse_forbidden(&patch, self.settings).map_err(|error| error.within(name))?;
-        self.folded |= patch.contains_key("ranges");
+        // Who leaves the pools to them hands them on as they are written.
+        self.folded |= patch.contains_key("ranges") && self.pools.is_some();
         merge_patch(&mut self.ipam, &patch);
         Ok(())
     }

@@ -8,10 +8,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use serde_json::Map;
-
 use super::next::folders;
-use super::plan::search;
+use super::plan::{is_allocator, search};
 use super::{Chain, Preset};
 use crate::cni::{Environment, Version};
 use crate::delegate::Reply;
@@ -37,6 +35,7 @@ impl Typed<'_> {
     pub fn answer(&self, words: &[OsString]) -> ExitCode {
         self.run(words).unwrap_or_else(|error| {
             print(Reply::error(Version::NEWEST, &error).stdout.as_bytes());
+            print(b"\n");
             ExitCode::FAILURE
         })
     }
@@ -52,21 +51,24 @@ impl Typed<'_> {
             print(&composed);
             return Ok(ended);
         }
-        run_to_end(&self.last()?, &[], Some(&composed), None)
+        match self.last()? {
+            Some(program) => run_to_end(&program, &[], Some(&composed), None),
+            None => {
+                print(&composed);
+                Ok(ended)
+            }
+        }
     }
 
-    /// The chain's last program.
-    fn last(&self) -> Result<PathBuf> {
-        if let Some(next) = &self.preset.next
-            && let Some((name, program)) = next.find(self.environment)?
-        {
-            if self.chain.own().is(&program) {
-                next.preset(self.chain.presets, &name, &program, self.environment)?;
-            }
-            return Ok(program);
+    /// The chain's last program; none where it is one of ours, which would only say what it is.
+    fn last(&self) -> Result<Option<PathBuf>> {
+        let Some(next) = &self.preset.next else { return Ok(None) };
+        let Some((name, program)) = next.find(self.environment)? else { return Ok(None) };
+        if self.chain.own().is(&program) {
+            next.preset(self.chain.presets, &name, &program, self.environment)?;
+            return Ok(None);
         }
-        let chain = self.preset.chain(&Map::new());
-        self.find(chain.and_then(|chain| chain.delegates.last()).copied().unwrap_or_default())
+        Ok((!is_allocator(&name)).then_some(program))
     }
 
     /// Finds a program beside the name we were called by, beside the file that this leads to, or in

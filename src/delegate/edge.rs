@@ -50,14 +50,21 @@ pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
         match answer_by_hand(name, &delegate, environment, arguments) {
             None => {}
             Some(Ok(text)) => {
-                // A reader that has seen enough closes the pipe.
-                let _ = std::io::stdout().write_all(text.as_bytes());
-                return ExitCode::SUCCESS;
+                let mut stdout = std::io::stdout();
+                let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+                return match written {
+                    // A reader that has seen enough closes the pipe.
+                    Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                        eprintln!("{name}: cannot print: {error}");
+                        ExitCode::FAILURE
+                    }
+                    _ => ExitCode::SUCCESS,
+                };
             }
             Some(Err(error)) => {
                 if json {
                     let reply = Reply::error(Version::NEWEST, &error);
-                    let _ = std::io::stdout().write_all(reply.stdout.as_bytes());
+                    let _ = writeln!(std::io::stdout(), "{}", reply.stdout);
                 } else {
                     eprintln!("{name}: {}", error.in_full());
                 }

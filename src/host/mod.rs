@@ -2,6 +2,7 @@
 //! results that runtimes keep.
 
 mod duration;
+mod file;
 mod lasting;
 mod lock;
 mod netns;
@@ -13,6 +14,7 @@ mod state;
 mod trusted;
 
 pub use duration::parse_duration;
+pub use file::read_regular;
 pub(crate) use lasting::{emptied_by_reboot, transient_machine_id};
 pub use lock::{lock, lock_folder};
 pub(crate) use netns::Netns;

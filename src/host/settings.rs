@@ -112,10 +112,11 @@ impl Settings {
     }
 
     /// Whether a selector's answer may set `dataDir` to this folder: absolute, without `..`, in
-    /// one of [`Settings::data_dirs`].
+    /// one of [`Settings::data_dirs`], and not where our own state lies.
     pub fn allows_data_dir(&self, folder: &Path) -> bool {
         is_plain_absolute(folder)
             && self.data_dirs.iter().any(|allowed| folder.starts_with(allowed))
+            && !folder.starts_with(&self.state_dir)
     }
 }
 
@@ -159,7 +160,13 @@ mod tests {
     fn data_dirs_hold_what_lies_inside() {
         let settings = Settings::default();
         assert!(settings.allows_data_dir(Path::new("/var/lib/cni/networks")));
-        for path in ["/var/lib/cni/../../../etc", "/var/lib/cnix", "networks", "/run/x"] {
+        for path in [
+            "/var/lib/cni/../../../etc",
+            "/var/lib/cni/ipam-delegated/x",
+            "/var/lib/cnix",
+            "networks",
+            "/run/x",
+        ] {
             assert!(!settings.allows_data_dir(Path::new(path)), "{path}");
         }
     }

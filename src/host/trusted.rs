@@ -3,6 +3,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use super::read_regular;
 use crate::error::{Error, ErrorCode, Result};
 
 /// A folder in which nobody may take away what is another's.
@@ -30,7 +31,7 @@ pub fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>> {
             }
             place = fs::canonicalize(place)?;
         }
-        fs::read(place).map(Ok)
+        read_regular(&place).map(Ok)
     };
     match read() {
         Ok(read) => read.map(Some),
@@ -91,7 +92,11 @@ mod tests {
         assert_eq!(read_trusted(&place.at("file")).unwrap().unwrap(), b"x");
         assert!(read_trusted(&place.at("none")).unwrap().is_none());
         assert!(read_trusted(&place.at("no/folder")).unwrap().is_none());
-        assert_eq!(read_trusted(&place.at("")).unwrap_err().code(), ErrorCode::IO);
+        let made = std::process::Command::new("mkfifo").arg(place.at("pipe")).status();
+        assert!(made.unwrap().success());
+        for name in ["", "pipe"] {
+            assert_eq!(read_trusted(&place.at(name)).unwrap_err().code(), ErrorCode::IO);
+        }
     }
 
     #[test]

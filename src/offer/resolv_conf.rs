@@ -1,19 +1,19 @@
 //! Name resolution out of a file.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::{Map, json};
 
 use crate::cni::Dns;
 use crate::error::{Error, Result};
+use crate::host::read_regular;
 
 /// Reads a file in the form of resolv.conf(5), as host-local does.
 ///
 /// # Errors
 /// The file cannot be read.
 pub(super) fn read(path: &Path) -> Result<Dns> {
-    let bytes = fs::read(path).map_err(|error| {
+    let bytes = read_regular(path).map_err(|error| {
         Error::io(format!("ipam.resolvConf: cannot read {}", path.display()), error)
     })?;
     Ok(parse(&String::from_utf8_lossy(&bytes)))

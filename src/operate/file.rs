@@ -1,28 +1,23 @@
-use std::fs;
 use std::path::Path;
 
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
+use crate::host::read_regular;
 
-/// Reads a file that a person named, or that a folder listed. What is no regular file, after links
-/// were followed, is refused unopened: a FIFO would be waited for without end.
+/// Reads a file that a person named, or that a folder listed.
 ///
 /// # Errors
-/// Error 5: it cannot be read, or is no regular file.
+/// Error 5: it cannot be read, is no regular file, or is larger than 4 MiB.
 pub fn read_file(path: &Path) -> Result<Vec<u8>> {
-    let cannot = || format!("cannot read {}", path.display());
-    match fs::metadata(path) {
-        Ok(metadata) if !metadata.is_file() => {
-            let message = format!("{} is no regular file", path.display());
-            Err(Error::new(ErrorCode::IO, message))
-        }
-        Ok(_) => fs::read(path).map_err(|error| Error::io(cannot(), error)),
-        Err(error) => Err(Error::io(cannot(), error)),
-    }
+    read_regular(path)
+        .map_err(|error| Error::io(format_args!("cannot read {}", path.display()), error))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::error::ErrorCode;
 
     #[test]
     fn only_regular_files_are_read() {

@@ -30,13 +30,14 @@ main() {
 # Writes the login where it is another one than this loop has written, or where it is missing: what a
 # newer pod has written beside us stays.
 keep() {
-    token=$(cat "$account/token") && [ -n "$token" ] || return
-    if [ "$token" = "$kept" ] && [ -s "$folder/token" ] && [ -s "$folder/kubeconfig" ]; then
+    token=$(cat "$account/token") && [ -n "$token" ] && authority=$(cat "$account/ca.crt") || return
+    found="$token $authority"
+    if [ "$found" = "$kept" ] && [ -s "$folder/token" ] && [ -s "$folder/kubeconfig" ]; then
         return
     fi
     mkdir -p "$folder" || return
-    put ca.crt <"$account/ca.crt" && printf %s "$token" | put token && kubeconfig | put kubeconfig || return
-    kept=$token
+    printf '%s\n' "$authority" | put ca.crt && printf %s "$token" | put token && kubeconfig | put kubeconfig || return
+    kept=$found
     echo "keep-login.sh: wrote the login in $folder"
 }
 

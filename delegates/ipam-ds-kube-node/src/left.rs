@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use ipam_delegated::cni::address::parse_cidr;
+use ipam_delegated::host::read_regular;
 use log::debug;
 use serde::{Deserialize, Serialize};
+
+use crate::subnets;
 
 /// The file that kube-node keeps the settings for host-local in, once it has read them.
 #[derive(Debug)]
@@ -56,10 +58,10 @@ impl Left {
             debug!("{} may be of the network {other}", self.path.display());
             return None;
         }
-        let content: Content = serde_json::from_slice(&fs::read(&self.path).ok()?).ok()?;
+        let content: Content = serde_json::from_slice(&read_regular(&self.path).ok()?).ok()?;
         let subnets: Vec<_> = content.ranges.into_iter().map(|[range]| range.subnet).collect();
-        let are_subnets = subnets.iter().all(|subnet| parse_cidr(subnet).is_ok());
-        (content.kind == "host-local" && !subnets.is_empty() && are_subnets).then_some(subnets)
+        let is_fit = content.kind == "host-local" && subnets::refusal(&subnets).is_none();
+        is_fit.then_some(subnets)
     }
 
     /// Keeps it as kube-node would write it, for whoever goes back to that. Nothing is written into the
@@ -72,7 +74,8 @@ impl Left {
             ranges: subnets.iter().map(|subnet| [Subnet { subnet: subnet.clone() }]).collect(),
         };
         let Ok(text) = serde_json::to_vec(&content) else { return };
-        if fs::read(&self.path).is_ok_and(|before| before == text) || self.other_network().is_some()
+        if read_regular(&self.path).is_ok_and(|before| before == text)
+            || self.other_network().is_some()
         {
             return;
         }

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use ipam_delegated::client::kube::is_away;
-use ipam_delegated::client::own_node::{Keys, Known, OwnNode, Wish};
+use ipam_delegated::client::own_node::{Keys, Known, OwnNode, Settings, Wish};
 use ipam_delegated::cni::{Network, Verb};
 use ipam_delegated::offer::{Offer, Offered};
 use ipam_delegated::{Error, ErrorCode, Request, Result, Selection, Selector};
@@ -27,26 +27,31 @@ impl Selector for KubeNode {
     const WAITS: bool = false;
 
     fn select(&self, config: Config, request: &Request) -> Result<Selection> {
-        choose(&config, request).map_err(|error| match request.verb {
+        let settings = request.network.settings::<Keys>()?.read("ipam.")?;
+        choose(&config, settings, request).map_err(|error| match request.verb {
             Verb::Status => error.with_code(ErrorCode::UNAVAILABLE),
             _ => error,
         })
     }
 }
 
-fn choose(config: &Config, request: &Request) -> Result<Selection> {
+fn choose(config: &Config, settings: Settings, request: &Request) -> Result<Selection> {
     let network = request.network.name().as_str();
+    if request.network.ip_ranges().is_some() {
+        warn!("runtimeConfig.ipRanges is not used: the node says what the ranges are");
+    }
     let left = Left::of(config.data_dir(), network);
-    let settings = request.network.settings::<Keys>()?.read("ipam")?;
     let (what, ttl) = (subnets::place(config.annotation()), settings.ttl());
     let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
     let own = own.remembering(request.state_dir()?.root());
     // Allocators release by the owner, whatever the subnets are.
-    let own = if matches!(request.verb, Verb::Del | Verb::Gc) { own.briefly() } else { own };
+    let releases = matches!(request.verb, Verb::Del | Verb::Gc);
+    let has_other = !own.remembers(network) && left.read().is_some();
+    let own = if releases || has_other { own.briefly() } else { own };
     let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
         let subnets = subnets::read(node, config.annotation())?;
-        // What is of no use is not remembered.
-        select(&subnets, &node.name, config, request)?;
+        // What is of no use is not remembered, be it of use to this pod or not.
+        select(&subnets, &node.name, config, &of_no_pod(request))?;
         Ok(subnets)
     });
     match known {
@@ -66,6 +71,11 @@ fn choose(config: &Config, request: &Request) -> Result<Selection> {
         }
         Err(error) => Err(error),
     }
+}
+
+/// The request as it would be without an attachment's own wishes.
+fn of_no_pod(request: &Request) -> Request {
+    Request { verb: Verb::Status, ..request.clone() }
 }
 
 /// Chooses among the subnets of a node.
@@ -100,7 +110,6 @@ fn with_ranges(network: &Network, subnets: &[String]) -> Network {
     ipam.insert("ranges".to_owned(), sets.collect());
     let mut network = network.with("ipam", Value::Object(ipam));
     if network.ip_ranges().is_some() {
-        warn!("runtimeConfig.ipRanges is not used: the node says what the ranges are");
         let runtime = network.config().get("runtimeConfig").and_then(Value::as_object);
         let mut runtime: Map<String, Value> = runtime.cloned().unwrap_or_default();
         runtime.remove("ipRanges");

@@ -27,25 +27,27 @@ pub fn read(node: &Node, annotation: Option<&str>) -> Result<Vec<String>> {
             None => "kube-controller-manager assigns them with --allocate-node-cidrs=true and --cluster-cidr",
         }));
     }
+    match refusal(&texts) {
+        Some(message) => Err(wrong(message).advise("give one subnet of each family at most")),
+        None => Ok(texts),
+    }
+}
+
+/// Why these cannot be the subnets of a node.
+pub fn refusal(texts: &[String]) -> Option<String> {
     let mut families = Vec::new();
-    for text in &texts {
-        let subnet = parse_cidr(text)
-            .map_err(|malformed| wrong(format!("{text:?} is no CIDR")).caused_by(malformed))?;
-        families.push(matches!(subnet.addr(), IpAddr::V4(_)));
+    for text in texts {
+        match parse_cidr(text) {
+            Ok(subnet) => families.push(matches!(subnet.addr(), IpAddr::V4(_))),
+            Err(_) => return Some(format!("{text:?} is no CIDR")),
+        }
     }
     match families[..] {
-        [_] => {}
-        [first, second] if first != second => {}
-        [_, _] => {
-            return Err(wrong(format!("{} are of one family", texts.join(" and ")))
-                .advise("give at most one subnet of each family"));
-        }
-        _ => {
-            return Err(wrong(format!("{} subnets", texts.len()))
-                .advise("give at most one subnet of each family"));
-        }
+        [_] => None,
+        [first, second] if first != second => None,
+        [_, _] => Some(format!("{} are of one family", texts.join(" and "))),
+        _ => Some(format!("{} subnets", texts.len())),
     }
-    Ok(texts)
 }
 
 /// The place of the subnets in the node object, as errors name it.

@@ -122,6 +122,7 @@ fn what_the_node_says_now_is_read_after_the_minute() {
         let (code, text) = site.select(&annotated).failure();
         assert!(code == 7 && text.contains("\"blah\" is no CIDR"), "{code}: {text}");
     }
+    knows_nothing(&site, &annotated);
     let mut by_cidrs = site.network();
     by_cidrs["name"] = "by-cidrs".into();
     assert_eq!(asked(&site, &by_cidrs).0, ["11.0.1.0/24"]);
@@ -133,6 +134,16 @@ fn what_the_node_says_now_is_read_after_the_minute() {
     site.age_out("by-cidrs");
     let (code, text) = site.select(&by_cidrs).failure();
     assert!(code == 103 && text.contains("no node changing"), "{code}: {text}");
+    knows_nothing(&site, &by_cidrs);
+}
+
+/// While the server is away, nothing older serves, be it ours or kube-node's.
+#[track_caller]
+fn knows_nothing(site: &Site, network: &Value) {
+    site.calls_nobody();
+    let (code, text) = site.select_briefly(network).failure();
+    assert_eq!(code, 105, "{text}");
+    site.calls_home();
 }
 
 /// Networks that ask something else than `site.network()`.

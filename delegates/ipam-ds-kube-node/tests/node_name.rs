@@ -91,7 +91,7 @@ fn the_configuration_comes_before_the_variable_and_that_before_the_hosts_name() 
     lost.network["ipam"]["nodeName"] = "said".into();
     let (subnets, log) = found(lost.select_as(Some("variable")));
     assert_eq!(subnets, ["10.1.1.0/24"]);
-    assert!(log.contains("this is node said, as nodeName says"), "{log}");
+    assert!(log.contains("this is node said, as ipam.nodeName says"), "{log}");
     assert_eq!(lost.requests(&mut seen), ["get /api/v1/nodes/said 200"]);
 
     lost.network["ipam"]["nodeName"] = "".into();
@@ -184,18 +184,23 @@ fn a_node_of_the_hosts_name_is_taken_where_no_other_has_the_machine_id() {
     assert_eq!(subnets, ["10.6.1.0/24"]);
     assert!(log.contains("this is node container-like nevertheless"), "{log}");
     assert_eq!(lost.requests(&mut seen).len(), 2);
-    // It is not looked for again.
+    // It is not remembered: its own node may still come.
     lost.found();
-    assert_eq!(lost.requests(&mut seen), ["get /api/v1/nodes/container-like 200"]);
+    assert_eq!(lost.requests(&mut seen).len(), 2);
+    make(&[node("joined-late", "10.6.2.0/24").machine_id("1d-of-the-image")]);
+    assert_eq!(lost.found().0, ["10.6.2.0/24"]);
 }
 
 #[test]
 fn the_hosts_name_is_enough_where_nothing_may_be_listed() {
     make(&[node("unlisted", "10.7.1.0/24").machine_id("1d-x")]);
     let named = Machine::named("unlisted");
-    for machine in [named.clone(), named.clone().id("1d-x"), named.id("1d-strange")] {
+    for machine in [named.clone(), named.clone().id("1d-x")] {
         assert_eq!(Lost::allowed(machine, &["get"]).found().0, ["10.7.1.0/24"]);
     }
+    let (subnets, log) = Lost::allowed(named.id("1d-strange"), &["get"]).found();
+    assert_eq!(subnets, ["10.7.1.0/24"]);
+    assert!(log.contains("nevertheless") && log.contains("(403)"), "{log}");
 }
 
 #[test]
@@ -204,11 +209,15 @@ fn two_nodes_with_one_machine_id_are_told_by_name() {
         node("clone-a", "10.8.1.0/24").machine_id("1d-cloned"),
         node("clone-b", "10.8.2.0/24").machine_id("1d-cloned"),
     ]);
-    let lost = Lost::on(Machine::named("elsewhere").id("1d-cloned"));
-    let (code, text) = lost.select().failure();
-    assert_eq!(code, 103, "{text}");
-    for part in ["2 nodes", "clone-a, clone-b", "machine-id", "nodeName", "NODE_NAME"] {
-        assert!(text.contains(part), "{part}: {text}");
+    // The node that has the host's name is a third machine.
+    make(&[node("clone-namesake", "10.8.3.0/24").machine_id("1d-not-cloned")]);
+    for host in ["elsewhere", "clone-namesake"] {
+        let lost = Lost::on(Machine::named(host).id("1d-cloned"));
+        let (code, text) = lost.select().failure();
+        assert_eq!(code, 103, "{text}");
+        for part in ["2 nodes", "clone-a, clone-b", "machine-id", "nodeName", "NODE_NAME"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
     // By its name each is known.
     for (name, subnet) in [("clone-a", "10.8.1.0/24"), ("clone-b", "10.8.2.0/24")] {
@@ -304,6 +313,24 @@ fn a_clone_does_not_take_itself_for_its_original() {
     // The same state folder, on another machine.
     let copy = Lost { machine: Machine::named("elsewhere").id("1d-copy"), ..lost };
     assert_eq!(copy.found().0, ["10.12.2.0/24"]);
+}
+
+#[test]
+fn a_clone_that_is_known_by_its_instance_does_not_either() {
+    make(&[
+        node("first-instance", "10.15.1.0/24").provider_id("x://i-first-15"),
+        node("second-instance", "10.15.2.0/24").provider_id("x://i-second-15"),
+    ]);
+    for id in [None, Some("1d-of-the-image-15")] {
+        let machine = |instance: &str| Machine {
+            id: id.map(str::to_owned),
+            ..Machine::named("elsewhere").instance(instance)
+        };
+        let lost = Lost::on(machine("i-first-15"));
+        assert_eq!(lost.found().0, ["10.15.1.0/24"]);
+        let copy = Lost { machine: machine("i-second-15"), ..lost };
+        assert_eq!(copy.found().0, ["10.15.2.0/24"]);
+    }
 }
 
 #[test]

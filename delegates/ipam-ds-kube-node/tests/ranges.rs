@@ -202,6 +202,8 @@ fn a_node_without_ipv6_has_nothing_for_a_pod_without_ipv4() {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(site.call_with("ADD", "c1", &pod_in("old"), &network).ips(), ["11.0.1.2/24"]);
+    // What is of no use to one pod is known to the next.
+    assert_eq!(site.requests().len(), 1);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use ipam_delegated::client::own_node::{Node, OwnNode};
+use ipam_delegated::client::own_node::{Keys, Node, OwnNode, Settings};
 use ipam_delegated::cni::{parse_object, parse_value};
 use ipam_delegated::delegate::{ByHand, Deadline};
 use ipam_delegated::{Error, ErrorCode, Result};
@@ -28,8 +28,9 @@ Commands:
   -h, help
     Print this text
 
-The API server is found by kubeconfig of /etc/cni/node-annotation.conf (or of the file that
-$NODE_ANNOTATION_CFG names), else by $KUBECONFIG, a pod's service account or ~/.kube/config.
+The API server is found by kubeconfig of the network configuration, of
+/etc/cni/node-annotation.conf (or of the file that $NODE_ANNOTATION_CFG names), else by
+$KUBECONFIG, a pod's service account or ~/.kube/config.
 ";
 
 /// The words that are answered: nothing means `ipam`, which reads stdin, and what is of use to programs
@@ -65,7 +66,7 @@ pub fn answer(call: &ByHand) -> Result<String> {
         }
         ("ipam", []) => ipam(call),
         ("my_node", []) => {
-            let node = open(call, &Conf::load(&call.environment)?)?.read()?;
+            let node = open(call, Conf::load(&call.environment)?.settings)?.read()?;
             Ok(format!("{:#}\n", node.object))
         }
         ("get_annotation", [name]) if !name.starts_with('-') => annotation(call, None, name),
@@ -85,10 +86,12 @@ fn ipam(call: &ByHand) -> Result<String> {
     let mut network = parse_object(&call.stdin, "the network configuration on stdin")?;
     let ipam = network.get("ipam").cloned().unwrap_or_default();
     let config: Config = parse_value::<Option<Config>>(&ipam, "ipam")?.unwrap_or_default();
+    let keys: Keys = parse_value::<Option<Keys>>(&ipam, "ipam")?.unwrap_or_default();
     let conf = Conf::load(&call.environment)?;
     let name = config.annotation()?;
+    let settings = keys.read("ipam.")?.or(conf.settings.clone());
     let read = || {
-        let node = open(call, &conf)?.read()?;
+        let node = open(call, settings)?.read()?;
         parse(&text(node.annotation(name), &node.name, name)?, &node.name, name)
     };
     let mut settings = logged(conf.log.as_deref(), name, read())?;
@@ -98,17 +101,17 @@ fn ipam(call: &ByHand) -> Result<String> {
 }
 
 fn annotation(call: &ByHand, node: Option<&str>, name: &str) -> Result<String> {
-    let own = open(call, &Conf::load(&call.environment)?)?;
+    let own = open(call, Conf::load(&call.environment)?.settings)?;
     let node: Node = match node {
+        None | Some("") => own.read()?,
         Some(other) => own.read_other(other)?,
-        None => own.read()?,
     };
     Ok(text(node.annotation(name), &node.name, name)? + "\n")
 }
 
-fn open(call: &ByHand, conf: &Conf) -> Result<OwnNode> {
+fn open(call: &ByHand, settings: Settings) -> Result<OwnNode> {
     let deadline = Deadline::after(Deadline::DEFAULT);
-    OwnNode::new(conf.settings.clone(), &call.environment, ErrorCode::UNREACHED, deadline)
+    OwnNode::new(settings, &call.environment, ErrorCode::UNREACHED, deadline)
 }
 
 #[cfg(test)]

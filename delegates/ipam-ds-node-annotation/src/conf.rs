@@ -49,7 +49,7 @@ impl Conf {
         let Others { nextipam, log } = parse_value(&content, &name)?;
         let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
         Ok(Self {
-            settings: parse_value::<Keys>(&content, &name)?.read(&name)?,
+            settings: parse_value::<Keys>(&content, &name)?.read(&format!("{name}: "))?,
             next: given(nextipam),
             log: given(log),
         })

@@ -1,8 +1,10 @@
 use std::ffi::OsString;
+use std::path::Path;
 
-use ipam_delegated::client::own_node::{Keys, OwnNode, Wish, unfit};
+use ipam_delegated::client::own_node::{Keys, OwnNode, Settings, Wish, unfit};
 use ipam_delegated::cni::Verb;
-use ipam_delegated::delegate::ByHand;
+use ipam_delegated::delegate::{ByHand, CHAIN_KEYS};
+use ipam_delegated::host;
 use ipam_delegated::offer::Offer;
 use ipam_delegated::{Error, ErrorCode, Request, Result, Selection, Selector};
 use log::debug;
@@ -48,7 +50,8 @@ impl Selector for Annotation {
     fn select(&self, config: Config, request: &Request) -> Result<Selection> {
         let conf = Conf::load(&request.environment)?;
         let about = config.annotation.as_deref().unwrap_or_default();
-        let chosen = choose(&config, &conf, request);
+        let settings = request.network.settings::<Keys>()?.read("ipam.")?;
+        let chosen = choose(&config, &conf, settings.or(conf.settings.clone()), request);
         logged(conf.log.as_deref(), about, chosen).map_err(|error| match request.verb {
             Verb::Status => error.with_code(ErrorCode::UNAVAILABLE),
             _ => error,
@@ -64,17 +67,24 @@ impl Selector for Annotation {
     }
 }
 
-fn choose(config: &Config, conf: &Conf, request: &Request) -> Result<Selection> {
+fn choose(
+    config: &Config,
+    conf: &Conf,
+    settings: Settings,
+    request: &Request,
+) -> Result<Selection> {
     let name = config.annotation()?;
-    let settings = request.network.settings::<Keys>()?.read("ipam")?.or(conf.settings.clone());
     let (network, ttl) = (request.network.name().as_str(), settings.ttl());
     let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
     let what = place(name);
     let own = own.remembering(request.state_dir()?.root());
+    // Allocators release by the owner, whatever the settings are.
+    let own = if matches!(request.verb, Verb::Del | Verb::Gc) { own.briefly() } else { own };
     let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
         let text = text(node.annotation(name), &node.name, name)?;
-        // What is of no use is not remembered.
-        select(&text, &node.name, name, conf, request)?;
+        // What is of no use is not remembered, be it of use to this container or not.
+        let of_nobody = Request { verb: Verb::Status, ..request.clone() };
+        select(&text, &node.name, name, conf, &of_nobody)?;
         Ok(text)
     })?;
     select(&known.value, &known.node, name, conf, request)
@@ -83,6 +93,9 @@ fn choose(config: &Config, conf: &Conf, request: &Request) -> Result<Selection> 
 /// The settings that an annotation's text says, and the pools where it names ranges.
 fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) -> Result<Selection> {
     let mut settings = parse(text, node, name)?;
+    // Who comes next has its own name for it.
+    settings.remove("type");
+    judge(&settings, request).map_err(|error| error.within(of_node(node, name)))?;
     let old = request.network.ipam();
     if conf.next.is_some() || is_flat(&settings) {
         debug!("{} goes on as it is written", place(name));
@@ -93,8 +106,7 @@ fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) ->
     ipam.extend(old.get("rangeRules").map(|rules| ("rangeRules".to_owned(), rules.clone())));
     let with = request.network.with("ipam", Value::Object(ipam));
     let request = Request { network: with, ..request.clone() };
-    let offer = Offer::read(&request)
-        .map_err(|error| error.within(format_args!("{} of node {node}", place(name))))?;
+    let offer = Offer::read(&request).map_err(|error| error.within(of_node(node, name)))?;
     let selection = offer.map(Selection::from).unwrap_or_default();
     for (key, value) in &selection.ipam {
         match value {
@@ -122,10 +134,27 @@ pub fn text(found: Option<&str>, node: &str, name: &str) -> Result<String> {
 /// # Errors
 /// It says none.
 pub fn parse(text: &str, node: &str, name: &str) -> Result<Map<String, Value>> {
-    fragment::parse(text).map_err(|error| {
-        let place = place(name);
-        error.within(format_args!("{place} of node {node}"))
-    })
+    fragment::parse(text).map_err(|error| error.within(of_node(node, name)))
+}
+
+/// Fails for settings that an annotation may not make: the chain would refuse them.
+fn judge(settings: &Map<String, Value>, request: &Request) -> Result<()> {
+    if let Some(key) = settings.keys().find(|key| CHAIN_KEYS.contains(&key.as_str())) {
+        return Err(Error::config(key, "only the network configuration may set it")
+            .advise("take it out of the annotation"));
+    }
+    let is_allowed = |folder: &str| request.settings.allows_data_dir(Path::new(folder));
+    match settings.get("dataDir") {
+        Some(folder) if !folder.as_str().is_some_and(is_allowed) => {
+            Err(Error::config("dataDir", format_args!("{folder} is outside the allowed folders"))
+                .advise(format!("add the folder to dataDirs in {}", host::Settings::PATH)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn of_node(node: &str, name: &str) -> String {
+    format!("{} of node {node}", place(name))
 }
 
 fn place(name: &str) -> String {

@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 
-use common::support::{names, with};
+use common::support::with;
 use common::{ANNOTATION, SELECTOR, Site};
 use serde_json::{Value, json};
 
@@ -99,8 +99,9 @@ fn leases_lie_where_the_annotation_says_if_the_host_allows_it() {
     let outside = site.world.path("outside").display().to_string();
     for folder in [&outside, "/var/lib/cni/../../../tmp/x", "var/lib/cni", "", "/var/lib/cnix"] {
         let (code, error) = site.annotate(&text(folder)).call("ADD", "c2").failure();
-        assert_eq!(code, 110, "{folder}: {error}");
-        assert!(error.contains("its answer sets ipam.dataDir to "), "{error}");
+        assert_eq!(code, 7, "{folder}: {error}");
+        let place = format!("annotation {ANNOTATION} of node {}: dataDir: ", site.node);
+        assert!(error.contains(&place), "{error}");
         assert!(error.contains("dataDirs in /etc/cni/ipam-delegated.json"), "{error}");
     }
     assert!(!site.world.path("outside").exists());
@@ -236,6 +237,10 @@ fn the_name_of_an_annotation_is_a_name() {
         assert_eq!(code, 7, "{error}");
         let place = format!("{SELECTOR}: annotation {name} of node {}: missing", site.node);
         assert!(error.starts_with(&place), "{error}");
+        let typed = site.typed(&site.preset(), &["get_annotation", &name], "").failure();
+        assert!(typed.1.starts_with(&format!("annotation {name} of node ")), "{typed:?}");
+        let typed = site.typed(&site.preset(), &["error_quit", &name], "").failure();
+        assert!(typed.1.starts_with(&format!("FAILED: {name}")), "{typed:?}");
     }
     assert!(!here.exists());
 }
@@ -243,18 +248,18 @@ fn the_name_of_an_annotation_is_a_name() {
 #[test]
 fn what_decides_about_the_chain_is_no_setting() {
     let site = Site::new("");
-    for key in ["type", "delegates", "stateDir", "timeout", "node", "verbose", "logDir", "logFile"]
-    {
+    for key in ["delegates", "stateDir", "timeout", "node", "verbose", "logDir", "logFile"] {
         for value in [r#""x""#, "[]", "{}"] {
             site.annotate(&format!(r#"{SUBNET}, "{key}": {value}"#));
             let (code, error) = site.call("ADD", "c1").failure();
-            assert_eq!(code, 110, "{key}: {error}");
-            let said = format!("{SELECTOR}: its answer sets ipam.{key}, ");
-            assert!(error.starts_with(&said), "{error}");
+            assert_eq!(code, 7, "{key}: {error}");
+            let said = format!("annotation {ANNOTATION} of node {}: {key}: only the ", site.node);
+            assert!(error.contains(&said), "{error}");
             assert_eq!(site.leases("net"), [""; 0]);
         }
     }
-    assert_eq!(names(&site.world.path("x")), [""; 0]);
+    // What is refused is not remembered, and who comes next has a name of its own.
+    site.annotate(&format!(r#"{{{SUBNET}, "type": "host-local"}}"#)).call("ADD", "c1").success();
 }
 
 #[test]
@@ -330,7 +335,7 @@ fn an_annotation_of_two_hundred_kilobytes_is_read_and_its_errors_stay_short() {
     // Settings that nobody knows, and two thousand ranges.
     let ranges: Vec<Value> =
         (0..2000).map(|n| json!({"subnet": format!("10.{}.{}.0/24", n / 256, n % 256)})).collect();
-    let text = format!("ranges: {}, x: \"{}\"", json!([ranges]), "x".repeat(140_000));
+    let text = format!("ranges: {}, x: \"{}\"", json!([ranges]), "x".repeat(160_000));
     assert!(text.len() > 200_000);
     assert_eq!(site.annotate(&text).call("ADD", "c1").ips(), ["10.0.0.2/24"]);
     site.call("DEL", "c1").success();

@@ -199,6 +199,34 @@ fn an_annotation_that_changes_counts_for_the_next_add_and_not_for_a_del() {
 }
 
 #[test]
+fn an_annotation_of_no_use_is_not_remembered() {
+    let site = Site::new("ranges: oops");
+    site.conf(&json!({"cacheTtl": "5m"}));
+    for text in ["ranges: oops", "ranges: [[{subnet: \"10.0.0.0/33\"}]]"] {
+        site.annotate(text);
+        assert_eq!(site.call("ADD", "c1").failure().0, 7);
+    }
+    site.annotate(DUAL);
+    assert_eq!(site.call("ADD", "c1").success()["ips"], ips("2", "2"));
+}
+
+#[test]
+fn status_fails_while_the_annotation_gives_no_ranges() {
+    let site = Site::new(DUAL);
+    for (_, mut network) in networks(&site) {
+        network["cniVersion"] = json!("1.1.0");
+        let status = || site.call_with("STATUS", "", &network);
+        site.annotate(DUAL);
+        status().success();
+        for text in [Some("ranges: oops"), Some(""), None] {
+            site.kube.annotate_node(&site.node, common::ANNOTATION, text);
+            let (code, error) = status().failure();
+            assert!(code == 50 && error.contains(common::ANNOTATION), "{error}");
+        }
+    }
+}
+
+#[test]
 fn requested_addresses_and_the_runtimes_ranges_count_as_for_host_local() {
     let site = Site::new(r#"ranges: [[{subnet: "10.9.0.0/24"}]]"#);
     for (number, (name, mut network)) in networks(&site).into_iter().enumerate() {
@@ -302,7 +330,7 @@ fn lint_and_explain_tell_the_preset() {
     };
     let found = typed(&["lint"]);
     assert!(found.stdout.contains("host-local") && found.stdout.contains(SELECTOR), "{found:?}");
-    let told = found.stdout.contains("parsed, not evaluated");
+    let told = found.stdout.contains("The annotation is parsed");
     assert!(told, "{found:?}");
     let explained = typed(&["explain", "--json"]).success();
     let last = &explained[0]["delegates"][1]["input"]["ipam"];

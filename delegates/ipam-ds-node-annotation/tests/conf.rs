@@ -34,15 +34,17 @@ fn the_file_lies_in_etc_or_where_the_variable_says() {
     let site = Site::new(SETTINGS);
     let file = other_file(&site);
     assert_eq!(site.call("ADD", "c1").ips(), ["10.9.0.2/24"]);
+    // An empty variable names nothing.
+    assert_eq!(call_with_file(&site, Path::new(""), "c4").ips(), ["10.9.0.3/24"]);
     // What the variable names counts alone.
     site.write_conf("garbage");
-    assert_eq!(call_with_file(&site, &file, "c2").ips(), ["10.9.0.3/24"]);
+    assert_eq!(call_with_file(&site, &file, "c2").ips(), ["10.9.0.4/24"]);
     assert_eq!(site.call("ADD", "c3").failure().0, 7);
     let absent = site.world.path("absent");
     fs::copy(&file, site.host.path(CONF)).unwrap();
     let (code, error) = call_with_file(&site, &absent, "c3").failure();
     assert!(code == 7 && error.contains("kubeconfig"), "{error}");
-    assert_eq!(site.asked(), 2);
+    assert_eq!(site.asked(), 3);
 }
 
 #[test]
@@ -78,7 +80,10 @@ fn a_call_adds_a_line_to_the_log_and_so_does_its_error() {
 #[test]
 fn a_log_that_cannot_be_written_fails_no_call() {
     let site = Site::new(SETTINGS);
-    for (number, log) in ["/nowhere/log", "/", "", "/dev/full"].iter().enumerate() {
+    // A pipe that nobody reads.
+    let pipe = site.world.path("pipe").display().to_string();
+    site.host.shell(&format!("mkfifo {pipe}"));
+    for (number, log) in ["/nowhere/log", "/", "", "/dev/full", &pipe].iter().enumerate() {
         site.conf(&json!({"log": log}));
         site.call("ADD", &format!("c{number}")).success();
     }

@@ -282,3 +282,27 @@ fn an_add_of_a_program_that_is_gone_by_the_del_keeps_its_record() {
     site.call("DEL", "c1").success();
     assert_eq!(site.leases("net"), [""; 0]);
 }
+
+#[test]
+fn our_own_allocator_by_its_path_reads_what_the_annotation_says() {
+    let site = naming(binary("ipam-da-local"));
+    fs::remove_file(site.world.path("bin/ipam-da-local")).unwrap();
+    let result = site.call("ADD", "c1").success();
+    assert_eq!(result["ips"], json!([{"address": "10.9.0.2/24", "gateway": "10.9.0.1"}]));
+    assert_eq!(result["routes"], json!([{"dst": "0.0.0.0/0"}]));
+    fs::remove_file(site.host.path(common::CONF)).unwrap();
+    check(&site, "c1", &result).success();
+    site.call("DEL", "c1").success();
+    assert_eq!(site.leases("net"), [""; 0]);
+}
+
+#[test]
+fn the_runtimes_ranges_reach_the_real_host_local_once() {
+    let site = naming(host_local());
+    let mut network = site.network();
+    network["runtimeConfig"] = json!({"ipRanges": [[{"subnet": "10.5.0.0/24"}]]});
+    let given = site.call_with("ADD", "c1", &network).ips();
+    assert_eq!(given, ["10.5.0.2/24", "10.9.0.2/24"]);
+    site.call_with("DEL", "c1", &network).success();
+    assert_eq!(site.leases("net"), [""; 0]);
+}

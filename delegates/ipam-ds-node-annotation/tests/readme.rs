@@ -67,6 +67,13 @@ fn the_networks_and_commands_do_what_is_shown() {
     assert!(!support::names(&leases).iter().any(|name| name.starts_with("172.")));
 
     site.follow(&page.commands("Trying it", "console"));
+    let help = site.shell("ipam-ds-node-annotation -h");
+    let rows = page.section("Trying it").lines().filter_map(|line| line.strip_prefix("| `"));
+    let commands: Vec<&str> = rows.map(|row| row.split('`').next().unwrap()).collect();
+    assert_eq!(commands.len(), 5);
+    for command in commands {
+        assert!(help.contains(&format!("\n  {command}")), "{command}");
+    }
     for form in page.blocks("The annotation", "json forms")[0].lines() {
         site.kube.annotate_node(NODE, ANNOTATION, Some(form));
         let input = chain.to_string();

@@ -203,6 +203,18 @@ fn the_entire_function_is_tested_by_cat() {
     }
 }
 
+#[test]
+fn a_network_that_says_all_of_it_needs_no_file() {
+    let site = Site::new(r#"ranges: [[{"subnet": "172.16.5.0/24"}]]"#);
+    fs::remove_file(site.host.path(common::CONF)).unwrap();
+    let mut network = site.network();
+    network["ipam"]["kubeconfig"] = json!(site.world.path("kubeconfig"));
+    network["ipam"]["nodeName"] = json!(site.node);
+    let out = printed(site.typed(Path::new(PROGRAM), &["ipam"], &network.to_string()));
+    let out: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(out["ipam"]["ranges"], json!([[{"subnet": "172.16.5.0/24"}]]));
+}
+
 /// The example of the first page: a node that is found by this machine's name, no `cniVersion`, nothing in
 /// the configuration but what it shows.
 #[test]

@@ -105,6 +105,15 @@ impl Kube {
         Ok(Self { client, login })
     }
 
+    /// What tells the cluster from others: the authority that signs for its API servers, else the server's
+    /// URL.
+    ///
+    /// # Errors
+    /// The authority's certificate cannot be read.
+    pub fn cluster(&self) -> Result<String> {
+        self.login.cluster()
+    }
+
     /// The namespace that the login is for, where it says so: that of the kubeconfig's context, or of the
     /// pod.
     pub fn namespace(&self) -> Option<&str> {

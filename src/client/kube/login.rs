@@ -1,3 +1,4 @@
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use log::warn;
@@ -80,6 +81,14 @@ impl Login {
             server_place: cluster.path("server"),
             authority_place,
         })
+    }
+
+    /// What tells the cluster from others.
+    pub(super) fn cluster(&self) -> Result<String> {
+        let Some(authority) = &self.trust.authority else { return Ok(self.server.to_string()) };
+        let mut hasher = DefaultHasher::new();
+        authority.certificates()?.hash(&mut hasher);
+        Ok(format!("{:016x}", hasher.finish()))
     }
 
     /// The service account in a folder, for the API server at a host and port.

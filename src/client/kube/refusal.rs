@@ -57,7 +57,9 @@ impl Asked<'_> {
         };
         let message = format!("is no Kubernetes API server: it says {} and {said}", answer.status);
         let advice = match answer.status {
-            404 => format!("{}, or {}", self.look_at_the_server(), self.look_for_the_kind()),
+            404 if !self.what.group.is_empty() => {
+                format!("{}, or {}", self.look_at_the_server(), self.look_for_the_kind())
+            }
             _ => self.look_at_the_server(),
         };
         self.fault(message).advise(advice)
@@ -80,23 +82,25 @@ impl Asked<'_> {
         }
     }
 
-    /// A server that has no such kind names no object, or one of another kind: a namespace, in which the
-    /// object cannot be.
+    /// A server that has no such kind names no object.
     fn is_about_an_object(&self, status: &Status) -> bool {
         status.details.as_ref().is_some_and(|details| !details.name.is_empty())
     }
 
     fn forbidden(&self, status: &Status) -> Error {
-        let user = status.user();
         let error = self.error("does not allow it (403)", status);
-        if user == Some("system:anonymous") {
-            return error.advise(format!(
+        match status.user() {
+            Some("system:anonymous") => error.advise(format!(
                 "it was shown {}, and took that for nobody: name a login that it knows",
                 self.login.shown()
-            ));
+            )),
+            Some(user) => {
+                let (kind, rule) = (self.role(), self.rule());
+                error.advise(format!("give {user} {kind} with the rule {rule}"))
+            }
+            // A quota, a plugin of admission, a namespace that is going: no right is missing.
+            None => error,
         }
-        let (user, kind) = (user.unwrap_or("the login"), self.role());
-        error.advise(format!("give {user} {kind} with the rule {}", self.rule()))
     }
 
     fn role(&self) -> String {

@@ -15,7 +15,6 @@ pub(super) struct Status {
 #[serde(default)]
 pub(super) struct Details {
     pub name: String,
-    pub kind: String,
 }
 
 impl Status {
@@ -24,7 +23,7 @@ impl Status {
         serde_json::from_slice(body).ok().filter(|status: &Self| status.kind == "Status")
     }
 
-    /// Whom the server took the caller for, where it refuses that one something.
+    /// Whom the server took the caller for, where that one has no right to something.
     pub(super) fn user(&self) -> Option<&str> {
         let (_, rest) = self.message.split_once("User \"")?;
         rest.split_once('"').map(|(user, _)| user)

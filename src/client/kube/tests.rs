@@ -168,6 +168,19 @@ fn what_refuses_is_told_with_what_to_do_and_is_not_away() {
 }
 
 #[test]
+fn what_no_right_would_allow_asks_for_none() {
+    for message in [
+        r#"nodes "n" is forbidden: exceeded quota: q, requested: count=1, used: count=1, limited: count=1"#,
+        r#"nodes "n" is forbidden: unable to create new content in namespace x because it is being terminated"#,
+        r#"nodes "n" is forbidden: node "m" is not allowed to modify node "n""#,
+    ] {
+        let (_, node) = read(&status(403, "Forbidden", message, r#""name":"n","kind":"nodes""#));
+        let text = node.unwrap_err().in_full();
+        assert!(text.ends_with(&format!("does not allow it (403): {message}")), "{text}");
+    }
+}
+
+#[test]
 fn an_object_of_another_form_is_not_understood() {
     #[derive(Debug, Deserialize)]
     struct Strict {

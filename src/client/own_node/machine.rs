@@ -42,6 +42,12 @@ impl Machine {
         }
     }
 
+    /// All by which it may be known, in one text.
+    pub fn identity(&self) -> String {
+        let ids = self.ids.iter().chain(&self.instances).map(String::as_str);
+        ids.chain([&*self.host_name]).collect::<Vec<_>>().join(" ")
+    }
+
     /// Whether a machine-id is this machine's; nothing where one of both is not known.
     pub fn has_id(&self, id: &str) -> Option<bool> {
         (!id.is_empty() && !self.ids.is_empty()).then(|| self.ids.iter().any(|own| own == id))
@@ -73,6 +79,7 @@ mod tests {
         }
         let machine = Machine::below(root.path());
         assert_eq!(machine.host_name, "Node-1");
+        assert_eq!(machine.identity(), "0123abc i-0abcdef1");
         assert_eq!(
             (machine.has_id("0123abc"), machine.has_id("x"), machine.has_id("")),
             (Some(true), Some(false), None)

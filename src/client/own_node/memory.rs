@@ -21,6 +21,8 @@ pub(super) struct Memory {
 pub(super) struct Noted {
     /// What was asked.
     pub question: String,
+    /// The cluster that it was asked of.
+    pub cluster: String,
     node: String,
     value: Value,
     /// When it was told, in milliseconds since 1970.
@@ -35,7 +37,7 @@ pub(super) struct Noted {
 pub(super) struct Found {
     /// The cluster, as its login tells it from others.
     pub cluster: String,
-    /// The machine-id, so that a clone does not take itself for its original.
+    /// The machine, so that a clone does not take itself for its original.
     pub machine: String,
     pub node: String,
 }
@@ -73,14 +75,20 @@ impl Memory {
 }
 
 impl Noted {
-    pub fn now<T: Serialize>(question: String, known: &Known<T>) -> Self {
+    pub fn now<T: Serialize>(question: String, cluster: String, known: &Known<T>) -> Self {
         Self {
             question,
+            cluster,
             node: known.node.clone(),
             value: serde_json::to_value(&known.value).unwrap_or_default(),
             read: now(),
             failed: None,
         }
+    }
+
+    /// That the answer to a question is of no use: nothing is known, and nothing older counts.
+    pub fn without(question: String) -> Self {
+        Self { question, ..Self::default() }
     }
 
     /// The answer, if it is one of this kind.
@@ -91,7 +99,12 @@ impl Noted {
 
     /// How long ago it was told; very long, where the clock has been set back since.
     pub fn age(&self) -> Duration {
-        since(self.read).unwrap_or(Duration::from_secs(u32::MAX.into()))
+        self.since().unwrap_or(Duration::from_secs(u32::MAX.into()))
+    }
+
+    /// The same; nothing where the clock has been set back since.
+    pub fn since(&self) -> Option<Duration> {
+        since(self.read)
     }
 
     pub fn fail(&mut self) {
@@ -130,7 +143,8 @@ mod tests {
         assert!(memory.network("a").is_none());
         let value = vec!["10.0.0.0/24".to_owned()];
         let known = Known { node: "n".to_owned(), value, is_new: false };
-        memory.note_network("a", |noted| *noted = Noted::now("q".to_owned(), &known));
+        memory
+            .note_network("a", |noted| *noted = Noted::now("q".to_owned(), "s".to_owned(), &known));
         let noted = memory.network("a").unwrap();
         assert_eq!(noted.known::<Vec<String>>(), Some(known));
         assert_eq!(noted.known::<bool>(), None);

@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorCode, Result};
 use machine::Machine;
 use memory::{Memory, Noted};
 
-pub use settings::{Keys, Settings};
+pub use settings::{Keys, NodeName, Settings};
 
 /// How to reach the API server, and by which name to look for the node.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Told {
 #[derive(Clone, Debug)]
 enum Name {
     /// Somebody has said it, at this place.
-    Said { name: String, place: &'static str },
+    Said { name: String, place: String },
     /// The host's own.
     Host(String),
 }
@@ -139,17 +139,13 @@ impl OwnNode {
     ) -> Result<Self> {
         let Settings { kubeconfig, node_name, .. } = settings;
         let machine = Machine::this();
-        let said = |name: String, place| Name::Said { name, place };
         let name = match (node_name, environment.text(VARIABLE)) {
-            (Some(name), _) => said(name, "nodeName"),
-            (None, Some(name)) => said(name.to_owned(), VARIABLE),
+            (Some(NodeName { name, path }), _) => Name::Said { name, place: path },
+            (None, Some(name)) => Name::Said { name: name.to_owned(), place: VARIABLE.to_owned() },
             (None, None) => Name::Host(machine.host_name.to_lowercase()),
         };
-        if let Name::Said { name, place } = &name
-            && !is_name(name)
-        {
-            return Err(Error::config(place, format_args!("{name:?} is no name of a node"))
-                .advise("write it as kubectl get nodes shows it"));
+        if let Name::Said { name, place } = &name {
+            judge(name, place)?;
         }
         let source = Source::find(kubeconfig, environment)?;
         Ok(Self { source, name, machine, unreached, deadline, memory: None })
@@ -174,7 +170,7 @@ impl OwnNode {
     /// # Errors
     /// The API server is away or refuses, see [`kube`](crate::client::kube); this machine is no node.
     pub fn read(&self) -> Result<Node> {
-        self.find(&self.source.open(self.unreached, self.deadline)?, Extent::Whole)
+        self.find(&self.source.open(self.unreached, self.deadline)?, Extent::Whole)?
     }
 
     /// Reads the object of any node.
@@ -182,6 +178,7 @@ impl OwnNode {
     /// # Errors
     /// The API server is away or refuses; there is no node of this name.
     pub fn read_other(&self, name: &str) -> Result<Node> {
+        judge(name, "--node")?;
         let kube = self.source.open(self.unreached, self.deadline)?;
         let node = self.get(&kube, name, Extent::Whole)?;
         node.ok_or_else(|| search::absent(name, "--node", &self.source))
@@ -190,7 +187,9 @@ impl OwnNode {
     /// What a network wants to know of the node, as `pick` takes it out of the object's annotations, `spec`
     /// and `status.nodeInfo`: it is shown no more. An answer that is
     /// remembered is believed for [`Wish::ttl`]; an older one serves while the API server is away, with a
-    /// warning.
+    /// warning, but not once the server has given an answer that is of no use.
+    ///
+    /// `pick` is to fail for what the object says, and for nothing else.
     ///
     /// # Errors
     /// As of [`OwnNode::read`], where nothing is remembered; those of `pick`.
@@ -205,24 +204,32 @@ impl OwnNode {
         let known = noted.as_ref().and_then(|noted| Some((noted, noted.known::<T>()?)));
         let Some((noted, known)) = known else {
             let kube = self.source.open(self.unreached, self.deadline)?;
-            return self.ask_now(&kube, wish, question, pick);
+            return self.ask_now(&kube, wish, &question, pick)?;
         };
         if noted.age() < wish.ttl {
             debug!("{} of node {}: as {:?} ago", wish.what, known.node, noted.age());
             return Ok(known);
         }
+        let kube = self.source.clone().within(PATIENCE).open(self.unreached, self.deadline)?;
+        // The login may be to another cluster by now.
+        if noted.cluster != kube.cluster()? {
+            return self.ask_now(&kube, wish, &question, pick)?;
+        }
         if noted.failed_since().is_some_and(|since| since < REST) {
             warn_of_age(wish, noted, "it was away a moment ago");
             return Ok(known);
         }
-        let kube = self.source.clone().within(PATIENCE).open(self.unreached, self.deadline)?;
-        match self.ask_now(&kube, wish, question, pick) {
+        match self.ask_now(&kube, wish, &question, pick) {
             Err(error) if is_away(&error) => {
                 warn_of_age(wish, noted, &error.in_full());
                 self.note(wish, |noted| noted.fail());
                 Ok(known)
             }
-            other => other,
+            Ok(Err(error)) => {
+                self.note(wish, |noted| *noted = Noted::without(question));
+                Err(error)
+            }
+            other => other?,
         }
     }
 
@@ -231,17 +238,22 @@ impl OwnNode {
         self.memory.as_ref().is_some_and(|memory| memory.network(network).is_some())
     }
 
+    /// The inner error is what the API server's answer means.
     fn ask_now<T: Serialize>(
         &self,
         kube: &Kube,
         wish: &Wish<'_>,
-        question: String,
+        question: &str,
         pick: impl FnOnce(&Node) -> Result<T>,
-    ) -> Result<Known<T>> {
-        let node = self.find(kube, Extent::Told)?;
-        let known = Known { value: pick(&node)?, node: node.name, is_new: true };
-        self.note(wish, |noted| *noted = Noted::now(question, &known));
-        Ok(known)
+    ) -> Result<Result<Known<T>>> {
+        let picked = self
+            .find(kube, Extent::Told)?
+            .and_then(|node| Ok(Known { value: pick(&node)?, node: node.name, is_new: true }));
+        if let Ok(known) = &picked {
+            let cluster = kube.cluster()?;
+            self.note(wish, |noted| *noted = Noted::now(question.to_owned(), cluster, known));
+        }
+        Ok(picked)
     }
 
     /// What tells a question from another one whose answer may differ.
@@ -250,7 +262,8 @@ impl OwnNode {
             Name::Said { name, .. } => name,
             Name::Host(name) => name,
         };
-        [wish.what, " of ", name, " by ", &self.source.identity()].concat()
+        let (login, machine) = (self.source.identity(), self.machine.identity());
+        [wish.what, " of ", name, " by ", &login, " on ", &machine].concat()
     }
 
     fn note(&self, wish: &Wish<'_>, change: impl FnOnce(&mut Noted)) {
@@ -281,6 +294,15 @@ impl Node {
     }
 }
 
+/// Fails for what no node can be called.
+fn judge(name: &str, place: &str) -> Result<()> {
+    if is_name(name) {
+        return Ok(());
+    }
+    Err(Error::config(place, format_args!("{name:?} is no name of a node"))
+        .advise("write it as kubectl get nodes shows it"))
+}
+
 /// Whether a node can have this name: others may mean something else in a path.
 fn is_name(text: &str) -> bool {
     let is_alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -290,11 +312,12 @@ fn is_name(text: &str) -> bool {
 }
 
 fn warn_of_age(wish: &Wish<'_>, noted: &Noted, why: &str) {
-    warn!(
-        "{} as it was {:?} ago, for the API server does not answer now: {why}",
-        wish.what,
-        noted.age()
-    );
+    let what = wish.what;
+    let when = match noted.since() {
+        Some(since) => format!("{since:?} ago"),
+        None => "before the clock was set back".to_owned(),
+    };
+    warn!("{what} as it was {when}, for the API server does not answer now: {why}");
 }
 
 /// The error about what a node object says at this place.

@@ -48,18 +48,19 @@ struct NodeInfo {
 const SHOWN: usize = 5;
 
 impl OwnNode {
-    /// Reads this machine's node: by its name if that is known, else out of the list of all.
-    pub(super) fn find(&self, kube: &Kube, extent: Extent) -> Result<Node> {
+    /// Reads this machine's node: by its name if that is known, else out of the list of all. The inner
+    /// error is what the API server's answer means: this machine is no node.
+    pub(super) fn find(&self, kube: &Kube, extent: Extent) -> Result<Result<Node>> {
         let host = match &self.name {
             Name::Said { name, place } => {
                 debug!("this is node {name}, as {place} says");
                 let node = self.get(kube, name, extent)?;
-                return node.ok_or_else(|| absent(name, place, &self.source));
+                return Ok(node.ok_or_else(|| absent(name, place, &self.source)));
             }
             Name::Host(host) => host,
         };
-        if let Some(node) = self.remembered(kube, host, extent)? {
-            return Ok(node);
+        if let Some(node) = self.remembered(kube, extent)? {
+            return Ok(Ok(node));
         }
         let named = if is_name(host) { self.get(kube, host, extent)? } else { None };
         let named = match named {
@@ -70,20 +71,24 @@ impl OwnNode {
             }
             Some(node) => {
                 debug!("this is node {host}, by the host's name");
-                return Ok(node);
+                return Ok(Ok(node));
             }
             None => None,
         };
         let (name, how) = match (self.listed(kube), named) {
-            (Ok(Some(found)), _) => found,
+            (Ok(listed), named) => match (listed.only(), named) {
+                (Ok(Some(found)), _) => found,
+                (Err(ambiguous), _) => return Ok(Err(ambiguous)),
+                // Programs in containers see another machine-id now and then.
+                (Ok(None), Some(node)) => {
+                    return Ok(Ok(Self::nevertheless(node, "no node has this machine-id")));
+                }
+                (Ok(None), None) => return Ok(Err(self.unknown())),
+            },
             (Err(error), _) if is_away(&error) => return Err(error),
-            // Programs in containers see another machine-id now and then.
-            (_, Some(node)) => {
-                warn!("this is node {host} nevertheless: no node is known to have this machine-id");
-                self.note_found(&node.name);
-                return Ok(node);
+            (Err(error), Some(node)) => {
+                return Ok(Ok(Self::nevertheless(node, &error.in_full())));
             }
-            (Ok(None), None) => return Err(self.unknown()),
             (Err(error), None) => {
                 return Err(error
                     .within(format_args!(
@@ -93,32 +98,40 @@ impl OwnNode {
             }
         };
         info!("this is node {name}, by its {how}");
-        let node =
-            self.get(kube, &name, extent)?.ok_or_else(|| absent(&name, how, &self.source))?;
-        self.note_found(&name);
-        Ok(node)
+        let node = self.get(kube, &name, extent)?;
+        if node.is_some() {
+            self.note_found(&name);
+        }
+        Ok(node.ok_or_else(|| absent(&name, how, &self.source)))
+    }
+
+    /// Takes the node that has the host's name, though it has another machine-id. That is not remembered:
+    /// this machine's own node may still come.
+    fn nevertheless(node: Node, why: &str) -> Node {
+        warn!("this is node {} nevertheless: {why}", node.name);
+        node
     }
 
     fn note_found(&self, name: &str) {
         if let Some(memory) = &self.memory {
             memory.note_found(Found {
                 cluster: self.source.identity(),
-                machine: self.machine.ids.join(" "),
+                machine: self.machine.identity(),
                 node: name.to_owned(),
             });
         }
     }
 
     /// The node that this machine was found to be, if it still is.
-    fn remembered(&self, kube: &Kube, host: &str, extent: Extent) -> Result<Option<Node>> {
+    fn remembered(&self, kube: &Kube, extent: Extent) -> Result<Option<Node>> {
         let Some(memory) = &self.memory else { return Ok(None) };
         let Found { cluster, machine, node } = memory.found();
-        let is_here = cluster == self.source.identity() && machine == self.machine.ids.join(" ");
+        let is_here = cluster == self.source.identity() && machine == self.machine.identity();
         if !is_here || node.is_empty() {
             return Ok(None);
         }
         let found = self.get(kube, &node, extent)?;
-        let found = found.filter(|found| node == host || !self.is_other(found));
+        let found = found.filter(|found| !self.is_other(found));
         if found.is_some() {
             debug!("this is node {node}, as found earlier");
         }
@@ -131,19 +144,42 @@ impl OwnNode {
         self.machine.has_id(id) == Some(false)
     }
 
-    /// The one node of all that has this machine's machine-id, else its provider ID.
-    fn listed(&self, kube: &Kube) -> Result<Option<(String, &'static str)>> {
-        let (mut by_id, mut by_instance) = (Vec::new(), Vec::new());
+    /// The nodes of all that have this machine's machine-id or provider ID.
+    fn listed(&self, kube: &Kube) -> Result<Alike> {
+        let mut alike = Alike::default();
         kube.list(&Resource::nodes(), &mut |node: Listed| {
             let name = node.metadata.name;
             if self.machine.has_id(&node.status.node_info.machine_id) == Some(true) {
-                by_id.push(name);
+                alike.by_id.push(name);
             } else if self.machine.is_instance(&node.spec.provider_id) {
-                by_instance.push(name);
+                alike.by_instance.push(name);
             }
             ControlFlow::Continue(())
         })?;
-        for (mut names, how) in [(by_id, "machine-id"), (by_instance, "provider ID")] {
+        Ok(alike)
+    }
+
+    fn unknown(&self) -> Error {
+        let ids = self.machine.ids.join(" ");
+        let message = format!(
+            "this machine is no node of the cluster of {}: none is called {:?}, or has the machine-id {ids:?} or the provider ID of this machine",
+            self.source, self.machine.host_name,
+        );
+        Error::new(ErrorCode::BACKEND, message).advise(SAY)
+    }
+}
+
+/// Names of nodes that are like this machine.
+#[derive(Default)]
+struct Alike {
+    by_id: Vec<String>,
+    by_instance: Vec<String>,
+}
+
+impl Alike {
+    /// The one that has the machine-id, else the provider ID, and which of both it is.
+    fn only(self) -> Result<Option<(String, &'static str)>> {
+        for (mut names, how) in [(self.by_id, "machine-id"), (self.by_instance, "provider ID")] {
             // A list that began anew shows some once more.
             names.sort_unstable();
             names.dedup();
@@ -154,15 +190,6 @@ impl OwnNode {
             }
         }
         Ok(None)
-    }
-
-    fn unknown(&self) -> Error {
-        let ids = self.machine.ids.join(" ");
-        let message = format!(
-            "this machine is no node of the cluster of {}: none is called {:?}, or has the machine-id {ids:?} or the provider ID of this machine",
-            self.source, self.machine.host_name,
-        );
-        Error::new(ErrorCode::BACKEND, message).advise(SAY)
     }
 }
 

@@ -15,9 +15,18 @@ pub struct Settings {
     /// [`Source::find`]: crate::client::kube::Source::find
     pub kubeconfig: Option<Named>,
     /// `nodeName`: the node's name, where it is to be neither guessed nor looked for.
-    pub node_name: Option<String>,
+    pub node_name: Option<NodeName>,
     /// `cacheTtl`: for how long an answer is believed. Default: a minute.
     pub ttl: Option<Duration>,
+}
+
+/// A node's name, and where it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeName {
+    /// The name.
+    pub name: String,
+    /// The place, as in `ipam.nodeName`.
+    pub path: String,
 }
 
 /// The keys as they are written.
@@ -30,12 +39,12 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Reads the keys, which stand in `section`.
+    /// Reads the keys. `place` is what errors put in front of each, as in `ipam.`.
     ///
     /// # Errors
     /// `cacheTtl` is no duration.
-    pub fn read(self, section: &str) -> Result<Settings> {
-        let path = |key: &str| format!("{section}.{key}");
+    pub fn read(self, place: &str) -> Result<Settings> {
+        let path = |key: &str| [place, key].concat();
         let ttl = self.cache_ttl.filter(|text| !text.is_empty()).map(|text| {
             let none = matches!(&*text, "0" | "0s").then_some(Duration::ZERO);
             none.or_else(|| parse_duration(&text)).ok_or_else(|| {
@@ -46,7 +55,10 @@ impl Keys {
         let kubeconfig = self.kubeconfig.filter(|file| !file.as_os_str().is_empty());
         Ok(Settings {
             kubeconfig: kubeconfig.map(|file| Named { path: path("kubeconfig"), file }),
-            node_name: self.node_name.filter(|name| !name.is_empty()),
+            node_name: self
+                .node_name
+                .filter(|name| !name.is_empty())
+                .map(|name| NodeName { name, path: path("nodeName") }),
             ttl: ttl.transpose()?,
         })
     }
@@ -76,7 +88,7 @@ mod tests {
     use super::*;
 
     fn read(value: serde_json::Value) -> Result<Settings> {
-        Keys::deserialize(value).unwrap().read("ipam")
+        Keys::deserialize(value).unwrap().read("ipam.")
     }
 
     #[test]
@@ -98,7 +110,7 @@ mod tests {
         let first = read(json!({"nodeName": "a"})).unwrap();
         let second = read(json!({"nodeName": "b", "kubeconfig": "/k", "cacheTtl": "5s"})).unwrap();
         let both = first.or(second);
-        assert_eq!(both.node_name.as_deref(), Some("a"));
+        assert_eq!(both.node_name.unwrap().name, "a");
         assert_eq!(both.kubeconfig.unwrap().path, "ipam.kubeconfig");
         assert_eq!(both.ttl, Some(Duration::from_secs(5)));
     }
