@@ -215,12 +215,13 @@ const BEGINNING: usize = 2048;
 const END: usize = 512;
 
 /// A text that quotes a long value, without its middle.
-fn shortened(mut text: String) -> String {
-    let is_begun = |at: &usize| text.is_char_boundary(*at);
-    if text.len() > BEGINNING + END {
-        let from = (0..=BEGINNING).rev().find(is_begun).unwrap_or_default();
-        let to = (text.len() - END..text.len()).find(is_begun).unwrap_or(text.len());
-        text.replace_range(from..to, " … ");
+#[inline(never)]
+fn shortened(text: String) -> String {
+    let bytes = text.as_bytes();
+    if bytes.len() > BEGINNING + END {
+        let (beginning, end) = (&bytes[..BEGINNING], &bytes[bytes.len() - END..]);
+        let [beginning, end] = [beginning, end].map(String::from_utf8_lossy);
+        return [&beginning, " … ", &end].concat();
     }
     text
 }

@@ -46,6 +46,13 @@ fn bad_routes_name_their_place() {
 }
 
 #[test]
+fn a_file_without_an_end_is_no_name_resolution() {
+    let ipam = json!({"subnet": "10.1.2.0/24", "resolvConf": "/dev/zero"});
+    let details = Call::ipam(ipam).err(5, "ipam.resolvConf: cannot read /dev/zero");
+    assert_eq!(details, "it is no regular file");
+}
+
+#[test]
 fn empty_members_are_left_out() {
     for ipam in [
         json!({"subnet": "10.1.2.0/24"}),

@@ -185,6 +185,20 @@ fn an_edited_configuration_gets_nothing_of_the_one_before_while_the_server_is_aw
     assert_eq!(asked(&site, &site.network()).0, ["11.0.1.0/24"]);
 }
 
+#[test]
+fn an_older_answer_is_of_one_cluster_alone() {
+    let site = site("cluster");
+    assert_eq!(asked(&site, &site.network()).0, ["11.0.1.0/24"]);
+    site.age_out("k8snet");
+    let other = Kube::shared().certificates().other_authority();
+    let nobody = site.kubeconfig().server("https://127.0.0.1:1");
+    nobody.authority(Some(&other)).write(&site.kubeconfig_path());
+    let (code, text) = site.select_briefly(&site.network()).failure();
+    assert_eq!(code, 105, "{text}");
+    site.calls_nobody();
+    assert_eq!(asked(&site, &site.network()).0, ["11.0.1.0/24"]);
+}
+
 /// What stands in an answer of a proxy, or of a server in trouble.
 fn speaker(status: &str, headers: &str, body: &str) -> Speaker {
     let certificates = Kube::shared().certificates();

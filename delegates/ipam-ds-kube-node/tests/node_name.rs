@@ -312,6 +312,14 @@ fn a_clone_does_not_take_itself_for_its_original() {
     assert_eq!(lost.found().0, ["10.12.1.0/24"]);
     // The same state folder, on another machine.
     let copy = Lost { machine: Machine::named("elsewhere").id("1d-copy"), ..lost };
+    // What the original was told is not for the copy, not even while nobody else can say.
+    copy.site.calls_nobody();
+    let mut command = copy.site.selecting("ADD", "c1");
+    command.env("IPAM_DELEGATED_DEADLINE_MS", "1500");
+    let network = common::site::of_selector(&copy.network);
+    let (code, text) = copy.site.run(copy.machine.run(&command), &network).failure();
+    assert_eq!(code, 105, "{text}");
+    copy.site.calls_home();
     assert_eq!(copy.found().0, ["10.12.2.0/24"]);
 }
 
