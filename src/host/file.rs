@@ -11,10 +11,12 @@ const LONGEST: u64 = 4 << 20;
 /// # Errors
 /// It cannot be read, is no regular file, or is larger than 4 MiB.
 pub fn read_regular(file: &Path) -> io::Result<Vec<u8>> {
-    if !fs::metadata(file)?.is_file() {
+    let found = fs::metadata(file)?;
+    if !found.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
-    let mut content = Vec::new();
+    let expected = found.len().min(LONGEST) as usize + 1;
+    let mut content = Vec::with_capacity(expected);
     File::open(file)?.take(LONGEST + 1).read_to_end(&mut content)?;
     if content.len() as u64 > LONGEST {
         return Err(io::Error::other("it is larger than 4 MiB"));

@@ -79,7 +79,7 @@ mod tests {
         }
         let machine = Machine::below(root.path());
         assert_eq!(machine.host_name, "Node-1");
-        assert_eq!(machine.identity(), "0123abc i-0abcdef1");
+        assert_eq!(machine.identity(), "0123abc i-0abcdef1 Node-1");
         assert_eq!(
             (machine.has_id("0123abc"), machine.has_id("x"), machine.has_id("")),
             (Some(true), Some(false), None)
