@@ -6,7 +6,8 @@ use log::debug;
 use serde_json::{Map, Value};
 
 use super::patch::{merge_patch, refresh_secrets, refuse_forbidden};
-use super::plan::{Step, is_allocator};
+use super::plan::Step;
+use super::program::is_allocator;
 use super::record::{Gave, Run};
 use crate::cni::{IpConfig, IpamResult, Network, Route};
 use crate::delegate::CHAIN_KEYS;

@@ -6,7 +6,7 @@ use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use super::configured::walk;
-use super::plan::is_allocator;
+use super::program::is_allocator;
 use super::record::{Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure, now};
 use super::session::{Owed, Owner, Session, fence, open_record};
 use crate::cni::{Attachment, IpamResult, Network, NetworkName, Verb};

@@ -17,6 +17,7 @@ mod patch;
 mod plan;
 mod preset;
 mod process;
+mod program;
 mod question;
 mod record;
 mod session;

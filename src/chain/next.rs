@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::plan::{is_selector, no_preset, search};
-use super::preset::Preset;
+use super::program::{is_selector, search};
 use crate::cni::{Environment, parse_object, shown};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::read_trusted;
@@ -34,35 +33,16 @@ impl Next {
         let object = object.map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?;
         let Some(named) = object.get(self.key) else { return Ok(None) };
         let found = program(named, environment).map_err(|why| {
-            Error::config([file, ": ", self.key].concat(), [&shown(named), " ", why].concat())
+            Error::config(self.place(environment), [&shown(named), " ", why].concat())
                 .advise("name a program: an absolute path, or a command in PATH")
         })?;
         Ok(Some(found))
     }
 
-    /// The preset that the named program stands for, which is our own.
-    ///
-    /// # Errors
-    /// It has the name of none, or of one whose last program the host names, too: that could be itself.
-    pub(super) fn preset(
-        &self,
-        presets: &'static [Preset],
-        name: &str,
-        program: &Path,
-        environment: &Environment,
-    ) -> Result<&'static Preset> {
+    /// Where the program is named, for errors.
+    pub(super) fn place(&self, environment: &Environment) -> String {
         let file = environment.text(self.variable).unwrap_or(self.file);
-        let place = [file, ": ", self.key].concat();
-        match Preset::named(presets, name) {
-            None => Err(no_preset(&place, name, program)),
-            Some(preset) if preset.next.is_some() => {
-                let program = program.display();
-                let message = format!("{program} is the preset {name}, which would run itself");
-                Err(Error::config(place, message)
-                    .advise("name the program that is to give addresses"))
-            }
-            Some(preset) => Ok(preset),
-        }
+        [file, ": ", self.key].concat()
     }
 }
 

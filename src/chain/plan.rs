@@ -1,9 +1,10 @@
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::preset::{OwnFile, Preset};
+use super::preset::{OwnFile, Preset, no_preset};
+use super::program::{is_allocator, is_selector, search};
 use crate::cni::{Environment, shown};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode, Result};
@@ -177,7 +178,8 @@ impl Planner<'_> {
             }
             match (next, named.take_if(|_| left == 0)) {
                 (Some(next), Some((name, program))) if self.own.is(&program) => {
-                    let preset = next.preset(self.presets, &name, &program, self.environment)?;
+                    let preset =
+                        Preset::of_next(next, self.presets, &name, &program, self.environment)?;
                     return self.expand(preset, ipam, entry, steps);
                 }
                 (_, Some((name, program))) => {
@@ -189,13 +191,6 @@ impl Planner<'_> {
         }
         Ok(())
     }
-}
-
-/// Refuses our own program under a name that is no preset's.
-pub(super) fn no_preset(place: &str, name: &str, program: &Path) -> Error {
-    let program = program.display();
-    Error::config(place, format!("{program} is ipam-delegated itself, under a name that is no preset"))
-        .advise(format!("install the real {name} there, or name another delegate; a replaced {name} is kept as {name}.orig"))
 }
 
 /// An entry of `ipam.delegates`.
@@ -296,28 +291,11 @@ fn join(
     Ok(())
 }
 
-/// Whether a program of this name is an allocator that answers questions.
-pub(super) fn is_allocator(name: &str) -> bool {
-    name.starts_with("ipam-da-")
-}
-
-/// Whether a program of this name is a selector.
-pub(super) fn is_selector(name: &str) -> bool {
-    name.starts_with("ipam-ds-")
-}
-
 fn duration(value: &Value, path: &str) -> Result<Duration> {
     value
         .as_str()
         .and_then(parse_duration)
         .ok_or_else(|| Error::config(path, format!("{value} is no duration such as \"10s\"")))
-}
-
-/// The first program of a name in these folders.
-pub(super) fn search(folders: &[PathBuf], name: &Path) -> Option<PathBuf> {
-    folders.iter().map(|folder| folder.join(name)).find(|file| {
-        file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
-    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::next::Next;
+use crate::cni::Environment;
+use crate::error::{Error, Result};
 
 /// A chain under the name of the system it replaces.
 ///
@@ -45,6 +47,30 @@ impl Preset {
         presets.iter().find(|preset| preset.name == name)
     }
 
+    /// The preset that the program which a host names stands for, where that is our own.
+    ///
+    /// # Errors
+    /// It has the name of none, or of one whose last program is named likewise: it might be itself.
+    pub(super) fn of_next(
+        next: &Next,
+        presets: &'static [Self],
+        name: &str,
+        program: &Path,
+        environment: &Environment,
+    ) -> Result<&'static Self> {
+        let place = next.place(environment);
+        match Self::named(presets, name) {
+            None => Err(no_preset(&place, name, program)),
+            Some(preset) if preset.next.is_some() => {
+                let program = program.display();
+                let message = format!("{program} is the preset {name}, which would run itself");
+                Err(Error::config(place, message)
+                    .advise("name the program that is to give addresses"))
+            }
+            Some(preset) => Ok(preset),
+        }
+    }
+
     /// The chain for this `ipam` section.
     pub(super) fn chain(&self, ipam: &Map<String, Value>) -> Option<&'static PresetChain> {
         self.chains.iter().find(|chain| match chain.when {
@@ -52,6 +78,13 @@ impl Preset {
             Some((key, value)) => ipam.get(key).and_then(Value::as_str) == Some(value),
         })
     }
+}
+
+/// Refuses our own program under a name that is no preset's.
+pub(super) fn no_preset(place: &str, name: &str, program: &Path) -> Error {
+    let program = program.display();
+    Error::config(place, format!("{program} is ipam-delegated itself, under a name that is no preset"))
+        .advise(format!("install the real {name} there, or name another delegate; a replaced {name} is kept as {name}.orig"))
 }
 
 impl PresetChain {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use super::next::folders;
-use super::plan::{is_allocator, search};
+use super::program::{is_allocator, search};
 use super::{Chain, Preset};
 use crate::cni::{Environment, Version};
 use crate::delegate::Reply;
@@ -65,7 +65,7 @@ impl Typed<'_> {
         let Some(next) = &self.preset.next else { return Ok(None) };
         let Some((name, program)) = next.find(self.environment)? else { return Ok(None) };
         if self.chain.own().is(&program) {
-            next.preset(self.chain.presets, &name, &program, self.environment)?;
+            Preset::of_next(next, self.chain.presets, &name, &program, self.environment)?;
             return Ok(None);
         }
         Ok((!is_allocator(&name)).then_some(program))

@@ -190,14 +190,7 @@ fn the_server_of_the_login_is_the_pods_or_the_one_that_is_named() {
             command.args(&shell[1..]).arg(deploy("keep-login.sh")).arg(&login);
             command.env_clear().env("PATH", "/usr/bin:/bin").env("SERVICE_ACCOUNT", &account);
             command.env("KUBERNETES_SERVICE_PORT", "443").envs(variables.iter().copied());
-            let keeper = Keeper(
-                command
-                    .env("EVERY", "0.1")
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::piped())
-                    .spawn()
-                    .unwrap(),
-            );
+            let keeper = Keeper::start(command);
             until("the login is there", || login.join("kubeconfig").exists());
             let text = fs::read_to_string(login.join("kubeconfig")).unwrap();
             assert!(text.contains(&format!("{{server: \"{server}\", ")), "{text}");

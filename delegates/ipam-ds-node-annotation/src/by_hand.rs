@@ -8,9 +8,9 @@ use ipam_delegated::delegate::{ByHand, Deadline};
 use ipam_delegated::{Error, ErrorCode, Result};
 use serde_json::Value;
 
+use crate::annotation::{Config, parse, text};
 use crate::conf::Conf;
 use crate::log_file::logged;
-use crate::selector::{Config, parse, text};
 
 const HELP: &str = "\
 Commands:

@@ -1,6 +1,7 @@
 //! The delegate `ipam-ds-node-annotation`: host-local settings out of an annotation of the Kubernetes node
 //! object.
 
+mod annotation;
 mod by_hand;
 mod conf;
 mod fragment;

@@ -1,45 +1,24 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use ipam_delegated::client::own_node::{Keys, OwnNode, Settings, Wish, unfit};
+use ipam_delegated::client::own_node::{Keys, OwnNode, Settings, Wish};
 use ipam_delegated::cni::Verb;
 use ipam_delegated::delegate::{ByHand, CHAIN_KEYS};
 use ipam_delegated::host;
 use ipam_delegated::offer::Offer;
 use ipam_delegated::{Error, ErrorCode, Request, Result, Selection, Selector};
 use log::debug;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::annotation::{Config, of_node, parse, place, text};
 use crate::by_hand;
 use crate::conf::Conf;
-use crate::fragment;
 use crate::log_file::logged;
 
 /// Puts the settings of an annotation in the place of `ipam`. It keeps no state but what it remembers of
 /// them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Annotation;
-
-/// What this delegate reads of `ipam`, beside the keys that say how to find the node.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Config {
-    annotation: Option<String>,
-}
-
-impl Config {
-    /// The annotation's name.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn annotation(&self) -> Result<&str> {
-        self.annotation.as_deref().filter(|name| !name.is_empty()).ok_or_else(|| {
-            Error::config("ipam.annotation", "missing")
-                .advise(r#"name the node's annotation, as in "annotation": "example.com/ranges""#)
-        })
-    }
-}
 
 impl Selector for Annotation {
     type Config = Config;
@@ -49,7 +28,7 @@ impl Selector for Annotation {
 
     fn select(&self, config: Config, request: &Request) -> Result<Selection> {
         let conf = Conf::load(&request.environment)?;
-        let about = config.annotation.as_deref().unwrap_or_default();
+        let about = config.annotation().unwrap_or_default();
         let settings = request.network.settings::<Keys>()?.read("ipam.")?;
         let chosen = choose(&config, &conf, settings.or(conf.settings.clone()), request);
         logged(conf.log.as_deref(), about, chosen).map_err(|error| match request.verb {
@@ -117,26 +96,6 @@ fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) ->
     Ok(selection.replacing(old, settings))
 }
 
-/// The text of an annotation of this name.
-///
-/// # Errors
-/// There is none.
-pub fn text(found: Option<&str>, node: &str, name: &str) -> Result<String> {
-    found.map(str::to_owned).ok_or_else(|| {
-        unfit(node, &place(name), "missing").advise(format!(
-            r#"kubectl annotate node {node} {name}='"ranges": [[{{"subnet": "10.1.2.0/24"}}]]'"#
-        ))
-    })
-}
-
-/// The settings that the text of an annotation says.
-///
-/// # Errors
-/// It says none.
-pub fn parse(text: &str, node: &str, name: &str) -> Result<Map<String, Value>> {
-    fragment::parse(text).map_err(|error| error.within(of_node(node, name)))
-}
-
 /// Fails for settings that an annotation may not make: the chain would refuse them.
 fn judge(settings: &Map<String, Value>, request: &Request) -> Result<()> {
     if let Some(key) = settings.keys().find(|key| CHAIN_KEYS.contains(&key.as_str())) {
@@ -151,14 +110,6 @@ fn judge(settings: &Map<String, Value>, request: &Request) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-fn of_node(node: &str, name: &str) -> String {
-    format!("{} of node {node}", place(name))
-}
-
-fn place(name: &str) -> String {
-    format!("annotation {name}")
 }
 
 /// Whether ranges stand where range sets should: who comes next says so.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::super::Chain;
-use super::super::plan::{Plan, Step, is_allocator};
+use super::super::plan::{Plan, Step};
+use super::super::program::is_allocator;
 use super::super::session::Session;
 use super::Operator;
 use super::network::{Found, find};

@@ -104,15 +104,7 @@ impl Machine {
     /// Starts the container that keeps the login.
     pub fn keep_login(&self, variables: &[(&str, &str)]) -> Keeper {
         fs::write(self.root.path().join("script/keep-login.sh"), script()).unwrap();
-        let mut command = self.container(&self.pod["containers"][0], variables);
-        Keeper(
-            command
-                .env("EVERY", "0.1")
-                .stdout(Stdio::null())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        )
+        Keeper::start(self.container(&self.pod["containers"][0], variables))
     }
 
     /// Whether the container is ready.
@@ -153,6 +145,12 @@ impl Machine {
 pub struct Keeper(pub Child);
 
 impl Keeper {
+    /// Runs the script, which looks at the token ten times a second.
+    pub fn start(mut command: Command) -> Self {
+        command.env("EVERY", "0.1").stdout(Stdio::null()).stderr(Stdio::piped());
+        Self(command.spawn().unwrap())
+    }
+
     /// Ends it as a kubelet does, and gives what it said on stderr.
     #[track_caller]
     pub fn end(mut self) -> String {
