@@ -143,7 +143,7 @@ fn an_api_server_that_is_away_fails_who_was_never_answered() {
     let (site, mut door) = by_a_door(DUAL);
     door.shut();
     for (name, mut network) in networks(&site) {
-        network["ipam"]["timeout"] = json!("1500ms");
+        network["ipam"]["timeout"] = json!("3s");
         let (code, error) = site.call_with("ADD", "c1", &network).failure();
         // Nobody was asked for anything, so that nothing is owed.
         assert_eq!(code, 105, "{name}: {error}");

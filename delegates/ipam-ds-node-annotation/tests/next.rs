@@ -297,12 +297,38 @@ fn our_own_allocator_by_its_path_reads_what_the_annotation_says() {
 }
 
 #[test]
-fn the_runtimes_ranges_reach_the_real_host_local_once() {
+fn the_runtimes_ranges_reach_whatever_is_named_once() {
     let site = naming(host_local());
     let mut network = site.network();
     network["runtimeConfig"] = json!({"ipRanges": [[{"subnet": "10.5.0.0/24"}]]});
-    let given = site.call_with("ADD", "c1", &network).ips();
-    assert_eq!(given, ["10.5.0.2/24", "10.9.0.2/24"]);
-    site.call_with("DEL", "c1", &network).success();
+    let ours = site.world.path("ours/host-local");
+    fs::create_dir(ours.parent().unwrap()).unwrap();
+    symlink(binary("ipam-delegated"), &ours).unwrap();
+    site.world.install(&binary("ipam-ds-static"));
+    for next in [host_local(), ours, binary("ipam-da-local")] {
+        names(&site, &next);
+        let given = site.call_with("ADD", "c1", &network).ips();
+        assert_eq!(given.len(), 2, "{}: {given:?}", next.display());
+        assert!(given[0].starts_with("10.5.0.") && given[1].starts_with("10.9.0."), "{given:?}");
+        site.call_with("DEL", "c1", &network).success();
+        assert_eq!(site.leases("net"), [""; 0]);
+    }
+}
+
+#[test]
+fn what_host_local_refused_is_released_once_the_annotation_is_right() {
+    let site = Site::new(r#""ranges": [{"subnet": "10.9.0.0/24"}]"#);
+    names(&site, host_local());
+    let mut network = site.network();
+    network["ipam"]["cacheTtl"] = "0s".into();
+    let call = |verb: &str, container: &str| site.call_with(verb, container, &network);
+    for container in ["c1", "c2"] {
+        assert_eq!(call("ADD", container).failure().0, 999);
+    }
+    assert_eq!(call("DEL", "c1").failure().0, 999);
+    site.annotate(SETTINGS);
+    call("DEL", "c1").success();
+    assert_eq!(call("ADD", "c2").ips(), ["10.9.0.2/24"]);
+    call("DEL", "c2").success();
     assert_eq!(site.leases("net"), [""; 0]);
 }
