@@ -211,8 +211,8 @@ impl Error {
 }
 
 /// Bytes of a message that are kept of its beginning, and of its end.
-const BEGINNING: usize = 2048;
-const END: usize = 512;
+const BEGINNING: usize = 7 * 1024;
+const END: usize = 1024;
 
 /// A text that quotes a long value, without its middle.
 #[inline(never)]
@@ -268,10 +268,10 @@ mod tests {
         let error = Error::config("p", format!("{:?} is no CIDR", "é".repeat(100_000)));
         let text = error.to_string();
         assert!(
-            text.len() < 3000 && text.starts_with("p: \"éé") && text.ends_with("é\" is no CIDR")
+            text.len() < 9000 && text.starts_with("p: \"éé") && text.ends_with("é\" is no CIDR")
         );
         let cause = Error::new(ErrorCode::IO, "a").caused_by("x".repeat(100_000));
-        assert!(cause.in_full().len() < 3000);
+        assert!(cause.in_full().len() < 9000);
         let many = (0..100).map(|i| Error::new(ErrorCode::IO, format!("{i:0100}")));
         assert!(Error::join(many).unwrap_err().to_string().ends_with("99"));
     }

@@ -206,7 +206,7 @@ fn a_log_that_cannot_be_written_fails_no_call() {
 #[test]
 fn lines_of_sixteen_processes_at_once_stay_whole() {
     const CALLS: usize = 8;
-    const LENGTH: usize = 20_000;
+    const LENGTH: usize = 8_000;
     let (world, host) = (World::new(), Host::new());
     // Each container's message is its own number, over and over.
     world.delegate(
