@@ -514,10 +514,15 @@ fn typed_without_words_it_composes_the_configuration_and_runs_the_last_program()
     assert_eq!(site.typed(&[], &long).stdout.len(), composed.len() + 1_000_000);
     // Its status and stderr are ours, and it gets no verb.
     let says = "#!/bin/sh\ncat >&2; echo \"${CNI_COMMAND-none}\"; exit 3\n";
+    site.world.program("says", says);
+    site.names(site.world.path("bin/says").to_str().unwrap());
+    let outcome = site.typed(&[], config);
+    assert_eq!((outcome.exit, &*outcome.stdout, &outcome.stderr), (Some(3), "none\n", &composed));
+    // An allocator of ours would only say what it is.
     site.world.program("ipam-da-local", says);
     site.conf("{}");
     let outcome = site.typed(&[], config);
-    assert_eq!((outcome.exit, &*outcome.stdout, &outcome.stderr), (Some(3), "none\n", &composed));
+    assert_eq!((outcome.exit, &outcome.stdout), (Some(0), &composed));
     // A selector that fails is all there is.
     site.world.program(SELECTOR, "#!/bin/sh\nprintf '{\"code\":7,\"msg\":\"no\"}'; exit 1\n");
     assert_eq!(site.typed(&[], config).failure(), (7, "no: ".to_owned()));
