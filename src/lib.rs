@@ -28,6 +28,7 @@
 //! Imports point down this list only; ARCHITECTURE.md says why, and a test holds it.
 //!
 //! - [`error`]: [`Error`] and the only table of error codes.
+//! - [`presence`]: held, absent or unreadable: the three answers of a look.
 //! - [`cni`]: the protocol, without I/O: verbs, environment, network configuration, results of
 //!   every version, addresses read as Go reads them.
 //! - [`pool`]: pools, ranges and range sets, which selectors choose and allocators serve.
@@ -57,6 +58,7 @@ mod log;
 pub mod offer;
 pub mod operate;
 pub mod pool;
+pub mod presence;
 pub mod select;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

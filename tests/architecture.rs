@@ -8,19 +8,20 @@ use std::path::{Path, PathBuf};
 /// Each room with the rooms it may import.
 const ROOMS: &[(&str, &[&str])] = &[
     ("error", &[]),
+    ("presence", &["error"]),
     ("cni", &["error"]),
-    ("pool", &["cni", "error"]),
-    ("host", &["pool", "cni", "error"]),
+    ("pool", &["cni", "presence", "error"]),
+    ("host", &["pool", "cni", "presence", "error"]),
     ("log", &[]),
-    ("operate", &["host", "pool", "cni", "error"]),
-    ("delegate", &["log", "host", "pool", "cni", "error"]),
-    ("client", &["delegate", "host", "cni", "error"]),
-    ("offer", &["delegate", "host", "pool", "cni", "error"]),
-    ("select", &["offer", "delegate", "host", "pool", "cni", "error"]),
-    ("allocate", &["offer", "delegate", "operate", "host", "pool", "cni", "error"]),
-    ("testing", &["allocate", "delegate", "host", "pool", "cni", "error"]),
+    ("operate", &["host", "pool", "cni", "presence", "error"]),
+    ("delegate", &["log", "host", "pool", "cni", "presence", "error"]),
+    ("client", &["delegate", "host", "cni", "presence", "error"]),
+    ("offer", &["delegate", "host", "pool", "cni", "presence", "error"]),
+    ("select", &["offer", "delegate", "host", "pool", "cni", "presence", "error"]),
+    ("allocate", &["offer", "delegate", "operate", "host", "pool", "cni", "presence", "error"]),
+    ("testing", &["allocate", "delegate", "host", "pool", "cni", "presence", "error"]),
     // The chain knows processes, not addresses.
-    ("chain", &["delegate", "operate", "log", "host", "cni", "error"]),
+    ("chain", &["delegate", "operate", "log", "host", "cni", "presence", "error"]),
 ];
 
 /// What touches the process, and the files that may.
