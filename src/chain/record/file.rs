@@ -9,6 +9,7 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
 
 use super::lines::{parse, write};
+use super::list::SET_ASIDE;
 use super::{Event, Record, now};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{lock, make_private_folder};
@@ -195,7 +196,7 @@ impl RecordFile {
             && fs::remove_dir(folder).is_err()
         {
             // What a kill left of a compaction.
-            let _ = fs::remove_file(with_suffix(&self.path, "new"));
+            let _ = fs::remove_file(with_suffix(&self.path, ":new"));
             let _ = fs::remove_dir(folder);
         }
         Ok(())
@@ -209,7 +210,7 @@ impl RecordFile {
     }
 
     fn compact(&self, record: &Record) -> io::Result<Self> {
-        let new = with_suffix(&self.path, "new");
+        let new = with_suffix(&self.path, ":new");
         let _ = fs::remove_file(&new);
         let file =
             OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(&new)?;
@@ -225,7 +226,7 @@ impl RecordFile {
     }
 
     fn set_aside(self, reason: &str) -> io::Result<()> {
-        let aside = with_suffix(&self.path, &format!("unreadable-{}", now()));
+        let aside = with_suffix(&self.path, &format!("{SET_ASIDE}{}", now()));
         fs::rename(&self.path, &aside)?;
         warn!(
             "the attachment record {} cannot be read ({reason}): kept as {}; what it held is for GC to find",
@@ -291,7 +292,6 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(":");
     name.push(suffix);
     path.with_file_name(name)
 }

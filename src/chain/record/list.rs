@@ -1,6 +1,6 @@
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use log::warn;
 
@@ -31,6 +31,41 @@ pub(crate) fn attachments(folder: &Path) -> Result<Vec<Attachment>> {
     Ok(found)
 }
 
+/// A record that could not be read, so that nothing is known of what its attachment held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "what DEL and the verbs for people are built on")]
+pub(crate) struct SetAside {
+    /// Whose record it was, without a network namespace.
+    pub attachment: Attachment,
+    /// Where it is kept.
+    pub path: PathBuf,
+}
+
+/// The records of a network's folder that were set aside, by attachment, the oldest first.
+///
+/// # Errors
+/// A folder could not be listed.
+#[allow(dead_code, reason = "what DEL and the verbs for people are built on")]
+pub(crate) fn set_aside(folder: &Path) -> Result<Vec<SetAside>> {
+    let mut found = Vec::new();
+    for container in names(folder)? {
+        let folder = folder.join(&container);
+        for name in names(&folder)? {
+            let Some((ifname, _)) = name.split_once(SET_ASIDE) else { continue };
+            if let (Ok(container), Ok(ifname)) =
+                (ContainerId::parse(&container), IfName::parse(ifname))
+            {
+                let attachment = Attachment { container, ifname, netns: String::new() };
+                found.push(SetAside { attachment, path: folder.join(&name) });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What follows the interface in the name of a record that was set aside; a time follows it.
+pub(super) const SET_ASIDE: &str = ":unreadable-";
+
 /// Whether a file name in a container's folder is an interface name: what is set aside or half
 /// made carries a `:`, which no interface name has.
 pub(super) fn is_record_name(name: &str) -> bool {
@@ -52,4 +87,29 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::RecordFile;
+    use super::*;
+
+    #[test]
+    fn a_record_that_was_set_aside_is_listed_with_its_attachment() {
+        let temp = tempfile::TempDir::new().unwrap();
+        let record = temp.path().join("c1/eth0");
+        fs::create_dir_all(record.parent().unwrap()).unwrap();
+        fs::write(&record, "no event\n").unwrap();
+        drop(RecordFile::open(&record).unwrap());
+        fs::write(record.with_file_name("eth0:new"), "").unwrap();
+        let found = set_aside(temp.path()).unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].attachment.to_string(), "c1/eth0");
+        assert_eq!(fs::read(&found[0].path).unwrap(), b"no event\n");
+        // The record that was begun since is another one.
+        assert_eq!(attachments(temp.path()).unwrap().len(), 1);
+        assert_eq!(set_aside(&temp.path().join("none")).unwrap(), []);
+    }
 }

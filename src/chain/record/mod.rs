@@ -12,6 +12,8 @@ mod unsure;
 
 pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run, UNSURE_FOR, now};
 pub(crate) use file::{Opened, RecordFile};
+#[allow(unused_imports, reason = "what DEL and the verbs for people are built on")]
+pub(crate) use list::{SetAside, set_aside};
 pub(crate) use list::{attachments, networks};
 pub(crate) use unsure::Unsure;
 
