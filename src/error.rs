@@ -187,7 +187,8 @@ impl Error {
         }
     }
 
-    /// This failure and those that followed it as one: its code stays, every message is kept.
+    /// This failure and those that followed it as one: its code stays, and the message shows the
+    /// first ten.
     #[must_use]
     pub fn and(self, others: impl IntoIterator<Item = Self>) -> Self {
         let others: Vec<Self> = others.into_iter().collect();
@@ -195,8 +196,21 @@ impl Error {
             return self;
         }
         let code = self.0.code;
-        let texts: Vec<String> = [self].iter().chain(&others).map(Self::in_full).collect();
-        Self::of(code, texts.join("; "))
+        Self::of(code, Self::listed([self].iter().chain(&others).map(Self::in_full), "; "))
+    }
+
+    /// A list inside an error: its first ten entries, and how many more there are.
+    pub fn listed(entries: impl IntoIterator<Item = String>, between: &str) -> String {
+        let mut entries = entries.into_iter();
+        let mut text = String::new();
+        for (i, entry) in entries.by_ref().take(SHOWN).enumerate() {
+            text.push_str(if i == 0 { "" } else { between });
+            text.push_str(&entry);
+        }
+        match entries.count() {
+            0 => text,
+            more => format!("{text}{between}and {more} more"),
+        }
     }
 
     /// Message and details in one line, for a log or a joined error.
@@ -209,6 +223,9 @@ impl Error {
         }
     }
 }
+
+/// How many entries of a list an error shows.
+const SHOWN: usize = 10;
 
 /// Bytes of a message that are kept of its beginning, and of its end.
 const BEGINNING: usize = 7 * 1024;
@@ -252,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn joined_errors_keep_the_first_code_and_every_message() {
+    fn joined_errors_keep_the_first_code_and_show_ten() {
         let joined = Error::join([
             Error::new(ErrorCode::TRY_AGAIN, "a"),
             Error::new(ErrorCode::IO, "b").caused_by("why"),
@@ -261,6 +278,9 @@ mod tests {
         assert_eq!(joined.code(), ErrorCode::TRY_AGAIN);
         assert_eq!(joined.to_string(), "a; b: why");
         assert!(Error::join([]).is_ok());
+        let many = |n: u32| (0..n).map(|i| Error::new(ErrorCode::IO, format!("e{i}")));
+        assert!(Error::join(many(10)).unwrap_err().to_string().ends_with("; e8; e9"));
+        assert!(Error::join(many(12)).unwrap_err().to_string().ends_with("; e9; and 2 more"));
     }
 
     #[test]
@@ -272,8 +292,8 @@ mod tests {
         );
         let cause = Error::new(ErrorCode::IO, "a").caused_by("x".repeat(100_000));
         assert!(cause.in_full().len() < 9000);
-        let many = (0..100).map(|i| Error::new(ErrorCode::IO, format!("{i:0100}")));
-        assert!(Error::join(many).unwrap_err().to_string().ends_with("99"));
+        let many = (0..10).map(|i| Error::new(ErrorCode::IO, format!("{i:02000}")));
+        assert!(Error::join(many).unwrap_err().to_string().ends_with("09"));
     }
 
     #[test]

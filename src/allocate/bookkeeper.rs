@@ -11,6 +11,7 @@ use super::{Allocator, Books, Headroom, Lease, Owner, Part, Reach, Scope, Want};
 use crate::cni::{Keep, parse_value};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
+use crate::host::is_old;
 use crate::pool::{Pool, RangeSet};
 
 /// An [`Allocator`] over a [`Ledger`].
@@ -269,9 +270,7 @@ impl<L: Ledger> Bookkeeper<L> {
             None => keep.iter().any(|(container, _)| container == holder.container),
         };
         let ours = holder.node.as_ref().map_or(ours_alone, |node| *node == scope.node);
-        // A time to come is of a clock that was set back: nobody knows how old the lease is.
-        let age = entry.since.and_then(|since| now.duration_since(since).ok());
-        !listed && ours && age.is_some_and(|age| age >= self.grace)
+        !listed && ours && entry.since.is_some_and(|since| is_old(since, self.grace, now))
     }
 
     fn in_time(&self) -> Result<()> {

@@ -132,7 +132,8 @@ pub(super) fn release_stale(
     opened: Opened,
     deadline: Deadline,
 ) -> Result<()> {
-    release_stale_leases(session, owner, &opened.record, deadline)?;
+    release_stale_leases(session, owner, &opened.record, deadline)
+        .inspect_err(|_| opened.file.put_last())?;
     settle(session, owner, &opened.record, opened.file);
     Ok(())
 }

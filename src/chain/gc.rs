@@ -1,32 +1,42 @@
 //! GC: releases what no valid attachment holds.
 
-use log::debug;
+use std::time::{Duration, SystemTime};
+
+use log::{debug, warn};
 
 use super::configured::{Failures, walk};
-use super::del::release_stale;
 use super::record::{Opened, Record, RecordFile, State, attachments, now};
 use super::session::{Owner, Session};
+use super::stale::{Round, Turn, sort_oldest_first};
 use crate::cni::{Attachment, IpamResult, Keep, NetworkName, Verb};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
-use crate::host::Settings;
+use crate::host::{Settings, is_old};
 
 /// Releases the stale records of this network, then calls every delegate with the list of what to
 /// keep: the runtime's, and what is too young or too busy to be judged.
+///
+/// What is left or failed is in no list: no fence protects it, so the delegates' own GC may release
+/// it, and the DEL of the next time finds nothing.
 pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     let mut keep = keep.clone();
     let mut errors = Vec::new();
+    let network = session.request.network.name();
     let deadline = Deadline::after(session.timeout());
-    let mut unlisted = attachments(&session.state.network(session.request.network.name()))?;
+    // A quarter is for the delegates' own GC.
+    let mut round = Round::of(session.timeout() * 3 / 4);
+    let mut unlisted = attachments(&session.state.network(network))?;
     unlisted.retain(|found| !keep.contains(found.container.as_str(), found.ifname.as_str()));
-    for (i, attachment) in unlisted.iter().enumerate() {
-        match judge(session, session.request.network.name(), attachment) {
+    sort_oldest_first(&mut unlisted, |attachment| session.state.record(network, attachment));
+    for attachment in &unlisted {
+        match judge(session, network, attachment) {
             Ok(Verdict::Stale(opened)) => {
-                debug!("{attachment} is in no list and stale");
-                // One share is for the delegates' own GC.
-                let time = Deadline::after(deadline.share(unlisted.len() - i + 1));
                 let owner = Owner { network: &session.request.network, attachment };
-                errors.extend(release_stale(session, &owner, *opened, time).err());
+                match round.release(session, &owner, *opened) {
+                    Ok(Turn::Released) => debug!("{attachment} is in no list and stale"),
+                    Ok(Turn::Left(why)) => debug!("{attachment} is left: {why}"),
+                    Err(error) => errors.push(error),
+                }
                 continue;
             }
             Ok(Verdict::Gone) => continue,
@@ -39,7 +49,21 @@ pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     let widened = session.open_with(&request);
     let walked = walk(&widened, Verb::Gc, &IpamResult::default(), deadline);
     errors.extend(walked.and_then(Failures::all).err());
+    tell_left(&round, &mut errors);
     Error::join(errors)
+}
+
+/// Tells of the records that are left: a warning after progress, else an error.
+fn tell_left(round: &Round, errors: &mut Vec<Error>) {
+    let Some(left) = round.left() else { return };
+    let left = left.advise("the runtime calls GC again; raise ipam.timeout if it stays");
+    if round.is_stuck() {
+        errors.insert(0, left);
+    } else if errors.is_empty() {
+        warn!("{}", left.in_full());
+    } else {
+        errors.push(left);
+    }
 }
 
 /// What is to become of an attachment's record.
@@ -82,8 +106,11 @@ pub(super) fn fence(record: &Record, settings: &Settings) -> Option<&'static str
         return (!released.is_due(now())).then_some("its DEL is to be repeated later");
     }
     // An ADD that the runtime made after it wrote its list is not in the list.
-    let age = now().saturating_sub(record.last_attempt().unwrap_or(0));
-    (u128::from(age) < settings.gc_grace.as_millis()).then_some("it is younger than gcGrace")
+    let began = Duration::from_millis(record.last_attempt().unwrap_or(0));
+    let is_old = SystemTime::UNIX_EPOCH
+        .checked_add(began)
+        .is_none_or(|began| is_old(began, settings.gc_grace, SystemTime::now()));
+    (!is_old).then_some("it is younger than gcGrace")
 }
 
 /// The request with a longer list, under both keys.

@@ -21,6 +21,7 @@ mod program;
 mod question;
 mod record;
 mod session;
+mod stale;
 mod typed;
 
 use std::ffi::OsString;

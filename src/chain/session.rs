@@ -1,6 +1,7 @@
 //! What the verbs of the chain share: one call, its state folder, and running a delegate.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use log::{debug, warn};
@@ -15,6 +16,7 @@ use super::preset::Preset;
 use super::process::adopt_orphans;
 use super::question::Question;
 use super::record::{Attempt, Opened, RecordFile, Run, now};
+use super::stale::Away;
 use crate::cni::{Attachment, Environment, IpamResult, Network, Verb};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
@@ -27,6 +29,8 @@ pub(super) struct Session<'a> {
     pub state: StateDir,
     /// This node as leases name it; empty when it could not be told on a verb that only releases.
     pub node: String,
+    /// What did not answer a DEL so far.
+    pub away: Rc<Away>,
     path: Vec<PathBuf>,
     environment: Environment,
 }
@@ -58,7 +62,8 @@ impl<'a> Session<'a> {
         };
         let mut environment = request.environment.clone();
         environment.set(Self::MARKER, chain.name());
-        Ok(Self { chain, request, state, node, path: request.environment.path(), environment })
+        let (path, away) = (request.environment.path(), Rc::default());
+        Ok(Self { chain, request, state, node, away, path, environment })
     }
 
     /// The same call with another request.
@@ -68,6 +73,7 @@ impl<'a> Session<'a> {
             request,
             state: self.state.clone(),
             node: self.node.clone(),
+            away: Rc::clone(&self.away),
             path: self.path.clone(),
             environment: self.environment.clone(),
         }
@@ -206,6 +212,7 @@ impl<'a> Session<'a> {
             else {
                 continue;
             };
+            self.away.note(run, &error);
             // Nothing can have been taken by settings that are refused.
             if *only_failed && error.code() == ErrorCode::INVALID_CONFIG {
                 warn!("{}", error.in_full());

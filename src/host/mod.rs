@@ -1,6 +1,7 @@
 //! What this machine knows: host-wide settings, the state folder, the node's identity, and the
 //! results that runtimes keep.
 
+mod age;
 mod duration;
 mod file;
 mod lasting;
@@ -13,6 +14,7 @@ mod settings;
 mod state;
 mod trusted;
 
+pub use age::is_old;
 pub use duration::parse_duration;
 pub use file::read_regular;
 pub(crate) use lasting::{emptied_by_reboot, transient_machine_id};

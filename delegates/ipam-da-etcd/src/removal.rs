@@ -166,7 +166,7 @@ impl Removal<'_> {
 
 fn addresses(entries: &[Entry]) -> String {
     let addresses = entries.iter().map(|entry| entry.lease.address.addr().to_string());
-    addresses.collect::<Vec<_>>().join(", ")
+    Error::listed(addresses, ", ")
 }
 
 fn unsure(gone: &[Entry]) -> Error {

@@ -11,6 +11,7 @@ use ipam_delegated::allocate::Lease;
 use ipam_delegated::allocate::Owner;
 use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
 use ipam_delegated::cni::address::parse_address;
+use ipam_delegated::host::is_old;
 use ipnet::IpNet;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, statx};
 use serde_json::Value;
@@ -128,8 +129,8 @@ impl LeaseFile {
 
     /// Whether the file is empty, and old enough that nobody is writing it.
     pub fn is_leftover(&self) -> bool {
-        let age = self.modified.and_then(|time| SystemTime::now().duration_since(time).ok());
-        self.content == Content::Empty && age.is_some_and(|age| age >= LEFTOVER_AFTER)
+        let is_old = |time| is_old(time, LEFTOVER_AFTER, SystemTime::now());
+        self.content == Content::Empty && self.modified.is_some_and(is_old)
     }
 
     /// The lease. Prefix length, gateway and pool are not on file.

@@ -179,8 +179,7 @@ impl Ledger for Local {
             }
         }
         let gone = removed.iter().map(|entry| entry.lease.address.addr().to_string());
-        let gone = gone.collect::<Vec<_>>().join(", ");
-        Error::join(failed).map_err(|error| match gone.as_str() {
+        Error::join(failed).map_err(|error| match Error::listed(gone, ", ").as_str() {
             "" => error,
             gone => error.within(format_args!("released {gone}, but not all")),
         })?;

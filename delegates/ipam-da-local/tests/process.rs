@@ -6,6 +6,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, SystemTime};
 
 use common::support::{self, start, wait, with};
 use common::{C1, LONG, Place, Program, owned_by, plain, set_age};
@@ -237,13 +238,24 @@ fn an_add_makes_a_lease_young_again() {
 }
 
 #[test]
-fn gc_leaves_leases_of_a_time_to_come() {
-    let place = Place::new(&[SUBNET]);
-    let path = place.put("10.5.0.100", owned_by("stale"));
-    let file = fs::File::open(path).unwrap();
-    file.set_modified(std::time::SystemTime::now() + LONG).unwrap();
-    place.gc(Program::Allocator, &[]).success();
-    assert_eq!(place.leases().len(), 1);
+fn gc_takes_a_lease_far_ahead_of_the_clock_for_old_and_one_a_little_ahead_for_young() {
+    for program in Program::OURS {
+        let place = Place::new(&["10.5.0.0/29"]);
+        let minute = Duration::from_secs(60);
+        for (name, content, ahead) in [
+            ("10.5.0.2", owned_by("far"), LONG),
+            ("10.5.0.3", owned_by("near"), minute),
+            ("10.5.0.4", String::new(), LONG),
+            ("10.5.0.5", String::new(), minute),
+            ("10.5.0.6", owned_by("kept"), LONG),
+        ] {
+            let file = fs::File::open(place.put(name, content)).unwrap();
+            file.set_modified(SystemTime::now() + ahead).unwrap();
+        }
+        place.gc(program, &["kept"]).success();
+        let left: Vec<_> = place.leases().into_keys().collect();
+        assert_eq!(left, ["10.5.0.3", "10.5.0.5", "10.5.0.6"], "{program:?}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::super::plan::Step;
 use super::super::record::Run;
 use super::super::session::Session;
+use super::super::stale::store_of;
 use super::dry_run::{Outcome, dry_run};
 use super::ours::Ours;
 use super::{Operator, Printed};
@@ -15,10 +16,6 @@ use crate::error::{Error, ErrorCode, Result};
 
 /// The question by which an allocator trusts its store from now on.
 const ACCEPT: [&str; 4] = ["accept", "--json", "--config", "-"];
-
-/// Keys of `ipam` that are about the chain or an attachment, and not about a store.
-const OF_NO_STORE: [&str; 6] =
-    ["node", "delegates", "timeout", "verbose", "requested-ip", "requested_ip"];
 
 /// Every store, in the order in which they were found.
 #[derive(Default)]
@@ -100,7 +97,7 @@ impl Stores {
             meant = all;
         }
         // An unchanged one is meant, whatever else there is.
-        let recorded = settings(&session.with_newer_secrets(run, &session.request.network));
+        let recorded = store_of(&session.with_newer_secrets(run, &session.request.network));
         let unchanged = meant.iter().find(|(store, _)| store.settings == recorded).copied();
         let present = match (unchanged, &meant[..]) {
             (Some((_, present)), _) => present,
@@ -144,7 +141,7 @@ impl Stores {
         run: Run,
         partial: Option<bool>,
     ) -> Result<()> {
-        let settings = settings(&run);
+        let settings = store_of(&run);
         // What a node remembers of a store, it remembers for each network.
         let network = session.request.network.name();
         let known = |store: &Store| {
@@ -160,14 +157,6 @@ impl Stores {
         }
         Ok(())
     }
-}
-
-fn settings(run: &Run) -> Map<String, Value> {
-    let mut settings = run.ipam.clone();
-    for key in OF_NO_STORE {
-        settings.remove(key);
-    }
-    settings
 }
 
 fn unclear(run: &Run, why: &str) -> Error {

@@ -2,7 +2,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use log::{debug, warn};
 use rustix::fs::OFlags;
@@ -206,6 +206,14 @@ impl RecordFile {
     pub fn remove_if_empty(self) {
         if self.empty {
             let _ = self.remove();
+        }
+    }
+
+    /// Makes this record the last in the order in which GC takes them: others are not to wait for
+    /// one that fails each time.
+    pub fn put_last(&self) {
+        if let Err(error) = self.file.set_modified(SystemTime::now()) {
+            debug!("{} stays where it is in the order: {error}", self.path.display());
         }
     }
 

@@ -1,0 +1,194 @@
+//! GC of many records: whose turn it is, how long it takes, and what it tells.
+
+#![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+use support::{Outcome, World, start, wait, with};
+
+/// How old the records of these tests are: beyond `gcGrace`.
+const OLD: u64 = 600_000;
+
+/// A world whose allocator `a` does this on DEL, before it releases.
+fn world(on_del: &str) -> World {
+    let world = World::new();
+    world.allocator("a", "10.0.0.2/24");
+    on_del_of(&world, "a", on_del);
+    world
+}
+
+fn on_del_of(world: &World, name: &str, on_del: &str) {
+    let held = world.path("held");
+    let answer = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}], "pools": []});
+    let body = format!(
+        "f='{}'/{name}-$CNI_CONTAINERID-$CNI_IFNAME\ncase $CNI_COMMAND in\n\
+         ADD) echo >\"$f\"; printf '%s' '{answer}';;\n\
+         DEL) {on_del}\nrm -f \"$f\";;\n\
+         GC) echo $IPAM_DELEGATED_DEADLINE_MS >'{}';;\nesac",
+        held.display(),
+        world.path("time-of-gc").display()
+    );
+    fs::create_dir_all(held).unwrap();
+    world.delegate(name, &body);
+}
+
+/// An attachment of this allocator whose record is old; the first added has the oldest file.
+fn add(world: &World, name: &str, container: &str) {
+    world.call("ADD", container, &world.network(json!([name]))).success();
+    set_time(world, container, now() - OLD);
+    let count = fs::read_dir(world.path("state/attachments/net")).unwrap().count();
+    let modified = SystemTime::now() - Duration::from_secs(100_000 - count as u64);
+    File::open(world.record(container)).unwrap().set_modified(modified).unwrap();
+}
+
+fn now() -> u64 {
+    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    u64::try_from(since.as_millis()).unwrap()
+}
+
+fn set_time(world: &World, container: &str, time: u64) {
+    world.edit_record(container, |line| {
+        if line["event"] == "attempt" {
+            line["time"] = time.into();
+        }
+    });
+}
+
+/// GC of the allocator `a` with a list that names nothing.
+fn gc(world: &World, timeout: &str) -> Outcome {
+    let mut network = with(&world.network(json!(["a"])), "timeout", timeout);
+    network["cniVersion"] = json!("1.1.0");
+    network["cni.dev/valid-attachments"] = json!([]);
+    let mut command = world.command("GC", "");
+    for variable in ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS"] {
+        command.env_remove(variable);
+    }
+    wait(start(command, &network))
+}
+
+/// The containers whose records are there, by name.
+fn records(world: &World) -> Vec<String> {
+    support::names(&world.path("state/attachments/net"))
+}
+
+/// The containers that a DEL was given to, in order.
+fn released(world: &World) -> Vec<String> {
+    let calls = world.calls().into_iter().filter(|call| call["verb"] == "DEL");
+    calls.map(|call| call["container"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The list that the last GC of a delegate got.
+fn kept(world: &World) -> Value {
+    let calls = world.calls();
+    let call = calls.iter().rfind(|call| call["verb"] == "GC").expect("a GC of the delegate");
+    call["stdin"]["cni.dev/valid-attachments"].clone()
+}
+
+#[test]
+fn gc_whose_time_is_over_has_released_the_oldest_and_tells_how_many_are_left() {
+    let world = world("sleep 0.2");
+    // By name the oldest is the last.
+    let names: Vec<String> = (10..34).rev().map(|i| format!("c{i}")).collect();
+    names.iter().for_each(|name| add(&world, "a", name));
+    world.take_calls();
+    let began = Instant::now();
+    let told = gc(&world, "4s");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let gone = released(&world);
+    assert!(!gone.is_empty() && gone.len() < 24, "{gone:?}");
+    assert_eq!(gone, names[..gone.len()], "the oldest first");
+    let left = format!("{} of 24 stale records are left", 24 - gone.len());
+    assert!(told.stderr.contains(&left), "{told:?}");
+    told.success();
+    assert_eq!(world.take_calls().pop().unwrap(), "a GC");
+    for _ in 0..24 {
+        gc(&world, "4s").success();
+    }
+    assert_eq!((records(&world).len(), world.held().len()), (0, 0));
+}
+
+#[test]
+fn gc_that_released_nothing_in_its_time_is_error_11_and_has_called_the_delegates() {
+    let world = world("exec sleep 100");
+    for name in ["c1", "c2", "c3"] {
+        add(&world, "a", name);
+    }
+    let (code, text) = gc(&world, "4s").failure();
+    assert_eq!(code, 11, "{text}");
+    assert!(text.starts_with("3 of 3 stale records are left"), "{text}");
+    assert!(text.contains("a: not done after"), "{text}");
+    let time: u64 = fs::read_to_string(world.path("time-of-gc")).unwrap().trim().parse().unwrap();
+    assert!(time > 500, "{time} ms for the delegate's own GC");
+}
+
+#[test]
+fn gc_waits_once_for_a_store_that_is_away_and_begins_elsewhere_the_next_time() {
+    let world = world("");
+    for code in [11, 105, 111] {
+        on_del_of(
+            &world,
+            "away",
+            &format!("printf '{{\"code\":{code},\"msg\":\"away\"}}'; exit 1"),
+        );
+        for i in 1..5 {
+            add(&world, "away", &format!("b{i}"));
+        }
+        add(&world, "a", "c1");
+        add(&world, "a", "c2");
+        world.take_calls();
+        let (failed, text) = gc(&world, "60s").failure();
+        assert_eq!(failed, code, "{text}");
+        assert!(text.contains("4 of 6 stale records are left"), "{text}");
+        assert_eq!(released(&world), ["b1", "c1", "c2"]);
+        assert_eq!(records(&world), ["b1", "b2", "b3", "b4"]);
+        world.take_calls();
+        gc(&world, "60s").failure();
+        assert_eq!(released(&world), ["b2"]);
+        on_del_of(&world, "away", "");
+        gc(&world, "60s").success();
+        assert_eq!((records(&world).len(), world.held().len()), (0, 0));
+    }
+}
+
+#[test]
+fn gc_goes_on_where_a_store_answers_that_it_refuses() {
+    let world = world("printf '{\"code\":103,\"msg\":\"no right\"}'; exit 1");
+    for i in 10..40 {
+        add(&world, "a", &format!("c{i}"));
+    }
+    world.take_calls();
+    let told = gc(&world, "60s");
+    assert_eq!(released(&world).len(), 30);
+    assert!(told.stdout.len() < 10_000, "{} bytes", told.stdout.len());
+    let (code, text) = told.failure();
+    assert_eq!((code, text.matches("a: no right").count()), (103, 10), "{text}");
+    assert!(text.contains("; and 20 more: "), "{text}");
+    assert_eq!(records(&world).len(), 30);
+}
+
+#[test]
+fn a_record_that_cannot_be_judged_is_in_the_list_of_the_delegates() {
+    let world = world("");
+    add(&world, "a", "c1");
+    fs::remove_file(world.record("c1")).unwrap();
+    fs::create_dir(world.record("c1")).unwrap();
+    let (code, text) = gc(&world, "60s").failure();
+    assert_eq!(code, 113, "{text}");
+    assert_eq!(kept(&world), json!([{"containerID": "c1", "ifname": "eth0"}]));
+}
+
+#[test]
+fn a_record_far_ahead_of_the_clock_is_old_and_one_a_little_ahead_is_young() {
+    let world = world("");
+    add(&world, "a", "far");
+    set_time(&world, "far", now() + 3_600_000);
+    add(&world, "a", "near");
+    set_time(&world, "near", now() + 60_000);
+    gc(&world, "60s").success();
+    assert_eq!(records(&world), ["near"]);
+    assert_eq!(kept(&world), json!([{"containerID": "near", "ifname": "eth0"}]));
+}
