@@ -16,12 +16,14 @@ const PRESETS: &[Preset] = &[Preset {
             when: Some(("scope", "site")),
             delegates: &["ipam-ds-rack", "ipam-da-site"],
             settings: &[("rackFile", r#""/etc/rack""#)],
+            sets: &[],
         },
         // Otherwise each host gives out its own ranges.
         PresetChain {
             when: None,
             delegates: &["ipam-ds-static", "host-local"],
             settings: &[("dataDir", r#""/var/lib/cni/rack-local""#)],
+            sets: &[],
         },
     ],
     has_default_place: false,

@@ -6,7 +6,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::cni::{Dns, IpamResult, Keep, Route};
-use crate::delegate::{ByHand, CHAIN_KEYS, Delegate, Request};
+use crate::delegate::selected::is_chain_key;
+use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::Result;
 use crate::offer::{self, Offer, Offered};
 use crate::pool::Pool;
@@ -58,12 +59,13 @@ impl Selection {
         Self { pools: Some(pools.into_iter().collect()), ..Self::default() }
     }
 
-    /// Puts these settings in the place of the whole section `ipam` of the configuration, for all later
-    /// delegates, less what decides about the chain itself.
+    /// Puts these settings in the place of the whole section `ipam` of the configuration, less what decides
+    /// about the chain itself. Delegates of ours find what is no selector's to set, such as the store, as the
+    /// configuration has it.
     #[must_use]
     pub fn replacing(mut self, old: &Map<String, Value>, new: Map<String, Value>) -> Self {
         self.ipam = replacement(old, new);
-        self.ipam.retain(|key, value| !(value.is_null() && CHAIN_KEYS.contains(&key.as_str())));
+        self.ipam.retain(|key, value| !(value.is_null() && is_chain_key(key)));
         self
     }
 }

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use log::debug;
 use serde_json::{Map, Value};
 
-use super::patch::{merge_patch, refresh_secrets, refuse_forbidden};
+use super::patch::refresh_secrets;
 use super::plan::Step;
 use super::program::is_allocator;
 use super::record::{Gave, Run};
+use super::section::Section;
 use crate::cni::{IpConfig, IpamResult, Network, Route};
-use crate::delegate::CHAIN_KEYS;
+use crate::delegate::selected::CHAIN_KEYS;
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
 
@@ -20,12 +21,14 @@ pub(super) struct Carry<'a> {
     network: &'a Network,
     settings: &'a Settings,
     node: &'a str,
+    /// The verb takes nothing: what an answer says about name resolution has no effect.
+    releases: bool,
     /// The result so far.
     pub result: IpamResult,
     /// The pools nobody has served yet; `None` while nobody has named any.
     pools: Option<Vec<Value>>,
     /// The section `ipam` with the settings that selectors put over it.
-    ipam: Map<String, Value>,
+    ipam: Section,
     /// A selector's settings had ranges: it has folded the runtime's into them.
     folded: bool,
 }
@@ -36,15 +39,17 @@ impl<'a> Carry<'a> {
         network: &'a Network,
         settings: &'a Settings,
         node: &'a str,
+        releases: bool,
         result: IpamResult,
     ) -> Self {
         Self {
             network,
             settings,
             node,
+            releases,
             result,
             pools: None,
-            ipam: network.ipam().clone(),
+            ipam: Section::new(network.ipam()),
             folded: false,
         }
     }
@@ -56,7 +61,7 @@ impl<'a> Carry<'a> {
             return None;
         }
         let plain = step.is_plain();
-        let mut ipam = self.ipam.clone();
+        let mut ipam = self.ipam.of(step).clone();
         if plain {
             for key in CHAIN_KEYS {
                 ipam.remove(key);
@@ -113,7 +118,7 @@ impl<'a> Carry<'a> {
             debug!("{} gave {}", step.name, ips.join(", "));
         }
         self.serve(step, extras.pools, !ips.is_empty());
-        self.merge(&step.name, extras.ipam)?;
+        self.merge(step, &extras.ipam)?;
         self.result = restore(before, answer);
         let Extras { leases, unsure, .. } = extras;
         Ok(Gave { delegate: step.name.clone(), ips, leases, unsure })
@@ -125,7 +130,7 @@ impl<'a> Carry<'a> {
         if step.is_selector() {
             self.serve(step, extras.pools, false);
         }
-        self.merge(&step.name, extras.ipam)
+        self.merge(step, &extras.ipam)
     }
 
     /// The result for the runtime; error 112 while pools are unserved or no address was given.
@@ -160,11 +165,10 @@ impl<'a> Carry<'a> {
         self.pools = Some(kept.chain(left).collect());
     }
 
-    fn merge(&mut self, name: &str, patch: Map<String, Value>) -> Result<()> {
-        refuse_forbidden(&patch, self.settings).map_err(|error| error.within(name))?;
+    fn merge(&mut self, step: &Step, patch: &Map<String, Value>) -> Result<()> {
+        self.ipam.merge(step, patch, self.settings, self.releases)?;
         // Who leaves the pools to them hands them on as they are written.
         self.folded |= patch.contains_key("ranges") && self.pools.is_some();
-        merge_patch(&mut self.ipam, &patch);
         Ok(())
     }
 }
@@ -215,7 +219,7 @@ impl Run {
     pub fn fits(&self, entry: &Map<String, Value>) -> bool {
         let mut ipam = self.ipam.clone();
         refresh_secrets(&mut ipam, entry);
-        let steers = |key: &str| matches!(key, "type" | "timeout" | "serves");
+        let steers = |key: &str| matches!(key, "type" | "timeout" | "serves" | "sets");
         entry.iter().all(|(key, value)| steers(key) || ipam.get(key) == Some(value))
     }
 }
@@ -316,14 +320,7 @@ mod tests {
     use serde_json::json;
 
     fn step(name: &str) -> Step {
-        Step {
-            name: name.to_owned(),
-            program: format!("/bin/{name}").into(),
-            timeout: None,
-            serves: None,
-            overrides: Map::new(),
-            fixed: false,
-        }
+        Step::new(name, format!("/bin/{name}").into())
     }
 
     fn object(value: Value) -> Map<String, Value> {
@@ -337,7 +334,7 @@ mod tests {
     /// Runs answers through a carry and gives the outcome.
     fn chain(answers: &[(Step, Value)]) -> Result<IpamResult> {
         let (network, settings) = (network(json!({})), Settings::default());
-        let mut carry = Carry::new(&network, &settings, "node", IpamResult::default());
+        let mut carry = Carry::new(&network, &settings, "node", false, IpamResult::default());
         for (step, answer) in answers {
             carry.take(step, object(answer.clone()))?;
         }
@@ -381,7 +378,7 @@ mod tests {
     fn settings_of_two_selectors_are_merged_at_every_depth() {
         let (network, settings) =
             (network(json!({"opt": {"a": 1, "b": 2}, "gone": 1})), Settings::default());
-        let mut carry = Carry::new(&network, &settings, "node", IpamResult::default());
+        let mut carry = Carry::new(&network, &settings, "node", false, IpamResult::default());
         for ipam in [json!({"opt": {"x": 1, "b": null}, "gone": null}), json!({"opt": {"y": 2}})] {
             carry.take(&step("ipam-ds-x"), object(json!({"ipam": ipam}))).unwrap();
         }
@@ -409,7 +406,7 @@ mod tests {
         let mut blue = step("ipam-da-blue");
         blue.serves = Some(vec!["blue".to_owned()]);
         let (network, settings) = (network(json!({})), Settings::default());
-        let mut carry = Carry::new(&network, &settings, "node", IpamResult::default());
+        let mut carry = Carry::new(&network, &settings, "node", false, IpamResult::default());
         assert!(carry.run_of(&blue).is_some(), "unknown pools: the delegate must see for itself");
         carry
             .take(&step("ipam-ds-x"), object(json!({"pools": [{"name": "red"}, {"name": "blue"}]})))
@@ -459,7 +456,7 @@ mod tests {
         )
         .with("runtimeConfig", json!({"ipRanges": [[{"subnet": "10.9.0.0/24"}]], "mac": "m"}));
         let settings = Settings::default();
-        let mut carry = Carry::new(&network, &settings, "node-1", IpamResult::default());
+        let mut carry = Carry::new(&network, &settings, "node-1", false, IpamResult::default());
         assert!(carry.run_of(&step("host-local")).unwrap().ip_ranges.is_some());
         let patch = json!({"pools": [], "ipam": {"ranges": [[1]], "subnet": null, "dataDir": "/var/lib/cni/x"}});
         carry.take(&step("ipam-ds-x"), object(patch)).unwrap();

@@ -20,6 +20,7 @@ mod process;
 mod program;
 mod question;
 mod record;
+mod section;
 mod session;
 mod stale;
 mod typed;

@@ -1,32 +1,6 @@
 //! What is put over the section `ipam`: selectors' settings, and secrets that have rotated.
 
-use std::path::Path;
-
 use serde_json::{Map, Value};
-
-use crate::delegate::CHAIN_KEYS;
-use crate::error::{Error, ErrorCode, Result};
-use crate::host::Settings;
-
-/// Refuses settings that a delegate's answer may not make.
-pub(super) fn refuse_forbidden(patch: &Map<String, Value>, settings: &Settings) -> Result<()> {
-    let refuse = |message| Error::new(ErrorCode::DELEGATE, message);
-    for (key, value) in patch {
-        if CHAIN_KEYS.contains(&key.as_str()) {
-            let message = "which only the network configuration may";
-            return Err(refuse(format!("its answer sets ipam.{key}, {message}")));
-        }
-        let is_allowed = |folder: &str| settings.allows_data_dir(Path::new(folder));
-        if key == "dataDir" && !value.is_null() && !value.as_str().is_some_and(is_allowed) {
-            let message =
-                format!("its answer sets ipam.dataDir to {value}, outside the allowed folders");
-            return Err(
-                refuse(message).advise(format!("add the folder to dataDirs in {}", Settings::PATH))
-            );
-        }
-    }
-    Ok(())
-}
 
 /// JSON merge patch (RFC 7396).
 pub(super) fn merge_patch(target: &mut Map<String, Value>, patch: &Map<String, Value>) {

@@ -7,6 +7,7 @@ use super::preset::{OwnFile, Preset, no_preset};
 use super::program::{is_allocator, is_selector, search};
 use crate::cni::{Environment, shown};
 use crate::delegate::Deadline;
+use crate::delegate::selected::is_chain_key;
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::parse_duration;
 
@@ -27,6 +28,10 @@ pub(super) struct Step {
     pub timeout: Option<Duration>,
     /// The only pools it is shown.
     pub serves: Option<Vec<String>>,
+    /// Keys of `ipam` that this selector may set for delegates of ours, beside those of every selector.
+    pub sets: Vec<String>,
+    /// The first allocator of ours after it.
+    pub before: Option<String>,
     /// Keys that override `ipam` for this delegate alone.
     pub overrides: Map<String, Value>,
     /// The host named this very program.
@@ -51,8 +56,7 @@ pub(super) struct Planner<'a> {
 impl Step {
     /// A delegate of which nothing special is wanted.
     pub fn new(name: &str, program: PathBuf) -> Self {
-        let name = name.to_owned();
-        Self { name, program, timeout: None, serves: None, overrides: Map::new(), fixed: false }
+        Entry { name: name.to_owned(), ..Entry::default() }.step(program)
     }
 
     /// Whether the delegate is a selector: the name is the role.
@@ -63,6 +67,11 @@ impl Step {
     /// Whether it is a program that the host named and that knows nothing of the chain.
     pub fn is_plain(&self) -> bool {
         self.fixed && !self.is_allocator()
+    }
+
+    /// Whether it takes from selectors what is a selector's to set, and nothing else.
+    pub fn is_ours(&self) -> bool {
+        self.is_selector() || self.is_allocator()
     }
 
     /// Whether the delegate is an allocator that answers questions, and no standard plugin.
@@ -84,6 +93,13 @@ impl Planner<'_> {
         } else {
             for entry in listed(ipam)? {
                 self.step(entry, ipam, &mut steps)?;
+            }
+        }
+        let mut before = None;
+        for step in steps.iter_mut().rev() {
+            step.before.clone_from(&before);
+            if step.is_allocator() {
+                before = Some(step.name.clone());
             }
         }
         Ok(Plan { steps, timeout })
@@ -134,6 +150,11 @@ impl Planner<'_> {
     fn step(&self, entry: Entry, ipam: &Map<String, Value>, steps: &mut Vec<Step>) -> Result<()> {
         let program = self.locate(&entry.name)?;
         if !self.own.is(&program) {
+            if !entry.sets.is_empty() && !is_selector(&entry.name) {
+                let message = format!("{} is not a selector, and sets nothing", entry.name);
+                return Err(Error::config(format!("{}.sets", entry.path), message)
+                    .advise("write it into the object of a selector (ipam-ds-…)"));
+            }
             steps.push(entry.step(program));
             return Ok(());
         }
@@ -168,6 +189,7 @@ impl Planner<'_> {
         let mut named = next.map_or(Ok(None), |next| next.find(self.environment))?;
         for (left, name) in (0..chain.delegates.len()).rev().zip(chain.delegates) {
             let mut part = Entry { name: (*name).to_owned(), ..entry.clone() };
+            part.sets.extend(chain.sets.iter().map(|section| (*section).to_owned()));
             for (key, mut setting) in chain.settings() {
                 if let (Value::Object(ours), Some(Value::Object(theirs))) =
                     (&mut setting, seen.get(&key))
@@ -200,13 +222,14 @@ struct Entry {
     name: String,
     timeout: Option<Duration>,
     serves: Option<Vec<String>>,
+    sets: Vec<String>,
     overrides: Map<String, Value>,
 }
 
 impl Entry {
     fn step(self, program: PathBuf) -> Step {
-        let Self { name, timeout, serves, overrides, .. } = self;
-        Step { name, program, timeout, serves, overrides, fixed: false }
+        let Self { name, timeout, serves, sets, overrides, .. } = self;
+        Step { name, program, timeout, serves, sets, before: None, overrides, fixed: false }
     }
 
     fn parse(value: &Value, path: String) -> Result<Self> {
@@ -240,7 +263,8 @@ impl Entry {
                     .caused_by(error)
             })?),
         };
-        Ok(Self { path, name, timeout, serves, overrides: object })
+        let sets = object.remove("sets").map_or(Ok(Vec::new()), |sets| opened(&sets, &path))?;
+        Ok(Self { path, name, timeout, serves, sets, overrides: object })
     }
 }
 
@@ -271,6 +295,23 @@ fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
         .enumerate()
         .map(|(i, value)| Entry::parse(value, format!("ipam.delegates[{i}]")))
         .collect()
+}
+
+/// The sections that an entry opens to its selector.
+fn opened(sets: &Value, path: &str) -> Result<Vec<String>> {
+    let path = format!("{path}.sets");
+    let sections: Option<Vec<&str>> =
+        sets.as_array().and_then(|sets| sets.iter().map(Value::as_str).collect());
+    let sections = sections.ok_or_else(|| {
+        Error::config(&path, "expected an array of keys of ipam").advise(r#"as in ["kube"]"#)
+    })?;
+    match sections.iter().find(|section| is_chain_key(section)) {
+        None => Ok(sections.into_iter().map(str::to_owned).collect()),
+        Some(section) => {
+            Err(Error::config(path, format!("{section} is about the chain itself, not a delegate"))
+                .advise("write it into the network configuration"))
+        }
+    }
 }
 
 /// Adds to a preset's settings what the configuration says beside them in the same section.
@@ -311,6 +352,7 @@ mod tests {
             when: None,
             delegates: &["sel", "alloc"],
             settings: &[("layout", "\"old\""), ("store", "{\"kind\":\"old\"}")],
+            sets: &["store"],
         }],
         has_default_place: true,
         next: None,

@@ -39,6 +39,9 @@ pub struct PresetChain {
     pub delegates: &'static [&'static str],
     /// Settings put over `ipam`: keys, and values as JSON text.
     pub settings: &'static [(&'static str, &'static str)],
+    /// Keys of `ipam` that its selectors may set for delegates of ours, beside those of every selector,
+    /// as in `sets` of `ipam.delegates`.
+    pub sets: &'static [&'static str],
 }
 
 impl Preset {
@@ -159,7 +162,8 @@ mod tests {
 
     #[test]
     fn a_key_chooses_among_chains() {
-        const CHAIN: PresetChain = PresetChain { when: None, delegates: &["b"], settings: &[] };
+        const CHAIN: PresetChain =
+            PresetChain { when: None, delegates: &["b"], settings: &[], sets: &[] };
         let preset = Preset {
             name: "old",
             chains: &[
@@ -167,6 +171,7 @@ mod tests {
                     when: Some(("datastore", "etcd")),
                     delegates: &["a"],
                     settings: &[("x", "[1]")],
+                    sets: &[],
                 },
                 CHAIN,
             ],

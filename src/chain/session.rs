@@ -130,7 +130,8 @@ impl<'a> Session<'a> {
 
     /// The state before the first delegate of a chain.
     pub fn carry(&self, result: IpamResult) -> Carry<'_> {
-        Carry::new(&self.request.network, &self.request.settings, &self.node, result)
+        let releases = matches!(self.request.verb, Verb::Del | Verb::Gc);
+        Carry::new(&self.request.network, &self.request.settings, &self.node, releases, result)
     }
 
     /// What plans are made with.

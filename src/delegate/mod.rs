@@ -7,6 +7,7 @@ mod by_hand;
 mod deadline;
 mod edge;
 mod request;
+pub mod selected;
 
 pub use by_hand::ByHand;
 pub use deadline::Deadline;
@@ -18,21 +19,6 @@ use std::ffi::OsString;
 
 use crate::cni::{IpamResult, Keep};
 use crate::error::Result;
-
-/// Keys of `ipam` that decide about the chain itself: the network configuration alone sets them.
-pub const CHAIN_KEYS: [&str; 11] = [
-    "type",
-    "delegates",
-    "timeout",
-    "stateDir",
-    "node",
-    "verbose",
-    "log",
-    "logDir",
-    "logFile",
-    "log_file",
-    "logfile",
-];
 
 /// A program that answers the verbs of CNI as a delegate.
 ///

@@ -24,6 +24,9 @@ pub struct Settings {
     pub node: Option<String>,
     /// Folders in which a selector's answer may set `dataDir` (`dataDirs`).
     pub data_dirs: Vec<PathBuf>,
+    /// Folders in which a selector's answer may name a `resolvConf`; `resolvDirs` adds to those that every
+    /// host has.
+    pub resolv_dirs: Vec<PathBuf>,
     /// How young a lease must be for GC to leave it alone (`gcGrace`).
     pub gc_grace: Duration,
     /// Whether a requested address is taken from another owner, where neither the pool nor `ipam` says
@@ -39,6 +42,7 @@ impl Default for Settings {
             log_dir: PathBuf::from("/var/log/cni"),
             node: None,
             data_dirs: vec![PathBuf::from("/var/lib/cni")],
+            resolv_dirs: RESOLV_DIRS.map(PathBuf::from).to_vec(),
             gc_grace: Duration::from_secs(300),
             takeover: false,
         }
@@ -46,8 +50,11 @@ impl Default for Settings {
 }
 
 /// Every key of the file.
-const KEYS: [&str; 7] =
-    ["stateDir", "verbose", "logDir", "node", "dataDirs", "gcGrace", "takeover"];
+const KEYS: [&str; 8] =
+    ["stateDir", "verbose", "logDir", "node", "dataDirs", "resolvDirs", "gcGrace", "takeover"];
+
+/// Where name resolution is configured.
+const RESOLV_DIRS: [&str; 3] = ["/etc", "/run/systemd/resolve", "/run/NetworkManager"];
 
 impl Settings {
     /// The settings file.
@@ -91,9 +98,13 @@ impl Settings {
                     }
                     settings.node = Some(node.to_owned());
                 }
-                "dataDirs" => {
+                "dataDirs" | "resolvDirs" => {
                     let folders = value.as_array().ok_or_else(|| wrong("an array of folders"))?;
-                    settings.data_dirs = folders.iter().map(folder).collect::<Result<_>>()?;
+                    let mut folders = folders.iter().map(folder).collect::<Result<_>>()?;
+                    match key.as_str() {
+                        "dataDirs" => settings.data_dirs = folders,
+                        _ => settings.resolv_dirs.append(&mut folders),
+                    }
                 }
                 "gcGrace" => {
                     // Zero is of use here: it judges every lease.
@@ -117,6 +128,16 @@ impl Settings {
         is_plain_absolute(folder)
             && self.data_dirs.iter().any(|allowed| folder.starts_with(allowed))
             && !folder.starts_with(&self.state_dir)
+    }
+
+    /// Whether a selector's answer may set `resolvConf` to this file: a regular one that lies in one of
+    /// [`Settings::resolv_dirs`] when all links are resolved.
+    pub fn allows_resolv_conf(&self, file: &Path) -> bool {
+        let real = if is_plain_absolute(file) { file.canonicalize().ok() } else { None };
+        let Some(real) = real.filter(|real| real.is_file()) else { return false };
+        // Such a folder may be a link itself, as /var/run is.
+        let mut folders = self.resolv_dirs.iter();
+        folders.any(|it| it.canonicalize().is_ok_and(|folder| real.starts_with(folder)))
     }
 }
 

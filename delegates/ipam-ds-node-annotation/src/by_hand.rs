@@ -4,11 +4,11 @@ use std::ffi::OsString;
 
 use ipam_delegated::client::own_node::{Keys, Node, OwnNode, Settings};
 use ipam_delegated::cni::{parse_object, parse_value};
-use ipam_delegated::delegate::{ByHand, Deadline};
+use ipam_delegated::delegate::{ByHand, Deadline, selected};
 use ipam_delegated::{Error, ErrorCode, Result};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::annotation::{Config, parse, text};
+use crate::annotation::{Config, of_node, parse, text};
 use crate::conf::Conf;
 use crate::log_file::logged;
 
@@ -92,7 +92,12 @@ fn ipam(call: &ByHand) -> Result<String> {
     let settings = keys.read("ipam.")?.or(conf.settings.clone());
     let read = || {
         let node = open(call, settings)?.read()?;
-        parse(&text(node.annotation(name), &node.name, name)?, &node.name, name)
+        let set = parse(&text(node.annotation(name), &node.name, name)?, &node.name, name)?;
+        // Who comes next has its own name for it.
+        let set = Map::from_iter(set.into_iter().filter(|(key, _)| key != "type"));
+        selected::judge(&set, &call.settings, false, "")
+            .map_err(|error| error.within(of_node(&node.name, name)))?;
+        Ok(set)
     };
     let mut settings = logged(conf.log.as_deref(), name, read())?;
     settings.insert("type".to_owned(), conf.next_name().into());

@@ -1,12 +1,10 @@
 use std::ffi::OsString;
-use std::path::Path;
 
 use ipam_delegated::client::own_node::{Keys, OwnNode, Settings, Wish};
 use ipam_delegated::cni::Verb;
-use ipam_delegated::delegate::{ByHand, CHAIN_KEYS};
-use ipam_delegated::host;
+use ipam_delegated::delegate::{ByHand, selected};
 use ipam_delegated::offer::Offer;
-use ipam_delegated::{Error, ErrorCode, Request, Result, Selection, Selector};
+use ipam_delegated::{ErrorCode, Request, Result, Selection, Selector};
 use log::debug;
 use serde_json::{Map, Value};
 
@@ -58,11 +56,12 @@ fn choose(
     let what = place(name);
     let own = own.remembering(request.state_dir()?.root());
     // Allocators release by the owner, whatever the settings are.
-    let own = if matches!(request.verb, Verb::Del | Verb::Gc) { own.briefly() } else { own };
+    let own = if releases(request) { own.briefly() } else { own };
     let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
         let text = text(node.annotation(name), &node.name, name)?;
         // What is of no use is not remembered, be it of use to this container or not.
-        let of_nobody = Request { verb: Verb::Status, ..request.clone() };
+        let verb = if releases(request) { request.verb } else { Verb::Status };
+        let of_nobody = Request { verb, ..request.clone() };
         select(&text, &node.name, name, conf, &of_nobody)?;
         Ok(text)
     })?;
@@ -74,7 +73,11 @@ fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) ->
     let mut settings = parse(text, node, name)?;
     // Who comes next has its own name for it.
     settings.remove("type");
-    judge(&settings, request).map_err(|error| error.within(of_node(node, name)))?;
+    selected::judge(&settings, &request.settings, releases(request), "")
+        .map_err(|error| error.within(of_node(node, name)))?;
+    if releases(request) {
+        settings.remove("resolvConf");
+    }
     let old = request.network.ipam();
     if conf.next.is_some() || is_flat(&settings) {
         debug!("{} goes on as it is written", place(name));
@@ -96,20 +99,8 @@ fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) ->
     Ok(selection.replacing(old, settings))
 }
 
-/// Fails for settings that an annotation may not make: the chain would refuse them.
-fn judge(settings: &Map<String, Value>, request: &Request) -> Result<()> {
-    if let Some(key) = settings.keys().find(|key| CHAIN_KEYS.contains(&key.as_str())) {
-        return Err(Error::config(key, "only the network configuration may set it")
-            .advise("take it out of the annotation"));
-    }
-    let is_allowed = |folder: &str| request.settings.allows_data_dir(Path::new(folder));
-    match settings.get("dataDir") {
-        Some(folder) if !folder.as_str().is_some_and(is_allowed) => {
-            Err(Error::config("dataDir", format_args!("{folder} is outside the allowed folders"))
-                .advise(format!("add the folder to dataDirs in {}", host::Settings::PATH)))
-        }
-        _ => Ok(()),
-    }
+fn releases(request: &Request) -> bool {
+    matches!(request.verb, Verb::Del | Verb::Gc)
 }
 
 /// Whether ranges stand where range sets should: who comes next says so.

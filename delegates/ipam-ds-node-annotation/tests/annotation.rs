@@ -5,8 +5,9 @@
 mod common;
 
 use std::fs;
+use std::net::TcpListener;
 
-use common::support::with;
+use common::support::{binary, with};
 use common::{ANNOTATION, SELECTOR, Site};
 use serde_json::{Value, json};
 
@@ -53,8 +54,8 @@ fn every_form_of_the_same_settings_gives_the_same() {
 #[test]
 fn every_setting_of_host_local_counts() {
     let site = Site::new("");
-    let resolv = site.world.path("resolv.conf");
-    fs::write(&resolv, "nameserver 192.0.2.3\nsearch a.test\n").unwrap();
+    let resolv = "/etc/cni/resolv.conf";
+    fs::write(site.host.path(resolv), "nameserver 192.0.2.3\nsearch a.test\n").unwrap();
     let settings = [
         r#"ranges: [
             [{ subnet: "10.1.0.0/24", rangeStart: "10.1.0.10", rangeEnd: "10.1.0.20", gateway: "10.1.0.254", exclude: ["10.1.0.10/31"] },
@@ -63,7 +64,7 @@ fn every_setting_of_host_local_counts() {
         ],
         routes: [{ dst: "0.0.0.0/0" }, { dst: "192.168.0.0/16", gw: "10.1.0.1" }],
         resolvConf: ""#,
-        resolv.to_str().unwrap(),
+        resolv,
         "\"",
     ];
     let result = site.annotate(&settings.concat()).call("ADD", "c1").success();
@@ -121,11 +122,10 @@ fn leases_lie_where_the_annotation_says_if_the_host_allows_it() {
 #[test]
 fn settings_without_a_range_give_no_address_and_say_so() {
     let site = Site::new("");
-    let resolv = site.world.path("resolv.conf");
-    fs::write(&resolv, "nameserver 192.0.2.3\n").unwrap();
+    let resolv = "/etc/cni/resolv.conf";
+    fs::write(site.host.path(resolv), "nameserver 192.0.2.3\n").unwrap();
     for text in [
         format!("resolvConf: {}", json!(resolv)),
-        r#""dns": {"nameservers": ["192.0.2.3"]}"#.to_owned(),
         r#""routes": [{"dst": "0.0.0.0/0"}]"#.to_owned(),
         r#""ranges": []"#.to_owned(),
         r#""ranges": null"#.to_owned(),
@@ -248,7 +248,18 @@ fn the_name_of_an_annotation_is_a_name() {
 #[test]
 fn what_decides_about_the_chain_is_no_setting() {
     let site = Site::new("");
-    for key in ["delegates", "stateDir", "timeout", "node", "verbose", "logDir", "logFile"] {
+    for key in [
+        "delegates",
+        "stateDir",
+        "timeout",
+        "node",
+        "verbose",
+        "logDir",
+        "logFile",
+        "LOG_FILE",
+        "StateDir",
+        "logLevel",
+    ] {
         for value in [r#""x""#, "[]", "{}"] {
             site.annotate(&format!(r#"{SUBNET}, "{key}": {value}"#));
             let (code, error) = site.call("ADD", "c1").failure();
@@ -263,36 +274,130 @@ fn what_decides_about_the_chain_is_no_setting() {
 }
 
 #[test]
-fn the_whole_section_is_replaced_for_who_comes_next() {
+fn the_whole_section_is_replaced_for_a_standard_plugin_and_the_store_stays_for_ours() {
     let site = Site::new(r#"ranges: [[{subnet: "10.9.0.0/24"}]], deep: {a: {b: 1}}, list: [1]"#);
-    site.world.allocator("ipam-da-x", "10.9.0.9/24");
-    let mut network = site.chain("ipam-da-x");
-    for (key, value) in [
-        ("kubeconfig", json!(site.world.path("kubeconfig"))),
-        ("nodeName", json!(site.node)),
-        ("cacheTtl", json!("1s")),
-        ("ranges", json!([[{"subnet": "10.8.0.0/24"}]])),
-        ("subnet", json!("10.7.0.0/24")),
-        ("routes", json!([{"dst": "0.0.0.0/0"}])),
-        ("dataDir", json!("/var/lib/cni/own")),
-        ("deep", json!({"a": {"c": 2, "d": {"e": 3}}, "f": 4})),
-        ("list", json!({"g": 5})),
-        ("nested", json!({"h": {"i": 6}})),
-    ] {
-        network["ipam"][key] = value;
-    }
-    assert_eq!(site.call_with("ADD", "c1", &network).ips(), ["10.9.0.9/24"]);
-    let mut given = site.world.calls()[0]["stdin"]["ipam"].clone();
-    assert!(given["node"].is_string());
-    given.as_object_mut().unwrap().remove("node");
-    let range = json!({"subnet": "10.9.0.0/24", "rangeStart": "10.9.0.1", "rangeEnd": "10.9.0.254", "gateway": "10.9.0.1"});
-    let expected = json!({
-        "type": "ipam-da-x", "delegates": network["ipam"]["delegates"], "ranges": [[range]],
-        "deep": {"a": {"b": 1}}, "list": [1],
+    let conf = json!({
+        "kubeconfig": site.world.path("kubeconfig"), "nodeName": site.node, "cacheTtl": "1s",
     });
-    assert_eq!(given, expected);
-    site.call_with("DEL", "c1", &network).success();
+    let replaced = json!({
+        "ranges": [[{"subnet": "10.8.0.0/24"}]], "subnet": "10.7.0.0/24", "routes": [{"dst": "0.0.0.0/0"}],
+        "dataDir": "/var/lib/cni/own", "deep": {"a": {"c": 2, "d": {"e": 3}}, "f": 4}, "list": {"g": 5},
+    });
+    let stores = json!({"etcd": {"endpoints": ["a"]}, "consul_servers": ["b"], "loglevel": "x"});
+    let range = json!({"subnet": "10.9.0.0/24", "rangeStart": "10.9.0.1", "rangeEnd": "10.9.0.254", "gateway": "10.9.0.1"});
+    for last in ["ipam-da-x", "plain"] {
+        site.world.allocator(last, "10.9.0.9/24");
+        let mut network = site.chain(last);
+        let ipam = network["ipam"].as_object_mut().unwrap();
+        for keys in [&conf, &replaced, &stores] {
+            ipam.extend(keys.as_object().unwrap().clone());
+        }
+        ipam["delegates"][0] = json!({"type": SELECTOR, "sets": ["deep", "list"]});
+        assert_eq!(site.call_with("ADD", "c1", &network).ips(), ["10.9.0.9/24"]);
+        let calls = site.world.calls();
+        let mut given = calls[calls.len() - 1]["stdin"]["ipam"].as_object().unwrap().clone();
+        assert!(given.remove("node").unwrap().is_string());
+        let mut expected = json!({
+            "type": last, "delegates": network["ipam"]["delegates"], "ranges": [[range]],
+            "deep": {"a": {"b": 1}}, "list": [1],
+        });
+        match last {
+            // Of what is no selector's, the network's author keeps the word.
+            "ipam-da-x" => {
+                expected["annotation"] = json!(ANNOTATION);
+                for keys in [&conf, &stores] {
+                    for (key, value) in keys.as_object().unwrap() {
+                        expected[key] = value.clone();
+                    }
+                }
+            }
+            // It writes logs nowhere else because of an annotation.
+            _ => expected["loglevel"] = json!("x"),
+        }
+        assert_eq!(Value::Object(given), expected, "{last}");
+        site.call_with("DEL", "c1", &network).success();
+    }
     assert_eq!(site.world.held(), [""; 0]);
+}
+
+#[test]
+fn an_annotation_sends_nothing_of_roots_to_a_server_of_its_author() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let server = listener.local_addr().unwrap();
+    let site = Site::new("");
+    let file = site.world.path("token");
+    fs::write(&file, "topsecret-kubelet-bootstrap-token").unwrap();
+    let file = file.display();
+    for (allocator, key, text) in [
+        (
+            "ipam-da-consul",
+            "consul",
+            format!(
+                r#""consul_servers": ["http://{server}"], "consul": {{"tokenFile": "{file}"}}"#
+            ),
+        ),
+        (
+            "ipam-da-etcd",
+            "etcd",
+            format!(
+                r#""etcd": {{"endpoints": ["{server}"], "username": "x", "passwordFile": "{file}"}}"#
+            ),
+        ),
+        (
+            "ipam-da-etcd",
+            "certfile",
+            format!(
+                r#""endpoints": ["https://{server}"], "certfile": "{file}", "keyfile": "{file}""#
+            ),
+        ),
+        ("ipam-da-local", "takeover", "\"takeover\": true".to_owned()),
+    ] {
+        if !site.world.path("bin").join(allocator).exists() {
+            site.world.install(&binary(allocator));
+        }
+        site.annotate(&format!("{SUBNET}, {text}"));
+        let mut network = site.chain(allocator);
+        network["ipam"]["timeout"] = json!("5s");
+        let outcome = site.call_with("ADD", "c1", &network);
+        let printed = format!("{outcome:?}");
+        assert!(!printed.contains("topsecret"), "{printed}");
+        let (code, error) = outcome.failure();
+        assert_eq!(code, 110, "{error}");
+        let said = format!("{SELECTOR}: its answer sets ipam.{key}: {allocator} takes it from ");
+        assert!(error.starts_with(&said), "{error}");
+        site.call_with("DEL", "c1", &network);
+        assert!(listener.accept().is_err(), "{allocator} connected");
+    }
+    assert_untouched(&site);
+}
+
+#[test]
+fn a_file_of_roots_is_not_read_for_name_resolution() {
+    let site = Site::new("");
+    let file = site.world.path("secrets");
+    fs::write(&file, "options apikey=SECRET123\n").unwrap();
+    let place = format!("{SELECTOR}: annotation {ANNOTATION} of node {}: ", site.node);
+    let mut said = Vec::new();
+    for path in [file.clone(), site.world.path("nothing")] {
+        site.annotate(&format!("{SUBNET}, \"resolvConf\": {path:?}"));
+        let outcome = site.call("ADD", "c1");
+        assert!(!format!("{outcome:?}").contains("SECRET123"), "{outcome:?}");
+        let (code, error) = outcome.failure();
+        assert!(code == 7 && error.starts_with(&format!("{place}resolvConf: ")), "{error}");
+        said.push(error.replace(path.to_str().unwrap(), "FILE"));
+        // It stands in the way of no DEL.
+        let released = site.call("DEL", "c1");
+        assert!(!format!("{released:?}").contains("SECRET123"), "{released:?}");
+        assert_eq!(released.exit, Some(0), "{released:?}");
+    }
+    assert_eq!(said[0], said[1], "which files exist is told");
+    let folder = file.parent().unwrap();
+    let settings = json!({"stateDir": site.world.path("state"), "resolvDirs": [folder]});
+    site.host.settings(&settings);
+    site.annotate(&format!("{SUBNET}, \"resolvConf\": {file:?}"));
+    let result = site.call("ADD", "c1").success();
+    assert_eq!(result["dns"]["options"], json!(["apikey=SECRET123"]));
 }
 
 #[test]
@@ -332,10 +437,14 @@ fn an_annotation_of_two_hundred_kilobytes_is_read_and_its_errors_stay_short() {
     assert!(code == 7 && error.len() < 4096, "{} bytes", error.len());
     let deep = format!("ranges: {}", "[".repeat(100_000));
     assert_eq!(refused(&site, &deep).0, 7);
-    // Settings that nobody knows, and two thousand ranges.
+    // Members of a route that nobody knows, and two thousand ranges.
     let ranges: Vec<Value> =
         (0..2000).map(|n| json!({"subnet": format!("10.{}.{}.0/24", n / 256, n % 256)})).collect();
-    let text = format!("ranges: {}, x: \"{}\"", json!([ranges]), "x".repeat(160_000));
+    let text = format!(
+        "ranges: {}, routes: [{{dst: \"0.0.0.0/0\", x: \"{}\"}}]",
+        json!([ranges]),
+        "x".repeat(160_000)
+    );
     assert!(text.len() > 200_000);
     assert_eq!(site.annotate(&text).call("ADD", "c1").ips(), ["10.0.0.2/24"]);
     site.call("DEL", "c1").success();

@@ -82,6 +82,34 @@ fn the_real_host_local_gives_checks_and_releases_by_its_path() {
 }
 
 #[test]
+fn an_annotation_moves_no_leases_and_no_log_of_the_real_host_local_in_whatever_letters() {
+    let site = Site::new("");
+    names(&site, real(&site));
+    let outside = site.world.path("outside");
+    for (key, value) in [
+        ("dataDir", outside.clone()),
+        ("datadir", outside.clone()),
+        ("DATADIR", outside.clone()),
+        ("LOG_FILE", outside.join("x")),
+        ("logLevel", outside.join("x")),
+        ("resolvconf", site.world.path("kubeconfig")),
+    ] {
+        site.annotate(&format!(r#"ranges: [[{{subnet: "10.5.0.0/24"}}]], "{key}": {value:?}"#));
+        let (code, error) = site.call("ADD", "c1").failure();
+        assert_eq!(code, 7, "{key}: {error}");
+        assert!(error.contains(&format!(" of node {}: {key}: ", site.node)), "{error}");
+        let typed = site.typed(&site.preset(), &[], &site.network().to_string()).failure();
+        assert!(typed.1.contains(&format!(" of node {}: {key}: ", site.node)), "{typed:?}");
+    }
+    assert!(!outside.exists());
+    site.annotate(r#"ranges: [[{subnet: "10.5.0.0/24"}]], "x": 1, "X": 2"#);
+    assert!(site.call("ADD", "c1").failure().1.contains("is there, too"));
+    site.annotate(r#"ranges: [[{subnet: "10.5.0.0/24"}]], "datadir": "/var/lib/cni/elsewhere""#);
+    site.call("ADD", "c1").success();
+    assert!(site.host.path("/var/lib/cni/elsewhere/net/10.5.0.2").exists());
+}
+
+#[test]
 fn a_command_is_found_in_path_and_stays_where_it_was_found() {
     let site = naming("host-local");
     let real = real(&site);

@@ -41,6 +41,8 @@ fn play(vector: &Vector) -> (Vec<Outcome>, Value) {
     let all = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]);
     site.kube.allow(&site.login, &all);
     let folder = site.world.path("").display().to_string();
+    // Its files lie where the host allows them.
+    site.host.settings(&json!({"stateDir": site.world.path("state"), "resolvDirs": [folder.trim_end_matches('/')]}));
     for name in ["vm-001", "vm-002"] {
         site.kube.delete_node(name);
     }
