@@ -195,7 +195,7 @@ fn the_delegate_of_a_killed_del_excludes_others_on_a_read_only_state_folder_too(
     world.at_gate("a");
     support::kill_now(&mut one);
     let two = start(host.command(&world, "DEL", "c1"), &network);
-    std::thread::sleep(std::time::Duration::from_millis(150));
+    assert!(world.waits_for_lock(&two, "c1"));
     assert_eq!(world.calls().len(), 1);
     world.open_gate("a");
     wait(two).success();

@@ -23,8 +23,7 @@ fn two_adds_of_one_attachment_run_one_after_the_other() {
     let one = start(world.command("ADD", "c1"), &network);
     world.at_gate("a");
     let two = start(world.command("ADD", "c1"), &network);
-    // Time enough for the second to run the delegate, if it were let.
-    std::thread::sleep(Duration::from_millis(150));
+    assert!(world.waits_for_lock(&two, "c1"));
     assert_eq!(world.calls().len(), 1);
     world.open_gate("a");
     assert_eq!(wait(one).ips(), ["10.0.0.2/24"]);
@@ -41,9 +40,8 @@ fn del_during_add_waits_and_then_releases_all() {
     let network = world.network(json!(["a", "b"]));
     let adding = start(world.command("ADD", "c1"), &network);
     world.at_gate("a");
-    let mut deleting = start(world.command("DEL", "c1"), &network);
-    std::thread::sleep(Duration::from_millis(150));
-    assert!(deleting.try_wait().unwrap().is_none());
+    let deleting = start(world.command("DEL", "c1"), &network);
+    assert!(world.waits_for_lock(&deleting, "c1"));
     world.open_gate("a");
     wait(adding).success();
     wait(deleting).success();
@@ -86,9 +84,8 @@ fn the_delegate_of_a_killed_chain_still_excludes_others() {
     let network = world.network(json!(["a"]));
     kill_an_add(&world, &network);
     assert_eq!(world.state_of("c1"), "busy");
-    let mut deleting = start(world.command("DEL", "c1"), &network);
-    std::thread::sleep(Duration::from_millis(150));
-    assert!(deleting.try_wait().unwrap().is_none());
+    let deleting = start(world.command("DEL", "c1"), &network);
+    assert!(world.waits_for_lock(&deleting, "c1"));
     assert_eq!(world.take_calls(), ["a ADD"]);
     world.open_gate("a");
     wait(deleting).success();

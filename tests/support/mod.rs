@@ -269,6 +269,25 @@ impl World {
         fs::File::open(self.record(container)).is_ok_and(|file| file.try_lock().is_ok())
     }
 
+    /// Waits until a call sleeps with its record open; tells whether it has started nothing, so that
+    /// it is the lock it waits for.
+    #[track_caller]
+    pub fn waits_for_lock(&self, call: &Child, container: &str) -> bool {
+        let process = PathBuf::from(format!("/proc/{}", call.id()));
+        let record = format!("/attachments/net/{container}/eth0");
+        let is_record = |entry: fs::DirEntry| {
+            let target = fs::read_link(entry.path()).unwrap_or_default();
+            target.display().to_string().ends_with(&record)
+        };
+        until("the call to sleep with its record open", || {
+            let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+            let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
+            open.map(is_record).any(|is_record| is_record) && stat.contains(") S ")
+        });
+        let children = process.join(format!("task/{}/children", call.id()));
+        fs::read_to_string(children).unwrap().is_empty()
+    }
+
     /// The events of a record, by name.
     pub fn events(&self, container: &str) -> Vec<String> {
         let text = fs::read_to_string(self.record(container)).unwrap_or_default();

@@ -8,8 +8,8 @@ mod consul;
 
 use std::path::Path;
 
-use common::support::{World, binary};
-use common::{ID, Nomad, PROGRAM, usual};
+use common::support::{Host, World, binary};
+use common::{ID, Nomad, PROGRAM, Reply, usual};
 use consul::Consul;
 use serde_json::{Value, json};
 
@@ -80,4 +80,33 @@ fn what_the_ancestor_gave_is_released_though_nomad_has_forgotten_the_allocation(
     assert!(outcome.stderr.contains("Nomad knows no such allocation"), "{}", outcome.stderr);
     assert_eq!(outcome.success(), Value::Null);
     assert_eq!(consul.keys("ipam/pool-name/"), ["ipam/pool-name/", other]);
+}
+
+/// A runtime's DEL has the token of now, or no more than the type; Nomad is asked by neither.
+#[test]
+fn a_token_of_nomads_that_has_ended_holds_up_no_del() {
+    let consul = site();
+    let allocation = usual().to_string();
+    let nomad = Nomad::start(move |_, number| match number {
+        0 | 1 => Reply::Say(200, allocation.clone()),
+        _ => Reply::Say(403, "ACL token not found".to_owned()),
+    });
+    let (world, mut network) = chain(&nomad, &consul);
+    let host = Host::new();
+    host.settings(&json!({"stateDir": world.path("state")}));
+    network["ipam"]["nomad"]["token"] = "the-first".into();
+    network["ipam"].as_object_mut().unwrap().remove("stateDir");
+    let stripped = json!({
+        "cniVersion": "1.0.0", "name": "example", "type": "bridge", "ipam": {"type": "ipam-delegated"},
+    });
+    let mut rotated = network.clone();
+    rotated["ipam"]["nomad"]["token"] = "the-second".into();
+    for del in [rotated, stripped] {
+        host.call(&world, "ADD", ID, &network).success();
+        host.call(&world, "DEL", ID, &del).success();
+        assert_eq!(consul.keys("ipam/pool-name/"), ["ipam/pool-name/"]);
+    }
+    assert_eq!(nomad.requests().len(), 2);
+    let (code, text) = host.call(&world, "ADD", ID, &network).failure();
+    assert!(code == 103 && !text.contains("the-first"), "{text}");
 }

@@ -1,0 +1,92 @@
+//! A password that is exchanged between ADD and DEL.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::PROGRAM;
+use common::etcd::Etcd;
+use common::support::{Host, Outcome, World, binary, start, wait};
+use serde_json::{Value, json};
+
+const USER: &str = "node";
+
+/// A node on a host whose settings say where its state is, and a server that asks who calls.
+struct Site {
+    etcd: Etcd,
+    world: World,
+    host: Host,
+}
+
+impl Site {
+    /// The user's password is `first`, and stands in the file `password`.
+    fn new() -> Self {
+        let etcd = Etcd::builder().auth(USER, "first", "/ipam-delegated/").start();
+        let (world, host) = (World::new(), Host::new());
+        world.install(&binary("ipam-ds-static")).install(Path::new(PROGRAM));
+        host.settings(&json!({"stateDir": world.path("state")}));
+        let site = Self { etcd, world, host };
+        fs::write(site.file("password"), "first").unwrap();
+        site
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.world.path(name)
+    }
+
+    fn network(&self, file: &str, endpoints: &[String]) -> Value {
+        json!({
+            "cniVersion": "1.1.0", "name": "net", "type": "bridge",
+            "ipam": {
+                "type": "ipam-delegated", "delegates": ["ipam-ds-static", "ipam-da-etcd"],
+                "ranges": [[{"subnet": "10.1.0.0/24"}]],
+                "etcd": {"endpoints": endpoints, "username": USER, "passwordFile": self.file(file)},
+            },
+        })
+    }
+
+    fn call(&self, verb: &str, container: &str, network: &Value) -> Outcome {
+        wait(start(self.host.command(&self.world, verb, container), network))
+    }
+
+    /// Gives the user another password; what it has signed in with before counts no more.
+    fn exchange(&self, password: &str) {
+        self.etcd.etcdctl(&["user", "delete", USER]);
+        self.etcd.etcdctl(&["user", "add", &format!("{USER}:{password}")]);
+        self.etcd.etcdctl(&["user", "grant-role", USER, "below-the-prefix"]);
+    }
+
+    #[track_caller]
+    fn release(&self, container: &str, network: &Value) {
+        self.call("DEL", container, network).success();
+        assert!(!self.world.record(container).exists());
+        let left = self.etcd.keys("");
+        assert!(left.iter().all(|key| !key.contains(container)), "{left:?}");
+    }
+}
+
+/// What a runtime sends that keeps no more than the type.
+fn stripped() -> Value {
+    json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": {"type": "ipam-delegated"}})
+}
+
+#[test]
+fn a_del_reads_the_password_file_as_it_is_now() {
+    let site = Site::new();
+    let network = site.network("password", &[site.etcd.endpoint()]);
+    for container in ["container-a", "container-b", "container-c"] {
+        site.call("ADD", container, &network).success();
+    }
+    site.exchange("second");
+    let (code, text) = site.call("DEL", "container-a", &stripped()).failure();
+    assert!(code != 0 && text.contains("passwordFile") && !text.contains("first"), "{text}");
+    fs::write(site.file("password"), "second").unwrap();
+    site.release("container-a", &stripped());
+    site.release("container-b", &network);
+    // The servers are listed otherwise.
+    let grown = [site.etcd.endpoint().replace("127.0.0.1", "localhost"), site.etcd.endpoint()];
+    site.release("container-c", &site.network("password", &grown));
+}
