@@ -192,3 +192,64 @@ fn a_record_far_ahead_of_the_clock_is_old_and_one_a_little_ahead_is_young() {
     assert_eq!(records(&world), ["near"]);
     assert_eq!(kept(&world), json!([{"containerID": "near", "ifname": "eth0"}]));
 }
+
+#[test]
+fn an_attachment_whose_record_cannot_be_read_is_shown_and_kept_until_it_is_forgotten() {
+    let world = world("");
+    add(&world, "a", "c1");
+    fs::write(world.record("c1"), "no event\n").unwrap();
+    world.take_calls();
+    let listed = json!([{"containerID": "c1", "ifname": "eth0"}]);
+    for _ in 0..2 {
+        let told = gc(&world, "60s");
+        assert!(told.stderr.contains("GC keeps what 1 unreadable records of net hold"), "{told:?}");
+        told.success();
+        assert_eq!(kept(&world), listed);
+        assert_eq!(world.take_calls(), ["a GC"]);
+    }
+    let folder = world.record("c1").with_file_name("");
+    let files = support::names(&folder);
+    assert!(files.len() == 1 && files[0].starts_with("eth0:unreadable-"), "{files:?}");
+
+    let end = "ipam-delegated forget net c1 eth0 --yes";
+    let state = format!("--cache-dir={}", world.path("state").display());
+    for (words, key) in [(&["attachments"][..], "note"), (&["reap", "--yes", &state], "why")] {
+        let told = world.typed(&[words, &["--json"]].concat()).success();
+        assert_eq!(
+            (&told[0]["containerID"], &told[0]["state"]),
+            (&json!("c1"), &json!("unreadable"))
+        );
+        let text = told[0][key].as_str().unwrap();
+        assert!(text.contains(&files[0]) && text.contains(end), "{text}");
+        let table = world.typed(words).stdout;
+        assert!(table.contains(&files[0]) && table.contains(end), "{table}");
+    }
+    assert_eq!(world.held(), ["a-c1-eth0"]);
+
+    let dry = world.typed(&["forget", "net", "c1"]);
+    assert!(dry.stdout.contains("would forget c1/eth0 on net, unreadable in"), "{dry:?}");
+    assert_eq!(support::names(&folder), files, "a dry run");
+    let other = world.typed(&["forget", "net", "c1", "eth1", "--yes"]);
+    assert!(other.exit == Some(1) && other.stderr.contains("no record of c1"), "{other:?}");
+    let done = world.typed(&["forget", "net", "c1", "eth0", "--yes"]);
+    assert!(done.stdout.contains("forgot c1/eth0 on net, unreadable in"), "{done:?}");
+    assert_eq!(records(&world), [""; 0]);
+    gc(&world, "60s").success();
+    assert_eq!(kept(&world), json!([]));
+}
+
+#[test]
+fn forget_drops_a_record_that_cannot_be_read_and_a_dry_run_leaves_it_where_it_is() {
+    let world = world("");
+    add(&world, "a", "c1");
+    fs::write(world.record("c1"), "no event\n").unwrap();
+    let dry = world.typed(&["forget", "net", "c1"]);
+    assert!(
+        dry.stdout.contains("would forget c1/eth0 on net; what it held is not known"),
+        "{dry:?}"
+    );
+    assert!(world.record("c1").exists());
+    let done = world.typed(&["forget", "net", "c1", "--yes"]);
+    assert!(done.stdout.contains("forgot c1/eth0 on net, unreadable in"), "{done:?}");
+    assert_eq!(records(&world), [""; 0]);
+}

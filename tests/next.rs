@@ -454,7 +454,7 @@ fn operators_verbs_know_what_cannot_be_asked() {
         }
     });
     site.world.full("lucky");
-    let reaped = typed(&["reap", "net", "--yes"]);
+    let reaped = typed(&["reap", "net", "--yes", "--no-cache"]);
     assert!(reaped.exit == Some(0) && reaped.stdout.contains("released"), "{reaped:?}");
     assert_eq!(site.world.take_calls().pop().unwrap(), "elsewhere-lucky DEL");
 }

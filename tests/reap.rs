@@ -6,6 +6,7 @@ mod support;
 
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 use support::{Outcome, World, start, wait, with};
@@ -72,6 +73,7 @@ fn of_an_earlier_boot(world: &World, container: &str) {
 
 /// Reaps with the world's own result cache.
 fn reap(world: &World, words: &[&str]) -> Outcome {
+    fs::create_dir_all(world.path("results")).unwrap();
     let cache = format!("--cache-dir={}", world.path("results").display());
     world.typed(&[&["reap", "--json", &cache], words].concat())
 }
@@ -127,7 +129,7 @@ fn an_earlier_boot_is_released_whatever_stands_at_its_namespace() {
     let netns = Netns::new("boot");
     add(&world, "c1", &netns.path());
     of_an_earlier_boot(&world, "c1");
-    fs::create_dir(world.path("results")).unwrap();
+    fs::create_dir_all(world.path("results")).unwrap();
     fs::write(world.path("results/net-c1-eth0"), "{}").unwrap();
     let told = reap(&world, &["--yes"]).success();
     assert_eq!(fate(&told, "c1"), ("released".to_owned(), "it is of an earlier boot".to_owned()));
@@ -163,7 +165,7 @@ fn a_namespace_of_a_held_add_counts_after_a_failed_one() {
 fn young_records_and_those_the_runtime_still_names_are_kept() {
     let world = world();
     add(&world, "c1", "/run/netns/none");
-    fs::create_dir(world.path("results")).unwrap();
+    fs::create_dir_all(world.path("results")).unwrap();
     fs::write(world.path("results/net-c1-eth0"), "{}").unwrap();
     world.call("ADD", "young", &world.network(json!(["ipam-da-x"]))).success();
     of_an_earlier_boot(&world, "young");
@@ -276,11 +278,204 @@ fn a_record_that_tells_nothing_is_kept_for_its_lease_may_stand() {
 fn the_table_has_a_line_a_record() {
     let world = world();
     add(&world, "c1", "/run/netns/none");
-    let text = world.typed(&["reap"]).stdout;
+    let cache = format!("--cache-dir={}", world.path("state").display());
+    let text = world.typed(&["reap", &cache]).stdout;
     assert_eq!(
         text,
         "NETWORK  CONTAINER  IFNAME  ADDRESSES    STATE  OUTCOME        WHY\n\
          net      c1         eth0    10.0.0.2/24  held   would release  its network namespace is gone\n"
     );
     assert_eq!(world.typed(&["reap", "a", "b"]).exit, Some(1));
+}
+
+/// Makes a record's file older than the others', so that its turn is the first.
+fn first(world: &World, container: &str) {
+    let long_ago = SystemTime::now() - Duration::from_secs(100_000);
+    fs::File::open(world.record(container)).unwrap().set_modified(long_ago).unwrap();
+}
+
+/// An allocator whose DEL does this first.
+fn on_del(world: &World, body: &str) {
+    let held = world.path("held");
+    let del = format!("{body}\nrm -f '{}'/ipam-da-x-$CNI_CONTAINERID-$CNI_IFNAME", held.display());
+    world.delegate("ipam-da-x", &del);
+}
+
+#[test]
+fn a_store_that_is_away_is_waited_for_once_and_no_longer_than_the_recorded_timeout() {
+    let world = world();
+    let network = with(&world.network(json!(["ipam-da-x"])), "timeout", "1s");
+    for container in ["c1", "c2", "c3", "c4"] {
+        world.call("ADD", container, &network).success();
+        grow_old(&world, container);
+    }
+    on_del(&world, "exec sleep 5");
+    first(&world, "c3");
+    world.take_calls();
+    let began = Instant::now();
+    let outcome = reap(&world, &["--yes"]);
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(outcome.stderr.contains("4 of 4 stale records are left"), "{outcome:?}");
+    assert_eq!(outcome.exit, Some(1));
+    let told = outcome.json();
+    assert_eq!(fate(&told, "c3").0, "failed");
+    let away = ("left".to_owned(), "its store did not answer for an earlier record".to_owned());
+    assert_eq!(
+        [fate(&told, "c1"), fate(&told, "c2"), fate(&told, "c4")],
+        [(); 3].map(|()| away.clone())
+    );
+    assert_eq!((world.held().len(), world.take_calls().len()), (4, 1));
+    // Another one is the first of the next time.
+    let told = reap(&world, &["--yes"]).json();
+    assert_eq!(
+        (fate(&told, "c1").0, fate(&told, "c3").0),
+        ("failed".to_owned(), "left".to_owned())
+    );
+    on_del(&world, "");
+    reap(&world, &["--yes"]).success();
+    assert!(world.held().is_empty() && !world.record("c1").exists());
+}
+
+#[test]
+fn reap_whose_time_is_over_has_released_some_and_tells_how_many_are_left() {
+    let world = world();
+    for i in 10..30 {
+        add(&world, &format!("c{i}"), "/run/netns/none");
+    }
+    on_del(&world, "sleep 0.3");
+    let began = Instant::now();
+    let outcome = reap(&world, &["--yes", "--timeout", "3s"]);
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    let left = world.held().len();
+    assert!(left > 0 && left < 20, "{left}");
+    assert!(
+        outcome.stderr.contains(&format!("{left} of 20 stale records are left")),
+        "{outcome:?}"
+    );
+    let told = outcome.success();
+    let rows = told.as_array().unwrap().iter().filter(|row| row["outcome"] == "left");
+    assert_eq!(rows.count(), left);
+    let wrong = reap(&world, &["--timeout", "soon"]);
+    assert!(wrong.exit == Some(1) && wrong.stderr.contains("\"soon\" is no duration"), "{wrong:?}");
+}
+
+#[test]
+fn a_record_is_judged_again_under_its_lock() {
+    let world = world();
+    add(&world, "c1", "/run/netns/none");
+    add(&world, "c2", "/run/netns/none");
+    first(&world, "c1");
+    // While c1 is released, a runtime gives c2 to a container.
+    let cached = world.path("results/net-c2-eth0");
+    on_del(&world, &format!(": >'{}'", cached.display()));
+    let told = reap(&world, &["--yes"]).success();
+    assert_eq!(fate(&told, "c1").0, "released");
+    let (outcome, why) = fate(&told, "c2");
+    assert!(outcome == "kept" && why.contains("result cache names it"), "{outcome}: {why}");
+    assert_eq!(world.held(), ["ipam-da-x-c2-eth0"]);
+}
+
+#[test]
+fn a_record_without_a_boot_id_is_of_no_earlier_boot() {
+    let world = world();
+    let netns = Netns::new("bootless");
+    add(&world, "c1", &netns.path());
+    world.edit_record("c1", |line| {
+        if line["event"] == "attempt" {
+            line["boot"] = "".into();
+        }
+    });
+    let told = reap(&world, &["--yes"]).success();
+    assert_eq!(fate(&told, "c1"), ("kept".to_owned(), "its network namespace stands".to_owned()));
+}
+
+#[test]
+fn a_record_far_ahead_of_the_clock_is_old_and_one_a_little_ahead_is_young() {
+    let world = world();
+    for (container, ahead) in [("far", 3_600_000), ("near", 60_000)] {
+        add(&world, container, "/run/netns/none");
+        world.edit_record(container, |line| {
+            if line["event"] == "attempt" {
+                line["time"] = (line["time"].as_u64().unwrap() + OLD + ahead).into();
+            }
+        });
+    }
+    let told = reap(&world, &["--yes"]).success();
+    assert_eq!(fate(&told, "far").0, "released");
+    assert_eq!(fate(&told, "near").1, "it is younger than gcGrace");
+}
+
+#[test]
+fn without_a_result_cache_or_proc_reap_refuses_and_says_what_to_do() {
+    let world = world();
+    add(&world, "c1", "/run/netns/none");
+    for words in [&["reap"][..], &["reap", "--yes"]] {
+        let refused = world.typed(&[words, &["--cache-dir=/nowhere/results"]].concat());
+        assert_eq!((refused.exit, &*refused.stdout), (Some(1), ""));
+        for part in ["/nowhere/results cannot be read", "--cache-dir DIR", "--no-cache"] {
+            assert!(refused.stderr.contains(part), "{refused:?}");
+        }
+    }
+    for more in ["--pinned", "--cache-dir=/"] {
+        let refused = world.typed(&["reap", "--no-cache", more]);
+        assert!(refused.exit == Some(1) && refused.stderr.contains("goes neither"), "{refused:?}");
+    }
+    let typing = world.typing(&["reap", "--yes", "--no-cache"]);
+    let mut unshared = Command::new("unshare");
+    let hide = "mount -t tmpfs none /proc && exec \"$@\"";
+    unshared.args(["--mount", "sh", "-c", hide, "sh"]).arg(typing.get_program());
+    let output = unshared.args(typing.get_args()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("can be seen in /proc: mount /proc"), "{output:?}");
+    assert_eq!(world.held(), ["ipam-da-x-c1-eth0"]);
+    let told = world.typed(&["reap", "--json", "--yes", "--no-cache"]).success();
+    assert_eq!(fate(&told, "c1").0, "released");
+}
+
+#[test]
+fn a_namespace_that_no_process_lives_in_is_told_and_released_on_request() {
+    let world = world();
+    let (empty, cached, lived) = (Netns::new("empty"), Netns::new("cached"), Netns::new("lived"));
+    add(&world, "empty", &empty.path());
+    add(&world, "cached", &cached.path());
+    add(&world, "lived", &lived.path());
+    fs::create_dir_all(world.path("results")).unwrap();
+    fs::write(world.path("results/net-cached-eth0"), "{}").unwrap();
+    // Other processes of this machine may be out of a test's sight, so it has its own.
+    let reap = |words: &[&str]| {
+        let cache = format!("--cache-dir={}", world.path("results").display());
+        let typing = world.typing(&[&["reap", "--json", &cache], words].concat());
+        let script = "ip netns exec \"$1\" sleep 60 & shift; sleep 0.5; \"$@\"";
+        let mut unshared = Command::new("unshare");
+        unshared.args([
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        ]);
+        unshared.arg(&lived.0).arg(typing.get_program()).args(typing.get_args());
+        let output = unshared.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let told = reap(&["--yes"]);
+    let kept = |why: &str| ("kept".to_owned(), why.to_owned());
+    let empty_why =
+        "its network namespace stands, but no process lives in it: --pinned releases it";
+    let named =
+        "no process lives in its network namespace, but the runtime's result cache names it";
+    assert_eq!(fate(&told, "empty"), kept(empty_why));
+    assert_eq!(fate(&told, "cached"), kept(named));
+    assert_eq!(fate(&told, "lived"), kept("its network namespace stands"));
+    let told = reap(&["--yes", "--pinned"]);
+    let gone = "no process lives in its network namespace".to_owned();
+    assert_eq!(fate(&told, "empty"), ("released".to_owned(), gone));
+    assert_eq!(fate(&told, "cached"), kept(named));
+    assert_eq!(fate(&told, "lived"), kept("its network namespace stands"));
+    assert_eq!(world.held(), ["ipam-da-x-cached-eth0", "ipam-da-x-lived-eth0"]);
 }

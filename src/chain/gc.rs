@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use log::{debug, warn};
 
 use super::configured::{Failures, walk};
-use super::record::{Opened, Record, RecordFile, State, attachments, now};
+use super::record::{Opened, Record, RecordFile, SetAside, State, attachments, now, set_aside};
 use super::session::{Owner, Session};
 use super::stale::{Round, Turn, sort_oldest_first};
 use crate::cni::{Attachment, IpamResult, Keep, NetworkName, Verb};
@@ -45,12 +45,31 @@ pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
         }
         keep.insert(attachment.container.as_str(), attachment.ifname.as_str());
     }
+    keep_set_aside(session, &mut keep)?;
     let request = with_keep(session.request, &keep);
     let widened = session.open_with(&request);
     let walked = walk(&widened, Verb::Gc, &IpamResult::default(), deadline);
     errors.extend(walked.and_then(Failures::all).err());
     tell_left(&round, &mut errors);
     Error::join(errors)
+}
+
+/// Keeps what was set aside as unreadable: nothing is known of what it holds. It is for an operator
+/// to end.
+fn keep_set_aside(session: &Session<'_>, keep: &mut Keep) -> Result<()> {
+    let network = session.request.network.name();
+    let aside = set_aside(&session.state.network(network))?;
+    if !aside.is_empty() {
+        warn!(
+            "GC keeps what {} unreadable records of {network} hold; ipam-delegated attachments \
+             {network} tells how to end them",
+            aside.len()
+        );
+    }
+    for SetAside { attachment, .. } in &aside {
+        keep.insert(attachment.container.as_str(), attachment.ifname.as_str());
+    }
+    Ok(())
 }
 
 /// Tells of the records that are left: a warning after progress, else an error.

@@ -19,7 +19,7 @@ pub use duration::parse_duration;
 pub use file::read_regular;
 pub(crate) use lasting::{emptied_by_reboot, transient_machine_id};
 pub use lock::{lock, lock_folder};
-pub(crate) use netns::Netns;
+pub(crate) use netns::{Inhabited, Netns};
 pub use node::Node;
 pub use note::Note;
 pub use results::{Cached, ResultCache};

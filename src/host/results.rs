@@ -1,5 +1,5 @@
 use std::fs::{self, File, OpenOptions};
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,19 @@ impl ResultCache {
     /// The cache in this folder, which need not exist.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Fails where the folder is not there or cannot be listed, so that it names nothing.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn can_be_asked(&self) -> io::Result<()> {
+        fs::read_dir(&self.folder).map(drop)
     }
 
     /// Whether there is a file of an attachment, be it readable or not; true where that cannot be

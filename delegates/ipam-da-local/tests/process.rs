@@ -342,3 +342,20 @@ fn a_leftover_that_is_old_enough_is_reused() {
         assert_eq!(place.add(program, C1), ["10.5.0.2"], "{program:?}");
     }
 }
+
+#[test]
+fn gc_keeps_the_lease_of_a_record_that_cannot_be_read_until_it_is_forgotten() {
+    for program in [Program::Chain, Program::Preset] {
+        let place = Place::new(&[SUBNET]);
+        place.add(program, C1);
+        fs::write(place.world.record(C1), "no event\n").unwrap();
+        place.age(LONG);
+        for _ in 0..2 {
+            place.gc(program, &[]).success();
+            assert_eq!(place.leases().len(), 1, "{program:?}");
+        }
+        place.world.typed(&["forget", "net", C1, "--yes"]);
+        place.gc(program, &[]).success();
+        assert!(place.leases().is_empty(), "{program:?}");
+    }
+}

@@ -126,7 +126,7 @@ fn a_record_from_before_a_hand_back_releases_nothing_that_came_after() {
     assert_ne!(old, text);
     std::fs::write(&record, old).unwrap();
     let reap = Command::new(common::support::binary("ipam-delegated"))
-        .args(["reap", "--yes", "--state-dir"])
+        .args(["reap", "--yes", "--no-cache", "--state-dir"])
         .arg(place.world.path("state"))
         .output()
         .unwrap();

@@ -1,6 +1,6 @@
 //! `attachments`: what this node knows of its attachments.
 
-use super::super::record::{Record, RecordFile, attachments, networks, now};
+use super::super::record::{Record, RecordFile, SetAside, attachments, networks, now, set_aside};
 use super::{Operator, Printed};
 use crate::cni::{Attachment, NetworkName};
 use crate::error::Result;
@@ -16,12 +16,16 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     };
     let mut rows = Vec::new();
     for network in &networks {
-        for attachment in attachments(&state.network(network))? {
+        let folder = state.network(network);
+        for attachment in attachments(&folder)? {
             rows.extend(row(&state, network, &attachment));
         }
+        rows.extend(set_aside(&folder)?.iter().map(|aside| row_of_aside(network, aside)));
     }
+    let noted = rows.iter().any(|row| !row.text_of("note").is_empty());
+    let columns = &COLUMNS[..COLUMNS.len() - usize::from(!noted)];
     let mut printed = Printed::default();
-    printed.set_rows(operator, COLUMNS, rows);
+    printed.set_rows(operator, columns, rows);
     Ok(printed)
 }
 
@@ -33,6 +37,8 @@ const COLUMNS: &[Column] = &[
     Column::text("CHAIN", "chain"),
     Column::text("AGE", "ageSeconds"),
     Column::text("STATE", "state"),
+    // Shown where a record has one.
+    Column::text("NOTE", "note"),
 ];
 
 /// One record, as shown.
@@ -52,6 +58,23 @@ fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Opti
     row.value("ageSeconds", last.map(|last| now().saturating_sub(last.time) / 1000).into());
     row.text("state", word);
     Some(row)
+}
+
+/// A record that was set aside.
+fn row_of_aside(network: &NetworkName, aside: &SetAside) -> Row {
+    let mut row = identified(network, &aside.attachment, &Record::default());
+    row.text("state", "unreadable");
+    row.text("note", &ended_by(network, aside));
+    row
+}
+
+/// Where a record lies that was set aside, and what ends it.
+pub(super) fn ended_by(network: &NetworkName, SetAside { attachment, path }: &SetAside) -> String {
+    let Attachment { container, ifname, .. } = attachment;
+    let file = path.display();
+    format!(
+        "{file} cannot be read; once its container is gone: ipam-delegated forget {network} {container} {ifname} --yes"
+    )
 }
 
 /// The members that every row about a record has.

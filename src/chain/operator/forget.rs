@@ -1,8 +1,12 @@
-//! `forget`: drops the record of an attachment whose store is gone for ever.
+//! `forget`: drops the record of an attachment whose store is gone for ever, or that cannot be read.
 
 use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 
-use super::super::record::{Record, RecordFile, attachments};
+use super::super::gc::BUSY;
+use super::super::record::{Record, RecordFile, SetAside, attachments, set_aside};
 use super::{Operator, Printed};
 use crate::cni::{Attachment, ContainerId, IfName, NetworkName};
 use crate::error::{Error, ErrorCode, Result};
@@ -18,41 +22,80 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let network = NetworkName::parse(network)?;
     let container = ContainerId::parse(container)?;
     let folder = state.network(&network);
-    let found: Vec<Attachment> = attachments(&folder)?
-        .into_iter()
-        .filter(|a| {
-            a.container == container && ifname.as_ref().is_none_or(|name| a.ifname == *name)
-        })
-        .collect();
-    if found.is_empty() {
+    let is_meant = |found: &Attachment| {
+        found.container == container && ifname.as_ref().is_none_or(|name| found.ifname == *name)
+    };
+    let yes = operator.words.has("yes");
+    let mut text = String::new();
+    for attachment in attachments(&folder)?.iter().filter(|found| is_meant(found)) {
+        let path = state.record(&network, attachment);
+        let left = if yes { drop_record(&path)? } else { look(&path) };
+        let Some(left) = left else { continue };
+        say(&mut text, yes, &format!("{attachment} on {network}; {left}"));
+    }
+    // What the lines above have set aside is among them.
+    for SetAside { attachment, path } in set_aside(&folder)? {
+        if !is_meant(&attachment) {
+            continue;
+        }
+        if yes {
+            remove(&path)?;
+        }
+        let path = path.display();
+        let about = format!("{attachment} on {network}, unreadable in {path}; {UNKNOWN}");
+        say(&mut text, yes, &about);
+    }
+    if text.is_empty() {
         return Err(Error::new(
             ErrorCode::UNKNOWN_CONTAINER,
             format!("no record of {container} on {network} in {}", folder.display()),
         )
         .advise("ipam-delegated attachments lists what there is"));
     }
-    let mut text = String::new();
-    for attachment in found {
-        let path = state.record(&network, &attachment);
-        let Some(opened) = RecordFile::open_existing(&path)? else {
-            let _ = writeln!(text, "{attachment} on {network} could not be read: set aside");
-            continue;
-        };
-        let left = leaves(&opened.record);
-        if operator.words.has("yes") {
-            opened
-                .file
-                .remove()
-                .map_err(|error| Error::io(format!("cannot remove {}", path.display()), error))?;
-            let _ = writeln!(text, "forgot {attachment} on {network}; {left}");
-        } else {
-            let _ = writeln!(
-                text,
-                "would forget {attachment} on {network}; {left}; add --yes to do it"
-            );
-        }
-    }
     Ok(Printed::text(text))
+}
+
+/// What a record that cannot be read leaves.
+const UNKNOWN: &str = "what it held is not known, so an allocator may still hold it";
+
+fn say(text: &mut String, yes: bool, about: &str) {
+    let _ = match yes {
+        true => writeln!(text, "forgot {about}"),
+        false => writeln!(text, "would forget {about}; add --yes to do it"),
+    };
+}
+
+/// What dropping a record would leave behind; `None` where there is none.
+fn look(path: &Path) -> Option<String> {
+    match RecordFile::look(path) {
+        Ok(None) => None,
+        Ok(Some((_, true))) => Some(BUSY.to_owned()),
+        Ok(Some((record, false))) => Some(leaves(&record)),
+        Err(_) => Some(UNKNOWN.to_owned()),
+    }
+}
+
+/// Drops a record, and tells what that leaves behind. One that cannot be read is set aside.
+fn drop_record(path: &Path) -> Result<Option<String>> {
+    let Some(opened) = RecordFile::open_existing(path)? else { return Ok(None) };
+    let left = leaves(&opened.record);
+    let removed = opened.file.remove();
+    removed.map_err(|error| Error::io(format!("cannot remove {}", path.display()), error))?;
+    Ok(Some(left))
+}
+
+/// Removes a file that was set aside, and the container's folder with the last one.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(Error::io(format!("cannot remove {}", path.display()), error));
+        }
+        _ => {}
+    }
+    if let Some(folder) = path.parent() {
+        let _ = fs::remove_dir(folder);
+    }
+    Ok(())
 }
 
 /// What stays behind in the stores when a record is dropped.

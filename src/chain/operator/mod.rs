@@ -7,6 +7,7 @@ mod dry_run;
 mod explain;
 mod findings;
 mod forget;
+mod gone;
 mod lint;
 mod list;
 mod network;

@@ -2,19 +2,24 @@
 //! what attachments of an earlier boot, or without a network namespace, have left.
 
 use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
 
 use super::super::Chain;
-use super::super::del::release_stale;
 use super::super::gc::{BUSY, Verdict, fence, judge};
-use super::super::record::{AttemptState, Record, RecordFile, State, attachments, networks};
-use super::super::session::{Owner, Session, boot_id};
-use super::attachments::identified;
+use super::super::record::{Record, RecordFile, SetAside, State, attachments, networks, set_aside};
+use super::super::session::{Owner, Session};
+use super::super::stale::{Away, Round, Turn, sort_oldest_first};
+use super::attachments::{ended_by, identified};
+use super::gone::Witnesses;
 use super::{Operator, Printed};
 use crate::cni::{Attachment, NetworkName};
-use crate::delegate::Deadline;
 use crate::error::Result;
-use crate::host::{Netns, ResultCache, Settings, StateDir};
+use crate::host::{Settings, StateDir, parse_duration};
 use crate::operate::{Column, Row, Words};
+
+/// The time for all records, where none is typed.
+const TIME: Duration = Duration::from_secs(300);
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let settings = operator.settings()?;
@@ -24,21 +29,31 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
         [network] => vec![NetworkName::parse(network)?],
         _ => return Err(Words::refusal("reap takes one network, or none")),
     };
-    let reaper = Reaper { operator, settings, state, cache: operator.cache(), boot: boot_id() };
+    let time = match operator.words.value("timeout") {
+        None => TIME,
+        Some(text) => parse_duration(text)
+            .ok_or_else(|| Words::refusal(format!("--timeout: {text:?} is no duration, as 90s")))?,
+    };
+    let witnesses = Witnesses::summon(operator)?;
+    let reaper = Reaper { operator, settings, state, witnesses, away: Rc::default() };
     let mut printed = Printed::default();
-    let mut rows = Vec::new();
+    let mut seen = Vec::new();
     for network in &networks {
-        let found = printed.keep(attachments(&reaper.state.network(network)));
-        for attachment in found.iter().flatten() {
-            rows.extend(reaper.row(network, attachment));
-        }
+        let folder = reaper.state.network(network);
+        let found = printed.keep(attachments(&folder)).unwrap_or_default();
+        seen.extend(found.into_iter().filter_map(|found| reaper.look(network, found)));
+        let aside = printed.keep(set_aside(&folder)).unwrap_or_default();
+        seen.extend(aside.into_iter().map(|aside| Seen::aside(network, aside)));
     }
-    let any = |outcome: &str| rows.iter().any(|row: &Row| row.text_of("outcome") == outcome);
+    if operator.words.has("yes") {
+        reaper.release_all(&mut seen, Round::of(time), &mut printed);
+    }
+    let any = |outcome| seen.iter().any(|seen| seen.outcome == outcome);
     printed.failed |= any(FAILED);
     if any(WOULD) {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
     }
-    printed.set_rows(operator, COLUMNS, rows);
+    printed.set_rows(operator, COLUMNS, seen.iter().map(Seen::row).collect());
     Ok(printed)
 }
 
@@ -61,6 +76,8 @@ const RELEASED: Outcome = "released";
 /// A claim may still commit.
 const TO_BE_REPEATED: Outcome = "released, to be repeated";
 const FAILED: Outcome = "failed";
+/// It was not tried, and stays for the next time.
+const LEFT: Outcome = "left";
 
 /// It names no delegate that a DEL could be given to, but a lease may stand.
 const NOTHING_IN_IT: &str = "it is empty, as a loss of power leaves it: the runtime's DEL clears it, or ipam-delegated release";
@@ -70,52 +87,59 @@ struct Reaper<'a> {
     operator: &'a Operator,
     settings: Settings,
     state: StateDir,
-    cache: ResultCache,
-    boot: String,
+    witnesses: Witnesses,
+    /// The stores that did not answer so far.
+    away: Rc<Away>,
+}
+
+/// A record, and what becomes of it.
+struct Seen {
+    network: NetworkName,
+    attachment: Attachment,
+    record: Record,
+    state: &'static str,
+    why: String,
+    outcome: Outcome,
+}
+
+impl Seen {
+    fn aside(network: &NetworkName, aside: SetAside) -> Self {
+        let why = ended_by(network, &aside);
+        let (network, attachment) = (network.clone(), aside.attachment);
+        let record = Record::default();
+        Self { network, attachment, record, state: "unreadable", why, outcome: KEPT }
+    }
+
+    fn row(&self) -> Row {
+        let mut row = identified(&self.network, &self.attachment, &self.record);
+        for (key, text) in [("state", self.state), ("outcome", self.outcome), ("why", &self.why)] {
+            row.text(key, text);
+        }
+        row
+    }
 }
 
 impl Reaper<'_> {
-    /// Judges a record, and releases it where that was asked for.
-    fn row(&self, network: &NetworkName, attachment: &Attachment) -> Option<Row> {
-        let path = self.state.record(network, attachment);
-        let (record, state, why, outcome) = match RecordFile::look(&path) {
-            Ok(None) => return None,
-            Err(why) => {
-                (Record::default(), "unreadable", [&why, ": ", CLEARED_BY].concat(), Ok(KEPT))
-            }
-            Ok(Some((record, true))) => (record, "busy", BUSY.to_owned(), Ok(KEPT)),
-            Ok(Some((record, false))) => {
-                let (why, outcome) = self.judged(&record, network, attachment);
-                let state = record.state().as_str();
-                (record, state, why.to_owned(), outcome)
-            }
-        };
-        let mut row = identified(network, attachment, &record);
-        let (outcome, why) = match outcome {
-            Ok(outcome) => (outcome, why),
-            Err(error) => (FAILED, [why, error.in_full()].join("; ")),
-        };
-        for (key, text) in [("state", state), ("outcome", outcome), ("why", &why)] {
-            row.text(key, text);
-        }
-        Some(row)
-    }
-
-    fn judged(
-        &self,
-        record: &Record,
-        network: &NetworkName,
-        attachment: &Attachment,
-    ) -> (&'static str, Result<Outcome>) {
-        match self.speaks_against(record, network, attachment) {
-            Err(why) => (why, Ok(KEPT)),
-            Ok(why) if !self.operator.words.has("yes") => (why, Ok(WOULD)),
-            Ok(why) => match self.release(record, network, attachment) {
-                Ok(Err(kept)) => (kept, Ok(KEPT)),
-                Ok(Ok(outcome)) => (why, Ok(outcome)),
-                Err(error) => (why, Err(error)),
-            },
-        }
+    /// Judges a record without its lock, so that a dry run changes nothing.
+    fn look(&self, network: &NetworkName, attachment: Attachment) -> Option<Seen> {
+        let (record, state, why, outcome) =
+            match RecordFile::look(&self.state.record(network, &attachment)) {
+                Ok(None) => return None,
+                Err(why) => {
+                    let why = [&why, ": ", CLEARED_BY].concat();
+                    (Record::default(), "unreadable", why, KEPT)
+                }
+                Ok(Some((record, true))) => (record, "busy", BUSY.to_owned(), KEPT),
+                Ok(Some((record, false))) => {
+                    let (outcome, why) = match self.speaks_against(&record, network, &attachment) {
+                        Ok(why) => (WOULD, why),
+                        Err(why) => (KEPT, why),
+                    };
+                    let state = record.state().as_str();
+                    (record, state, why.to_owned(), outcome)
+                }
+            };
+        Some(Seen { network: network.clone(), attachment, record, state, why, outcome })
     }
 
     /// Why a record is to be released; else why it is kept.
@@ -134,48 +158,54 @@ impl Reaper<'_> {
         if record.released().is_some() {
             return Ok("its DEL is to be repeated");
         }
-        let of_this_boot = |attempt: &&AttemptState| {
-            let boot = &attempt.attempt.boot;
-            boot.is_empty() || self.boot.is_empty() || *boot == self.boot
-        };
-        if record.attempts.last().is_some_and(|last| !of_this_boot(&last)) {
-            return Ok("it is of an earlier boot");
-        }
-        let standing = record.attempts.iter().filter(|attempt| attempt.released.is_none());
-        for attempt in standing.filter(of_this_boot) {
-            match Netns::at(&attempt.attempt.netns) {
-                Netns::Stands => return Err("its network namespace stands"),
-                Netns::Unknown => return Err("its network namespace cannot be looked at"),
-                Netns::Gone => {}
-            }
-        }
-        if self.cache.names(network, &attachment.container, &attachment.ifname) {
-            return Err("its network namespace is gone, but the runtime's result cache names it");
-        }
-        Ok("its network namespace is gone")
+        self.witnesses.speak_against(record, network, attachment)
     }
 
-    /// Judges once more, now under the record's lock, and releases; or tells why it is kept.
-    fn release(
-        &self,
-        record: &Record,
-        network: &NetworkName,
-        attachment: &Attachment,
-    ) -> Result<Result<Outcome, &'static str>> {
-        let request = self.operator.recorded_request(network, record)?;
+    /// Releases what is to be released, the oldest first, until the time is over.
+    fn release_all(&self, seen: &mut [Seen], mut round: Round, printed: &mut Printed) {
+        let mut due: Vec<&mut Seen> = seen.iter_mut().filter(|it| it.outcome == WOULD).collect();
+        sort_oldest_first(&mut due, |it| self.state.record(&it.network, &it.attachment));
+        for seen in due {
+            match self.release(seen, &mut round) {
+                Ok((outcome, None)) => seen.outcome = outcome,
+                Ok((outcome, Some(why))) => {
+                    seen.outcome = outcome;
+                    seen.why = why.to_owned();
+                }
+                Err(error) => {
+                    seen.outcome = FAILED;
+                    seen.why = [&seen.why, "; ", &error.in_full()].concat();
+                }
+            }
+        }
+        if let Some(left) = round.left() {
+            let left = left.advise("run reap again; --timeout gives it more time");
+            printed.warnings.push(left.in_full());
+            printed.failed |= round.is_stuck();
+        }
+    }
+
+    /// Judges once more, now under the record's lock, and releases; tells why where that is new.
+    fn release(&self, seen: &Seen, round: &mut Round) -> Result<(Outcome, Option<&'static str>)> {
+        let Seen { network, attachment, .. } = seen;
+        let request = self.operator.recorded_request(network, &seen.record)?;
         let chain = Chain::new(self.operator.presets, Path::new("ipam-delegated"));
-        let session = Session::open(&chain, &request)?;
+        let mut session = Session::open(&chain, &request)?;
+        session.away = Rc::clone(&self.away);
         let opened = match judge(&session, network, attachment)? {
-            Verdict::Gone => return Ok(Ok(RELEASED)),
-            Verdict::Keep(why) => return Ok(Err(why)),
+            Verdict::Gone => return Ok((RELEASED, None)),
+            Verdict::Keep(why) => return Ok((KEPT, Some(why))),
             Verdict::Stale(opened) => opened,
         };
         if let Err(why) = self.speaks_against(&opened.record, network, attachment) {
-            return Ok(Err(why));
+            return Ok((KEPT, Some(why)));
         }
         let owner = Owner { network: &session.request.network, attachment };
         let path = self.state.record(network, attachment);
-        release_stale(&session, &owner, *opened, Deadline::after(session.timeout()))?;
-        Ok(Ok(if path.exists() { TO_BE_REPEATED } else { RELEASED }))
+        Ok(match round.release(&session, &owner, *opened)? {
+            Turn::Left(why) => (LEFT, Some(why)),
+            Turn::Released if path.exists() => (TO_BE_REPEATED, None),
+            Turn::Released => (RELEASED, None),
+        })
     }
 }

@@ -14,9 +14,15 @@ use crate::error::Result;
 
 impl Operator {
     /// A request on the network of a record, as it was recorded, with the section `ipam` of today,
-    /// which only secrets are taken from.
+    /// which only secrets and the time are taken from.
     pub fn recorded_request(&self, network: &NetworkName, record: &Record) -> Result<Request> {
-        let newer = self.present_ipam(network);
+        let mut newer = self.present_ipam(network);
+        let recorded = record.runs().into_iter().rev().find_map(|run| run.ipam.get("timeout"));
+        if let Some(recorded) = recorded
+            && !newer.contains_key("timeout")
+        {
+            newer.insert("timeout".to_owned(), recorded.clone());
+        }
         self.request(recorded_network(network, record, newer)?, &self.recorded_path(record))
     }
 

@@ -59,7 +59,7 @@ pub(super) const VERBS: &[Verb] = &[
         name: "reap",
         operands: "[NETWORK]",
         about: "releases what containers that are gone have left; a dry run unless --yes",
-        options: &["json", "yes", "cache-dir"],
+        options: &["json", "yes", "pinned", "timeout", "cache-dir", "no-cache"],
         run: reap::run,
     },
     Verb {
@@ -72,7 +72,7 @@ pub(super) const VERBS: &[Verb] = &[
     Verb {
         name: "forget",
         operands: "NETWORK CONTAINER [IFNAME]",
-        about: "drops a record whose store is gone for ever; a dry run unless --yes",
+        about: "drops a record that no DEL can end; a dry run unless --yes",
         options: &["yes"],
         run: forget::run,
     },
@@ -119,6 +119,9 @@ pub(super) const KNOWN: &[(Known, &str)] = &[
         "the state folder, where a network configuration sets ipam.stateDir",
     ),
     (with("cache-dir", "DIR"), "the runtimes' result cache, instead of /var/lib/cni/results"),
+    (alone("no-cache"), "no runtime of this host keeps a result cache"),
+    (alone("pinned"), "release also where no process lives in the network namespace"),
+    (with("timeout", "TIME"), "the time for all records, instead of 5m"),
 ];
 
 const fn alone(name: &'static str) -> Known {
