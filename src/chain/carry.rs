@@ -10,6 +10,7 @@ use super::plan::Step;
 use super::program::is_allocator;
 use super::record::{Gave, Run};
 use super::section::Section;
+use super::way::is_configured;
 use crate::cni::{IpConfig, IpamResult, Network, Route};
 use crate::delegate::selected::CHAIN_KEYS;
 use crate::error::{Error, ErrorCode, Result};
@@ -75,6 +76,8 @@ impl<'a> Carry<'a> {
             }
         }
         ipam.insert("type".to_owned(), step.name.clone().into());
+        let configured =
+            !plain && is_configured(self.ipam.of(step), self.network.ipam(), &step.overrides);
         Some(Run {
             delegate: step.name.clone(),
             program: step.program.display().to_string(),
@@ -83,6 +86,7 @@ impl<'a> Carry<'a> {
             args: self.network.config().get("args").cloned(),
             ip_ranges: self.network.ip_ranges().filter(|_| plain || !self.folded).cloned(),
             fixed: step.fixed,
+            configured,
         })
     }
 

@@ -47,10 +47,11 @@ fn check_recorded(
     };
     for (i, (run, gave)) in attempt.runs.iter().zip(&held.gave).enumerate() {
         let time = deadline.share(attempt.runs.len() - i);
-        let run = session.with_newer_secrets(run, network);
-        let stdin = run.stdin(network, &prev_result, &gave.leases)?;
-        let step = session.recorded_step(&run);
-        session.exec(Verb::Check, &step, stdin, time).map_err(|failure| failure.error)?;
+        let renewed = session.renewed(run, network);
+        let run = &renewed.run;
+        let stdin = run.stdin(network, &renewed.shown(&prev_result), &gave.leases)?;
+        let outcome = session.exec(Verb::Check, &session.recorded_step(run), stdin, time);
+        outcome.map_err(|failure| renewed.explain(failure).error)?;
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ mod section;
 mod session;
 mod stale;
 mod typed;
+mod way;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -74,6 +74,16 @@ impl Preset {
         }
     }
 
+    /// Puts the settings of the chain for this `ipam` section over it.
+    pub(super) fn fill(&self, ipam: &mut Map<String, Value>) {
+        for (key, setting) in self.chain(ipam).into_iter().flat_map(PresetChain::settings) {
+            match (ipam.get_mut(&key), setting) {
+                (Some(Value::Object(section)), Value::Object(ours)) => section.extend(ours),
+                (_, setting) => drop(ipam.insert(key, setting)),
+            }
+        }
+    }
+
     /// The chain for this `ipam` section.
     pub(super) fn chain(&self, ipam: &Map<String, Value>) -> Option<&'static PresetChain> {
         self.chains.iter().find(|chain| match chain.when {

@@ -14,9 +14,11 @@ use super::patch::refresh_secrets;
 use super::plan::{Plan, Planner, Step, object_form};
 use super::preset::Preset;
 use super::process::adopt_orphans;
+use super::program::is_allocator;
 use super::question::Question;
 use super::record::{Attempt, Opened, RecordFile, Run, now};
 use super::stale::Away;
+use super::way::{Server, both_lists, differ, keep_what_is_meant, refresh_files};
 use crate::cni::{Attachment, Environment, IpamResult, Network, Verb};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
@@ -150,7 +152,7 @@ impl<'a> Session<'a> {
     pub fn prev_result(&self) -> Result<Option<IpamResult>> {
         let mut prev_result = self.request.network.prev_result()?;
         if let Some(result) = &mut prev_result {
-            for key in ["leases", "undo", "fence", "reassert"] {
+            for key in ["leases", "undo", "fence", "reassert", "present"] {
                 result.extra.remove(key);
             }
         }
@@ -232,18 +234,20 @@ impl<'a> Session<'a> {
         leases: &[Value],
         time: Duration,
     ) -> Result<(), Failure> {
-        let run = self.with_newer_secrets(run, owner.network);
-        let stdin = match run.stdin(owner.network, prev_result, leases) {
+        let renewed = self.renewed(run, owner.network);
+        let prev_result = renewed.shown(prev_result);
+        let run = &renewed.run;
+        let stdin = match run.stdin(owner.network, &prev_result, leases) {
             // Old forms have no place for a second address, and no prevResult on DEL.
             Err(error) if error.code() == ErrorCode::INCOMPATIBLE_VERSION => {
-                let without = IpamResult { ips: Vec::new(), ..prev_result.clone() };
+                let without = IpamResult { ips: Vec::new(), ..prev_result };
                 run.stdin(owner.network, &without, leases)?
             }
             other => other?,
         };
-        let step = self.recorded_step(&run);
         let environment = self.environment_of(owner.attachment);
-        self.exec_in(environment, Verb::Del, &step, stdin, time).map(drop)
+        let outcome = self.exec_in(environment, Verb::Del, &self.recorded_step(run), stdin, time);
+        outcome.map(drop).map_err(|failure| renewed.explain(failure))
     }
 
     /// ADD of a recorded delegate once more, with these very settings, for what it already gave.
@@ -299,26 +303,65 @@ impl<'a> Session<'a> {
     ///
     /// Those of a plain program are of a selector's source, which is not the network's configuration.
     pub fn with_newer_secrets(&self, run: &Run, network: &Network) -> Run {
+        self.renewed(run, network).run
+    }
+
+    /// A recorded delegate as it is run today: what identifies its store is the record's, and secrets that
+    /// are meant for its servers and files that cannot be read any more are the present configuration's.
+    pub fn renewed(&self, run: &Run, network: &Network) -> Renewed {
         if run.is_plain() {
-            return self.taken_over(run).unwrap_or_else(|| run.clone());
+            let run = self.taken_over(run).unwrap_or_else(|| run.clone());
+            return Renewed { run, present: None, lists: None, withheld: false };
         }
+        let newer = self.todays(run, network);
+        let lists = both_lists(&run.ipam, &newer);
+        let mut meant = newer.clone();
+        if !run.configured {
+            keep_what_is_meant(&run.ipam, &mut meant);
+        }
+        let mut renewed = run.clone();
+        refresh_secrets(&mut renewed.ipam, &meant);
+        refresh_files(&mut renewed.ipam, &meant);
+        let withheld = meant.len() < newer.len() && {
+            let mut all = run.ipam.clone();
+            refresh_secrets(&mut all, &newer);
+            all != renewed.ipam
+        };
+        let is_another_way = is_allocator(&run.delegate)
+            && !Server::all(&newer).is_empty()
+            && differ(&renewed.ipam, &newer);
+        let present = is_another_way.then_some(newer);
+        Renewed { run: renewed, present, lists, withheld }
+    }
+
+    /// The section `ipam` that a recorded delegate has by the network's present configuration.
+    pub fn todays(&self, run: &Run, network: &Network) -> Map<String, Value> {
         let mut newer = network.ipam().clone();
-        let listed = newer.get("delegates").and_then(Value::as_array).cloned().unwrap_or_default();
+        if let Some(preset) = self.chain.preset {
+            preset.fill(&mut newer);
+        }
+        let listed = newer.remove("delegates");
         let own: Vec<Map<String, Value>> = listed
-            .into_iter()
+            .iter()
+            .filter_map(Value::as_array)
+            .flatten()
             .map(|entry| match entry {
-                Value::Object(entry) => entry,
-                name => object_form(name),
+                Value::Object(entry) => entry.clone(),
+                name => object_form(name.clone()),
             })
             .filter(|entry| self.stands_for(entry, &run.delegate))
             .collect();
         // A delegate may stand in the chain twice: the entry is the one that fits in all the rest.
         let fitting = own.iter().filter(|entry| run.fits(entry)).max_by_key(|entry| entry.len());
         let only = if own.len() == 1 { own.first() } else { None };
-        newer.extend(fitting.or(only).cloned().unwrap_or_default());
-        let mut run = run.clone();
-        refresh_secrets(&mut run.ipam, &newer);
-        run
+        let entry = fitting.or(only).cloned().unwrap_or_default();
+        let preset = entry.get("type").and_then(Value::as_str);
+        let preset = preset.and_then(|name| Preset::named(self.chain.presets, name));
+        newer.extend(entry);
+        if let Some(preset) = preset.filter(|preset| preset.name != run.delegate) {
+            preset.fill(&mut newer);
+        }
+        newer
     }
 
     /// Whether an entry of `ipam.delegates` is this delegate, or a preset with it.
@@ -327,6 +370,43 @@ impl<'a> Session<'a> {
         let presets = self.chain.presets.iter().filter(|preset| preset.name == name);
         let mut parts = presets.flat_map(|preset| preset.chains).flat_map(|chain| chain.delegates);
         name == delegate || parts.any(|part| *part == delegate)
+    }
+}
+
+/// A recorded delegate, as it is run today.
+pub(super) struct Renewed {
+    pub run: Run,
+    /// The section `ipam` of today, where that names the store by another way.
+    pub present: Option<Map<String, Value>>,
+    /// The servers of the record, and those of today.
+    lists: Option<[String; 2]>,
+    /// A secret of today is not meant for the recorded servers.
+    withheld: bool,
+}
+
+impl Renewed {
+    /// A result that shows the present way to the delegate: `prevResult.present`.
+    pub fn shown(&self, prev_result: &IpamResult) -> IpamResult {
+        let mut shown = prev_result.clone();
+        let present = self.present.clone().map(|ipam| ("present".to_owned(), ipam.into()));
+        shown.extra.extend(present);
+        shown
+    }
+
+    /// A failure, with what the record and the configuration name.
+    pub fn explain(&self, mut failure: Failure) -> Failure {
+        let Some([recorded, today]) = &self.lists else { return failure };
+        let code = failure.error.code();
+        let why = if self.withheld && code == ErrorCode::BACKEND {
+            "the recorded secret was used: that of the configuration is meant for other servers"
+        } else if self.present.is_some() && code != ErrorCode::NOT_HELD {
+            "the configuration names other servers, which count where they prove to be the same store"
+        } else {
+            return failure;
+        };
+        let lists = [why, " (recorded: ", recorded, "; configured now: ", today, ")"].concat();
+        failure.error = failure.error.advise(lists);
+        failure
     }
 }
 

@@ -45,6 +45,11 @@ impl Operator {
     fn present_ipam(&self, network: &NetworkName) -> Map<String, Value> {
         let found = find(network.as_str(), self.words.value("conf-dir"));
         let ours = found.and_then(|found| self.ours(&found)).unwrap_or_default();
-        ours.first().map(|ours| ours.network.ipam().clone()).unwrap_or_default()
+        let Some(ours) = ours.first() else { return Map::new() };
+        let mut ipam = ours.network.ipam().clone();
+        if let Some(preset) = ours.chain.preset {
+            preset.fill(&mut ipam);
+        }
+        ipam
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct Run {
     pub ip_ranges: Option<Value>,
     /// Its program is the one at this very place: the host named it as the chain's last.
     pub fixed: bool,
+    /// What `ipam` says of the store is the network configuration's: selectors chose addresses alone.
+    pub configured: bool,
 }
 
 /// Who gave what.
@@ -132,6 +134,7 @@ impl Run {
         if !self.fixed {
             other.program.clone_from(&self.program);
         }
+        other.configured = self.configured;
         *self == other
     }
 }

@@ -56,6 +56,7 @@ fn read(line: &[u8]) -> serde_json::Result<Event> {
             args: of.optional("args"),
             ip_ranges: of.optional("ipRanges"),
             fixed: of.flag("fixed")?,
+            configured: of.flag("configured")?,
         }),
         "held" => Event::Held(Held {
             time: of.scalar("time")?,
@@ -172,6 +173,7 @@ fn members(event: &Event) -> Vec<(&'static str, Value)> {
             members.extend(run.args.clone().map(|args| ("args", args)));
             members.extend(run.ip_ranges.clone().map(|ranges| ("ipRanges", ranges)));
             members.extend(flag("fixed", run.fixed));
+            members.extend(flag("configured", run.configured));
             members
         }
         Event::Held(held) => {
@@ -253,6 +255,7 @@ mod tests {
             args: some.clone(),
             ip_ranges: some,
             fixed: true,
+            configured: true,
         };
         let full = Attempt {
             time: 1,
@@ -283,7 +286,7 @@ mod tests {
             ),
             (
                 Event::Running(run),
-                r#"{"event":"running","delegate":"d","program":"/bin/d","ipam":{"x":"\n"},"pools":[{"name":"blue"}],"args":{"a":1},"ipRanges":{"a":1},"fixed":true}"#,
+                r#"{"event":"running","delegate":"d","program":"/bin/d","ipam":{"x":"\n"},"pools":[{"name":"blue"}],"args":{"a":1},"ipRanges":{"a":1},"fixed":true,"configured":true}"#,
             ),
             (
                 Event::Running(Run::default()),

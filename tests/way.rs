@@ -1,0 +1,134 @@
+//! The way to a store: a record's servers, files and secrets beside those of the present configuration.
+
+#![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
+
+mod support;
+
+use std::fs;
+
+use serde_json::{Value, json};
+use support::World;
+
+/// A chain whose allocator has a store behind servers.
+fn network(world: &World, servers: &[&str], token: &str) -> Value {
+    let mut network = world.network(json!(["ipam-da-x"]));
+    network["ipam"]["consul_servers"] = json!(servers);
+    network["ipam"]["consul"] = json!({"token": token});
+    network
+}
+
+fn world() -> World {
+    let world = World::new();
+    world.allocator("ipam-da-x", "10.0.0.2/24");
+    world
+}
+
+impl World {
+    /// What the allocator was given since the last look: verb and token of each call.
+    fn tokens(&self) -> Vec<(String, String)> {
+        let calls = self.calls().into_iter().filter(|call| call["delegate"] == "ipam-da-x");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let tokens = calls
+            .map(|call| (text(&call["verb"]), text(&call["stdin"]["ipam"]["consul"]["token"])))
+            .collect();
+        self.take_calls();
+        tokens
+    }
+
+    /// Takes out of a record what older programs did not write.
+    fn make_old(&self, container: &str) {
+        let lines: Vec<String> = self
+            .lines(container)
+            .into_iter()
+            .map(|mut line| {
+                line.as_object_mut().unwrap().remove("configured");
+                line.to_string() + "\n"
+            })
+            .collect();
+        fs::write(self.record(container), lines.concat()).unwrap();
+    }
+}
+
+fn given(list: &[(&str, &str)]) -> Vec<(String, String)> {
+    list.iter().map(|(verb, token)| ((*verb).to_owned(), (*token).to_owned())).collect()
+}
+
+const SITE: [&str; 2] = ["http://10.1.1.1:8500", "http://10.1.1.2:8500"];
+
+#[test]
+fn a_secret_of_the_configuration_does_not_go_to_servers_that_a_selector_named() {
+    let world = world();
+    let patch = json!({"consul_servers": ["http://10.9.9.9:80"], "consul": {"token": "theirs"}});
+    let answer = json!({"cniVersion": "1.0.0", "pools": [{"name": "blue"}], "ipam": patch});
+    world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
+    world.delegate(
+        "ipam-da-z",
+        "[ $CNI_COMMAND != ADD ] || { printf '{\"code\":100,\"msg\":\"full\"}'; exit 1; }",
+    );
+    let mut network = network(&world, &SITE, "REAL");
+    let selector = json!({"type": "ipam-ds-x", "sets": ["consul", "consul_servers"]});
+    network["ipam"]["delegates"] = json!([selector, "ipam-da-x", "ipam-da-z"]);
+    assert_eq!(world.call("ADD", "c1", &network).failure().0, 100);
+    assert_eq!(world.tokens(), given(&[("ADD", "theirs"), ("DEL", "theirs")]));
+    network["ipam"]["delegates"] = json!([selector, "ipam-da-x"]);
+    world.call("ADD", "c2", &network).success();
+    world.call("CHECK", "c2", &network).success();
+    world.call("DEL", "c2", &network).success();
+    let expected = [("ADD", "theirs"), ("CHECK", "theirs"), ("DEL", "theirs")];
+    assert_eq!(world.tokens(), given(&expected));
+}
+
+#[test]
+fn a_rotated_secret_goes_to_recorded_servers_that_the_configuration_still_names() {
+    let world = world();
+    let three = [SITE[1], "http://10.1.1.3:8500", "HTTP://10.1.1.1:8500/"];
+    for (servers, token) in [
+        (&SITE[..], "new"),
+        (&three[..], "new"),
+        (&SITE[..1], "old"),
+        (&["https://10.1.1.1:8500", "http://10.1.1.2:8500"], "old"),
+        (&["http://10.1.1.1:8501", "http://10.1.1.2:8500"], "old"),
+    ] {
+        world.call("ADD", "c1", &network(&world, &SITE, "old")).success();
+        world.make_old("c1");
+        world.take_calls();
+        let today = network(&world, servers, "new");
+        world.call("CHECK", "c1", &today).success();
+        world.call("DEL", "c1", &today).success();
+        assert_eq!(world.tokens(), given(&[("CHECK", token), ("DEL", token)]), "{servers:?}");
+    }
+}
+
+#[test]
+fn a_rotated_secret_goes_to_servers_that_the_configuration_named_at_the_add() {
+    let world = world();
+    world.selector("ipam-ds-x", &json!([{"name": "blue"}]));
+    let chained = |servers: &[&str], token: &str| {
+        let mut network = network(&world, servers, token);
+        network["ipam"]["delegates"] = json!(["ipam-ds-x", "ipam-da-x"]);
+        network
+    };
+    world.call("ADD", "c1", &chained(&SITE, "old")).success();
+    let replaced = chained(&["http://10.2.2.2:8500"], "new");
+    world.call("DEL", "c1", &replaced).success();
+    assert_eq!(world.tokens(), given(&[("ADD", "old"), ("DEL", "new")]));
+}
+
+#[test]
+fn a_refusal_after_a_withheld_secret_names_both_lists_and_forget() {
+    let world = world();
+    world.call("ADD", "c1", &network(&world, &SITE, "old")).success();
+    world.make_old("c1");
+    world.delegate("ipam-da-x", "printf '{\"code\":103,\"msg\":\"HTTP 403\"}'; exit 1");
+    let replaced = network(&world, &["http://user:pw@10.2.2.2:8500"], "new");
+    let (code, text) = world.call("DEL", "c1", &replaced).failure();
+    assert_eq!(code, 103);
+    for words in [
+        "recorded: 10.1.1.1:8500, 10.1.1.2:8500; configured now: 10.2.2.2:8500",
+        "the recorded secret was used",
+        "ipam-delegated forget net c1 eth0 --yes",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+    assert!(!text.contains("pw@"), "{text}");
+}
