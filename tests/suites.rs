@@ -73,6 +73,9 @@ fn shapes() -> Vec<Shape> {
         Shape { guesses: true, shows: Shows::Windows, ..default },
         Shape { locks: true, shows: Shows::Windows, ..default },
         Shape { locks: true, tells: false, tries: 3, ..default },
+        Shape { behind: true, ..default },
+        Shape { behind: true, tells: false, tries: 1, ..default },
+        Shape { behind: true, guesses: true, ..default },
     ]
 }
 
@@ -159,6 +162,10 @@ fn found_by(bug: Bug) -> (&'static [&'static str], &'static [&'static str]) {
             &["a_stale_drop_is_lost", "a_confirmation_that_comes_between_saves_a_lease"],
             &["a_late_del_spares_a_later_add"],
         ),
+        Bug::StaleBelieved => (
+            &["what_is_held_and_what_is_not_is_proved_at_once"],
+            &["a_missing_hint_leaves_nothing_behind", "a_check_passes_after_an_add"],
+        ),
     }
 }
 
@@ -167,11 +174,13 @@ fn hunt(bug: Bug) -> Vec<String> {
     let mut missed = Vec::new();
     for time in 0..TIMES {
         let (of_ledger, of_allocator) = found_by(bug);
-        let ledger = ledger_suite::run(&Place { store: fresh_store(), bug: Some(bug) });
-        let store = fresh_store();
+        let (of_ledgers, store) = (fresh_store(), fresh_store());
+        let behind = bug == Bug::StaleBelieved;
         // A hint reaches the guards only where it is believed until then.
-        let shape = Shape { guesses: bug == Bug::ReleaseOfAny, ..Shape::default() };
+        let shape = Shape { guesses: bug == Bug::ReleaseOfAny, behind, ..Shape::default() };
+        let _ = Store::named(&of_ledgers).shaped(Shape { behind, ..Shape::default() });
         let _ = Store::named(&store).shaped(shape);
+        let ledger = ledger_suite::run(&Place { store: of_ledgers, bug: Some(bug) });
         let delegate: Allocate<Bookkeeper<Mutant>> = Allocate::default();
         let ipam = json!({"memory": store, "bug": format!("{bug:?}")});
         // Once with all the checks around it, then without those that say nothing of it.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use log::warn;
 
 use super::ledger::{
-    Change, Claim, Entry, Look, PoolView, Question, Taken, Used, View, unknown_ranges,
+    Change, Claim, Entry, Look, Need, PoolView, Question, Taken, Used, View, unknown_ranges,
 };
 use super::search::{Search, scramble};
 use super::{Lease, Owner, Strategy, Tries, Want};
@@ -70,7 +70,8 @@ impl<'a> Attempt<'a> {
     }
 
     pub fn question(&self, may_guess: bool) -> Question<'_> {
-        Question { owner: self.owner, known: &[], want: self.wants, looks: &self.looks, may_guess }
+        let Self { owner, wants: want, looks, .. } = self;
+        Question { owner, known: &[], want, looks, may_guess, need: Need::Look }
     }
 
     /// What to commit by what the view shows.

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime};
 
 use super::attempt::{Attempt, Plan, collect};
-use super::ledger::{Change, Commit, Entry, Fault, Ledger, Question};
+use super::ledger::{Change, Commit, Entry, Fault, Ledger, Need, Question, View};
 use super::{Allocator, Books, Headroom, Lease, Owner, Part, Reach, Scope, Want};
 use crate::cni::{Keep, parse_value};
 use crate::delegate::{Deadline, Request};
@@ -89,8 +89,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
     }
 
     fn held(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
-        let question = Question { owner, known, want: &[], looks: &[], may_guess: false };
-        Ok(self.ledger.view(&question)?.held)
+        Ok(self.proof(owner, known)?.held)
     }
 
     fn retain(&self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
@@ -216,8 +215,20 @@ impl<L: Ledger> Bookkeeper<L> {
         mut choose: impl FnMut(&[Lease]) -> Vec<Lease>,
         unsure: &mut Unsure,
     ) -> Result<Vec<Lease>> {
-        let question = |may_guess| Question { owner, known, want: &[], looks: &[], may_guess };
-        let mut view = self.ledger.view(&question(may_guess))?;
+        let mut view = if may_guess {
+            let view = self.ledger.view(&releasing(owner, known, true))?;
+            let held: Vec<IpAddr> = view.held.iter().map(|lease| lease.address.addr()).collect();
+            let shows_all = known.iter().all(|lease| held.contains(&lease.address.addr()));
+            // A guess will do where a guarded commit follows, which says whether it was right.
+            if view.sure || (shows_all && !held.is_empty()) {
+                view
+            } else {
+                drop(view);
+                self.proof(owner, known)?
+            }
+        } else {
+            self.proof(owner, known)?
+        };
         for _ in 0..ROUNDS {
             let drop = choose(&view.held);
             if drop.is_empty() {
@@ -226,20 +237,32 @@ impl<L: Ledger> Bookkeeper<L> {
             let chosen = revisions(&drop);
             let rest = view.held.into_iter().filter(|lease| !chosen.contains(&revision(lease)));
             let change = Change { leave: rest.collect(), drop, ..Change::default() };
-            match self.ledger.commit(owner, view.token, &change)? {
+            let next = match self.ledger.commit(owner, view.token, &change)? {
                 Commit::Done { .. } => return Ok(change.drop),
-                Commit::Lost { view: Some(next), .. } => view = next,
-                Commit::Lost { view: None, .. } | Commit::Outdated => {
-                    view = self.ledger.view(&question(false))?;
-                }
+                Commit::Lost { view, .. } => view.filter(|view| view.sure),
+                Commit::Outdated => None,
                 Commit::Unknown => {
                     unsure.note(&change)?;
-                    view = self.ledger.view(&question(false))?;
+                    None
                 }
-            }
+            };
+            view = match next {
+                Some(next) => next,
+                None => self.proof(owner, known)?,
+            };
             self.in_time()?;
         }
         Err(contended(owner))
+    }
+
+    /// What an owner holds, and surely nothing else.
+    fn proof(&self, owner: &Owner, known: &[Lease]) -> Result<View<L::Token>> {
+        let view = self.ledger.view(&releasing(owner, known, false))?;
+        if view.sure {
+            return Ok(view);
+        }
+        let message = format!("the store does not say for sure what {owner} holds");
+        Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("look at its servers; call again"))
     }
 
     /// What is free in the scarcest pool, counted.
@@ -280,6 +303,11 @@ impl<L: Ledger> Bookkeeper<L> {
         Err(Error::new(ErrorCode::TIMED_OUT, "the time is over")
             .advise("raise `ipam.timeout`, or look at what the store waits for"))
     }
+}
+
+/// What a release or a CHECK asks.
+fn releasing<'a>(owner: &'a Owner, known: &'a [Lease], may_guess: bool) -> Question<'a> {
+    Question { owner, known, want: &[], looks: &[], may_guess, need: Need::Proof }
 }
 
 /// Whether addresses in use may be taken over: `takeover` of `ipam`, else of the host-wide settings.

@@ -56,7 +56,8 @@ pub trait Ledger: Sized {
     ///
     /// Where [`Question::may_guess`] allows, it may be a guess without any round trip (nothing
     /// held, nothing taken; or the leases that the record knows): the commit is guarded, and after
-    /// a wrong guess it is [`Commit::Lost`].
+    /// a wrong guess it is [`Commit::Lost`]. Where [`Question::need`] is [`Need::Proof`] and the view is
+    /// not such a guess, it is [`View::sure`].
     fn view(&self, question: &Question<'_>) -> Result<View<Self::Token>>;
 
     /// Makes the owner hold exactly what `change` keeps, leaves and claims: all of it or, when anything
@@ -79,7 +80,7 @@ pub trait Ledger: Sized {
     fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>>;
 
     /// Every entry of the network of this call, in no order; only those of `node` where one is
-    /// named and the store knows nodes.
+    /// named and the store knows nodes. What it does not show surely is not there.
     fn scan(
         &self,
         node: Option<&str>,
@@ -132,6 +133,17 @@ pub struct Question<'a> {
     pub looks: &'a [Look],
     /// A guarded commit follows, so that a guess will do.
     pub may_guess: bool,
+    /// What the answer is for, and so how sure it has to be.
+    pub need: Need,
+}
+
+/// What a view is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A guarded claim follows: a look may be behind, as that of a server that has not caught up.
+    Look,
+    /// A release or a CHECK ends by it: what the view does not show is taken not to be held.
+    Proof,
 }
 
 /// How far a view looks into a pool. A ledger may show more than it is asked for.
@@ -151,6 +163,9 @@ pub struct View<T> {
     /// What the owner holds, of whatever pool. Where the ledger does not know prefix length,
     /// gateway and pool, they are the host's, none and none.
     pub held: Vec<Lease>,
+    /// Whether the owner surely holds nothing else: the store itself has said so, to this question. False
+    /// for a guess, for a look that may be behind, and wherever something could not be read.
+    pub sure: bool,
     /// The pools asked for, in order.
     pub pools: Vec<PoolView>,
     /// What a commit on this view is guarded with.

@@ -1,5 +1,6 @@
 //! A ledger in memory: a fake for tests, and the measure of the suites.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use super::table::{Table, fits};
 use crate::allocate::ledger::{
-    Change, Claim, Commit, Entry, Ledger, Look, PoolView, Question, Used, View,
+    Change, Claim, Commit, Entry, Ledger, Look, Need, PoolView, Question, Used, View,
 };
 use crate::allocate::{Lease, Owner, Reach, Strategy, Want};
 use crate::cni::{NetworkName, address};
@@ -42,6 +43,9 @@ pub struct Shape {
     pub tells: bool,
     /// A view locks the store until its token is gone, so that nothing comes between.
     pub locks: bool,
+    /// A look shows nothing held, as a server does that has not caught up, until the ledger has
+    /// committed something; a proof is true.
+    pub behind: bool,
     /// Somebody else is always quicker: no commit that changes anything is done.
     pub contended: bool,
 }
@@ -94,6 +98,7 @@ impl Default for Shape {
             tries: usize::MAX,
             tells: true,
             locks: false,
+            behind: false,
             contended: false,
         }
     }
@@ -234,6 +239,7 @@ impl Drop for Guard {
 pub struct Memory {
     pub(super) store: Store,
     pub(super) network: NetworkName,
+    caught_up: Cell<bool>,
 }
 
 /// What it reads of `ipam`.
@@ -252,11 +258,12 @@ pub struct Token {
 impl Memory {
     /// A ledger for one network.
     pub fn on(store: &Store, network: NetworkName) -> Self {
-        Self { store: store.clone(), network }
+        Self { store: store.clone(), network, caught_up: Cell::new(false) }
     }
 
-    fn see(&self, owner: &Owner, token: Token) -> View<Token> {
+    fn see(&self, owner: &Owner, token: Token, need: Need) -> View<Token> {
         let table = self.store.table();
+        let sure = need == Need::Proof || self.caught_up.get() || !self.store.shape().behind;
         let shows = self.store.shape().shows;
         let pool = |(want, look): &(Want, Look)| -> PoolView {
             let network = self.network.as_str();
@@ -269,7 +276,8 @@ impl Memory {
             }
         };
         let pools = token.asked.iter().map(pool).collect();
-        View { held: table.held(owner), pools, token }
+        let held = if sure { table.held(owner) } else { Vec::new() };
+        View { held, sure, pools, token }
     }
 }
 
@@ -288,18 +296,20 @@ impl Ledger for Memory {
         let guard = self.store.lock_out()?;
         self.store.settle(false);
         let asked = question.want.iter().cloned().zip(question.looks.iter().copied()).collect();
-        let view = self.see(question.owner, Token { asked, guard });
+        let view = self.see(question.owner, Token { asked, guard }, question.need);
         let blind = question.looks.iter().all(|look| *look == Look::Nowhere);
         if !(self.store.shape().guesses && question.may_guess && blind) {
             return Ok(view);
         }
         let pools = view.pools.into_iter().map(|pool| PoolView { used: Used::Unknown, ..pool });
-        Ok(View { held: question.known.to_vec(), pools: pools.collect(), token: view.token })
+        let (held, pools) = (question.known.to_vec(), pools.collect());
+        Ok(View { held, sure: false, pools, token: view.token })
     }
 
     fn commit(&self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
         self.store.between();
         self.store.settle(true);
+        self.caught_up.set(true);
         let unsure = lock(&self.store.0.hooks).unsure.take();
         let done = match unsure {
             None => self.store.attempt(owner, change),
@@ -361,7 +371,10 @@ impl Memory {
                 drop(seen.guard);
                 Commit::Lost { taken, view: None }
             }
-            Commit::Lost { taken, .. } => Commit::Lost { taken, view: Some(self.see(owner, seen)) },
+            Commit::Lost { taken, .. } => {
+                self.caught_up.set(true);
+                Commit::Lost { taken, view: Some(self.see(owner, seen, Need::Proof)) }
+            }
         }
     }
 }

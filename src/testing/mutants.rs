@@ -7,7 +7,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use super::memory::{Memory, Store, Token};
 use super::table::{Table, fits};
-use crate::allocate::ledger::{Change, Claim, Commit, Entry, Ledger, Question, View};
+use crate::allocate::ledger::{Change, Claim, Commit, Entry, Ledger, Need, Question, View};
 use crate::allocate::{Lease, Owner, Reach};
 use crate::cni::{IfName, NetworkName};
 use crate::delegate::Request;
@@ -32,11 +32,13 @@ pub enum Bug {
     RestampUnguarded,
     /// A lease that was written anew since it was read is removed all the same.
     LateDelUnguarded,
+    /// A release and a CHECK believe a look that may be behind.
+    StaleBelieved,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Overwrite,
         Self::CheckThenPut,
         Self::ReleaseOfAny,
@@ -45,6 +47,7 @@ impl Bug {
         Self::LostIndex,
         Self::RestampUnguarded,
         Self::LateDelUnguarded,
+        Self::StaleBelieved,
     ];
 }
 
@@ -181,8 +184,11 @@ impl Ledger for Mutant {
 
     fn view(&self, question: &Question<'_>) -> Result<View<Token>> {
         let owner = self.owner(question.owner);
-        let view = self.inner.view(&Question { owner: &owner, ..*question })?;
-        Ok(View { held: self.indexed(&owner, view.held), ..view })
+        let stale = self.bug == Some(Bug::StaleBelieved);
+        let need = if stale { Need::Look } else { question.need };
+        let view = self.inner.view(&Question { owner: &owner, need, ..*question })?;
+        let sure = view.sure || (stale && !question.may_guess);
+        Ok(View { held: self.indexed(&owner, view.held), sure, ..view })
     }
 
     fn commit(&self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {

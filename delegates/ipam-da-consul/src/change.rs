@@ -31,7 +31,7 @@ enum Next<'a> {
     Again,
     /// The same again: this is what these addresses of the owner are at.
     Meet(BTreeMap<IpAddr, Option<u64>>),
-    End(Commit<Seen>),
+    End(Box<Commit<Seen>>),
     /// This key may not be written.
     Denied(&'a Op),
 }
@@ -111,7 +111,7 @@ impl Consul {
                 Next::Meet(met) => indexes.extend(met),
                 Next::End(commit) => {
                     self.put_back(&step, &commit);
-                    return Ok(commit);
+                    return Ok(*commit);
                 }
                 Next::Denied(op) => return Err(denied(op)),
             }
@@ -226,6 +226,10 @@ impl Consul {
                 .iter()
                 .any(|failure| planned.get(failure.place).is_some_and(|(role, _)| wanted(*role)))
         };
+        if failed(&|role| !matches!(role, Role::Claim(_) | Role::Folder)) {
+            // What was looked at is not so: the look may have been behind.
+            self.store.insist();
+        }
         let denied = failures.iter().filter(|failure| failure.is_denied());
         let denied: Vec<&(Role, Op)> = denied.filter_map(|f| planned.get(f.place)).collect();
         if let Some((_, op)) = denied.first() {
@@ -241,14 +245,14 @@ impl Consul {
                 self.definitions.borrow_mut().remove(pool);
             });
             step.change.claim.iter().for_each(|claim| self.cache_of(claim.want).forget());
-            return Ok(Next::End(Commit::Outdated));
+            return Ok(Next::End(Box::new(Commit::Outdated)));
         }
         if failed(&|role| role == Role::Owner) {
             self.note_hidden(step)?;
-            return Ok(Next::End(Commit::Outdated));
+            return Ok(Next::End(Box::new(Commit::Outdated)));
         }
         if failed(&|role| role == Role::Victim) {
-            return Ok(Next::End(Commit::Outdated));
+            return Ok(Next::End(Box::new(Commit::Outdated)));
         }
         if failed(&|role| role == Role::Lease) {
             return self.after_other_indexes(step);
@@ -262,7 +266,7 @@ impl Consul {
         let Change { keep, drop, .. } = step.change;
         let leases: Vec<&Lease> = keep.iter().chain(drop).collect();
         if !leases.iter().all(|lease| is_as_seen(step.seen, lease)) {
-            return Ok(Next::End(Commit::Outdated));
+            return Ok(Next::End(Box::new(Commit::Outdated)));
         }
         let key = |lease: &&Lease| self.keys.lease(lease.pool.as_deref(), lease.address.addr());
         let keys: Vec<String> = leases.iter().map(key).collect();
@@ -277,7 +281,7 @@ impl Consul {
         // Who has lost an address may have got others from the ancestor since.
         if met.values().any(Option::is_none) || known {
             self.verifies.set(true);
-            return Ok(Next::End(Commit::Outdated));
+            return Ok(Next::End(Box::new(Commit::Outdated)));
         }
         Ok(Next::Meet(met))
     }
@@ -293,9 +297,8 @@ impl Consul {
         let beside = |role| matches!(role, Role::Folder | Role::Owner | Role::Victim | Role::Mark);
         if self.indexed.get() && all(&beside) {
             self.folders.borrow_mut().clear();
-            self.indexed.set(false);
-            self.memory.note_unindexed();
-            return Some(Next::End(Commit::Outdated));
+            self.go_without_index();
+            return Some(Next::End(Box::new(Commit::Outdated)));
         }
         None
     }
@@ -318,7 +321,7 @@ impl Consul {
                 let Some(found) = read.first().and_then(Found::read) else {
                     // It was given back meanwhile, or must not be seen.
                     self.judge_readable(op.key())?;
-                    return Ok(Next::End(Commit::Outdated));
+                    return Ok(Next::End(Box::new(Commit::Outdated)));
                 };
                 let met = Some(found.index);
                 if found.is_of(step.owner) && step.indexes.get(&address) != Some(&met) {
@@ -342,7 +345,7 @@ impl Consul {
             ));
         }
         let view = self.view_after(step);
-        Ok(Next::End(Commit::Lost { taken, view }))
+        Ok(Next::End(Box::new(Commit::Lost { taken, view })))
     }
 
     /// The pools of all claims as far as they are remembered; only where nothing else is to be told.
@@ -360,7 +363,7 @@ impl Consul {
         let shown =
             |claim: &Claim<'_>| self.remembered(claim.want, self.known_of(claim.want)?).ok();
         let pools = step.change.claim.iter().map(shown).collect::<Option<_>>()?;
-        Some(View { held: Vec::new(), pools, token: step.seen.clone() })
+        Some(View { held: Vec::new(), sure: false, pools, token: step.seen.clone() })
     }
 
     /// An owner's key that is there, and that no look shows, may not be read.

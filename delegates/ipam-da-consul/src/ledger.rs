@@ -18,7 +18,7 @@ use ipam_delegated::{ErrorCode, Request, Result};
 use log::debug;
 
 use crate::cache::Cache;
-use crate::config::{Config, Consistency};
+use crate::config::Config;
 use crate::held::{State, refused};
 use crate::keys::{Keys, ROOT, judge_name};
 use crate::memory::{self, Mark, Memory};
@@ -90,13 +90,7 @@ impl Ledger for Consul {
     }
 
     fn open(config: Config, request: &Request) -> Result<Self> {
-        let mut site = config.site(request)?;
-        // What a server that is behind does not show would never be released.
-        if site.consistency == Consistency::Stale
-            && matches!(request.verb, Verb::Del | Verb::Gc | Verb::Check)
-        {
-            site.consistency = Consistency::Default;
-        }
+        let site = config.site(request)?;
         let state = request.state_dir()?;
         let network = request.network.name();
         let place =
@@ -113,6 +107,10 @@ impl Ledger for Consul {
         let memory = Memory::open(&state, network);
         let cache = ResultCache::new(&site.result_cache);
         let store = Store::new(site, request.unreached(), request.deadline)?;
+        // What a server that is behind does not show would never be released.
+        if matches!(request.verb, Verb::Del | Verb::Gc | Verb::Check) || memory.is_unindexed() {
+            store.insist();
+        }
         if let Some(server) = memory.server() {
             store.prefer(&server);
         }
@@ -172,6 +170,7 @@ impl Ledger for Consul {
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
+        self.store.insist();
         match node {
             Some(node) => self.walk_node(node, each),
             None => self.walk_pools(each),
@@ -203,6 +202,14 @@ impl Ledger for Consul {
 }
 
 impl Consul {
+    /// Does without keys of owners from here on: the store lets us have none. No change is guarded by one
+    /// then, so that what an owner holds has to be known for sure before it, too.
+    pub fn go_without_index(&self) {
+        self.indexed.set(false);
+        self.store.insist();
+        self.memory.note_unindexed();
+    }
+
     /// What this node remembers of a pool: of one that brings its ranges, by its number, too.
     pub fn cache_of(&self, want: &Want) -> Cache {
         let pool = want.pool.as_deref().unwrap_or(self.keys.network().as_str());
@@ -264,14 +271,14 @@ impl Consul {
         let (Some(node), Some(key)) = (&self.node, mark.filter(|_| self.indexed.get())) else {
             return Ok(());
         };
-        let seen = |pair: Option<&Pair>| pair.map(|p| Mark { created: p.created, index: p.index });
-        if self.memory.goes_with(node, seen(find(&key))) {
+        if self.memory.goes_with(node, mark_of(find(&key))) {
             return Ok(());
         }
         // A leader that is none any more answers by what it knew.
-        match self.store.read_surely(&[Op::GetTree(key.clone())])? {
+        self.store.insist();
+        match self.store.read(&[Op::GetTree(key.clone())])? {
             Ended::Done(pairs) => {
-                let now = seen(pairs.iter().find(|pair| pair.key == key));
+                let now = mark_of(pairs.iter().find(|pair| pair.key == key));
                 if self.memory.goes_with(node, now) {
                     Ok(())
                 } else {
@@ -282,6 +289,19 @@ impl Consul {
         }
     }
 
+    /// Fails where the store, which shows this key of the node's latest claim, was set back: what it does
+    /// not show of an owner may have been given all the same.
+    ///
+    /// # Errors
+    /// Code 11, with what to do.
+    pub fn judge_absence(&self, owner: &Owner, mark: Option<&Pair>) -> Result<()> {
+        self.memory.judge()?;
+        if !self.indexed.get() || self.memory.goes_with(&owner.scope.node, mark_of(mark)) {
+            return Ok(());
+        }
+        Err(self.memory.note_set_back())
+    }
+
     /// The key of an owner that an entry names, where it names all that makes one.
     pub fn owner_of(&self, holder: &Holder) -> Option<String> {
         let Holder { node: Some(node), container, ifname: Some(ifname), network } = holder else {
@@ -290,4 +310,9 @@ impl Consul {
         let here = self.keys.network().as_str();
         Some(Keys::owner_in(network.as_deref().unwrap_or(here), node, container, ifname))
     }
+}
+
+/// A node's latest claim, by its key.
+fn mark_of(pair: Option<&Pair>) -> Option<Mark> {
+    pair.map(|pair| Mark { created: pair.created, index: pair.index })
 }

@@ -48,8 +48,7 @@ impl Consul {
         if !empty || self.store.may_read(&folder)? {
             return Ok(());
         }
-        self.indexed.set(false);
-        self.memory.note_unindexed();
+        self.go_without_index();
         self.walk_node(node, each)
     }
 

@@ -1,5 +1,6 @@
 //! Consul's key-value store, as far as it is needed here.
 
+use std::cell::Cell;
 use std::io::Read;
 use std::ops::ControlFlow;
 
@@ -16,9 +17,13 @@ use crate::txn::{self, Ended, Op, Pair};
 #[derive(Debug)]
 pub struct Store {
     client: Client,
-    /// The query of a change, and that of a read; each begins with `?` unless it is empty.
+    /// The query of a change, that of a read, and that of a read which proves what is not there; each
+    /// begins with `?` unless it is empty.
     changing: String,
     reading: String,
+    proving: String,
+    /// Whether all reads have to be proofs.
+    insists: Cell<bool>,
 }
 
 /// The largest answer to a transaction, in bytes: its values may have 512 KiB each.
@@ -63,7 +68,24 @@ impl Store {
             client: Client::new(access, deadline)?,
             changing: query(&[&datacenter]),
             reading: query(&[&datacenter, &consistency]),
+            proving: query(&[&datacenter, &Some("consistent".to_owned())]),
+            insists: Cell::new(site.consistency == Consistency::Consistent),
         })
+    }
+
+    /// From here on every read proves what is not there: by a leader that has asked the others whether it
+    /// still is, and that has applied its log. One that was just elected has not, and says nothing of it.
+    pub fn insist(&self) {
+        self.insists.set(true);
+    }
+
+    /// Whether what is read is a proof.
+    pub fn insists(&self) -> bool {
+        self.insists.get()
+    }
+
+    fn reading(&self) -> &str {
+        if self.insists() { &self.proving } else { &self.reading }
     }
 
     /// Begins with this server, if it is one of them.
@@ -82,22 +104,9 @@ impl Store {
     /// No server answers in time.
     pub fn read(&self, ops: &[Op]) -> Result<Ended> {
         let body = txn::to_body(ops);
-        let path = format!("v1/txn{}", self.reading);
+        let path = format!("v1/txn{}", self.reading());
         let ask = Ask { sign: Some(READ_SIGN), ..transaction(&path, &body) };
         understood(&self.client.read(&ask)?)
-    }
-
-    /// The same, of a leader that has made sure that it is one.
-    ///
-    /// # Errors
-    /// No server answers in time.
-    pub fn read_surely(&self, ops: &[Op]) -> Result<Ended> {
-        let body = txn::to_body(ops);
-        let path = match self.changing.as_str() {
-            "" => "v1/txn?consistent".to_owned(),
-            query => format!("v1/txn{query}&consistent"),
-        };
-        understood(&self.client.read(&transaction(&path, &body))?)
     }
 
     /// Changes something; `None` when it may have been done, or may still be.
@@ -174,7 +183,7 @@ impl Store {
         take: &mut dyn FnMut(&[u8]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let more =
-            self.reading.strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
+            self.reading().strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
         let path = format!("v1/kv/{}?{how}{more}", escaped(prefix));
         let ask = Ask {
             method: Method::Get,

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipam_delegated::allocate::document::{Revision, Seen};
-use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
+use ipam_delegated::allocate::ledger::{Look, Need, PoolView, Question, Used, View};
 use ipam_delegated::allocate::search::Search;
-use ipam_delegated::allocate::{Owner, Strategy, Want};
+use ipam_delegated::allocate::{Lease, Owner, Strategy, Want};
 use ipam_delegated::cni::address;
 use ipam_delegated::pool::{Range, RangeSet};
 use ipam_delegated::{Error, ErrorCode, Result};
@@ -32,6 +32,9 @@ impl Consul {
         for want in question.want {
             want.pool.as_deref().map_or(Ok(()), |name| judge_name(name, &want.path))?;
         }
+        if question.need == Need::Proof {
+            self.store.insist();
+        }
         if question.may_guess
             && let Some(view) = self.guess(question)
         {
@@ -56,7 +59,7 @@ impl Consul {
         if question.may_guess || self.fresh.borrow().is_some() {
             self.fresh.replace(Some((held.clone(), token.clone())));
         }
-        Ok(View { held, pools: views, token })
+        Ok(View { held, sure: self.store.insists(), pools: views, token })
     }
 
     /// What needs no request: leases that the record knows all of, or that an owner of whom nobody here
@@ -74,7 +77,7 @@ impl Consul {
                     seen
                 }
             };
-            return Some(View { held: known.to_vec(), pools: Vec::new(), token });
+            return Some(View { held: known.to_vec(), sure: false, pools: Vec::new(), token });
         }
         let blind = looks.iter().all(|look| *look == Look::Nowhere);
         if !blind || !self.indexed.get() || self.memory.has_taken(owner) || self.is_cached(owner) {
@@ -91,7 +94,7 @@ impl Consul {
             }
             pools.push(view);
         }
-        Some(View { held: Vec::new(), pools, token: Seen::default() })
+        Some(View { held: Vec::new(), sure: false, pools, token: Seen::default() })
     }
 
     /// Relies on the ranges that are remembered.
@@ -126,8 +129,10 @@ impl Consul {
         let own = self.keys.owner(owner);
         let hinted = self.hinted(question);
         let mut keys: Vec<String> = hinted.iter().cloned().collect();
+        let mark = self.keys.mark(&owner.scope.node);
         if self.indexed.get() {
             keys.push(own.clone());
+            keys.extend(self.checks.then(|| mark.clone()));
         }
         let read = self.read_with_definitions(&keys, unknown)?;
         let found = read.iter().find(|pair| pair.key == own);
@@ -146,6 +151,11 @@ impl Consul {
         }
         if self.forgets {
             self.tidy(owner, &state)?;
+        }
+        let shown: BTreeSet<IpAddr> = state.0.iter().map(|lease| lease.address.addr()).collect();
+        let lacks = |lease: &Lease| !shown.contains(&lease.address.addr());
+        if self.checks && (shown.is_empty() || question.known.iter().any(lacks)) {
+            self.judge_absence(owner, read.iter().find(|pair| pair.key == mark))?;
         }
         Ok(state)
     }

@@ -205,7 +205,7 @@ impl Etcd {
     fn view_of_claims(&self, change: &Change<'_>, seen: Seen) -> Option<View<Seen>> {
         let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
         let pools = change.claim.iter().map(|claim| self.unknown(claim.want)).collect();
-        fresh.then_some(View { held: Vec::new(), pools, token: seen })
+        fresh.then_some(View { held: Vec::new(), sure: false, pools, token: seen })
     }
 
     /// Notes on this node what an owner holds, or perhaps does, where the store does not let us: what a change
@@ -257,7 +257,7 @@ impl Etcd {
         let is_del = change.keep.is_empty() && change.claim.is_empty();
         let to_look = is_del && held.is_empty() && !self.keys.is_native();
         let complete = change.keep.is_empty() && !to_look;
-        let view = complete.then_some(View { held, pools, token });
+        let view = complete.then_some(View { held, sure: true, pools, token });
         Ok(Commit::Lost { taken: Vec::new(), view })
     }
 

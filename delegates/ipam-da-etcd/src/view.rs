@@ -46,11 +46,12 @@ impl Etcd {
         let may_guess = question.may_guess && (self.trusting || !self.memory.is_set_back());
         if may_guess && blind && !question.want.is_empty() {
             let pools = question.want.iter().map(|want| self.unknown(want)).collect();
-            return Ok(View { held: Vec::new(), pools, token: Seen::default() });
+            return Ok(View { held: Vec::new(), sure: false, pools, token: Seen::default() });
         }
         if may_guess && let Some(known) = Revision::of_all(question.known) {
             let token = Seen { revision: Some(known.revision), document: None };
-            return Ok(View { held: question.known.to_vec(), pools: Vec::new(), token });
+            let held = question.known.to_vec();
+            return Ok(View { held, sure: false, pools: Vec::new(), token });
         }
         let mut reads = Vec::new();
         let mut asks = |asked: Vec<TxnOp>| {
@@ -114,7 +115,9 @@ impl Etcd {
         }
         let (held, token) = held;
         self.forget_unless(question.owner, !held.is_empty() || !question.want.is_empty());
-        Ok(View { held, pools, token })
+        // Every read of ours is linearizable: none asks for less, and etcd's leader answers none before it
+        // has committed something itself.
+        Ok(View { held, sure: true, pools, token })
     }
 
     /// Waits for the other processes of this node, where each claim has to go on from the one before and

@@ -85,7 +85,7 @@ impl Ledger for Local {
             Some(self.folder.lock_or_make(self.give_up)?)
         };
         let Some(folder) = folder else {
-            return Ok(View { held: Vec::new(), pools: Vec::new(), token: None });
+            return Ok(View { held: Vec::new(), sure: true, pools: Vec::new(), token: None });
         };
         let stamp = self.stamp(&folder);
         let held = self.held(&folder, stamp.as_ref(), question)?;
@@ -379,6 +379,8 @@ impl Seen {
         let pools = pools.collect();
         Ok(View {
             held: self.held.iter().map(LeaseFile::lease).collect(),
+            // Under the lock, and what cannot be read is an error.
+            sure: true,
             pools,
             token: Some(self),
         })

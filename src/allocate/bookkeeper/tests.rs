@@ -367,7 +367,7 @@ fn a_lost_commit_without_a_reason_spreads() {
     let wants = &wants[..1];
     let mut attempt = Attempt::new(&owner, wants, true, Tries::IN_ORDER);
     let pool = PoolView { used: Used::All(BTreeSet::new()), ..PoolView::default() };
-    let view = View { held: vec![], pools: vec![pool], token: () };
+    let view = View { held: vec![], sure: true, pools: vec![pool], token: () };
     let mut firsts = BTreeSet::new();
     for _ in 0..6 {
         let Plan::Commit(change, sources) = attempt.plan(&view).unwrap() else { panic!() };
@@ -383,7 +383,12 @@ fn many_pools_are_looked_at_before_anything_is_tried() {
     let tries = Tries { each: 1, scattered: 0, sighted: true, strict: false };
     let mut attempt = Attempt::new(&owner, &wants, true, tries);
     let pool = |used| PoolView { used, ..PoolView::default() };
-    let view = |used: [Used; 2]| View { held: vec![], pools: used.map(pool).into(), token: () };
+    let view = |used: [Used; 2]| View {
+        held: vec![],
+        sure: true,
+        pools: used.map(pool).into(),
+        token: (),
+    };
     let blind = attempt.plan(&view([Used::Unknown, Used::Unknown])).unwrap();
     assert!(matches!(blind, Plan::Look));
     let looks = attempt.question(false).looks.to_vec();

@@ -2,7 +2,7 @@
 
 use super::checks;
 use super::room::{Room, Stage, claim, done, expect, lost, pool_of};
-use crate::allocate::ledger::{Change, Ledger, Question};
+use crate::allocate::ledger::{Change, Ledger, Need, Question};
 use crate::allocate::{Owner, Reach};
 use crate::testing::{Finding, Verdict};
 
@@ -13,6 +13,7 @@ checks!(
     the_network_is_of_the_owner,
     the_node_is_of_the_owner,
     an_owner_may_come_back,
+    what_is_held_and_what_is_not_is_proved_at_once,
     a_drop_frees_nothing_of_others,
     a_hint_is_no_truth,
     a_takeover_replaces_the_very_entry,
@@ -87,6 +88,36 @@ fn an_owner_may_come_back<S: Stage>(room: &Room<'_, S>) -> Verdict {
     Ok(())
 }
 
+fn what_is_held_and_what_is_not_is_proved_at_once<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    let owner = room.owner("c1", "eth0")?;
+    let proved = |expected: &[&str]| -> Verdict {
+        for need in [Need::Proof, Need::Look] {
+            let question = Question {
+                owner: &owner,
+                known: &[],
+                want: &[],
+                looks: &[],
+                may_guess: false,
+                need,
+            };
+            let view = room.open()?.view(&question)?;
+            expect(view.sure || need == Need::Look, || "asked for a proof, it is not sure".into())?;
+            let held = view.held.iter().map(|lease| lease.address.addr().to_string());
+            let held: Vec<String> = held.collect();
+            expect(held == expected || !view.sure, || {
+                format!("asked for {need:?}, it is sure of {held:?}, and held is {expected:?}")
+            })?;
+        }
+        Ok(())
+    };
+    proved(&[])?;
+    let lease = room.take(&owner, A)?;
+    proved(&[A])?;
+    let change = Change { drop: vec![lease], ..Change::default() };
+    done(room.commit(&owner, &change)?, "a drop")?;
+    proved(&[])
+}
+
 fn a_drop_frees_nothing_of_others<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let lease = room.take(&room.owner("c1", "eth0")?, A)?;
     let before = room.state()?;
@@ -99,8 +130,14 @@ fn a_drop_frees_nothing_of_others<S: Stage>(room: &Room<'_, S>) -> Verdict {
 fn a_hint_is_no_truth<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let known = [room.take(&room.owner("c1", "eth0")?, A)?];
     let owner = room.owner("c2", "eth0")?;
-    let question =
-        Question { owner: &owner, known: &known, want: &[], looks: &[], may_guess: false };
+    let question = Question {
+        owner: &owner,
+        known: &known,
+        want: &[],
+        looks: &[],
+        may_guess: false,
+        need: Need::Proof,
+    };
     let held = room.open()?.view(&question)?.held;
     expect(held.is_empty(), || format!("{A} is c1's, but c2 holds {held:?}"))
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 
 use crate::allocate::ledger::{
-    Change, Claim, Commit, Entry, Ledger, Look, Question, Taken, View, unknown_ranges,
+    Change, Claim, Commit, Entry, Ledger, Look, Need, Question, Taken, View, unknown_ranges,
 };
 use crate::allocate::{Lease, Owner, Scope, Strategy, Want};
 use crate::cni::address::parse_address;
@@ -80,7 +80,14 @@ impl<'a, S: Stage> Room<'a, S> {
 
     /// What the owner holds.
     pub fn held(&self, owner: &Owner) -> Result<Vec<Lease>> {
-        let question = Question { owner, known: &[], want: &[], looks: &[], may_guess: false };
+        let question = Question {
+            owner,
+            known: &[],
+            want: &[],
+            looks: &[],
+            may_guess: false,
+            need: Need::Proof,
+        };
         Ok(self.open()?.view(&question)?.held)
     }
 
@@ -109,7 +116,14 @@ impl<'a, S: Stage> Room<'a, S> {
     ) -> Result<View<<S::Ledger as Ledger>::Token>> {
         let want: Vec<Want> = change.claim.iter().map(|claim| claim.want.clone()).collect();
         let looks = vec![look; want.len()];
-        ledger.view(&Question { owner, known: &[], want: &want, looks: &looks, may_guess: false })
+        ledger.view(&Question {
+            owner,
+            known: &[],
+            want: &want,
+            looks: &looks,
+            may_guess: false,
+            need: Need::Look,
+        })
     }
 
     /// Takes one address for an owner who holds nothing.

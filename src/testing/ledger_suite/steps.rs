@@ -3,7 +3,7 @@
 use super::checks;
 use super::room::{Ended, Room, Stage, claim, done, expect, lost, pool_of};
 use crate::allocate::Lease;
-use crate::allocate::ledger::{Change, Ledger, Look, Question, Used};
+use crate::allocate::ledger::{Change, Ledger, Look, Need, Question, Used};
 use crate::testing::{Finding, Verdict};
 
 checks!(
@@ -243,6 +243,7 @@ fn a_guess_is_guarded<S: Stage>(room: &Room<'_, S>) -> Verdict {
         want: std::slice::from_ref(&want),
         looks: &[Look::Nowhere],
         may_guess: true,
+        need: Need::Look,
     })?;
     if !view.held.is_empty() {
         return Ok(());

@@ -22,6 +22,8 @@ pub enum Fate {
     Delay(Duration),
     /// The server has done what it was asked for, and the client gets this status and text.
     Answer(u16, String),
+    /// It goes to another server, by its `ADDRESS:PORT`, whose answer the client gets.
+    Elsewhere(String),
 }
 
 /// A request as it came.
@@ -149,6 +151,12 @@ fn serve(mut client: &TcpStream, books: &Books) -> io::Result<()> {
         if matches!(fate, Fate::Refuse) {
             return Ok(());
         }
+        if let Fate::Elsewhere(other) = &fate {
+            let mut other = BufReader::new(TcpStream::connect(other)?);
+            other.get_mut().write_all(&request.raw)?;
+            client.write_all(&read_answer(&mut other, &request.method)?.0)?;
+            continue;
+        }
         let server = match &mut server {
             Some(server) => server,
             None => {
@@ -163,7 +171,7 @@ fn serve(mut client: &TcpStream, books: &Books) -> io::Result<()> {
             Fate::Refuse | Fate::Lose => return Ok(()),
             Fate::Cut => return client.write_all(&answer[..answer.len() / 2]),
             Fate::Delay(time) => thread::sleep(time),
-            Fate::Pass => {}
+            Fate::Pass | Fate::Elsewhere(_) => {}
             Fate::Answer(status, text) => {
                 let length = text.len();
                 let head = format!("HTTP/1.1 {status} Told\r\nContent-Length: {length}");
