@@ -60,8 +60,9 @@ codes! {
     DELEGATE = 110, "repair or replace the delegate named";
     /// A delegate did not end in its time and was killed.
     TIMED_OUT = 111, "raise `ipam.timeout`, or look at what the delegate waited for";
-    /// The chain ended with pools that no delegate served, or without any address.
-    UNSERVED = 112, "add an allocator for these pools to `ipam.delegates`";
+    /// An answer does not fit the pools it is for, or the chain ended with pools that no delegate served or
+    /// without any address.
+    UNSERVED = 112, "see the details: each pool needs one address, from an allocator in `ipam.delegates`";
     /// The record of an attachment could not be written or read.
     RECORD = 113, "look at the state folder: rights, space, mount";
     /// A defect of the plugin itself.

@@ -20,9 +20,12 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("select", &["offer", "delegate", "host", "pool", "cni", "presence", "error"]),
     ("allocate", &["offer", "delegate", "operate", "host", "pool", "cni", "presence", "error"]),
     ("testing", &["allocate", "delegate", "host", "pool", "cni", "presence", "error"]),
-    // The chain knows processes, not addresses.
-    ("chain", &["delegate", "operate", "log", "host", "cni", "presence", "error"]),
+    // The chain knows processes, not addresses: of the pools it takes one function, see below.
+    ("chain", &["delegate", "operate", "log", "host", "pool", "cni", "presence", "error"]),
 ];
+
+/// All that `chain` takes of `pool`: whether an answer is what its pools ask for.
+const COMPARISON: &str = "use crate::pool::compare_answer;";
 
 /// What touches the process, and the files that may.
 const EDGES: &[(&str, &[&str])] = &[
@@ -111,6 +114,17 @@ fn imports_point_down() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_chain_takes_one_function_of_the_pools() {
+    let mut taken = Vec::new();
+    for (file, lines) in files() {
+        let of_pool = |line: &&String| imports(line).iter().any(|room| room == "pool");
+        let lines = lines.iter().filter(of_pool).filter(|_| room_of(&file) == "chain");
+        taken.extend(lines.map(|line| format!("src/{file}: {line}")));
+    }
+    assert_eq!(taken, [format!("src/chain/served.rs: {COMPARISON}")]);
 }
 
 #[test]

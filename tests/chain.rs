@@ -221,7 +221,9 @@ fn a_standard_plugin_that_looks_at_no_result_loses_none() {
     world.delegate("six", &format!("case $CNI_COMMAND in ADD) printf '%s' '{first}';; esac"));
     let second = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}], "dns": {}});
     world.delegate("four", &format!("case $CNI_COMMAND in ADD) printf '%s' '{second}';; esac"));
-    let network = world.network(json!(["ipam-ds-x", "six", "four"]));
+    // The object says that the plugin's own range is this pool's.
+    let four = json!({"type": "four", "serves": ["blue"]});
+    let network = world.network(json!(["ipam-ds-x", "six", four]));
     let result = world.call("ADD", "c1", &network).success();
     assert_eq!(result["ips"], json!([{"address": "fd00::2/64"}, {"address": "10.0.0.2/24"}]));
     assert_eq!(result["routes"], first["routes"]);

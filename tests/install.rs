@@ -612,7 +612,8 @@ fn uninstall_waits_for_a_chain_that_is_under_way() {
         &format!("{gate}; printf '{{\"pools\":[{{\"name\":\"blue\"}}]}}'"),
     );
     let path = format!("{}:{}", site.world.path("bin").display(), site.plugins.display());
-    let traffic = Traffic::new(&site, path, json!(["ipam-ds-gate", "site-local.orig"]));
+    let kept = json!({"type": "site-local.orig", "serves": ["blue"]});
+    let traffic = Traffic::new(&site, path, json!(["ipam-ds-gate", kept]));
     std::thread::scope(|scope| {
         let adding = scope.spawn(|| traffic.call("site-local", "ADD", "c1").ips());
         site.world.at_gate("gate");

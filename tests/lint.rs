@@ -216,9 +216,10 @@ fn a_preset_tells_its_differences_and_which_program_stands_behind_its_name() {
 fn a_replaced_program_among_the_delegates_is_a_note() {
     let (world, network) = world("node");
     world.allocator("host-local", "10.0.9.2/24");
+    let host_local = json!({"type": "host-local", "serves": ["blue"]});
     world.conflist(
         "10-net.conflist",
-        &with(&network, "delegates", json!(["ipam-ds-x", "host-local"])),
+        &with(&network, "delegates", json!(["ipam-ds-x", host_local])),
     );
     let (exit, found) = findings(&world, &[]);
     assert_eq!(exit, Some(0));

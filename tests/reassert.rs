@@ -163,7 +163,9 @@ fn what_cannot_be_claimed_is_told_and_stops_nothing() {
 fn which_address_is_of_which_pool_is_not_guessed() {
     let world = world();
     world.selector("ipam-ds-x", &json!([{"name": "blue"}, {"name": "red"}]));
-    world.add(&["c1"]);
+    let any = json!(["ipam-ds-x", {"type": NAME, "answers": "any"}]);
+    world.call("ADD", "c1", &with(&network(&world), "delegates", any)).success();
+    world.take_calls();
     for words in [&[][..], &["--yes"]] {
         let outcome = world.reassert(words);
         assert_eq!(outcome.exit, Some(1));

@@ -150,7 +150,7 @@ impl<'a> Walk<'a> {
                 self.gave.push(gave);
             }
         }
-        Ok(self.carry.finish()?)
+        Ok(self.carry.finish(&self.plan.steps)?)
     }
 
     /// DEL to the delegates that ran, in order, the failed one last.

@@ -10,6 +10,7 @@ use super::plan::Step;
 use super::program::is_allocator;
 use super::record::{Gave, Run};
 use super::section::Section;
+use super::served::{describe_pools, judge, serves, unserved};
 use super::way::is_configured;
 use crate::cni::{IpConfig, IpamResult, Network, Route};
 use crate::delegate::selected::CHAIN_KEYS;
@@ -28,6 +29,8 @@ pub(super) struct Carry<'a> {
     pub result: IpamResult,
     /// The pools nobody has served yet; `None` while nobody has named any.
     pools: Option<Vec<Value>>,
+    /// A pool was named: answers are compared with what is asked.
+    asked: bool,
     /// The section `ipam` with the settings that selectors put over it.
     ipam: Section,
     /// A selector's settings had ranges: it has folded the runtime's into them.
@@ -50,6 +53,7 @@ impl<'a> Carry<'a> {
             releases,
             result,
             pools: None,
+            asked: false,
             ipam: Section::new(network.ipam()),
             folded: false,
         }
@@ -61,6 +65,7 @@ impl<'a> Carry<'a> {
         if step.serves.is_some() && pools.as_ref().is_some_and(Vec::is_empty) {
             return None;
         }
+        let pools = pools.map(|pools| pools.into_iter().cloned().collect());
         let plain = step.is_plain();
         let mut ipam = self.ipam.of(step).clone();
         if plain {
@@ -94,9 +99,9 @@ impl<'a> Carry<'a> {
     pub fn take(&mut self, step: &Step, answer: Map<String, Value>) -> Result<Gave> {
         let before = self.result.clone();
         let (answer, extras) = Extras::split(step, answer)?;
-        let new: Vec<&IpConfig> =
-            answer.ips.iter().filter(|ip| !before.has(ip.address.addr())).collect();
-        let ips: Vec<String> = new.iter().map(|ip| ip.address.to_string()).collect();
+        let new = answer.ips.iter().map(|ip| ip.address).filter(|ip| !before.has(ip.addr()));
+        let (given, ips): (Vec<IpAddr>, Vec<String>) =
+            new.map(|ip| (ip.addr(), ip.to_string())).unzip();
         let mut seen: Vec<IpAddr> = Vec::new();
         for address in answer.ips.iter().map(|ip| ip.address.addr()) {
             if seen.contains(&address) {
@@ -121,6 +126,10 @@ impl<'a> Carry<'a> {
         } else if !ips.is_empty() {
             debug!("{} gave {}", step.name, ips.join(", "));
         }
+        if self.asked && !step.is_selector() {
+            let shown = self.shown_to(step).unwrap_or_default();
+            judge(step, &shown, extras.pools.as_deref(), &given)?;
+        }
         self.serve(step, extras.pools, !ips.is_empty());
         self.merge(step, &extras.ipam)?;
         self.result = restore(before, answer);
@@ -138,13 +147,9 @@ impl<'a> Carry<'a> {
     }
 
     /// The result for the runtime; error 112 while pools are unserved or no address was given.
-    pub fn finish(&self) -> Result<IpamResult> {
-        if let Some(unserved) = self.pools.as_deref().filter(|pools| !pools.is_empty()) {
-            return Err(Error::new(
-                ErrorCode::UNSERVED,
-                format!("no delegate served {}", describe_pools(unserved)),
-            )
-            .advise("add an allocator for it to ipam.delegates"));
+    pub fn finish(&self, steps: &[Step]) -> Result<IpamResult> {
+        if let Some(left) = self.pools.as_deref().filter(|pools| !pools.is_empty()) {
+            return Err(unserved(left, steps));
         }
         if self.result.ips.is_empty() {
             return Err(Error::new(ErrorCode::UNSERVED, "the chain ended without an address")
@@ -153,9 +158,9 @@ impl<'a> Carry<'a> {
         Ok(self.result.clone())
     }
 
-    fn shown_to(&self, step: &Step) -> Option<Vec<Value>> {
+    fn shown_to(&self, step: &Step) -> Option<Vec<&Value>> {
         let pools = self.pools.as_ref()?;
-        Some(pools.iter().filter(|pool| serves(step, pool)).cloned().collect())
+        Some(pools.iter().filter(|pool| serves(step, pool)).collect())
     }
 
     fn serve(&mut self, step: &Step, answered: Option<Vec<Value>>, gave: bool) {
@@ -165,6 +170,7 @@ impl<'a> Carry<'a> {
             None if gave => Vec::new(),
             None => return,
         };
+        self.asked |= !left.is_empty();
         let kept = self.pools.iter().flatten().filter(|pool| !serves(step, pool)).cloned();
         self.pools = Some(kept.chain(left).collect());
     }
@@ -223,7 +229,7 @@ impl Run {
     pub fn fits(&self, entry: &Map<String, Value>) -> bool {
         let mut ipam = self.ipam.clone();
         refresh_secrets(&mut ipam, entry);
-        let steers = |key: &str| matches!(key, "type" | "timeout" | "serves" | "sets");
+        let steers = |key: &str| matches!(key, "type" | "timeout" | "serves" | "sets" | "answers");
         entry.iter().all(|(key, value)| steers(key) || ipam.get(key) == Some(value))
     }
 }
@@ -299,25 +305,6 @@ fn restore(before: IpamResult, mut answer: IpamResult) -> IpamResult {
     answer
 }
 
-fn serves(step: &Step, pool: &Value) -> bool {
-    let Some(names) = &step.serves else { return true };
-    pool.get("name").and_then(Value::as_str).is_some_and(|name| names.iter().any(|n| n == name))
-}
-
-fn describe_pools(pools: &[Value]) -> String {
-    if pools.is_empty() {
-        return "no pool".to_owned();
-    }
-    pools.iter().map(describe_pool).collect::<Vec<_>>().join(", ")
-}
-
-fn describe_pool(pool: &Value) -> String {
-    match pool.get("name").and_then(Value::as_str) {
-        Some(name) => format!("the pool {name:?}"),
-        None => format!("the pool with ranges {}", pool.get("ranges").unwrap_or(&Value::Null)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -342,7 +329,8 @@ mod tests {
         for (step, answer) in answers {
             carry.take(step, object(answer.clone()))?;
         }
-        carry.finish()
+        let steps: Vec<Step> = answers.iter().map(|(step, _)| step.clone()).collect();
+        carry.finish(&steps)
     }
 
     fn ips(result: &IpamResult) -> Vec<String> {
@@ -354,7 +342,7 @@ mod tests {
         let result = chain(&[
             (
                 step("ipam-ds-x"),
-                json!({"pools": [{"name": "a"}, {"name": "b"}], "routes": [{"dst": "10.0.0.0/8"}]}),
+                json!({"pools": [{"ranges": [{"subnet": "10.0.0.0/24"}]}], "routes": [{"dst": "10.0.0.0/8"}]}),
             ),
             (step("host-local"), json!({"ips": [{"address": "10.0.0.2/24"}]})),
         ])
@@ -420,11 +408,11 @@ mod tests {
             .take(&blue, object(json!({"ips": [{"address": "10.0.0.2/24"}], "pools": []})))
             .unwrap();
         assert!(carry.run_of(&blue).is_none());
-        assert!(carry.finish().unwrap_err().to_string().contains("\"red\""));
-        carry
-            .take(&step("host-local"), object(json!({"ips": [{"address": "10.0.0.3/24"}]})))
-            .unwrap();
-        assert_eq!(ips(&carry.finish().unwrap()), ["10.0.0.2/24", "10.0.0.3/24"]);
+        assert!(carry.finish(&[]).unwrap_err().to_string().contains("\"red\""));
+        let mut red = step("host-local");
+        red.serves = Some(vec!["red".to_owned()]);
+        carry.take(&red, object(json!({"ips": [{"address": "10.0.0.3/24"}]}))).unwrap();
+        assert_eq!(ips(&carry.finish(&[]).unwrap()), ["10.0.0.2/24", "10.0.0.3/24"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::configured::walk;
 use super::record::{AttemptState, Held, Opened};
+use super::served::refuse_without_allocator;
 use super::session::{Session, open_record};
 use crate::cni::address::parse_cidr;
 use crate::cni::{IpamResult, Verb};
@@ -88,6 +89,7 @@ pub(super) fn status(session: &Session<'_>) -> Result<()> {
         .caused_by(error)
         .advise("an ADD would fail: it records what it takes there")
     })?;
+    refuse_without_allocator(&session.plan()?.steps)?;
     let deadline = Deadline::after(session.timeout());
     walk(session, Verb::Status, &IpamResult::default(), deadline)?.all()
 }

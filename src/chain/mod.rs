@@ -21,6 +21,7 @@ mod program;
 mod question;
 mod record;
 mod section;
+mod served;
 mod session;
 mod stale;
 mod typed;

@@ -28,6 +28,8 @@ pub(super) struct Step {
     pub timeout: Option<Duration>,
     /// The only pools it is shown.
     pub serves: Option<Vec<String>>,
+    /// Its answer is not compared with the pools it is shown.
+    pub answers_any: bool,
     /// Keys of `ipam` that this selector may set for delegates of ours, beside those of every selector.
     pub sets: Vec<String>,
     /// The first allocator of ours after it.
@@ -222,14 +224,16 @@ struct Entry {
     name: String,
     timeout: Option<Duration>,
     serves: Option<Vec<String>>,
+    answers_any: bool,
     sets: Vec<String>,
     overrides: Map<String, Value>,
 }
 
 impl Entry {
     fn step(self, program: PathBuf) -> Step {
-        let Self { name, timeout, serves, sets, overrides, .. } = self;
-        Step { name, program, timeout, serves, sets, before: None, overrides, fixed: false }
+        let Self { name, timeout, serves, answers_any, sets, overrides, .. } = self;
+        let before = None;
+        Step { name, program, timeout, serves, answers_any, sets, before, overrides, fixed: false }
     }
 
     fn parse(value: &Value, path: String) -> Result<Self> {
@@ -263,8 +267,17 @@ impl Entry {
                     .caused_by(error)
             })?),
         };
+        let answers_any = match object.remove("answers") {
+            None => false,
+            Some(Value::String(any)) if any == "any" => true,
+            Some(value) => {
+                let message = ["expected \"any\", found ", &shown(&value)].concat();
+                return Err(Error::config([&path, ".answers"].concat(), message)
+                    .advise("leave it out: an answer is then compared with the pools"));
+            }
+        };
         let sets = object.remove("sets").map_or(Ok(Vec::new()), |sets| opened(&sets, &path))?;
-        Ok(Self { path, name, timeout, serves, sets, overrides: object })
+        Ok(Self { path, name, timeout, serves, answers_any, sets, overrides: object })
     }
 }
 
@@ -403,6 +416,7 @@ mod tests {
             (json!([{"serves": ["x"]}]), "ipam.delegates[0].type: "),
             (json!([{"type": "a", "timeout": 10}]), "ipam.delegates[0].timeout: "),
             (json!([{"type": "a", "serves": "x"}]), "ipam.delegates[0].serves: "),
+            (json!([{"type": "a", "answers": "all"}]), "ipam.delegates[0].answers: "),
             (json!(["../a"]), "ipam.delegates[0]: "),
             (json!([""]), "ipam.delegates[0]: "),
             (json!(["a", "b"]), "ipam.delegates: b is not in CNI_PATH"),

@@ -5,6 +5,7 @@
 //! into a [`RangeSet`] of [`Range`]s, which cannot be wrong. Addresses are read as Go does:
 //! [`address`].
 
+mod answer;
 mod bounds;
 mod range;
 mod range_config;
@@ -15,6 +16,7 @@ use std::net::IpAddr;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+pub use answer::compare_answer;
 pub use range::Range;
 pub use range_config::{
     DefaultGateway, GatewayPlace, HostBits, RangeConfig, RangeRules, SmallSubnets,

@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::super::plan::Step;
+use super::super::served::{refuse_unknown_ranges, serves};
 use super::super::session::Session;
 use super::ask::rows;
 use super::dry_run::{Outcome, Stage};
@@ -13,6 +16,10 @@ use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode};
 use crate::host::{emptied_by_reboot, transient_machine_id};
 use crate::operate::Row;
+
+/// Standard plugins that read no ranges.
+const OTHER_WAYS: &[(&str, &str)] =
+    &[("dhcp", "gives what a DHCP server offers"), ("static", "gives what ipam.addresses lists")];
 
 /// What was found, each with a `level` (error, warning or note) and a `message`.
 #[derive(Debug, Default)]
@@ -75,6 +82,40 @@ impl Findings {
             if let Outcome::Failed(error) = &stage.outcome {
                 self.error(error);
             }
+        }
+    }
+
+    /// The standard plugins whose answers an ADD refuses, as far as the pools of STATUS tell.
+    pub fn of_answers(&mut self, stages: &[Stage]) {
+        let mut others: Vec<&Step> = Vec::new();
+        for Stage { step, run, .. } in stages {
+            let asked = !(step.is_selector() || step.is_allocator() || step.answers_any);
+            let pools = run.as_ref().and_then(|run| run.pools.as_deref()).filter(|_| asked);
+            // What one before it serves, this one is not shown.
+            let is_left = |pool: &&Value| !others.iter().any(|other| serves(other, pool));
+            let shown: Vec<&Value> = pools.into_iter().flatten().filter(is_left).collect();
+            if !step.is_selector() {
+                others.push(step);
+            }
+            if shown.is_empty() {
+                continue;
+            }
+            if let Err(error) = refuse_unknown_ranges(step, &shown, "an address") {
+                self.error(&error);
+                continue;
+            }
+            let name = &*step.name;
+            let (level, why) = match OTHER_WAYS.iter().find(|(other, _)| *other == name) {
+                Some((_, why)) => ("warning", *why),
+                // With the name that a preset leaves it.
+                None if name.trim_end_matches(".orig") == "host-local" => continue,
+                None => ("note", "may not read the pools"),
+            };
+            let message = format!(
+                "{name} {why}: an ADD whose addresses do not lie in the pools, one in each, fails with 112; where \
+                 every answer of {name} is right, write {{\"type\": \"{name}\", \"answers\": \"any\"}} in ipam.delegates"
+            );
+            self.push(level, &message);
         }
     }
 

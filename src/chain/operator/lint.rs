@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::super::patch::masked;
 use super::super::plan::Step;
+use super::super::served::refuse_without_allocator;
 use super::super::session::Session;
 use super::compare::compare;
 use super::dry_run::dry_run;
@@ -120,8 +121,12 @@ fn chain(
     findings: &mut Findings,
 ) -> Result<Vec<Row>> {
     let plan = ours.plan(session)?;
+    if let Err(error) = refuse_without_allocator(&plan.steps) {
+        findings.error(&error);
+    }
     let stages = dry_run(session, &plan, Verb::Status)?;
     findings.of_selectors(&stages);
+    findings.of_answers(&stages);
     let mut chain = Vec::new();
     for step in &plan.steps {
         let reach = if step.is_selector() { None } else { Some(Reach::of(session, step)) };

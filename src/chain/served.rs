@@ -1,0 +1,147 @@
+//! Whether pools are served: by one delegate's answer, and by a whole chain.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::plan::Step;
+use crate::error::{Error, ErrorCode, Result};
+use crate::pool::compare_answer;
+
+/// Fails where a delegate's answer is not what the pools that it was shown ask for; `left` are those that
+/// it answered, `None` where it answered without: it served all.
+///
+/// Not compared are a program that the host named, which was shown none, and one whose object says
+/// `"answers": "any"`.
+pub(super) fn judge(
+    step: &Step,
+    shown: &[&Value],
+    left: Option<&[Value]>,
+    given: &[IpAddr],
+) -> Result<()> {
+    // Without pools and addresses it served nothing: the pools stay.
+    let is_silent = left.is_none() && given.is_empty();
+    if step.is_plain() || step.answers_any || is_silent {
+        return Ok(());
+    }
+    if left.is_none() && !step.is_allocator() {
+        let given: Vec<String> = given.iter().map(IpAddr::to_string).collect();
+        refuse_unknown_ranges(step, shown, &given.join(", "))?;
+    }
+    compare_answer(shown, left.unwrap_or_default(), given).map_err(|error| {
+        let error = error.within(&step.name);
+        if step.is_allocator() {
+            return error.advise(
+                "an allocator gives one address for each pool, inside its ranges, and answers in pools those \
+                 that it did not serve: repair or replace it",
+            );
+        }
+        let name = &step.name;
+        error.advise(format!(
+            "name another allocator in ipam.delegates; where every answer of {name} is right, write \
+             {{\"type\": \"{name}\", \"answers\": \"any\"}}"
+        ))
+    })
+}
+
+/// Fails where a standard plugin, which has ranges of its own, is shown a pool without ranges, unless its
+/// object names this pool and no other: the author of the network says that those are the pool's.
+pub(super) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) -> Result<()> {
+    let names = step.serves.as_deref().unwrap_or_default();
+    let is_open = |pool: &Value| pool["ranges"].as_array().is_none_or(Vec::is_empty);
+    let only = |pool: &Value| names.len() == 1 && pool["name"].as_str() == Some(&names[0]);
+    let Some(pool) = shown.iter().find(|pool| is_open(pool) && !only(pool)) else {
+        return Ok(());
+    };
+    let name = &step.name;
+    let message = format!(
+        "{name}: {} shows no ranges, so nothing says that {given} belongs to it",
+        describe_pool(pool)
+    );
+    let entry = format!(r#"{{"type": "{name}", "serves": [{}]}}"#, pool["name"]);
+    let advice = if step.is_allocator() {
+        "an allocator answers in pools those that it did not serve, [] where it served all"
+            .to_owned()
+    } else if names.len() > 1 {
+        format!(
+            "write one entry for each pool, as in {entry}, with its ranges; or give the pool ranges"
+        )
+    } else {
+        format!(
+            "where the ranges of {name} are this pool's, write {entry} in ipam.delegates; else give the pool ranges"
+        )
+    };
+    Err(Error::new(ErrorCode::UNSERVED, message).advise(advice))
+}
+
+/// Fails for a chain of selectors alone.
+pub(super) fn refuse_without_allocator(steps: &[Step]) -> Result<()> {
+    if steps.iter().any(|step| !step.is_selector()) {
+        return Ok(());
+    }
+    let names: Vec<&str> = steps.iter().map(|step| &*step.name).collect();
+    let message = format!(
+        "ipam.delegates names selectors alone ({}), so that every ADD fails",
+        names.join(", ")
+    );
+    Err(Error::new(ErrorCode::UNSERVED, message)
+        .advise("add an allocator (ipam-da-…, or a plugin such as host-local)"))
+}
+
+/// The error about pools that are left at the end of these steps.
+pub(super) fn unserved(left: &[Value], steps: &[Step]) -> Error {
+    let message = format!("no delegate served {}", describe_pools(left));
+    let error = Error::new(ErrorCode::UNSERVED, message);
+    let choosing = steps.iter().rposition(Step::is_selector);
+    let (before, after) = steps.split_at(choosing.map_or(0, |last| last + 1));
+    let early = before.iter().rfind(|step| !step.is_selector());
+    let with_names = after.iter().find_map(|step| {
+        let names = step.serves.as_deref()?;
+        Some((&step.name, names)).filter(|_| !left.iter().any(|pool| serves(step, pool)))
+    });
+    match (early, choosing, with_names) {
+        (Some(early), Some(last), _) if after.is_empty() => {
+            error.advise(format!("put {} after {} in ipam.delegates", early.name, steps[last].name))
+        }
+        (_, _, Some((name, names))) => {
+            let named = serde_json::json!(names).to_string();
+            let named = named.trim_matches(['[', ']']).replace(',', ", ");
+            let unnamed = left.iter().all(|pool| pool["name"].as_str().is_none());
+            let correction = if unnamed { "give the pool a name" } else { "correct one of both" };
+            error.advise(format!(
+                "serves of {name} names {named}: {correction}, or add an allocator for it"
+            ))
+        }
+        _ => error.advise("add an allocator for it to ipam.delegates"),
+    }
+}
+
+/// Whether a pool is for this delegate.
+pub(super) fn serves(step: &Step, pool: &Value) -> bool {
+    let Some(names) = &step.serves else { return true };
+    pool.get("name").and_then(Value::as_str).is_some_and(|name| names.iter().any(|n| n == name))
+}
+
+pub(super) fn describe_pools(pools: &[Value]) -> String {
+    if pools.is_empty() {
+        return "no pool".to_owned();
+    }
+    pools.iter().map(describe_pool).collect::<Vec<_>>().join(", ")
+}
+
+fn describe_pool(pool: &Value) -> String {
+    let ranges = pool["ranges"].as_array().into_iter().flatten();
+    match pool["name"].as_str() {
+        Some(name) => format!("the pool {name:?}"),
+        None => format!("the pool {}", ranges.map(describe_range).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn describe_range(range: &Value) -> String {
+    let text = |key: &str| range[key].as_str().filter(|text| !text.is_empty());
+    match (text("rangeStart"), text("rangeEnd"), text("subnet")) {
+        (Some(start), Some(end), _) => format!("{start}-{end}"),
+        (_, _, Some(subnet)) => subnet.to_owned(),
+        _ => range.to_string(),
+    }
+}
