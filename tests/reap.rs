@@ -420,14 +420,17 @@ fn without_a_result_cache_or_proc_reap_refuses_and_says_what_to_do() {
         let refused = world.typed(&["reap", "--no-cache", more]);
         assert!(refused.exit == Some(1) && refused.stderr.contains("goes neither"), "{refused:?}");
     }
-    let typing = world.typing(&["reap", "--yes", "--no-cache"]);
-    let mut unshared = Command::new("unshare");
-    let hide = "mount -t tmpfs none /proc && exec \"$@\"";
-    unshared.args(["--mount", "sh", "-c", hide, "sh"]).arg(typing.get_program());
-    let output = unshared.args(typing.get_args()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("can be seen in /proc: mount /proc"), "{output:?}");
+    let boot = "mount --bind /dev/null /proc/sys/kernel/random/boot_id";
+    for hide in ["mount -t tmpfs none /proc", boot] {
+        let typing = world.typing(&["reap", "--yes", "--no-cache"]);
+        let script = format!("{hide} && exec \"$@\"");
+        let mut unshared = Command::new("unshare");
+        unshared.args(["--mount", "sh", "-c", &script, "sh"]).arg(typing.get_program());
+        let output = unshared.args(typing.get_args()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(said.contains("can be seen in /proc: mount /proc"), "{output:?}");
+    }
     assert_eq!(world.held(), ["ipam-da-x-c1-eth0"]);
     let told = world.typed(&["reap", "--json", "--yes", "--no-cache"]).success();
     assert_eq!(fate(&told, "c1").0, "released");
@@ -478,4 +481,22 @@ fn a_namespace_that_no_process_lives_in_is_told_and_released_on_request() {
     assert_eq!(fate(&told, "cached"), kept(named));
     assert_eq!(fate(&told, "lived"), kept("its network namespace stands"));
     assert_eq!(world.held(), ["ipam-da-x-cached-eth0", "ipam-da-x-lived-eth0"]);
+}
+
+#[test]
+fn what_reap_releases_was_taken_from_the_begin_of_the_first_add_to_the_end_of_the_last() {
+    let world = world();
+    let network = world.network(json!(["ipam-da-x"]));
+    for _ in 0..2 {
+        world.call("ADD", "c1", &network).success();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    grow_old(&world, "c1");
+    let times: Vec<u64> = world.lines("c1").iter().filter_map(|it| it["time"].as_u64()).collect();
+    let [first, _, second, last] = times[..] else { panic!("{times:?}") };
+    assert!(first < second);
+    reap(&world, &["--yes"]).success();
+    let del = world.calls().into_iter().find(|call| call["verb"] == "DEL").unwrap();
+    let fence = &del["stdin"]["prevResult"]["fence"];
+    assert_eq!(*fence, json!({"after": first, "before": last}));
 }

@@ -50,6 +50,26 @@ fn del_during_add_waits_and_then_releases_all() {
 }
 
 #[test]
+fn an_add_that_waited_for_a_del_begins_a_record_of_its_own() {
+    let world = World::new();
+    world.allocator("a", "10.0.0.2/24");
+    let network = world.network(json!(["a"]));
+    world.call("ADD", "c1", &network).success();
+    let answer = json!({"ips": [{"address": "10.0.0.3/24"}]});
+    let gate = world.gate("a");
+    world.delegate("a", &format!("case $CNI_COMMAND in DEL) {gate};; ADD) echo '{answer}';; esac"));
+    let deleting = start(world.command("DEL", "c1"), &network);
+    world.at_gate("a");
+    let adding = start(world.command("ADD", "c1"), &network);
+    assert!(world.waits_for_lock(&adding, "c1"));
+    world.open_gate("a");
+    wait(deleting).success();
+    // The record whose lock it waited for was removed: a lock on it excludes no other call.
+    assert_eq!(wait(adding).ips(), ["10.0.0.3/24"]);
+    assert_eq!(world.events("c1"), ["attempt", "running", "held"]);
+}
+
+#[test]
 fn a_lock_is_waited_for_ten_seconds_and_then_error_11() {
     let world = World::new();
     world.gated_allocator("a", "10.0.0.2/24");
