@@ -380,3 +380,21 @@ impl support::Outcome {
         assert_eq!(self.exit, Some(0), "{self:?}");
     }
 }
+
+#[test]
+fn a_verb_whose_output_cannot_be_written_fails_unless_its_reader_has_gone() {
+    let world = World::new();
+    world.allocator("ipam-da-x", "10.0.0.2/24");
+    world.call("ADD", "c1", &world.network(json!(["ipam-da-x"]))).success();
+    for words in [&["attachments", "--json"][..], &["attachments"], &["help"]] {
+        let mut command = world.typing(words);
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let outcome = support::wait(command.stdout(full).spawn().unwrap());
+        assert_eq!(outcome.exit, Some(1), "{words:?}: {outcome:?}");
+        assert!(outcome.stderr.contains("cannot print: No space left"), "{outcome:?}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let outcome = support::wait(world.typing(words).stdout(writer).spawn().unwrap());
+        assert_eq!((outcome.exit, outcome.stderr.as_str()), (Some(0), ""), "{words:?}");
+    }
+}

@@ -280,9 +280,9 @@ impl World {
             target.display().to_string().ends_with(&record)
         };
         until("the call to sleep with its record open", || {
-            let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+            let mut open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
             let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
-            open.map(is_record).any(|is_record| is_record) && stat.contains(") S ")
+            open.any(is_record) && stat.contains(") S ")
         });
         let children = process.join(format!("task/{}/children", call.id()));
         fs::read_to_string(children).unwrap().is_empty()

@@ -20,7 +20,7 @@ use std::net::IpAddr;
 
 use cluster::{
     Lease, Nodes, Store, assert_lost_leases_are_found, assert_planted_double_is_found,
-    assert_sound_through_faults,
+    assert_released_through_restarts, assert_sound_through_faults,
 };
 use consul::{self as servers, Cluster, Consul};
 use serde_json::{Map, Value, json};
@@ -115,4 +115,23 @@ fn a_planted_double_in_a_real_history_is_found() {
 fn an_address_that_is_given_twice_is_found() {
     let server = Consul::start();
     assert_lost_leases_are_found(&Nodes::new(vec![server.url()], Keys::of(&server)));
+}
+
+/// Servers that are all killed, and start with what they have written.
+#[track_caller]
+fn assert_released_through_restarts_of(servers: u8) {
+    let cluster = Cluster::start(servers);
+    let endpoints: Vec<String> = cluster.members().iter().map(Consul::url).collect();
+    let member = cluster.member(0);
+    assert_released_through_restarts(&cluster, &endpoints, &Keys::of(member));
+}
+
+#[test]
+fn what_is_released_while_the_only_server_restarts_is_released() {
+    assert_released_through_restarts_of(1);
+}
+
+#[test]
+fn what_is_released_while_all_servers_restart_is_released() {
+    assert_released_through_restarts_of(3);
 }

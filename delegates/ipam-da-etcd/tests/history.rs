@@ -18,7 +18,7 @@ mod support;
 
 use cluster::{
     Lease, Nodes, Store, assert_lost_leases_are_found, assert_planted_double_is_found,
-    assert_sound_through_faults,
+    assert_released_through_restarts, assert_sound_through_faults,
 };
 use etcd::{self as servers, Cluster, Etcd};
 use serde_json::{Map, Value, json};
@@ -91,4 +91,23 @@ fn a_planted_double_in_a_real_history_is_found() {
 fn an_address_that_is_given_twice_is_found() {
     let server = Etcd::start();
     assert_lost_leases_are_found(&Nodes::new(vec![server.endpoint()], Keys(&server)));
+}
+
+/// Servers that are all killed, and start with what they have written.
+#[track_caller]
+fn assert_released_through_restarts_of(servers: u8) {
+    let cluster = Cluster::start(servers);
+    let endpoints: Vec<String> = cluster.members().iter().map(Etcd::endpoint).collect();
+    let member = cluster.member(0);
+    assert_released_through_restarts(&cluster, &endpoints, &Keys(member));
+}
+
+#[test]
+fn what_is_released_while_the_only_server_restarts_is_released() {
+    assert_released_through_restarts_of(1);
+}
+
+#[test]
+fn what_is_released_while_all_servers_restart_is_released() {
+    assert_released_through_restarts_of(3);
 }

@@ -55,9 +55,17 @@ pub(super) fn main(
     for warning in &printed.warnings {
         eprintln!("ipam-delegated: {warning}");
     }
-    // A reader that has seen enough closes the pipe.
-    let _ = io::stdout().write_all(printed.text.as_bytes());
-    if printed.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let mut stdout = io::stdout();
+    let written = stdout.write_all(printed.text.as_bytes()).and_then(|()| stdout.flush());
+    match written {
+        // A reader that has seen enough closes the pipe.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("ipam-delegated: cannot print: {error}");
+            ExitCode::FAILURE
+        }
+        _ if printed.failed => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 /// What a verb prints.

@@ -8,6 +8,7 @@
 
 mod faults;
 mod nodes;
+mod restarts;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use self::faults::{Fault, Faults, Window};
 pub use self::nodes::{Lease, Nodes, Store};
+pub use self::restarts::assert_released_through_restarts;
 use crate::checker::site::{Site, assert_sound, collect_all};
 use crate::checker::workload::{Failure, Progress, Report, Workload, now, seed};
 use crate::checker::{Call, Verb, has_double, judge, plant_double};
