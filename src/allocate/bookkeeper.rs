@@ -217,10 +217,8 @@ impl<L: Ledger> Bookkeeper<L> {
     ) -> Result<Vec<Lease>> {
         let mut view = if may_guess {
             let view = self.ledger.view(&releasing(owner, known, true))?;
-            let held: Vec<IpAddr> = view.held.iter().map(|lease| lease.address.addr()).collect();
-            let shows_all = known.iter().all(|lease| held.contains(&lease.address.addr()));
             // A guess will do where a guarded commit follows, which says whether it was right.
-            if view.sure || (shows_all && !held.is_empty()) {
+            if view.sure || shows_all(&view.held, known) {
                 view
             } else {
                 drop(view);
@@ -232,7 +230,7 @@ impl<L: Ledger> Bookkeeper<L> {
         for _ in 0..ROUNDS {
             let drop = choose(&view.held);
             if drop.is_empty() {
-                return Ok(drop);
+                return if view.sure { Ok(drop) } else { Err(not_sure(owner)) };
             }
             let chosen = revisions(&drop);
             let rest = view.held.into_iter().filter(|lease| !chosen.contains(&revision(lease)));
@@ -255,14 +253,10 @@ impl<L: Ledger> Bookkeeper<L> {
         Err(contended(owner))
     }
 
-    /// What an owner holds, and surely nothing else.
+    /// What an owner holds: surely nothing else, or at least all that the record knows.
     fn proof(&self, owner: &Owner, known: &[Lease]) -> Result<View<L::Token>> {
         let view = self.ledger.view(&releasing(owner, known, false))?;
-        if view.sure {
-            return Ok(view);
-        }
-        let message = format!("the store does not say for sure what {owner} holds");
-        Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("look at its servers; call again"))
+        if view.sure || shows_all(&view.held, known) { Ok(view) } else { Err(not_sure(owner)) }
     }
 
     /// What is free in the scarcest pool, counted.
@@ -308,6 +302,17 @@ impl<L: Ledger> Bookkeeper<L> {
 /// What a release or a CHECK asks.
 fn releasing<'a>(owner: &'a Owner, known: &'a [Lease], may_guess: bool) -> Question<'a> {
     Question { owner, known, want: &[], looks: &[], may_guess, need: Need::Proof }
+}
+
+/// Whether a view shows all that the record knows of, where it knows of anything.
+fn shows_all(held: &[Lease], known: &[Lease]) -> bool {
+    let shown = |lease: &Lease| held.iter().any(|h| h.address.addr() == lease.address.addr());
+    !known.is_empty() && known.iter().all(shown)
+}
+
+fn not_sure(owner: &Owner) -> Error {
+    let message = format!("the store does not say for sure what {owner} holds");
+    Error::new(ErrorCode::TRY_AGAIN, message).advise("look at the store, and call again")
 }
 
 /// Whether addresses in use may be taken over: `takeover` of `ipam`, else of the host-wide settings.

@@ -30,7 +30,7 @@ pub fn claim(
         if let Some(revision) = draft.publish(&name)? {
             return Ok(Some((address, revision)));
         }
-        let leftover = LeaseFile::read(folder, &name).is_some_and(|file| file.is_leftover());
+        let leftover = LeaseFile::shown(folder, &name).is_some_and(|file| file.is_leftover());
         if leftover {
             debug!("{name} is an empty file that a killed plugin left: removed");
             fs::remove_file(folder.join(&name))?;

@@ -10,6 +10,7 @@ use std::time::Instant;
 use ipam_delegated::cni::NetworkName;
 use ipam_delegated::cni::address::parse_address;
 use ipam_delegated::host::lock;
+use ipam_delegated::presence::Presence;
 use ipam_delegated::{Error, ErrorCode, Result};
 use rustix::fs::{CWD, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, open, utimensat};
 
@@ -100,7 +101,9 @@ impl Folder {
                 .advise("call again; if it stays, fuser -v shows who holds the file"));
             }
             // Operators empty the folder, and the lock with it.
-            if is_at(&file, &path) {
+            let stands = is_at(&file, &path)
+                .map_err(|error| self.failed("cannot look at host-local's lock in", error))?;
+            if stands {
                 return Ok(Some(Locked { path: self.path.clone(), _lock: file }));
             }
         }
@@ -151,19 +154,20 @@ impl Locked {
         Ok(all)
     }
 
-    pub fn read(&self, name: &str) -> Option<LeaseFile> {
+    pub fn read(&self, name: &str) -> Presence<LeaseFile> {
         LeaseFile::read(&self.path, name)
     }
 
-    /// The lease file of an address: under the name that we would write, else under an odd one.
+    /// The lease file of an address, as far as it can be shown: under the name that we would write, else
+    /// under an odd one.
     pub fn find(&self, address: IpAddr, odd: &[String]) -> Option<LeaseFile> {
-        self.read(&address.to_string()).or_else(|| self.find_among(odd, address))
+        LeaseFile::shown(&self.path, &address.to_string()).or_else(|| self.find_among(odd, address))
     }
 
     /// The lease file of an address under one of these names.
     pub fn find_among(&self, names: &[String], address: IpAddr) -> Option<LeaseFile> {
         let of_it = |name: &&String| LeaseFile::address_of(name) == Some(address);
-        names.iter().filter(of_it).find_map(|name| self.read(name))
+        names.iter().filter(of_it).find_map(|name| LeaseFile::shown(&self.path, name))
     }
 
     /// Removes a lease file; one that is gone already is fine.
@@ -253,10 +257,13 @@ fn dangling(path: &Path) -> Option<PathBuf> {
     (is_link && !standing.exists()).then(|| standing.to_owned())
 }
 
-fn is_at(file: &File, path: &Path) -> bool {
-    let ours = file.metadata().map(|m| (m.dev(), m.ino()));
-    let there = fs::metadata(path).map(|m| (m.dev(), m.ino()));
-    matches!((ours, there), (Ok(ours), Ok(there)) if ours == there)
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let ours = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn failed(path: &Path, what: &str, error: io::Error) -> Error {

@@ -6,7 +6,7 @@
 //! is set to a second long past, and noted; a change by anybody else, or one of ours that was
 //! killed half way, sets it to the present.
 
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
@@ -18,8 +18,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ipam_delegated::cni::{ContainerId, IfName, NetworkName};
 use ipam_delegated::host::StateDir;
+use ipam_delegated::presence::Presence;
 use log::debug;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, readlinkat, statat};
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::folder::Locked;
 use crate::lease_file::{Content, LeaseFile};
@@ -112,9 +114,16 @@ impl Index {
         Ok(stamp)
     }
 
-    /// The names under a key.
-    pub fn names(&self, key: &Key) -> Vec<String> {
-        read(&self.entry(key))
+    /// The names under a key; none where it has no entry.
+    ///
+    /// # Errors
+    /// The entry cannot be read, or is none of ours.
+    pub fn names(&self, key: &Key) -> io::Result<Vec<String>> {
+        match retry_on_intr(|| readlinkat(CWD, self.entry(key), Vec::new())) {
+            Ok(target) => split(&target),
+            Err(Errno::NOENT) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Sets the names under a key.
@@ -124,7 +133,7 @@ impl Index {
 
     /// Adds names to those under a key.
     fn add(&self, key: &Key, name: String) -> io::Result<()> {
-        let mut names = self.names(key);
+        let mut names = self.names(key)?;
         if !names.contains(&name) {
             names.push(name);
             self.set(key, &names)?;
@@ -134,7 +143,7 @@ impl Index {
 
     /// Takes a name off a key.
     pub fn remove(&self, key: &Key, name: &str) -> io::Result<()> {
-        let mut names = self.names(key);
+        let mut names = self.names(key)?;
         names.retain(|other| other != name);
         self.set(key, &names)
     }
@@ -155,18 +164,21 @@ impl Index {
             if plain && known.binary_search(&address).is_ok() {
                 return;
             }
-            if let Some(file) = folder.read(&name) {
-                match (&file.content, Key::of_file(&file)) {
+            match folder.read(&name) {
+                Presence::Held(file) => match (&file.content, Key::of_file(&file)) {
                     (_, Some(key)) => {
                         let added = self.add(&key, name.clone());
                         failed = std::mem::replace(&mut failed, Ok(())).and(added);
                     }
                     (Content::Unreadable(reason), None) => log::warn!(
-                        "the lease file {} cannot be read ({reason}): its address counts as taken",
+                        "the lease file {} says nothing ({reason}): its address counts as taken",
                         folder.path.join(&name).display()
                     ),
                     _ => {}
-                }
+                },
+                Presence::Absent => {}
+                // An index without it would be taken for complete.
+                Presence::Unreadable(error) => failed = Err(io::Error::other(error.in_full())),
             }
             if !plain {
                 odd.push(name);
@@ -192,20 +204,33 @@ impl Index {
                 fs::remove_file(self.owners().join(key))?;
                 continue;
             }
-            let names = readlinkat(&owners, key, Vec::new()).map(split).unwrap_or_default();
-            let stands = |name: &String| {
-                let changed = statat(&leases, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
-                let changed = changed.map(|stat| stat.st_ctime);
-                match (changed, noted) {
-                    (Err(_), _) => false,
-                    (Ok(changed), Some(noted)) if changed < noted - SLACK => true,
-                    _ => folder
-                        .read(name)
-                        .and_then(|file| Key::of_file(&file))
-                        .is_some_and(|other| other.0 == key),
-                }
+            let names = match retry_on_intr(|| readlinkat(&owners, key, Vec::new())) {
+                Ok(target) => split(&target).unwrap_or_default(),
+                // It is no entry of ours, and goes.
+                Err(Errno::INVAL) => Vec::new(),
+                Err(error) => return Err(error.into()),
             };
-            let standing: Vec<String> = names.iter().filter(|name| stands(name)).cloned().collect();
+            let stands = |name: &String| -> io::Result<bool> {
+                let looked = || statat(&leases, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+                let changed = match retry_on_intr(looked) {
+                    Ok(stat) => stat.st_ctime,
+                    Err(Errno::NOENT) => return Ok(false),
+                    Err(error) => return Err(error.into()),
+                };
+                if noted.is_some_and(|noted| changed < noted - SLACK) {
+                    return Ok(true);
+                }
+                let file = folder.read(name).known();
+                let file = file.map_err(|error| io::Error::other(error.in_full()))?;
+                let its = file.and_then(|file| Key::of_file(&file));
+                Ok(its.is_some_and(|other| other.0 == key))
+            };
+            let mut standing = Vec::new();
+            for name in &names {
+                if stands(name)? {
+                    standing.push(name.clone());
+                }
+            }
             if standing.is_empty() || standing.len() < names.len() {
                 write(&self.owners().join(key), &standing)?;
             }
@@ -246,13 +271,9 @@ pub fn is_plain(name: &str) -> bool {
     LeaseFile::address_of(name).is_some_and(|address| address.to_string() == name)
 }
 
-fn read(path: &Path) -> Vec<String> {
-    readlinkat(CWD, path, Vec::new()).map(split).unwrap_or_default()
-}
-
-fn split(target: CString) -> Vec<String> {
-    let text = target.to_str().unwrap_or_default();
-    text.split(' ').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+fn split(target: &CStr) -> io::Result<Vec<String>> {
+    let text = target.to_str().map_err(io::Error::other)?;
+    Ok(text.split(' ').filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
 fn open_folder(path: &Path) -> io::Result<OwnedFd> {

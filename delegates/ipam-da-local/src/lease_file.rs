@@ -12,8 +12,11 @@ use ipam_delegated::allocate::Owner;
 use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
 use ipam_delegated::cni::address::parse_address;
 use ipam_delegated::host::is_old;
+use ipam_delegated::presence::Presence;
+use ipam_delegated::{Error, Result};
 use ipnet::IpNet;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, statx};
+use rustix::io::{Errno, retry_on_intr};
 use serde_json::Value;
 
 /// A lease file that was read.
@@ -37,12 +40,12 @@ pub enum Content {
     Holder { container: String, ifname: Option<String> },
     /// Nothing: what a plugin that was killed between two system calls leaves.
     Empty,
-    /// Not readable, for this reason.
+    /// Not what a lease file says, for this reason.
     Unreadable(String),
 }
 
 /// The very lease: inode and mtime of its file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Revision {
     inode: u64,
     seconds: i64,
@@ -61,58 +64,83 @@ impl LeaseFile {
         parse_address(name).ok()
     }
 
-    /// Reads a lease file; `None` where there is none.
-    ///
-    /// # Errors
-    /// None: what cannot be read is [`Content::Unreadable`].
-    pub fn read(folder: &Path, name: &str) -> Option<Self> {
-        let address = Self::address_of(name)?;
-        let unreadable = |error: &dyn std::fmt::Display| Self {
-            name: name.to_owned(),
-            address,
-            content: Content::Unreadable(error.to_string()),
-            revision: Revision { inode: 0, seconds: 0, nanoseconds: 0 },
-            modified: None,
-            made: None,
-        };
+    /// Reads a lease file. One whose content is not that of a lease is there all the same, as
+    /// [`Content::Unreadable`].
+    pub fn read(folder: &Path, name: &str) -> Presence<Self> {
+        match Self::try_read(folder, name) {
+            Ok(Some(file)) => Presence::Held(file),
+            Ok(None) => Presence::Absent,
+            Err(error) => Presence::Unreadable(unreadable(&folder.join(name), error)),
+        }
+    }
+
+    /// What there is to show of a lease file: one that cannot be read is an entry, too, and counts as taken.
+    pub fn shown(folder: &Path, name: &str) -> Option<Self> {
+        match Self::read(folder, name) {
+            Presence::Held(file) => Some(file),
+            Presence::Absent => None,
+            Presence::Unreadable(error) => Self::strange(name, None, &error.in_full()),
+        }
+    }
+
+    fn try_read(folder: &Path, name: &str) -> io::Result<Option<Self>> {
+        let Some(address) = Self::address_of(name) else { return Ok(None) };
         // A pipe of this name must not hold us up.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match open(folder.join(name), flags, Mode::empty()) {
+        let file = match retry_on_intr(|| open(folder.join(name), flags, Mode::empty())) {
             Ok(file) => File::from(file),
-            Err(rustix::io::Errno::NOENT) => return None,
-            Err(error) => return Some(unreadable(&io::Error::from(error))),
+            Err(Errno::NOENT) => return Ok(None),
+            // A link, or a socket.
+            Err(Errno::LOOP | Errno::NXIO) => return Ok(Self::strange(name, None, NOT_PLAIN)),
+            Err(error) => return Err(error.into()),
         };
-        let metadata = match file.metadata() {
-            Ok(metadata) => metadata,
-            Err(error) => return Some(unreadable(&error)),
-        };
-        let content = if metadata.is_file() {
-            read_content(file).unwrap_or_else(|error| Content::Unreadable(error.to_string()))
-        } else {
-            Content::Unreadable("it is no plain file".to_owned())
-        };
-        Some(Self {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Ok(Self::strange(name, Some(&metadata), NOT_PLAIN));
+        }
+        Ok(Some(Self {
             name: name.to_owned(),
             address,
-            content,
+            content: read_content(file)?,
             revision: Revision::of(&metadata),
             modified: metadata.modified().ok(),
+            made: None,
+        }))
+    }
+
+    /// A file that stands for an address and says nothing of it, for this reason.
+    fn strange(name: &str, metadata: Option<&Metadata>, reason: &str) -> Option<Self> {
+        Some(Self {
+            name: name.to_owned(),
+            address: Self::address_of(name)?,
+            content: Content::Unreadable(reason.to_owned()),
+            revision: metadata.map_or_else(Revision::default, Revision::of),
+            modified: metadata.and_then(|metadata| metadata.modified().ok()),
             made: None,
         })
     }
 
     /// The file with the time when it was made, which a confirmation does not change; where the file
     /// system does not say, when it was last changed.
-    pub fn with_age(mut self, folder: &Path) -> Self {
+    ///
+    /// # Errors
+    /// The system did not tell.
+    pub fn with_age(mut self, folder: &Path) -> Result<Self> {
+        let path = folder.join(&self.name);
         let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let told = statx(CWD, folder.join(&self.name), flags, StatxFlags::BTIME).ok();
+        let told = match retry_on_intr(|| statx(CWD, &path, flags, StatxFlags::BTIME)) {
+            Ok(told) => Some(told),
+            // An old kernel, or a filter of system calls.
+            Err(Errno::NOSYS | Errno::PERM | Errno::NOENT) => None,
+            Err(error) => return Err(unreadable(&path, error.into())),
+        };
         let told = told.filter(|told| told.stx_mask & StatxFlags::BTIME.bits() != 0);
         let made = told.and_then(|told| {
             let seconds = u64::try_from(told.stx_btime.tv_sec).ok()?;
             Some(UNIX_EPOCH + Duration::new(seconds, told.stx_btime.tv_nsec))
         });
         self.made = made.or(self.modified);
-        self
+        Ok(self)
     }
 
     /// Whether the file says that this owner holds it.
@@ -182,6 +210,19 @@ impl Revision {
     pub fn to_json(self) -> Value {
         format!("{}.{}.{:09}", self.inode, self.seconds, self.nanoseconds).into()
     }
+}
+
+const NOT_PLAIN: &str = "it is no plain file";
+
+/// It is not known whose lease it is.
+fn unreadable(path: &Path, error: io::Error) -> Error {
+    let advice = match Errno::from_io_error(&error) {
+        Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files, and call again",
+        _ => {
+            "call again; if the error stays, look at the disk, and remove the file once nobody uses the address"
+        }
+    };
+    Error::io(format!("cannot read the lease file {}", path.display()), error).advise(advice)
 }
 
 fn read_content(file: File) -> io::Result<Content> {
@@ -255,16 +296,17 @@ mod tests {
         let temp = tempfile::TempDir::new().unwrap();
         let path = temp.path().join("10.0.0.2");
         let file = File::create(&path).unwrap();
-        let read = || LeaseFile::read(temp.path(), "10.0.0.2").unwrap();
-        assert!(!read().is_leftover());
+        let read = |name| LeaseFile::read(temp.path(), name).known().unwrap();
+        let leftover = || read("10.0.0.2").is_some_and(|file| file.is_leftover());
+        assert!(!leftover());
         file.set_modified(SystemTime::now() - LEFTOVER_AFTER).unwrap();
-        assert!(read().is_leftover());
+        assert!(leftover());
         std::fs::write(&path, "c1").unwrap();
         file.set_modified(SystemTime::now() - LEFTOVER_AFTER).unwrap();
-        assert!(!read().is_leftover());
+        assert!(!leftover());
         std::fs::create_dir(temp.path().join("10.0.0.3")).unwrap();
-        let folder = LeaseFile::read(temp.path(), "10.0.0.3").unwrap();
+        let folder = read("10.0.0.3").unwrap();
         assert_eq!(folder.content, Content::Unreadable("it is no plain file".to_owned()));
-        assert!(LeaseFile::read(temp.path(), "10.0.0.4").is_none());
+        assert!(read("10.0.0.4").is_none());
     }
 }

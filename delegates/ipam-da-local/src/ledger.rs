@@ -1,5 +1,6 @@
 //! Leases in host-local's own layout, as a ledger.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
@@ -12,6 +13,7 @@ use ipam_delegated::allocate::ledger::{
 use ipam_delegated::allocate::{Lease, Owner, Reach};
 use ipam_delegated::host::{StateDir, can_write};
 use ipam_delegated::pool::RangeSet;
+use ipam_delegated::presence::Presence;
 use ipam_delegated::{Error, ErrorCode, Request, Result};
 use log::{debug, warn};
 
@@ -41,6 +43,8 @@ pub struct Seen {
     odd: Vec<String>,
     /// What the owner holds.
     pub held: Vec<LeaseFile>,
+    /// Whether every file could be read that may be its.
+    sure: bool,
     pools: Vec<SeenPool>,
 }
 
@@ -88,14 +92,14 @@ impl Ledger for Local {
             return Ok(View { held: Vec::new(), sure: true, pools: Vec::new(), token: None });
         };
         let stamp = self.stamp(&folder);
-        let held = self.held(&folder, stamp.as_ref(), question)?;
+        let (held, sure) = self.held(&folder, stamp.as_ref(), question)?;
         let see = |want: &ipam_delegated::allocate::Want| SeenPool {
             path: want.path.clone(),
             cursor: folder.cursor(want.index),
         };
         let pools = question.want.iter().map(see).collect();
         let odd = odd_names(&folder, stamp.as_ref())?;
-        let seen = Seen { folder, stamp, odd, held, pools };
+        let seen = Seen { folder, stamp, odd, held, sure, pools };
         let looked = question.want.iter().zip(question.looks);
         let sets: Vec<(&str, Option<&RangeSet>)> = looked
             .map(|(want, look)| {
@@ -158,8 +162,16 @@ impl Ledger for Local {
             let odd = odd_names(&folder, stamp.as_ref())?;
             for entry in batch {
                 let same = |file: &LeaseFile| file.lease().revision == entry.lease.revision;
-                let file = folder.find(entry.lease.address.addr(), &odd).filter(same);
-                let Some(file) = file else { continue };
+                let address = entry.lease.address.addr();
+                let file = match folder.read(&address.to_string()) {
+                    Presence::Held(file) => Some(file),
+                    Presence::Unreadable(error) if entry.fault.is_none() => {
+                        failed.push(error);
+                        continue;
+                    }
+                    Presence::Absent | Presence::Unreadable(_) => folder.find(address, &odd),
+                };
+                let Some(file) = file.filter(same) else { continue };
                 if let Err(error) = folder.remove(&file.name) {
                     let path = folder.path.join(&file.name);
                     let error = Error::io(format!("cannot remove {}", path.display()), error);
@@ -194,7 +206,7 @@ impl Ledger for Local {
         let mut flow = ControlFlow::Continue(());
         self.folder.names(|name, _| {
             if flow.is_continue()
-                && let Some(file) = LeaseFile::read(self.folder.path(), &name)
+                && let Some(file) = LeaseFile::shown(self.folder.path(), &name)
             {
                 flow = each(file.entry());
             }
@@ -224,7 +236,8 @@ impl Local {
         self.index.stamp(folder).or_else(rebuild)
     }
 
-    /// What the owner holds.
+    /// What the owner holds, and whether that is all: a file that cannot be read may be its as well. Only a
+    /// release that finds all that its record names goes on then.
     ///
     /// Where nothing is held under container and interface, a DEL or CHECK finds what an old
     /// host-local wrote for the container alone, as host-local does.
@@ -233,15 +246,25 @@ impl Local {
         folder: &Locked,
         stamp: Option<&Stamp>,
         question: &Question<'_>,
-    ) -> Result<Vec<LeaseFile>> {
+    ) -> Result<(Vec<LeaseFile>, bool)> {
         let owner = question.owner;
+        let unread = RefCell::new(None);
         let find = |key: &Key, is_its: &dyn Fn(&LeaseFile) -> bool| -> Result<Vec<LeaseFile>> {
-            let names = match stamp {
-                Some(_) => self.index.names(key),
-                None => folder.all_names()?,
-            };
-            let files = names.iter().filter_map(|name| folder.read(name));
-            Ok(files.filter(|file| is_its(file)).map(|file| file.with_age(&folder.path)).collect())
+            let indexed = stamp.and_then(|_| {
+                let names = self.index.names(key);
+                names.inspect_err(|error| debug!("every lease is read: {error}")).ok()
+            });
+            let mut files = Vec::new();
+            for name in indexed.map_or_else(|| folder.all_names(), Ok)? {
+                match folder.read(&name) {
+                    Presence::Held(file) if is_its(&file) => {
+                        files.push(file.with_age(&folder.path)?)
+                    }
+                    Presence::Held(_) | Presence::Absent => {}
+                    Presence::Unreadable(error) => drop(unread.replace(Some(error))),
+                }
+            }
+            Ok(files)
         };
         let held = find(&Key::of(&owner.container, &owner.ifname), &|file| file.is_of(owner))?;
         for lease in question.known {
@@ -250,19 +273,24 @@ impl Local {
                 refuse_unreadable(folder, &address.to_string())?;
             }
         }
+        let lacks = |lease: &Lease| held.iter().all(|f| f.address != lease.address.addr());
+        if question.known.is_empty() || question.known.iter().any(lacks) {
+            unread.take().map_or(Ok(()), Err)?;
+        }
         if !held.is_empty() {
-            return Ok(held);
+            return Ok((held, unread.take().is_none()));
         }
         let old = find(&Key::of_container(&owner.container), &|file| file.is_of_container(owner))?;
+        unread.take().map_or(Ok(()), Err)?;
         if question.want.is_empty() {
-            return Ok(old);
+            return Ok((old, true));
         }
         let wanted = |file: &&LeaseFile| {
             let mut sets = question.want.iter().filter_map(|want| want.set.as_ref());
             sets.any(|set| set.find(file.address).is_some())
         };
         match old.iter().find(wanted) {
-            None => Ok(Vec::new()),
+            None => Ok((Vec::new(), true)),
             Some(file) => Err(Error::new(
                 ErrorCode::TAKEN,
                 format!(
@@ -305,7 +333,7 @@ impl Local {
     ) -> io::Result<()> {
         let key = Key::of(&owner.container, &owner.ifname);
         // What another owner has under the same key stays.
-        let mut names = self.index.names(&key);
+        let mut names = self.index.names(&key)?;
         let dropped =
             |file: &&LeaseFile| change.drop.iter().any(|l| l.address.addr() == file.address);
         for file in seen.held.iter().filter(dropped) {
@@ -379,8 +407,7 @@ impl Seen {
         let pools = pools.collect();
         Ok(View {
             held: self.held.iter().map(LeaseFile::lease).collect(),
-            // Under the lock, and what cannot be read is an error.
-            sure: true,
+            sure: self.sure,
             pools,
             token: Some(self),
         })
@@ -393,7 +420,7 @@ impl Seen {
             return;
         }
         taken.retain(|address| {
-            let file = self.folder.read(&address.to_string());
+            let file = LeaseFile::shown(&self.folder.path, &address.to_string());
             !file.is_some_and(|file| file.is_leftover())
         });
     }
@@ -409,7 +436,7 @@ fn odd_names(folder: &Locked, stamp: Option<&Stamp>) -> Result<Vec<String>> {
 
 /// Fails when a lease that we gave has a file that cannot be read: nobody knows whose it is.
 fn refuse_unreadable(folder: &Locked, name: &str) -> Result<()> {
-    match folder.read(name).map(|file| file.content) {
+    match folder.read(name).known()?.map(|file| file.content) {
         Some(Content::Unreadable(reason)) => Err(Error::new(
             ErrorCode::IO,
             format!("cannot read the lease file {}: {reason}", folder.path.join(name).display()),
