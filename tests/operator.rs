@@ -17,7 +17,7 @@ fn lease(address: &str, container: &str) -> Value {
 /// A chain of a selector and an allocator that answers, on the network `net`.
 fn world() -> World {
     let world = World::new();
-    let answer = json!({"pools": [{"name": "blue"}], "ipam": {"zone": "z"}});
+    let answer = json!({"pools": [{"name": "blue"}], "ipam": {"rangeRules": "z"}});
     world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
     world.answering("ipam-da-x", "10.0.0.2/24");
     world.conflist("10-net.conflist", &world.network(json!(["ipam-ds-x", "ipam-da-x"])));
@@ -60,7 +60,7 @@ fn list_asks_the_allocator_with_the_pools_and_says_what_the_records_say() {
     assert_eq!(asked["asked"], "list --json --config -");
     assert_eq!(asked["stdin"]["prevResult"]["pools"], json!([{"name": "blue"}]));
     assert_eq!(asked["stdin"]["ipam"]["type"], "ipam-da-x");
-    assert_eq!(asked["stdin"]["ipam"]["zone"], "z", "a selector's setting");
+    assert_eq!(asked["stdin"]["ipam"]["rangeRules"], "z", "a selector's setting");
     assert_eq!(asked["stdin"]["name"], "net");
     let node = std::fs::read_to_string(world.path("state/node")).unwrap();
     let node: Value = serde_json::from_str(&node).unwrap();
@@ -287,7 +287,8 @@ fn explain_shows_what_each_delegate_would_get_and_takes_nothing() {
     world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
     world.allocator("ipam-da-x", "10.0.0.2/24").allocator("ipam-da-red", "10.0.0.3/24");
     let red = json!({"type": "ipam-da-red", "serves": ["red"]});
-    let network = world.network(json!(["ipam-ds-x", "ipam-da-x", red]));
+    let selector = json!({"type": "ipam-ds-x", "sets": ["apiToken"]});
+    let network = world.network(json!([selector, "ipam-da-x", red]));
     world.conflist("10-net.conflist", &with(&network, "dbPassword", "hush"));
 
     let outcome =

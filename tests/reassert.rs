@@ -498,7 +498,7 @@ fn a_delegate_that_stands_in_the_chain_twice_is_known_by_its_settings() {
 #[test]
 fn settings_that_a_failing_selector_may_change_are_not_guessed() {
     let world = world();
-    let answer = json!({"pools": [{"name": "blue"}], "ipam": {"prefix": "p"}});
+    let answer = json!({"pools": [{"name": "blue"}], "ipam": {"gateway": "p"}});
     world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
     world.add(&["c1"]);
     world.delegate("ipam-ds-x", "printf '{\"code\":100,\"msg\":\"gone\"}'; exit 1");

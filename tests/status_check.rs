@@ -24,7 +24,7 @@ fn error(code: u32, message: &str) -> String {
 #[test]
 fn status_shows_each_delegate_the_pools_and_settings_and_prints_nothing() {
     let world = World::new();
-    let answer = json!({"pools": [{"name": "blue"}], "ipam": {"zone": "z"}});
+    let answer = json!({"pools": [{"name": "blue"}], "ipam": {"rangeRules": "z"}});
     world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
     world.delegate("ipam-da-x", r#"printf '{"ips":[]}'"#).delegate("last", "");
     let network = world.network(json!(["ipam-ds-x", "ipam-da-x", "last"]));
@@ -34,7 +34,7 @@ fn status_shows_each_delegate_the_pools_and_settings_and_prints_nothing() {
     let calls = world.calls();
     for call in &calls[1..] {
         assert_eq!(call["stdin"]["prevResult"]["pools"], json!([{"name": "blue"}]), "{call}");
-        assert_eq!(call["stdin"]["ipam"]["zone"], "z");
+        assert_eq!(call["stdin"]["ipam"]["rangeRules"], "z");
     }
     assert_eq!(world.take_calls(), ["ipam-ds-x STATUS", "ipam-da-x STATUS", "last STATUS"]);
     assert!(support::names(&world.path("state/attachments")).is_empty(), "STATUS records nothing");

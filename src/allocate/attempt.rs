@@ -243,7 +243,7 @@ impl<'a> Attempt<'a> {
                 claim.want.describe(&claim.set)
             ),
         )
-        .advise("request another address, or release the one that is held"))
+        .advise("request another address, release the one that is held, or set ipam.takeover to take it"))
     }
 }
 

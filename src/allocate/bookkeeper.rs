@@ -21,9 +21,8 @@ pub struct Bookkeeper<L> {
     /// Where not every pool is shown, what the owner holds of the others stays.
     shown_all: bool,
     grace: Duration,
-    /// Whether addresses in use may be taken over where a pool does not say; none for a call that claims
-    /// again what is held, which takes nothing from anybody.
-    takeover: Option<bool>,
+    /// Whether addresses in use may be taken over, for pools that do not forbid it.
+    takeover: bool,
     /// STATUS counts what is free.
     counts: bool,
     deadline: Deadline,
@@ -60,7 +59,8 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
     fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
         let mut wants = Want::read(want, L::STRATEGY)?;
         for (want, pool) in wants.iter_mut().zip(want) {
-            want.takeover = self.takeover.is_some_and(|given| pool.takeover.unwrap_or(given));
+            // What a pool says may be a selector's word, which is data.
+            want.takeover = self.takeover && pool.takeover.unwrap_or(true);
             want.apart = L::NAMES_APART;
         }
         let mut unsure = Unsure::default();
@@ -315,15 +315,16 @@ fn not_sure(owner: &Owner) -> Error {
     Error::new(ErrorCode::TRY_AGAIN, message).advise("look at the store, and call again")
 }
 
-/// Whether addresses in use may be taken over: `takeover` of `ipam`, else of the host-wide settings.
-fn takeover(request: &Request) -> Result<Option<bool>> {
+/// Whether addresses in use may be taken over: `takeover` of `ipam`, else of the host-wide settings. A call
+/// that claims again what is held takes nothing from others.
+fn takeover(request: &Request) -> Result<bool> {
     if request.is_reassert() {
-        return Ok(None);
+        return Ok(false);
     }
     let key = "ipam.takeover";
     let told = request.network.ipam().get("takeover");
     let told = told.map(|value| parse_value(value, key)).transpose()?.flatten();
-    Ok(Some(told.unwrap_or(request.settings.takeover)))
+    Ok(told.unwrap_or(request.settings.takeover))
 }
 
 /// What the store did not say.

@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn what_names_no_program_is_an_error_with_file_and_key() {
         for (value, why) in [
-            ("1", "conf: next: 1 is no text"),
+            ("1", "conf: next: a number is no text"),
             ("null", "conf: next: null is no text"),
             (r#""""#, "conf: next: \"\" is neither"),
             (r#""./a""#, "conf: next: \"./a\" is neither"),

@@ -72,7 +72,7 @@ fn mask(value: &mut Value) {
     match value {
         Value::Object(object) => {
             for (key, value) in object {
-                if is_secret(key) {
+                if is_secret(key) || looks_secret(key) {
                     *value = "…".into();
                 } else {
                     mask(value);
@@ -80,8 +80,30 @@ fn mask(value: &mut Value) {
             }
         }
         Value::Array(array) => array.iter_mut().for_each(mask),
+        Value::String(text) => {
+            if let Some(bare) = without_user(text) {
+                *text = bare;
+            }
+        }
         _ => {}
     }
+}
+
+/// Keys under which others keep secrets.
+fn looks_secret(key: &str) -> bool {
+    let mut key = key.to_ascii_lowercase();
+    key.retain(|letter| !matches!(letter, '_' | '-'));
+    let ends = ["apikey", "privatekey", "passphrase", "bearer", "authorization"];
+    let bare = key.strip_suffix('s').unwrap_or(&key);
+    ends.iter().any(|end| bare.ends_with(end)) || bare.ends_with("credential") || is_secret(bare)
+}
+
+/// A URL without a user's name and password; none where it has neither.
+fn without_user(text: &str) -> Option<String> {
+    let (scheme, rest) = text.split_once("://")?;
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let user = rest[..end].rfind('@')?;
+    Some([scheme, "://…", &rest[user..]].concat())
 }
 
 fn is_secret(key: &str) -> bool {
@@ -105,6 +127,23 @@ mod tests {
             masked(value),
             json!({"a": [{"apiToken": "…"}], "etcd_password": "…", "user": "u"})
         );
+        let hidden = [
+            "apiKey",
+            "api_key",
+            "X-API-Key",
+            "passphrase",
+            "credentials",
+            "bearer",
+            "tokens",
+            "privateKey",
+        ];
+        for key in hidden {
+            assert_eq!(masked(json!({key: ["s"]})), json!({key: "…"}));
+        }
+        let shown = json!({"tokenFile": "/t", "keyFile": "/k", "key": "k", "url": "http://a/b@c"});
+        assert_eq!(masked(shown.clone()), shown);
+        let urls = json!(["http://u:p@w@h:1/a?b", "https://u@h", "u:p@h"]);
+        assert_eq!(masked(urls), json!(["http://…@h:1/a?b", "https://…@h", "u:p@h"]));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::preset::{OwnFile, Preset, no_preset};
 use super::program::{is_allocator, is_selector, search};
-use crate::cni::{Environment, shown};
+use crate::cni::{Environment, kind, shown};
 use crate::delegate::Deadline;
 use crate::delegate::selected::is_chain_key;
 use crate::error::{Error, ErrorCode, Result};
@@ -241,7 +241,7 @@ impl Entry {
             Value::String(_) => object_form(value.clone()),
             Value::Object(object) => object.clone(),
             _ => {
-                let found = shown(value);
+                let found = kind(value);
                 return Err(Error::config(
                     path,
                     format!("expected a delegate's name or an object with `type`, found {found}"),
@@ -262,9 +262,9 @@ impl Entry {
         };
         let serves = match object.remove("serves") {
             None => None,
-            Some(value) => Some(serde_json::from_value(value).map_err(|error| {
+            Some(value) => Some(serde_json::from_value(value).map_err(|_| {
                 Error::config(format!("{path}.serves"), "expected an array of pool names")
-                    .caused_by(error)
+                    .advise(r#"as in ["blue"]"#)
             })?),
         };
         let answers_any = match object.remove("answers") {
@@ -298,7 +298,7 @@ fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
         Some(other) => {
             return Err(Error::config(
                 "ipam.delegates",
-                format!("expected an array, found {}", shown(other)),
+                format!("expected an array, found {}", kind(other)),
             )
             .advise(example));
         }
@@ -346,10 +346,9 @@ fn join(
 }
 
 fn duration(value: &Value, path: &str) -> Result<Duration> {
-    value
-        .as_str()
-        .and_then(parse_duration)
-        .ok_or_else(|| Error::config(path, format!("{value} is no duration such as \"10s\"")))
+    value.as_str().and_then(parse_duration).ok_or_else(|| {
+        Error::config(path, format!("{} is no duration such as \"10s\"", shown(value)))
+    })
 }
 
 #[cfg(test)]

@@ -381,11 +381,20 @@ impl Client {
         if several { PATIENCE * (1 << round.min(4)) } else { self.access.timeout }
     }
 
-    /// A server's words without the secrets that it may have repeated.
+    /// A server's words without the secrets that it may have repeated, and without the beginning of one where
+    /// the words end: they may have been cut.
     fn redacted(&self, text: String) -> String {
         let secrets = self.access.headers.iter().map(|(_, secret)| secret.expose());
         let bare = secrets.map(|secret| secret.strip_prefix("Bearer ").unwrap_or(secret));
-        bare.fold(text, |text, secret| text.replace(secret, "…"))
+        bare.fold(text, |text, secret| {
+            let mut text = text.replace(secret, "…");
+            let mut lengths = (4..secret.len()).rev();
+            if let Some(length) = lengths.find(|length| text.ends_with(&secret[..*length])) {
+                text.truncate(text.len() - length);
+                text.push('…');
+            }
+            text
+        })
     }
 
     fn nobody_answered(&self) -> Error {

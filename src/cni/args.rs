@@ -3,6 +3,7 @@ use std::net::IpAddr;
 use serde_json::{Map, Value};
 
 use super::address::parse_address_or_cidr;
+use super::shown;
 use crate::error::{Error, ErrorCode, Result};
 
 /// The pairs of `CNI_ARGS`.
@@ -77,7 +78,7 @@ impl Requested {
             for (i, entry) in list.iter().enumerate() {
                 let path = format!("{path}[{i}]");
                 let text = entry.as_str().ok_or_else(|| {
-                    Error::config(&path, format!("expected a text, found {entry}"))
+                    Error::config(&path, format!("expected a text, found {}", shown(entry)))
                 })?;
                 add(text.trim(), path, ErrorCode::INVALID_CONFIG)?;
             }

@@ -32,7 +32,7 @@ impl Network {
         match config.get("ipam") {
             Some(Value::Object(_)) => Ok(Self { version, name, config }),
             Some(other) => {
-                let message = format!("expected an object, found {}", shown(other));
+                let message = format!("expected an object, found {}", kind(other));
                 Err(Error::config("ipam", message))
             }
             None => {
@@ -180,8 +180,19 @@ pub fn parse_value<T: DeserializeOwned>(value: &Value, path: &str) -> Result<T> 
             index if index.starts_with('[') => format!("{path}{index}"),
             member => format!("{path}.{member}"),
         };
-        Error::config(place, error.inner())
+        Error::config(place, without_value(&error.inner().to_string()))
     })
+}
+
+/// What serde says of a value of the wrong type, without the value: where an object should stand, a text
+/// may be a secret.
+fn without_value(text: &str) -> String {
+    const START: &str = "invalid type: ";
+    // What was expected are words of ours. The value before it may hold any.
+    let parts = text.strip_prefix(START).and_then(|found| found.rsplit_once(", expected "));
+    let Some((found, expected)) = parts else { return text.to_owned() };
+    let kind = found.split(['"', '`']).next().unwrap_or_default().trim_end();
+    [START, kind, ", expected ", expected].concat()
 }
 
 /// Parses exactly one JSON object; error 6 otherwise, in words that fit `what`.
@@ -197,13 +208,35 @@ pub fn parse_object(bytes: &[u8], what: &str) -> Result<Map<String, Value>> {
     }
 }
 
-/// A value as an error shows it. What is inside an object or an array is not shown: it may hold a
-/// secret.
+/// A value as an error shows it where a text should stand: such a text, or the kind of another value. That
+/// may be, or hold, a secret that stands in the wrong place.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
-        Value::Object(object) if !object.is_empty() => "an object".to_owned(),
-        Value::Array(array) if !array.is_empty() => "an array".to_owned(),
-        other => other.to_string(),
+        Value::String(_) => value.to_string(),
+        other => kind(other).to_owned(),
+    }
+}
+
+/// The kind of a value that stands in the place of an object or an array.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// A URL as an error shows it: without a user's name and password, and without what comes after its path.
+pub fn shown_url(text: &str) -> String {
+    if text.contains('@') {
+        return "the URL".to_owned();
+    }
+    match text.split_once(['?', '#']) {
+        Some((shown, _)) => format!("\"{}…\"", shown.escape_debug()),
+        None => format!("{text:?}"),
     }
 }
 
@@ -225,6 +258,54 @@ mod tests {
         let network = network(r#"{"name":"n","ipam":{"servers":["a",1],"other":true}}"#).unwrap();
         let error = network.settings::<Settings>().unwrap_err();
         assert!(error.to_string().starts_with("ipam.servers[1]: invalid type"), "{error}");
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_not_quoted() {
+        #[derive(serde::Deserialize, Debug)]
+        #[serde(deny_unknown_fields)]
+        #[allow(dead_code)]
+        struct Section {
+            token: Option<String>,
+            flag: Option<bool>,
+        }
+        for (value, message) in [
+            (
+                serde_json::json!("a, expected \"b\""),
+                "p: invalid type: string, expected struct Section",
+            ),
+            (serde_json::json!(4711), "p: invalid type: integer, expected struct Section"),
+            (
+                serde_json::json!({"token": 4711.5}),
+                "p.token: invalid type: floating point, expected a string",
+            ),
+            (
+                serde_json::json!({"token": true}),
+                "p.token: invalid type: boolean, expected a string",
+            ),
+            (
+                serde_json::json!({"flag": "x`y"}),
+                "p.flag: invalid type: string, expected a boolean",
+            ),
+            (serde_json::json!({"token": {}}), "p.token: invalid type: map, expected a string"),
+            (serde_json::json!({"x": 1}), "p.x: unknown field `x`, expected `token` or `flag`"),
+        ] {
+            let error = parse_value::<Section>(&value, "p").unwrap_err();
+            assert_eq!(error.to_string(), message);
+        }
+    }
+
+    #[test]
+    fn a_url_is_shown_without_what_may_be_a_secret() {
+        for (url, shown) in [
+            ("http://u:pw@h", "the URL"),
+            ("u:pw@h", "the URL"),
+            ("http://h/p?token=x", r#""http://h/p…""#),
+            ("http://h#x", r#""http://h…""#),
+            ("a \"b", r#""a \"b""#),
+        ] {
+            assert_eq!(shown_url(url), shown);
+        }
     }
 
     #[test]

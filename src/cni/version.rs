@@ -3,6 +3,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::Verb;
+use super::shown;
 use crate::error::{Error, ErrorCode, Result};
 
 /// A version of the CNI specification that this library speaks.
@@ -61,7 +62,7 @@ impl Version {
             let text = version.as_str().ok_or_else(|| {
                 Error::config(
                     "cniVersion",
-                    format!("expected a text such as \"1.0.0\", found {version}"),
+                    format!("expected a text such as \"1.0.0\", found {}", shown(version)),
                 )
             })?;
             // libcni reads an empty version as an absent one.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::cni::shown;
 use crate::error::{Error, Result};
 use crate::host::Settings;
 
@@ -68,14 +69,15 @@ pub fn judge(
         }
         let text = || Path::new(value.as_str().unwrap_or_default());
         if is_key(key, "dataDir") && !value.is_null() && !settings.allows_data_dir(text()) {
-            let message = format!("{value} is outside the allowed folders");
+            let message = format!("{} is outside the allowed folders", shown(value));
             return Err(Error::config(place(), message)
                 .advise(format!("add the folder to dataDirs in {}", Settings::PATH)));
         }
         // The same words for a file that is not there: nobody learns here which files exist.
         let names_file = is_key(key, "resolvConf") && !releases && !is_empty(value);
         if names_file && !settings.allows_resolv_conf(text()) {
-            let message = format!("{value} is not a regular file inside the allowed folders");
+            let message =
+                format!("{} is not a regular file inside the allowed folders", shown(value));
             return Err(Error::config(place(), message)
                 .advise(format!("add the folder to resolvDirs in {}", Settings::PATH)));
         }

@@ -7,7 +7,7 @@ use rustix::fs::{Access, access, statvfs};
 use rustix::io::Errno;
 
 use super::{Node, Settings};
-use crate::cni::{Attachment, Network, NetworkName};
+use crate::cni::{Attachment, Network, NetworkName, shown};
 use crate::error::{Error, Result};
 
 /// The state folder: what this node knows of its attachments, and its identity.
@@ -30,7 +30,10 @@ impl StateDir {
             None => Ok(Self::of_host(settings)),
             Some(value) => match value.as_str().map(PathBuf::from) {
                 Some(root) if root.is_absolute() => Ok(Self { root, from_network: true }),
-                _ => Err(Error::config("ipam.stateDir", format!("{value} is no absolute path"))),
+                _ => {
+                    let message = format!("{} is not an absolute path", shown(value));
+                    Err(Error::config("ipam.stateDir", message))
+                }
             },
         }
     }

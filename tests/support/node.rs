@@ -55,6 +55,12 @@ impl Node {
         self
     }
 
+    /// Sets whether an address that is asked for is taken from another.
+    pub fn taking_over(mut self, takeover: bool) -> Self {
+        self.ipam["takeover"] = takeover.into();
+        self
+    }
+
     /// What an ADD gets.
     pub fn network(&self) -> Value {
         let mut ipam = json!({

@@ -391,7 +391,7 @@ fn what_is_no_allocation_is_named_where_it_is_met_and_stays_as_it_is() {
             if invalid.is_some() {
                 let mut ours = ours.asking("requested-ip", name);
                 for takeover in [false, true] {
-                    ours = ours.asking("takeover", takeover);
+                    ours.network["ipam"]["takeover"] = takeover.into();
                     let (code, text) = ours.call("ADD", "c1").failure();
                     assert!(code == 102 && text.contains(&key), "{text}");
                     assert_eq!(consul.entry(&key), before);

@@ -141,8 +141,8 @@ fn an_address_with_an_invalid_value_is_neither_free_nor_anybodys() {
             "{value}"
         );
         for takeover in [false, true] {
-            network["ipam"]["pools"] =
-                json!([{"name": "blue", "requested-ip": "10.1.0.1", "takeover": takeover}]);
+            network["ipam"]["pools"] = json!([{"name": "blue", "requested-ip": "10.1.0.1"}]);
+            network["ipam"]["takeover"] = takeover.into();
             let (code, text) = world.call("ADD", "c2", &network).failure();
             assert!(text.contains("ipam/blue/10.1.0.1"), "{value} {code}: {text}");
         }

@@ -306,21 +306,23 @@ fn a_requested_address_is_taken_over_where_the_pool_says_so() {
     let shell = Shell::new(&consul);
     let page = readme();
     let pools = page.blocks("A requested address", "json")[0];
-    let pools: Value = serde_json::from_str(&format!("{{{pools}}}")).unwrap();
+    let keys: Value = serde_json::from_str(&format!("{{{pools}}}")).unwrap();
     let mut network = shell.network(&consul, "rack1-7");
-    network["ipam"]["pools"] = pools["pools"].clone();
+    for (key, value) in keys.as_object().unwrap() {
+        network["ipam"][key] = value.clone();
+    }
     let call =
         |container: &str, network: &Value| shell.call("ipam-da-consul", "ADD", container, network);
     assert_eq!(call("first", &network).ips(), ["10.1.0.7/16"]);
     let mut plain = network.clone();
-    plain["ipam"]["pools"][0].as_object_mut().unwrap().remove("takeover");
+    plain["ipam"].as_object_mut().unwrap().remove("takeover");
     let (code, text) = call("second", &plain).failure();
     assert!(code == 102 && text.contains("first/eth0 of node rack1-7"), "{code}: {text}");
     let second = call("second", &network);
     assert!(second.stderr.contains("takes over 10.1.0.7"), "{second:?}");
     assert_eq!(second.ips(), ["10.1.0.7/16"]);
-    plain["ipam"]["takeover"] = json!(true);
-    assert_eq!(call("third", &plain).ips(), ["10.1.0.7/16"]);
+    plain["ipam"]["pools"][0]["takeover"] = json!(true);
+    assert_eq!(call("third", &plain).failure().0, 102);
     consul.put("ipam/web/10.1.0.7", "by hand");
     let (code, text) = call("fourth", &network).failure();
     assert!(code == 102 && text.contains("ipam/web/10.1.0.7"), "{code}: {text}");

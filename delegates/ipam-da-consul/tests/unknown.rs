@@ -110,7 +110,7 @@ fn an_add_for_an_address_of_its_own_is_settled_too() {
 fn a_takeover_that_is_not_answered_leaves_each_address_one_owner() {
     in_every_way(|consul, spoiler, node| {
         let other = Node::of(consul).named("node-2").with_pools(&["blue", "red"]);
-        let mut node = node().with_in_pools("takeover", true);
+        let mut node = node().taking_over(true);
         for spoils in [1, 2] {
             let theirs = addresses(&other.add("other"));
             for (place, address) in theirs.iter().enumerate() {

@@ -120,10 +120,32 @@ fn assert_taken_over(consul: &Consul, call: impl Fn(&str) -> common::support::Ou
 }
 
 #[test]
-fn an_address_is_taken_over_where_the_pool_says_so() {
+fn a_pool_alone_takes_no_address_over() {
     let consul = stocked();
     let pool = json!([{"name": "blue", "requested-ip": "10.1.3.3", "takeover": true}]);
-    let (world, network) = chain_of(&consul, &pool);
+    let (world, mut network) = chain_of(&consul, &pool);
+    world.call("ADD", "first", &network).success();
+    let before = ours(&consul);
+    let refused = |network: &Value| {
+        let (code, text) = world.call("ADD", "thief", network).failure();
+        assert!(code == 102 && text.contains("set ipam.takeover"), "{code}: {text}");
+        assert_eq!(ours(&consul), before);
+    };
+    refused(&network);
+    // A selector says it no better.
+    let answer = json!({"cniVersion": "1.0.0", "pools": pool});
+    world.delegate("ipam-ds-own", &format!("printf '%s' '{answer}'"));
+    network["ipam"].as_object_mut().unwrap().remove("pools");
+    network["ipam"]["delegates"][0] = "ipam-ds-own".into();
+    refused(&network);
+}
+
+#[test]
+fn an_address_is_taken_over_where_the_network_says_so() {
+    let consul = stocked();
+    let pool = json!([{"name": "blue", "requested-ip": "10.1.3.3", "takeover": true}]);
+    let (world, mut network) = chain_of(&consul, &pool);
+    network["ipam"]["takeover"] = true.into();
     assert_taken_over(&consul, |container| world.call("ADD", container, &network));
     // Who has lost it without a word gives back nothing.
     world.call("DEL", "thief", &network).success();

@@ -1,6 +1,7 @@
 use std::fmt;
 
 use http::Uri;
+use ipam_delegated::cni::shown_url;
 use ipam_delegated::{Error, Result};
 
 /// The address of a server.
@@ -31,7 +32,7 @@ pub fn parse_all(
     let parse = |(i, text): (usize, &String)| {
         let malformed = |what: &str| {
             let place = if listed { format!("{path}[{i}]") } else { path.to_owned() };
-            Error::config(place, format_args!("{text:?} {what}"))
+            Error::config(place, format_args!("{} {what}", shown_url(text)))
                 .advise("expected HOST:PORT, http://HOST:PORT or https://HOST:PORT")
         };
         Endpoint::parse(text, secured).map_err(malformed)
@@ -44,6 +45,11 @@ impl Endpoint {
     /// a port it is etcd's own.
     fn parse(text: &str, secured: bool) -> Result<Self, &'static str> {
         let text = text.trim();
+        if text.contains('@') {
+            return Err(
+                "holds a user name or a password, which belong into username and passwordFile",
+            );
+        }
         let (secured, rest) = match text.split_once("://") {
             None => (secured, text),
             Some((http, rest)) if http.eq_ignore_ascii_case("http") => (false, rest),
@@ -52,7 +58,7 @@ impl Endpoint {
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let uri: Uri = format!("http://{rest}").parse().map_err(|_| "is no endpoint")?;
-        let plain = matches!(uri.path(), "" | "/") && uri.query().is_none() && !rest.contains('@');
+        let plain = matches!(uri.path(), "" | "/") && uri.query().is_none();
         let host = uri.host().filter(|host| !host.is_empty()).ok_or("names no host")?;
         if !plain {
             return Err("has more than a host and a port");
@@ -107,13 +113,26 @@ mod tests {
             "a:",
             "http://",
             "http://a/b",
-            "u:p@a:1",
-            "a?b",
             "fd00::1",
         ] {
             let error =
                 parse_all(&["a".to_owned(), text.to_owned()], false, "p", true).unwrap_err();
             assert!(error.to_string().starts_with(&format!("p[1]: {text:?} ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_a_secret_is_not_shown() {
+        for (text, message) in [
+            ("http://u:s3cret@a:1", "p: the URL holds"),
+            ("u:s3cret@a:1", "p: the URL holds"),
+            ("htps://u:s3cret@a:1", "p: the URL holds"),
+            ("a?token=s3cret", "p: \"a…\" has more"),
+            ("htps://a?token=s3cret", "p: \"htps://a…\" has another scheme"),
+        ] {
+            let error = parse_all(&[text.to_owned()], false, "p", false).unwrap_err();
+            assert!(error.to_string().starts_with(message), "{error}");
+            assert!(!error.in_full().contains("s3cret"), "{error}");
         }
     }
 }

@@ -48,7 +48,7 @@ fn an_interface_is_not_given_what_another_of_its_container_holds() {
 /// An ADD that asks for an address, perhaps one that another holds.
 fn asking(old: Old, etcd: &Etcd, name: &str, takeover: bool) -> Node {
     let node = old.node(etcd).named(name).with_in_pools("requested-ip", "10.1.0.7");
-    node.with_in_pools("takeover", takeover)
+    node.taking_over(takeover)
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn an_address_that_is_taken_over_is_at_no_time_free() {
         place.put("10.5.0.9", owned_by("victim"));
         let mut network = place.network(Program::Allocator);
         network["prevResult"]["pools"][0]["requested-ip"] = "10.5.0.9".into();
-        network["prevResult"]["pools"][0]["takeover"] = true.into();
+        network["ipam"]["takeover"] = true.into();
         let mut command = place.world.command_of(&strace(), "ADD", C1);
         command.args([
             "-o",

@@ -94,6 +94,11 @@ fn requesting(address: &str, takeover: bool) -> Value {
     json!([{"ranges": [{"subnet": "10.0.0.0/24"}], "requested-ip": address, "takeover": takeover}])
 }
 
+/// An ADD on a network that lets addresses be taken over.
+fn add_taking(desk: &Desk, container: &str, pools: Value) -> Value {
+    desk.call("ADD", container, pools, json!({"takeover": true}))
+}
+
 #[test]
 fn an_outcome_that_is_not_told_is_found_out() {
     for shape in shapes() {
@@ -178,8 +183,14 @@ fn takeover_replaces_the_holder() {
     let desk = Desk::new(Shape::default());
     desk.add("c1", requesting("10.0.0.9", false));
     assert_eq!(desk.add("c2", requesting("10.0.0.9", false))["code"], 102);
-    assert_eq!(desk.add("c2", requesting("10.0.0.9", true))["ips"][0]["address"], "10.0.0.9/24");
+    // A pool narrows what the network says, and widens nothing.
+    assert_eq!(desk.add("c2", requesting("10.0.0.9", true))["code"], 102);
+    assert_eq!(add_taking(&desk, "c2", requesting("10.0.0.9", false))["code"], 102);
+    let taken = add_taking(&desk, "c2", requesting("10.0.0.9", true));
+    assert_eq!(taken["ips"][0]["address"], "10.0.0.9/24");
     assert_eq!(desk.held(), ["c2 10.0.0.9"]);
+    let whatever = json!([{"ranges": [{"subnet": "10.0.0.0/24"}], "requested-ip": "10.0.0.9"}]);
+    assert_eq!(add_taking(&desk, "c3", whatever)["ips"][0]["address"], "10.0.0.9/24");
 }
 
 #[test]
@@ -190,7 +201,7 @@ fn takeover_of_what_is_free_by_now_takes_it() {
     // The first commit finds the holder; before the second, the holder is released.
     desk.store.interleave(|| ());
     desk.store.interleave(move || other.del("c1"));
-    let added = desk.add("c2", requesting("10.0.0.9", true));
+    let added = add_taking(&desk, "c2", requesting("10.0.0.9", true));
     assert_eq!(added["ips"][0]["address"], "10.0.0.9/24", "{added}");
     assert_eq!(desk.held(), ["c2 10.0.0.9"]);
 }
