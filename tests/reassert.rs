@@ -42,6 +42,11 @@ impl World {
         self.typed(&[&["reassert", "--json"], words].concat())
     }
 
+    fn ended_well(&self, words: &[&str]) {
+        let outcome = self.typed(words);
+        assert_eq!(outcome.exit, Some(0), "{outcome:?}");
+    }
+
     /// The calls of ADD.
     fn claims(&self) -> Vec<Value> {
         self.calls().into_iter().filter(|call| call["verb"] == "ADD").collect()
@@ -175,6 +180,65 @@ fn which_address_is_of_which_pool_is_not_guessed() {
         assert!(why.starts_with("pools it was shown: 2, addresses it gave: 1;"), "{why}");
     }
     assert!(!world.take_calls().contains(&"ipam-da-x.cni ADD".to_owned()));
+}
+
+/// A row of an address that `release` took back from `c1`.
+fn released(address: &str) -> Value {
+    json!({"address": address, "containerID": "c1", "ifname": "eth0"})
+}
+
+#[test]
+fn what_release_took_back_is_not_claimed_again() {
+    let world = world();
+    world.add(&["c1", "c2"]);
+    world.answer(NAME, "release", &json!([released("10.0.0.2")]));
+    world.ended_well(&["release", "net", "--owner", "c1"]);
+    assert_eq!(world.events("c1").len(), 3, "a dry run notes nothing");
+    world.ended_well(&["release", "net", "--owner", "c1", "--yes"]);
+    let told = world.reassert(&["--yes"]).success();
+    assert_eq!(fates(&told), [fate("c2", "claimed"), fate("store", "accepted")]);
+    let claims = world.claims();
+    assert_eq!(claims.len(), 1);
+    assert_eq!(claims[0]["container"], "c2");
+    // The delegate is still owed its DEL, once.
+    world.take_calls();
+    world.call("DEL", "c1", &network(&world)).success();
+    assert_eq!(world.take_calls(), ["ipam-da-x.cni DEL"]);
+    assert!(!world.record("c1").exists());
+}
+
+#[test]
+fn of_two_addresses_the_one_that_was_not_released_is_claimed_again_for_its_pool() {
+    for has_pools in [true, false] {
+        let world = world();
+        let ips = json!([{"address": "10.0.0.2/24"}, {"address": "10.0.1.2/24"}]);
+        world.selector("ipam-ds-x", &json!([{"name": "blue"}, {"name": "red"}]));
+        world.delegate(
+            "ipam-da-x.cni",
+            &format!("printf '%s' '{}'", json!({"ips": ips, "pools": []})),
+        );
+        world.add(&["c1"]);
+        if !has_pools {
+            world.edit_record("c1", |line| drop(line.as_object_mut().unwrap().remove("pools")));
+        }
+        world.answer(NAME, "release", &json!([released("10.0.0.2")]));
+        world.ended_well(&["release", "net", "10.0.0.2", "--yes"]);
+        let outcome = world.reassert(&["--yes"]);
+        let told = outcome.json();
+        assert_eq!(told[0]["addresses"], json!(["10.0.1.2/24"]));
+        if has_pools {
+            assert_eq!(fates(&told)[0], fate("c1", "claimed"));
+            let pools = &world.claims()[0]["stdin"]["prevResult"]["pools"];
+            assert_eq!(
+                (pools[0]["name"].as_str(), pools.as_array().unwrap().len()),
+                (Some("red"), 1)
+            );
+        } else {
+            // An allocator would take another address for the pool that is left out.
+            assert_eq!(fates(&told)[0], fate("c1", "failed"));
+            assert_eq!(world.claims(), [] as [Value; 0]);
+        }
+    }
 }
 
 #[test]

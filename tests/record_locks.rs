@@ -153,6 +153,16 @@ fn a_second_del_within_the_minute_releases_again_and_keeps_the_repetition() {
 }
 
 #[test]
+fn a_del_that_releases_an_unsure_record_for_good_takes_it_off_the_list() {
+    let world = World::new();
+    let network = world.network(json!(["a"]));
+    unsure(&world, &network);
+    world.make_due();
+    world.call("DEL", "c1", &network).success();
+    assert_eq!((world.state_of("c1").as_str(), world.unsure()), ("none", 0));
+}
+
+#[test]
 fn a_re_add_cancels_the_repetition() {
     let world = World::new();
     let network = world.network(json!(["a"]));

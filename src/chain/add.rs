@@ -6,7 +6,9 @@ use serde_json::Value;
 use super::carry::Carry;
 use super::exec::{Ending, Failure};
 use super::plan::Plan;
-use super::record::{Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run, now};
+use super::record::{
+    Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run, now, set_aside_of,
+};
 use super::session::{Owed, Owner, Session, fence};
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;
@@ -14,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// Runs the chain; on failure releases what it took.
 pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
-    let plan = session.plan()?;
+    let plan = session.plan().inspect_err(|_| note_not_installed(session))?;
     if session.state.is_from_network() {
         warn!(
             "ipam.stateDir is set in the network configuration: a DEL whose configuration the runtime strips will not \
@@ -22,7 +24,10 @@ pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
             session.state.root().display()
         );
     }
-    let Opened { mut file, record, after_unreadable } = RecordFile::open(&session.record_path()?)?;
+    let path = session.record_path()?;
+    let Opened { mut file, record, is_first } = RecordFile::open(&path)?;
+    // While an ADD stands that came after it, the record itself says so.
+    let after_unreadable = !is_first && !record.may_be_in_use() && !set_aside_of(&path)?.is_empty();
     let mut walk = Walk::new(session, &plan);
     session.repeat_one_due(plan.timeout / 8);
     let in_use = after_unreadable || record.may_be_in_use();
@@ -60,12 +65,37 @@ pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
     Err(error)
 }
 
+/// Records an ADD that fails because a delegate is not installed: its DEL, too, would fail for want of
+/// the delegate, and here the record says that none has run.
+fn note_not_installed(session: &Session<'_>) {
+    let Ok(plan) = session.plan_installed() else { return };
+    let noted = session.record_path().and_then(|path| {
+        let Opened { mut file, record, is_first } = RecordFile::open(&path)?;
+        // What is recorded, or was set aside, says more.
+        if !record.is_empty() {
+            return Ok(());
+        }
+        if !is_first && !set_aside_of(&path)?.is_empty() {
+            file.remove_if_empty();
+            return Ok(());
+        }
+        let failed = Failed { time: now(), ..Failed::default() };
+        let events = [Event::Attempt(session.attempt(&plan, false)?), Event::Failed(failed)];
+        let outcome = events.iter().try_for_each(|event| file.append(event));
+        if outcome.is_err() {
+            let _ = file.remove();
+        }
+        outcome
+    });
+    if let Err(error) = noted {
+        debug!("{}", error.in_full());
+    }
+}
+
 /// Releases what an ADD of this process gave, for its result did not reach the runtime.
 pub(super) fn undeliver(session: &Session<'_>) -> Result<()> {
-    let Some(Opened { mut file, record, .. }) = RecordFile::open_for_undo(&session.record_path()?)?
-    else {
-        return Ok(());
-    };
+    let opened = RecordFile::open_existing(&session.record_path()?, RecordFile::PATIENCE)?;
+    let Some(Opened { mut file, record, .. }) = opened.known()? else { return Ok(()) };
     let Some((mine, before)) = record.split_last() else { return Ok(()) };
     // A DEL or another ADD may have come between.
     if mine.attempt.pid != std::process::id() || mine.released.is_some() {

@@ -1,26 +1,30 @@
 //! CHECK and STATUS.
 
+use log::warn;
+
 use super::configured::walk;
-use super::record::{AttemptState, Held, Opened};
+use super::record::{AttemptState, Held, Opened, RecordFile};
 use super::served::refuse_without_allocator;
-use super::session::{Session, open_record};
+use super::session::Session;
 use crate::cni::address::parse_cidr;
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode, Result};
+use crate::presence::Presence;
 
 /// Asks every delegate whether the attachment still holds what it gave.
 pub(super) fn check(session: &Session<'_>) -> Result<()> {
-    let opened = open_record(&session.record_path()?)?;
+    let path = session.record_path()?;
+    let opened = RecordFile::open_to_look(&path)?;
     let deadline = Deadline::after(session.timeout());
-    let Some(Opened { file, record, .. }) = opened else {
-        return check_configured(session, deadline);
+    let Opened { record, file: _locked, .. } = match opened {
+        Presence::Held(opened) if !opened.record.attempts.is_empty() => opened,
+        Presence::Held(_) | Presence::Absent => return check_configured(session, deadline),
+        Presence::Unreadable(error) => {
+            warn!("{}; checking as configured", error.in_full());
+            return check_configured(session, deadline);
+        }
     };
-    if record.attempts.is_empty() {
-        let outcome = check_configured(session, deadline);
-        file.remove_if_empty();
-        return outcome;
-    }
     let Some((attempt, held)) = record.held() else {
         let state = record.state().as_str();
         return Err(Error::new(
@@ -79,6 +83,9 @@ fn check_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
     walk(session, Verb::Check, &prev_result, deadline)?.all()
 }
 
+/// The length of a file's name, in bytes.
+const NAME_MAX: usize = 255;
+
 /// Asks every delegate whether an ADD could be served, and looks at the state folder.
 pub(super) fn status(session: &Session<'_>) -> Result<()> {
     session.state.writable().map_err(|error| {
@@ -90,6 +97,11 @@ pub(super) fn status(session: &Session<'_>) -> Result<()> {
         .advise("an ADD would fail: it records what it takes there")
     })?;
     refuse_without_allocator(&session.plan()?.steps)?;
+    let name = session.request.network.name().as_str();
+    if name.len() > NAME_MAX {
+        let message = format!("has {} bytes, and no record can be made below it", name.len());
+        return Err(Error::config("name", message).advise("a network name may have 255 bytes"));
+    }
     let deadline = Deadline::after(session.timeout());
     walk(session, Verb::Status, &IpamResult::default(), deadline)?.all()
 }

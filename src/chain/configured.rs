@@ -1,5 +1,6 @@
 //! The whole chain as configured, for the verbs that take nothing.
 
+use super::plan::Plan;
 use super::session::Session;
 use crate::cni::{IpamResult, Verb};
 use crate::delegate::Deadline;
@@ -16,16 +17,26 @@ enum Role {
     Other,
 }
 
-/// Runs a verb through every delegate in order, whatever fails on the way.
-///
-/// Each gets this `prev_result` with the pools that the selectors before it answered.
+/// Runs a verb through every delegate that is configured, as [`walk_plan`] has it.
 pub(super) fn walk(
     session: &Session<'_>,
     verb: Verb,
     prev_result: &IpamResult,
     deadline: Deadline,
 ) -> Result<Failures> {
-    let plan = session.plan()?;
+    walk_plan(session, &session.plan()?, verb, prev_result, deadline)
+}
+
+/// Runs a verb through every delegate of a plan in order, whatever fails on the way.
+///
+/// Each gets this `prev_result` with the pools that the selectors before it answered.
+pub(super) fn walk_plan(
+    session: &Session<'_>,
+    plan: &Plan,
+    verb: Verb,
+    prev_result: &IpamResult,
+    deadline: Deadline,
+) -> Result<Failures> {
     let mut carry = session.carry(prev_result.clone());
     let mut errors = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {

@@ -1,24 +1,31 @@
 //! DEL, and every later release of what a record names: GC, and the repetition of an unsure DEL.
 
+use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
-use super::configured::walk;
+use super::configured::walk_plan;
 use super::program::is_allocator;
-use super::record::{Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure, now};
-use super::session::{Owed, Owner, Session, fence, open_record};
+use super::record::{
+    Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure, now, set_aside_of,
+};
+use super::session::{Owed, Owner, Session, fence};
 use crate::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode, Result};
+use crate::presence::Presence;
 
 /// Releases what the attachment holds, from the record where there is one.
 pub(super) fn del(session: &Session<'_>) -> Result<()> {
-    let opened = open_record(&session.record_path()?)?;
+    let path = session.record_path()?;
+    let opened = RecordFile::open_to_release(&path)?;
+    let mut unreadable = set_aside_of(&path)?;
     let deadline = Deadline::after(session.timeout());
     match opened {
-        Some(Opened { file, record, .. }) if !record.runs().is_empty() => {
+        Presence::Held(Opened { file, record, .. }) if !record.runs().is_empty() => {
             let owner =
                 Owner { network: &session.request.network, attachment: session.attachment()? };
             let prev_result = session.prev_result().unwrap_or_else(|error| {
@@ -27,24 +34,30 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
             });
             let prev_result = prev_result.map_or_else(|| recorded_result(&record), Ok)?;
             release_recorded(session, &owner, &record, &prev_result, deadline)?;
+            // A record before this one may name more.
+            let outcome = match &unreadable[..] {
+                [] => Ok(()),
+                unreadable => release_configured(session, unreadable, false, deadline),
+            };
             settle(session, &owner, &record, file);
-            Ok(())
+            outcome
         }
-        opened => {
-            // Where the record stands but cannot be opened, nobody knows what is held.
-            let hidden = opened.is_none() && session.record_path()?.symlink_metadata().is_ok();
-            let outcome = release_configured(session, hidden, deadline);
-            match opened {
-                // No ADD of the record came so far that a delegate may hold something by it.
-                Some(Opened { file, record, .. })
-                    if !record.attempts.is_empty() && outcome.is_ok() =>
-                {
-                    remove(file);
-                }
-                Some(Opened { file, .. }) => file.remove_if_empty(),
-                None => {}
+        Presence::Held(Opened { file, record, .. }) => {
+            // No ADD of the record came so far that a delegate may hold something by it.
+            let was_added = !record.attempts.is_empty() && unreadable.is_empty();
+            let outcome = release_configured(session, &unreadable, was_added, deadline);
+            if !record.attempts.is_empty() && outcome.is_ok() {
+                remove(file);
+            } else {
+                file.remove_if_empty();
             }
             outcome
+        }
+        Presence::Absent => release_configured(session, &unreadable, false, deadline),
+        Presence::Unreadable(error) => {
+            warn!("{}", error.in_full());
+            unreadable.push(path);
+            release_configured(session, &unreadable, false, deadline)
         }
     }
 }
@@ -52,10 +65,14 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
 impl Session<'_> {
     /// Repeats the DEL of one record that is due, whose claim may have committed late.
     pub fn repeat_one_due(&self, time: Duration) {
-        for due in Unsure::of(&self.state).due(now()) {
+        let due = Unsure::of(&self.state).due(now()).unwrap_or_else(|error| {
+            warn!("cannot read the list of unsure DELs: {error}");
+            Vec::new()
+        });
+        for due in due {
             let path = self.state.record(&due.network, &due.attachment);
-            match RecordFile::open_existing(&path) {
-                // Somebody works on it now; another ADD will find it.
+            match RecordFile::open_existing(&path, Duration::ZERO).and_then(Presence::known) {
+                // A call works on it, or it cannot be read now; another ADD will find it.
                 Err(error) => {
                     debug!("{}", error.in_full());
                     continue;
@@ -71,7 +88,7 @@ impl Session<'_> {
                 // Released for good, but perhaps killed before its folder was removed.
                 Ok(None) => {
                     if let Some(folder) = path.parent() {
-                        let _ = std::fs::remove_dir(folder);
+                        let _ = fs::remove_dir(folder);
                     }
                 }
             }
@@ -181,7 +198,7 @@ fn release_recorded(
     if !refusals.is_empty()
         && is_called_for
         && !is_stripped(session)
-        && release_configured(session, false, deadline).is_ok()
+        && release_configured(session, &[], false, deadline).is_ok()
     {
         refusals.iter().for_each(|error| warn!("released as configured now: {}", error.in_full()));
     } else {
@@ -201,11 +218,15 @@ fn settle(session: &Session<'_>, owner: &Owner<'_>, record: &Record, file: Recor
     if repeated {
         return;
     }
+    let (network, attachment) = (owner.network.name(), owner.attachment);
     // A claim of an ADD before the last DEL may also commit after this one.
     if record.is_unsure() || record.unsure_until().is_some_and(|until| until > time) {
-        session.mark_unsure(owner.network.name(), owner.attachment, file);
-    } else {
-        remove(file);
+        session.mark_unsure(network, attachment, file);
+        return;
+    }
+    remove(file);
+    if record.unsure_until().is_some() {
+        Unsure::of(&session.state).remove(network, attachment);
     }
 }
 
@@ -215,19 +236,32 @@ fn remove(file: RecordFile) {
     }
 }
 
-/// DEL to the whole chain as configured: nothing is known of the attachment.
-fn release_configured(session: &Session<'_>, hidden: bool, deadline: Deadline) -> Result<()> {
+/// DEL to the whole chain as configured: nothing is known of the attachment, or these records of it
+/// cannot be read. Where every delegate released, they go.
+///
+/// Where only ADDs are recorded that ran no delegate, one that is not installed is left out: it holds
+/// nothing of them, and the runtime knows no other.
+fn release_configured(
+    session: &Session<'_>,
+    unreadable: &[PathBuf],
+    none_ran: bool,
+    deadline: Deadline,
+) -> Result<()> {
     let stripped = is_stripped(session);
-    if stripped && hidden {
-        let path = session.record_path()?;
+    if stripped && !unreadable.is_empty() {
+        let (network, container) =
+            (session.request.network.name(), &session.attachment()?.container);
+        let paths: Vec<String> = unreadable.iter().map(|path| path.display().to_string()).collect();
         return Err(Error::new(
             ErrorCode::RECORD,
             format!(
-                "the attachment record {} cannot be read, and the configuration names no delegates",
-                path.display()
+                "{} cannot be read, so what the attachment holds is not known, and the configuration names no delegates",
+                paths.join(", ")
             ),
         )
-        .advise("mend the state folder; the runtime repeats DEL"));
+        .advise(format!(
+            "release its addresses, then: ipam-delegated forget {network} {container} --yes"
+        )));
     }
     if stripped && session.chain.preset.is_none_or(|preset| !preset.has_default_place) {
         warn!(
@@ -236,8 +270,23 @@ fn release_configured(session: &Session<'_>, hidden: bool, deadline: Deadline) -
         return Ok(());
     }
     let prev_result = session.prev_result()?.unwrap_or_default();
-    let warnings = walk(session, Verb::Del, &prev_result, deadline)?.but_selectors()?;
+    let plan = session.plan().or_else(|error| {
+        // What it got by other ways would be in the result that the runtime keeps.
+        if !none_ran || !prev_result.ips.is_empty() {
+            return Err(error);
+        }
+        let plan = session.plan_installed()?;
+        warn!("{}: no delegate has run for this attachment", error.in_full());
+        Ok(plan)
+    })?;
+    let walked = walk_plan(session, &plan, Verb::Del, &prev_result, deadline)?;
+    let warnings = walked.but_selectors()?;
     warnings.iter().for_each(|warning| warn!("{}", warning.in_full()));
+    for path in unreadable {
+        if let Err(error) = fs::remove_file(path) {
+            warn!("cannot remove {}: {error}", path.display());
+        }
+    }
     Ok(())
 }
 

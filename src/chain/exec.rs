@@ -7,6 +7,7 @@ use log::debug;
 use serde_json::{Map, Value};
 
 use super::process::{Ended, Killed, Process, Start};
+use super::program::not_started;
 use crate::cni::{Environment, Verb, parse_object};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode};
@@ -87,11 +88,7 @@ impl Call<'_> {
                 answer
             }
             Err(error) => Err(Failure {
-                error: Error::io(
-                    format!("{}: cannot start {}", self.name, self.program.display()),
-                    error,
-                )
-                .advise("reinstall it, for this machine's architecture"),
+                error: not_started(self.program, error).within(self.name),
                 ending: Ending::NotRun,
             }),
         };
@@ -192,7 +189,8 @@ pub(super) fn error_of(object: &Map<String, Value>) -> (Error, Ending) {
         error = error.caused_by(text("details").to_owned());
     }
     let ending = match code {
-        ErrorCode::TRY_AGAIN | ErrorCode::TIMED_OUT => Ending::Unsure,
+        // One that met a defect of its own may have met it after its claim.
+        ErrorCode::TRY_AGAIN | ErrorCode::TIMED_OUT | ErrorCode::INTERNAL => Ending::Unsure,
         // As good as not run: where nobody was asked for anything, a DEL would ask nobody either.
         ErrorCode::UNREACHED => Ending::NotRun,
         _ => Ending::Told,

@@ -12,6 +12,7 @@ use crate::cni::{Attachment, IpamResult, Keep, NetworkName, Verb};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, is_old};
+use crate::presence::Presence;
 
 /// Releases the stale records of this network, then calls every delegate with the list of what to
 /// keep: the runtime's, and what is too young or too busy to be judged.
@@ -100,13 +101,17 @@ pub(super) fn judge(
     attachment: &Attachment,
 ) -> Result<Verdict> {
     let path = session.state.record(network, attachment);
-    let opened = match RecordFile::open_existing(&path) {
-        Ok(Some(opened)) => opened,
-        Ok(None) => return Ok(Verdict::Gone),
+    let opened = match RecordFile::open_existing(&path, Duration::ZERO) {
+        Ok(Presence::Held(opened)) => opened,
+        Ok(Presence::Absent) => return Ok(Verdict::Gone),
+        Ok(Presence::Unreadable(error)) => {
+            warn!("{}", error.in_full());
+            return Ok(Verdict::Keep(UNREADABLE));
+        }
         Err(error) if error.code() == ErrorCode::TRY_AGAIN => return Ok(Verdict::Keep(BUSY)),
         Err(error) => return Err(error),
     };
-    if opened.after_unreadable || opened.record.state() == State::Empty {
+    if opened.record.state() == State::Empty {
         opened.file.remove_if_empty();
         return Ok(Verdict::Gone);
     }
@@ -115,6 +120,9 @@ pub(super) fn judge(
         None => Verdict::Stale(Box::new(opened)),
     })
 }
+
+/// Why a record that cannot be read is kept.
+const UNREADABLE: &str = "its record cannot be read";
 
 /// Why a record whose lock is held by somebody is kept.
 pub(super) const BUSY: &str = "a call works on it";

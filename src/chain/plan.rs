@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::preset::{OwnFile, Preset, no_preset};
-use super::program::{is_allocator, is_selector, search};
+use super::program::{is_allocator, is_selector, search, search_unfit};
 use crate::cni::{Environment, kind, shown};
 use crate::delegate::Deadline;
 use crate::delegate::selected::is_chain_key;
@@ -51,8 +51,17 @@ pub(super) struct Planner<'a> {
     pub path: &'a [PathBuf],
     /// The variables of the call.
     pub environment: &'a Environment,
-    /// The plan is for a DEL, which a selector that is gone must not hold up.
-    pub releasing: bool,
+    /// Which programs may be missing.
+    pub missing: Missing,
+}
+
+/// Which programs a plan may name that are not installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    None,
+    /// A DEL goes on without them.
+    Selectors,
+    All,
 }
 
 impl Step {
@@ -136,15 +145,23 @@ impl Planner<'_> {
                     .with_code(ErrorCode::INVALID_ENVIRONMENT)
                     .advise("the runtime must set CNI_PATH")
             } else {
-                error.advise(format!("install {name} there, or correct the name"))
+                error.advise(match search_unfit(self.path, name) {
+                    Some(file) => format!("{0} may not be run: chmod +x {0}", file.display()),
+                    None => format!("install {name} there, or correct the name"),
+                })
             }
         })
     }
 
-    /// [`Planner::find`], but a selector that is gone fails when it is run, not here, on a DEL.
+    /// [`Planner::find`], but one that may be missing fails when it is run, not here.
     fn locate(&self, name: &str) -> Result<PathBuf> {
+        let may_be_missing = match self.missing {
+            Missing::None => false,
+            Missing::Selectors => is_selector(name),
+            Missing::All => true,
+        };
         match (self.find(name), self.path.first()) {
-            (Err(_), Some(folder)) if self.releasing && is_selector(name) => Ok(folder.join(name)),
+            (Err(_), Some(folder)) if may_be_missing => Ok(folder.join(name)),
             (found, _) => found,
         }
     }
@@ -392,7 +409,7 @@ mod tests {
                 own: &OwnFile::find(),
                 path: &path,
                 environment: &Environment::default(),
-                releasing: false,
+                missing: Missing::None,
             };
             planner.plan(ipam.as_object().unwrap())
         }

@@ -1,12 +1,68 @@
-//! Programs: what their names say, and where they are found.
+//! Programs: what their names say, where they are found, and why one cannot be started.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
+use crate::error::Error;
 
 /// The first program of a name in these folders.
 pub(super) fn search(folders: &[PathBuf], name: &Path) -> Option<PathBuf> {
-    folders.iter().map(|folder| folder.join(name)).find(|file| {
-        file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
-    })
+    folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file() && may_be_run(file))
+}
+
+/// A file of this name that would be the program, but may not be run.
+pub(super) fn search_unfit(folders: &[PathBuf], name: &str) -> Option<PathBuf> {
+    folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file() && !may_be_run(file))
+}
+
+fn may_be_run(file: &Path) -> bool {
+    access(file, Access::EXEC_OK).is_ok()
+}
+
+/// The error of a program that could not be started, with what to do about it.
+pub(super) fn not_started(program: &Path, error: io::Error) -> Error {
+    let shown = program.display();
+    let advice = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::AGAIN) => {
+            "the limit of processes is reached: end some, or raise it (ulimit -u, pids.max)"
+                .to_owned()
+        }
+        Some(Errno::MFILE | Errno::NFILE) => {
+            "the limit of open files is reached: raise it (ulimit -n, fs.file-max)".to_owned()
+        }
+        Some(Errno::NOMEM) => "memory is short: free some, or raise the caller's limit".to_owned(),
+        Some(Errno::ACCESS) if may_be_run(program) => {
+            format!("its interpreter may not be run: look at the first line of {shown}")
+        }
+        Some(Errno::ACCESS) => {
+            format!("chmod +x {shown}, or mount its file system without noexec")
+        }
+        Some(Errno::NOENT) if program.exists() => match interpreter(program) {
+            Some(interpreter) => format!(
+                "its interpreter {interpreter:?} does not exist: install it, or correct the first line"
+            ),
+            None => "its loader does not exist here: install a build for this system".to_owned(),
+        },
+        Some(Errno::NOENT) => "install it there".to_owned(),
+        Some(Errno::NOEXEC) => {
+            "reinstall it, for this machine's architecture; a script begins with #!".to_owned()
+        }
+        _ => "look at the program: rights, mount, architecture".to_owned(),
+    };
+    Error::io(format!("cannot start {shown}"), error).advise(advice)
+}
+
+/// What a script names after `#!`.
+fn interpreter(program: &Path) -> Option<String> {
+    let mut begin = Vec::new();
+    File::open(program).ok()?.take(256).read_to_end(&mut begin).ok()?;
+    let line = begin.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    line.split_ascii_whitespace().next().map(str::to_owned)
 }
 
 /// Whether a program of this name is an allocator that answers questions.

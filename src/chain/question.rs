@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::exec::error_of;
 use super::process::{Ended, Killed, Process, Start};
+use super::program::not_started;
 use crate::cni::Environment;
 use crate::error::{Error, ErrorCode, Result};
 
@@ -39,10 +40,7 @@ impl Question<'_> {
             stdout_limit: STDOUT_LIMIT,
         };
         let answer = Process::start(&start)
-            .map_err(|error| {
-                Error::io(format!("cannot start {}", self.program.display()), error)
-                    .advise("reinstall it, for this machine's architecture")
-            })
+            .map_err(|error| not_started(self.program, error))
             .and_then(|mut process| {
                 let answer = match process.attend() {
                     Ok(ended) => self.read(&ended),

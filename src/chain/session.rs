@@ -1,6 +1,6 @@
 //! What the verbs of the chain share: one call, its state folder, and running a delegate.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::Chain;
 use super::carry::Carry;
 use super::exec::{Answer, Call, Failure};
 use super::patch::refresh_secrets;
-use super::plan::{Plan, Planner, Step, object_form};
+use super::plan::{Missing, Plan, Planner, Step, object_form};
 use super::preset::Preset;
 use super::process::adopt_orphans;
 use super::program::is_allocator;
 use super::question::Question;
-use super::record::{Attempt, Opened, RecordFile, Run, now};
+use super::record::{Attempt, Run, now};
 use super::stale::Away;
 use super::way::{Server, both_lists, differ, keep_what_is_meant, refresh_files};
 use crate::cni::{Attachment, Environment, IpamResult, Network, Verb};
@@ -108,7 +108,7 @@ impl<'a> Session<'a> {
         if preset.is_none() || !self.chain.own().is(&step.program) {
             return None;
         }
-        let planner = Planner { preset, releasing: true, ..self.planner() };
+        let planner = Planner { preset, missing: Missing::Selectors, ..self.planner() };
         let Step { name, program, overrides, .. } = planner.plan(&run.ipam).ok()?.steps.pop()?;
         let mut run = Run { fixed: false, program: program.display().to_string(), ..run.clone() };
         run.ipam.extend(overrides);
@@ -122,6 +122,17 @@ impl<'a> Session<'a> {
     /// Plans the configured chain.
     pub fn plan(&self) -> Result<Plan> {
         self.planner().plan(self.request.network.ipam())
+    }
+
+    /// Plans the configured chain without the delegates that are not installed.
+    ///
+    /// # Errors
+    /// Something else is wrong with it.
+    pub fn plan_installed(&self) -> Result<Plan> {
+        let planner = Planner { missing: Missing::All, ..self.planner() };
+        let mut plan = planner.plan(self.request.network.ipam())?;
+        plan.steps.retain(|step| step.program.exists());
+        Ok(plan)
     }
 
     /// The time the chain has, from now on.
@@ -144,7 +155,11 @@ impl<'a> Session<'a> {
             own: self.chain.own(),
             path: &self.path,
             environment: &self.request.environment,
-            releasing: self.request.verb == Verb::Del,
+            // One that is gone must not hold up a DEL.
+            missing: match self.request.verb {
+                Verb::Del => Missing::Selectors,
+                _ => Missing::None,
+            },
         }
     }
 
@@ -171,6 +186,7 @@ impl<'a> Session<'a> {
     pub fn attempt(&self, plan: &Plan, after_unreadable: bool) -> Result<Attempt> {
         Ok(Attempt {
             time: now(),
+            since: None,
             pid: std::process::id(),
             boot: boot_id(),
             node: self.node.clone(),
@@ -432,18 +448,6 @@ pub(super) fn fence(mut result: IpamResult, after: u64, before: Option<u64>) -> 
     fence.extend(before.map(|before| ("before".to_owned(), before.into())));
     result.extra.insert("fence".to_owned(), fence.into());
     result
-}
-
-/// Opens a record for a verb that only releases or looks: a full or read-only disk is no error.
-pub(super) fn open_record(path: &Path) -> Result<Option<Opened>> {
-    match RecordFile::open(path) {
-        Ok(opened) => Ok(Some(opened)),
-        Err(error) if error.code() == ErrorCode::TRY_AGAIN => Err(error),
-        Err(error) => {
-            warn!("{}", error.in_full());
-            RecordFile::open_read_only(path)
-        }
-    }
 }
 
 /// Whether a standard plugin's error only says that it does not know the verb.

@@ -199,7 +199,8 @@ fn without_value(text: &str) -> String {
 pub fn parse_object(bytes: &[u8], what: &str) -> Result<Map<String, Value>> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(Error::new(ErrorCode::DECODE, format!("{what} is JSON, but no object"))),
+        Ok(_) => Err(Error::new(ErrorCode::DECODE, format!("{what} is JSON, but no object"))
+            .advise("it must be one JSON object, in braces")),
         Err(error) if bytes.iter().all(u8::is_ascii_whitespace) => {
             Err(Error::new(ErrorCode::DECODE, format!("{what} is empty")).caused_by(error))
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::log::error;
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, makedev};
 use serde_json::{Map, Value};
 
 use super::request::told;
@@ -120,6 +121,14 @@ pub(crate) fn serve(
     // VERSION works whatever stdin and the settings are.
     if let Ok(Some(Verb::Version)) = environment.verb() {
         return deliver(name, delegate, Reply::success(Version::supported().to_string()));
+    }
+    if let Ok(Some(Verb::Add)) = environment.verb()
+        && is_stdout_closed()
+    {
+        let error = Error::new(ErrorCode::IO, "stdout is closed: the addresses would be lost")
+            .advise("call it with a pipe or a file as stdout; >/dev/null drops them on purpose");
+        log_refusal(name, None, &error);
+        return ExitCode::FAILURE;
     }
     let mut stdin = Vec::with_capacity(8192);
     let read = std::io::stdin().take(STDIN_LIMIT).read_to_end(&mut stdin);
@@ -243,6 +252,17 @@ fn log_refusal(name: &str, verbose: Option<PathBuf>, error: &Error) {
     error!("{}: {}", error.code(), error.in_full());
 }
 
+/// Whether this process was started without stdout. Rust's runtime has then opened /dev/null in its
+/// place, for reading and writing; a redirection opens it for writing alone.
+fn is_stdout_closed() -> bool {
+    let stdout = rustix::stdio::stdout();
+    fcntl_getfl(stdout).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR)
+        && fstat(stdout).is_ok_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+                && stat.st_rdev == makedev(1, 3)
+        })
+}
+
 fn deliver(name: &str, delegate: &dyn Delegate, reply: Reply) -> ExitCode {
     if ANSWERED.swap(true, Ordering::Relaxed) {
         // The time is over: the process ends any moment, with what was said of that.
@@ -315,7 +335,8 @@ fn end_in_time(environment: &Environment) {
             // The answer is on its way, or stuck in a pipe that nobody reads.
             std::thread::sleep(DELIVERY);
         } else {
-            let error = Error::new(ErrorCode::TIMED_OUT, format!("not done within {time:?}"));
+            let error = Error::new(ErrorCode::TIMED_OUT, format!("not done within {time:?}"))
+                .advise("look at what it waits for, or raise ipam.timeout or its own timeout");
             let reply = Reply::error(Version::NEWEST, &error);
             write_without_waiting(rustix::stdio::stdout(), reply.stdout.as_bytes());
         }

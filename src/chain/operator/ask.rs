@@ -1,6 +1,7 @@
 //! Asking every allocator of a network, and this node's records about what they answer.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
@@ -13,6 +14,7 @@ use crate::cni::{Attachment, ContainerId, IfName, NetworkName, Verb};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::StateDir;
 use crate::operate::Row;
+use crate::presence::Presence;
 
 /// A row as an allocator gave it, with the member `allocator`.
 #[derive(Debug)]
@@ -141,6 +143,30 @@ pub(super) struct Says {
 impl Lease {
     /// What the record of the owner says; nothing for another node's, or one without owner.
     pub fn says(&self) -> Option<Says> {
+        let Ok(attachments) = self.attachments()? else {
+            return Some(Says { state: "unreadable", record: None });
+        };
+        let mut best = Says { state: "none", record: None };
+        for attachment in attachments {
+            if best.state != "held" {
+                best = self.here.look(self.address, &attachment).unwrap_or(best);
+            }
+        }
+        Some(best)
+    }
+
+    /// The places of the records that may name it; none for another node's, or one without owner.
+    ///
+    /// # Errors
+    /// The records could not be listed.
+    pub fn records(&self) -> Result<Vec<PathBuf>> {
+        let attachments = self.attachments().transpose()?.unwrap_or_default();
+        let here = &self.here;
+        Ok(attachments.iter().map(|its| here.state.record(&here.network, its)).collect())
+    }
+
+    /// What its owner may be on this node; nothing for another node's, or one without owner.
+    fn attachments(&self) -> Option<Result<Vec<Attachment>>> {
         let here = &self.here;
         let text = |key: &str| self.row.get(key).as_str();
         if text("node").is_some_and(|node| !here.node.is_empty() && node != here.node) {
@@ -148,40 +174,36 @@ impl Lease {
         }
         let container = ContainerId::parse(text("containerID")?).ok()?;
         let ifnames = match text("ifname") {
-            Some(name) => vec![IfName::parse(name).ok()?],
+            Some(name) => Ok(vec![IfName::parse(name).ok()?]),
             None => here.ifnames(&container),
         };
-        let mut best = Says { state: "none", record: None };
-        for ifname in ifnames {
-            let attachment =
-                Attachment { container: container.clone(), ifname, netns: String::new() };
-            if best.state != "held" {
-                best = here.look(self.address, &attachment).unwrap_or(best);
-            }
-        }
-        Some(best)
+        let attachment = |ifname| {
+            let container = container.clone();
+            Attachment { container, ifname, netns: String::new() }
+        };
+        Some(ifnames.map(|ifnames| ifnames.into_iter().map(attachment).collect()))
     }
 }
 
 impl Here {
     fn look(&self, address: IpAddr, attachment: &Attachment) -> Option<Says> {
         match RecordFile::look(&self.state.record(&self.network, attachment)) {
-            Ok(None) => None,
-            Ok(Some((record, true))) => Some(Says { state: "busy", record: Some(record) }),
-            Ok(Some((record, false))) => {
+            Presence::Absent => None,
+            Presence::Held((record, true)) => Some(Says { state: "busy", record: Some(record) }),
+            Presence::Held((record, false)) => {
                 let address = address.to_string();
                 let gave = |ip: &String| ip.split('/').next() == Some(&*address);
                 let other = record.held().is_some_and(|(_, held)| !held.ips().iter().any(gave));
                 let state = if other { "other" } else { record.state().as_str() };
                 Some(Says { state, record: Some(record) })
             }
-            Err(_) => Some(Says { state: "unreadable", record: None }),
+            Presence::Unreadable(_) => Some(Says { state: "unreadable", record: None }),
         }
     }
 
     /// The interfaces of a container that have a record.
-    fn ifnames(&self, container: &ContainerId) -> Vec<IfName> {
-        let all = attachments(&self.state.network(&self.network)).unwrap_or_default();
-        all.into_iter().filter(|a| a.container == *container).map(|a| a.ifname).collect()
+    fn ifnames(&self, container: &ContainerId) -> Result<Vec<IfName>> {
+        let all = attachments(&self.state.network(&self.network))?.into_iter();
+        Ok(all.filter(|a| a.container == *container).map(|a| a.ifname).collect())
     }
 }

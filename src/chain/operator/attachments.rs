@@ -6,6 +6,7 @@ use crate::cni::{Attachment, NetworkName};
 use crate::error::Result;
 use crate::host::StateDir;
 use crate::operate::{Column, Row, Words};
+use crate::presence::Presence;
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let state = operator.state()?;
@@ -44,13 +45,13 @@ const COLUMNS: &[Column] = &[
 /// One record, as shown.
 fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Option<Row> {
     let (record, word) = match RecordFile::look(&state.record(network, attachment)) {
-        Ok(None) => return None,
-        Ok(Some((record, true))) => (record, "busy"),
-        Ok(Some((record, false))) => {
+        Presence::Absent => return None,
+        Presence::Held((record, true)) => (record, "busy"),
+        Presence::Held((record, false)) => {
             let word = record.state().as_str();
             (record, word)
         }
-        Err(_) => (Record::default(), "unreadable"),
+        Presence::Unreadable(_) => (Record::default(), "unreadable"),
     };
     let mut row = identified(network, attachment, &record);
     let last = record.attempts.last().map(|last| &last.attempt);

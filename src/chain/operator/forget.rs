@@ -4,13 +4,15 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
 use super::super::gc::BUSY;
-use super::super::record::{Record, RecordFile, SetAside, attachments, set_aside};
+use super::super::record::{Record, RecordFile, SetAside, Unsure, attachments, set_aside};
 use super::{Operator, Printed};
 use crate::cni::{Attachment, ContainerId, IfName, NetworkName};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operate::Words;
+use crate::presence::Presence;
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let (network, container, ifname) = match operator.words.operands()[..] {
@@ -31,9 +33,11 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
         let path = state.record(&network, attachment);
         let left = if yes { drop_record(&path)? } else { look(&path) };
         let Some(left) = left else { continue };
+        if yes {
+            Unsure::of(&state).remove(&network, attachment);
+        }
         say(&mut text, yes, &format!("{attachment} on {network}; {left}"));
     }
-    // What the lines above have set aside is among them.
     for SetAside { attachment, path } in set_aside(&folder)? {
         if !is_meant(&attachment) {
             continue;
@@ -68,23 +72,27 @@ fn say(text: &mut String, yes: bool, about: &str) {
 /// What dropping a record would leave behind; `None` where there is none.
 fn look(path: &Path) -> Option<String> {
     match RecordFile::look(path) {
-        Ok(None) => None,
-        Ok(Some((_, true))) => Some(BUSY.to_owned()),
-        Ok(Some((record, false))) => Some(leaves(&record)),
-        Err(_) => Some(UNKNOWN.to_owned()),
+        Presence::Absent => None,
+        Presence::Held((_, true)) => Some(BUSY.to_owned()),
+        Presence::Held((record, false)) => Some(leaves(&record)),
+        Presence::Unreadable(_) => Some(UNKNOWN.to_owned()),
     }
 }
 
-/// Drops a record, and tells what that leaves behind. One that cannot be read is set aside.
+/// Drops a record, and tells what that leaves behind.
 fn drop_record(path: &Path) -> Result<Option<String>> {
-    let Some(opened) = RecordFile::open_existing(path)? else { return Ok(None) };
+    let opened = match RecordFile::open_existing(path, Duration::ZERO)? {
+        Presence::Absent => return Ok(None),
+        Presence::Held(opened) => opened,
+        Presence::Unreadable(_) => return remove(path).map(|()| Some(UNKNOWN.to_owned())),
+    };
     let left = leaves(&opened.record);
     let removed = opened.file.remove();
     removed.map_err(|error| Error::io(format!("cannot remove {}", path.display()), error))?;
     Ok(Some(left))
 }
 
-/// Removes a file that was set aside, and the container's folder with the last one.
+/// Removes a file that cannot be read, and the container's folder with the last one.
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {

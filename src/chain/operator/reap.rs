@@ -17,6 +17,7 @@ use crate::cni::{Attachment, NetworkName};
 use crate::error::Result;
 use crate::host::{Settings, StateDir, parse_duration};
 use crate::operate::{Column, Row, Words};
+use crate::presence::Presence;
 
 /// The time for all records, where none is typed.
 const TIME: Duration = Duration::from_secs(300);
@@ -124,13 +125,13 @@ impl Reaper<'_> {
     fn look(&self, network: &NetworkName, attachment: Attachment) -> Option<Seen> {
         let (record, state, why, outcome) =
             match RecordFile::look(&self.state.record(network, &attachment)) {
-                Ok(None) => return None,
-                Err(why) => {
-                    let why = [&why, ": ", CLEARED_BY].concat();
+                Presence::Absent => return None,
+                Presence::Unreadable(error) => {
+                    let why = [&error.in_full(), ": ", CLEARED_BY].concat();
                     (Record::default(), "unreadable", why, KEPT)
                 }
-                Ok(Some((record, true))) => (record, "busy", BUSY.to_owned(), KEPT),
-                Ok(Some((record, false))) => {
+                Presence::Held((record, true)) => (record, "busy", BUSY.to_owned(), KEPT),
+                Presence::Held((record, false)) => {
                     let (outcome, why) = match self.speaks_against(&record, network, &attachment) {
                         Ok(why) => (WOULD, why),
                         Err(why) => (KEPT, why),

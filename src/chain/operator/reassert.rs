@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -26,6 +27,7 @@ use crate::cni::{Attachment, IpamResult, NetworkName};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::StateDir;
 use crate::operate::{Column, Row, Words};
+use crate::presence::Presence;
 
 pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let typed = match operator.words.operands()[..] {
@@ -123,12 +125,11 @@ impl Claims<'_> {
 
     fn record(&mut self, network: &NetworkName, attachment: &Attachment) {
         let (record, busy) = match RecordFile::look(&self.state.record(network, attachment)) {
-            Ok(None) => return,
-            Ok(Some(looked)) => looked,
-            Err(why) => {
+            Presence::Absent => return,
+            Presence::Held(looked) => looked,
+            Presence::Unreadable(error) => {
                 let row = row(network, attachment, &Record::default(), "unreadable");
-                let message = [&why, ": what it holds is not claimed"].concat();
-                return self.end((row, Err(Error::new(ErrorCode::RECORD, message))));
+                return self.end((row, Err(error.advise("what it holds is not claimed"))));
             }
         };
         if let Err(error) = self.claim_all(network, attachment, &record, busy) {
@@ -157,7 +158,8 @@ impl Claims<'_> {
         if busy {
             self.end(busy_row());
         } else if self.operator.words.has("yes") {
-            match RecordFile::open_existing(&self.state.record(network, attachment)) {
+            let path = self.state.record(network, attachment);
+            match RecordFile::open_existing(&path, Duration::ZERO).and_then(Presence::known) {
                 // It may say something else by now. Its lock is held until all is claimed.
                 Ok(Some(Opened { mut file, record, .. })) => {
                     return self.claim_each(&session, attachment, &record, Some(&mut file));
@@ -190,6 +192,9 @@ impl Claims<'_> {
         let owner = Owner { network, attachment: &Attachment { netns, ..attachment.clone() } };
         let (mut runs, mut gaves) = (attempt.runs.clone(), held.gave.clone());
         let mut moved = false;
+        // What the runtime got, and `release` took back since.
+        let result = IpamResult::parse(&held.result, "recorded result")?;
+        let is_struck = result.ips.len() > held.ips().len();
         for (run, gave) in runs.iter_mut().zip(&mut gaves) {
             if gave.ips.is_empty() {
                 continue;
@@ -197,7 +202,7 @@ impl Claims<'_> {
             let mut row = row(network.name(), attachment, record, record.state().as_str());
             row.value("addresses", gave.ips.clone().into());
             row.text("allocator", &run.delegate);
-            let outcome = self.claim(session, &owner, run, gave, &mut moved);
+            let outcome = self.claim(session, &owner, run, gave, is_struck, &mut moved);
             self.end((row, outcome));
         }
         let Some(file) = file.filter(|_| moved) else { return Ok(()) };
@@ -216,6 +221,7 @@ impl Claims<'_> {
         owner: &Owner<'_>,
         run: &mut Run,
         gave: &mut Gave,
+        is_struck: bool,
         moved: &mut bool,
     ) -> Result<Outcome> {
         if let Some(kept) = self.kept(session, &session.recorded_step(run))? {
@@ -232,6 +238,15 @@ impl Claims<'_> {
         match &run.pools {
             Some(pools) => asked.pools = Some(requests(pools, gave)?),
             // It has its pools from `ipam`, and takes requests as from a runtime.
+            None if is_struck => {
+                let message = format!(
+                    "an address that it gave beside {} was released; which pool of ipam is left out is not recorded",
+                    gave.ips.join(", ")
+                );
+                return Err(
+                    Error::new(ErrorCode::RECORD, message).advise("re-create the attachment")
+                );
+            }
             None => asked.args = Some(json!({"cni": {"ips": gave.ips}})),
         }
         if !self.operator.words.has("yes") {

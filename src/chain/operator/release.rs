@@ -1,9 +1,11 @@
 //! `release`: takes addresses back into their pools, whoever holds them.
 
+use super::super::record::{AttemptState, Event, Held, Opened, RecordFile};
 use super::ask::{Lease, ask_leases};
 use super::list::show;
 use super::who::parse;
 use super::{Operator, Printed, say};
+use crate::cni::address::parse_cidr;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operate::Words;
 
@@ -60,10 +62,49 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
             }],
         );
     }
+    if yes {
+        for lease in &leases {
+            let noted = strike(lease).map_err(|error| {
+                error.within(format_args!("{} is released, but not noted", lease.address))
+            });
+            printed.keep(noted);
+        }
+    }
     if !yes && !leases.is_empty() {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
     }
     Ok(printed)
+}
+
+/// Takes a released address out of what the record of its owner says is held, so that `reassert` does
+/// not claim it again. What the delegates are owed at a DEL stays.
+fn strike(lease: &Lease) -> Result<()> {
+    let is_it = |ip: &String| parse_cidr(ip).is_ok_and(|net| net.addr() == lease.address);
+    for path in lease.records()? {
+        let opened = RecordFile::open_existing(&path, RecordFile::PATIENCE)?.known()?;
+        let Some(Opened { mut file, record, .. }) = opened else { continue };
+        let Some((AttemptState { attempt, runs, .. }, held)) = record.held() else { continue };
+        let (mut runs, mut gave) = (runs.clone(), held.gave.clone());
+        let mut struck = false;
+        for (run, gave) in runs.iter_mut().zip(&mut gave) {
+            let by_it = run.delegate == lease.row.text_of("allocator");
+            let Some(at) = gave.ips.iter().position(is_it).filter(|_| by_it) else { continue };
+            struck = true;
+            match &mut run.pools {
+                _ if gave.ips.len() == 1 => gave.leases.clear(),
+                // Each stays beside the pool that it is of.
+                Some(pools) if pools.len() == gave.ips.len() => drop(pools.remove(at)),
+                _ => {}
+            }
+            gave.ips.remove(at);
+        }
+        if struck {
+            file.append(&Event::Attempt(attempt.clone()))?;
+            runs.into_iter().try_for_each(|run| file.append(&Event::Running(run)))?;
+            file.append(&Event::Held(Held { gave, ..held.clone() }))?;
+        }
+    }
+    Ok(())
 }
 
 /// Why a container may be running with the address.

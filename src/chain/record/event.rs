@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Failed(Failed),
     /// A DEL released everything, but a claim may still commit.
     Released(Released),
+    /// A newer program wrote it: the line, without its newline. It names no debt: only `running` does.
+    Unknown(String),
 }
 
 /// The circumstances of an ADD.
@@ -28,6 +30,8 @@ pub(crate) enum Event {
 pub(crate) struct Attempt {
     /// When, in milliseconds since 1970.
     pub time: u64,
+    /// When the first one began of those that a compaction has made one of.
+    pub since: Option<u64>,
     /// The chain's process.
     pub pid: u32,
     /// The boot it ran in.

@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 
 use super::{Attempt, Event, Failed, Gave, Held, Record, Released, Run};
 
-/// Reads the lines; a line that a kill cut short is passed over.
+/// Reads the lines. A line that a kill cut short is skipped, and so is an empty one, which follows a
+/// write of nothing that failed.
 pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
     let mut record = Record::default();
     let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
@@ -17,7 +18,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
     for (number, line) in lines[..lines.len() - 1].iter().enumerate() {
         match read(line) {
             Ok(event) => record.apply(event),
-            Err(error) if error.is_eof() && !line.is_empty() => {}
+            Err(error) if error.is_eof() => {}
             Err(error) => return Err(format!("line {}: {error}", number + 1)),
         }
     }
@@ -26,6 +27,9 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
 
 /// An event as a line, its newline included.
 pub(super) fn write(event: &Event) -> String {
+    if let Event::Unknown(line) = event {
+        return [line, "\n"].concat();
+    }
     let mut line = String::from("{");
     for (key, value) in members(event) {
         let comma = if line.len() > 1 { "," } else { "" };
@@ -40,6 +44,7 @@ fn read(line: &[u8]) -> serde_json::Result<Event> {
     Ok(match name.as_ref().and_then(Value::as_str).unwrap_or_default() {
         "attempt" => Event::Attempt(Attempt {
             time: of.scalar("time")?,
+            since: of.optional("since").map(serde_json::from_value).transpose()?,
             pid: of.scalar("pid")?,
             boot: of.scalar("boot")?,
             node: of.scalar("node")?,
@@ -72,7 +77,8 @@ fn read(line: &[u8]) -> serde_json::Result<Event> {
         "released" => {
             Event::Released(Released { time: of.scalar("time")?, due: of.scalar("due")? })
         }
-        other => return Err(serde_json::Error::custom(format_args!("no event {other:?}"))),
+        "" => return Err(serde_json::Error::custom("no event is named")),
+        _ => Event::Unknown(String::from_utf8_lossy(line).into_owned()),
     })
 }
 
@@ -159,6 +165,7 @@ fn members(event: &Event) -> Vec<(&'static str, Value)> {
                 ("cniVersion", attempt.cni_version.clone().into()),
                 ("chain", attempt.chain.clone().into()),
             ];
+            members.extend(attempt.since.map(|since| ("since", since.into())));
             members.extend(flag("afterUnreadable", attempt.after_unreadable));
             members
         }
@@ -195,6 +202,8 @@ fn members(event: &Event) -> Vec<(&'static str, Value)> {
         Event::Released(released) => {
             vec![name("released"), ("time", released.time.into()), ("due", released.due.into())]
         }
+        // It is written as it came.
+        Event::Unknown(_) => Vec::new(),
     }
 }
 
@@ -237,6 +246,7 @@ mod tests {
             Event::Running(run("b")),
             Event::Failed(Failed { unsure: true, ..Failed::default() }),
             Event::Released(Released { time: 6, due: 7 }),
+            Event::Unknown(r#"{"event":"later"}"#.to_owned()),
             Event::Attempt(Attempt::default()),
             Event::Running(run("a")),
             Event::Held(Held { time: 8, gave: vec![gave], result }),
@@ -259,6 +269,7 @@ mod tests {
         };
         let full = Attempt {
             time: 1,
+            since: Some(0),
             pid: 2,
             boot: "b".to_owned(),
             node: "n".to_owned(),
@@ -275,10 +286,12 @@ mod tests {
         };
         let bare = Gave { delegate: "e".to_owned(), ..Gave::default() };
         let failed = Failed { time: 1, unsure: true, not_run: true, refused: true };
+        let later = r#"{ "event":"moved", "to":[1.50] }"#;
         for (event, line) in [
+            (Event::Unknown(later.to_owned()), later),
             (
                 Event::Attempt(full),
-                r#"{"event":"attempt","time":1,"pid":2,"boot":"b","node":"n","netns":"/n","cniVersion":"1.0.0","chain":["d","e"],"afterUnreadable":true}"#,
+                r#"{"event":"attempt","time":1,"pid":2,"boot":"b","node":"n","netns":"/n","cniVersion":"1.0.0","chain":["d","e"],"since":0,"afterUnreadable":true}"#,
             ),
             (
                 Event::Attempt(Attempt::default()),
@@ -319,9 +332,9 @@ mod tests {
     fn a_line_that_is_no_event_says_why() {
         for (line, why) in [
             ("[]", "invalid type: sequence, expected a map"),
-            ("{}", "no event \"\""),
-            (r#"{"event":1}"#, "no event \"\""),
-            (r#"{"event":"x"}"#, "no event \"x\""),
+            ("{}", "no event is named"),
+            (r#"{"event":1}"#, "no event is named"),
+            (r#"{"event":""}"#, "no event is named"),
             (r#"{"event":"released","time":1}"#, "missing field `due`"),
             (r#"{"event":"held","time":1,"gave":[]}"#, "missing field `result`"),
             (
@@ -381,12 +394,21 @@ mod tests {
         events.iter().map(write).collect::<String>().into_bytes()
     }
 
+    /// The lines of newer programs, sorted.
+    fn unknown(record: &Record) -> Vec<Event> {
+        let mut lines: Vec<Event> = record.compacted();
+        lines.retain(|event| matches!(event, Event::Unknown(_)));
+        lines.sort_by_key(write);
+        lines
+    }
+
     /// Whatever a record says, it is read, or an error, and compacting changes nothing in it.
     fn check(bytes: &[u8]) -> bool {
         let Ok(record) = parse(bytes) else { return false };
         let again = parse(&written(&record.compacted())).unwrap();
         assert_eq!((again.state(), again.is_unsure()), (record.state(), record.is_unsure()));
         assert_eq!(again.may_be_in_use(), record.may_be_in_use());
+        assert_eq!(unknown(&again), unknown(&record));
         assert_eq!(again.held().map(|(_, held)| held), record.held().map(|(_, held)| held));
         let runs = record.runs();
         assert_eq!(again.runs().len(), runs.len());

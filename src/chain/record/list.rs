@@ -1,11 +1,11 @@
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use log::warn;
 
 use crate::cni::{Attachment, ContainerId, IfName, NetworkName};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::host::StateDir;
 
 /// The networks that have a folder of records, by name.
@@ -19,7 +19,7 @@ pub(crate) fn attachments(folder: &Path) -> Result<Vec<Attachment>> {
     let mut found = Vec::new();
     for container in names(folder)? {
         let folder = folder.join(&container);
-        for ifname in names(&folder)?.into_iter().filter(|name| is_record_name(name)) {
+        for ifname in names_in(&folder)?.into_iter().filter(|name| is_record_name(name)) {
             match (ContainerId::parse(&container), IfName::parse(&ifname)) {
                 (Ok(container), Ok(ifname)) => {
                     found.push(Attachment { container, ifname, netns: String::new() });
@@ -33,7 +33,6 @@ pub(crate) fn attachments(folder: &Path) -> Result<Vec<Attachment>> {
 
 /// A record that could not be read, so that nothing is known of what its attachment held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "what DEL and the verbs for people are built on")]
 pub(crate) struct SetAside {
     /// Whose record it was, without a network namespace.
     pub attachment: Attachment,
@@ -45,12 +44,11 @@ pub(crate) struct SetAside {
 ///
 /// # Errors
 /// A folder could not be listed.
-#[allow(dead_code, reason = "what DEL and the verbs for people are built on")]
 pub(crate) fn set_aside(folder: &Path) -> Result<Vec<SetAside>> {
     let mut found = Vec::new();
     for container in names(folder)? {
         let folder = folder.join(&container);
-        for name in names(&folder)? {
+        for name in names_in(&folder)? {
             let Some((ifname, _)) = name.split_once(SET_ASIDE) else { continue };
             if let (Ok(container), Ok(ifname)) =
                 (ContainerId::parse(&container), IfName::parse(ifname))
@@ -63,6 +61,18 @@ pub(crate) fn set_aside(folder: &Path) -> Result<Vec<SetAside>> {
     Ok(found)
 }
 
+/// What was set aside of the attachment whose record has its place at `path`, the oldest first.
+///
+/// # Errors
+/// Its folder could not be listed.
+pub(crate) fn set_aside_of(path: &Path) -> Result<Vec<PathBuf>> {
+    let Some(folder) = path.parent() else { return Ok(Vec::new()) };
+    let begin = [path.file_name().and_then(|name| name.to_str()).unwrap_or_default(), SET_ASIDE];
+    let mut names = names_in(folder)?;
+    names.retain(|name| name.starts_with(&begin.concat()));
+    Ok(names.into_iter().map(|name| folder.join(name)).collect())
+}
+
 /// What follows the interface in the name of a record that was set aside; a time follows it.
 pub(super) const SET_ASIDE: &str = ":unreadable-";
 
@@ -72,18 +82,44 @@ pub(super) fn is_record_name(name: &str) -> bool {
     !name.contains(':')
 }
 
-/// The entries of a folder, sorted; none where there is no such folder.
-fn names(folder: &Path) -> Result<Vec<String>> {
-    let failed = |error| Error::io(format!("cannot list {}", folder.display()), error);
-    let mut names = Vec::new();
-    match fs::read_dir(folder) {
-        Ok(entries) => {
-            for entry in entries {
-                names.extend(entry.map_err(failed)?.file_name().into_string());
-            }
+/// The entries of a container's folder. A file in its place is none of ours, and holds no record.
+fn names_in(folder: &Path) -> Result<Vec<String>> {
+    match entries(folder) {
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            warn!("{} is not a folder of attachment records", folder.display());
+            Ok(Vec::new())
         }
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-        Err(error) => return Err(failed(error)),
+        found => known(folder, found),
+    }
+}
+
+/// The entries of a folder, sorted; none where surely no such folder is.
+fn names(folder: &Path) -> Result<Vec<String>> {
+    known(folder, entries(folder))
+}
+
+fn known(folder: &Path, found: io::Result<Vec<String>>) -> Result<Vec<String>> {
+    match found {
+        // A folder whose name is too long was never made.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidFilename) => {
+            Ok(Vec::new())
+        }
+        found => found.map_err(|error| {
+            let message = format!("cannot list {}", folder.display());
+            let error = Error::new(ErrorCode::RECORD, message).caused_by(error);
+            error.advise("look at the state folder: rights, space, mount")
+        }),
+    }
+}
+
+fn entries(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        match entry?.file_name().into_string() {
+            Ok(name) => names.push(name),
+            // The names of networks, containers and interfaces are ASCII.
+            Err(name) => warn!("{} is not ours", folder.join(name).display()),
+        }
     }
     names.sort_unstable();
     Ok(names)

@@ -12,9 +12,7 @@ mod unsure;
 
 pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run, UNSURE_FOR, now};
 pub(crate) use file::{Opened, RecordFile};
-#[allow(unused_imports, reason = "what DEL and the verbs for people are built on")]
-pub(crate) use list::{SetAside, set_aside};
-pub(crate) use list::{attachments, networks};
+pub(crate) use list::{SetAside, attachments, networks, set_aside, set_aside_of};
 pub(crate) use unsure::Unsure;
 
 use serde_json::Value;
@@ -26,6 +24,8 @@ use crate::host::parse_duration;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Record {
     pub attempts: Vec<AttemptState>,
+    /// Lines of a newer program before the first ADD.
+    unknown: Vec<String>,
 }
 
 /// One ADD and what became of it.
@@ -36,6 +36,23 @@ pub(crate) struct AttemptState {
     pub outcome: Outcome,
     /// The DEL that released it, while its repetition is due.
     pub released: Option<Released>,
+    /// Lines of a newer program that follow it: what they say is not known.
+    unknown: Vec<String>,
+}
+
+/// What attempts have in common that a compaction makes one of. The same DEL released all that was
+/// released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// The last one whose end is not told; there is one at most.
+    Open,
+    Failed {
+        unsure: bool,
+    },
+    /// What it gave was released, or a later ADD gave something else.
+    Superseded,
+    /// What stands; there is one at most.
+    Held,
 }
 
 impl AttemptState {
@@ -51,7 +68,12 @@ impl AttemptState {
 
     /// When it had ended at the latest, in milliseconds since 1970.
     fn ended_by(&self) -> u64 {
-        let ended = match &self.outcome {
+        let ended = self.ended();
+        self.released.as_ref().map_or(ended, |released| ended.min(released.time))
+    }
+
+    fn ended(&self) -> u64 {
+        match &self.outcome {
             Outcome::Held(held) => held.time,
             Outcome::Failed(failed) => failed.time,
             Outcome::Open => {
@@ -62,8 +84,12 @@ impl AttemptState {
                     .time
                     .saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
             }
-        };
-        self.released.as_ref().map_or(ended, |released| ended.min(released.time))
+        }
+    }
+
+    /// When it began, or the first of those it stands for, in milliseconds since 1970.
+    fn began(&self) -> u64 {
+        self.attempt.since.map_or(self.attempt.time, |since| since.min(self.attempt.time))
     }
 }
 
@@ -111,7 +137,12 @@ impl Record {
                 runs: Vec::new(),
                 outcome: Outcome::Open,
                 released: None,
+                unknown: Vec::new(),
             }),
+            Event::Unknown(line) => match self.attempts.last_mut() {
+                Some(last) => last.unknown.push(line),
+                None => self.unknown.push(line),
+            },
             Event::Running(run) => self.last().runs.push(run),
             Event::Held(held) => self.last().outcome = Outcome::Held(held),
             Event::Failed(mut failed) => {
@@ -130,6 +161,11 @@ impl Record {
         }
     }
 
+    /// Whether nothing was ever written to it.
+    pub fn is_empty(&self) -> bool {
+        self.attempts.is_empty() && self.unknown.is_empty()
+    }
+
     /// The last successful ADD that no DEL released.
     pub fn held(&self) -> Option<(&AttemptState, &Held)> {
         self.standing().rev().find_map(|attempt| match &attempt.outcome {
@@ -141,7 +177,7 @@ impl Record {
     /// The last ADD, and the record as it was before.
     pub fn split_last(&self) -> Option<(&AttemptState, Self)> {
         let (last, before) = self.attempts.split_last()?;
-        Some((last, Self { attempts: before.to_vec() }))
+        Some((last, Self { attempts: before.to_vec(), ..Self::default() }))
     }
 
     /// Whether addresses may be in use, so that a failed ADD must not release anything.
@@ -201,7 +237,7 @@ impl Record {
 
     /// From when to when delegates may have taken leases for its ADDs, in milliseconds since 1970.
     pub fn window(&self) -> Option<(u64, u64)> {
-        let begin = self.attempts.iter().map(|attempt| attempt.attempt.time).min()?;
+        let begin = self.attempts.iter().map(AttemptState::began).min()?;
         let end = self.attempts.iter().map(AttemptState::ended_by).max()?;
         Some((begin, end))
     }
@@ -228,24 +264,37 @@ impl Record {
 
     /// The fewest events that amount to the same.
     pub fn compacted(&self) -> Vec<Event> {
-        let held = self.held();
-        let kept: Vec<&AttemptState> = held.iter().map(|(attempt, _)| *attempt).collect();
-        let is_kept = |attempt: &AttemptState| kept.iter().any(|k| std::ptr::eq(*k, attempt));
-        let mut events = Vec::new();
-        for (released, open) in [(true, false), (true, true), (false, false), (false, true)] {
-            let group = self.attempts.iter().filter(|attempt| {
-                attempt.released.is_some() == released
-                    && (attempt.outcome == Outcome::Open) == open
-                    && !is_kept(attempt)
-            });
-            merge(&group.collect::<Vec<_>>(), &mut events);
+        // Each group stands where its last ADD stood: the last of all stays the last.
+        let mut groups: Vec<((bool, Fate), Vec<&AttemptState>)> = Vec::new();
+        for attempt in &self.attempts {
+            let key = (attempt.released.is_some(), self.fate(attempt));
+            let mut group = match groups.iter().position(|(other, _)| *other == key) {
+                Some(at) => groups.remove(at).1,
+                None => Vec::new(),
+            };
+            group.push(attempt);
+            groups.push((key, group));
         }
-        if let Some((attempt, held)) = held {
-            events.push(Event::Attempt(attempt.attempt.clone()));
-            events.extend(attempt.runs.iter().cloned().map(Event::Running));
-            events.push(Event::Held(held.clone()));
+        let mut events: Vec<Event> = self.unknown.iter().cloned().map(Event::Unknown).collect();
+        for ((_, fate), group) in groups {
+            merge(fate, &group, &mut events);
         }
         events
+    }
+
+    fn fate(&self, attempt: &AttemptState) -> Fate {
+        match &attempt.outcome {
+            Outcome::Open => match self.standing().rfind(|other| other.outcome == Outcome::Open) {
+                Some(open) if std::ptr::eq(open, attempt) => Fate::Open,
+                // A claim of it may still commit, as of one that failed without a word.
+                _ => Fate::Failed { unsure: true },
+            },
+            Outcome::Failed(failed) => Fate::Failed { unsure: failed.unsure },
+            Outcome::Held(_) => match self.held() {
+                Some((held, _)) if std::ptr::eq(held, attempt) => Fate::Held,
+                _ => Fate::Superseded,
+            },
+        }
     }
 
     fn standing(&self) -> impl DoubleEndedIterator<Item = &AttemptState> {
@@ -261,21 +310,45 @@ impl Record {
     }
 }
 
-/// Several ADDs of one fate as a single one.
-fn merge(group: &[&AttemptState], events: &mut Vec<Event>) {
+/// Several ADDs of one fate as a single one, with the lines of newer programs after it.
+fn merge(fate: Fate, group: &[&AttemptState], events: &mut Vec<Event>) {
     let Some(last) = group.last() else { return };
-    let merged = Record { attempts: group.iter().map(|attempt| (*attempt).clone()).collect() };
     let mut attempt = last.attempt.clone();
     attempt.after_unreadable = group.iter().any(|a| a.attempt.after_unreadable);
+    let began = group.iter().map(|attempt| attempt.began()).min();
+    attempt.since = began.filter(|began| *began < attempt.time);
     events.push(Event::Attempt(attempt));
-    events.extend(merged.runs().into_iter().cloned().map(Event::Running));
-    if last.outcome != Outcome::Open {
-        let unsure = group.iter().any(|attempt| attempt.is_unsure());
-        events.push(Event::Failed(Failed { time: last.attempt.time, unsure, ..Failed::default() }));
+    let ended = group.iter().map(|attempt| attempt.ended()).max().unwrap_or_default();
+    match (fate, &last.outcome) {
+        (Fate::Held, Outcome::Held(held)) => {
+            events.extend(last.runs.iter().cloned().map(Event::Running));
+            events.push(Event::Held(held.clone()));
+        }
+        _ => {
+            let merged = Record {
+                attempts: group.iter().map(|attempt| (*attempt).clone()).collect(),
+                ..Record::default()
+            };
+            events.extend(merged.runs().into_iter().cloned().map(Event::Running));
+        }
+    }
+    match fate {
+        Fate::Open | Fate::Held => {}
+        Fate::Failed { unsure } => {
+            events.push(Event::Failed(Failed { time: ended, unsure, ..Failed::default() }));
+        }
+        Fate::Superseded => {
+            let unsure = group.iter().any(|attempt| attempt.is_unsure());
+            let gave = unsure.then(|| Gave { unsure, ..Gave::default() });
+            let gave = gave.into_iter().collect();
+            events.push(Event::Held(Held { time: ended, gave, ..Held::default() }));
+        }
     }
     if let Some(released) = &last.released {
         events.push(Event::Released(released.clone()));
     }
+    let unknown = group.iter().flat_map(|attempt| attempt.unknown.iter().cloned());
+    events.extend(unknown.map(Event::Unknown));
 }
 
 #[cfg(test)]
@@ -378,32 +451,66 @@ mod tests {
 
     #[test]
     fn compaction_changes_nothing_that_follows() {
-        let event = |n: u32| match n {
-            0 => attempt(),
-            1 => Event::Running(run("a", "1")),
-            2 => Event::Running(run("b", "2")),
-            3 => held(&["l", "m"]),
-            4 => failed(true),
-            5 => failed(false),
-            _ => Event::Released(Released { time: 1, due: 2 }),
+        let event = |n: u32, time: u64| match n {
+            0 | 1 => {
+                let after_unreadable = n == 1;
+                Event::Attempt(Attempt { time, after_unreadable, ..Attempt::default() })
+            }
+            2 => Event::Running(run("a", "1")),
+            3 => Event::Running(run("b", "2")),
+            4 => {
+                let gave = Gave { leases: vec![time.into()], ..Gave::default() };
+                Event::Held(Held { time, gave: vec![gave.clone(), gave], ..Held::default() })
+            }
+            5 | 6 => Event::Failed(Failed { time, unsure: n == 5, ..Failed::default() }),
+            7 => Event::Unknown(format!("{{\"event\":\"later\",\"time\":{time}}}")),
+            _ => Event::Released(Released { time, due: time + 2 }),
         };
-        // Every sequence of six events after a first attempt.
-        for code in 0..7_u32.pow(6) {
-            let sequence = (0..6).map(|place| event(code / 7_u32.pow(place) % 7));
-            let long = record([attempt()].into_iter().chain(sequence));
+        // Every sequence of five events after a first attempt, by a clock that goes on, and by one that
+        // is set back.
+        for code in 0..2 * 9_u32.pow(5) {
+            let time = |place: u32| if code % 2 == 0 { 10 + place } else { 70_000 - place };
+            let sequence = (0..5)
+                .map(|place| event(code / 2 / 9_u32.pow(place) % 9, u64::from(time(place + 1))));
+            let long = record([event(0, time(0).into())].into_iter().chain(sequence));
             let short = record(long.compacted());
             assert_eq!(short.state(), long.state(), "{long:?}");
             assert_eq!(short.is_unsure(), long.is_unsure(), "{long:?}");
             assert_eq!(short.may_be_in_use(), long.may_be_in_use(), "{long:?}");
             assert_eq!(short.released(), long.released(), "{long:?}");
             assert_eq!(short.unsure_until(), long.unsure_until(), "{long:?}");
+            assert_eq!(short.window(), long.window(), "{long:?}");
+            assert_eq!(short.last_attempt(), long.last_attempt(), "{long:?}");
             assert_eq!(short.held().map(|h| h.1), long.held().map(|h| h.1), "{long:?}");
+            for run in [run("a", "1"), run("b", "2")] {
+                assert_eq!(short.leases(&run), long.leases(&run), "{long:?}");
+                assert_eq!(short.only_failed(&run), long.only_failed(&run), "{long:?}");
+            }
+            let after_unreadable = |record: &Record| {
+                let mut standing = record.standing();
+                standing.any(|attempt| attempt.attempt.after_unreadable)
+            };
+            assert_eq!(after_unreadable(&short), after_unreadable(&long), "{long:?}");
             let sorted = |record: &Record| {
                 let mut runs: Vec<_> = record.runs().iter().map(|r| r.delegate.clone()).collect();
                 runs.sort();
-                runs
+                let unknown = record.attempts.iter().flat_map(|attempt| attempt.unknown.clone());
+                let mut unknown: Vec<String> = unknown.collect();
+                unknown.sort();
+                (runs, unknown)
             };
             assert_eq!(sorted(&short), sorted(&long), "{long:?}");
         }
+    }
+
+    #[test]
+    fn the_window_of_a_killed_add_has_room_for_a_longer_timeout() {
+        let ipam = Map::from_iter([("timeout".to_owned(), "5m".into())]);
+        let own = Run { ipam, ..run("a", "1") };
+        let killed = |run| {
+            record([Event::Attempt(Attempt { time: 1, ..Attempt::default() }), Event::Running(run)])
+        };
+        assert_eq!(killed(own).window(), Some((1, 300_001)));
+        assert_eq!(killed(run("a", "1")).window(), Some((1, 60_001)));
     }
 }

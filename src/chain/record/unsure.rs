@@ -49,7 +49,13 @@ impl Unsure {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// Removes the other entries of a record, which the newest one stands for.
+    /// Removes the entries of a record that is released for good.
+    pub fn remove(&self, network: &NetworkName, attachment: &Attachment) {
+        self.keep_only(Path::new(""), Path::new(&format!("{network}/{attachment}")));
+    }
+
+    /// Removes the other entries of a record, which the newest one stands for. One that stays is removed
+    /// when it is due.
     fn keep_only(&self, newest: &Path, target: &Path) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         for link in entries.filter_map(|entry| Some(entry.ok()?.path())) {
@@ -60,23 +66,36 @@ impl Unsure {
     }
 
     /// The entries that are due at `now`, the oldest first.
-    pub fn due(&self, now: u64) -> Vec<Due> {
-        let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
-        let mut names: Vec<String> = entries
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| due_time(name).is_some_and(|due| is_due(due, now)))
-            .collect();
+    ///
+    /// # Errors
+    /// The list could not be read.
+    pub fn due(&self, now: u64) -> io::Result<Vec<Due>> {
+        let entries = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            names.extend(entry?.file_name().into_string());
+        }
+        names.retain(|name| due_time(name).is_some_and(|due| is_due(due, now)));
         names.sort_unstable();
-        let links = names.into_iter().map(|name| self.folder.join(name));
-        links
-            .filter_map(|link| {
-                let due = parse(&link);
-                if due.is_none() {
-                    let _ = fs::remove_file(&link);
-                }
-                due
-            })
-            .collect()
+        let mut found = Vec::new();
+        for name in names {
+            let link = self.folder.join(name);
+            match fs::read_link(&link) {
+                Ok(target) => match parse(&link, &target) {
+                    Some(due) => found.push(due),
+                    // It names no record of ours.
+                    None => drop(fs::remove_file(&link)),
+                },
+                // Another call has repeated it, or it is no link, and so none of ours.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -91,8 +110,7 @@ fn due_time(name: &str) -> Option<u64> {
     name.split('.').next()?.parse().ok()
 }
 
-fn parse(link: &Path) -> Option<Due> {
-    let target = fs::read_link(link).ok()?;
+fn parse(link: &Path, target: &Path) -> Option<Due> {
     let mut parts = target.to_str()?.splitn(3, '/');
     Some(Due {
         link: link.to_owned(),
@@ -115,7 +133,7 @@ mod tests {
         let temp = tempfile::TempDir::new().unwrap();
         let settings = Settings { state_dir: temp.path().to_owned(), ..Settings::default() };
         let unsure = Unsure::of(&StateDir::of_host(&settings));
-        assert!(unsure.due(u64::MAX).is_empty());
+        assert!(unsure.due(u64::MAX).unwrap().is_empty());
         let network = NetworkName::parse("net").unwrap();
         // The second entry of "a" takes the place of the first.
         for (due, container) in [(50, "a"), (300, "c"), (100, "a"), (200, "b"), (100, "a2")] {
@@ -126,14 +144,19 @@ mod tests {
             };
             unsure.add(due, &network, &attachment).unwrap();
         }
-        assert!(unsure.due(99).is_empty());
-        let due = unsure.due(200);
+        assert!(unsure.due(99).unwrap().is_empty());
+        let due = unsure.due(200).unwrap();
         let names: Vec<String> = due.iter().map(|due| due.attachment.to_string()).collect();
         assert_eq!(names, ["a/eth0", "a2/eth0", "b/eth0"]);
         due.iter().for_each(Due::remove);
-        assert!(unsure.due(200).is_empty());
+        assert!(unsure.due(200).unwrap().is_empty());
+        unsure.remove(&network, &unsure.due(300).unwrap()[0].attachment);
+        assert!(unsure.due(300).unwrap().is_empty());
         std::os::unix::fs::symlink("../../etc", temp.path().join("unsure/000000000000001.1.1"))
             .unwrap();
-        assert!(unsure.due(200).is_empty());
+        assert!(unsure.due(200).unwrap().is_empty());
+        fs::remove_dir_all(temp.path().join("unsure")).unwrap();
+        fs::write(temp.path().join("unsure"), "").unwrap();
+        assert!(unsure.due(200).is_err(), "what cannot be read is not empty");
     }
 }
