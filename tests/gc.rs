@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
-use support::{Outcome, World, start, wait, with};
+use support::{Host, Outcome, World, start, wait, with};
 
 /// How old the records of these tests are: beyond `gcGrace`.
 const OLD: u64 = 600_000;
@@ -180,6 +180,42 @@ fn a_record_that_cannot_be_judged_is_in_the_list_of_the_delegates() {
     assert!(told.stderr.contains("cannot be read"), "{told:?}");
     told.success();
     assert_eq!(kept(&world), json!([{"containerID": "c1", "ifname": "eth0"}]));
+}
+
+#[test]
+fn what_is_added_while_gc_releases_is_in_the_list_however_long_that_takes() {
+    let (world, host) = (World::new(), Host::new());
+    host.settings(&json!({"gcGrace": "1s"}));
+    world.allocator("a", "10.0.0.2/24");
+    let network = world.network(json!(["a"]));
+    for container in ["c1", "c2"] {
+        host.call(&world, "ADD", container, &network).success();
+        set_time(&world, container, now() - OLD);
+    }
+    let gate = world.gate("c1");
+    let del = format!("case $CNI_COMMAND$CNI_CONTAINERID in DELc1) {gate};; esac");
+    world.delegate("a", &del);
+    let mut collected = network.clone();
+    collected["cniVersion"] = json!("1.1.0");
+    collected["cni.dev/valid-attachments"] = json!([]);
+    let mut command = host.command(&world, "GC", "");
+    command.env_remove("CNI_CONTAINERID").env_remove("CNI_IFNAME").env_remove("CNI_NETNS");
+    let collecting = start(command, &collected);
+    world.at_gate("c1");
+    world.delegate(
+        "a",
+        "[ $CNI_COMMAND != ADD ] || echo '{\"ips\":[{\"address\":\"10.0.0.3/24\"}]}'",
+    );
+    // One that GC judged stale before, and one that it never saw.
+    for container in ["c2", "c3"] {
+        host.call(&world, "ADD", container, &network).success();
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    world.open_gate("c1");
+    wait(collecting).success();
+    let listed = |name: &str| json!({"containerID": name, "ifname": "eth0"});
+    assert_eq!(kept(&world), json!([listed("c2"), listed("c3")]));
+    assert_eq!(released(&world), ["c1"]);
 }
 
 #[test]

@@ -23,14 +23,15 @@ pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     let mut keep = keep.clone();
     let mut errors = Vec::new();
     let network = session.request.network.name();
-    let deadline = Deadline::after(session.timeout());
+    let folder = session.state.network(network);
+    let (began, deadline) = (now(), Deadline::after(session.timeout()));
     // A quarter is for the delegates' own GC.
     let mut round = Round::of(session.timeout() * 3 / 4);
-    let mut unlisted = attachments(&session.state.network(network))?;
+    let mut unlisted = attachments(&folder)?;
     unlisted.retain(|found| !keep.contains(found.container.as_str(), found.ifname.as_str()));
     sort_oldest_first(&mut unlisted, |attachment| session.state.record(network, attachment));
     for attachment in &unlisted {
-        match judge(session, network, attachment) {
+        match judge(session, network, attachment, began) {
             Ok(Verdict::Stale(opened)) => {
                 let owner = Owner { network: &session.request.network, attachment };
                 match round.release(session, &owner, *opened) {
@@ -46,6 +47,7 @@ pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
         }
         keep.insert(attachment.container.as_str(), attachment.ifname.as_str());
     }
+    keep_later_ones(session, &mut keep, began)?;
     keep_set_aside(session, &mut keep)?;
     let request = with_keep(session.request, &keep);
     let widened = session.open_with(&request);
@@ -53,6 +55,24 @@ pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     errors.extend(walked.and_then(Failures::all).err());
     tell_left(&round, &mut errors);
     Error::join(errors)
+}
+
+/// Keeps what was added since GC began, or is busy by now: no list can name it.
+fn keep_later_ones(session: &Session<'_>, keep: &mut Keep, began: u64) -> Result<()> {
+    let network = session.request.network.name();
+    for attachment in attachments(&session.state.network(network))? {
+        let (container, ifname) = (attachment.container.as_str(), attachment.ifname.as_str());
+        if keep.contains(container, ifname) {
+            continue;
+        }
+        if !matches!(
+            judge(session, network, &attachment, began),
+            Ok(Verdict::Stale(_) | Verdict::Gone)
+        ) {
+            keep.insert(container, ifname);
+        }
+    }
+    Ok(())
 }
 
 /// Keeps what was set aside as unreadable: nothing is known of what it holds. It is for an operator
@@ -94,11 +114,13 @@ pub(super) enum Verdict {
     Gone,
 }
 
-/// Judges an attachment that the runtime did not list, under its lock.
+/// Judges an attachment that the runtime did not list, under its lock; `began` is when the call
+/// that releases began, in milliseconds since 1970.
 pub(super) fn judge(
     session: &Session<'_>,
     network: &NetworkName,
     attachment: &Attachment,
+    began: u64,
 ) -> Result<Verdict> {
     let path = session.state.record(network, attachment);
     let opened = match RecordFile::open_existing(&path, Duration::ZERO) {
@@ -115,7 +137,7 @@ pub(super) fn judge(
         opened.file.remove_if_empty();
         return Ok(Verdict::Gone);
     }
-    Ok(match fence(&opened.record, &session.request.settings) {
+    Ok(match fence(&opened.record, &session.request.settings, began) {
         Some(why) => Verdict::Keep(why),
         None => Verdict::Stale(Box::new(opened)),
     })
@@ -128,15 +150,19 @@ const UNREADABLE: &str = "its record cannot be read";
 pub(super) const BUSY: &str = "a call works on it";
 
 /// Why a record is left alone whatever speaks against its attachment.
-pub(super) fn fence(record: &Record, settings: &Settings) -> Option<&'static str> {
+///
+/// What was added since the call began is young, however long the call takes.
+pub(super) fn fence(record: &Record, settings: &Settings, began: u64) -> Option<&'static str> {
     if let Some(released) = record.released() {
         return (!released.is_due(now())).then_some("its DEL is to be repeated later");
     }
     // An ADD that the runtime made after it wrote its list is not in the list.
-    let began = Duration::from_millis(record.last_attempt().unwrap_or(0));
-    let is_old = SystemTime::UNIX_EPOCH
-        .checked_add(began)
-        .is_none_or(|began| is_old(began, settings.gc_grace, SystemTime::now()));
+    let added = record.last_attempt().unwrap_or(0);
+    let at = |time| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(time));
+    let is_old = at(added)
+        .zip(at(began))
+        .is_none_or(|(added, began)| is_old(added, settings.gc_grace, began))
+        && !(began..=now()).contains(&added);
     (!is_old).then_some("it is younger than gcGrace")
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::super::Chain;
 use super::super::gc::{BUSY, Verdict, fence, judge};
-use super::super::record::{Record, RecordFile, SetAside, State, attachments, networks, set_aside};
+use super::super::record::{
+    Record, RecordFile, SetAside, State, attachments, networks, now, set_aside,
+};
 use super::super::session::{Owner, Session};
 use super::super::stale::{Away, Round, Turn, sort_oldest_first};
 use super::attachments::{ended_by, identified};
@@ -36,7 +38,7 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
             .ok_or_else(|| Words::refusal(format!("--timeout: {text:?} is no duration, as 90s")))?,
     };
     let witnesses = Witnesses::summon(operator)?;
-    let reaper = Reaper { operator, settings, state, witnesses, away: Rc::default() };
+    let reaper = Reaper { operator, settings, began: now(), state, witnesses, away: Rc::default() };
     let mut printed = Printed::default();
     let mut seen = Vec::new();
     for network in &networks {
@@ -87,6 +89,8 @@ const CLEARED_BY: &str = "the runtime's DEL clears it, or ipam-delegated release
 struct Reaper<'a> {
     operator: &'a Operator,
     settings: Settings,
+    /// When this call began, in milliseconds since 1970.
+    began: u64,
     state: StateDir,
     witnesses: Witnesses,
     /// The stores that did not answer so far.
@@ -153,7 +157,7 @@ impl Reaper<'_> {
         if record.state() == State::Empty {
             return Err(NOTHING_IN_IT);
         }
-        if let Some(why) = fence(record, &self.settings) {
+        if let Some(why) = fence(record, &self.settings, self.began) {
             return Err(why);
         }
         if record.released().is_some() {
@@ -193,7 +197,7 @@ impl Reaper<'_> {
         let chain = Chain::new(self.operator.presets, Path::new("ipam-delegated"));
         let mut session = Session::open(&chain, &request)?;
         session.away = Rc::clone(&self.away);
-        let opened = match judge(&session, network, attachment)? {
+        let opened = match judge(&session, network, attachment, self.began)? {
             Verdict::Gone => return Ok((RELEASED, None)),
             Verdict::Keep(why) => return Ok((KEPT, Some(why))),
             Verdict::Stale(opened) => opened,
