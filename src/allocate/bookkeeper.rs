@@ -97,13 +97,15 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         let mut released = Vec::new();
         loop {
             let mut stale = Vec::new();
-            self.ledger.scan(Some(&scope.node), &mut |entry| {
+            let scanned = self.ledger.scan(Some(&scope.node), &mut |entry| {
                 if self.is_stale(&entry, scope, keep, now) {
                     stale.push(entry);
                 }
                 if stale.len() < BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            })?;
+            });
             let removed = self.ledger.remove(&stale)?;
+            // What was shown is released, and what was not is no success.
+            scanned?;
             // What is stale and stays would be found for ever.
             let is_last = stale.len() < BATCH || removed.is_empty();
             released.extend(removed.into_iter().map(|entry| entry.lease));

@@ -109,7 +109,7 @@ impl LeaseFile {
     }
 
     /// A file that stands for an address and says nothing of it, for this reason.
-    fn strange(name: &str, metadata: Option<&Metadata>, reason: &str) -> Option<Self> {
+    pub fn strange(name: &str, metadata: Option<&Metadata>, reason: &str) -> Option<Self> {
         Some(Self {
             name: name.to_owned(),
             address: Self::address_of(name)?,

@@ -200,17 +200,29 @@ impl Ledger for Local {
 
     fn scan(
         &self,
-        _node: Option<&str>,
+        node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
-        let mut flow = ControlFlow::Continue(());
+        let (mut flow, mut unread) = (ControlFlow::Continue(()), None);
         self.folder.names(|name, _| {
-            if flow.is_continue()
-                && let Some(file) = LeaseFile::shown(self.folder.path(), &name)
-            {
+            if flow.is_break() {
+                return;
+            }
+            let file = match LeaseFile::read(self.folder.path(), &name) {
+                Presence::Held(file) => Some(file),
+                Presence::Absent => None,
+                Presence::Unreadable(error) => {
+                    let file = LeaseFile::strange(&name, None, &error.in_full());
+                    unread.get_or_insert(error);
+                    file
+                }
+            };
+            if let Some(file) = file {
                 flow = each(file.entry());
             }
-        })
+        })?;
+        // A person is shown it; GC has not judged it.
+        unread.filter(|_| node.is_some()).map_or(Ok(()), Err)
     }
 
     fn ready(&self) -> Result<()> {

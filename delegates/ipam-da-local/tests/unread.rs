@@ -10,7 +10,7 @@ use std::thread;
 
 use common::support::kills::strace;
 use common::support::{Outcome, start, wait};
-use common::{C1, Place, Program, owned_by, plain};
+use common::{C1, LONG, Place, Program, owned_by, plain, set_age};
 use serde_json::{Value, json};
 
 const SUBNET: &str = "10.5.0.0/24";
@@ -168,4 +168,39 @@ fn the_error_of_a_lease_file_that_could_not_be_read_names_it_and_says_what_to_do
         }
     }
     assert!(told > 0);
+}
+
+#[test]
+fn a_gc_that_could_not_read_a_lease_releases_the_others_and_fails() {
+    let place = Place::new(&[SUBNET]);
+    place.add(Program::Allocator, "other");
+    for name in ["10.5.0.30", "10.5.0.31", "10.5.0.32"] {
+        set_age(&place.put(name, owned_by(&format!("stale-{name}"))), LONG);
+    }
+    let unread = place.folder().join("10.5.0.31");
+    let mut network = place.network(Program::Allocator);
+    network["cniVersion"] = "1.1.0".into();
+    network["cni.dev/valid-attachments"] = json!([{"containerID": "other", "ifname": "eth0"}]);
+    for (call, error) in [("?open,openat", "EIO"), ("read", "EIO"), ("read", "ENOMEM")] {
+        let mut command = place.world.command_of(&strace(), "GC", "");
+        command.env("CNI_IFNAME", "").env("CNI_NETNS", "").args(["-o", "/dev/null"]);
+        command.arg("-P").arg(&unread).args(["-e", &format!("inject={call}:error={error}")]);
+        command.arg(place.file(Program::Allocator));
+        let (code, text) = wait(start(command, &network)).failure();
+        assert!(code == 5 && text.contains(unread.to_str().unwrap()), "{call}: {code} {text}");
+        let left: Vec<String> = place.leases().into_keys().collect();
+        assert_eq!(left, ["10.5.0.2", "10.5.0.31"], "{call} {error}");
+        // A person is shown what is there.
+        let mut command = place.world.command_of(&strace(), "", "");
+        command.env_remove("CNI_COMMAND").args(["-o", "/dev/null", "-P"]).arg(&unread);
+        command.args(["-e", &format!("inject={call}:error={error}")]);
+        let file = place.world.path("typed.json");
+        fs::write(&file, network.to_string()).unwrap();
+        command.arg(place.file(Program::Allocator)).args(["list", "--json", "--config"]).arg(file);
+        let rows = wait(command.spawn().unwrap()).success();
+        let row = rows.as_array().unwrap().iter().find(|row| row["address"] == "10.5.0.31");
+        assert!(row.unwrap()["note"].as_str().unwrap().contains("cannot read"), "{rows}");
+    }
+    place.gc(Program::Allocator, &["other"]).success();
+    assert_eq!(place.leases().into_keys().collect::<Vec<_>>(), ["10.5.0.2"]);
 }
