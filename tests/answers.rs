@@ -101,6 +101,32 @@ fn a_standard_plugin_serves_the_one_pool_that_its_object_names() {
 }
 
 #[test]
+fn a_standard_plugin_that_serves_one_of_two_pools_gives_no_address_of_the_other() {
+    let world = World::new();
+    world.install(&binary("ipam-ds-static")).install(&host_local());
+    let ranges = |third: u8| json!([{"subnet": format!("10.40.{third}.0/24")}]);
+    let with_pools = |own: &dyn Fn(&str, u8) -> Value| {
+        let network = world.network(json!(["ipam-ds-static", own("a", 1), own("b", 2)]));
+        let pools = json!([{"name": "a", "ranges": ranges(1)}, {"name": "b", "ranges": ranges(2)}]);
+        with(&network, "pools", pools)
+    };
+    // It would take an address of each range, for the first entry and again for the second.
+    let network = with_pools(&|pool, _| json!({"type": "host-local", "serves": [pool]}));
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 112, "{text}");
+    has(&text, &["host-local: ", "10.40.2.2", "the ranges of the pools that it serves"]);
+    assert!(leases(&world).is_empty(), "{text}");
+    let network = with_pools(
+        &|pool, third| json!({"type": "host-local", "serves": [pool], "ranges": [ranges(third)]}),
+    );
+    // host-local has one lease a container and network, unless the folders differ.
+    let mut network = network;
+    network["ipam"]["delegates"][2]["dataDir"] = json!(world.path("other"));
+    let given = world.call("ADD", "c2", &network).ips();
+    assert!(given[0].starts_with("10.40.1.") && given[1].starts_with("10.40.2."), "{given:?}");
+}
+
+#[test]
 fn a_standard_plugin_whose_object_names_several_pools_serves_none_without_ranges() {
     let world = World::new();
     world.selector("ipam-ds-x", &json!([{"name": "blue"}, {"name": "red"}]));

@@ -368,6 +368,18 @@ fn a_file_that_others_may_write_is_refused_and_lint_says_so() {
 }
 
 #[test]
+fn the_answer_of_a_program_that_the_host_named_is_not_compared_with_the_pools() {
+    let site = Site::new();
+    let pools = json!([{"name": "p", "ranges": [{"subnet": "10.1.0.0/24"}]}]);
+    let answer = json!({"cniVersion": "1.0.0", "pools": pools, "ipam": {"annotation": null}});
+    site.world.delegate(SELECTOR, &format!("printf '%s' '{answer}'"));
+    let ips = json!({"ips": [{"address": "10.9.0.7/24"}, {"address": "10.9.0.8/24"}]});
+    let body = format!("case $CNI_COMMAND in ADD) printf '%s' '{ips}';; esac");
+    site.names(site.elsewhere("lucky", &body));
+    assert_eq!(site.call("ADD", "c1").ips(), ["10.9.0.7/24", "10.9.0.8/24"]);
+}
+
+#[test]
 fn a_program_that_fails_or_answers_no_result_is_undone_in_its_own_form() {
     for (body, code) in [
         ("case $CNI_COMMAND in ADD) printf '{\"code\":100,\"msg\":\"full\"}'; exit 1;; esac", 100),

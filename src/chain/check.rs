@@ -2,7 +2,7 @@
 
 use log::warn;
 
-use super::configured::walk;
+use super::configured::{walk, walk_plan};
 use super::record::{AttemptState, Held, Opened, RecordFile};
 use super::served::refuse_without_allocator;
 use super::session::Session;
@@ -96,12 +96,13 @@ pub(super) fn status(session: &Session<'_>) -> Result<()> {
         .caused_by(error)
         .advise("an ADD would fail: it records what it takes there")
     })?;
-    refuse_without_allocator(&session.plan()?.steps)?;
+    let plan = session.plan()?;
+    refuse_without_allocator(&plan.steps)?;
     let name = session.request.network.name().as_str();
     if name.len() > NAME_MAX {
         let message = format!("has {} bytes, and no record can be made below it", name.len());
         return Err(Error::config("name", message).advise("a network name may have 255 bytes"));
     }
     let deadline = Deadline::after(session.timeout());
-    walk(session, Verb::Status, &IpamResult::default(), deadline)?.all()
+    walk_plan(session, &plan, Verb::Status, &IpamResult::default(), deadline)?.all()
 }

@@ -9,6 +9,7 @@ mod carry;
 mod check;
 mod configured;
 mod del;
+mod entry;
 mod exec;
 mod gc;
 mod next;

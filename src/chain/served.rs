@@ -37,6 +37,11 @@ pub(super) fn judge(
             );
         }
         let name = &step.name;
+        // It finds the ranges of all pools in `ipam`.
+        let error = match step.serves {
+            Some(_) => error.advise("give its object the ranges of the pools that it serves, and no other"),
+            None => error,
+        };
         error.advise(format!(
             "name another allocator in ipam.delegates; where every answer of {name} is right, write \
              {{\"type\": \"{name}\", \"answers\": \"any\"}}"

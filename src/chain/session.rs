@@ -9,9 +9,10 @@ use serde_json::{Map, Value};
 
 use super::Chain;
 use super::carry::Carry;
+use super::entry::object_form;
 use super::exec::{Answer, Call, Failure};
 use super::patch::refresh_secrets;
-use super::plan::{Missing, Plan, Planner, Step, object_form};
+use super::plan::{Missing, Plan, Planner, Step};
 use super::preset::Preset;
 use super::process::adopt_orphans;
 use super::program::is_allocator;

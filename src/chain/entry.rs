@@ -1,0 +1,132 @@
+//! The list `ipam.delegates`: which delegates, and what each entry says of its own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::plan::Step;
+use crate::cni::{kind, shown};
+use crate::delegate::selected::is_chain_key;
+use crate::error::{Error, Result};
+use crate::host::parse_duration;
+
+/// The entries of `ipam.delegates`.
+///
+/// # Errors
+/// The list is missing or empty, or an entry is malformed.
+pub(super) fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
+    let example = "as in \"delegates\": [\"ipam-ds-static\", \"host-local\"]";
+    let list = match ipam.get("delegates") {
+        Some(Value::Array(list)) if !list.is_empty() => list,
+        Some(Value::Array(_)) => {
+            return Err(Error::config("ipam.delegates", "no delegate is named").advise(example));
+        }
+        Some(other) => {
+            return Err(Error::config(
+                "ipam.delegates",
+                format!("expected an array, found {}", kind(other)),
+            )
+            .advise(example));
+        }
+        None => return Err(Error::config("ipam.delegates", "missing").advise(example)),
+    };
+    list.iter()
+        .enumerate()
+        .map(|(i, value)| Entry::parse(value, format!("ipam.delegates[{i}]")))
+        .collect()
+}
+
+/// The object form of an entry that is a name.
+pub(super) fn object_form(name: Value) -> Map<String, Value> {
+    let mut entry = Map::new();
+    entry.insert("type".to_owned(), name);
+    entry
+}
+
+/// An entry of `ipam.delegates`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Entry {
+    pub path: String,
+    pub name: String,
+    pub timeout: Option<Duration>,
+    pub serves: Option<Vec<String>>,
+    pub answers_any: bool,
+    pub sets: Vec<String>,
+    pub overrides: Map<String, Value>,
+}
+
+impl Entry {
+    pub fn step(self, program: PathBuf) -> Step {
+        let Self { name, timeout, serves, answers_any, sets, overrides, .. } = self;
+        let before = None;
+        Step { name, program, timeout, serves, answers_any, sets, before, overrides, fixed: false }
+    }
+
+    fn parse(value: &Value, path: String) -> Result<Self> {
+        let mut object = match value {
+            Value::String(_) => object_form(value.clone()),
+            Value::Object(object) => object.clone(),
+            _ => {
+                let found = kind(value);
+                return Err(Error::config(
+                    path,
+                    format!("expected a delegate's name or an object with `type`, found {found}"),
+                ));
+            }
+        };
+        let name = match object.remove("type") {
+            Some(Value::String(name)) => name,
+            _ => return Err(Error::config(format!("{path}.type"), "expected the delegate's name")),
+        };
+        if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+            return Err(Error::config(path, format!("{name:?} is no delegate's name"))
+                .advise("name a program of CNI_PATH, without a slash"));
+        }
+        let timeout = match object.remove("timeout") {
+            None => None,
+            Some(value) => Some(duration(&value, &format!("{path}.timeout"))?),
+        };
+        let serves = match object.remove("serves") {
+            None => None,
+            Some(value) => Some(serde_json::from_value(value).map_err(|_| {
+                Error::config(format!("{path}.serves"), "expected an array of pool names")
+                    .advise(r#"as in ["blue"]"#)
+            })?),
+        };
+        let answers_any = match object.remove("answers") {
+            None => false,
+            Some(Value::String(any)) if any == "any" => true,
+            Some(value) => {
+                let message = ["expected \"any\", found ", &shown(&value)].concat();
+                return Err(Error::config([&path, ".answers"].concat(), message)
+                    .advise("leave it out: an answer is then compared with the pools"));
+            }
+        };
+        let sets = object.remove("sets").map_or(Ok(Vec::new()), |sets| opened(&sets, &path))?;
+        Ok(Self { path, name, timeout, serves, answers_any, sets, overrides: object })
+    }
+}
+
+/// The sections that an entry opens to its selector.
+fn opened(sets: &Value, path: &str) -> Result<Vec<String>> {
+    let path = format!("{path}.sets");
+    let sections: Option<Vec<&str>> =
+        sets.as_array().and_then(|sets| sets.iter().map(Value::as_str).collect());
+    let sections = sections.ok_or_else(|| {
+        Error::config(&path, "expected an array of keys of ipam").advise(r#"as in ["kube"]"#)
+    })?;
+    match sections.iter().find(|section| is_chain_key(section)) {
+        None => Ok(sections.into_iter().map(str::to_owned).collect()),
+        Some(section) => {
+            Err(Error::config(path, format!("{section} is about the chain itself, not a delegate"))
+                .advise("write it into the network configuration"))
+        }
+    }
+}
+
+pub(super) fn duration(value: &Value, path: &str) -> Result<Duration> {
+    value.as_str().and_then(parse_duration).ok_or_else(|| {
+        Error::config(path, format!("{} is no duration such as \"10s\"", shown(value)))
+    })
+}
