@@ -270,8 +270,10 @@ fn programs_that_cannot_be_run_are_named_and_the_rest_is_undone() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     // Found before anything runs.
+    let (code, text) = unrunnable(&|world| file(world, "#!/bin/sh\n", 0o644));
+    assert_eq!(code, 7, "{text}");
+    assert!(text.contains("is not in CNI_PATH") && text.contains("chmod +x"), "{text}");
     for (code, text) in [
-        unrunnable(&|world| file(world, "#!/bin/sh\n", 0o644)),
         unrunnable(&|world| fs::create_dir(world.path("bin/hostile")).unwrap()),
         unrunnable(&|_| ()),
     ] {
