@@ -161,12 +161,23 @@ fn nothing_opens_what_is_the_chains() {
 
 #[test]
 fn a_standard_plugin_gets_any_key_but_the_chains_and_logs_in_whatever_letters() {
-    for key in ["Type", "DELEGATES", "statedir", "LOG_FILE", "logLevel", "Log", "delegate\u{17f}"] {
+    for key in [
+        "log\u{1b}[2J",
+        "Type",
+        "DELEGATES",
+        "statedir",
+        "LOG_FILE",
+        "logLevel",
+        "Log",
+        "delegate\u{17f}",
+    ] {
         let world = World::new();
         let network = chain(&world, &json!({key: "/etc/cron.d/x"}), "plain");
         let (code, error) = world.call("ADD", "c1", &network).failure();
         assert_eq!(code, 110, "{key}: {error}");
-        assert!(error.starts_with(&format!("ipam-ds-x: its answer sets ipam.{key}: ")), "{error}");
+        let shown = key.escape_debug();
+        let said = format!("ipam-ds-x: its answer sets ipam.{shown}: ");
+        assert!(error.starts_with(&said), "{error}");
         assert_eq!(world.take_calls(), ["ipam-ds-x ADD"], "{key}");
     }
     let world = World::new();

@@ -351,6 +351,7 @@ mod tests {
         let started_as = bin.plan(json!({"delegates": ["ignored"]}), Some(&PRESETS[0])).unwrap();
         assert_eq!(names(&started_as), ["sel", "alloc"]);
         let named = bin.plan(json!({"delegates": ["a", {"type": "old", "k": 1}]}), None).unwrap();
+        assert_eq!(named.steps[1].sets, ["store"], "what the preset's table opens");
         assert_eq!(names(&named), ["a", "sel", "alloc"]);
         assert_eq!(
             Value::from(named.steps[2].overrides.clone()),

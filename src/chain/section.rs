@@ -44,8 +44,9 @@ impl Section {
         judge(patch, settings, releases, PATH).map_err(refused)?;
         let (ours, foreign) = for_ours(patch, &step.sets);
         if let (Some(key), Some(before)) = (foreign, &step.before) {
+            let key = key.escape_debug();
             let message = format!("{before} takes it from the network configuration alone");
-            let error = Error::config([PATH, key].concat(), message).advise(format!(
+            let error = Error::config(format!("{PATH}{key}"), message).advise(format!(
                 "take it out of what {name} reads; or let {name} decide on it, by \
                  {{\"type\": \"{name}\", \"sets\": [\"{key}\"]}} in ipam.delegates",
                 name = step.name
@@ -56,7 +57,7 @@ impl Section {
         merge_patch(&mut all, patch);
         let mut set = patch.iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key);
         if let Some((key, other)) = set.find_map(|key| Some((key, other_spelling(&all, key)?))) {
-            return Err(refused(twice(&[PATH, key].concat(), other)));
+            return Err(refused(twice(&format!("{PATH}{}", key.escape_debug()), other)));
         }
         self.all = all;
         merge_patch(&mut self.ours, &ours);

@@ -60,7 +60,8 @@ pub fn judge(
     path: &str,
 ) -> Result<()> {
     for (key, value) in set {
-        let place = || [path, key].concat();
+        // A key of others may hold control characters.
+        let place = || format!("{path}{}", key.escape_debug());
         if is_chain_key(key) {
             let message = "only the network configuration may set it";
             return Err(
@@ -97,7 +98,7 @@ pub fn other_spelling<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&
 
 /// A key is there twice, in different letters.
 pub fn twice(place: &str, other: &str) -> Error {
-    let message = format!("{other} is there, too: a plugin in Go reads either");
+    let message = format!("{} is there, too: a plugin in Go reads either", other.escape_debug());
     Error::config(place, message).advise("write the key once")
 }
 
