@@ -281,6 +281,11 @@ fn forget_drops_a_record_that_cannot_be_read_and_a_dry_run_leaves_it_where_it_is
     let world = world("");
     add(&world, "a", "c1");
     fs::write(world.record("c1"), "no event\n").unwrap();
+    let told = world.typed(&["attachments", "--json"]).success();
+    assert_eq!(told[0]["state"], "unreadable");
+    let note = told[0]["note"].as_str().unwrap();
+    let parts = ["c1/eth0 cannot be read", "ipam-delegated forget net c1 eth0 --yes"];
+    assert!(parts.iter().all(|part| note.contains(part)), "{note}");
     let dry = world.typed(&["forget", "net", "c1"]);
     assert!(
         dry.stdout.contains("would forget c1/eth0 on net; what it held is not known"),

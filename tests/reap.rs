@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
-use support::{Outcome, World, start, wait, with};
+use support::{Host, Outcome, World, start, wait, with};
 
 /// How old the records of these tests are: beyond `gcGrace`.
 const OLD: u64 = 600_000;
@@ -416,6 +416,11 @@ fn without_a_result_cache_or_proc_reap_refuses_and_says_what_to_do() {
             assert!(refused.stderr.contains(part), "{refused:?}");
         }
     }
+    let host = Host::new();
+    let typing = world.typing(&["reap", "--yes"]);
+    let output = host.enter(typing.get_program()).args(typing.get_args()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("result cache /var/lib/cni/results cannot be read"), "{output:?}");
     for more in ["--pinned", "--cache-dir=/"] {
         let refused = world.typed(&["reap", "--no-cache", more]);
         assert!(refused.exit == Some(1) && refused.stderr.contains("goes neither"), "{refused:?}");

@@ -21,7 +21,8 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
         for attachment in attachments(&folder)? {
             rows.extend(row(&state, network, &attachment));
         }
-        rows.extend(set_aside(&folder)?.iter().map(|aside| row_of_aside(network, aside)));
+        let aside = set_aside(&folder)?;
+        rows.extend(aside.iter().map(|it| unreadable(network, &it.attachment, &why_aside(it))));
     }
     let noted = rows.iter().any(|row| !row.text_of("note").is_empty());
     let columns = &COLUMNS[..COLUMNS.len() - usize::from(!noted)];
@@ -51,7 +52,9 @@ fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Opti
             let word = record.state().as_str();
             (record, word)
         }
-        Presence::Unreadable(_) => (Record::default(), "unreadable"),
+        Presence::Unreadable(error) => {
+            return Some(unreadable(network, attachment, &error.in_full()));
+        }
     };
     let mut row = identified(network, attachment, &record);
     let last = record.attempts.last().map(|last| &last.attempt);
@@ -61,21 +64,25 @@ fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Opti
     Some(row)
 }
 
-/// A record that was set aside.
-fn row_of_aside(network: &NetworkName, aside: &SetAside) -> Row {
-    let mut row = identified(network, &aside.attachment, &Record::default());
+/// A record that cannot be read.
+fn unreadable(network: &NetworkName, attachment: &Attachment, why: &str) -> Row {
+    let mut row = identified(network, attachment, &Record::default());
     row.text("state", "unreadable");
-    row.text("note", &ended_by(network, aside));
+    row.text("note", &ended_by(network, attachment, why));
     row
 }
 
-/// Where a record lies that was set aside, and what ends it.
-pub(super) fn ended_by(network: &NetworkName, SetAside { attachment, path }: &SetAside) -> String {
+/// Why a record cannot be read, and what ends it.
+pub(super) fn ended_by(network: &NetworkName, attachment: &Attachment, why: &str) -> String {
     let Attachment { container, ifname, .. } = attachment;
-    let file = path.display();
     format!(
-        "{file} cannot be read; once its container is gone: ipam-delegated forget {network} {container} {ifname} --yes"
+        "{why}; the runtime's DEL clears it, or, once its container is gone: ipam-delegated forget {network} {container} {ifname} --yes"
     )
+}
+
+/// Why a record that was set aside is not read.
+pub(super) fn why_aside(aside: &SetAside) -> String {
+    format!("{} cannot be read", aside.path.display())
 }
 
 /// The members that every row about a record has.

@@ -12,7 +12,7 @@ use super::super::record::{
 };
 use super::super::session::{Owner, Session};
 use super::super::stale::{Away, Round, Turn, sort_oldest_first};
-use super::attachments::{ended_by, identified};
+use super::attachments::{ended_by, identified, why_aside};
 use super::gone::Witnesses;
 use super::{Operator, Printed};
 use crate::cni::{Attachment, NetworkName};
@@ -84,7 +84,6 @@ const LEFT: Outcome = "left";
 
 /// It names no delegate that a DEL could be given to, but a lease may stand.
 const NOTHING_IN_IT: &str = "it is empty, as a loss of power leaves it: the runtime's DEL clears it, or ipam-delegated release";
-const CLEARED_BY: &str = "the runtime's DEL clears it, or ipam-delegated release";
 
 struct Reaper<'a> {
     operator: &'a Operator,
@@ -109,7 +108,7 @@ struct Seen {
 
 impl Seen {
     fn aside(network: &NetworkName, aside: SetAside) -> Self {
-        let why = ended_by(network, &aside);
+        let why = ended_by(network, &aside.attachment, &why_aside(&aside));
         let (network, attachment) = (network.clone(), aside.attachment);
         let record = Record::default();
         Self { network, attachment, record, state: "unreadable", why, outcome: KEPT }
@@ -131,7 +130,7 @@ impl Reaper<'_> {
             match RecordFile::look(&self.state.record(network, &attachment)) {
                 Presence::Absent => return None,
                 Presence::Unreadable(error) => {
-                    let why = [&error.in_full(), ": ", CLEARED_BY].concat();
+                    let why = ended_by(network, &attachment, &error.in_full());
                     (Record::default(), "unreadable", why, KEPT)
                 }
                 Presence::Held((record, true)) => (record, "busy", BUSY.to_owned(), KEPT),
