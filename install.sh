@@ -5,10 +5,13 @@
 # is never missing and never half written. Uses no network.
 set -eu
 export LC_ALL=C
+unset CDPATH
 umask 022
+# A reader that has seen enough must not end the work half way.
+trap '' PIPE
 
 usage() {
-    cat <<'END'
+    cat 2>/dev/null <<'END' || :
 install.sh puts ipam-delegated, its delegates and presets into a plugin folder.
 
 usage:
@@ -20,9 +23,9 @@ options:
   --from DIR     the folder with the programs (default: bin beside install.sh, in a release archive;
                  in a source tree the static build, else the release build)
   --preset NAME  makes NAME a link to ipam-delegated, as in --preset host-local; may be repeated. The
-                 presets are host-local, etcd, host-etcd, kube-node and node-annotation. A plugin
-                 that stands there is kept as NAME.orig. With --uninstall: gives back these names
-                 and leaves everything else.
+                 presets are host-local, etcd, host-etcd, kube-node and node-annotation; another
+                 name is refused. A plugin that stands there is kept as NAME.orig. With
+                 --uninstall: gives back these names and leaves everything else.
   --logrotate    also /etc/logrotate.d/ipam-delegated
   --no-run       does not start each program once before it is put in place, for the image of
                  another kind of machine
@@ -145,10 +148,28 @@ find_programs() {
             [ -f "$from/$name" ] || leave_out "$name"
         done
     fi
+    check_presets
     for name in $presets; do
         delegate=$(delegate_of "$name")
         case " $programs " in *" ${delegate:-ipam-delegated} "*) continue ;; esac
         is_there "$dir/$delegate" || fail "the preset $name needs $delegate, which is not in $from"
+    done
+}
+
+# Refuses a name that is no preset: its link would stand in the way of a plugin, and run nothing.
+check_presets() {
+    known=''
+    if [ -n "$presets" ] && [ -n "$try" ]; then
+        known=$(env -i PATH="$PATH" "$from/ipam-delegated" help 2>/dev/null </dev/null |
+            sed -n 's/^presets: //p' | tr -d ,)
+    fi
+    # One that cannot be asked, or that is older, has those of this release.
+    known=${known:-host-local etcd host-etcd kube-node node-annotation}
+    for name in $presets; do
+        case " $known " in
+        *" $name "*) ;;
+        *) misused "--preset $name: there is no such preset; there are $known" ;;
+        esac
     done
 }
 
@@ -166,8 +187,8 @@ delegate_of() {
 leave_out() {
     needed=$(needs "$1")
     if [ -z "$needed" ] || is_there "$dir/$1"; then missing "$1"; fi
-    echo "left out $1, which is not built: it needs $needed, then"
-    echo "    (cd $here && $build)"
+    tell "left out $1, which is not built: it needs $needed, then"
+    tell "    (cd $here && $build)"
 }
 
 missing() {
@@ -226,7 +247,7 @@ lock() {
     command -v flock >/dev/null || fail "flock (util-linux) is missing"
     exec 9<"$dir"
     flock -n 9 || {
-        echo "waiting for another install.sh"
+        tell "waiting for another install.sh"
         flock 9
     }
     trap sweep EXIT
@@ -309,7 +330,7 @@ listed() {
 
 uninstall_all() {
     if [ ! -d "$dir" ]; then
-        echo "nothing to uninstall: there is no folder $dir"
+        tell "nothing to uninstall: there is no folder $dir"
         return
     fi
     check_writable "$dir"
@@ -317,7 +338,7 @@ uninstall_all() {
     [ -n "$dry" ] || lock
     presets=$(own_links)
     for name in $wanted; do
-        case " $presets " in *" $name "*) ;; *) echo "left $name: it is no link to ipam-delegated" ;; esac
+        case " $presets " in *" $name "*) ;; *) tell "left $name: it is no link to ipam-delegated" ;; esac
     done
     for name in $presets; do give_back "$name"; done
     if [ -z "$wanted" ]; then
@@ -334,7 +355,7 @@ uninstall_all() {
         [ -n "$dry" ] || rm -f "$dir/$name"
     done
     [ -n "$wanted" ] || say_left
-    if [ -z "$presets$programs" ]; then echo "nothing of ours is in $dir"; fi
+    if [ -z "$presets$programs" ]; then tell "nothing of ours is in $dir"; fi
 }
 
 # The names of the links to ipam-delegated, of all or of those wanted.
@@ -363,10 +384,10 @@ wait_for_calls() {
     [ -z "$dry" ] && [ -n "$presets$programs" ] || return 0
     tries=50
     while ls -l /proc/[0-9]*/exe 2>/dev/null | grep -qF " -> $dir/ipam-delegated"; do
-        [ "$tries" != 50 ] || echo "waiting up to 10 s for calls that are under way"
+        [ "$tries" != 50 ] || tell "waiting up to 10 s for calls that are under way"
         tries=$((tries - 1))
         if [ "$tries" = 0 ]; then
-            echo "calls are still under way; going on"
+            tell "calls are still under way; going on"
             break
         fi
         sleep 0.2
@@ -379,7 +400,7 @@ say_records() {
     table=$(env -i PATH="$PATH" "$dir/ipam-delegated" attachments 2>/dev/null </dev/null 9<&-) || return 0
     records=$(($(echo "$table" | wc -l) - 1))
     [ "$records" -gt 0 ] || return 0
-    cat <<END
+    cat 2>/dev/null <<END || :
 attachments that have their addresses from a chain: $records. Their records stay.
   Networks that name a replaced plugin release through the plugin that is restored (host-local reads
   the same lease files). Networks that name ipam-delegated need it back for their DEL.
@@ -395,13 +416,13 @@ say_left() {
         if ! is_there "$file"; then
             continue
         elif [ "$name" != "${name%.orig}" ]; then
-            echo "left $name: ${name%.orig} is no link to ipam-delegated"
+            tell "left $name: ${name%.orig} is no link to ipam-delegated"
         elif is_program "$name"; then
-            echo "left $name: install.sh did not put it there"
+            tell "left $name: install.sh did not put it there"
         fi
     done
     if [ -z "$logrotate" ] && [ -e "$rotation" ]; then
-        echo "left $rotation: --uninstall --logrotate removes it"
+        tell "left $rotation: --uninstall --logrotate removes it"
     fi
 }
 
@@ -446,7 +467,12 @@ is_same() {
 
 # Says what is done next.
 say() {
-    echo "${dry:+would }$*"
+    tell "${dry:+would }$*"
+}
+
+# Says something, if there is still a reader.
+tell() {
+    echo "$*" 2>/dev/null || :
 }
 
 fail() {

@@ -4,16 +4,18 @@
 //! across all delegates. One record is one write in append mode, so that lines of processes that
 //! log at once stay whole.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::log::{LevelFilter, Log, Metadata, Record, debug};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use simplelog::{Config, ConfigBuilder, WriteLogger, format_description};
+
+use crate::host::{make_folder, open_own};
 
 /// What a call logs.
 pub(crate) struct Wanted<'a> {
@@ -92,12 +94,9 @@ impl Write for Stderr {
 }
 
 fn open(folder: &Path, name: &str) -> io::Result<File> {
-    fs::create_dir_all(folder)?;
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .open(folder.join(format!("{name}.log")))
+    make_folder(folder, 0o755)?;
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    open_own(&folder.join(format!("{name}.log")), flags, 0o640)
 }
 
 /// One logger to the facade: stderr, and the file when it is asked for.

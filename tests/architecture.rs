@@ -12,7 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("cni", &["error"]),
     ("pool", &["cni", "presence", "error"]),
     ("host", &["pool", "cni", "presence", "error"]),
-    ("log", &[]),
+    ("log", &["host"]),
     ("operate", &["host", "pool", "cni", "presence", "error"]),
     ("delegate", &["log", "host", "pool", "cni", "presence", "error"]),
     ("client", &["delegate", "host", "cni", "presence", "error"]),
@@ -52,12 +52,19 @@ fn src() -> PathBuf {
 /// Every source file of the library but its root: its path below `src`, and its lines without
 /// comments and unit tests.
 fn files() -> Vec<(String, Vec<String>)> {
-    let mut folders = vec![src()];
+    let files = files_of(&src());
+    assert!(files.len() > 20, "{files:?}");
+    files
+}
+
+/// The same of another folder of sources.
+fn files_of(root: &Path) -> Vec<(String, Vec<String>)> {
+    let mut folders = vec![root.to_owned()];
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            let name = path.strip_prefix(src()).unwrap().to_str().unwrap().to_owned();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
             if path.is_dir() {
                 folders.push(path);
             } else if name.ends_with(".rs")
@@ -71,7 +78,6 @@ fn files() -> Vec<(String, Vec<String>)> {
             }
         }
     }
-    assert!(files.len() > 20, "{files:?}");
     files.sort();
     files
 }
@@ -136,6 +142,67 @@ fn only_the_edge_touches_the_process() {
                 if line.contains(what) && !may.contains(&file.as_str()) {
                     wrong.push(format!("src/{file} uses {what}: {}", line.trim()));
                 }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What opens or makes files, or takes a piece of a name for an extension.
+const OPENS: [&str; 10] = [
+    "File::open(",
+    "File::create(",
+    "OpenOptions",
+    "fs::read(",
+    "fs::read_to_string(",
+    "fs::write(",
+    "create_dir",
+    "DirBuilder",
+    "Mode::",
+    "with_extension(",
+];
+
+/// The files of the room that does, and those that read what is in no class: files of the kernel, and
+/// programs that are compared.
+const OPENERS: [&str; 9] = [
+    "src/host/own.rs",
+    "src/host/file.rs",
+    "src/host/boot.rs",
+    "src/host/lasting.rs",
+    "src/host/node.rs",
+    "src/chain/process.rs",
+    "src/chain/preset.rs",
+    "src/chain/program.rs",
+    // Files without a name, and the folder of leases.
+    "delegates/ipam-da-local/src/",
+];
+
+#[test]
+fn files_are_opened_by_one_function_a_class() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![src()];
+    for entry in fs::read_dir(root.join("delegates")).unwrap() {
+        folders.extend(Some(entry.unwrap().path().join("src")).filter(|path| path.is_dir()));
+    }
+    let mut wrong = Vec::new();
+    for folder in folders {
+        let place = folder.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        for (file, lines) in files_of(&folder) {
+            let file = format!("{place}/{file}");
+            let may = |opens: &&&str| {
+                OPENERS.iter().any(|opener| {
+                    file == *opener || (file.starts_with(opener) && **opens == "Mode::")
+                })
+            };
+            if file.starts_with("src/testing/") {
+                continue;
+            }
+            for line in lines {
+                let line = line.replace("RecordFile::", "");
+                let opens = OPENS.iter().filter(|opens| line.contains(**opens));
+                wrong.extend(
+                    opens.filter(|opens| !may(opens)).map(|_| format!("{file}: {}", line.trim())),
+                );
             }
         }
     }

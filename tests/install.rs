@@ -13,9 +13,13 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use support::{Host, Outcome, World, binary, host_local, names, start, until, wait, with};
+use support::{Host, Outcome, World, binary, host_local, names, start, until, wait, with, without};
 
 const LIST: &str = ".ipam-delegated.installed";
+
+/// What the program in shell says in its help: it has presets of its own.
+const PRESETS: &str = "[ \"$1\" != help ] || echo presets: host-local, etcd, host-etcd, \
+     kube-node, node-annotation, rack-local, site-local, absolute, relative, copied, kept\n";
 
 /// A release and a plugin folder, both with a space in their path.
 struct Site {
@@ -39,17 +43,17 @@ impl Site {
         site
     }
 
-    /// A site whose release has the real programs, and whose folder has host-local.
+    /// A site whose release has the real programs, and whose folder has the plugin host-local.
     fn real() -> Self {
         let site = Self::new();
         for entry in fs::read_dir(site.release.join("bin")).unwrap() {
             fs::remove_file(entry.unwrap().path()).unwrap();
         }
-        for name in ["ipam-delegated", "ipam-ds-static"] {
+        for name in ["ipam-delegated", "ipam-ds-static", "ipam-da-local"] {
             copy(&binary(name), &site.release.join("bin").join(name));
         }
         fs::create_dir_all(&site.plugins).unwrap();
-        copy(&host_local(), &site.plugins.join("site-local"));
+        copy(&host_local(), &site.plugins.join("host-local"));
         site
     }
 
@@ -58,10 +62,17 @@ impl Site {
         for name in ["ipam-delegated", "ipam-ds-one", "ipam-da-two"] {
             self.program(name, &format!("#!/bin/sh\necho {name} {version}\n"));
         }
+        let text = format!("#!/bin/sh\necho ipam-delegated {version}\n{PRESETS}");
+        self.program("ipam-delegated", &text);
     }
 
     fn program(&self, name: &str, text: &str) {
-        fs::write(self.release.join("bin").join(name), text).unwrap();
+        let aside = self.world.path("program");
+        fs::write(&aside, text).unwrap();
+        // By another process, as in `copy`.
+        let mut install = Command::new("install");
+        install.args(["-m", "755"]).arg(aside).arg(self.release.join("bin").join(name));
+        assert!(install.status().unwrap().success());
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -191,7 +202,8 @@ fn an_upgrade_replaces_programs_and_leaves_presets() {
     site.version("2");
     fs::remove_file(site.release.join("bin/ipam-da-two")).unwrap();
     site.install(&[]);
-    assert_eq!(site.read("host-local"), b"#!/bin/sh\necho ipam-delegated 2\n");
+    let text = format!("#!/bin/sh\necho ipam-delegated 2\n{PRESETS}");
+    assert_eq!(site.read("host-local"), text.as_bytes());
     assert_eq!(site.read("ipam-ds-one"), b"#!/bin/sh\necho ipam-ds-one 2\n");
     // A record may still name it.
     assert_eq!(site.read("ipam-da-two"), b"#!/bin/sh\necho ipam-da-two 1\n");
@@ -303,6 +315,8 @@ fn what_is_not_understood_is_refused() {
         &["--preset", "../host-local"],
         &["--preset", "-x"],
         &["--preset", ""],
+        &["--preset", "lock"],
+        &["--preset", "bridge", "--no-run"],
         &["--preset", "--dry-run"],
         &["--dry-run=no"],
         &["--uninstall", "--from", "/tmp"],
@@ -311,10 +325,53 @@ fn what_is_not_understood_is_refused() {
         assert_eq!(outcome.exit, Some(2), "{arguments:?}: {outcome:?}");
         assert!(outcome.stderr.contains("usage:") && !site.plugins.exists(), "{outcome:?}");
     }
-    fs::create_dir_all(site.plugins.join("bridge")).unwrap();
-    let outcome = site.run(&["--preset", "bridge"]);
+    fs::create_dir_all(site.plugins.join("host-local")).unwrap();
+    let outcome = site.run(&["--preset", "host-local"]);
     assert!(outcome.stderr.contains("is no file"), "{outcome:?}");
-    assert_eq!(names(&site.plugins), ["bridge"]);
+    assert_eq!(names(&site.plugins), ["host-local"]);
+}
+
+#[test]
+fn only_a_preset_of_the_program_itself_is_linked() {
+    let site = Site::real();
+    let text = site.refused(&["--preset", "bridge"]);
+    assert!(
+        text.contains("no such preset; there are host-local etcd host-etcd kube-node"),
+        "{text}"
+    );
+    // Another build has presets of its own, and one that is not tried has ours.
+    site.version("1");
+    site.install(&["--preset", "rack-local"]);
+    site.install(&["--preset", "host-local", "--no-run"]);
+    assert!(site.is_linked("rack-local") && site.is_linked("host-local"));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_does_not_end_the_work_half_way() {
+    let site = Site::new();
+    site.package("host-local", "the plugin");
+    for arguments in [&["--preset", "host-local"][..], &["--uninstall"]] {
+        let mut command = site.command(arguments);
+        let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(running.stdout.take());
+        let outcome = wait(running);
+        assert_eq!((outcome.exit, &*outcome.stderr), (Some(0), ""), "{arguments:?}");
+        assert_eq!(site.is_linked("host-local"), arguments.len() == 2);
+    }
+    assert_eq!(names(&site.plugins), ["host-local"]);
+}
+
+#[test]
+fn a_search_path_of_the_shell_leads_to_no_other_folder() {
+    let site = Site::new();
+    let mut command = Command::new("sh");
+    let folder = site.release.file_name().unwrap();
+    command.arg(Path::new(folder).join("install.sh")).arg("--dir").arg(&site.plugins);
+    let elsewhere = site.world.path("elsewhere");
+    fs::create_dir_all(elsewhere.join(folder)).unwrap();
+    command.current_dir(site.release.parent().unwrap()).env("CDPATH", &elsewhere);
+    said(run(&mut command));
+    assert_eq!(names(&site.plugins), [LIST, "ipam-da-two", "ipam-delegated", "ipam-ds-one"]);
 }
 
 #[test]
@@ -545,6 +602,7 @@ impl<'a> Traffic<'a> {
     fn new(site: &'a Site, path: String, delegates: Value) -> Self {
         let ranges = json!([[{"subnet": "10.9.0.0/24"}]]);
         let network = with(&site.world.network(delegates), "ranges", ranges);
+        let network = with(&network, "type", "host-local");
         Self { site, path, network, rounds: Default::default(), over: AtomicBool::new(false) }
     }
 
@@ -552,7 +610,10 @@ impl<'a> Traffic<'a> {
         let program = self.site.plugins.join(program);
         let mut command = self.site.world.command_of(&program, verb, container);
         command.env("CNI_PATH", &self.path);
-        wait(start(command, &self.network))
+        // The replaced plugin and the preset in its place read the same configuration.
+        let own = !program.ends_with("ipam-delegated");
+        let left_out = if own { &["delegates"][..] } else { &[] };
+        wait(start(command, &without(&self.network, left_out)))
     }
 
     /// Starts and stops containers by one program each, while `work` goes on.
@@ -605,32 +666,29 @@ impl<'a> Traffic<'a> {
 #[test]
 fn uninstall_waits_for_a_chain_that_is_under_way() {
     let site = Site::real();
-    site.install(&["--preset", "site-local"]);
+    site.install(&["--preset", "host-local"]);
     let gate = site.world.gate("gate");
-    site.world.delegate(
-        "ipam-ds-gate",
-        &format!("{gate}; printf '{{\"pools\":[{{\"name\":\"blue\"}}]}}'"),
-    );
+    let pools = json!({"pools": [{"ranges": [{"subnet": "10.9.0.0/24"}]}]});
+    site.world.delegate("ipam-ds-static", &format!("{gate}; printf '{pools}'"));
     let path = format!("{}:{}", site.world.path("bin").display(), site.plugins.display());
-    let kept = json!({"type": "site-local.orig", "serves": ["blue"]});
-    let traffic = Traffic::new(&site, path, json!(["ipam-ds-gate", kept]));
+    let traffic = Traffic::new(&site, path, json!([]));
     std::thread::scope(|scope| {
-        let adding = scope.spawn(|| traffic.call("site-local", "ADD", "c1").ips());
+        let adding = scope.spawn(|| traffic.call("host-local", "ADD", "c1").ips());
         site.world.at_gate("gate");
         let mut uninstall = site.command(&["--uninstall"]).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(uninstall.stdout.take().unwrap()).lines();
         let mut lines = lines.map(Result::unwrap);
         let waits = lines.any(|line| line.starts_with("waiting up to 10 s"));
-        let there = [!site.is_linked("site-local"), site.plugins.join("site-local.orig").exists()];
+        let there = [!site.is_linked("host-local"), site.plugins.join("host-local.orig").exists()];
         site.world.open_gate("gate");
         assert!(waits && there == [true, true], "{waits} {there:?}");
         assert_eq!(adding.join().unwrap(), ["10.9.0.2/24"]);
         assert!(lines.all(|line| !line.contains("going on")));
         assert!(uninstall.wait().unwrap().success());
     });
-    assert_eq!(names(&site.plugins), ["site-local"]);
+    assert_eq!(names(&site.plugins), ["host-local"]);
     // The plugin that is restored knows the lease.
-    traffic.call("site-local", "DEL", "c1").success();
+    traffic.call("host-local", "DEL", "c1").success();
     assert!(!site.world.path("data/net/10.9.0.2").exists());
 }
 
@@ -648,23 +706,23 @@ fn append(folder: &Path, text: &str) {
 #[test]
 fn containers_start_while_programs_are_replaced() {
     let site = Site::real();
-    site.install(&["--preset", "site-local"]);
+    site.install(&["--preset", "host-local"]);
     let package = site.world.path("package");
     fs::create_dir(&package).unwrap();
     // The link and what a package puts over it read this same configuration; and from the first
     // preset on there is a plugin that was kept.
-    let delegates = json!(["ipam-ds-static", "site-local.orig"]);
+    let delegates = json!(["ipam-ds-static", "host-local.orig"]);
     let traffic = Traffic::new(&site, site.plugins.display().to_string(), delegates);
-    traffic.during(["ipam-delegated", "site-local", "ipam-ds-static"], || {
+    traffic.during(["ipam-delegated", "host-local", "ipam-ds-static"], || {
         for version in ["2", "3", "4", "5"] {
             append(&site.release.join("bin"), version);
             site.install(&[]);
-            copy(&host_local(), &package.join("site-local"));
+            copy(&host_local(), &package.join("host-local"));
             append(&package, version);
-            fs::rename(package.join("site-local"), site.plugins.join("site-local")).unwrap();
+            fs::rename(package.join("host-local"), site.plugins.join("host-local")).unwrap();
             traffic.flows();
-            let text = site.install(&["--preset", "site-local"]);
-            assert!(text.contains("keep site-local"), "{text}");
+            let text = site.install(&["--preset", "host-local"]);
+            assert!(text.contains("keep host-local"), "{text}");
             traffic.flows();
         }
     });
@@ -675,19 +733,18 @@ fn containers_start_while_a_preset_comes_and_goes() {
     let site = Site::real();
     // These two stand in a folder that comes first and that nobody touches: a chain under way at
     // an uninstall finds its delegates, and the plugin that is restored needs none.
-    symlink(host_local(), site.world.path("bin/kept-local")).unwrap();
-    site.world.install(&binary("ipam-ds-static"));
+    site.world.install(&binary("ipam-da-local")).install(&binary("ipam-ds-static"));
     let path = format!("{}:{}", site.world.path("bin").display(), site.plugins.display());
-    let traffic = Traffic::new(&site, path, json!(["ipam-ds-static", "kept-local"]));
+    let traffic = Traffic::new(&site, path, json!([]));
     let before = site.contents();
-    traffic.during(["site-local"; 3], || {
+    traffic.during(["host-local"; 3], || {
         for version in ["2", "3", "4", "5"] {
-            site.install(&["--preset", "site-local"]);
+            site.install(&["--preset", "host-local"]);
             traffic.flows();
             append(&site.release.join("bin"), version);
-            site.install(&["--preset", "site-local"]);
+            site.install(&["--preset", "host-local"]);
             site.install(&["--uninstall"]);
-            assert!(!site.is_linked("site-local"));
+            assert!(!site.is_linked("host-local"));
             traffic.flows();
         }
     });

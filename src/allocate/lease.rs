@@ -36,7 +36,11 @@ pub struct Scope {
 
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of node {}", self.network, self.node)
+        match &*self.node {
+            // A verb that releases from this node's own ledger needs no name of the node.
+            "" => self.network.fmt(f),
+            node => write!(f, "{} of node {node}", self.network),
+        }
     }
 }
 

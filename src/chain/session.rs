@@ -23,7 +23,7 @@ use super::way::{Server, both_lists, differ, keep_what_is_meant, refresh_files};
 use crate::cni::{Attachment, Environment, IpamResult, Network, Verb};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
-use crate::host::{StateDir, parse_duration};
+use crate::host::{StateDir, boot_id, parse_duration};
 
 /// One call of the chain.
 pub(super) struct Session<'a> {
@@ -463,10 +463,4 @@ fn has_nothing_to_say(verb: Verb, error: &Error) -> bool {
         }
         _ => false,
     }
-}
-
-/// The boot this machine is in; empty where the kernel does not say.
-pub(super) fn boot_id() -> String {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    text.unwrap_or_default().trim().to_owned()
 }

@@ -1,7 +1,6 @@
 use std::borrow::Cow;
 use std::fmt;
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -121,8 +120,8 @@ impl Trust {
             }
             // As Go clients do, the authorities that the host trusts.
             None => {
-                let bundle =
-                    BUNDLES.iter().find_map(|path| fs::read(path).ok()).unwrap_or_default();
+                let bundle = BUNDLES.iter().find_map(|path| file::read(Path::new(path)).ok());
+                let bundle = bundle.unwrap_or_default();
                 store.add_parsable_certificates(CertificateDer::pem_slice_iter(&bundle).flatten());
             }
         }
@@ -217,6 +216,7 @@ impl ServerCertVerifier for Anybody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_file_that_is_of_no_use_is_named_with_its_path() {

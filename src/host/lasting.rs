@@ -4,6 +4,8 @@ use std::path::Path;
 
 use rustix::fs::statfs;
 
+use super::read_regular;
+
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 const OVERLAY: u64 = 0x794c_7630;
@@ -51,10 +53,10 @@ fn upper_folder(mounts: &str, path: &Path) -> Option<String> {
 
 /// Why this machine's identity does not last, where it does not: `file` is `/etc/machine-id`.
 pub(crate) fn transient_machine_id(file: &Path) -> Option<&'static str> {
-    let Ok(text) = fs::read_to_string(file) else { return Some("is missing") };
-    match text.trim() {
-        "" => return Some("is empty"),
-        "uninitialized" => return Some("is not initialized yet"),
+    let Ok(text) = read_regular(file) else { return Some("is missing") };
+    match text.trim_ascii() {
+        b"" => return Some("is empty"),
+        b"uninitialized" => return Some("is not initialized yet"),
         _ => {}
     }
     let device = |path: &Path| fs::metadata(path).ok().map(|found| found.dev());

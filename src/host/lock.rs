@@ -1,8 +1,9 @@
-use std::fs::{DirBuilder, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use super::own::{make_private_folder, open_folder};
 
 /// Locks a file for this process alone; false when somebody else holds it until `give_up`.
 ///
@@ -34,10 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// # Errors
 /// It cannot be opened or made, or another process has it locked for more than a second.
 pub fn lock_folder(path: &Path) -> io::Result<File> {
-    let folder = match File::open(path) {
+    let folder = match open_folder(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-            File::open(path)?
+            make_private_folder(path)?;
+            open_folder(path)?
         }
         other => other?,
     };

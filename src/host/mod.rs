@@ -2,6 +2,7 @@
 //! results that runtimes keep.
 
 mod age;
+mod boot;
 mod duration;
 mod file;
 mod lasting;
@@ -9,12 +10,14 @@ mod lock;
 mod netns;
 mod node;
 mod note;
+mod own;
 mod results;
 mod settings;
 mod state;
 mod trusted;
 
 pub use age::is_old;
+pub(crate) use boot::boot_id;
 pub use duration::parse_duration;
 pub use file::read_regular;
 pub(crate) use lasting::{emptied_by_reboot, transient_machine_id};
@@ -22,8 +25,8 @@ pub use lock::{lock, lock_folder};
 pub(crate) use netns::{Inhabited, Netns};
 pub use node::Node;
 pub use note::Note;
+pub use own::{beside, make_folder, make_private_folder, open_own, read_own, replace_own};
 pub use results::{Cached, ResultCache};
 pub use settings::Settings;
-pub(crate) use state::make_private_folder;
 pub use state::{StateDir, can_write};
 pub use trusted::read_trusted;

@@ -1,13 +1,17 @@
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use log::warn;
+use log::{debug, warn};
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
-use super::state::{make_private_folder, write_new};
-use super::{Settings, StateDir, lock};
+use super::{
+    Settings, StateDir, beside, boot_id, lock, lock_folder, make_private_folder, open_own,
+    read_own, read_regular,
+};
 use crate::error::{Error, ErrorCode, Result};
 
 /// Which node this is: part of what owns a lease.
@@ -22,7 +26,16 @@ pub struct Node {
 struct Identity {
     uuid: String,
     machine_id: String,
+    /// The boot in which it was made without a machine-id.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    boot_id: String,
 }
+
+/// Where a machine has its id.
+const MACHINE_ID: &str = "/etc/machine-id";
+
+/// How long another process may have the identity locked.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Node {
     /// A random UUID, or the name that the host-wide settings give.
@@ -34,7 +47,7 @@ impl Node {
         if let Some(name) = &settings.node {
             return Ok(Self { id: name.clone() });
         }
-        let machine_id = read_machine_id(Path::new("/etc/machine-id"));
+        let machine_id = read_machine_id(Path::new(MACHINE_ID))?;
         let path = state.root().join("node");
         let failed = |error: io::Error| {
             let advice = match error.kind() {
@@ -44,12 +57,18 @@ impl Node {
             Error::io(format!("cannot establish the node's identity in {}", path.display()), error)
                 .advise(advice)
         };
-        let identity = Identity::read_or_make(state, &path, &machine_id).map_err(failed)?;
+        let identity = match Identity::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Identity::make(state, &path, &machine_id)
+            }
+            other => other,
+        };
+        let identity = identity.map_err(failed)?;
         // Without a machine-id nothing can be compared.
         if machine_id.is_empty() || identity.machine_id == machine_id {
             return Ok(Self { id: identity.uuid });
         }
-        let identity = replace_clone(state, &path, &machine_id).map_err(|error| match error {
+        let identity = renew(state, &path, &machine_id).map_err(|error| match error {
             CloneError::Records(error) => Error::new(
                 ErrorCode::RECORD,
                 format!("cannot set aside the records of another machine in {}", state.root().display()),
@@ -63,29 +82,26 @@ impl Node {
 }
 
 impl Identity {
-    fn read_or_make(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<Self> {
-        match Self::read(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            other => return other,
-        }
+    /// Makes the first one, or reads what another first call has made meanwhile.
+    fn make(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<Self> {
         make_private_folder(state.root())?;
-        let _guard = lock_folder(state)?;
-        match Self::read(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            // Another first ADD was quicker.
-            other => return other,
-        }
+        // Earlier releases replace what stands there, under this lock. Other users may hold it, too,
+        // where they may read the folder: the call then goes on without it.
+        let _earlier = lock_folder(state.root());
         let identity = Self::new(machine_id)?;
-        identity.put(path)?;
-        Ok(identity)
+        match identity.place(path, place_first) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Self::read(path),
+            other => other.map(|()| identity),
+        }
     }
 
     fn new(machine_id: &str) -> io::Result<Self> {
-        Ok(Self { uuid: random_uuid()?, machine_id: machine_id.to_owned() })
+        let boot_id = if machine_id.is_empty() { boot_id() } else { String::new() };
+        Ok(Self { uuid: random_uuid()?, machine_id: machine_id.to_owned(), boot_id })
     }
 
     fn read(path: &Path) -> io::Result<Self> {
-        let identity: Self = serde_json::from_slice(&fs::read(path)?)
+        let identity: Self = serde_json::from_slice(&read_own(path)?)
             .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
         let plain = |c: char| c.is_ascii_hexdigit() || c == '-';
         if identity.uuid.is_empty() || !identity.uuid.chars().all(plain) {
@@ -94,26 +110,56 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Puts it in place, under the lock: what a kill leaves is the one file that the next call
-    /// replaces.
-    fn put(&self, path: &Path) -> io::Result<()> {
-        let new = path.with_file_name("node.new");
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        write_new(&new, serde_json::to_string(self).map_err(io::Error::other)?.as_bytes())?;
-        fs::rename(&new, path)
+    /// Whether it was made without a machine-id, and the machine has not been started since.
+    fn is_of_this_boot(&self) -> bool {
+        self.machine_id.is_empty() && !self.boot_id.is_empty() && self.boot_id == boot_id()
+    }
+
+    /// Puts it in place by `place`, whole and safe from a loss of power.
+    fn place(&self, path: &Path, place: fn(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+        let draft = beside(path, &format!("#{}", random_uuid()?));
+        let placed = (|| {
+            let content = serde_json::to_string(self).map_err(io::Error::other)?;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+            let mut file = open_own(&draft, flags, 0o600)?;
+            // A full disk lets files be made, but not written.
+            file.write_all(content.as_bytes())?;
+            file.sync_all()?;
+            place(&draft, path)
+        })();
+        let _ = fs::remove_file(&draft);
+        placed
     }
 }
 
-/// Locks the state folder for a change of the node's identity.
-fn lock_folder(state: &StateDir) -> io::Result<fs::File> {
-    let guard = fs::File::open(state.root())?;
-    if lock(&guard, Instant::now() + Duration::from_secs(10))? {
-        return Ok(guard);
+/// Gives a draft its name, where nothing has that name yet.
+fn place_first(draft: &Path, path: &Path) -> io::Result<()> {
+    match fs::hard_link(draft, path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            // Some file systems have no hard links.
+            Ok(renameat_with(CWD, draft, CWD, path, RenameFlags::NOREPLACE)?)
+        }
+        other => other,
     }
-    Err(io::Error::new(ErrorKind::TimedOut, "another process has held the folder's lock for 10 s"))
+}
+
+/// The identity that stands, locked for a change until the file is dropped.
+///
+/// The lock is on the identity itself, which only its owner may open.
+fn lock_identity(path: &Path) -> io::Result<(File, Identity)> {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let file = open_own(path, OFlags::RDONLY, 0)?;
+        if !lock(&file, give_up)? {
+            let held = "another process has held the lock of the node's identity for 10 s";
+            return Err(io::Error::new(ErrorKind::TimedOut, held));
+        }
+        let (here, there) = (file.metadata()?, fs::symlink_metadata(path)?);
+        // Another call has replaced it while this one waited.
+        if (here.dev(), here.ino()) == (there.dev(), there.ino()) {
+            return Ok((file, Identity::read(path)?));
+        }
+    }
 }
 
 /// What kept a cloned machine from an identity of its own.
@@ -125,15 +171,26 @@ enum CloneError {
     Identity(io::Error),
 }
 
-/// Gives a cloned machine an identity of its own.
+/// Binds an identity to the machine-id that has appeared since, or gives a cloned machine one of its own.
 ///
 /// The attachments step aside before the new identity stands, so that a kill in between repeats
 /// the step instead of adopting the original's records.
-fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> Result<Identity, CloneError> {
+fn renew(state: &StateDir, path: &Path, machine_id: &str) -> Result<Identity, CloneError> {
     use CloneError::{Identity as Unmade, Records};
-    let _guard = lock_folder(state).map_err(Records)?;
-    let old = Identity::read(path).map_err(Records)?;
+    // The lock of earlier releases: see `Identity::make`.
+    let _earlier = lock_folder(state.root());
+    let (_locked, mut old) = lock_identity(path).map_err(Records)?;
     if old.machine_id == machine_id {
+        return Ok(old);
+    }
+    let replace = |identity: &Identity| identity.place(path, |draft, path| fs::rename(draft, path));
+    if old.is_of_this_boot() {
+        old.machine_id = machine_id.to_owned();
+        old.boot_id = String::new();
+        if let Err(error) = replace(&old) {
+            // Until the next boot it is this machine's all the same.
+            debug!("{} cannot be bound to the machine-id: {error}", path.display());
+        }
         return Ok(old);
     }
     let aside = state.root().join(format!("attachments.{}", old.uuid));
@@ -148,7 +205,7 @@ fn replace_clone(state: &StateDir, path: &Path, machine_id: &str) -> Result<Iden
     let unsure_aside = state.root().join(format!("unsure.{}", old.uuid));
     step_aside(&state.unsure(), &unsure_aside).map_err(Records)?;
     let identity = Identity::new(machine_id).map_err(Unmade)?;
-    identity.put(path).map_err(Unmade)?;
+    replace(&identity).map_err(Unmade)?;
     Ok(identity)
 }
 
@@ -172,10 +229,20 @@ fn step_aside(folder: &Path, aside: &Path) -> io::Result<()> {
 }
 
 /// The machine-id; empty where there is none, or none yet.
-fn read_machine_id(path: &Path) -> String {
-    let text = fs::read_to_string(path).unwrap_or_default();
+fn read_machine_id(path: &Path) -> Result<String> {
+    let read = match read_regular(path) {
+        // What is no regular file of such a size is no machine-id.
+        Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error().is_none() => {
+            return Ok(String::new());
+        }
+        // To go on could release the leases of the machine that this one was cloned from.
+        other => {
+            other.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?
+        }
+    };
+    let text = String::from_utf8_lossy(&read);
     let text = text.trim();
-    if text == "uninitialized" { String::new() } else { text.to_owned() }
+    Ok(if text == "uninitialized" { String::new() } else { text.to_owned() })
 }
 
 fn random_uuid() -> io::Result<String> {
@@ -210,13 +277,35 @@ mod tests {
         let temp = TempDir::new().unwrap();
         let (state, _) = state(&temp);
         let path = state.root().join("node");
-        let original = Identity::read_or_make(&state, &path, "machine-a").unwrap();
+        let original = Identity::make(&state, &path, "machine-a").unwrap();
         make_private_folder(&state.attachments().join("net")).unwrap();
-        let clone = replace_clone(&state, &path, "machine-b").unwrap();
+        let clone = renew(&state, &path, "machine-b").unwrap();
         assert_ne!(original.uuid, clone.uuid);
         assert!(!state.attachments().exists());
         assert!(state.root().join(format!("attachments.{}/net", original.uuid)).exists());
-        assert_eq!(replace_clone(&state, &path, "machine-b").unwrap().uuid, clone.uuid);
+        assert_eq!(renew(&state, &path, "machine-b").unwrap().uuid, clone.uuid);
+    }
+
+    #[test]
+    fn an_identity_without_a_machine_id_adopts_that_of_the_same_boot_only() {
+        let temp = TempDir::new().unwrap();
+        let (state, _) = state(&temp);
+        let path = state.root().join("node");
+        let first = Identity::make(&state, &path, "").unwrap();
+        make_private_folder(&state.attachments().join("net")).unwrap();
+        assert_eq!(renew(&state, &path, "machine-a").unwrap().uuid, first.uuid);
+        let bound = Identity::read(&path).unwrap();
+        assert_eq!(
+            (bound.uuid, &*bound.machine_id, &*bound.boot_id),
+            (first.uuid.clone(), "machine-a", "")
+        );
+        assert!(state.attachments().join("net").exists());
+        for boot in ["", r#","bootId":"of-an-earlier-boot""#] {
+            let text = format!(r#"{{"uuid":"{}","machineId":""{boot}}}"#, first.uuid);
+            fs::write(&path, text).unwrap();
+            assert_ne!(renew(&state, &path, "machine-a").unwrap().uuid, first.uuid, "{boot}");
+        }
+        assert!(!state.attachments().exists());
     }
 
     #[test]

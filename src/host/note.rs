@@ -1,12 +1,11 @@
-use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::lock_folder;
+use super::{beside, lock_folder, open_own, read_own, replace_own};
 
 /// A file in which processes of this node note what they know, one JSON document a line: the last whole
 /// line counts. Whoever is killed leaves the one before.
@@ -31,7 +30,7 @@ impl Note {
 
     /// What the last whole line says; nothing where there is none.
     pub fn read<T: DeserializeOwned + Default>(&self) -> T {
-        let text = fs::read(&self.path).unwrap_or_default();
+        let text = read_own(&self.path).unwrap_or_default();
         let mut lines = text.rsplit(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         lines.find_map(|line| serde_json::from_slice(line).ok()).unwrap_or_default()
     }
@@ -56,24 +55,20 @@ impl Note {
 
     /// Adds a line. A file that is written anew each time costs a write to the disk, on ext4.
     fn append(&self, line: &[u8]) -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        let mut file = options.append(true).create(true).mode(0o600).open(&self.path)?;
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        let mut file = open_own(&self.path, flags, 0o600)?;
         if file.metadata()?.len() < LONGEST {
             // What a loss of power has torn ends here.
             return file.write_all(&[b"\n", line].concat());
         }
-        let temporary = self.path.with_extension("new");
-        let mut options = OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(line)?;
-        fs::rename(&temporary, &self.path)
+        replace_own(&self.path, &beside(&self.path, "#new"), 0o600, line)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{self, OpenOptions};
     use tempfile::TempDir;
 
     #[test]

@@ -1,12 +1,11 @@
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use serde_json::{Map, Value};
 
+use super::read_regular;
 use crate::cni::{ContainerId, IfName, IpamResult, NetworkName, parse_object};
 
 /// libcni's cache of results, which podman, containerd, CRI-O and Nomad share: a file
@@ -150,9 +149,6 @@ type Names = (NetworkName, ContainerId, IfName);
 /// libcni since 0.8 wraps the result; before, the result was all there is.
 const KIND: &str = "cniCacheV1";
 
-/// Far above what a network's configuration, which stands beside the result, may have.
-const LARGEST: u64 = 4 << 20;
-
 fn file_name(network: &NetworkName, container: &ContainerId, ifname: &IfName) -> String {
     format!("{network}-{container}-{ifname}")
 }
@@ -162,20 +158,9 @@ fn named(network: &str, container: &str, ifname: &str) -> Option<Names> {
     Some((network, ContainerId::parse(container).ok()?, IfName::parse(ifname).ok()?))
 }
 
-/// The object in a regular file of bounded size. A FIFO is not waited for.
+/// The object in a file.
 fn object_in(path: &Path) -> Option<Map<String, Value>> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
-    let file: File = options.open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes).ok()?;
-    if bytes.len() as u64 > LARGEST {
-        return None;
-    }
-    parse_object(&bytes, "a cached result").ok()
+    parse_object(&read_regular(path).ok()?, "a cached result").ok()
 }
 
 #[cfg(test)]
@@ -271,7 +256,7 @@ mod tests {
         fs::create_dir(&path).unwrap();
         assert_eq!(addresses(&cache), None, "a folder");
         fs::remove_dir(&path).unwrap();
-        let blanks = vec![b' '; LARGEST as usize];
+        let blanks = vec![b' '; 1 << 20];
         fs::write(&path, [&blanks[..], result("10.0.0.2/24").to_string().as_bytes()].concat())
             .unwrap();
         assert_eq!(addresses(&cache), None, "too large");

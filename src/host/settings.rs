@@ -1,10 +1,9 @@
-use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::parse_duration;
+use super::{parse_duration, read_trusted};
 use crate::cni::{parse_object, shown};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -62,11 +61,9 @@ impl Settings {
 
     /// Reads the settings file; the defaults when there is none.
     pub fn load() -> Result<Self> {
-        let path = Path::new(Self::PATH);
-        match std::fs::read(path) {
-            Ok(bytes) => Self::parse(&bytes).map_err(|error| error.within(Self::PATH)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(Error::io(format!("cannot read {}", path.display()), error)),
+        match read_trusted(Path::new(Self::PATH))? {
+            Some(bytes) => Self::parse(&bytes).map_err(|error| error.within(Self::PATH)),
+            None => Ok(Self::default()),
         }
     }
 

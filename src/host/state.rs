@@ -1,6 +1,5 @@
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
@@ -69,6 +68,18 @@ impl StateDir {
         self.root.join("unsure")
     }
 
+    /// The folders of records that stepped aside for another identity of the node.
+    pub fn set_aside(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let is_aside = |entry: &fs::DirEntry| {
+            let name = entry.file_name();
+            name.to_str().is_some_and(|name| name.starts_with("attachments."))
+        };
+        let mut found: Vec<_> = entries.filter(is_aside).map(|entry| entry.path()).collect();
+        found.sort_unstable();
+        found
+    }
+
     /// This node's identity, made when there is none.
     ///
     /// A state folder that came from another machine (a cloned image) gets a new identity, and
@@ -103,18 +114,4 @@ pub fn can_write(folder: &Path) -> io::Result<()> {
     // Some file systems count no files.
     let full = disk.f_bfree == 0 || (disk.f_files > 0 && disk.f_ffree == 0);
     if full { Err(Errno::NOSPC.into()) } else { Ok(()) }
-}
-
-/// Makes a folder and its parents, each 0700 when new.
-pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-/// Creates a file of mode 0600 with this content, safe from a loss of power; it must not exist.
-pub(crate) fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    // A full disk lets files be made, but not written.
-    file.write_all(content).and_then(|()| file.sync_all()).inspect_err(|_| {
-        let _ = fs::remove_file(path);
-    })
 }

@@ -1,57 +1,121 @@
-use std::fs::{self, Metadata};
-use std::io::ErrorKind;
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
-use super::read_regular;
+use rustix::io::Errno;
+
+use super::file::read_all;
+use super::own::open_own;
 use crate::error::{Error, ErrorCode, Result};
 
 /// A folder in which nobody may take away what is another's.
 const STICKY: u32 = 0o1000;
 
-/// Reads a file that only root, or this process' own user, can have written; `None` where it is missing.
+/// As many links as the kernel follows.
+const MOST_LINKS: usize = 40;
+
+/// Reads a file that decides what runs as root; `None` where it is missing. Only root, this process'
+/// own user, or the owner of `/` can have written it: each folder and each link on the way to it,
+/// from `/` on, belongs to one of them, and others may not write there.
 ///
 /// # Errors
-/// Error 7 where the file, or the folder that it or a link to it lies in, belongs to somebody else or may
-/// be written by others: a sticky folder may. Error 5 where it cannot be read.
+/// Error 7 where a folder, a link or the file belongs to another user or may be written by others: a
+/// sticky folder may. Error 5 where the file cannot be read.
 pub fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>> {
     let read = || {
-        let mut place = std::path::absolute(path)?;
-        // From here on nobody else can put another file into its place.
-        for _ in 0..2 {
-            let found = fs::symlink_metadata(&place)?;
-            // A link has no rights of its own.
-            let mut refused = refusal(&place, &found, found.is_symlink());
-            if let Some(folder) = place.parent() {
-                let found = fs::metadata(folder)?;
-                refused = refused.or_else(|| refusal(folder, &found, found.mode() & STICKY != 0));
-            }
-            if let Some(error) = refused {
-                return Ok(Err(error));
-            }
-            place = fs::canonicalize(place)?;
-        }
-        read_regular(&place).map(Ok)
+        // Where there is no file, one look is all it costs.
+        fs::metadata(path)?;
+        Ok(read_all(open_trusted(path)?)?)
     };
     match read() {
-        Ok(read) => read.map(Some),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io(["cannot read ", &path.to_string_lossy()].concat(), error)),
+        Ok(read) => Ok(Some(read)),
+        Err(Fault::Io(error)) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(Fault::Io(error)) => {
+            Err(Error::io(["cannot read ", &path.to_string_lossy()].concat(), error))
+        }
+        Err(Fault::Distrust(error)) => Err(error),
     }
 }
 
-/// Why a file or a folder is not trusted; `closed` where its mode lets nobody change what is there.
-fn refusal(place: &Path, found: &Metadata, closed: bool) -> Option<Error> {
-    let (why, advice) = if ![0, rustix::process::geteuid().as_raw()].contains(&found.uid()) {
-        (" belongs to neither root nor the user who runs this", "chown root ")
-    } else if !closed && found.mode() & 0o022 != 0 {
+/// Why a file was not opened.
+enum Fault {
+    Io(io::Error),
+    Distrust(Error),
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Opens a file at the end of a way that others cannot change: what was looked at stays as it was.
+fn open_trusted(path: &Path) -> Result<File, Fault> {
+    let root = PathBuf::from(Component::RootDir.as_os_str());
+    let found = fs::symlink_metadata(&root)?;
+    // Inside a user namespace, root's files belong to the owner of `/`.
+    let owners = [0, rustix::process::geteuid().as_raw(), found.uid()];
+    judge(&root, &found, owners)?;
+    // No link stands in `place`, so a name below it is looked up in the very folder judged before.
+    let mut place = root;
+    let mut rest = Vec::new();
+    add_names(&std::path::absolute(path)?, &mut rest);
+    let mut links = 0;
+    while let Some(name) = rest.pop() {
+        if name == ".." {
+            place.pop();
+            continue;
+        }
+        place.push(name);
+        let found = fs::symlink_metadata(&place)?;
+        judge(&place, &found, owners)?;
+        if found.is_symlink() {
+            links += 1;
+            if links > MOST_LINKS {
+                return Err(Fault::Io(Errno::LOOP.into()));
+            }
+            let target = fs::read_link(&place)?;
+            place.pop();
+            if target.is_absolute() {
+                place = Component::RootDir.as_os_str().into();
+            }
+            add_names(&target, &mut rest);
+        }
+    }
+    let file = open_own(&place, rustix::fs::OFlags::RDONLY, 0)?;
+    judge(&place, &file.metadata()?, owners)?;
+    Ok(file)
+}
+
+/// Puts the names of a path before those that are still to be walked, the first one last.
+fn add_names(path: &Path, rest: &mut Vec<OsString>) {
+    let named = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
+    let names = path.components().filter(named).map(|part| part.as_os_str().to_owned());
+    let before = rest.len();
+    rest.extend(names);
+    rest[before..].reverse();
+}
+
+/// Refuses a folder, a link or a file that somebody else may change.
+fn judge(place: &Path, found: &Metadata, owners: [u32; 3]) -> Result<(), Fault> {
+    // A link has no rights of its own.
+    let is_closed = found.mode() & 0o022 == 0
+        || found.is_symlink()
+        || (found.is_dir() && found.mode() & STICKY != 0);
+    let (why, advice) = if !owners.contains(&found.uid()) {
+        let advice = if found.is_symlink() { "chown -h root " } else { "chown root " };
+        (" belongs to neither root nor the user who runs this", advice)
+    } else if !is_closed {
         (" may be written by others than its owner", "chmod go-w ")
     } else {
-        return None;
+        return Ok(());
     };
     let place = place.to_string_lossy();
-    let message = [&place, why, ": it is not trusted"].concat();
-    Some(Error::new(ErrorCode::INVALID_CONFIG, message).advise([advice, &place].concat()))
+    let message = [&place, why, ": what lies there is not trusted"].concat();
+    let error = Error::new(ErrorCode::INVALID_CONFIG, message);
+    Err(Fault::Distrust(error.advise([advice, &place].concat())))
 }
 
 #[cfg(test)]
@@ -111,6 +175,48 @@ mod tests {
         refused(&place.at("file"), "chmod go-w ");
         place.mode("", 0o1777);
         assert!(read_trusted(&place.at("file")).is_ok());
+    }
+
+    #[test]
+    fn links_are_followed_as_the_kernel_does_up_to_a_limit() {
+        let place = Place::new();
+        fs::create_dir(place.at("a")).unwrap();
+        symlink("../file", place.at("a/up")).unwrap();
+        symlink("./a//up", place.at("1")).unwrap();
+        for number in 2..=42 {
+            symlink((number - 1).to_string(), place.at(&number.to_string())).unwrap();
+        }
+        symlink("around", place.at("around")).unwrap();
+        for name in ["a/../file", "a/up", "1", "39"] {
+            assert_eq!(read_trusted(&place.at(name)).unwrap().unwrap(), b"x", "{name}");
+        }
+        for name in ["41", "42", "around", "file/x"] {
+            assert_eq!(read_trusted(&place.at(name)).unwrap_err().code(), ErrorCode::IO, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_folder_and_every_link_on_the_way_is_looked_at() {
+        let place = Place::new();
+        for folder in ["mine/sub", "etc"] {
+            fs::create_dir_all(place.at(folder)).unwrap();
+        }
+        fs::write(place.at("mine/sub/file"), "x").unwrap();
+        symlink(place.at("mine/link"), place.at("etc/file")).unwrap();
+        symlink(place.at("file"), place.at("mine/link")).unwrap();
+        let ways = ["etc/file", "mine/sub/file", "mine/sub/../../file"];
+        for way in ways {
+            assert!(read_trusted(&place.at(way)).is_ok(), "{way}");
+        }
+        place.mode("mine", 0o775);
+        for way in ways {
+            refused(&place.at(way), "chmod go-w ");
+        }
+        // As /nix/store is.
+        place.mode("mine", 0o1775);
+        for way in ways {
+            assert!(read_trusted(&place.at(way)).is_ok(), "{way}");
+        }
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! What this node remembers of pools between two calls: their ranges, and addresses that were free.
 
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use ipam_delegated::allocate::document::now;
 use ipam_delegated::cni::address::{self, parse_address};
-use ipam_delegated::host::lock_folder;
+use ipam_delegated::host::{beside, lock_folder, open_own, read_own, replace_own};
 use ipam_delegated::pool::RangeSet;
 use log::debug;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::pool::Definition;
@@ -186,7 +186,7 @@ impl Cache {
 
     /// Adds an event; nothing where there is no file to add it to. A file that nobody sums up is forgotten.
     fn append(&self, event: &str) -> io::Result<()> {
-        match OpenOptions::new().append(true).open(&self.path) {
+        match open_own(&self.path, OFlags::WRONLY | OFlags::APPEND, 0) {
             Ok(file) if file.metadata()?.len() > FORGOTTEN => fs::remove_file(&self.path),
             Ok(mut file) => file.write_all(event.as_bytes()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -207,17 +207,11 @@ impl Cache {
         let mut line = serde_json::to_vec(&state).map_err(io::Error::other)?;
         line.push(b'\n');
         // A name that no pool's cache has.
-        let mut temporary = self.path.clone().into_os_string();
-        temporary.push("#new");
-        let mut options = OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(&line)?;
-        fs::rename(&temporary, &self.path)
+        replace_own(&self.path, &beside(&self.path, "#new"), 0o600, &line)
     }
 
     fn content(&self) -> Option<Content> {
-        let text = fs::read_to_string(&self.path).ok()?;
+        let text = String::from_utf8(read_own(&self.path).ok()?).ok()?;
         let mut lines = text.lines();
         let state: State = serde_json::from_str(lines.next()?).ok()?;
         let mut known = Known {

@@ -1,16 +1,16 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use ipam_delegated::allocate::Owner;
 use ipam_delegated::allocate::document::now;
 use ipam_delegated::cni::NetworkName;
-use ipam_delegated::host::{Note, StateDir};
+use ipam_delegated::host::{Note, StateDir, make_private_folder, open_own};
 use ipam_delegated::{Error, ErrorCode, Result};
 use log::{debug, warn};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 /// What this node remembers of a network's store between two calls, in its state folder: how far its own
@@ -143,14 +143,11 @@ impl Memory {
     /// Notes that it has.
     pub fn note_taken(&self, owner: &Owner) {
         let path = self.owner(owner.container.as_str(), owner.ifname.as_str());
-        let make =
-            || OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let make = || open_own(&path, OFlags::WRONLY | OFlags::CREATE, 0o600);
         let made = match make() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&self.owners)
-                .and_then(|()| make()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_private_folder(&self.owners).and_then(|()| make())
+            }
             other => other,
         };
         if let Err(error) = made {

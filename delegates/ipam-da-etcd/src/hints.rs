@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use ipam_delegated::allocate::Owner;
 use ipam_delegated::cni::{ContainerId, IfName, NetworkName};
-use ipam_delegated::host::{Cached, ResultCache, StateDir};
+use ipam_delegated::host::{Cached, ResultCache, StateDir, beside, read_own, replace_own};
 use log::warn;
 
 use crate::memory;
@@ -118,14 +118,14 @@ impl Hints {
 
     fn write(&self, file: &Path, addresses: &BTreeSet<IpAddr>) -> io::Result<()> {
         // Beside the folder: what is left of a process that was killed must not look like a note.
-        let temporary = self.folder.with_extension(std::process::id().to_string());
+        let draft = beside(&self.folder, &format!("#{}", std::process::id()));
         if let Some(folder) = self.folder.parent() {
             memory::make(folder)?;
         }
-        fs::write(&temporary, serde_json::to_vec(addresses).map_err(io::Error::other)?)?;
+        let content = serde_json::to_vec(addresses).map_err(io::Error::other)?;
         let place = || {
             file.parent().map_or(Ok(()), memory::make)?;
-            fs::rename(&temporary, file)
+            replace_own(file, &draft, 0o600, &content)
         };
         // Whoever takes away the container's last note but this takes away the folder.
         place().or_else(|_| place())
@@ -152,5 +152,5 @@ fn name(path: &Path) -> Option<String> {
 }
 
 fn read(file: &Path) -> Option<BTreeSet<IpAddr>> {
-    serde_json::from_slice(&fs::read(file).ok()?).ok()
+    serde_json::from_slice(&read_own(file).ok()?).ok()
 }

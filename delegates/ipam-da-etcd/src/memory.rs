@@ -1,13 +1,11 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use ipam_delegated::cni::NetworkName;
-use ipam_delegated::host::{Note, StateDir};
+use ipam_delegated::host::{Note, StateDir, make_private_folder};
 use ipam_delegated::{Error, ErrorCode, Result};
 use log::{debug, warn};
 use serde::{Deserialize, Serialize};
@@ -276,7 +274,7 @@ impl Cluster {
 
 /// Makes a folder of what this delegate remembers.
 pub fn make(folder: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+    make_private_folder(folder)
 }
 
 /// The folder of what this delegate remembers.

@@ -1,5 +1,6 @@
-use std::fs;
+use std::path::Path;
 
+use ipam_delegated::host::read_regular;
 use ipam_delegated::{Error, Result};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
@@ -28,7 +29,7 @@ pub fn settings(store: &Store) -> Result<Option<ClientTlsConfig>> {
         }
         // As Go clients do, the authorities that the host trusts.
         None => {
-            let bundle = BUNDLES.iter().find_map(|path| fs::read(path).ok());
+            let bundle = BUNDLES.iter().find_map(|path| read_regular(Path::new(path)).ok());
             tls = tls.ca_certificates(bundle.map(Certificate::from_pem));
         }
     }
@@ -41,7 +42,7 @@ pub fn settings(store: &Store) -> Result<Option<ClientTlsConfig>> {
 
 fn read(named: &Named, kind: &str) -> Result<Vec<u8>> {
     let file = named.file.display();
-    let content = fs::read(&named.file).map_err(|error| {
+    let content = read_regular(&named.file).map_err(|error| {
         Error::config(&named.path, format_args!("{file} cannot be read"))
             .caused_by(error)
             .advise("name a PEM file that root may read")

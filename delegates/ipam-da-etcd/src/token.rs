@@ -1,8 +1,8 @@
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
 use std::path::PathBuf;
 
+use ipam_delegated::host::{beside, make_private_folder, read_own, read_regular, replace_own};
 use ipam_delegated::{Error, Result};
 use log::debug;
 
@@ -31,11 +31,15 @@ impl Caller {
     /// The file cannot be read or is empty.
     pub fn password(&self) -> Result<String> {
         let Named { path, file } = &self.password;
-        let text = fs::read_to_string(file).map_err(|error| {
-            Error::config(path, format_args!("{} cannot be read", file.display()))
-                .caused_by(error)
-                .advise("name a file that holds nothing but the password")
-        })?;
+        let text = read_regular(file)
+            .and_then(|read| {
+                String::from_utf8(read).map_err(|_| io::Error::other("it is no UTF-8 text"))
+            })
+            .map_err(|error| {
+                Error::config(path, format_args!("{} cannot be read", file.display()))
+                    .caused_by(error)
+                    .advise("name a file that holds nothing but the password")
+            })?;
         let password = text.trim_end_matches(['\r', '\n']);
         if password.is_empty() {
             return Err(Error::config(path, format_args!("{} is empty", file.display()))
@@ -46,7 +50,7 @@ impl Caller {
 
     /// The token of an earlier process; none where a loss of power has torn it.
     pub fn cached(&self) -> Option<String> {
-        let text = fs::read_to_string(&self.cache).ok()?;
+        let text = String::from_utf8(read_own(&self.cache).ok()?).ok()?;
         let whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         whole.then_some(text)
     }
@@ -61,13 +65,9 @@ impl Caller {
     pub fn keep(&self, token: &str) {
         let kept = || {
             let folder = self.cache.parent().unwrap_or(&self.cache);
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-            let temporary = self.cache.with_extension(std::process::id().to_string());
-            let mut options = fs::OpenOptions::new();
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(token.as_bytes())?;
-            fs::rename(&temporary, &self.cache)
+            make_private_folder(folder)?;
+            let draft = beside(&self.cache, &format!("#{}", std::process::id()));
+            replace_own(&self.cache, &draft, 0o600, token.as_bytes())
         };
         if let Err(error) = kept() {
             debug!("the token is not kept in {}: {error}", self.cache.display());

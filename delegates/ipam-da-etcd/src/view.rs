@@ -1,7 +1,6 @@
 //! What is seen before a commit, in one round trip.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -11,10 +10,11 @@ use ipam_delegated::Result;
 use ipam_delegated::allocate::document::Seen;
 use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
 use ipam_delegated::allocate::{Strategy, Want};
-use ipam_delegated::host::lock;
+use ipam_delegated::host::{lock, open_own};
 use ipam_delegated::pool::{RangeConfig, RangeSet};
 
 use log::debug;
+use rustix::fs::OFlags;
 
 use crate::claim::read_window;
 use crate::document::Revision;
@@ -129,7 +129,9 @@ impl Etcd {
         }
         let until = Instant::now() + PATIENCE.min(self.deadline.left() / 2);
         let made = memory::make(&self.folder);
-        let file = made.and_then(|()| File::create(self.folder.join("turn")));
+        let file = made.and_then(|()| {
+            open_own(&self.folder.join("turn"), OFlags::WRONLY | OFlags::CREATE, 0o600)
+        });
         match file.and_then(|file| Ok((lock(&file, until)?, file))) {
             Ok((true, file)) => {
                 self.node_turn.replace(Some(file));

@@ -68,6 +68,23 @@ fn a_store_that_is_not_named_is_an_error_of_the_configuration() {
 }
 
 #[test]
+fn a_file_without_an_end_or_without_a_writer_is_refused_at_once() {
+    let etcd = Etcd::start();
+    let pipe = tempfile::tempdir().unwrap();
+    let pipe = pipe.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for file in [Path::new("/dev/zero"), &pipe] {
+        let mut node = hasty(Node::at(&["https://127.0.0.1:1".to_owned()]));
+        node.store["etcd"]["trustedCaFile"] = json!(file);
+        let told = format!("{} cannot be read", file.display());
+        assert_refused(&node, [7, 7], &["ipam.etcd.trustedCaFile", &told, "no regular file"]);
+        let node = hasty(Node::of(&etcd)).with("username", "root");
+        let node = node.with("passwordFile", file.to_str().unwrap());
+        assert_refused(&node, [7, 50], &["ipam.etcd.passwordFile", &told, "no regular file"]);
+    }
+}
+
+#[test]
 fn endpoints_that_do_not_answer_are_named_each_with_its_reason() {
     let endpoint = refused();
     let url = format!("http://{endpoint}");

@@ -1,14 +1,14 @@
 //! Taking an address: a lease file that comes into being with its content, or not at all.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::SystemTime;
 
 use ipam_delegated::allocate::Owner;
+use ipam_delegated::host::{make_private_folder, open_own};
 use log::debug;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 use rustix::io::Errno;
@@ -48,7 +48,7 @@ pub fn claim(
 /// The folder cannot be written. The holder keeps the address then.
 pub fn replace(folder: &Path, owner: &Owner, name: &str) -> io::Result<Revision> {
     let aside = folder.with_file_name(ASIDE);
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&aside)?;
+    make_private_folder(&aside)?;
     // host-local reads every file in the folder of leases, so the new one is made beside it. What a
     // kill has left there is in the way of nobody.
     let new = folder.file_name().unwrap_or_default();
@@ -118,8 +118,7 @@ impl<'a> Draft<'a> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let mut options = OpenOptions::new();
-        let file = match options.write(true).create_new(true).mode(0o600).open(&path) {
+        let file = match open_own(&path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o600) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(None),
             Err(error) => return Err(error),

@@ -3,16 +3,16 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ipam_delegated::cni::NetworkName;
 use ipam_delegated::cni::address::parse_address;
-use ipam_delegated::host::lock;
+use ipam_delegated::host::{lock, make_folder, open_own};
 use ipam_delegated::presence::Presence;
 use ipam_delegated::{Error, ErrorCode, Result};
-use rustix::fs::{CWD, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, open, utimensat};
+use rustix::fs::{CWD, OFlags, Timespec, Timestamps, UTIME_OMIT, utimensat};
 
 use crate::lease_file::LeaseFile;
 
@@ -39,8 +39,6 @@ pub struct Cursor {
 /// No cursor is longer than an address.
 const CURSOR_LIMIT: u64 = 4096;
 
-const O_NONBLOCK: i32 = OFlags::NONBLOCK.bits().cast_signed();
-
 impl Folder {
     pub fn new(data_dir: &Path, network: &NetworkName) -> Self {
         Self { path: data_dir.join(network.as_str()) }
@@ -65,9 +63,8 @@ impl Folder {
                     self.failed("cannot make the folder of leases", ErrorKind::NotFound.into())
                 );
             }
-            let mut builder = fs::DirBuilder::new();
-            let made = builder.recursive(true).mode(0o755).create(&self.path);
-            made.map_err(|error| self.failed("cannot make the folder of leases", error))?;
+            make_folder(&self.path, 0o755)
+                .map_err(|error| self.failed("cannot make the folder of leases", error))?;
         }
     }
 
@@ -78,17 +75,16 @@ impl Folder {
     pub fn lock(&self, give_up: Instant) -> Result<Option<Locked>> {
         let path = self.path.join("lock");
         loop {
-            let flags = OFlags::CREATE | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-            let file = match open(&path, flags, Mode::from_raw_mode(0o750)) {
-                Ok(file) => File::from(file),
-                Err(rustix::io::Errno::NOENT) => {
+            let file = match open_own(&path, OFlags::RDONLY | OFlags::CREATE, 0o750) {
+                Ok(file) => file,
+                Err(error) if error.kind() == ErrorKind::NotFound => {
                     return match dangling(&path) {
                         None => Ok(None),
                         Some(link) => Err(self.leads_nowhere(&link)),
                     };
                 }
                 Err(error) => {
-                    return Err(self.failed("cannot open host-local's lock", error.into()));
+                    return Err(self.failed("cannot open host-local's lock", error));
                 }
             };
             let locked = lock(&file, give_up)
@@ -192,11 +188,9 @@ impl Locked {
             return Ok(());
         }
         let text = address.to_string();
-        let mut options = fs::OpenOptions::new();
         // In place: a new file each time costs more than the lease itself.
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let options = options.custom_flags(O_NONBLOCK);
-        let file = options.open(self.cursor_path(index))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE;
+        let file = open_own(&self.cursor_path(index), flags, 0o600)?;
         file.write_all_at(text.as_bytes(), 0)?;
         if before.length > text.len() as u64 {
             file.set_len(text.len() as u64)?;
@@ -221,9 +215,7 @@ impl Locked {
     }
 
     fn read_cursor(&self, index: u32) -> io::Result<Vec<u8>> {
-        // A pipe of this name must not hold us up.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(open(self.cursor_path(index), flags, Mode::empty())?);
+        let file = open_own(&self.cursor_path(index), OFlags::RDONLY, 0)?;
         let mut text = Vec::with_capacity(64);
         file.take(CURSOR_LIMIT).read_to_end(&mut text)?;
         Ok(text)

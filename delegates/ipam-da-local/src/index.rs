@@ -12,12 +12,12 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ipam_delegated::cni::{ContainerId, IfName, NetworkName};
-use ipam_delegated::host::StateDir;
+use ipam_delegated::host::{StateDir, make_private_folder, open_own, read_own};
 use ipam_delegated::presence::Presence;
 use log::debug;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, readlinkat, statat};
@@ -105,9 +105,7 @@ impl Index {
         let stamp = Stamp { folder: past, noted: now(), clock: clock(), odd };
         let text =
             format!("{} {} {} {}\n", stamp.folder, stamp.noted, stamp.clock, stamp.odd.join(" "));
-        let mut options = fs::OpenOptions::new();
-        let options = options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(self.stamp_path())?;
+        let file = open_own(&self.stamp_path(), OFlags::WRONLY | OFlags::CREATE, 0o600)?;
         // What is left of a longer line comes after the newline.
         file.write_all_at(text.as_bytes(), 0)?;
         folder.set_changed(past)?;
@@ -153,7 +151,7 @@ impl Index {
     /// Lease files that the index knows and that have not changed since the last stamp are not
     /// read, unless the clock was set since.
     pub fn rebuild(&self, folder: &Locked) -> io::Result<Stamp> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.owners())?;
+        make_private_folder(&self.owners())?;
         let steady = |stamp: &Stamp| (stamp.clock - clock()).abs() <= SLACK;
         let noted = self.read_stamp().filter(steady).map(|stamp| stamp.noted);
         let mut known = self.prune(folder, noted)?;
@@ -242,7 +240,7 @@ impl Index {
     }
 
     fn read_stamp(&self) -> Option<Stamp> {
-        let text = fs::read_to_string(self.stamp_path()).ok()?;
+        let text = String::from_utf8(read_own(&self.stamp_path()).ok()?).ok()?;
         let (line, _) = text.split_once('\n')?;
         let mut words = line.split(' ');
         Some(Stamp {

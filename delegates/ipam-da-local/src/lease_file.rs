@@ -1,7 +1,7 @@
 //! One lease file, as host-local writes it: `CONTAINER\r\nIFNAME`, its name the address.
 
 use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,11 +11,11 @@ use ipam_delegated::allocate::Lease;
 use ipam_delegated::allocate::Owner;
 use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
 use ipam_delegated::cni::address::parse_address;
-use ipam_delegated::host::is_old;
+use ipam_delegated::host::{is_old, open_own};
 use ipam_delegated::presence::Presence;
 use ipam_delegated::{Error, Result};
 use ipnet::IpNet;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, statx};
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 use rustix::io::{Errno, retry_on_intr};
 use serde_json::Value;
 
@@ -79,25 +79,22 @@ impl LeaseFile {
         match Self::read(folder, name) {
             Presence::Held(file) => Some(file),
             Presence::Absent => None,
-            Presence::Unreadable(error) => Self::strange(name, None, &error.in_full()),
+            Presence::Unreadable(error) => Self::strange(name, &error.in_full()),
         }
     }
 
     fn try_read(folder: &Path, name: &str) -> io::Result<Option<Self>> {
         let Some(address) = Self::address_of(name) else { return Ok(None) };
-        // A pipe of this name must not hold us up.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match retry_on_intr(|| open(folder.join(name), flags, Mode::empty())) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(None),
-            // A link, or a socket.
-            Err(Errno::LOOP | Errno::NXIO) => return Ok(Self::strange(name, None, NOT_PLAIN)),
-            Err(error) => return Err(error.into()),
+        let file = match open_own(&folder.join(name), OFlags::RDONLY, 0) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            // What the system opens, but is no regular file.
+            Err(error) if error.raw_os_error().is_none() => {
+                return Ok(Self::strange(name, &error.to_string()));
+            }
+            Err(error) => return Err(error),
         };
         let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Ok(Self::strange(name, Some(&metadata), NOT_PLAIN));
-        }
         Ok(Some(Self {
             name: name.to_owned(),
             address,
@@ -109,13 +106,13 @@ impl LeaseFile {
     }
 
     /// A file that stands for an address and says nothing of it, for this reason.
-    pub fn strange(name: &str, metadata: Option<&Metadata>, reason: &str) -> Option<Self> {
+    pub fn strange(name: &str, reason: &str) -> Option<Self> {
         Some(Self {
             name: name.to_owned(),
             address: Self::address_of(name)?,
             content: Content::Unreadable(reason.to_owned()),
-            revision: metadata.map_or_else(Revision::default, Revision::of),
-            modified: metadata.and_then(|metadata| metadata.modified().ok()),
+            revision: Revision::default(),
+            modified: None,
             made: None,
         })
     }
@@ -212,8 +209,6 @@ impl Revision {
     }
 }
 
-const NOT_PLAIN: &str = "it is no plain file";
-
 /// It is not known whose lease it is.
 fn unreadable(path: &Path, error: io::Error) -> Error {
     let advice = match Errno::from_io_error(&error) {
@@ -306,7 +301,7 @@ mod tests {
         assert!(!leftover());
         std::fs::create_dir(temp.path().join("10.0.0.3")).unwrap();
         let folder = read("10.0.0.3").unwrap();
-        assert_eq!(folder.content, Content::Unreadable("it is no plain file".to_owned()));
+        assert_eq!(folder.content, Content::Unreadable("it is no regular file".to_owned()));
         assert!(read("10.0.0.4").is_none());
     }
 }

@@ -212,7 +212,7 @@ impl Ledger for Local {
                 Presence::Held(file) => Some(file),
                 Presence::Absent => None,
                 Presence::Unreadable(error) => {
-                    let file = LeaseFile::strange(&name, None, &error.in_full());
+                    let file = LeaseFile::strange(&name, &error.in_full());
                     unread.get_or_insert(error);
                     file
                 }

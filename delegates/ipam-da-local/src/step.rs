@@ -1,13 +1,14 @@
 //! One change of the folder: all of it, or none.
 
-use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 
 use ipam_delegated::allocate::ledger::{Change, Claim};
 use ipam_delegated::allocate::{Lease, Owner};
+use ipam_delegated::host::open_own;
 use ipam_delegated::{Error, Result};
 use log::warn;
+use rustix::fs::OFlags;
 
 use crate::claim::{claim, confirm, replace};
 use crate::lease_file::{LeaseFile, Revision};
@@ -99,7 +100,7 @@ impl Step<'_> {
 
     fn confirm(&self, lease: &Lease) -> io::Result<Option<Revision>> {
         let Some(file) = self.file(lease) else { return Ok(None) };
-        match File::open(self.seen.folder.path.join(&file.name)) {
+        match open_own(&self.seen.folder.path.join(&file.name), OFlags::RDONLY, 0) {
             Ok(file) => confirm(&file).map(Some),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),

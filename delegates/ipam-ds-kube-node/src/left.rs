@@ -1,11 +1,10 @@
 //! The cache of the system that this replaces: `kube-node.json`.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use ipam_delegated::host::read_regular;
+use ipam_delegated::host::{make_folder, read_own, replace_own};
 use log::debug;
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +57,7 @@ impl Left {
             debug!("{} may be of the network {other}", self.path.display());
             return None;
         }
-        let content: Content = serde_json::from_slice(&read_regular(&self.path).ok()?).ok()?;
+        let content: Content = serde_json::from_slice(&read_own(&self.path).ok()?).ok()?;
         let subnets: Vec<_> = content.ranges.into_iter().map(|[range]| range.subnet).collect();
         let is_fit = content.kind == "host-local" && subnets::refusal(&subnets).is_none();
         is_fit.then_some(subnets)
@@ -74,8 +73,7 @@ impl Left {
             ranges: subnets.iter().map(|subnet| [Subnet { subnet: subnet.clone() }]).collect(),
         };
         let Ok(text) = serde_json::to_vec(&content) else { return };
-        if read_regular(&self.path).is_ok_and(|before| before == text)
-            || self.other_network().is_some()
+        if read_own(&self.path).is_ok_and(|before| before == text) || self.other_network().is_some()
         {
             return;
         }
@@ -85,15 +83,9 @@ impl Left {
     }
 
     fn write(&self, folder: &Path, text: &[u8]) -> io::Result<()> {
-        fs::create_dir_all(folder)?;
-        let temporary = folder.join(format!(".{NAME}.{}", std::process::id()));
-        let mut options = OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(0o644).open(&temporary)?;
-        let written = file.write_all(text).and_then(|()| fs::rename(&temporary, &self.path));
-        written.inspect_err(|_| {
-            let _ = fs::remove_file(&temporary);
-        })
+        make_folder(folder, 0o755)?;
+        let draft = folder.join(format!(".{NAME}.{}", std::process::id()));
+        replace_own(&self.path, &draft, 0o644, text)
     }
 
     /// Another network that has its leases in the same `dataDir`: kube-node gives all of them the subnets

@@ -107,6 +107,29 @@ fn networks_share_nothing_though_they_share_a_folder() {
 }
 
 #[test]
+fn a_long_note_of_a_network_is_made_short_without_touching_that_of_another() {
+    let site = site("two-names");
+    let named = |name: &str| {
+        let mut network = site.network();
+        network["name"] = name.into();
+        network
+    };
+    let (one, new) = (named("x.1"), named("x.new"));
+    asked(&site, &one);
+    asked(&site, &new);
+    // What has grown beyond 64 KiB is written anew.
+    let note = site.memory("x.1");
+    site.age_out("x.1");
+    let text = fs::read_to_string(&note).unwrap();
+    fs::write(&note, ["\n".repeat(70_000), text].concat()).unwrap();
+    assert_eq!(site.requests_during(|| asked(&site, &one)).0, 1);
+    assert!(fs::metadata(&note).unwrap().len() < 1000);
+    assert_eq!(site.requests_during(|| asked(&site, &new)).0, 0);
+    site.calls_nobody();
+    assert_eq!(asked(&site, &new).0, ["11.0.1.0/24"]);
+}
+
+#[test]
 fn what_the_node_says_now_is_read_after_the_minute() {
     let site = site("changing");
     let annotated = with(&site.network(), "annotation", ANNOTATION);

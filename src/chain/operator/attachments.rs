@@ -1,7 +1,7 @@
 //! `attachments`: what this node knows of its attachments.
 
 use super::super::record::{Record, RecordFile, SetAside, attachments, networks, now, set_aside};
-use super::{Operator, Printed};
+use super::{Operator, Printed, of_other_identities};
 use crate::cni::{Attachment, NetworkName};
 use crate::error::Result;
 use crate::host::StateDir;
@@ -27,6 +27,7 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     let noted = rows.iter().any(|row| !row.text_of("note").is_empty());
     let columns = &COLUMNS[..COLUMNS.len() - usize::from(!noted)];
     let mut printed = Printed::default();
+    printed.warnings.extend(of_other_identities(&state));
     printed.set_rows(operator, columns, rows);
     Ok(printed)
 }

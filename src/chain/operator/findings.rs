@@ -10,6 +10,7 @@ use super::super::served::{refuse_unknown_ranges, serves};
 use super::super::session::Session;
 use super::ask::rows;
 use super::dry_run::{Outcome, Stage};
+use super::of_other_identities;
 use super::ours::Ours;
 use crate::cni::{Verb, Version};
 use crate::delegate::Deadline;
@@ -195,6 +196,9 @@ impl Findings {
                 ": a cloned machine is not told from its original; set node in the host-wide settings",
             ];
             self.push(level, &parts.concat());
+        }
+        for told in of_other_identities(&session.state) {
+            self.push("note", &told);
         }
         if session.state.is_from_network() {
             let parts = [

@@ -6,11 +6,10 @@ use std::path::Path;
 use log::warn;
 
 use super::super::record::{AttemptState, Record};
-use super::super::session::boot_id;
 use super::Operator;
 use crate::cni::{Attachment, NetworkName};
 use crate::error::{Error, ErrorCode, Result};
-use crate::host::{Inhabited, Netns, ResultCache};
+use crate::host::{Inhabited, Netns, ResultCache, boot_id};
 use crate::operate::Words;
 
 /// What is asked of each record. A witness that cannot be heard speaks for no container.

@@ -104,6 +104,33 @@ impl Printed {
     }
 }
 
+/// What there is to know of records that stepped aside for another identity of the node: a line each.
+fn of_other_identities(state: &StateDir) -> Vec<String> {
+    let attachments = state.attachments().display().to_string();
+    let told = |aside: PathBuf| {
+        let name = aside.file_name().unwrap_or_default().to_string_lossy();
+        let kept = state.root().join(name.replacen("attachments", "taken-back", 1));
+        let (aside, kept) = (aside.display().to_string(), kept.display().to_string());
+        [
+            "nothing acts on the records in ",
+            &aside,
+            ", which another identity of this node, or the machine that it was cloned from, has left; if they \
+             are of this machine, take them back: mkdir -p ",
+            &attachments,
+            " && cp -an ",
+            &aside,
+            "/. ",
+            &attachments,
+            "/ && mv ",
+            &aside,
+            " ",
+            &kept,
+        ]
+        .concat()
+    };
+    state.set_aside().into_iter().map(told).collect()
+}
+
 /// A member of the configuration, on a line of its own.
 fn line(section: &str, key: &str, value: &Value, text: &mut String) {
     say(text, &["  ", section, key, " = ", &value.to_string(), "\n"]);
@@ -140,7 +167,7 @@ impl Operator {
 
     fn run(&self) -> Result<Printed> {
         let typed = match self.words.verb() {
-            None | Some("help") => return Ok(Printed::text(help())),
+            None | Some("help") => return Ok(Printed::text(help(self.presets))),
             Some("version") => {
                 return Ok(Printed::text(
                     concat!("ipam-delegated ", env!("CARGO_PKG_VERSION"), "\n").to_owned(),

@@ -14,7 +14,7 @@ use super::super::session::{Owner, Session};
 use super::super::stale::{Away, Round, Turn, sort_oldest_first};
 use super::attachments::{ended_by, identified, why_aside};
 use super::gone::Witnesses;
-use super::{Operator, Printed};
+use super::{Operator, Printed, of_other_identities};
 use crate::cni::{Attachment, NetworkName};
 use crate::error::Result;
 use crate::host::{Settings, StateDir, parse_duration};
@@ -56,6 +56,7 @@ pub(super) fn run(operator: &Operator) -> Result<Printed> {
     if any(WOULD) {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
     }
+    printed.warnings.extend(of_other_identities(&reaper.state));
     printed.set_rows(operator, COLUMNS, seen.iter().map(Seen::row).collect());
     Ok(printed)
 }

@@ -4,6 +4,7 @@ use super::{
     Operator, Printed, attachments, explain, forget, lint, list, pools, reap, reassert, release,
     say, who,
 };
+use crate::chain::Preset;
 use crate::error::Result;
 use crate::operate::Known;
 
@@ -133,7 +134,7 @@ const fn with(name: &'static str, value: &'static str) -> Known {
 }
 
 /// What there is to type, a line each.
-pub(super) fn help() -> String {
+pub(super) fn help(presets: &[Preset]) -> String {
     let mut text = String::from(
         "ipam-delegated runs a chain of IPAM delegates; container runtimes call it with \
          CNI_COMMAND set.\n\nusage: ipam-delegated VERB …\n",
@@ -158,6 +159,11 @@ pub(super) fn help() -> String {
             say(&mut text, &[" (", &verbs.join(", "), ")"]);
         }
         text.push('\n');
+    }
+    if !presets.is_empty() {
+        let names: Vec<&str> = presets.iter().map(|preset| preset.name).collect();
+        // install.sh reads this line.
+        say(&mut text, &["\npresets: ", &names.join(", "), "\n"]);
     }
     text
 }

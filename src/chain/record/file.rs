@@ -1,6 +1,6 @@
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,11 +12,14 @@ use super::lines::{parse, write};
 use super::list::SET_ASIDE;
 use super::{Event, Record, now};
 use crate::error::{Error, ErrorCode, Result};
-use crate::host::{lock, make_private_folder};
+use crate::host::{lock, make_private_folder, open_own};
 use crate::presence::Presence;
 
 /// Records beyond this many bytes are rewritten when the next ADD opens them.
 const COMPACT_BEYOND: usize = 64 * 1024;
+
+/// How a record is opened that is to be written.
+const APPEND: OFlags = OFlags::RDWR.union(OFlags::APPEND);
 
 /// A record file, locked.
 ///
@@ -157,7 +160,7 @@ impl RecordFile {
 
     /// Reads a record without changing anything, and tells whether a call works on it.
     pub fn look(path: &Path) -> Presence<(Record, bool)> {
-        let mut file = match options(false).open(path) {
+        let mut file = match open_own(path, OFlags::RDONLY, 0) {
             Ok(file) => file,
             Err(error) if is_absent(&error) => return Presence::Absent,
             Err(error) => return Presence::Unreadable(unreadable(path, error)),
@@ -276,8 +279,7 @@ impl RecordFile {
     fn compact(&self, record: &Record) -> io::Result<Self> {
         let new = with_suffix(&self.path, ":new");
         let _ = fs::remove_file(&new);
-        let file =
-            OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(&new)?;
+        let file = open_own(&new, APPEND | OFlags::CREATE | OFlags::EXCL, 0o600)?;
         let file = inherited(&file)?;
         let mut compacted = Self { path: self.path.clone(), file, torn: false, empty: false };
         compacted.file.lock()?;
@@ -313,7 +315,7 @@ impl Drop for RecordFile {
 fn make_file(path: &Path) -> io::Result<(File, bool)> {
     let mut made = false;
     for _ in 0..100 {
-        match options(true).create(true).open(path) {
+        match open_own(path, APPEND | OFlags::CREATE, 0o600) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 // Another process may remove the folder while it is made, or right after.
                 let vanished = [ErrorKind::NotFound, ErrorKind::AlreadyExists];
@@ -331,15 +333,8 @@ fn make_file(path: &Path) -> io::Result<(File, bool)> {
 
 /// An existing record.
 fn open_file(path: &Path, append: bool) -> io::Result<File> {
-    options(append).open(path).and_then(|file| inherited(&file))
-}
-
-fn options(append: bool) -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).append(append).mode(0o600);
-    // A link is no record: its target's place would never be the record's.
-    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    options
+    let flags = if append { APPEND } else { OFlags::RDONLY };
+    open_own(path, flags, 0).and_then(|file| inherited(&file))
 }
 
 /// Whether a file surely is not there: nor can a file be made whose name is too long, or below
@@ -349,10 +344,10 @@ fn is_absent(error: &io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// Whether something else stands in the place of a record: a link or a folder.
+/// Whether something else stands in the place of a record: a link, a folder or a FIFO. Only
+/// `open_own` says so without an error of the system.
 fn is_no_record(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::IsADirectory
-        || error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
+    error.kind() == ErrorKind::IsADirectory || error.raw_os_error().is_none()
 }
 
 /// The same file on a descriptor that delegates inherit, with a number that a script's own

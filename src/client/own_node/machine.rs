@@ -1,5 +1,6 @@
-use std::fs;
 use std::path::Path;
+
+use crate::host::read_regular;
 
 /// What tells this machine from others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +30,10 @@ impl Machine {
     }
 
     fn below(root: &Path) -> Self {
-        let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let text = |path: &str| {
+            let read = read_regular(&root.join(path)).ok();
+            read.and_then(|read| String::from_utf8(read).ok()).unwrap_or_default()
+        };
         let instances = INSTANCES.iter().map(|path| text(path).trim().to_lowercase());
         Self {
             host_name: text("proc/sys/kernel/hostname").trim().to_owned(),
@@ -63,6 +67,7 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_machine_is_known_by_what_its_files_say() {
