@@ -400,6 +400,18 @@ fn lint_tells_before_the_switch_which_answers_an_add_refuses() {
     let several = json!({"type": "host-local", "serves": ["blue", "red"]});
     find(json!(["ipam-ds-x", several]), "error: host-local: ", &["one entry for each pool"]);
 
+    find(
+        json!(["ipam-da-x", "ipam-ds-x"]),
+        "error: ",
+        &["\"red\"", "put ipam-da-x after ipam-ds-x"],
+    );
+    let misspelt = json!({"type": "ipam-da-x", "serves": ["rad"]});
+    find(
+        json!(["ipam-ds-x", misspelt]),
+        "error: ",
+        &["\"red\"", "serves of ipam-da-x names \"rad\""],
+    );
+
     world.selector("ipam-ds-x", &json!([{"ranges": [{"subnet": "10.0.0.0/24"}]}]));
     for name in ["static", "dhcp"] {
         let any = format!(r#"{{"type": "{name}", "answers": "any"}}"#);

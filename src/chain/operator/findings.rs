@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::super::plan::Step;
-use super::super::served::{refuse_unknown_ranges, serves};
+use super::super::served::{refuse_unknown_ranges, serves, unserved};
 use super::super::session::Session;
 use super::ask::rows;
 use super::dry_run::{Outcome, Stage};
@@ -117,6 +117,25 @@ impl Findings {
                  every answer of {name} is right, write {{\"type\": \"{name}\", \"answers\": \"any\"}} in ipam.delegates"
             );
             self.push(level, &message);
+        }
+    }
+
+    /// The pools that no delegate of the plan is shown, as far as the pools of STATUS tell.
+    pub fn of_unserved(&mut self, stages: &[Stage]) {
+        let answered = |stage: &Stage| match &stage.outcome {
+            Outcome::Answered(answer) => answer.get("pools").and_then(Value::as_array).cloned(),
+            _ => None,
+        };
+        let chosen = stages.iter().enumerate().rev().find_map(|(i, it)| Some((i, answered(it)?)));
+        let Some((last, mut pools)) = chosen else { return };
+        let steps: Vec<Step> = stages.iter().map(|stage| stage.step.clone()).collect();
+        let later = |pool: &Value| {
+            steps[last..].iter().any(|step| !step.is_selector() && serves(step, pool))
+        };
+        pools.retain(|pool| !later(pool));
+        // A chain of selectors alone is told otherwise.
+        if !pools.is_empty() && steps.iter().any(|step| !step.is_selector()) {
+            self.error(&unserved(&pools, &steps));
         }
     }
 

@@ -127,6 +127,7 @@ fn chain(
     let stages = dry_run(session, &plan, Verb::Status)?;
     findings.of_selectors(&stages);
     findings.of_answers(&stages);
+    findings.of_unserved(&stages);
     let mut chain = Vec::new();
     for step in &plan.steps {
         let reach = if step.is_selector() { None } else { Some(Reach::of(session, step)) };
