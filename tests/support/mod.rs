@@ -7,6 +7,7 @@
     reason = "test support; each test file uses a part of it"
 )]
 
+pub mod errors;
 pub mod kills;
 pub mod typed;
 
