@@ -249,18 +249,22 @@ fn an_add_that_reached_no_server_is_owed_nothing() {
     }
 }
 
-/// A network's configuration where `ipam-delegated` finds it.
 fn reassert(world: &World, network: &Value, words: &[&str]) -> String {
+    typed(world, network, &[&["reassert"], words].concat())
+}
+
+/// What a person types, with the network's configuration where `ipam-delegated` finds it.
+fn typed(world: &World, network: &Value, words: &[&str]) -> String {
     let folder = world.path("net.d");
     fs::create_dir_all(&folder).unwrap();
     let plugin = json!({"type": "bridge", "ipam": network["ipam"]});
     let list = json!({"cniVersion": "1.0.0", "name": network["name"], "plugins": [plugin]});
     fs::write(folder.join("10-net.conflist"), list.to_string()).unwrap();
     let output = std::process::Command::new(binary("ipam-delegated"))
-        .args(["reassert", "--json", "--conf-dir", folder.to_str().unwrap()])
+        .args(words)
+        .args(["--json", "--conf-dir", folder.to_str().unwrap()])
         .args(["--state-dir", world.path("state").to_str().unwrap()])
         .args(["--cni-path", world.path("bin").to_str().unwrap()])
-        .args(words)
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -290,4 +294,24 @@ fn what_is_held_is_claimed_in_the_store_that_the_network_names_now() {
             assert_eq!(holdings(store), [""; 0]);
         }
     }
+}
+
+#[test]
+fn what_was_released_by_hand_is_not_claimed_again_and_the_other_family_is() {
+    let etcd = Etcd::start();
+    let (world, network) = chain(&etcd);
+    let result = world.call("ADD", "c1", &network).success();
+    assert_eq!(addresses(&result), ["10.1.0.2", "fd00:1::2"]);
+    typed(&world, &network, &["release", "net", "10.1.0.2", "--yes"]);
+    let left = holdings(&etcd);
+    assert_eq!(left.len(), 2, "a lease and its owner: {left:?}");
+    let told = reassert(&world, &network, &["--yes"]);
+    assert!(told.contains("claimed") && !told.contains("failed"), "{told}");
+    assert_eq!(holdings(&etcd), left);
+    typed(&world, &network, &["release", "net", "--owner", "c1", "--yes"]);
+    let told = reassert(&world, &network, &["--yes"]);
+    assert!(!told.contains("claimed"), "{told}");
+    assert_eq!(holdings(&etcd), [""; 0]);
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(world.state_of("c1"), "none");
 }
