@@ -394,7 +394,7 @@ fn what_was_moved_to_another_store_is_claimed_there_and_only_that_one_is_accepte
     assert_eq!(lines[..before.len()], before);
     let [attempt, running, held] = &lines[before.len()..] else { panic!("{lines:?}") };
     for (new, old, changed) in [
-        (attempt, &before[0], &["time"][..]),
+        (attempt, &before[0], &["time", "reasserted"][..]),
         (running, &before[1], &["ipam"]),
         (held, &before[2], &["time"]),
     ] {
@@ -413,7 +413,7 @@ fn what_was_moved_to_another_store_is_claimed_there_and_only_that_one_is_accepte
     world.call("DEL", "c1", &network(&world)).success();
     let stores: Vec<Value> =
         world.calls().iter().map(|call| call["stdin"]["ipam"]["store"].clone()).collect();
-    assert_eq!(stores, ["a", "b"]);
+    assert_eq!(stores, ["b", "a"]);
     assert!(!world.record("c1").exists());
 }
 
@@ -627,4 +627,39 @@ fn the_table_has_a_line_for_each_and_typing_errors_are_refused() {
     assert!(unknown.stderr.contains("no network \"nets\""), "{unknown:?}");
     assert_eq!(world.typed(&["reassert", "a", "b"]).exit, Some(1));
     assert_eq!(world.typed(&["reap", "--claim-only"]).exit, Some(1));
+}
+
+#[test]
+fn a_store_that_reassert_has_left_does_not_fail_a_del_and_stays_to_reap() {
+    let world = world();
+    world.add(&["c1"]);
+    world.conflist("10-net.conflist", &with(&network(&world), "store", "b"));
+    world.reassert(&["--yes"]).success();
+    // From now on the store `a` does not answer.
+    let away = r#"case "$in" in *'"store":"a"'*) printf '{"code":11,"msg":"no server answers"}'; exit 1;; esac"#;
+    world.delegate(NAME, away);
+    world.take_calls();
+    let del = world.call("DEL", "c1", &with(&network(&world), "store", "b"));
+    assert!(del.stderr.contains("no server answers"), "{del:?}");
+    del.success();
+    let stores = |calls: Vec<Value>| {
+        let dels = calls
+            .into_iter()
+            .filter(|call| call["verb"] == "DEL" && call["stdin"]["ipam"]["store"].is_string());
+        dels.map(|call| call["stdin"]["ipam"]["store"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(stores(world.calls()), ["b", "a"]);
+    assert!(world.record("c1").exists());
+    // The next ADD of the node is not held up by it.
+    world.take_calls();
+    world.shared("ipam-da-y", "10.0.1.2/24");
+    world.call("ADD", "c2", &world.network(json!(["ipam-da-y"]))).success();
+    assert_eq!(stores(world.calls()), [""; 0]);
+    // It answers again.
+    world.shared(NAME, "10.0.0.2/24");
+    world.take_calls();
+    world.typed(&["reap", "--yes", "--no-cache", "--json"]).success();
+    assert!(stores(world.calls()).contains(&"a".to_owned()), "{:?}", world.calls());
+    assert!(!world.record("c1").exists());
 }

@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 
 use serde_json::{Value, json};
-use support::World;
+use support::{World, with};
 
 /// A chain whose allocator has a store behind servers.
 fn network(world: &World, servers: &[&str], token: &str) -> Value {
@@ -131,4 +131,66 @@ fn a_refusal_after_a_withheld_secret_names_both_lists_and_forget() {
         assert!(text.contains(words), "{text}");
     }
     assert!(!text.contains("pw@"), "{text}");
+}
+
+#[test]
+fn lint_counts_records_whose_way_to_their_store_is_not_todays() {
+    let world = world();
+    let network = network(&world, &SITE, "old");
+    for container in ["c1", "c2"] {
+        world.call("ADD", container, &network).success();
+    }
+    let warnings = |network: &Value| {
+        world.conflist("10-net.conflist", network);
+        let told = world.typed(&["lint", "net", "--json"]).stdout;
+        let told: Value = serde_json::from_str(&told).unwrap();
+        let findings = told[0]["findings"].as_array().unwrap().clone();
+        let messages =
+            findings.into_iter().map(|finding| finding["message"].as_str().unwrap().to_owned());
+        messages.filter(|message| message.contains("by another way")).collect::<Vec<_>>()
+    };
+    let mut rotated = network.clone();
+    rotated["ipam"]["consul"]["token"] = json!("new");
+    assert_eq!(warnings(&rotated), [""; 0]);
+    let mut moved = rotated;
+    moved["ipam"]["consul_servers"] = json!(["http://10.2.2.2:8500"]);
+    moved["ipam"]["consul"]["caFile"] = json!("/etc/ca.pem");
+    let told = warnings(&moved);
+    assert_eq!(told.len(), 1, "{told:?}");
+    for words in ["2 records", "ipam.consul.caFile, ipam.consul_servers", "c1/eth0 is one"] {
+        assert!(told[0].contains(words), "{told:?}");
+    }
+}
+
+#[test]
+fn a_recorded_file_that_is_gone_is_replaced_by_todays_of_the_same_key() {
+    let world = world();
+    let files = |folder: &str| {
+        fs::create_dir_all(world.path(folder)).unwrap();
+        let file = |name: &str| {
+            let path = world.path(folder).join(name);
+            fs::write(&path, "x").unwrap();
+            path
+        };
+        json!({"certFile": file("cert"), "keyFile": file("key"), "caFile": file("ca"), "timeout": folder})
+    };
+    let named = |section: &Value| with(&network(&world, &SITE, ""), "consul", section.clone());
+    let before = files("one");
+    world.call("ADD", "c1", &named(&before)).success();
+    let after = files("two");
+    let given = |verb: &str| {
+        world.take_calls();
+        world.call(verb, "c1", &named(&after)).success();
+        world.calls()[0]["stdin"]["ipam"]["consul"].clone()
+    };
+    assert_eq!(given("CHECK"), before);
+    // The key alone is gone: the certificate goes with it.
+    fs::remove_file(world.path("one/key")).unwrap();
+    assert_eq!(given("DEL"), with_timeout(&after, "one"));
+}
+
+fn with_timeout(section: &Value, timeout: &str) -> Value {
+    let mut section = section.clone();
+    section["timeout"] = json!(timeout);
+    section
 }

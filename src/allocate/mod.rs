@@ -21,7 +21,7 @@ pub use bookkeeper::Bookkeeper;
 pub use books::Books;
 pub use lease::{Headroom, Lease, Owner, Part, Reach, Scope};
 pub use ledger::Ledger;
-pub use role::{Allocate, scope};
+pub use role::{Allocate, known, scope};
 pub use search::{Strategy, Tries};
 pub use want::Want;
 

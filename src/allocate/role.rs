@@ -202,7 +202,7 @@ pub fn scope(request: &Request) -> Result<Scope> {
 }
 
 /// The leases the chain remembered; what cannot be read is no hint.
-fn known(request: &Request) -> Vec<Lease> {
+pub fn known(request: &Request) -> Vec<Lease> {
     let leases = request.prev_result().ok().and_then(|result| result.extra.get("leases").cloned());
     leases.and_then(|leases| serde_json::from_value(leases).ok()).unwrap_or_default()
 }

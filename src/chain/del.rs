@@ -33,13 +33,13 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
                 None
             });
             let prev_result = prev_result.map_or_else(|| recorded_result(&record), Ok)?;
-            release_recorded(session, &owner, &record, &prev_result, deadline)?;
+            let left = release_recorded(session, &owner, &record, &prev_result, deadline)?;
             // A record before this one may name more.
             let outcome = match &unreadable[..] {
                 [] => Ok(()),
                 unreadable => release_configured(session, unreadable, false, deadline),
             };
-            settle(session, &owner, &record, file);
+            settle(session, &owner, &record, file, left);
             outcome
         }
         Presence::Held(Opened { file, record, .. }) => {
@@ -113,7 +113,9 @@ impl Session<'_> {
             release_stale_leases(self, &owner, &record, deadline)
         });
         match outcome {
-            Ok(()) => remove(file),
+            // GC and reap go on with it.
+            Ok(Left(true)) => {}
+            Ok(Left(false)) => remove(file),
             Err(error) => {
                 warn!(
                     "the DEL of {attachment} on {network} is still to be repeated: {}",
@@ -149,9 +151,9 @@ pub(super) fn release_stale(
     opened: Opened,
     deadline: Deadline,
 ) -> Result<()> {
-    release_stale_leases(session, owner, &opened.record, deadline)
+    let left = release_stale_leases(session, owner, &opened.record, deadline)
         .inspect_err(|_| opened.file.put_last())?;
-    settle(session, owner, &opened.record, opened.file);
+    settle(session, owner, &opened.record, opened.file, left);
     Ok(())
 }
 
@@ -162,7 +164,7 @@ fn release_stale_leases(
     owner: &Owner<'_>,
     record: &Record,
     deadline: Deadline,
-) -> Result<()> {
+) -> Result<Left> {
     let mut prev_result = recorded_result(record)?;
     if let Some((begin, end)) = record.window() {
         prev_result = fence(prev_result, begin, Some(end));
@@ -178,6 +180,13 @@ fn recorded_result(record: &Record) -> Result<IpamResult> {
     }
 }
 
+/// Whether a store whose leases are claimed in another one by now has not confirmed its release.
+#[derive(Clone, Copy)]
+struct Left(bool);
+
+/// How long such a store may take.
+const SUPERSEDED: Duration = Duration::from_secs(3);
+
 /// DEL to every delegate that may hold a lease by the record, each with its recorded
 /// configuration; every one runs even after one failed.
 fn release_recorded(
@@ -186,9 +195,10 @@ fn release_recorded(
     record: &Record,
     prev_result: &IpamResult,
     deadline: Deadline,
-) -> Result<()> {
+) -> Result<Left> {
     let owed = |run| Owed { run, leases: record.leases(run), only_failed: record.only_failed(run) };
-    let owed: Vec<Owed<'_>> = record.runs().into_iter().map(owed).collect();
+    let (superseded, owed): (Vec<_>, Vec<_>) =
+        record.runs().into_iter().map(owed).partition(|owed| record.is_superseded(owed.run));
     // A standard plugin that refused the settings of an ADD refuses them of a DEL, too.
     let (refusing, others): (Vec<_>, Vec<_>) =
         owed.into_iter().partition(|owed| owed.only_failed && !is_allocator(&owed.run.delegate));
@@ -204,15 +214,28 @@ fn release_recorded(
     } else {
         errors.extend(refusals);
     }
+    // The address is in use in another store, so that the runtime need not wait for this one.
+    let time = Deadline::after(deadline.left().min(SUPERSEDED));
+    let left = session.release_all(owner, &superseded, prev_result, time);
+    for error in &left {
+        warn!("a store that reassert has left is released later, by reap: {}", error.in_full());
+    }
+    let left = Left(!left.is_empty());
     let (network, attachment) = (owner.network.name(), owner.attachment);
-    Error::join(errors).map_err(|error| error.advise(format!(
+    Error::join(errors).map(|()| left).map_err(|error| error.advise(format!(
         "the runtime repeats DEL; if the store is gone for ever: ipam-delegated forget {network} {} {} --yes",
         attachment.container, attachment.ifname
     )))
 }
 
 /// What becomes of a record whose leases are released.
-fn settle(session: &Session<'_>, owner: &Owner<'_>, record: &Record, file: RecordFile) {
+fn settle(
+    session: &Session<'_>,
+    owner: &Owner<'_>,
+    record: &Record,
+    mut file: RecordFile,
+    left: Left,
+) {
     let time = now();
     let repeated = record.released().is_some_and(|released| released.due > time);
     if repeated {
@@ -222,6 +245,15 @@ fn settle(session: &Session<'_>, owner: &Owner<'_>, record: &Record, file: Recor
     // A claim of an ADD before the last DEL may also commit after this one.
     if record.is_unsure() || record.unsure_until().is_some_and(|until| until > time) {
         session.mark_unsure(network, attachment, file);
+        return;
+    }
+    if left.0 {
+        // DEL needs no disk space.
+        if record.released().is_none()
+            && let Err(error) = file.append(&Event::Released(Released { time, due: time }))
+        {
+            warn!("cannot note what reap is to release: {}", error.in_full());
+        }
         return;
     }
     remove(file);

@@ -195,6 +195,7 @@ impl<'a> Session<'a> {
             cni_version: self.request.network.version().to_string(),
             chain: plan.steps.iter().map(|step| step.name.clone()).collect(),
             after_unreadable,
+            reasserted: false,
         })
     }
 

@@ -145,6 +145,40 @@ pub(super) fn refresh_files(recorded: &mut Map<String, Value>, newer: &Map<Strin
     }
 }
 
+/// The keys, as in `ipam.store.servers`, whose servers or files are others by now.
+pub(super) fn changed(recorded: &Map<String, Value>, newer: &Map<String, Value>) -> Vec<String> {
+    let mut keys = Vec::new();
+    differences("ipam", recorded, newer, &mut keys);
+    keys
+}
+
+fn differences(
+    path: &str,
+    recorded: &Map<String, Value>,
+    newer: &Map<String, Value>,
+    keys: &mut Vec<String>,
+) {
+    let added = newer.keys().filter(|key| !recorded.contains_key(*key));
+    for key in recorded.keys().chain(added).filter(|key| *key != "delegates") {
+        let place = [path, ".", key].concat();
+        match (recorded.get(key), newer.get(key)) {
+            (before, now) if before == now => {}
+            (Some(Value::Object(before)), Some(Value::Object(now))) => {
+                differences(&place, before, now, keys);
+            }
+            (before, now) => {
+                let mut servers = Vec::new();
+                for value in [before, now].into_iter().flatten() {
+                    gather("", key, value, &mut servers);
+                }
+                if ends(key, &FILES) || !servers.is_empty() {
+                    keys.push(place);
+                }
+            }
+        }
+    }
+}
+
 /// Whether a section says anything else about its store than another.
 pub(super) fn differ(recorded: &Map<String, Value>, newer: &Map<String, Value>) -> bool {
     let is_of_store = |key: &&String| {

@@ -102,7 +102,7 @@ impl Client {
         Ok(Self {
             headers,
             media: None,
-            deadline: Deadline::after(deadline.left() * 9 / 10),
+            deadline: within(deadline),
             agent: dial::agent(tls, sent.clone()),
             sent,
             again: Cell::new(None),
@@ -130,6 +130,16 @@ impl Client {
     #[cfg(feature = "kube")]
     pub(super) fn shown(&self, said: &[u8]) -> String {
         one_line(&self.redacted(String::from_utf8_lossy(said).into_owned()))
+    }
+
+    /// Goes on until another deadline.
+    pub fn go_on(&mut self, deadline: Deadline) {
+        self.deadline = within(deadline);
+    }
+
+    /// The server that answered last.
+    pub fn answering(&self) -> &Server {
+        &self.access.servers[self.first.get()]
     }
 
     /// Begins with this server, if it is one of them.
@@ -432,6 +442,11 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("access", &self.access).finish_non_exhaustive()
     }
+}
+
+/// What is left after this is for saying what is wrong.
+fn within(deadline: Deadline) -> Deadline {
+    Deadline::after(deadline.left() * 9 / 10)
 }
 
 fn whole(status: u16, body: &mut dyn Read) -> io::Result<Answer> {

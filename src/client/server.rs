@@ -84,6 +84,11 @@ impl Server {
         Ok(server)
     }
 
+    /// Where it is, without the scheme.
+    pub fn place(&self) -> String {
+        [&*self.authority, &*self.path].concat()
+    }
+
     /// Whether it is spoken to over TLS.
     pub fn is_secured(&self) -> bool {
         self.secured

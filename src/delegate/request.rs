@@ -83,6 +83,17 @@ impl Request {
         before.is_some_and(|before| before.extra.get("reassert") == Some(&true.into()))
     }
 
+    /// The network with the section `ipam` that its configuration has now, where the record names the store
+    /// by another one: `prevResult.present`.
+    ///
+    /// What identifies the store is the record's. The way to it may be the present one, where that proves to
+    /// lead to the same store.
+    pub fn present(&self) -> Option<Network> {
+        let before = self.network.prev_result().ok().flatten()?;
+        let ipam = before.extra.get("present").filter(|ipam| ipam["type"].is_string())?;
+        Some(self.network.with("ipam", ipam.clone()))
+    }
+
     /// The code of an error when no server could be asked for anything: the chain need not undo such an
     /// ADD.
     pub fn unreached(&self) -> ErrorCode {

@@ -163,7 +163,8 @@ impl Consul {
                 self.forget_pools();
                 return Err(self.withdraw(step, index, self.memory.note_set_back()));
             }
-            now.into_iter().for_each(|mark| self.memory.note_mark(node, mark));
+            let server = self.store.answering();
+            now.into_iter().for_each(|mark| self.memory.note_mark(node, mark, &server));
         }
         self.folders.borrow_mut().clear();
         for (claim, address) in step.change.claim.iter().zip(step.chosen) {

@@ -23,6 +23,7 @@ use crate::held::{State, refused};
 use crate::keys::{Keys, ROOT, judge_name};
 use crate::memory::{self, Mark, Memory};
 use crate::pool::{self, Definition};
+use crate::present;
 use crate::store::Store;
 use crate::txn::{Ended, Op, Pair};
 
@@ -106,7 +107,11 @@ impl Ledger for Consul {
         let asked: BTreeSet<String> = asked.iter().map(|pool| folder(pool.name())).collect();
         let memory = Memory::open(&state, network);
         let cache = ResultCache::new(&site.result_cache);
-        let store = Store::new(site, request.unreached(), request.deadline)?;
+        let keys = Keys::new(network, nameless);
+        let store = match present::proven(request, &site, &memory, &keys) {
+            Some(store) => store,
+            None => Store::new(site, request.unreached(), request.deadline)?,
+        };
         // What a server that is behind does not show would never be released.
         if matches!(request.verb, Verb::Del | Verb::Gc | Verb::Check) || memory.is_unindexed() {
             store.insist();
@@ -116,7 +121,7 @@ impl Ledger for Consul {
         }
         Ok(Self {
             store,
-            keys: Keys::new(network, nameless),
+            keys,
             cache,
             pools: memory::folder(&state).join("pools").join(escape(&place)),
             asked: asked.into_iter().collect(),
@@ -186,8 +191,14 @@ impl Ledger for Consul {
 
     fn accept(&self) -> Result<bool> {
         // Whoever accepts it is told when it cannot be reached.
-        self.store.read(&[Op::GetTree(self.keys.mark(""))])?;
-        self.memory.accept()?;
+        let pairs = match self.store.read(&[Op::GetTree(self.keys.mark(""))])? {
+            Ended::Done(pairs) => pairs,
+            Ended::Failed(_) => Vec::new(),
+        };
+        self.memory.accept(&|node| {
+            let mark = pairs.iter().find(|pair| pair.key == self.keys.mark(node))?;
+            Some(Mark { created: mark.created, index: mark.index })
+        })?;
         self.forget_pools();
         Ok(true)
     }

@@ -11,6 +11,7 @@ mod keys;
 mod ledger;
 mod memory;
 mod pool;
+mod present;
 mod removal;
 mod scan;
 mod store;

@@ -1,5 +1,5 @@
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -40,6 +40,9 @@ pub struct Mark {
 struct Known {
     /// By the node's identity, which may change.
     marks: BTreeMap<String, Mark>,
+    /// Servers at which this store was met, without their schemes.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    met: BTreeSet<String>,
     /// Whether the store was seen without it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     set_back: bool,
@@ -49,6 +52,9 @@ struct Known {
     #[serde(skip_serializing_if = "Option::is_none")]
     unindexed: Option<u64>,
 }
+
+/// How many servers are remembered.
+const MET: usize = 64;
 
 /// For how long a refusal counts, in milliseconds: rights may be granted later.
 const REFUSAL: u64 = 600_000;
@@ -84,27 +90,50 @@ impl Memory {
         self.marks.get(node).is_none_or(same)
     }
 
+    /// Whether what today's servers show of a node's latest claim proves that they lead to the store that a
+    /// record names by other servers: it goes with what was known, and there is `evidence`, or this store
+    /// was met at a recorded server. Where no claim is known, the evidence is enough.
+    pub fn proves(
+        &self,
+        node: &str,
+        shown: Option<Mark>,
+        recorded: &[String],
+        evidence: bool,
+    ) -> bool {
+        let known = self.known.borrow();
+        let met = recorded.iter().any(|server| known.met.contains(server));
+        let is_claimed = self.marks.contains_key(node);
+        !known.set_back && self.goes_with(node, shown) && (evidence || (is_claimed && met))
+    }
+
     /// Notes that it does not.
     pub fn note_set_back(&self) -> Error {
         self.write_or_warn(|known| known.set_back = true);
         set_back()
     }
 
-    /// Notes a claim.
-    pub fn note_mark(&self, node: &str, mark: Mark) {
+    /// Notes a claim, and the server that carried it out.
+    pub fn note_mark(&self, node: &str, mark: Mark, server: &str) {
         self.write_or_warn(|known| {
+            if known.met.len() < MET {
+                known.met.insert(server.to_owned());
+            }
             let before = known.marks.get(node).filter(|before| before.created == mark.created);
             let index = before.map_or(0, |before| before.index).max(mark.index);
             known.marks.insert(node.to_owned(), Mark { index, ..mark });
         });
     }
 
-    /// Takes the store as it stands for the one in use.
+    /// Takes the store as it stands for the one in use; `shown` are the marks in it.
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub fn accept(&self) -> Result<()> {
+    pub fn accept(&self, shown: &dyn Fn(&str) -> Option<Mark>) -> Result<()> {
+        let is_same = self.marks.keys().all(|node| self.goes_with(node, shown(node)));
         let accept = |known: &mut Known| {
+            if !is_same {
+                known.met.clear();
+            }
             known.marks.clear();
             known.set_back = false;
         };

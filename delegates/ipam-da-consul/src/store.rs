@@ -88,6 +88,16 @@ impl Store {
         if self.insists() { &self.proving } else { &self.reading }
     }
 
+    /// Goes on until another deadline.
+    pub fn go_on(&mut self, deadline: Deadline) {
+        self.client.go_on(deadline);
+    }
+
+    /// Where the server is that answered last.
+    pub fn answering(&self) -> String {
+        self.client.answering().place()
+    }
+
     /// Begins with this server, if it is one of them.
     pub fn prefer(&self, url: &str) {
         self.client.prefer(url);

@@ -27,6 +27,8 @@ mod ledger;
 mod memory;
 #[path = "../src/pool.rs"]
 mod pool;
+#[path = "../src/present.rs"]
+mod present;
 #[path = "../src/removal.rs"]
 mod removal;
 #[path = "../src/scan.rs"]

@@ -118,7 +118,7 @@ impl Etcd {
                     if !chosen.is_empty() && !self.trusting {
                         let indexes = change.claim.iter().map(|claim| claim.want.index);
                         let given = indexes.zip(chosen.iter().copied()).collect();
-                        self.memory.note(&answer, given, indexed);
+                        self.memory.note(&answer, self.client.answering(), given, indexed);
                     }
                     self.node_turn.replace(None);
                     self.turn.replace(None);

@@ -86,8 +86,7 @@ impl Client {
             tls: tls::settings(store)?,
             caller,
             timeout: store.timeout,
-            // What is left then is for saying what is wrong.
-            deadline: Deadline::after(deadline.left() * 9 / 10),
+            deadline: within(deadline),
             runtime: Some(runtime),
             first: Cell::new(0),
             open: RefCell::new(None),
@@ -97,6 +96,16 @@ impl Client {
             trouble: Cell::new(None),
             findings: RefCell::new(vec![Finding::default(); store.endpoints.len()]),
         })
+    }
+
+    /// Goes on until another deadline.
+    pub fn go_on(&mut self, deadline: Deadline) {
+        self.deadline = within(deadline);
+    }
+
+    /// The endpoint that answered last.
+    pub fn answering(&self) -> &Endpoint {
+        &self.endpoints[self.first.get()]
     }
 
     /// Begins with this endpoint, if it is one of the store's.
@@ -320,6 +329,11 @@ impl Client {
             "look at the servers and at the way to them; call again once they answer"
         })
     }
+}
+
+/// What is left after this is for saying what is wrong.
+fn within(deadline: Deadline) -> Deadline {
+    Deadline::after(deadline.left() * 9 / 10)
 }
 
 impl Drop for Client {

@@ -71,6 +71,11 @@ impl Endpoint {
         Ok(Self { secured, authority: format!("{host}:{port}") })
     }
 
+    /// Host and port.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
     /// Whether it is spoken to over TLS.
     pub fn is_secured(&self) -> bool {
         self.secured

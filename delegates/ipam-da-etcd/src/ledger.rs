@@ -18,13 +18,14 @@ use serde_json::Value;
 
 use crate::claim::Along;
 use crate::client::{Answer, Client};
-use crate::config::Config;
+use crate::config::{Config, Store};
 
 use crate::hints::Hints;
 use crate::keys::{Keys, plain};
 use crate::lock::{Lock, Turn};
 use crate::memory::{self, Memory};
 use crate::page::found_by_key;
+use crate::present;
 use crate::removal::Removal;
 use crate::token::Caller;
 
@@ -105,17 +106,24 @@ impl Ledger for Etcd {
             Some(_) => format!("{} in the layout {}", store.prefix, store.layout.name),
         };
         let memory = Memory::open(&state, network, &serves, &place);
-        let caller = store.user.clone().map(|(user, password)| {
-            // A token is known to the servers of one store alone.
-            let name = plain(&format!("{user}@{}", store.endpoints[0]));
-            let cache = memory::folder(&state).join("tokens").join(name);
-            Caller::new(user, password, cache)
-        });
-        let client = Client::new(&store, caller, request.unreached(), request.deadline)?;
-        if let Some(endpoint) = memory.endpoint() {
-            client.prefer(&endpoint);
-        }
+        let dial = |store: &Store, deadline| {
+            let caller = store.user.clone().map(|(user, password)| {
+                // A token is known to the servers of one store alone.
+                let name = plain(&format!("{user}@{}", store.endpoints[0]));
+                let cache = memory::folder(&state).join("tokens").join(name);
+                Caller::new(user, password, cache)
+            });
+            let client = Client::new(store, caller, request.unreached(), deadline)?;
+            if let Some(endpoint) = memory.endpoint() {
+                client.prefer(&endpoint);
+            }
+            Ok(client)
+        };
         let keys = Keys::new(store.layout, &store.prefix, network);
+        let client = match present::proven(request, &store, &memory, &keys, dial) {
+            Some(client) => client,
+            None => dial(&store, request.deadline)?,
+        };
         Ok(Self {
             client: Rc::new(client),
             turn: RefCell::default(),
@@ -195,7 +203,8 @@ impl Ledger for Etcd {
 
     fn accept(&self) -> Result<bool> {
         let (answer, latest) = self.adapting(|| self.look())?;
-        self.memory.accept(&answer, self.indexed.get().then_some(latest))?;
+        let latest = self.indexed.get().then_some(latest);
+        self.memory.accept(&answer, self.client.answering(), latest)?;
         Ok(true)
     }
 }

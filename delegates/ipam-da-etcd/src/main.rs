@@ -16,6 +16,7 @@ mod ledger;
 mod lock;
 mod memory;
 mod page;
+mod present;
 mod refusal;
 mod removal;
 mod scan;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::Answer;
 use crate::document;
+use crate::endpoint::Endpoint;
 
 /// What this node remembers of a network's store between two calls, in its state folder: which
 /// cluster it is and how far it had come, so that a store restored from a backup or swapped for another
@@ -33,6 +34,9 @@ struct Part {
     cluster: Option<Cluster>,
     /// Clusters that were taken from before, which may still hold leases of this node.
     former: Vec<Cluster>,
+    /// Which cluster was met at an endpoint, by its host and port.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    met: BTreeMap<String, String>,
     cursors: BTreeMap<u32, IpAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<String>,
@@ -55,6 +59,9 @@ struct Cluster {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     set_back: bool,
 }
+
+/// How many endpoints are remembered.
+const MET: usize = 64;
 
 /// For how long a refusal counts, in seconds: rights may be granted later.
 const REFUSAL: u64 = 600;
@@ -110,6 +117,30 @@ impl Memory {
         }
     }
 
+    /// Whether an answer of today's endpoints proves that these lead to the store that a record names by
+    /// other ones: the cluster is one that addresses were taken from and stands where it stood, and there
+    /// is `evidence`, or this very cluster was met at a recorded endpoint. Where no cluster is known, the
+    /// endpoints are enough where all are `named` today.
+    pub fn proves(
+        &self,
+        answer: &Answer,
+        latest: Option<i64>,
+        recorded: &[&str],
+        evidence: bool,
+        named: bool,
+    ) -> bool {
+        let (known, id) = (self.known.borrow(), self.id(answer));
+        let mut clusters = known.cluster.iter().chain(&known.former).peekable();
+        if clusters.peek().is_none() {
+            return named;
+        }
+        let Some(cluster) = clusters.find(|cluster| cluster.id == id) else { return false };
+        let stands =
+            !cluster.is_set_back(answer) && latest.is_none_or(|latest| latest >= cluster.revision);
+        let mut met = recorded.iter().filter_map(|endpoint| known.met.get(*endpoint)).peekable();
+        stands && (evidence || (met.peek().is_some() && met.all(|met| *met == id)))
+    }
+
     /// The revision of the latest claim that is known; 0 when none is.
     pub fn latest(&self) -> i64 {
         self.known.borrow().cluster.as_ref().map_or(0, |cluster| cluster.revision)
@@ -162,10 +193,17 @@ impl Memory {
     }
 
     /// Notes what an ADD has taken from the store that is known, which has `marked` it as the latest claim.
-    pub fn note(&self, answer: &Answer, given: BTreeMap<u32, IpAddr>, marked: bool) {
+    pub fn note(
+        &self,
+        answer: &Answer,
+        endpoint: &Endpoint,
+        given: BTreeMap<u32, IpAddr>,
+        marked: bool,
+    ) {
         let id = self.id(answer);
         self.write_or_warn(|part| {
             part.cursors.extend(&given);
+            part.meet(endpoint.authority(), &id);
             part.note_claim(&id, answer.revision, marked);
         });
     }
@@ -220,9 +258,10 @@ impl Memory {
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub fn accept(&self, answer: &Answer, latest: Option<i64>) -> Result<()> {
+    pub fn accept(&self, answer: &Answer, endpoint: &Endpoint, latest: Option<i64>) -> Result<()> {
         let id = self.id(answer);
         let change = |part: &mut Part| {
+            part.meet(endpoint.authority(), &id);
             part.former.retain(|former| former.id != id);
             let seen = Cluster::seen(&id, latest.unwrap_or(answer.revision), latest.is_some());
             let old = part.cluster.replace(seen);
@@ -245,6 +284,15 @@ impl Memory {
 }
 
 impl Part {
+    /// Notes which cluster was met at an endpoint.
+    fn meet(&mut self, endpoint: &str, id: &str) {
+        self.met.insert(endpoint.to_owned(), id.to_owned());
+        while self.met.len() > MET {
+            let other = self.met.keys().find(|known| *known != endpoint).cloned();
+            other.and_then(|other| self.met.remove(&other));
+        }
+    }
+
     /// Notes a claim in a store, unless another one is in use.
     fn note_claim(&mut self, id: &str, revision: i64, marked: bool) {
         let seen = Cluster::seen(id, revision, marked);

@@ -37,6 +37,8 @@ mod lock;
 mod memory;
 #[path = "../src/page.rs"]
 mod page;
+#[path = "../src/present.rs"]
+mod present;
 #[path = "../src/refusal.rs"]
 mod refusal;
 #[path = "../src/removal.rs"]

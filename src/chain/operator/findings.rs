@@ -1,13 +1,17 @@
 //! What is unsafe about a network, as `lint` finds it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::super::plan::Step;
+use super::super::program::is_allocator;
+use super::super::record::{RecordFile, attachments};
 use super::super::served::{refuse_unknown_ranges, serves, unserved};
 use super::super::session::Session;
+use super::super::way::changed;
 use super::ask::rows;
 use super::dry_run::{Outcome, Stage};
 use super::of_other_identities;
@@ -17,6 +21,7 @@ use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode};
 use crate::host::{emptied_by_reboot, transient_machine_id};
 use crate::operate::Row;
+use crate::presence::Presence;
 
 /// Standard plugins that read no ranges.
 const OTHER_WAYS: &[(&str, &str)] =
@@ -226,6 +231,33 @@ impl Findings {
                 "; set stateDir in the host-wide settings",
             ];
             self.push("warning", &parts.concat());
+        }
+    }
+
+    /// Records whose way to their store is not the one that the network is configured with.
+    pub fn of_records(&mut self, session: &Session<'_>) {
+        let network = &session.request.network;
+        let (mut count, mut example, mut keys) = (0_usize, None, BTreeSet::new());
+        let found = attachments(&session.state.network(network.name())).unwrap_or_default();
+        for attachment in found {
+            let path = session.state.record(network.name(), &attachment);
+            let Presence::Held((record, _)) = RecordFile::look(&path) else { continue };
+            let runs = record.runs().into_iter().filter(|run| is_allocator(&run.delegate));
+            let others: Vec<String> =
+                runs.flat_map(|run| changed(&run.ipam, &session.todays(run, network))).collect();
+            if !others.is_empty() {
+                count += 1;
+                example.get_or_insert_with(|| attachment.to_string());
+                keys.extend(others);
+            }
+        }
+        if let Some(example) = example {
+            let keys = keys.into_iter().collect::<Vec<_>>().join(", ");
+            let message = format!(
+                "{count} records name their store by another way than the configuration ({keys}), {example} is one: \
+                 a DEL goes the present way where that proves to lead to the recorded store, else the recorded one"
+            );
+            self.push("warning", &message);
         }
     }
 

@@ -68,6 +68,7 @@ impl Report {
         };
         findings.of_presets(&session, ours);
         findings.of_state(&session);
+        findings.of_records(&session);
         findings.of_version(ours.network.version());
         let mut keys = ours.network.ipam().clone();
         // The chain's own, which the rest of the report is about.

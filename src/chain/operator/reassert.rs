@@ -206,7 +206,8 @@ impl Claims<'_> {
             self.end((row, outcome));
         }
         let Some(file) = file.filter(|_| moved) else { return Ok(()) };
-        file.append(&Event::Attempt(Attempt { time: now(), ..attempt.attempt.clone() }))?;
+        let reasserted = Attempt { time: now(), reasserted: true, ..attempt.attempt.clone() };
+        file.append(&Event::Attempt(reasserted))?;
         for run in runs {
             file.append(&Event::Running(run))?;
         }

@@ -44,6 +44,8 @@ pub(crate) struct Attempt {
     pub chain: Vec<String>,
     /// An earlier record could not be read: what it held may be in use.
     pub after_unreadable: bool,
+    /// `reassert` made it: what another store held of the attachment is claimed in this one.
+    pub reasserted: bool,
 }
 
 /// A delegate with all it needs to be run again, for a DEL.

@@ -52,6 +52,7 @@ fn read(line: &[u8]) -> serde_json::Result<Event> {
             cni_version: of.scalar("cniVersion")?,
             chain: of.scalar("chain")?,
             after_unreadable: of.flag("afterUnreadable")?,
+            reasserted: of.flag("reasserted")?,
         }),
         "running" => Event::Running(Run {
             delegate: of.scalar("delegate")?,
@@ -167,6 +168,7 @@ fn members(event: &Event) -> Vec<(&'static str, Value)> {
             ];
             members.extend(attempt.since.map(|since| ("since", since.into())));
             members.extend(flag("afterUnreadable", attempt.after_unreadable));
+            members.extend(flag("reasserted", attempt.reasserted));
             members
         }
         Event::Running(run) => {
@@ -277,6 +279,7 @@ mod tests {
             cni_version: "1.0.0".to_owned(),
             chain: vec!["d".to_owned(), "e".to_owned()],
             after_unreadable: true,
+            reasserted: true,
         };
         let gave = Gave {
             delegate: "d".to_owned(),
@@ -291,7 +294,7 @@ mod tests {
             (Event::Unknown(later.to_owned()), later),
             (
                 Event::Attempt(full),
-                r#"{"event":"attempt","time":1,"pid":2,"boot":"b","node":"n","netns":"/n","cniVersion":"1.0.0","chain":["d","e"],"since":0,"afterUnreadable":true}"#,
+                r#"{"event":"attempt","time":1,"pid":2,"boot":"b","node":"n","netns":"/n","cniVersion":"1.0.0","chain":["d","e"],"since":0,"afterUnreadable":true,"reasserted":true}"#,
             ),
             (
                 Event::Attempt(Attempt::default()),

@@ -192,6 +192,16 @@ impl Record {
             .all(|attempt| matches!(&attempt.outcome, Outcome::Failed(failed) if !failed.unsure))
     }
 
+    /// Whether `reassert` has claimed in another store what this delegate gave, and no ADD has used this one
+    /// since.
+    pub fn is_superseded(&self, run: &Run) -> bool {
+        let place = self.attempts.iter().rposition(|attempt| attempt.attempt.reasserted);
+        let Some(since) = place.map(|place| &self.attempts[place..]) else { return false };
+        let mut used = since.iter().flat_map(|attempt| &attempt.runs);
+        since[0].runs.iter().any(|its| its.delegate == run.delegate)
+            && !used.any(|its| its.owes_the_same(run))
+    }
+
     /// What the delegate last said of the leases it holds for this run.
     pub fn leases(&self, run: &Run) -> &[Value] {
         let Some((attempt, held)) = self.held() else {

@@ -27,5 +27,6 @@ pub use server::{Builder, Consul, Snapshot, Tls};
 pub use servers::base64::{decode, encode};
 pub use servers::http::Answer;
 pub use servers::network::Cut;
+pub use servers::passage::Passage;
 pub use servers::relay::{Fate, Relay, Request};
 pub use servers::silent::Silent;

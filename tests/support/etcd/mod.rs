@@ -25,6 +25,7 @@ pub use cluster::Cluster;
 pub use requests::{Answer, Entry, Requests};
 pub use server::{Account, Builder, Etcd, Tls};
 pub use servers::network::Cut;
+pub use servers::passage::Passage;
 pub use servers::process::{find, leftovers};
 pub use servers::silent::Silent;
 pub use store::{ClusterId, Snapshot};

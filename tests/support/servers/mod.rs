@@ -14,6 +14,7 @@
 pub mod base64;
 pub mod http;
 pub mod network;
+pub mod passage;
 pub mod process;
 pub mod relay;
 pub mod running;

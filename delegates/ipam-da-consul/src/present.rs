@@ -1,0 +1,91 @@
+//! The way to the store that the network configuration names now, where a record has another one.
+//!
+//! It is tried before the recorded way, which may lead to nothing any more. A store that is another one
+//! answers that nothing is there, so the way counts only where it proves to lead to the recorded store.
+
+use std::time::Duration;
+
+use ipam_delegated::allocate::{Lease, known, scope};
+use ipam_delegated::client::Server;
+use ipam_delegated::delegate::Deadline;
+use ipam_delegated::{Request, Result};
+use log::{debug, warn};
+
+use crate::claim::index_of;
+use crate::config::{Config, Site};
+use crate::keys::Keys;
+use crate::memory::{Mark, Memory};
+use crate::store::Store;
+use crate::txn::{Ended, LARGEST, Op};
+
+/// How long the proof may take, and which part of the time that is left.
+const LONGEST: Duration = Duration::from_secs(3);
+const PART: u32 = 3;
+
+/// Today's servers, where the configuration names other settings than the record and these prove to lead
+/// to the recorded store.
+pub fn proven(request: &Request, recorded: &Site, memory: &Memory, keys: &Keys) -> Option<Store> {
+    let network = request.present()?;
+    let today = match network.settings::<Config>().and_then(|config| config.site(request)) {
+        Ok(today) => today,
+        Err(error) => {
+            debug!("today's configuration names no store: {}", error.in_full());
+            return None;
+        }
+    };
+    if today.datacenter != recorded.datacenter {
+        debug!("today's configuration names another datacenter");
+        return None;
+    }
+    let [before, now] = [recorded, &today].map(|site| list(&site.servers));
+    match prove(request, recorded, today, memory, keys) {
+        Ok(Some(store)) => {
+            debug!("goes the way that the configuration names now");
+            return Some(store);
+        }
+        Ok(None) => warn!("{now}: not proved to be the recorded store"),
+        Err(error) => warn!("{now}: {}", error.in_full()),
+    }
+    warn!("goes the recorded way: {before}");
+    None
+}
+
+fn list(servers: &[Server]) -> String {
+    servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn prove(
+    request: &Request,
+    recorded: &Site,
+    today: Site,
+    memory: &Memory,
+    keys: &Keys,
+) -> Result<Option<Store>> {
+    let known = known(request);
+    let known = &known[..known.len().min(LARGEST - 1)];
+    let key = |lease: &Lease| keys.lease(lease.pool.as_deref(), lease.address.addr());
+    let node = scope(request)?.node;
+    let mark = keys.mark(&node);
+    let mut ops: Vec<Op> = known.iter().map(|lease| Op::GetTree(key(lease))).collect();
+    if !memory.is_unindexed() {
+        ops.push(Op::GetTree(mark.clone()));
+    }
+    let place = |server: &Server| server.place();
+    let todays: Vec<String> = today.servers.iter().map(place).collect();
+    let recorded: Vec<String> = recorded.servers.iter().map(place).collect();
+    let time = LONGEST.min(request.deadline.left() / PART);
+    let mut store = Store::new(today, request.unreached(), Deadline::after(time))?;
+    store.insist();
+    let Ended::Done(pairs) = store.read(&ops)? else { return Ok(None) };
+    let find = |key: &str| pairs.iter().find(|pair| pair.key == key);
+    let shown = find(&mark).map(|pair| Mark { created: pair.created, index: pair.index });
+    let stands =
+        |lease: &Lease| find(&key(lease)).is_some_and(|pair| pair.index == index_of(lease));
+    let holds_them = !known.is_empty() && known.iter().all(stands);
+    let still_named = recorded.iter().all(|server| todays.contains(server));
+    if !memory.proves(&node, shown, &recorded, holds_them || still_named) {
+        return Ok(None);
+    }
+    store.go_on(request.deadline);
+    Ok(Some(store))
+}

@@ -1,0 +1,110 @@
+//! The way to the store that the network configuration names now, where a record has another one.
+//!
+//! It is tried before the recorded way, which may lead to nothing any more. A store that is another one
+//! answers that nothing is there, so the way counts only where it proves to lead to the recorded store.
+
+use std::time::Duration;
+
+use etcd_client::{KeyValue, Txn, TxnOp};
+use ipam_delegated::allocate::document::Revision;
+use ipam_delegated::allocate::{Lease, known};
+use ipam_delegated::delegate::Deadline;
+use ipam_delegated::{Request, Result};
+use log::{debug, warn};
+
+use crate::client::Client;
+use crate::config::{Config, Store};
+use crate::endpoint::Endpoint;
+use crate::keys::Keys;
+use crate::memory::Memory;
+use crate::page::{READS, found_by_key};
+
+/// How long the proof may take, and which part of the time that is left.
+const LONGEST: Duration = Duration::from_secs(3);
+const PART: u32 = 3;
+
+/// A client of today's endpoints, where the configuration names other settings than the record and these
+/// prove to lead to the recorded store. `dial` makes a client within a deadline.
+pub fn proven(
+    request: &Request,
+    recorded: &Store,
+    memory: &Memory,
+    keys: &Keys,
+    dial: impl Fn(&Store, Deadline) -> Result<Client>,
+) -> Option<Client> {
+    let today = match today(request)? {
+        Ok(today) => today,
+        Err(error) => {
+            debug!("today's configuration names no store: {}", error.in_full());
+            return None;
+        }
+    };
+    if (today.layout.name, &today.prefix) != (recorded.layout.name, &recorded.prefix) {
+        debug!("today's configuration names other keys");
+        return None;
+    }
+    let time = LONGEST.min(request.deadline.left() / PART);
+    let proof = dial(&today, Deadline::after(time)).and_then(|mut client| {
+        let proof = Proof { recorded, today: &today, memory, keys };
+        Ok(proof.holds(&client, &known(request))?.then(|| {
+            client.go_on(request.deadline);
+            client
+        }))
+    });
+    match proof {
+        Ok(Some(client)) => {
+            debug!("goes the way that the configuration names now");
+            return Some(client);
+        }
+        Ok(None) => warn!("{}: not proved to be the recorded store", list(&today.endpoints)),
+        Err(error) => warn!("{}: {}", list(&today.endpoints), error.in_full()),
+    }
+    warn!("goes the recorded way: {}", list(&recorded.endpoints));
+    None
+}
+
+fn today(request: &Request) -> Option<Result<Store>> {
+    let network = request.present()?;
+    Some(network.settings::<Config>().and_then(|config| config.store()))
+}
+
+fn list(endpoints: &[Endpoint]) -> String {
+    endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+struct Proof<'a> {
+    recorded: &'a Store,
+    today: &'a Store,
+    memory: &'a Memory,
+    keys: &'a Keys,
+}
+
+impl Proof<'_> {
+    /// Whether a client's servers are those of the recorded store.
+    ///
+    /// # Errors
+    /// They do not answer, or refuse it.
+    fn holds(&self, client: &Client, known: &[Lease]) -> Result<bool> {
+        let known = &known[..known.len().min(READS)];
+        let lease = |lease: &Lease| TxnOp::get(self.keys.lease(lease.address.addr()), None);
+        let mut reads: Vec<TxnOp> = known.iter().map(lease).collect();
+        let marked = self.keys.is_native() || !self.memory.is_unindexed();
+        if marked {
+            reads.push(TxnOp::get(self.keys.latest(), None));
+        }
+        let answer = client.read(&Txn::new().and_then(reads))?;
+        let found = found_by_key(&answer.response);
+        let revision = |key: &str| found.get(key.as_bytes()).map(KeyValue::mod_revision);
+        let latest = marked.then(|| revision(self.keys.latest()).unwrap_or(0));
+        let stands = |lease: &Lease| {
+            let seen = Revision::read(&lease.revision).map(|seen| seen.revision);
+            seen.is_some() && revision(&self.keys.lease(lease.address.addr())) == seen
+        };
+        let holds_them = !known.is_empty() && known.iter().all(stands);
+        let todays: Vec<&str> = self.today.endpoints.iter().map(Endpoint::authority).collect();
+        let recorded: Vec<&str> = self.recorded.endpoints.iter().map(Endpoint::authority).collect();
+        let still_named = recorded.iter().all(|endpoint| todays.contains(endpoint));
+        let evidence = holds_them || still_named;
+        Ok(self.memory.proves(&answer, latest, &recorded, evidence, still_named))
+    }
+}

@@ -1,0 +1,151 @@
+//! A record whose way to its store is not today's: other ports, other files, another store.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::certificates::Certificates;
+use common::etcd::{Etcd, Passage};
+use common::store::holdings;
+use common::support::{World, binary, start, until};
+use common::{PROGRAM, addresses, tls};
+use serde_json::{Value, json};
+
+/// A world whose chain ends in a store behind this endpoint.
+fn world(endpoint: &str) -> (World, Value) {
+    let world = World::new();
+    world.install(&binary("ipam-ds-static")).install(Path::new(PROGRAM));
+    let mut network = world.network(json!(["ipam-ds-static", "ipam-da-etcd"]));
+    network["ipam"]["ranges"] = json!([[{"subnet": "10.1.0.0/16"}]]);
+    network["ipam"]["etcd"] = json!({"endpoints": [endpoint], "timeout": "2s"});
+    (world, network)
+}
+
+fn moved(network: &Value, endpoint: &str) -> Value {
+    let mut network = network.clone();
+    network["ipam"]["etcd"]["endpoints"] = json!([endpoint]);
+    network
+}
+
+/// An ADD that is killed once its claim stands in the store.
+fn killed_add(world: &World, network: &Value, etcd: &Etcd, container: &str) {
+    world
+        .delegate("ipam-da-zz", &format!("[ $CNI_COMMAND != ADD ] || {{ {}; }}", world.gate("zz")));
+    let mut network = network.clone();
+    network["ipam"]["delegates"] = json!(["ipam-ds-static", "ipam-da-etcd", "ipam-da-zz"]);
+    let before = holdings(etcd).len();
+    let mut child = start(world.command("ADD", container), &network);
+    until("a claim", || holdings(etcd).len() > before);
+    world.at_gate("zz");
+    common::support::kill_now(&mut child);
+    world.open_gate("zz");
+    assert!(world.is_quiet_within(Duration::from_secs(10)));
+}
+
+#[test]
+fn the_same_store_at_a_new_port_is_released_by_the_corrected_configuration() {
+    let etcd = Etcd::start();
+    let mut passage = Passage::to(&etcd.endpoint());
+    let (world, network) = world(&passage.endpoint());
+    let result = world.call("ADD", "c1", &network).success();
+    assert_eq!(addresses(&result), ["10.1.0.2"]);
+    killed_add(&world, &network, &etcd, "c2");
+    passage.shut();
+    let moved = moved(&network, &etcd.endpoint());
+    world.call("CHECK", "c1", &moved).success();
+    let began = Instant::now();
+    for container in ["c1", "c2"] {
+        world.call("DEL", container, &moved).success();
+    }
+    // It does not wait for the recorded endpoint.
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert_eq!(holdings(&etcd), [""; 0]);
+    assert!(!world.record("c1").exists());
+}
+
+#[test]
+fn another_store_at_the_new_port_releases_nothing() {
+    let (etcd, other) = (Etcd::start(), Etcd::start());
+    let mut passage = Passage::to(&etcd.endpoint());
+    let (world, network) = world(&passage.endpoint());
+    world.call("ADD", "c1", &network).success();
+    killed_add(&world, &network, &etcd, "c2");
+    passage.shut();
+    let strange = moved(&network, &other.endpoint());
+    for container in ["c1", "c2"] {
+        let (code, text) = world.call("DEL", container, &strange).failure();
+        assert_eq!(code, 11, "{text}");
+        let lists =
+            format!("recorded: {}; configured now: {}", passage.endpoint(), other.endpoint());
+        assert!(text.contains(&lists) && text.contains("ipam-delegated forget net"), "{text}");
+        assert!(world.record(container).exists());
+    }
+    // Also once it is accepted, and the network takes its addresses there.
+    world.conflist("10-net.conflist", &strange);
+    world.typed(&["reassert", "--yes"]);
+    world.call("ADD", "c3", &strange).success();
+    let (code, text) = world.call("DEL", "c2", &strange).failure();
+    assert_eq!(code, 11, "{text}");
+    assert!(!holdings(&etcd).is_empty());
+    // The configuration goes back.
+    let back = moved(&network, &etcd.endpoint());
+    for container in ["c1", "c2"] {
+        world.call("DEL", container, &back);
+    }
+    assert_eq!(holdings(&etcd), [""; 0]);
+}
+
+#[test]
+fn a_store_that_stands_where_it_was_is_released_there_whatever_the_configuration_names() {
+    let (etcd, other) = (Etcd::start(), Etcd::start());
+    let (world, network) = world(&etcd.endpoint());
+    world.call("ADD", "c1", &network).success();
+    world.call("ADD", "c2", &network).success();
+    world.call("DEL", "c1", &moved(&network, &other.endpoint())).success();
+    world.call("DEL", "c2", &moved(&network, "127.0.0.1:1")).success();
+    assert_eq!(holdings(&etcd), [""; 0]);
+}
+
+#[test]
+fn certificates_that_were_moved_are_read_where_the_corrected_configuration_names_them() {
+    let certificates = Certificates::make();
+    let etcd = Etcd::builder().tls(tls(&certificates, true)).start();
+    let (world, mut network) = world(&etcd.endpoint());
+    let client = certificates.client();
+    let copy = |folder: &str| {
+        fs::create_dir_all(world.path(folder)).unwrap();
+        for (file, name) in [
+            (&client.certificate, "cert.pem"),
+            (&client.key, "key.pem"),
+            (&certificates.authority(), "ca.pem"),
+        ] {
+            fs::copy(file, world.path(folder).join(name)).unwrap();
+        }
+    };
+    let named = |network: &mut Value, folder: &str| {
+        for (key, name) in
+            [("certFile", "cert.pem"), ("keyFile", "key.pem"), ("trustedCaFile", "ca.pem")]
+        {
+            network["ipam"]["etcd"][key] = json!(world.path(folder).join(name));
+        }
+    };
+    copy("one");
+    named(&mut network, "one");
+    for container in ["c1", "c2"] {
+        world.call("ADD", container, &network).success();
+    }
+    copy("two");
+    fs::remove_dir_all(world.path("one")).unwrap();
+    named(&mut network, "two");
+    world.call("CHECK", "c1", &network).success();
+    world.call("DEL", "c1", &network).success();
+    // Through an endpoint that is not today's, too.
+    let mut elsewhere = network.clone();
+    elsewhere["ipam"]["etcd"]["endpoints"] = json!(["127.0.0.1:1"]);
+    world.call("DEL", "c2", &elsewhere).success();
+    assert_eq!(holdings(&etcd), [""; 0]);
+}
