@@ -90,3 +90,16 @@ fn a_del_reads_the_password_file_as_it_is_now() {
     let grown = [site.etcd.endpoint().replace("127.0.0.1", "localhost"), site.etcd.endpoint()];
     site.release("container-c", &site.network("password", &grown));
 }
+
+#[test]
+fn a_del_by_the_configuration_reads_the_password_where_it_is_now() {
+    let site = Site::new();
+    let endpoints = [site.etcd.endpoint()];
+    site.call("ADD", "container-a", &site.network("password", &endpoints)).success();
+    site.exchange("second");
+    fs::write(site.file("moved"), "second").unwrap();
+    fs::remove_file(site.file("password")).unwrap();
+    let (code, text) = site.call("DEL", "container-a", &stripped()).failure();
+    assert!(code == 7 && text.contains(site.file("password").to_str().unwrap()), "{text}");
+    site.release("container-a", &site.network("moved", &endpoints));
+}

@@ -50,8 +50,9 @@ pub enum Who {
 use Who::{Alone, Chain, InChain};
 
 /// A scenario, who meets an error in it, and in which verb of the delegate.
-pub const ALL: [(Scenario, Who, &str); 23] = [
+pub const ALL: [(Scenario, Who, &str); 24] = [
     (First, Alone, "ADD"),
+    (First, Chain, "ADD"),
     (Add, Alone, "ADD"),
     (Add, InChain, "ADD"),
     (Add, Chain, "ADD"),
