@@ -5,11 +5,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use log::{debug, warn};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::asked::Asked;
 use super::{Allocator, Lease, Owner, Part, Reach, Scope, books};
-use crate::cni::{IpConfig, IpamResult, Keep, Route, Verb};
+use crate::cni::{IpConfig, IpamResult, Keep, Route, Verb, parse_value};
 use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, emptied_by_reboot, transient_machine_id};
@@ -57,7 +58,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
     }
 
     fn del(&self, request: &Request) -> Result<Option<IpamResult>> {
-        let part = part(request);
+        let part = part(request)?;
         if part.as_ref().is_some_and(|part| part.leases.is_empty() && part.taken.is_none()) {
             return Ok(None);
         }
@@ -201,10 +202,17 @@ pub fn scope(request: &Request) -> Result<Scope> {
     Ok(Scope { node, network: request.network.name().clone() })
 }
 
-/// The leases the chain remembered; what cannot be read is no hint.
+/// The leases the chain remembered; what cannot be read is no hint, and the store is asked.
 pub fn known(request: &Request) -> Vec<Lease> {
-    let leases = request.prev_result().ok().and_then(|result| result.extra.get("leases").cloned());
-    leases.and_then(|leases| serde_json::from_value(leases).ok()).unwrap_or_default()
+    let leases = request.network.config().get("prevResult").map_or(Ok(Vec::new()), leases);
+    leases.inspect_err(|error| warn!("{}", error.in_full())).unwrap_or_default()
+}
+
+/// The leases in a previous result.
+fn leases(prev_result: &Value) -> Result<Vec<Lease>> {
+    let leases = prev_result.get("leases");
+    let leases = leases.map(|leases| parse_value(leases, "prevResult.leases")).transpose()?;
+    Ok(leases.flatten().unwrap_or_default())
 }
 
 /// A lease of which nothing but the address is known.
@@ -223,22 +231,36 @@ fn hint(address: IpAddr) -> Lease {
 /// What this DEL is about, where the chain makes it by itself: `prevResult.undo`, of an ADD of which
 /// we told what it took, or `prevResult.fence`, the time in which leases were taken that nobody
 /// needs. None for the runtime's own, which is about everything.
-fn part(request: &Request) -> Option<Part> {
-    let result = request.prev_result().ok()?;
-    let mut leases = known(request);
-    if result.extra.get("undo") == Some(&Value::Bool(true)) {
+///
+/// # Errors
+/// Either cannot be read. Such a DEL is not about everything.
+fn part(request: &Request) -> Result<Option<Part>> {
+    let Some(told) = request.network.config().get("prevResult") else { return Ok(None) };
+    let (undo, fence) = (told.get("undo"), told.get("fence"));
+    let undo = undo.map(|undo| parse_value::<Option<bool>>(undo, "prevResult.undo")).transpose()?;
+    if undo.flatten() == Some(true) {
+        let mut leases = leases(told)?;
         leases.retain(|lease| !lease.kept);
-        return Some(Part { leases, taken: None });
+        return Ok(Some(Part { leases, taken: None }));
     }
-    let fence = result.extra.get("fence")?;
-    let time = |key: &str| {
-        let since = Duration::from_millis(fence.get(key)?.as_u64()?);
-        UNIX_EPOCH.checked_add(since)
-    };
+    let fence = fence.map(|fence| parse_value::<Option<Fence>>(fence, "prevResult.fence"));
+    let Some(Fence { after, before }) = fence.transpose()?.flatten() else { return Ok(None) };
+    let time = |since: u64| UNIX_EPOCH.checked_add(Duration::from_millis(since));
     // The kernel's clock for files is some milliseconds behind.
-    let from = time("after")?.checked_sub(COARSE)?;
-    let to = time("before").unwrap_or_else(SystemTime::now) + COARSE;
-    Some(Part { leases, taken: Some((from, to)) })
+    let from = time(after).and_then(|time| time.checked_sub(COARSE));
+    let to = before.map_or_else(|| Some(SystemTime::now()), time);
+    let to = to.and_then(|time| time.checked_add(COARSE));
+    let (Some(from), Some(to)) = (from, to) else {
+        return Err(Error::config("prevResult.fence", "a time is too large"));
+    };
+    Ok(Some(Part { leases: leases(told)?, taken: Some((from, to)) }))
+}
+
+/// `prevResult.fence`, in milliseconds since 1970.
+#[derive(Deserialize)]
+struct Fence {
+    after: u64,
+    before: Option<u64>,
 }
 
 const COARSE: Duration = Duration::from_millis(50);

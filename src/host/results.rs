@@ -1,5 +1,5 @@
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,14 @@ use serde_json::{Map, Value};
 
 use super::read_regular;
 use crate::cni::{ContainerId, IfName, IpamResult, NetworkName, parse_object};
+use crate::error::{Error, Result};
 
 /// libcni's cache of results, which podman, containerd, CRI-O and Nomad share: a file
 /// `<network>-<container id>-<ifname>` for each attachment, written after its ADD and removed after
 /// its DEL.
 ///
-/// Nobody locks it, and a file may be half written. What cannot be read says nothing.
+/// Nobody locks it, and a file may be half written. A file that is no whole result says nothing; one that
+/// cannot be read is an error.
 #[derive(Clone, Debug)]
 pub struct ResultCache {
     folder: PathBuf,
@@ -63,25 +65,29 @@ impl ResultCache {
 
     /// What the cache says of one attachment. `None` where it says nothing, or speaks of another
     /// one, whose names make up the same file name.
+    ///
+    /// # Errors
+    /// The file cannot be read.
     pub fn of(
         &self,
         network: &NetworkName,
         container: &ContainerId,
         ifname: &IfName,
-    ) -> Option<Cached> {
+    ) -> Result<Option<Cached>> {
         let name = file_name(network, container, ifname);
         let names = || Some((network.clone(), container.clone(), ifname.clone()));
         let cached = self.read(&name, names)?;
-        let is_it = cached.network == *network
-            && cached.container == *container
-            && cached.ifname == *ifname;
-        is_it.then_some(cached)
+        Ok(cached.filter(|cached| {
+            cached.network == *network && cached.container == *container && cached.ifname == *ifname
+        }))
     }
 
     /// What the cache says of the attachments of one network, by file name.
     ///
     /// Files of libcni before 0.8 tell the names by their own name alone: there the interface is
     /// taken to have no `-`, and the network to be this one if it can be.
+    ///
+    /// What cannot be read is left out: the answer is for people, and no proof.
     pub fn of_network(&self, network: &NetworkName) -> Vec<Cached> {
         let head = format!("{network}-");
         let all = self.matching(
@@ -91,14 +97,18 @@ impl ResultCache {
                 named(network.as_str(), container, ifname)
             },
         );
-        all.into_iter().filter(|cached| cached.network == *network).collect()
+        let all = all.into_iter().flatten().filter_map(Result::ok);
+        all.filter(|cached| cached.network == *network).collect()
     }
 
     /// What the cache says of one container on all networks, by file name; no other files are read.
     ///
     /// The names of files of libcni before 0.8 are read as in [`ResultCache::of_network`], with the
     /// container in the network's place.
-    pub fn of_container(&self, container: &ContainerId) -> Vec<Cached> {
+    ///
+    /// # Errors
+    /// The folder or one of the files cannot be read.
+    pub fn of_container(&self, container: &ContainerId) -> Result<Vec<Cached>> {
         let middle = format!("-{container}-");
         let all = self.matching(
             |name| name.contains(&middle),
@@ -108,7 +118,10 @@ impl ResultCache {
                 named(network, container.as_str(), ifname)
             },
         );
-        all.into_iter().filter(|cached| cached.container == *container).collect()
+        let all = all?
+            .into_iter()
+            .filter(|cached| cached.as_ref().map_or(true, |cached| cached.container == *container));
+        all.collect()
     }
 
     /// What the files say whose names are wanted.
@@ -116,31 +129,26 @@ impl ResultCache {
         &self,
         wanted: impl Fn(&str) -> bool,
         names: impl Fn(&str) -> Option<Names>,
-    ) -> Vec<Cached> {
+    ) -> Result<Vec<Result<Cached>>> {
         let mut files = Vec::new();
-        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            files.extend(entry.file_name().into_string().ok().filter(|name| wanted(name)));
+        let unreadable = |error| unreadable(&self.folder, error);
+        let entries = match fs::read_dir(&self.folder) {
+            Err(error) if is_absent(&error) => return Ok(Vec::new()),
+            other => other.map_err(unreadable)?,
+        };
+        for entry in entries {
+            let name = entry.map_err(unreadable)?.file_name();
+            files.extend(name.into_string().ok().filter(|name| wanted(name)));
         }
         files.sort_unstable();
-        files.iter().filter_map(|name| self.read(name, || names(name))).collect()
+        Ok(files.iter().filter_map(|name| self.read(name, || names(name)).transpose()).collect())
     }
 
     /// Reads a file; `names` are those of one that does not tell them itself.
-    fn read(&self, name: &str, names: impl FnOnce() -> Option<Names>) -> Option<Cached> {
-        let mut file = object_in(&self.folder.join(name))?;
-        let netns = file.get("netns").and_then(Value::as_str).map(str::to_owned);
-        let ((network, container, ifname), result) = match file.get("kind") {
-            None => (names()?, Value::Object(file)),
-            Some(kind) if kind == KIND => {
-                let text = |key: &str| file.get(key)?.as_str();
-                let names = named(text("networkName")?, text("containerId")?, text("ifName")?)?;
-                (names, file.remove("result")?)
-            }
-            Some(_) => return None,
-        };
-        let result = IpamResult::parse(&result, "result").ok()?;
-        let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
-        Some(Cached { network, container, ifname, addresses, netns })
+    fn read(&self, name: &str, names: impl FnOnce() -> Option<Names>) -> Result<Option<Cached>> {
+        let path = self.folder.join(name);
+        let object = object_in(&path).map_err(|error| unreadable(&path, error))?;
+        Ok(object.and_then(|file| cached_in(file, names)))
     }
 }
 
@@ -148,6 +156,37 @@ type Names = (NetworkName, ContainerId, IfName);
 
 /// libcni since 0.8 wraps the result; before, the result was all there is.
 const KIND: &str = "cniCacheV1";
+
+fn cached_in(
+    mut file: Map<String, Value>,
+    names: impl FnOnce() -> Option<Names>,
+) -> Option<Cached> {
+    let netns = file.get("netns").and_then(Value::as_str).map(str::to_owned);
+    let ((network, container, ifname), result) = match file.get("kind") {
+        None => (names()?, Value::Object(file)),
+        Some(kind) if kind == KIND => {
+            let text = |key: &str| file.get(key)?.as_str();
+            let names = named(text("networkName")?, text("containerId")?, text("ifName")?)?;
+            (names, file.remove("result")?)
+        }
+        Some(_) => return None,
+    };
+    let result = IpamResult::parse(&result, "result").ok()?;
+    let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
+    Some(Cached { network, container, ifname, addresses, netns })
+}
+
+/// Whether nothing is there, or nothing that the system could not read: a folder, a FIFO.
+fn is_absent(error: &io::Error) -> bool {
+    error.raw_os_error().is_none()
+        || matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+fn unreadable(path: &Path, error: io::Error) -> Error {
+    Error::io(format!("cannot read the result cache {}", path.display()), error).advise(
+        "call again; if the error stays, look at the disk, or remove the file once its container is gone",
+    )
+}
 
 fn file_name(network: &NetworkName, container: &ContainerId, ifname: &IfName) -> String {
     format!("{network}-{container}-{ifname}")
@@ -159,8 +198,12 @@ fn named(network: &str, container: &str, ifname: &str) -> Option<Names> {
 }
 
 /// The object in a file.
-fn object_in(path: &Path) -> Option<Map<String, Value>> {
-    parse_object(&read_regular(path).ok()?, "a cached result").ok()
+fn object_in(path: &Path) -> io::Result<Option<Map<String, Value>>> {
+    match read_regular(path) {
+        Ok(content) => Ok(parse_object(&content, "a cached result").ok()),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -200,7 +243,7 @@ mod tests {
     /// What the cache says of `net`, `c1`, `eth0`.
     fn addresses(cache: &ResultCache) -> Option<Vec<String>> {
         let (network, container, ifname) = named("net", "c1", "eth0").unwrap();
-        let cached = cache.of(&network, &container, &ifname)?;
+        let cached = cache.of(&network, &container, &ifname).unwrap()?;
         Some(cached.addresses.iter().map(ToString::to_string).collect())
     }
 
@@ -289,7 +332,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            shown(&cache.of_container(&container)),
+            shown(&cache.of_container(&container).unwrap()),
             [
                 "net-b c1 eth1 [10.0.0.5]",
                 "net c1 eth0 [10.0.0.2]",

@@ -122,7 +122,7 @@ impl Consul {
     /// # Errors
     /// No server answers in time.
     pub fn search(&self, owner: &Owner, pools: &[String]) -> Result<Vec<Pair>> {
-        let others = self.others_of(owner);
+        let others = self.others_of(owner)?;
         let mut found = Vec::new();
         let mut take = |pair: Pair| {
             warn_of_strange(&pair);
@@ -204,11 +204,11 @@ impl Consul {
     }
 
     /// Addresses that the runtime's cache gives to other attachments of the same container.
-    fn others_of(&self, owner: &Owner) -> BTreeSet<IpAddr> {
-        let cached = self.cache.of_container(&owner.container).into_iter().filter(|cached| {
+    fn others_of(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
+        let cached = self.cache.of_container(&owner.container)?.into_iter().filter(|cached| {
             cached.network != owner.scope.network || cached.ifname != owner.ifname
         });
-        cached.flat_map(|cached| cached.addresses).collect()
+        Ok(cached.flat_map(|cached| cached.addresses).collect())
     }
 
     fn set_since(&self, seen: &mut Seen, lease: &Lease) {

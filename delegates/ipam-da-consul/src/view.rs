@@ -127,7 +127,7 @@ impl Consul {
     fn look(&self, question: &Question<'_>, unknown: &BTreeSet<String>) -> Result<State> {
         let owner = question.owner;
         let own = self.keys.owner(owner);
-        let hinted = self.hinted(question);
+        let hinted = self.hinted(question)?;
         let mut keys: Vec<String> = hinted.iter().cloned().collect();
         let mark = self.keys.mark(&owner.scope.node);
         if self.indexed.get() {
@@ -402,7 +402,7 @@ impl Consul {
 
     /// Keys of addresses that an owner is said to hold: by the record, or by the runtime's cache, which knows
     /// what the ancestor gave.
-    fn hinted(&self, question: &Question<'_>) -> BTreeSet<String> {
+    fn hinted(&self, question: &Question<'_>) -> Result<BTreeSet<String>> {
         let Question { owner, known, want, .. } = *question;
         let told = known.iter().filter(|lease| lease.pool.is_some() || !lease.revision.is_null());
         let mut keys: BTreeSet<String> = told
@@ -411,14 +411,14 @@ impl Consul {
         let mut addresses: BTreeSet<IpAddr> =
             known.iter().filter(|l| l.revision.is_null()).map(|l| l.address.addr()).collect();
         if !want.is_empty() {
-            let cached = self.cache.of(&owner.scope.network, &owner.container, &owner.ifname);
+            let cached = self.cache.of(&owner.scope.network, &owner.container, &owner.ifname)?;
             addresses.extend(cached.into_iter().flat_map(|cached| cached.addresses));
         }
         let pools = self.pools_of(question);
         for address in addresses.iter().take(8) {
             keys.extend(pools.iter().take(4).map(|pool| self.keys.lease(Some(pool), *address)));
         }
-        keys
+        Ok(keys)
     }
 
     /// The folders of the pools that a question is about; none where nobody says.
@@ -433,7 +433,9 @@ impl Consul {
     }
 
     fn is_cached(&self, owner: &Owner) -> bool {
-        self.cache.of(&owner.scope.network, &owner.container, &owner.ifname).is_some()
+        // What cannot be read may say so; then there is a look, which fails if it stays so.
+        let cached = self.cache.of(&owner.scope.network, &owner.container, &owner.ifname);
+        cached.map_or(true, |cached| cached.is_some())
     }
 }
 

@@ -17,6 +17,8 @@ use std::time::Duration;
 use beside::{Ours, amid, define, given, held, holdings, insisting, owners};
 use common::at_once;
 use common::consul::{self, Consul, Relay};
+use common::support::kills::strace;
+use common::support::{start, wait};
 use passcod::Passcod;
 use serde_json::{Value, json};
 
@@ -237,7 +239,7 @@ fn ours_releases_what_the_ancestor_gave_at_the_price_of_one_listing() {
         let lines = relay.during(|| ours().del("c1"));
         assert_eq!(held(&consul, POOL), holdings([("c2", second)]), "{first} {third}");
         let listings: Vec<_> = lines.iter().filter(|line| line.starts_with("GET ")).collect();
-        assert_eq!(listings, ["GET /v1/kv/ipam/p/?recurse"], "{lines:?}");
+        assert_eq!(listings, ["GET /v1/kv/ipam/p/?recurse&consistent"], "{lines:?}");
         assert_eq!(lines.len(), 3, "{lines:?}");
         ours().del("c1");
         ours().del("c2");
@@ -259,7 +261,7 @@ fn told_of_no_pool_ours_finds_what_the_ancestor_gave_in_any() {
         assert_eq!(held(&consul, POOL), holdings([("c2", other)]), "{one}");
         assert_eq!(held(&consul, "q"), BTreeMap::new());
         let listings: Vec<_> = lines.iter().filter(|line| line.starts_with("GET ")).collect();
-        assert_eq!(listings, ["GET /v1/kv/ipam/?recurse"], "{lines:?}");
+        assert_eq!(listings, ["GET /v1/kv/ipam/?recurse&consistent"], "{lines:?}");
         ancestor(&consul, POOL).del("c2").run().unwrap();
     }
 }
@@ -400,4 +402,28 @@ fn what_is_no_allocation_is_named_where_it_is_met_and_stays_as_it_is() {
         }
         assert_eq!(consul.keys(&format!("ipam/{pool}/")).len(), 2);
     }
+}
+
+#[test]
+fn a_result_that_cannot_be_read_releases_no_address_of_another_attachment() {
+    let consul = site();
+    let ours = Ours::alone(&consul.url(), POOL);
+    for address in ["10.1.2.5", "10.1.2.6"] {
+        consul.put(&format!("ipam/{POOL}/{address}"), r#"{"target":"c1"}"#);
+    }
+    let cached = json!({
+        "kind": "cniCacheV1", "containerId": "c1", "ifName": "net1", "networkName": "net",
+        "result": {"cniVersion": "1.0.0", "ips": [{"address": "10.1.2.6/26"}]},
+    });
+    let file = ours.world.path("results/net-c1-net1");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, cached.to_string()).unwrap();
+    let mut command = ours.world.command_of(&strace(), "DEL", "c1");
+    command.args(["-f", "-o", "/dev/null", "-P"]).arg(&file);
+    command.args(["-e", "inject=?open,openat:error=EIO"]).arg(common::PROGRAM);
+    let (code, text) = wait(start(command, &ours.network)).failure();
+    assert!(code == 5 && text.contains(file.to_str().unwrap()), "{code}: {text}");
+    assert_eq!(held(&consul, POOL).len(), 2);
+    ours.del("c1");
+    assert_eq!(held(&consul, POOL).len(), 1);
 }

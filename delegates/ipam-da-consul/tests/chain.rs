@@ -38,7 +38,7 @@ fn a_chain_gives_checks_and_releases() {
     let mut with_result = network.clone();
     with_result["prevResult"] = result.clone();
     let check = relay.during(|| drop(world.call("CHECK", "c1", &with_result).success()));
-    assert_eq!(check, ["PUT /v1/txn"]);
+    assert_eq!(check, ["PUT /v1/txn?consistent"]);
     world.call("STATUS", "", &network).success();
     // By the record: a DEL that was told nothing asks once.
     let mut stripped = network.clone();

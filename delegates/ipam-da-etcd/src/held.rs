@@ -70,7 +70,10 @@ impl Etcd {
                 let Some((lease, item)) = self.keys.codec().left_to(owner, address, found) else {
                     continue;
                 };
-                let of_others = noted.get_or_insert_with(|| self.of_others(owner));
+                let of_others = match &noted {
+                    Some(noted) => noted,
+                    None => noted.insert(self.of_others(owner)?),
+                };
                 if !of_others.contains(&address) {
                     held.push(lease);
                     seen.add(item);
@@ -92,7 +95,7 @@ impl Etcd {
         (mut held, mut seen): (Vec<Lease>, Seen),
     ) -> Result<(Vec<Lease>, Seen)> {
         let others = self.held_by_siblings(siblings);
-        let of_others = self.hints.of_others(owner);
+        let of_others = self.hints.of_others(owner)?;
         let known: BTreeSet<IpAddr> = held.iter().map(|lease| lease.address.addr()).collect();
         let homeless = self.keys.is_flat() && self.home.is_empty();
         let judge = |answer: &_| self.judge(answer);
@@ -132,10 +135,10 @@ impl Etcd {
 
     /// What this node knows other attachments of the container to have been given, where the keys of addresses
     /// do not tell.
-    fn of_others(&self, owner: &Owner) -> BTreeSet<IpAddr> {
+    fn of_others(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
         match self.keys.old() {
             Some(_) => self.hints.of_others(owner),
-            None => BTreeSet::new(),
+            None => Ok(BTreeSet::new()),
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use ipam_delegated::allocate::Owner;
 use ipam_delegated::cni::{ContainerId, IfName, NetworkName};
 use ipam_delegated::host::{Cached, ResultCache, StateDir, beside, read_own, replace_own};
+use ipam_delegated::{Error, Result};
 use log::warn;
 
 use crate::memory;
@@ -41,11 +42,14 @@ impl Hints {
     }
 
     /// What an attachment was given.
-    pub fn of(&self, owner: &Owner) -> BTreeSet<IpAddr> {
-        let cached = self.cache.of(&owner.scope.network, &owner.container, &owner.ifname);
-        let mut known = read(&self.file(owner)).unwrap_or_default();
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn of(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
+        let cached = self.cache.of(&owner.scope.network, &owner.container, &owner.ifname)?;
+        let mut known = read(&self.file(owner))?.unwrap_or_default();
         known.extend(cached.into_iter().flat_map(|cached| cached.addresses));
-        known
+        Ok(known)
     }
 
     /// Takes away what we have noted of an attachment.
@@ -64,15 +68,22 @@ impl Hints {
     }
 
     /// What other attachments of the same container were given, on whatever network.
-    pub fn of_others(&self, owner: &Owner) -> BTreeSet<IpAddr> {
+    ///
+    /// # Errors
+    /// A file cannot be read: an address of another attachment might be taken for this one's.
+    pub fn of_others(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
         let own = self.file(owner);
-        let noted =
-            files(&self.of_container(owner)).into_iter().flat_map(|network| files(&network));
-        let noted = noted.filter(|file| *file != own).filter_map(|file| read(&file));
-        let cached = self.cache.of_container(&owner.container).into_iter().filter(|cached| {
+        let mut of_others = BTreeSet::new();
+        for network in files(&self.of_container(owner))? {
+            for file in files(&network)?.iter().filter(|file| **file != own) {
+                of_others.extend(read(file)?.into_iter().flatten());
+            }
+        }
+        let cached = self.cache.of_container(&owner.container)?.into_iter().filter(|cached| {
             cached.network != owner.scope.network || cached.ifname != owner.ifname
         });
-        noted.chain(cached.map(|cached| cached.addresses.into_iter().collect())).flatten().collect()
+        of_others.extend(cached.flat_map(|cached| cached.addresses));
+        Ok(of_others)
     }
 
     /// Notes what an attachment holds.
@@ -96,24 +107,22 @@ impl Hints {
     }
 
     /// All that we have noted of a network.
-    pub fn all(&self, network: &NetworkName) -> Vec<Noted> {
-        let noted = |container: &PathBuf| {
-            let of_file = |file: PathBuf| {
-                let addresses = read(&file)?;
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn all(&self, network: &NetworkName) -> Result<Vec<Noted>> {
+        let mut all = Vec::new();
+        for container in files(&self.folder)? {
+            for file in files(&container.join(network.as_str()))? {
+                let names = name(&container).zip(name(&file));
+                let (Some((container, ifname)), Some(addresses)) = (names, read(&file)?) else {
+                    continue;
+                };
                 let confirmed = fs::metadata(&file).and_then(|about| about.modified()).ok();
-                Some(Noted {
-                    container: name(container)?,
-                    ifname: name(&file)?,
-                    addresses,
-                    confirmed,
-                })
-            };
-            files(&container.join(network.as_str()))
-                .into_iter()
-                .filter_map(of_file)
-                .collect::<Vec<_>>()
-        };
-        files(&self.folder).iter().flat_map(noted).collect()
+                all.push(Noted { container, ifname, addresses, confirmed });
+            }
+        }
+        Ok(all)
     }
 
     fn write(&self, file: &Path, addresses: &BTreeSet<IpAddr>) -> io::Result<()> {
@@ -142,15 +151,35 @@ impl Hints {
 }
 
 /// What lies in a folder; nothing where there is none.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    entries.map(|entry| entry.path()).collect()
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if is_absent(&error) => return Ok(Vec::new()),
+        other => other.and_then(Iterator::collect::<io::Result<Vec<_>>>),
+    };
+    let entries = entries.map_err(|error| unreadable(folder, error))?;
+    Ok(entries.into_iter().map(|entry| entry.path()).collect())
 }
 
 fn name(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_str()?.to_owned())
 }
 
-fn read(file: &Path) -> Option<BTreeSet<IpAddr>> {
-    serde_json::from_slice(&read_own(file).ok()?).ok()
+/// The addresses in a note. One that is none of ours says nothing.
+fn read(file: &Path) -> Result<Option<BTreeSet<IpAddr>>> {
+    match read_own(file) {
+        Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(unreadable(file, error)),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
+    error.raw_os_error().is_none()
+        || matches!(error.kind(), NotFound | NotADirectory | IsADirectory)
+}
+
+fn unreadable(path: &Path, error: io::Error) -> Error {
+    Error::io(format!("cannot read what this node noted in {}", path.display()), error)
+        .advise("call again; if the error stays, look at the disk, or remove the file")
 }

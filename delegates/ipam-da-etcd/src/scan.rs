@@ -88,7 +88,7 @@ impl Etcd {
 
     /// What this node has noted itself and the index does not tell, as far as the store still says so.
     fn walk_noted(&self, node: &str, told: &BTreeSet<IpAddr>, each: Each<'_>) -> Result<()> {
-        let noted = self.hints.all(self.keys.network());
+        let noted = self.hints.all(self.keys.network())?;
         let mut times: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for address in noted.iter().flat_map(|noted| &noted.addresses) {
             *times.entry(*address).or_default() += 1;

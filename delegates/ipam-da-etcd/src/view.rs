@@ -31,7 +31,7 @@ impl Etcd {
     pub fn view_of(&self, question: &Question<'_>) -> Result<View<Seen>> {
         let old = !self.keys.is_native();
         let hints = match old && question.known.is_empty() {
-            true => self.hints.of(question.owner),
+            true => self.hints.of(question.owner)?,
             false => BTreeSet::new(),
         };
         if !question.want.is_empty() {

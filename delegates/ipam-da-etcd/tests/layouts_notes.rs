@@ -11,7 +11,7 @@ use common::layouts::{HOUR, age_notes, assert_books, on, told};
 use common::rights::Rights::Theirs;
 use common::rights::{POOR, each, node_of};
 use common::support::kills::strace;
-use common::support::{start, wait};
+use common::support::{Outcome, start, wait};
 use common::{Node, addresses, given, subnets};
 use serde_json::{Value, json};
 
@@ -229,5 +229,43 @@ fn an_add_that_fails_leaves_no_note() {
         assert_eq!(on(&asking).call("ADD", "f", &json!({})).failure().0, 102);
         let notes = asking.world.path("state/etcd/owners");
         assert_eq!(common::support::names(&notes), ["a", "b", "c", "d", "e"], "{old:?}");
+    });
+}
+
+/// A call that cannot open a file.
+fn without(file: &std::path::Path, command: &Command, network: &Value) -> Outcome {
+    let mut faulty = Command::new(strace());
+    faulty.args(["-f", "-o", "/dev/null", "-P"]).arg(file);
+    faulty.args(["-e", "inject=?open,openat:error=EIO"]);
+    faulty.arg(command.get_program()).env_clear();
+    faulty.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    faulty.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    wait(start(faulty, network))
+}
+
+#[test]
+fn a_note_that_cannot_be_read_releases_no_address_of_another_attachment() {
+    each(&[Theirs], |old, etcd, rights| {
+        let node = node_of(old, etcd, rights);
+        let notes = node.world.path("state/etcd/owners/c1/net");
+        let cached = on(&node).ifname("net1").cache_file("c1");
+        for file in [notes.join("net1"), notes.clone(), cached.clone()] {
+            on(&node).add("c1");
+            let other = on(&node).ifname("net1").address("c1");
+            if file == cached {
+                on(&node).ifname("net1").remember("c1", &[&other]);
+                fs::remove_file(notes.join("net1")).unwrap();
+            }
+            let (command, network) = on(&node).command("DEL", "c1", &json!({}));
+            let (code, text) = without(&file, &command, &network).failure();
+            assert_eq!(code, 5, "{old:?} {file:?}: {text}");
+            assert!(text.contains(file.to_str().unwrap()), "{file:?}: {text}");
+            assert_eq!(old.books(etcd).len(), 2, "{old:?} {file:?}");
+            on(&node).del("c1");
+            assert_books(old, etcd, &[&format!("{other} c1")]);
+            on(&node).ifname("net1").del("c1");
+            let _ = fs::remove_file(&cached);
+            assert_books(old, etcd, &[]);
+        }
     });
 }

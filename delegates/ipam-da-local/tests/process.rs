@@ -359,3 +359,32 @@ fn gc_keeps_the_lease_of_a_record_that_cannot_be_read_until_it_is_forgotten() {
         assert!(place.leases().is_empty(), "{program:?}");
     }
 }
+
+#[test]
+fn a_del_of_the_chains_own_that_cannot_be_read_is_about_nothing() {
+    let place = Place::new(&[SUBNET]);
+    let result = place.call(Program::Allocator, "ADD", C1).success();
+    let mut network = place.network(Program::Allocator);
+    for (prev_result, path) in [
+        (json!({"fence": {"after": "soon"}}), "prevResult.fence.after"),
+        (json!({"fence": {"before": 7}}), "prevResult.fence"),
+        (json!({"fence": []}), "prevResult.fence"),
+        (json!({"undo": "yes"}), "prevResult.undo"),
+        (json!({"undo": true, "leases": [{"address": 7}]}), "prevResult.leases[0].address"),
+        (json!({"fence": {"after": 0}, "leases": 7}), "prevResult.leases"),
+    ] {
+        network["prevResult"] = prev_result.clone();
+        let (code, text) = place.call_with(Program::Allocator, "DEL", C1, &network).failure();
+        assert!(code == 7 && text.contains(path), "{prev_result}: {code}: {text}");
+        assert_eq!(place.leases().len(), 1, "{prev_result}");
+    }
+    // What stands beside is not its affair, and without either it is the runtime's own.
+    network["prevResult"] = json!({"undo": true, "ips": 7, "leases": []});
+    place.call_with(Program::Allocator, "DEL", C1, &network).success();
+    network["prevResult"] = json!({"fence": {"after": 7, "before": 8}, "leases": []});
+    place.call_with(Program::Allocator, "DEL", C1, &network).success();
+    assert_eq!(place.leases().len(), 1);
+    network["prevResult"] = json!({"ips": 7, "leases": "none", "routes": result["ips"]});
+    place.call_with(Program::Allocator, "DEL", C1, &network).success();
+    assert!(place.leases().is_empty());
+}

@@ -37,7 +37,9 @@ pub(super) fn compare(
         let against: Vec<_> = against.collect();
         // An ADD or a DEL may have ended since the cache was read.
         let Cached { network, container, ifname, .. } = cached;
-        if against.is_empty() || cache.of(network, container, ifname).as_ref() != Some(cached) {
+        if against.is_empty()
+            || cache.of(network, container, ifname).ok().flatten().as_ref() != Some(cached)
+        {
             continue;
         }
         let gone = cached.netns.as_ref().is_some_and(|at| Netns::at(at) == Netns::Gone);
