@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use log::{debug, warn};
-use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -33,6 +33,9 @@ struct Identity {
 
 /// Where a machine has its id.
 const MACHINE_ID: &str = "/etc/machine-id";
+
+/// What follows the name of an identity that is being written.
+const DRAFT: &str = "#new";
 
 /// How long another process may have the identity locked.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -82,16 +85,36 @@ impl Node {
 }
 
 impl Identity {
-    /// Makes the first one, or reads what another first call has made meanwhile.
+    /// Makes the first one, or reads what another first call has made meanwhile. The lock is on the
+    /// draft, which only its owner may open: what a kill leaves of it is made anew by the next call.
     fn make(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<Self> {
         make_private_folder(state.root())?;
         // Earlier releases replace what stands there, under this lock. Other users may hold it, too,
         // where they may read the folder: the call then goes on without it.
         let _earlier = lock_folder(state.root());
-        let identity = Self::new(machine_id)?;
-        match identity.place(path, place_first) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Self::read(path),
-            other => other.map(|()| identity),
+        let draft = beside(path, DRAFT);
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            match Self::read(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                other => return other,
+            }
+            let file = open_own(&draft, OFlags::WRONLY | OFlags::CREATE, 0o600)?;
+            lock_or_fail(&file, give_up)?;
+            if !is_at(&file, &draft)? {
+                // It has become the identity meanwhile.
+                continue;
+            }
+            match Self::read(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                other => {
+                    let _ = fs::remove_file(&draft);
+                    return other;
+                }
+            }
+            let identity = Self::new(machine_id)?;
+            identity.place(&file, &draft, path)?;
+            return Ok(identity);
         }
     }
 
@@ -115,31 +138,42 @@ impl Identity {
         self.machine_id.is_empty() && !self.boot_id.is_empty() && self.boot_id == boot_id()
     }
 
-    /// Puts it in place by `place`, whole and safe from a loss of power.
-    fn place(&self, path: &Path, place: fn(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
-        let draft = beside(path, &format!("#{}", random_uuid()?));
-        let placed = (|| {
-            let content = serde_json::to_string(self).map_err(io::Error::other)?;
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-            let mut file = open_own(&draft, flags, 0o600)?;
-            // A full disk lets files be made, but not written.
-            file.write_all(content.as_bytes())?;
-            file.sync_all()?;
-            place(&draft, path)
-        })();
-        let _ = fs::remove_file(&draft);
-        placed
+    /// Puts it in place of another, under the lock of that.
+    fn replace(&self, path: &Path) -> io::Result<()> {
+        let draft = beside(path, DRAFT);
+        self.place(&open_own(&draft, OFlags::WRONLY | OFlags::CREATE, 0o600)?, &draft, path)
+    }
+
+    /// Writes it to an open draft and gives that its name: whole, and safe from a loss of power.
+    fn place(&self, mut file: &File, draft: &Path, path: &Path) -> io::Result<()> {
+        let content = serde_json::to_string(self).map_err(io::Error::other)?;
+        // A full disk lets files be made, but not written.
+        let placed = file
+            .set_len(0)
+            .and_then(|()| file.write_all(content.as_bytes()))
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(draft, path));
+        placed.inspect_err(|_| {
+            let _ = fs::remove_file(draft);
+        })
     }
 }
 
-/// Gives a draft its name, where nothing has that name yet.
-fn place_first(draft: &Path, path: &Path) -> io::Result<()> {
-    match fs::hard_link(draft, path) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            // Some file systems have no hard links.
-            Ok(renameat_with(CWD, draft, CWD, path, RenameFlags::NOREPLACE)?)
-        }
-        other => other,
+fn lock_or_fail(file: &File, give_up: Instant) -> io::Result<()> {
+    if lock(file, give_up)? {
+        return Ok(());
+    }
+    let held = "another process has held the lock of the node's identity for 10 s";
+    Err(io::Error::new(ErrorKind::TimedOut, held))
+}
+
+/// Whether the path still names this file.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let here = file.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(there) => Ok((here.dev(), here.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -150,13 +184,9 @@ fn lock_identity(path: &Path) -> io::Result<(File, Identity)> {
     let give_up = Instant::now() + PATIENCE;
     loop {
         let file = open_own(path, OFlags::RDONLY, 0)?;
-        if !lock(&file, give_up)? {
-            let held = "another process has held the lock of the node's identity for 10 s";
-            return Err(io::Error::new(ErrorKind::TimedOut, held));
-        }
-        let (here, there) = (file.metadata()?, fs::symlink_metadata(path)?);
+        lock_or_fail(&file, give_up)?;
         // Another call has replaced it while this one waited.
-        if (here.dev(), here.ino()) == (there.dev(), there.ino()) {
+        if is_at(&file, path)? {
             return Ok((file, Identity::read(path)?));
         }
     }
@@ -183,11 +213,10 @@ fn renew(state: &StateDir, path: &Path, machine_id: &str) -> Result<Identity, Cl
     if old.machine_id == machine_id {
         return Ok(old);
     }
-    let replace = |identity: &Identity| identity.place(path, |draft, path| fs::rename(draft, path));
     if old.is_of_this_boot() {
         old.machine_id = machine_id.to_owned();
         old.boot_id = String::new();
-        if let Err(error) = replace(&old) {
+        if let Err(error) = old.replace(path) {
             // Until the next boot it is this machine's all the same.
             debug!("{} cannot be bound to the machine-id: {error}", path.display());
         }
@@ -205,7 +234,7 @@ fn renew(state: &StateDir, path: &Path, machine_id: &str) -> Result<Identity, Cl
     let unsure_aside = state.root().join(format!("unsure.{}", old.uuid));
     step_aside(&state.unsure(), &unsure_aside).map_err(Records)?;
     let identity = Identity::new(machine_id).map_err(Unmade)?;
-    replace(&identity).map_err(Unmade)?;
+    identity.replace(path).map_err(Unmade)?;
     Ok(identity)
 }
 
