@@ -221,7 +221,7 @@ fn a_chain_releases_what_a_leader_that_is_behind_does_not_show() {
     };
     let chain = Chain { world, network: network.clone() };
     let ways: [(&str, &dyn Fn()); 3] = [
-        ("reap", &|| drop(chain.world.typed(&["reap", "--yes", "--json"]).success())),
+        ("reap", &|| drop(chain.world.typed(&["reap", "--no-cache", "--yes", "--json"]).success())),
         ("GC", &|| {
             age(&site.consul, Duration::from_secs(3600));
             drop(chain.world.call("GC", "", &valid(&[])).success());
