@@ -1,4 +1,4 @@
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -28,24 +28,34 @@ impl Note {
         &self.path
     }
 
-    /// What the last whole line says; nothing where there is none.
+    /// What the last whole line says, for a hint: the default where there is none, or none that can be
+    /// read.
     pub fn read<T: DeserializeOwned + Default>(&self) -> T {
-        let text = read_own(&self.path).unwrap_or_default();
+        self.noted().unwrap_or_default()
+    }
+
+    /// What the last whole line says; the default where surely no line is.
+    fn noted<T: DeserializeOwned + Default>(&self) -> io::Result<T> {
+        let text = match read_own(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(T::default()),
+            read => read?,
+        };
         let mut lines = text.rsplit(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        lines.find_map(|line| serde_json::from_slice(line).ok()).unwrap_or_default()
+        Ok(lines.find_map(|line| serde_json::from_slice(line).ok()).unwrap_or_default())
     }
 
     /// Changes what is noted, one process after the other, and tells what it is by now. A folder that is
     /// missing is made.
     ///
     /// # Errors
-    /// The file cannot be written, or another process has it locked for more than a second.
+    /// The file cannot be read, so that a change would lose what it says; it cannot be written; or another
+    /// process has it locked for more than a second.
     pub fn change<T: DeserializeOwned + Default + Serialize>(
         &self,
         change: impl FnOnce(&mut T),
     ) -> io::Result<T> {
         let _folder = lock_folder(self.path.parent().unwrap_or(&self.path))?;
-        let mut noted = self.read();
+        let mut noted = self.noted()?;
         change(&mut noted);
         let mut line = serde_json::to_vec(&noted).map_err(io::Error::other)?;
         line.push(b'\n');
@@ -82,6 +92,16 @@ mod tests {
         assert_eq!(note.read::<u32>(), 7);
         assert_eq!(note.change(|number: &mut u32| *number += 1).unwrap(), 8);
         assert_eq!(note.read::<u32>(), 8);
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+        let folder = TempDir::new().unwrap();
+        let note = Note::at(folder.path().join("note.json"));
+        assert_eq!(note.noted::<u32>().unwrap(), 0);
+        std::os::unix::fs::symlink("elsewhere.json", note.path()).unwrap();
+        assert!(note.noted::<u32>().is_err());
+        assert!(note.change(|number: &mut u32| *number += 1).is_err());
     }
 
     #[test]
