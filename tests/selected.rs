@@ -37,6 +37,30 @@ fn given(world: &World, delegate: &str) -> Map<String, Value> {
     ipam
 }
 
+#[test]
+fn what_an_answer_says_of_the_call_reaches_no_delegate_and_no_record() {
+    let world = World::new();
+    let store = json!({"type": "ipam-da-x", "consul": {"servers": ["http://192.0.2.1:8500"]}});
+    let answer = json!({
+        "cniVersion": "1.0.0", "pools": [{"name": "p"}],
+        "present": store, "undo": true, "fence": {"after": 0}, "reassert": true,
+    });
+    world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
+    world.allocator("ipam-da-x", "10.0.0.9/24");
+    let network = world.network(json!(["ipam-ds-x", "ipam-da-x"]));
+    let told = world.call("ADD", "c1", &network).success();
+    world.call("DEL", "c1", &network).success();
+    let calls = world.calls();
+    let mut seen = vec![&told];
+    seen.extend(calls.iter().filter_map(|call| call["stdin"].get("prevResult")));
+    assert!(calls.iter().any(|call| call["verb"] == "DEL"), "{calls:?}");
+    for result in seen {
+        for key in ["present", "undo", "fence", "reassert"] {
+            assert!(result.get(key).is_none(), "{key}: {result}");
+        }
+    }
+}
+
 const STORES: [&str; 20] = [
     "etcd",
     "etcdConfig",

@@ -247,10 +247,7 @@ impl Extras {
         let name = step.name.as_str();
         let refuse = |error: Error| error.with_code(ErrorCode::DELEGATE).within(name);
         let mut result = IpamResult::parse(&Value::Object(answer), "its answer").map_err(refuse)?;
-        // Only a call of the chain's own says that it is one.
-        for key in ["undo", "fence", "reassert"] {
-            result.extra.remove(key);
-        }
+        strip_call_keys(&mut result);
         let pools = match result.extra.remove("pools") {
             None | Some(Value::Null) => None,
             Some(Value::Array(pools)) if pools.iter().all(Value::is_object) => Some(pools),
@@ -278,6 +275,14 @@ impl Extras {
             Some(_) => return Err(against_contract(name, "its answer's ipam is no object")),
         };
         Ok((result, Self { pools, leases, unsure, ipam }))
+    }
+}
+
+/// Takes off what only a call of the chain's own says: which part of the leases it is about, and by which
+/// other way the store may be reached. An answer that says it is data.
+pub(super) fn strip_call_keys(result: &mut IpamResult) {
+    for key in ["undo", "fence", "reassert", "present"] {
+        result.extra.remove(key);
     }
 }
 

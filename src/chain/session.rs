@@ -8,7 +8,7 @@ use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use super::Chain;
-use super::carry::Carry;
+use super::carry::{Carry, strip_call_keys};
 use super::entry::object_form;
 use super::exec::{Answer, Call, Failure};
 use super::patch::refresh_secrets;
@@ -168,9 +168,8 @@ impl<'a> Session<'a> {
     pub fn prev_result(&self) -> Result<Option<IpamResult>> {
         let mut prev_result = self.request.network.prev_result()?;
         if let Some(result) = &mut prev_result {
-            for key in ["leases", "undo", "fence", "reassert", "present"] {
-                result.extra.remove(key);
-            }
+            strip_call_keys(result);
+            result.extra.remove("leases");
         }
         Ok(prev_result)
     }
