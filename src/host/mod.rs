@@ -25,7 +25,7 @@ pub use lock::{lock, lock_folder};
 pub(crate) use netns::{Inhabited, Netns};
 pub use node::Node;
 pub use note::Note;
-pub use own::{beside, make_folder, make_private_folder, open_own, read_own, replace_own};
+pub use own::{beside, is_at, make_folder, make_private_folder, open_own, read_own, replace_own};
 pub use results::{Cached, ResultCache};
 pub use settings::Settings;
 pub use state::{StateDir, can_write};

@@ -1,6 +1,5 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Settings, StateDir, beside, boot_id, lock, lock_folder, make_private_folder, open_own,
+    Settings, StateDir, beside, boot_id, is_at, lock, lock_folder, make_private_folder, open_own,
     read_own, read_regular,
 };
 use crate::error::{Error, ErrorCode, Result};
@@ -165,16 +164,6 @@ fn lock_or_fail(file: &File, give_up: Instant) -> io::Result<()> {
     }
     let held = "another process has held the lock of the node's identity for 10 s";
     Err(io::Error::new(ErrorKind::TimedOut, held))
-}
-
-/// Whether the path still names this file.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let here = file.metadata()?;
-    match fs::symlink_metadata(path) {
-        Ok(there) => Ok((here.dev(), here.ino()) == (there.dev(), there.ino())),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// The identity that stands, locked for a change until the file is dropped.

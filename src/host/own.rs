@@ -1,7 +1,7 @@
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, open};
@@ -24,13 +24,29 @@ pub fn open_own(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
+/// Whether a path still names an open file of ours. A lock on one that was removed or replaced excludes
+/// no other process.
+///
+/// # Errors
+/// The system does not tell.
+pub fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let here = file.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(there) => Ok((here.dev(), here.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Reads a file that our programs write.
 ///
 /// # Errors
 /// As [`open_own`]; it cannot be read.
 pub fn read_own(path: &Path) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    open_own(path, OFlags::RDONLY, 0)?.read_to_end(&mut content)?;
+    let file = open_own(path, OFlags::RDONLY, 0)?;
+    let mut content = Vec::with_capacity(1024);
+    // Without `take`, two more system calls ask for the size and the place.
+    file.take(u64::MAX).read_to_end(&mut content)?;
     Ok(content)
 }
 
@@ -48,7 +64,7 @@ pub fn replace_own(path: &Path, draft: &Path, mode: u32, content: &[u8]) -> io::
     })
 }
 
-/// A path with more at the end of its name. A mark that begins with `#` makes a name that no
+/// A path with more at the end of its name. A mark that begins with `#` or `:` makes a name that no
 /// network, container or interface has.
 pub fn beside(path: &Path, mark: &str) -> PathBuf {
     let mut name = OsString::from(path);

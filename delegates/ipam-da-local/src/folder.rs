@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ipam_delegated::cni::NetworkName;
 use ipam_delegated::cni::address::parse_address;
-use ipam_delegated::host::{lock, make_folder, open_own};
+use ipam_delegated::host::{is_at, lock, make_folder, open_own};
 use ipam_delegated::presence::Presence;
 use ipam_delegated::{Error, ErrorCode, Result};
 use rustix::fs::{CWD, OFlags, Timespec, Timestamps, UTIME_OMIT, utimensat};
@@ -247,15 +247,6 @@ fn dangling(path: &Path) -> Option<PathBuf> {
     let standing = path.ancestors().find(|path| path.symlink_metadata().is_ok())?;
     let is_link = standing.symlink_metadata().is_ok_and(|found| found.is_symlink());
     (is_link && !standing.exists()).then(|| standing.to_owned())
-}
-
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let ours = file.metadata()?;
-    match fs::metadata(path) {
-        Ok(there) => Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino())),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 fn failed(path: &Path, what: &str, error: io::Error) -> Error {

@@ -12,7 +12,7 @@ use super::lines::{parse, write};
 use super::list::SET_ASIDE;
 use super::{Event, Record, now};
 use crate::error::{Error, ErrorCode, Result};
-use crate::host::{lock, make_private_folder, open_own};
+use crate::host::{beside, is_at, lock, make_private_folder, open_own};
 use crate::presence::Presence;
 
 /// Records beyond this many bytes are rewritten when the next ADD opens them.
@@ -255,7 +255,7 @@ impl RecordFile {
             && fs::remove_dir(folder).is_err()
         {
             // What a kill left of a compaction.
-            let _ = fs::remove_file(with_suffix(&self.path, ":new"));
+            let _ = fs::remove_file(beside(&self.path, ":new"));
             let _ = fs::remove_dir(folder);
         }
         Ok(())
@@ -277,7 +277,7 @@ impl RecordFile {
     }
 
     fn compact(&self, record: &Record) -> io::Result<Self> {
-        let new = with_suffix(&self.path, ":new");
+        let new = beside(&self.path, ":new");
         let _ = fs::remove_file(&new);
         let file = open_own(&new, APPEND | OFlags::CREATE | OFlags::EXCL, 0o600)?;
         let file = inherited(&file)?;
@@ -292,7 +292,7 @@ impl RecordFile {
     }
 
     fn set_aside(self, reason: &str) -> io::Result<()> {
-        let aside = with_suffix(&self.path, &format!("{SET_ASIDE}{}", now()));
+        let aside = beside(&self.path, &format!("{SET_ASIDE}{}", now()));
         fs::rename(&self.path, &aside)?;
         warn!(
             "the attachment record {} cannot be read ({reason}): kept as {}; what it held is not known",
@@ -360,22 +360,6 @@ fn inherited(file: &File) -> io::Result<File> {
     };
     rustix::io::fcntl_setfd(&high, FdFlags::empty())?;
     Ok(high.into())
-}
-
-/// Whether the path still names this file: a lock on a removed record excludes nobody.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let here = file.metadata()?;
-    match fs::symlink_metadata(path) {
-        Ok(there) => Ok((here.dev(), here.ino()) == (there.dev(), there.ino())),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(suffix);
-    path.with_file_name(name)
 }
 
 /// Why a record could not be opened.
