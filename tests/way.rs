@@ -163,6 +163,22 @@ fn lint_counts_records_whose_way_to_their_store_is_not_todays() {
 }
 
 #[test]
+fn a_key_that_steers_the_chain_is_no_other_way_to_a_store() {
+    let world = world();
+    world.selector("ipam-ds-x", &json!([{"name": "blue"}]));
+    let mut network = network(&world, &SITE, "t");
+    let allocator =
+        json!({"type": "ipam-da-x", "answers": "any", "timeout": "9s", "serves": ["blue"]});
+    network["ipam"]["delegates"] = json!(["ipam-ds-x", allocator]);
+    world.call("ADD", "c1", &network).success();
+    world.call("CHECK", "c1", &network).success();
+    world.call("DEL", "c1", &network).success();
+    let calls = world.calls();
+    let mut later = calls.iter().filter(|call| call["verb"] != "ADD");
+    assert!(later.all(|call| call["stdin"]["prevResult"].get("present").is_none()), "{calls:?}");
+}
+
+#[test]
 fn a_recorded_file_that_is_gone_is_replaced_by_todays_of_the_same_key() {
     let world = world();
     let files = |folder: &str| {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use log::debug;
 use serde_json::{Map, Value};
 
+use super::entry::steers;
 use super::patch::refresh_secrets;
 use super::plan::Step;
 use super::program::is_allocator;
@@ -229,7 +230,6 @@ impl Run {
     pub fn fits(&self, entry: &Map<String, Value>) -> bool {
         let mut ipam = self.ipam.clone();
         refresh_secrets(&mut ipam, entry);
-        let steers = |key: &str| matches!(key, "type" | "timeout" | "serves" | "sets" | "answers");
         entry.iter().all(|(key, value)| steers(key) || ipam.get(key) == Some(value))
     }
 }

@@ -44,6 +44,12 @@ pub(super) fn object_form(name: Value) -> Map<String, Value> {
     entry
 }
 
+/// Whether a key of an entry steers the chain: a delegate is not run with it, but for the names of pools
+/// that an allocator of ours serves.
+pub(super) fn steers(key: &str) -> bool {
+    matches!(key, "type" | "timeout" | "serves" | "answers" | "sets")
+}
+
 /// An entry of `ipam.delegates`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::entry::steers;
 use crate::delegate::selected::{CHAIN_KEYS, SELECTOR_KEYS};
 
 /// How keys end, in small letters, that hold servers, at any depth. A text with `://` is a server under any
@@ -183,9 +184,7 @@ fn differences(
 pub(super) fn differ(recorded: &Map<String, Value>, newer: &Map<String, Value>) -> bool {
     let is_of_store = |key: &&String| {
         let key = key.as_str();
-        !CHAIN_KEYS.contains(&key)
-            && !SELECTOR_KEYS.contains(&key)
-            && !matches!(key, "serves" | "sets")
+        !CHAIN_KEYS.contains(&key) && !SELECTOR_KEYS.contains(&key) && !steers(key)
     };
     let mut keys = recorded.keys().chain(newer.keys()).filter(is_of_store);
     keys.any(|key| recorded.get(key) != newer.get(key))
