@@ -1,7 +1,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
@@ -25,15 +25,43 @@ const BUFFER: usize = 32 * 1024;
 ///
 /// A server acts on a whole request only, so one whose first part the system did not take is not sent.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sent(Arc<AtomicBool>);
+pub(super) struct Sent(Arc<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    sent: AtomicBool,
+    /// The first byte of a connection whose server does not begin as one of HTTP/1 does; 0 of others.
+    strange: AtomicU8,
+}
 
 impl Sent {
     pub(super) fn set(&self, sent: bool) {
-        self.0.store(sent, Ordering::Relaxed);
+        self.0.sent.store(sent, Ordering::Relaxed);
+        if !sent {
+            self.0.strange.store(0, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.sent.load(Ordering::Relaxed)
+    }
+
+    /// What to do about a server that spoke first, and not as one of HTTP/1: it has read no request.
+    pub(super) fn strange(&self) -> Option<&'static str> {
+        match self.0.strange.load(Ordering::Relaxed) {
+            0 => None,
+            // An alert, or a handshake.
+            0x15 | 0x16 => Some("the server speaks TLS: write https:// before it"),
+            _ => Some("it does not answer in HTTP/1: look at the host and the port"),
+        }
+    }
+
+    fn hear(&self, first: &[u8]) {
+        const BEGIN: &[u8] = b"HTTP/";
+        let length = first.len().min(BEGIN.len());
+        if first[..length] != BEGIN[..length] {
+            self.0.strange.store(first[0].max(1), Ordering::Relaxed);
+        }
     }
 }
 
@@ -101,7 +129,7 @@ impl<In: Transport> Connector<In> for Dial {
             Some(config) if details.needs_tls() => Box::new(Secured::open(config, details, tcp)?),
             _ => Box::new(tcp),
         };
-        Ok(Some(Line { inner, pending: Vec::new(), sent: self.sent.clone() }))
+        Ok(Some(Line { inner, pending: Vec::new(), heard: false, sent: self.sent.clone() }))
     }
 }
 
@@ -117,6 +145,8 @@ impl fmt::Debug for Dial {
 struct Line {
     inner: Box<dyn Transport>,
     pending: Vec<u8>,
+    /// Something has come.
+    heard: bool,
     sent: Sent,
 }
 
@@ -150,7 +180,13 @@ impl Transport for Line {
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
         self.flush(timeout)?;
-        self.inner.await_input(timeout)
+        let came = self.inner.await_input(timeout)?;
+        let first = self.inner.buffers().input();
+        if !self.heard && !first.is_empty() {
+            self.heard = true;
+            self.sent.hear(first);
+        }
+        Ok(came)
     }
 
     fn is_open(&mut self) -> bool {

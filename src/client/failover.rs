@@ -284,15 +284,25 @@ impl Client {
         self.again.set(None);
         let answered = self.request(server, ask, patience);
         let sent = self.sent.is_set();
-        self.asked.set(self.asked.get() || sent);
         let broken = |error: &ureq::Error| Trouble::of(error, sent, server.is_secured(), patience);
-        let response = answered.map_err(|error| broken(&error))?;
+        let was_asked = self.asked.replace(self.asked.get() || sent);
+        let response = answered.map_err(|error| match self.sent.strange() {
+            Some(advice) => {
+                self.asked.set(was_asked);
+                Trouble::stranger(&error, patience, advice)
+            }
+            None => broken(&error),
+        })?;
         let status = response.status().as_u16();
         debug!("{server}: {} {}: {status} in {:?}", ask.method, ask.path, began.elapsed());
         if !ask.answers.contains(&status) {
             let wait = trouble::asked_to_wait(status, response.headers().get(RETRY_AFTER));
             self.again.set(wait.map(|wait| Instant::now() + wait));
             let mut text = self.refusal(response);
+            if trouble::is_elsewhere(status, ask.method, &text) {
+                self.asked.set(was_asked);
+                text.push_str(" (look at the port and at the scheme: a server that speaks TLS needs https://)");
+            }
             if let Some(wait) = wait {
                 text.push_str(&format!(" (it asks to be left alone for {} s)", wait.as_secs()));
             }

@@ -236,7 +236,7 @@ fn a_refusal_of_all_is_final_and_told_in_one_line() {
         error.to_string(),
         format!(
             "no Test server does what is asked; {}: HTTP 403: Permission denied {shown} (look at the token); \
-             {}: HTTP 404",
+             {}: HTTP 404 (look at the port and at the scheme: a server that speaks TLS needs https://)",
             one.url, other.url
         )
     );
@@ -266,6 +266,15 @@ fn a_redirect_is_not_followed() {
 }
 
 #[test]
+fn a_change_goes_on_from_a_server_that_does_not_speak_http() {
+    let (server, other) =
+        (fake(|_| Say("nonsense\r\n\r\n".to_owned())), fake(|_| Say(http(200, ""))));
+    let client = client(&[&server.url, &other.url]);
+    assert_eq!(client.write(&PUT).unwrap().unwrap().status, 200);
+    assert_eq!((server.requests(), other.requests()), (1, 1));
+}
+
+#[test]
 fn a_change_that_may_be_done_is_not_sent_again() {
     for reply in [
         || Say(http(500, "leadership lost")),
@@ -275,7 +284,6 @@ fn a_change_that_may_be_done_is_not_sent_again() {
         || SayAndClose("HTTP/1.1 200 X\r\nContent-Le".to_owned()),
         || SayAndClose(http(200, "whole").replace("whole", "ha")),
         || Say(http(200, &"x".repeat(1001))),
-        || Say("nonsense\r\n\r\n".to_owned()),
         || Silence,
     ] {
         let (server, other) = (fake(move |_| reply()), fake(|_| Say(http(200, ""))));

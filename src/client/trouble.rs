@@ -45,6 +45,11 @@ impl Trouble {
         if sent { Self::Unknown(text) } else { Self::NotSent(text) }
     }
 
+    /// What came first was not of HTTP/1: whatever server that is, it has carried out nothing.
+    pub(super) fn stranger(error: &ureq::Error, patience: Duration, advice: &str) -> Self {
+        Self::Unfit(format!("{} ({advice})", text(error, patience)))
+    }
+
     /// What a status means that is no answer.
     pub(super) fn of_status(status: u16, method: Method, text: String) -> Self {
         match status {
@@ -55,6 +60,13 @@ impl Trouble {
             _ => Self::Unfit(text),
         }
     }
+}
+
+/// Whether a server says that it has no place for a change, as one of another service does, or that it
+/// speaks TLS alone: it was asked for nothing.
+pub(super) fn is_elsewhere(status: u16, method: Method, said: &str) -> bool {
+    let is_change = method != Method::Get;
+    is_change && (matches!(status, 404 | 405) || (status == 400 && said.contains("HTTPS")))
 }
 
 /// How long a server that turns requests away wants to be left alone, where it says so in seconds.

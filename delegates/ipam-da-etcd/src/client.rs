@@ -268,7 +268,6 @@ impl Client {
                 match &mut open {
                     Some((_, connection)) => {
                         sent.set(true);
-                        self.asked.set(true);
                         connection.send(txn, caller).await
                     }
                     None => Err(Trouble::NotSent("not connected".to_owned())),
@@ -282,7 +281,11 @@ impl Client {
             }
             let reason = format!("no answer within {} ms", patience.as_millis());
             Err(if sent.get() { Trouble::Unknown(reason) } else { Trouble::NotSent(reason) })
-        })?;
+        });
+        // A server that does nothing of the kind was asked for nothing.
+        let unfit = matches!(response, Err(Trouble::Unfit(_)));
+        self.asked.set(self.asked.get() || (sent.get() && !unfit));
+        let response = response?;
         self.open.replace(open);
         Ok(response)
     }

@@ -8,6 +8,7 @@ use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
 use crate::endpoint::Endpoint;
+use crate::greeting::{self, Greeting};
 use crate::refusal::Trouble;
 use crate::token::Caller;
 
@@ -39,9 +40,13 @@ impl Connection {
         pulse: Option<Duration>,
         caller: Option<&Caller>,
     ) -> Result<Self, Trouble> {
-        let channel = tokio::time::timeout(CONNECT, dial(endpoint, tls, pulse))
+        let (channel, greeting) = tokio::time::timeout(CONNECT, dial(endpoint, tls, pulse))
             .await
             .map_err(|_| Trouble::NotSent("it cannot be connected to in time".to_owned()))??;
+        // Over TLS the server has shown by its certificate that it is the one that is meant.
+        if !endpoint.is_secured() {
+            greeting.wait().await?;
+        }
         let mut token = None;
         if let Some(caller) = caller {
             token = match caller.cached() {
@@ -77,7 +82,7 @@ async fn dial(
     endpoint: &Endpoint,
     tls: Option<&ClientTlsConfig>,
     pulse: Option<Duration>,
-) -> Result<tonic::transport::Channel, Trouble> {
+) -> Result<(tonic::transport::Channel, Greeting), Trouble> {
     let connecting =
         |error: tonic::transport::Error| Trouble::connecting(&error, endpoint.is_secured());
     let mut dial = Dial::from_shared(endpoint.to_string()).map_err(connecting)?;
@@ -95,7 +100,7 @@ async fn dial(
     if let Some(pulse) = pulse {
         dial = dial.http2_keep_alive_interval(pulse).keep_alive_timeout(CONNECT - CONNECT * 2 / 5);
     }
-    dial.connect().await.map_err(connecting)
+    greeting::connect(&dial).await.map_err(connecting)
 }
 
 /// Clients over a connection, which show a token with each request.

@@ -8,6 +8,7 @@ mod config;
 mod connection;
 mod document;
 mod endpoint;
+mod greeting;
 mod held;
 mod hints;
 mod keys;

@@ -215,10 +215,12 @@ fn what_is_no_etcd_is_told() {
         for mut stream in listener.incoming().flatten() {
             let answer = b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\n\r\n";
             let _ = std::io::Write::write_all(&mut stream, answer);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
         }
     });
     let url = format!("http://{endpoint}");
-    assert_refused(&hasty(Node::at(&[endpoint])), [11, 50], &[&url]);
+    assert_refused(&hasty(Node::at(&[endpoint])), [103, 50], &[&url, "it is not etcd"]);
 }
 
 #[test]

@@ -21,6 +21,8 @@ mod document;
 mod endpoint;
 #[path = "../../../tests/support/etcd/mod.rs"]
 mod etcd;
+#[path = "../src/greeting.rs"]
+mod greeting;
 #[path = "../src/held.rs"]
 mod held;
 #[path = "../src/hints.rs"]

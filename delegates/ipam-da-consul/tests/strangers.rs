@@ -1,0 +1,81 @@
+//! Servers that are not what the configuration takes them for: they are asked for nothing.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::thread;
+
+use common::chains::chain;
+use common::consul::Silent;
+use common::stocked;
+use common::store::holdings;
+use common::support::World;
+use serde_json::{Value, json};
+
+/// A server that answers whatever comes with these bytes; its endpoint.
+fn saying(bytes: &'static [u8]) -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let endpoint = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 4096]);
+            let _ = client.write_all(bytes);
+            let _ = client.shutdown(Shutdown::Write);
+            let _ = io::copy(&mut client, &mut io::sink());
+        }
+    });
+    endpoint
+}
+
+fn at(network: &Value, endpoint: &str) -> Value {
+    let mut network = network.clone();
+    network["ipam"]["consul_servers"] = json!([format!("http://{endpoint}")]);
+    network["ipam"]["consul"] = json!({"timeout": "2s"});
+    network
+}
+
+/// Whether the last ADD of a record left something to release.
+fn owes(world: &World) -> bool {
+    world.lines("c1").last().unwrap().get("notRun").is_none()
+}
+
+#[test]
+fn a_server_of_another_protocol_is_asked_for_nothing() {
+    let consul = stocked();
+    let (world, network) = chain(&consul, &["blue"]);
+    for (bytes, words) in [
+        (&b"\x15\x03\x01\x00\x02\x02\x46"[..], "speaks TLS: write https://"),
+        (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00", "not answer in HTTP/1"),
+        (
+            b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n",
+            "needs https://",
+        ),
+        (
+            b"HTTP/1.1 404 Not Found\r\nContent-Length: 19\r\n\r\n404 page not found\n",
+            "look at the port",
+        ),
+    ] {
+        let (code, text) = world.call("ADD", "c1", &at(&network, &saying(bytes))).failure();
+        assert_eq!(code, 105, "{text}");
+        assert!(text.contains(words), "{text}");
+        assert!(!owes(&world), "{:?}", world.lines("c1"));
+    }
+    world.call("ADD", "c1", &network).success();
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(holdings(&consul), [""; 0]);
+}
+
+#[test]
+fn a_server_that_may_have_carried_out_a_claim_is_owed_a_release() {
+    let consul = stocked();
+    let (world, network) = chain(&consul, &["blue"]);
+    let silent = Silent::listen();
+    for endpoint in [silent.endpoint(), saying(b"")] {
+        let (code, text) = world.call("ADD", "c1", &at(&network, &endpoint)).failure();
+        assert_eq!(code, 11, "{text}");
+        assert!(owes(&world), "{:?}", world.lines("c1"));
+    }
+}

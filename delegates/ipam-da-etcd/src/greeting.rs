@@ -1,0 +1,143 @@
+//! What a server says first over a connection. One of HTTP/2 sends its settings before it reads any request,
+//! so a request that waits for them was not carried out where they never came.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot::{self, Receiver, Sender};
+use tonic::transport::{Channel, Endpoint as Dial, Error};
+use tower::{BoxError, ServiceExt};
+
+use crate::refusal::Trouble;
+
+/// Bytes of a frame's head.
+const HEAD: usize = 9;
+
+/// Connects, and gives what the server says first, which is not waited for here.
+pub async fn connect(dial: &Dial) -> Result<(Channel, Greeting), Error> {
+    let (told, greeting) = oneshot::channel();
+    let mut told = Some(told);
+    let connector = tower::service_fn(move |server: Uri| {
+        let told = told.take();
+        async move {
+            let mut http = HttpConnector::new();
+            http.enforce_http(false);
+            http.set_nodelay(true);
+            let stream = http.oneshot(server).await?.into_inner();
+            Ok::<_, BoxError>(TokioIo::new(Line { stream, first: Vec::new(), told }))
+        }
+    });
+    Ok((dial.connect_with_connector(connector).await?, Greeting(greeting)))
+}
+
+/// What the server says first: the first bytes, fewer than a frame's head where no more came.
+pub struct Greeting(Receiver<Vec<u8>>);
+
+impl Greeting {
+    /// Waits until it is one of HTTP/2.
+    pub async fn wait(self) -> Result<(), Trouble> {
+        let first = self.0.await.unwrap_or_default();
+        match &first[..] {
+            [] => Err(Trouble::NotSent(
+                "it closes the connection before it says anything (if the server speaks TLS, write https:// before the endpoint, else look at the port)".to_owned(),
+            )),
+            // Settings, of the connection itself.
+            [_, _, _, 4, _, 0, 0, 0, 0] => Ok(()),
+            [b'H', b'T', b'T', b'P', b'/', ..] => Err(Trouble::Unfit(
+                "it answers in HTTP/1, so it is not etcd: look at the host and the port".to_owned(),
+            )),
+            // An alert, or a handshake.
+            [0x15 | 0x16, 3, ..] => Err(Trouble::Unfit(
+                "the server speaks TLS: write https:// before the endpoint".to_owned(),
+            )),
+            _ => Err(Trouble::Unfit(
+                "it does not answer in HTTP/2, so it is not etcd: look at the host and the port".to_owned(),
+            )),
+        }
+    }
+}
+
+/// A connection that tells what came first over it.
+struct Line {
+    stream: TcpStream,
+    first: Vec<u8>,
+    told: Option<Sender<Vec<u8>>>,
+}
+
+impl Line {
+    /// Takes in what was read; nothing where the connection has ended.
+    fn hear(&mut self, read: &[u8]) {
+        if self.told.is_none() {
+            return;
+        }
+        let missing = HEAD - self.first.len();
+        self.first.extend(&read[..read.len().min(missing)]);
+        if (read.is_empty() || self.first.len() == HEAD)
+            && let Some(told) = self.told.take()
+        {
+            // Nobody waits where the connection was given up.
+            let _ = told.send(std::mem::take(&mut self.first));
+        }
+    }
+}
+
+impl Drop for Line {
+    /// The client gives up a connection by its first bytes, which may be fewer than a frame's head.
+    fn drop(&mut self) {
+        self.hear(&[]);
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let line = self.get_mut();
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut line.stream).poll_read(context, buffer);
+        match &polled {
+            Poll::Ready(Ok(())) => line.hear(&buffer.filled()[before..]),
+            Poll::Ready(Err(_)) => line.hear(&[]),
+            Poll::Pending => {}
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

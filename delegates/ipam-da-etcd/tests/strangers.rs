@@ -1,0 +1,88 @@
+//! Servers that are not what the configuration takes them for: they are asked for nothing.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::path::Path;
+use std::thread;
+
+use common::certificates::Certificates;
+use common::etcd::{Etcd, Silent};
+use common::store::holdings;
+use common::support::{World, binary};
+use common::{PROGRAM, tls};
+use serde_json::{Value, json};
+
+/// A chain whose allocator knows this endpoint.
+fn world(endpoint: &str) -> (World, Value) {
+    let world = World::new();
+    world.install(&binary("ipam-ds-static")).install(Path::new(PROGRAM));
+    let mut network = world.network(json!(["ipam-ds-static", "ipam-da-etcd"]));
+    network["ipam"]["ranges"] = json!([[{"subnet": "10.1.0.0/16"}]]);
+    network["ipam"]["etcd"] = json!({"endpoints": [endpoint], "timeout": "2s"});
+    (world, network)
+}
+
+/// A server that answers whatever comes with these bytes; its endpoint.
+fn saying(bytes: &'static [u8]) -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let endpoint = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 1024]);
+            let _ = client.write_all(bytes);
+            let _ = client.shutdown(Shutdown::Write);
+            let _ = io::copy(&mut client, &mut io::sink());
+        }
+    });
+    endpoint
+}
+
+/// An ADD at an endpoint fails with 105 and these words, and leaves nothing to release.
+fn asks_nothing(endpoint: &str, words: &[&str]) -> (World, Value) {
+    let (world, network) = world(endpoint);
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 105, "{text}");
+    for words in words {
+        assert!(text.contains(words), "{text}");
+    }
+    let lines = world.lines("c1");
+    assert_eq!(lines.last().unwrap()["notRun"], true, "{lines:?}");
+    assert_eq!(lines.last().unwrap().get("unsure"), None, "{lines:?}");
+    (world, network)
+}
+
+#[test]
+fn plain_http_to_a_server_of_tls_asks_nothing_and_says_https() {
+    let certificates = Certificates::make();
+    let etcd = Etcd::builder().tls(tls(&certificates, true)).start();
+    let (world, mut network) =
+        asks_nothing(&format!("http://{}", etcd.endpoint()), &["write https://"]);
+    let client = certificates.client();
+    let section = &mut network["ipam"]["etcd"];
+    section["endpoints"] = json!([etcd.endpoint()]);
+    section["certFile"] = json!(client.certificate);
+    section["keyFile"] = json!(client.key);
+    section["trustedCaFile"] = json!(certificates.authority());
+    world.call("ADD", "c1", &network).success();
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(holdings(&etcd), [""; 0]);
+}
+
+#[test]
+fn a_server_of_another_protocol_is_asked_for_nothing() {
+    let other = "it is not etcd: look at the host and the port";
+    asks_nothing(&saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), &["in HTTP/1", other]);
+    asks_nothing(&saying(b"220 mail.example ready\r\n"), &[other]);
+    asks_nothing(&saying(b"\x15\x03\x01\x00\x02\x02\x46"), &["speaks TLS: write https://"]);
+}
+
+#[test]
+fn a_server_that_is_silent_from_the_first_is_asked_for_nothing() {
+    let silent = Silent::listen();
+    asks_nothing(&silent.endpoint(), &["no answer within"]);
+    assert!(silent.connections() > 0);
+}
