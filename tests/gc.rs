@@ -171,6 +171,24 @@ fn gc_goes_on_where_a_store_answers_that_it_refuses() {
 }
 
 #[test]
+fn gc_runs_no_configured_chain_in_place_of_a_delegate_that_refuses_its_del() {
+    let world = World::new();
+    world.delegate("refusing", "printf '{\"code\":100,\"msg\":\"no file\"}'; exit 1");
+    world.allocator("a", "10.0.0.2/24");
+    world.call("ADD", "c1", &world.network(json!(["refusing"]))).failure();
+    set_time(&world, "c1", now() - OLD);
+    world.take_calls();
+    let told = gc(&world, "60s");
+    let dels = world.calls().into_iter().filter(|call| call["verb"] == "DEL");
+    let dels: Vec<_> =
+        dels.map(|call| (call["delegate"].clone(), call["container"].clone())).collect();
+    assert_eq!(dels, [(json!("refusing"), json!("c1"))]);
+    let (code, text) = told.failure();
+    assert!(code == 100 && text.contains("refusing: no file"), "{text}");
+    assert_eq!(records(&world).len(), 1);
+}
+
+#[test]
 fn a_record_that_cannot_be_judged_is_in_the_list_of_the_delegates() {
     let world = world("");
     add(&world, "a", "c1");

@@ -204,9 +204,10 @@ fn release_recorded(
         owed.into_iter().partition(|owed| owed.only_failed && !is_allocator(&owed.run.delegate));
     let mut errors = session.release_all(owner, &others, prev_result, deadline);
     let refusals = session.release_all(owner, &refusing, prev_result, deadline);
-    let is_called_for = std::ptr::eq(owner.network, &session.request.network);
+    // The configured chain runs for the attachment of the call, which GC and reap have none of.
+    let is_runtimes_del = session.request.verb == Verb::Del;
     if !refusals.is_empty()
-        && is_called_for
+        && is_runtimes_del
         && !is_stripped(session)
         && release_configured(session, &[], false, deadline).is_ok()
     {
