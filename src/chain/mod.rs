@@ -21,6 +21,7 @@ mod process;
 mod program;
 mod question;
 mod record;
+mod renewed;
 mod section;
 mod served;
 mod session;
