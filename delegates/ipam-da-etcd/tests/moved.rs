@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::certificates::Certificates;
 use common::etcd::{Etcd, Passage};
 use common::store::holdings;
-use common::support::{World, binary, start, until};
+use common::support::{World, binary, start, until, wait};
 use common::{PROGRAM, addresses, tls};
 use serde_json::{Value, json};
 
@@ -65,6 +65,38 @@ fn the_same_store_at_a_new_port_is_released_by_the_corrected_configuration() {
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     assert_eq!(holdings(&etcd), [""; 0]);
     assert!(!world.record("c1").exists());
+}
+
+#[test]
+fn gc_and_reap_go_to_the_new_port_of_the_corrected_configuration() {
+    let etcd = Etcd::start();
+    let mut passage = Passage::to(&etcd.endpoint());
+    let (world, network) = world(&passage.endpoint());
+    let gone = world.path("gone");
+    fs::write(&gone, "").unwrap();
+    for container in ["c1", "c2"] {
+        let mut command = world.command("ADD", container);
+        command.env("CNI_NETNS", &gone);
+        wait(start(command, &network)).success();
+        world.edit_record(container, |line| {
+            if line["event"] == "attempt" {
+                line["time"] = (line["time"].as_u64().unwrap() - 600_000).into();
+            }
+        });
+    }
+    passage.shut();
+    let mut moved = moved(&network, &etcd.endpoint());
+    world.conflist("10-net.conflist", &moved);
+    moved["cniVersion"] = json!("1.1.0");
+    moved["cni.dev/valid-attachments"] = json!([{"containerID": "c1", "ifname": "eth0"}]);
+    let began = Instant::now();
+    world.call("GC", "", &moved).success();
+    assert!(world.record("c1").exists() && !world.record("c2").exists());
+    world.typed(&["reap", "--no-cache", "--yes", "--json"]).success();
+    assert!(!world.record("c1").exists());
+    // Neither waits for the recorded endpoint.
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!(holdings(&etcd), [""; 0]);
 }
 
 #[test]

@@ -13,8 +13,8 @@ use crate::delegate::Request;
 use crate::error::Result;
 
 impl Operator {
-    /// A request on the network of a record, as it was recorded, with the section `ipam` of today,
-    /// which only secrets and the time are taken from.
+    /// A request on the network of a record, as it was recorded, with the section `ipam` of today:
+    /// secrets, the way to the store and the time are taken from it.
     pub fn recorded_request(&self, network: &NetworkName, record: &Record) -> Result<Request> {
         let mut newer = self.present_ipam(network);
         let recorded = record.runs().into_iter().rev().find_map(|run| run.ipam.get("timeout"));
