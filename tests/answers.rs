@@ -367,6 +367,27 @@ fn a_pool_that_is_left_over_says_what_is_wrong_with_the_chain() {
     has(&text, &["the pool 10.0.0.0/24", "serves of ipam-da-x", "a name"]);
 }
 
+#[test]
+fn an_error_about_many_pools_names_ten_and_says_how_many_more() {
+    let world = World::new();
+    let names: Vec<String> = (0..100).map(|i| format!("pool-{i}")).collect();
+    let pools: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+    world.selector("ipam-ds-x", &json!(pools));
+    giving(&world, "ipam-da-x", &[], &json!({"pools": pools}));
+    let text = refused(&world, &world.network(json!(["ipam-ds-x", "ipam-da-x"])));
+    has(&text, &["\"pool-0\", ", "\"pool-9\", and 90 more"]);
+    // One address too many.
+    let given: Vec<String> = (0..=100).map(|i| format!("10.0.0.{i}/24")).collect();
+    let given: Vec<&str> = given.iter().map(String::as_str).collect();
+    giving(&world, "ipam-da-x", &given, &json!({"pools": []}));
+    let text = refused(&world, &world.network(json!(["ipam-ds-x", "ipam-da-x"])));
+    has(&text, &["10.0.0.100 beside", "\"pool-0\", ", "\"pool-9\", and 90 more"]);
+    // And one too few.
+    giving(&world, "ipam-da-x", &given[..99], &json!({"pools": []}));
+    let text = refused(&world, &world.network(json!(["ipam-ds-x", "ipam-da-x"])));
+    has(&text, &["no address for the pool \"pool-99\"", "10.0.0.9, and 89 more"]);
+}
+
 /// What `lint` finds, as `level: message`, and its exit status.
 fn lint(world: &World, delegates: Value) -> (Option<i32>, Vec<String>) {
     let network = support::without(&world.network(delegates), &["stateDir"]);

@@ -131,7 +131,7 @@ pub(super) fn describe_pools(pools: &[Value]) -> String {
     if pools.is_empty() {
         return "no pool".to_owned();
     }
-    pools.iter().map(describe_pool).collect::<Vec<_>>().join(", ")
+    Error::listed(pools.iter().map(describe_pool), ", ")
 }
 
 fn describe_pool(pool: &Value) -> String {

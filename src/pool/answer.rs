@@ -156,7 +156,7 @@ fn first_without<'a, T>(things: &'a [T], partners: &[Option<usize>]) -> Option<&
 }
 
 fn list(things: impl Iterator<Item = impl fmt::Display>) -> String {
-    things.map(|thing| thing.to_string()).collect::<Vec<_>>().join(", ")
+    Error::listed(things.map(|thing| thing.to_string()), ", ")
 }
 
 #[cfg(test)]
