@@ -156,7 +156,7 @@ find_programs() {
     done
 }
 
-# Refuses a name that is no preset: its link would stand in the way of a plugin, and run nothing.
+# Refuses a name that is not a preset: its link would hide a plugin of this name, and run nothing.
 check_presets() {
     known=''
     if [ -n "$presets" ] && [ -n "$try" ]; then

@@ -354,7 +354,7 @@ fn a_pool_that_is_left_over_says_what_is_wrong_with_the_chain() {
     // The allocator stands before the selector.
     let text = refused(&world, &world.network(json!(["ipam-da-x", "ipam-ds-x"])));
     has(&text, &["the pool \"red\"", "put ipam-da-x after ipam-ds-x in ipam.delegates"]);
-    // `serves` names what nobody calls a pool.
+    // `serves` names a pool that no selector answers.
     let entry = json!({"type": "ipam-da-x", "serves": ["rad"]});
     let network = world.network(json!(["ipam-ds-x", entry]));
     let (code, text) = world.call("ADD", "c1", &network).failure();

@@ -279,7 +279,7 @@ fn inside_a_user_namespace_the_owner_of_the_root_folder_is_trusted() {
     }
     let program = world.path("bin/ipam-delegated");
     fs::copy(binary("ipam-delegated"), &program).unwrap();
-    // Root's files, `/` among them, belong to nobody there.
+    // Root's files, `/` among them, show the overflow user as their owner there.
     let line = format!(
         "exec setpriv --reuid=1234 --regid=1234 --clear-groups unshare -Ur {}",
         program.display()

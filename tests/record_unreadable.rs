@@ -118,7 +118,9 @@ fn a_stripped_del_fails_for_as_long_as_a_record_that_was_set_aside_lies_there() 
         let aside = files(&host, "c1");
         assert!(aside.len() == 1 && aside[0].starts_with("eth0:unreadable-"), "{aside:?}");
         assert!(text.contains(&format!("{STATE}/attachments/net/c1/{}", aside[0])), "{text}");
-        assert!(text.contains("ipam-delegated forget net c1 --yes"), "{text}");
+        for advised in ["release net --owner c1/eth0 --yes", "forget net c1 eth0 --yes"] {
+            assert!(text.contains(&format!("ipam-delegated {advised}")), "{text}");
+        }
     }
     assert_eq!(world.held(), ["a-c1-eth0"]);
     // The chain as configured releases what the record may have named.

@@ -104,7 +104,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
                 if stale.len() < BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
             let removed = self.ledger.remove(&stale)?;
-            // What was shown is released, and what was not is no success.
+            // What was shown is released. What was not shown must not end in success.
             scanned?;
             // What is stale and stays would be found for ever.
             let is_last = stale.len() < BATCH || removed.is_empty();

@@ -202,7 +202,7 @@ pub fn scope(request: &Request) -> Result<Scope> {
     Ok(Scope { node, network: request.network.name().clone() })
 }
 
-/// The leases the chain remembered; what cannot be read is no hint, and the store is asked.
+/// The leases the chain remembered; if they cannot be read, the store is asked.
 pub fn known(request: &Request) -> Vec<Lease> {
     let leases = request.network.config().get("prevResult").map_or(Ok(Vec::new()), leases);
     leases.inspect_err(|error| warn!("{}", error.in_full())).unwrap_or_default()

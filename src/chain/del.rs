@@ -219,7 +219,10 @@ fn release_recorded(
     let time = Deadline::after(deadline.left().min(SUPERSEDED));
     let left = session.release_all(owner, &superseded, prev_result, time);
     for error in &left {
-        warn!("a store that reassert has left is released later, by reap: {}", error.in_full());
+        warn!(
+            "GC and reap repeat the release in a store that reassert has left: {}",
+            error.in_full()
+        );
     }
     let left = Left(!left.is_empty());
     let (network, attachment) = (owner.network.name(), owner.attachment);
@@ -282,8 +285,8 @@ fn release_configured(
 ) -> Result<()> {
     let stripped = is_stripped(session);
     if stripped && !unreadable.is_empty() {
-        let (network, container) =
-            (session.request.network.name(), &session.attachment()?.container);
+        let network = session.request.network.name();
+        let Attachment { container, ifname, .. } = session.attachment()?;
         let paths: Vec<String> = unreadable.iter().map(|path| path.display().to_string()).collect();
         return Err(Error::new(
             ErrorCode::RECORD,
@@ -293,7 +296,8 @@ fn release_configured(
             ),
         )
         .advise(format!(
-            "release its addresses, then: ipam-delegated forget {network} {container} --yes"
+            "release what it holds: ipam-delegated release {network} --owner {container}/{ifname} --yes; \
+             then: ipam-delegated forget {network} {container} {ifname} --yes"
         )));
     }
     if stripped && session.chain.preset.is_none_or(|preset| !preset.has_default_place) {

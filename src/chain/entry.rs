@@ -124,10 +124,11 @@ fn opened(sets: &Value, path: &str) -> Result<Vec<String>> {
     })?;
     match sections.iter().find(|section| is_chain_key(section)) {
         None => Ok(sections.into_iter().map(str::to_owned).collect()),
-        Some(section) => {
-            Err(Error::config(path, format!("{section} is about the chain itself, not a delegate"))
-                .advise("write it into the network configuration"))
-        }
+        Some(section) => Err(Error::config(
+            path,
+            format!("{section} is a key of the chain, which a selector may not set"),
+        )
+        .advise("take it out of sets")),
     }
 }
 

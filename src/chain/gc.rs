@@ -83,7 +83,7 @@ fn keep_set_aside(session: &Session<'_>, keep: &mut Keep) -> Result<()> {
     if !aside.is_empty() {
         warn!(
             "GC keeps what {} unreadable records of {network} hold; ipam-delegated attachments \
-             {network} tells how to end them",
+             {network} shows how to clear them",
             aside.len()
         );
     }
@@ -96,7 +96,9 @@ fn keep_set_aside(session: &Session<'_>, keep: &mut Keep) -> Result<()> {
 /// Tells of the records that are left: a warning after progress, else an error.
 fn tell_left(round: &Round, errors: &mut Vec<Error>) {
     let Some(left) = round.left() else { return };
-    let left = left.advise("the runtime calls GC again; raise ipam.timeout if it stays");
+    let left = left.advise(
+        "the runtime calls GC again; if records stay, look at the stores, or raise ipam.timeout",
+    );
     if round.is_stuck() {
         errors.insert(0, left);
     } else if errors.is_empty() {

@@ -40,9 +40,9 @@ impl Renewed {
         let Some([recorded, today]) = &self.lists else { return failure };
         let code = failure.error.code();
         let why = if self.withheld && code == ErrorCode::BACKEND {
-            "the recorded secret was used: that of the configuration is meant for other servers"
+            "the recorded secret was used, for that of the configuration is meant for other servers"
         } else if self.present.is_some() && code != ErrorCode::NOT_HELD {
-            "the configuration names other servers, which count where they prove to be the same store"
+            "the configuration names other servers; they are used if they prove to lead to the recorded store"
         } else {
             return failure;
         };

@@ -43,8 +43,8 @@ pub(super) fn judge(
             None => error,
         };
         error.advise(format!(
-            "name another allocator in ipam.delegates; where every answer of {name} is right, write \
-             {{\"type\": \"{name}\", \"answers\": \"any\"}}"
+            "name another allocator in ipam.delegates; to accept any answer of {name}, write \
+             {{\"type\": \"{name}\", \"answers\": \"any\"}} there"
         ))
     })
 }
@@ -73,7 +73,7 @@ pub(super) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) 
         )
     } else {
         format!(
-            "where the ranges of {name} are this pool's, write {entry} in ipam.delegates; else give the pool ranges"
+            "if {name} has ranges of its own, which are this pool's, write {entry} with them in ipam.delegates; else give the pool ranges"
         )
     };
     Err(Error::new(ErrorCode::UNSERVED, message).advise(advice))
@@ -112,7 +112,8 @@ pub(super) fn unserved(left: &[Value], steps: &[Step]) -> Error {
             let named = serde_json::json!(names).to_string();
             let named = named.trim_matches(['[', ']']).replace(',', ", ");
             let unnamed = left.iter().all(|pool| pool["name"].as_str().is_none());
-            let correction = if unnamed { "give the pool a name" } else { "correct one of both" };
+            let correction =
+                if unnamed { "give the pool a name" } else { "correct serves or the pool's name" };
             error.advise(format!(
                 "serves of {name} names {named}: {correction}, or add an allocator for it"
             ))

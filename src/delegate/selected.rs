@@ -72,15 +72,21 @@ pub fn judge(
         if is_key(key, "dataDir") && !value.is_null() && !settings.allows_data_dir(text()) {
             let message = format!("{} is outside the allowed folders", shown(value));
             return Err(Error::config(place(), message)
-                .advise(format!("add the folder to dataDirs in {}", Settings::PATH)));
+                .advise(format!(
+                "name a folder inside one of dataDirs in {}; add it there only if a selector may decide on it",
+                Settings::PATH
+            )));
         }
-        // The same words for a file that is not there: nobody learns here which files exist.
+        // The same words for a file that is not there: the error does not tell which files exist.
         let names_file = is_key(key, "resolvConf") && !releases && !is_empty(value);
         if names_file && !settings.allows_resolv_conf(text()) {
             let message =
                 format!("{} is not a regular file inside the allowed folders", shown(value));
             return Err(Error::config(place(), message)
-                .advise(format!("add the folder to resolvDirs in {}", Settings::PATH)));
+                .advise(format!(
+                "name a file that exists below /etc, /run/systemd/resolve, /run/NetworkManager or one of resolvDirs in {}",
+                Settings::PATH
+            )));
         }
         if let Some(other) = other_spelling(set, key).filter(|_| !value.is_null()) {
             return Err(twice(&place(), other));
@@ -98,7 +104,8 @@ pub fn other_spelling<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&
 
 /// A key is there twice, in different letters.
 pub fn twice(place: &str, other: &str) -> Error {
-    let message = format!("{} is there, too: a plugin in Go reads either", other.escape_debug());
+    let message =
+        format!("{} is there, too, and a plugin in Go reads both as one key", other.escape_debug());
     Error::config(place, message).advise("write the key once")
 }
 

@@ -249,7 +249,7 @@ fn step_aside(folder: &Path, aside: &Path) -> io::Result<()> {
 /// The machine-id; empty where there is none, or none yet.
 fn read_machine_id(path: &Path) -> Result<String> {
     let read = match read_regular(path) {
-        // What is no regular file of such a size is no machine-id.
+        // A machine-id is a regular file of such a size.
         Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error().is_none() => {
             return Ok(String::new());
         }

@@ -17,7 +17,7 @@ pub fn open_own(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     let opened = retry_on_intr(|| open(path, flags, Mode::from_raw_mode(mode)));
     let file = File::from(opened.map_err(|error| match error {
         Errno::LOOP => io::Error::other("it is a symbolic link: remove it"),
-        // A FIFO that nobody reads, or a socket.
+        // A FIFO without a reader, or a socket.
         Errno::NXIO => not_regular(),
         _ => error.into(),
     })?);

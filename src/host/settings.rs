@@ -28,7 +28,7 @@ pub struct Settings {
     pub resolv_dirs: Vec<PathBuf>,
     /// How young a lease must be for GC to leave it alone (`gcGrace`).
     pub gc_grace: Duration,
-    /// Whether a requested address is taken from another owner, where neither the pool nor `ipam` says
+    /// Whether a requested address is taken from another owner, where `ipam.takeover` does not say
     /// (`takeover`).
     pub takeover: bool,
 }
@@ -80,7 +80,10 @@ impl Settings {
             let flag = || value.as_bool().ok_or_else(|| wrong("true or false"));
             let folder = |value: &Value| {
                 let folder = value.as_str().map(PathBuf::from).filter(|it| is_plain_absolute(it));
-                folder.ok_or_else(|| wrong("an absolute path without .."))
+                folder.ok_or_else(|| {
+                    let message = ["expected an absolute path without .., found ", &shown(value)];
+                    Error::config(&key, message.concat())
+                })
             };
             match key.as_str() {
                 known if value.is_null() && KEYS.contains(&known) => {}

@@ -40,7 +40,9 @@ pub fn compare_answer(shown: &[&Value], left: &[Value], given: &[IpAddr]) -> Res
         }
         Some(address) => {
             let pools = list(wanted.iter());
-            fault(format!("the answer gives {address} beside one address for each pool: {pools}"))
+            fault(format!(
+                "the answer gives {address} in addition to one address for each pool: {pools}"
+            ))
         }
         None => Ok(()),
     }
@@ -209,7 +211,7 @@ mod tests {
         let beside = fault(&json!([{"name": "a"}]), &json!([]), &["10.0.0.2", "10.0.0.3"]);
         assert_eq!(
             beside,
-            "the answer gives 10.0.0.3 beside one address for each pool: the pool \"a\""
+            "the answer gives 10.0.0.3 in addition to one address for each pool: the pool \"a\""
         );
         assert_eq!(fault(&json!([]), &json!([]), &[]), "");
         let none = fault(&json!([]), &json!([]), &["10.0.0.2"]);

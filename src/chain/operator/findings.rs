@@ -118,8 +118,8 @@ impl Findings {
                 None => ("note", "may not read the pools"),
             };
             let message = format!(
-                "{name} {why}: an ADD whose addresses do not lie in the pools, one in each, fails with 112; where \
-                 every answer of {name} is right, write {{\"type\": \"{name}\", \"answers\": \"any\"}} in ipam.delegates"
+                "{name} {why}: an ADD fails with error 112 unless each pool gets one address inside its ranges; to \
+                 accept any answer of {name}, write {{\"type\": \"{name}\", \"answers\": \"any\"}} in ipam.delegates"
             );
             self.push(level, &message);
         }
@@ -254,8 +254,9 @@ impl Findings {
         if let Some(example) = example {
             let keys = keys.into_iter().collect::<Vec<_>>().join(", ");
             let message = format!(
-                "{count} records name their store by another way than the configuration ({keys}), {example} is one: \
-                 a DEL goes the present way where that proves to lead to the recorded store, else the recorded one"
+                "{count} records name their store by another way than the configuration, such as {example} ({keys}); \
+                 a DEL uses the configured way if it proves to lead to the recorded store, else the recorded way: \
+                 keep the recorded servers and files until these records are released"
             );
             self.push("warning", &message);
         }

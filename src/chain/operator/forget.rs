@@ -1,4 +1,4 @@
-//! `forget`: drops the record of an attachment whose store is gone for ever, or that cannot be read.
+//! `forget`: drops the record of an attachment that no DEL can end: its store does not come back, or it cannot be read.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -33,7 +33,7 @@ impl Witnesses {
         let cache = cache(operator, pinned)?;
         let boot = boot_id();
         if boot.is_empty() || Path::new("/proc/self/ns/net").symlink_metadata().is_err() {
-            let message = "neither the boot nor the processes of this machine can be seen in /proc";
+            let message = "the boot or the processes of this machine cannot be seen in /proc";
             return Err(
                 Error::new(ErrorCode::IO, message).advise("mount /proc, and run reap on the host")
             );
@@ -100,7 +100,7 @@ fn cache(operator: &Operator, pinned: bool) -> Result<Option<ResultCache>> {
     let words = &operator.words;
     if words.has("no-cache") {
         let alone = !pinned && words.value("cache-dir").is_none();
-        let message = "--no-cache goes neither with --cache-dir nor with --pinned";
+        let message = "--no-cache excludes --cache-dir and --pinned";
         return if alone { Ok(None) } else { Err(Words::refusal(message)) };
     }
     let cache = operator.cache();

@@ -112,10 +112,9 @@ fn of_other_identities(state: &StateDir) -> Vec<String> {
         let kept = state.root().join(name.replacen("attachments", "taken-back", 1));
         let (aside, kept) = (aside.display().to_string(), kept.display().to_string());
         [
-            "nothing acts on the records in ",
-            &aside,
-            ", which another identity of this node, or the machine that it was cloned from, has left; if they \
-             are of this machine, take them back: mkdir -p ",
+            &*aside,
+            " holds records of another identity of this node, or of the machine that it was cloned from; \
+             every verb skips them; if they are of this machine, take them back: mkdir -p ",
             &attachments,
             " && cp -an ",
             &aside,

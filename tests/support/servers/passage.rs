@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// Passes connections on to a server until it is shut. Then nobody listens there any more.
+/// Passes connections on to a server until it is shut. Then connections there are refused.
 pub struct Passage {
     address: SocketAddr,
     shut: Arc<AtomicBool>,
