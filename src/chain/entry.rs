@@ -1,11 +1,9 @@
 //! The list `ipam.delegates`: which delegates, and what each entry says of its own.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::plan::Step;
 use crate::cni::{kind, shown};
 use crate::delegate::selected::is_chain_key;
 use crate::error::{Error, Result};
@@ -63,12 +61,6 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub fn step(self, program: PathBuf) -> Step {
-        let Self { name, timeout, serves, answers_any, sets, overrides, .. } = self;
-        let before = None;
-        Step { name, program, timeout, serves, answers_any, sets, before, overrides, fixed: false }
-    }
-
     fn parse(value: &Value, path: String) -> Result<Self> {
         let mut object = match value {
             Value::String(_) => object_form(value.clone()),

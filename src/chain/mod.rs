@@ -5,6 +5,7 @@
 //! DEL releases what was taken whatever has happened to the configuration since.
 
 mod add;
+mod away;
 mod carry;
 mod check;
 mod configured;

@@ -66,7 +66,13 @@ pub(super) enum Missing {
 impl Step {
     /// A delegate of which nothing special is wanted.
     pub fn new(name: &str, program: PathBuf) -> Self {
-        Entry { name: name.to_owned(), ..Entry::default() }.step(program)
+        Self::of(Entry { name: name.to_owned(), ..Entry::default() }, program)
+    }
+
+    fn of(entry: Entry, program: PathBuf) -> Self {
+        let Entry { name, timeout, serves, answers_any, sets, overrides, .. } = entry;
+        let before = None;
+        Self { name, program, timeout, serves, answers_any, sets, before, overrides, fixed: false }
     }
 
     /// Whether the delegate is a selector: the name is the role.
@@ -173,7 +179,7 @@ impl Planner<'_> {
                 return Err(Error::config(format!("{}.sets", entry.path), message)
                     .advise("write it into the object of a selector (ipam-ds-…)"));
             }
-            steps.push(entry.step(program));
+            steps.push(Step::of(entry, program));
             return Ok(());
         }
         match Preset::named(self.presets, &entry.name) {
@@ -224,9 +230,9 @@ impl Planner<'_> {
                 }
                 (_, Some((name, program))) => {
                     part.name = name;
-                    steps.push(Step { fixed: true, ..part.step(program) });
+                    steps.push(Step { fixed: true, ..Step::of(part, program) });
                 }
-                _ => steps.push(part.step(self.locate(name)?)),
+                _ => steps.push(Step::of(part, self.locate(name)?)),
             }
         }
         Ok(())

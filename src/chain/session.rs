@@ -8,13 +8,13 @@ use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use super::Chain;
+use super::away::Away;
 use super::carry::{Carry, strip_call_keys};
 use super::exec::{Answer, Call, Failure};
 use super::plan::{Missing, Plan, Planner, Step};
 use super::process::adopt_orphans;
 use super::question::Question;
 use super::record::{Attempt, Run, now};
-use super::stale::Away;
 use crate::cni::{Attachment, Environment, IpamResult, Network, Verb};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};

@@ -1,14 +1,11 @@
 //! The release of many stale records in a row, by GC and `reap`: the oldest first, no store is waited
 //! for twice, and no longer than their time.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Map, Value};
-
 use super::del::release_stale;
-use super::record::{Opened, Record, Run};
+use super::record::Opened;
 use super::session::{Owner, Session};
 use crate::delegate::Deadline;
 use crate::error::{Error, ErrorCode, Result};
@@ -92,40 +89,4 @@ impl Round {
 pub(super) fn sort_oldest_first<T>(all: &mut [T], path: impl Fn(&T) -> PathBuf) {
     let changed = |each: &T| path(each).metadata().and_then(|found| found.modified());
     all.sort_by_cached_key(|each| changed(each).unwrap_or(SystemTime::UNIX_EPOCH));
-}
-
-/// The stores that did not answer a DEL of this call.
-#[derive(Debug, Default)]
-pub(super) struct Away(RefCell<Vec<Run>>);
-
-impl Away {
-    /// Notes the store of a delegate whose DEL failed, if that is for want of an answer.
-    pub fn note(&self, run: &Run, error: &Error) {
-        let silent = [ErrorCode::TRY_AGAIN, ErrorCode::UNREACHED, ErrorCode::TIMED_OUT];
-        if silent.contains(&error.code()) && !self.holds(run) {
-            self.0.borrow_mut().push(run.clone());
-        }
-    }
-
-    fn holds_any_of(&self, record: &Record) -> bool {
-        !self.0.borrow().is_empty() && record.runs().into_iter().any(|run| self.holds(run))
-    }
-
-    fn holds(&self, run: &Run) -> bool {
-        let same = |away: &Run| away.delegate == run.delegate && store_of(away) == store_of(run);
-        self.0.borrow().iter().any(same)
-    }
-}
-
-/// Keys of `ipam` that are about the chain or an attachment, and not about a store.
-const OF_NO_STORE: [&str; 6] =
-    ["node", "delegates", "timeout", "verbose", "requested-ip", "requested_ip"];
-
-/// The section `ipam` of a delegate as far as it is about its store.
-pub(super) fn store_of(run: &Run) -> Map<String, Value> {
-    let mut settings = run.ipam.clone();
-    for key in OF_NO_STORE {
-        settings.remove(key);
-    }
-    settings
 }

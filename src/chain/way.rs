@@ -40,7 +40,7 @@ impl Server {
     pub fn all(ipam: &Map<String, Value>) -> Vec<Self> {
         let mut found = Vec::new();
         for (key, value) in ipam.iter().filter(|(key, _)| *key != "delegates") {
-            gather(store_of(key, value), key, value, &mut found);
+            gather(store_named_by(key, value), key, value, &mut found);
         }
         found
     }
@@ -90,7 +90,7 @@ fn ends(key: &str, ends: &[&str]) -> bool {
 }
 
 /// Whose key of `ipam` it is: the first word of a section, or of a key with servers that has more words.
-fn store_of<'a>(key: &'a str, value: &Value) -> &'a str {
+fn store_named_by<'a>(key: &'a str, value: &Value) -> &'a str {
     let end = key.find(|c: char| c == '_' || c.is_ascii_uppercase()).unwrap_or(key.len());
     if value.is_object() || (ends(key, &SERVERS) && end < key.len()) { &key[..end] } else { "" }
 }
@@ -102,7 +102,7 @@ pub(super) fn keep_what_is_meant(recorded: &Map<String, Value>, newer: &mut Map<
     let is_strange = |server: &&Server| !todays.iter().any(|today| today.covers(server));
     let strange: Vec<&Server> = before.iter().filter(is_strange).collect();
     newer.retain(|key, value| {
-        let store = store_of(key, value);
+        let store = store_named_by(key, value);
         let has_its_own = !store.is_empty() && before.iter().any(|server| server.store == store);
         let speaks =
             |server: &&Server| !has_its_own || server.store == store || server.store.is_empty();

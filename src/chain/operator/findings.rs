@@ -238,8 +238,11 @@ impl Findings {
     pub fn of_records(&mut self, session: &Session<'_>) {
         let network = &session.request.network;
         let (mut count, mut example, mut keys) = (0_usize, None, BTreeSet::new());
-        let found = attachments(&session.state.network(network.name())).unwrap_or_default();
-        for attachment in found {
+        let found = attachments(&session.state.network(network.name()));
+        if let Err(error) = &found {
+            self.error(error);
+        }
+        for attachment in found.into_iter().flatten() {
             let path = session.state.record(network.name(), &attachment);
             let Presence::Held((record, _)) = RecordFile::look(&path) else { continue };
             let runs = record.runs().into_iter().filter(|run| is_allocator(&run.delegate));

@@ -6,12 +6,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::super::Chain;
+use super::super::away::Away;
 use super::super::gc::{BUSY, Verdict, fence, judge};
 use super::super::record::{
     Record, RecordFile, SetAside, State, attachments, networks, now, set_aside,
 };
 use super::super::session::{Owner, Session};
-use super::super::stale::{Away, Round, Turn, sort_oldest_first};
+use super::super::stale::{Round, Turn, sort_oldest_first};
 use super::attachments::{ended_by, identified, why_aside};
 use super::gone::Witnesses;
 use super::{Operator, Printed, of_other_identities};

@@ -3,10 +3,10 @@
 
 use serde_json::{Map, Value};
 
+use super::super::away::store_of;
 use super::super::plan::Step;
 use super::super::record::Run;
 use super::super::session::Session;
-use super::super::stale::store_of;
 use super::dry_run::{Outcome, dry_run};
 use super::ours::Ours;
 use super::{Operator, Printed};
