@@ -284,16 +284,23 @@ fn programs_that_cannot_be_run_are_named_and_the_rest_is_undone() {
     for (code, text) in [
         unrunnable(&|world| file(world, "\u{7f}ELF nonsense", 0o755)),
         unrunnable(&|world| file(world, "", 0o755)),
-        unrunnable(&|world| file(world, "#!/no/such/interpreter\n", 0o755)),
-        unrunnable(&|world| {
-            file(world, "#!/bin/sh\n", 0o755);
-            // The delegate before it takes it away.
-            let path = world.path("bin/hostile");
-            world.program("honest", &format!("#!/bin/sh\ncat >/dev/null; rm -f '{}'; [ $CNI_COMMAND = DEL ] || printf '{{\"ips\":[{{\"address\":\"10.0.0.2/24\"}}]}}'\n", path.display()));
-        }),
     ] {
         assert_eq!(code, 5, "{text}");
         assert!(text.contains("hostile: cannot start") && text.contains("reinstall it"), "{text}");
+    }
+    let interpreter = unrunnable(&|world| file(world, "#!/no/such/interpreter\n", 0o755));
+    let vanished = unrunnable(&|world| {
+        file(world, "#!/bin/sh\n", 0o755);
+        // The delegate before it takes it away.
+        let path = world.path("bin/hostile");
+        world.program("honest", &format!("#!/bin/sh\ncat >/dev/null; rm -f '{}'; [ $CNI_COMMAND = DEL ] || printf '{{\"ips\":[{{\"address\":\"10.0.0.2/24\"}}]}}'\n", path.display()));
+    });
+    for ((code, text), advice) in [
+        (interpreter, "its interpreter \"/no/such/interpreter\" does not exist: install it"),
+        (vanished, "install it there"),
+    ] {
+        assert_eq!(code, 5, "{text}");
+        assert!(text.contains("hostile: cannot start") && text.contains(advice), "{text}");
     }
 }
 
