@@ -381,7 +381,14 @@ fn an_error_about_many_pools_names_ten_and_says_how_many_more() {
     let given: Vec<&str> = given.iter().map(String::as_str).collect();
     giving(&world, "ipam-da-x", &given, &json!({"pools": []}));
     let text = refused(&world, &world.network(json!(["ipam-ds-x", "ipam-da-x"])));
-    has(&text, &["10.0.0.100 beside", "\"pool-0\", ", "\"pool-9\", and 90 more"]);
+    has(
+        &text,
+        &[
+            "10.0.0.100 in addition to one address for each pool",
+            "\"pool-0\", ",
+            "\"pool-9\", and 90 more",
+        ],
+    );
     // And one too few.
     giving(&world, "ipam-da-x", &given[..99], &json!({"pools": []}));
     let text = refused(&world, &world.network(json!(["ipam-ds-x", "ipam-da-x"])));
