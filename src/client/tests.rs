@@ -297,7 +297,7 @@ fn a_change_that_may_be_done_is_not_sent_again() {
 
 #[test]
 fn a_change_that_is_not_done_goes_to_the_next_server() {
-    for status in [301, 400, 403, 404, 429] {
+    for status in [301, 400, 403, 404, 429, 501] {
         let (server, other) = (fake(move |_| Say(http(status, ""))), fake(|_| Say(http(200, ""))));
         let client = client(&[&closed(), &server.url, &other.url]);
         assert!(client.write(&PUT).unwrap().is_some(), "{status}");

@@ -55,7 +55,8 @@ impl Trouble {
         match status {
             // Turned away for now: too slow, too early, too many.
             408 | 425 | 429 => Self::NotSent(text),
-            300..=499 => Self::Unfit(text),
+            // 501: a server of another service, which does not know the method.
+            300..=499 | 501 => Self::Unfit(text),
             _ if status >= 500 || method != Method::Get => Self::Unknown(text),
             _ => Self::Unfit(text),
         }
@@ -66,7 +67,7 @@ impl Trouble {
 /// speaks TLS alone: it was asked for nothing.
 pub(super) fn is_elsewhere(status: u16, method: Method, said: &str) -> bool {
     let is_change = method != Method::Get;
-    is_change && (matches!(status, 404 | 405) || (status == 400 && said.contains("HTTPS")))
+    is_change && (matches!(status, 404 | 405 | 501) || (status == 400 && said.contains("HTTPS")))
 }
 
 /// How long a server that turns requests away wants to be left alone, where it says so in seconds.
@@ -164,6 +165,7 @@ mod tests {
             (408, "not sent", "not sent"),
             (429, "not sent", "not sent"),
             (500, "unknown", "unknown"),
+            (501, "unfit", "unfit"),
             (503, "unknown", "unknown"),
             (700, "unknown", "unknown"),
         ] {
