@@ -168,7 +168,7 @@ check_presets() {
     for name in $presets; do
         case " $known " in
         *" $name "*) ;;
-        *) misused "--preset $name: there is no such preset; there are $known" ;;
+        *) misused "--preset $name: unknown preset; choose one of $known" ;;
         esac
     done
 }

@@ -60,7 +60,7 @@ impl Selection {
     }
 
     /// Puts these settings in the place of the whole section `ipam` of the configuration, less what decides
-    /// about the chain itself. Delegates of ours find what is no selector's to set, such as the store, as the
+    /// about the chain itself. Delegates of ours find what a selector may not set, such as the store, as the
     /// configuration has it.
     #[must_use]
     pub fn replacing(mut self, old: &Map<String, Value>, new: Map<String, Value>) -> Self {

@@ -336,7 +336,7 @@ fn only_a_preset_of_the_program_itself_is_linked() {
     let site = Site::real();
     let text = site.refused(&["--preset", "bridge"]);
     assert!(
-        text.contains("no such preset; there are host-local etcd host-etcd kube-node"),
+        text.contains("unknown preset; choose one of host-local etcd host-etcd kube-node"),
         "{text}"
     );
     // Another build has presets of its own, and one that is not tried has ours.

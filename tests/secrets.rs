@@ -1,4 +1,4 @@
-//! A secret that stands in the wrong place, or that a server repeats, is in no error, no log and no report.
+//! A secret in the wrong place, or that a server repeats, is in no error, no log and no report.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -172,7 +172,7 @@ fn a_token_that_a_server_repeats_is_hidden_wherever_its_words_are_cut() {
     let address = listener.local_addr().unwrap();
     let token = format!("{SECRET}/{SECRET}");
     let body = |pad: usize| {
-        // White space is no character that is shown, but one that is read.
+        // White space is read, but not shown.
         let pad = [" ".repeat(pad - pad.min(100)), "x".repeat(pad.min(100))].concat();
         format!("{pad}nomad-token: {SECRET}/{SECRET}; again: {SECRET}/{SECRET}{}", " ".repeat(200))
     };

@@ -317,7 +317,7 @@ fn a_selector_names_a_file_for_name_resolution_only_where_the_host_allows_it() {
             assert_eq!(code, 110, "{error}");
             errors.push(error.replace(&format!("{file:?}"), "FILE"));
         }
-        // Nobody learns which files exist.
+        // The error does not tell which files exist.
         errors.dedup();
         assert_eq!(errors.len(), 1, "{errors:?}");
         let result = ask(last, "resolvConf", Path::new("/etc/cni/resolv.conf")).success();

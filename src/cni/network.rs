@@ -210,7 +210,7 @@ pub fn parse_object(bytes: &[u8], what: &str) -> Result<Map<String, Value>> {
 }
 
 /// A value as an error shows it where a text should stand: such a text, or the kind of another value. That
-/// may be, or hold, a secret that stands in the wrong place.
+/// may be, or hold, a secret in the wrong place.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::String(_) => value.to_string(),
@@ -218,7 +218,7 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
-/// The kind of a value that stands in the place of an object or an array.
+/// The kind of a value found where an object or an array belongs.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

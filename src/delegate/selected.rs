@@ -95,7 +95,7 @@ pub fn judge(
     Ok(())
 }
 
-/// Another key that differs from this one in upper and lower case alone, and is no null.
+/// Another key that differs from this one in upper and lower case alone, and is not null.
 pub fn other_spelling<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
     let others = object.iter().filter(|(_, value)| !value.is_null());
     let mut others = others.map(|(other, _)| other.as_str()).filter(|other| *other != key);

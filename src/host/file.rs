@@ -12,7 +12,7 @@ const LONGEST: u64 = 1 << 20;
 /// the runtime. Links are followed, and nothing is waited for.
 ///
 /// # Errors
-/// It cannot be read, is no regular file, or is larger than 1 MiB.
+/// It cannot be read, is not a regular file, or is larger than 1 MiB.
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// `<network>-<container id>-<ifname>` for each attachment, written after its ADD and removed after
 /// its DEL.
 ///
-/// Nobody locks it, and a file may be half written. A file that is no whole result says nothing; one that
+/// Runtimes write it without a lock, so a file may be half written, which says nothing; one that
 /// cannot be read is an error.
 #[derive(Clone, Debug)]
 pub struct ResultCache {

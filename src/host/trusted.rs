@@ -26,7 +26,7 @@ const MOST_LINKS: usize = 40;
 /// sticky folder may. Error 5 where the file cannot be read.
 pub fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>> {
     let read = || {
-        // Where there is no file, one system call is all it costs.
+        // A missing file costs one system call.
         access(path, Access::EXISTS).map_err(io::Error::from)?;
         Ok(read_all(open_trusted(path)?)?)
     };
@@ -59,7 +59,7 @@ fn open_trusted(path: &Path) -> Result<File, Fault> {
     // Inside a user namespace, root's files belong to the owner of `/`.
     let owners = [0, rustix::process::geteuid().as_raw(), found.uid()];
     judge(&root, &found, owners)?;
-    // No link stands in `place`, so a name below it is looked up in the very folder judged before.
+    // `place` has no link in it, so a name below it is looked up in the very folder judged before.
     let mut place = root;
     let mut rest = Vec::new();
     add_names(&std::path::absolute(path)?, &mut rest);

@@ -6,7 +6,7 @@ use crate::host::read_regular;
 /// Reads a file that a person named, or that a folder listed.
 ///
 /// # Errors
-/// Error 5: it cannot be read, is no regular file, or is larger than 1 MiB.
+/// Error 5: it cannot be read, is not a regular file, or is larger than 1 MiB.
 pub fn read_file(path: &Path) -> Result<Vec<u8>> {
     read_regular(path)
         .map_err(|error| Error::io(format_args!("cannot read {}", path.display()), error))

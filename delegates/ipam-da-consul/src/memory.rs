@@ -124,7 +124,7 @@ impl Memory {
         });
     }
 
-    /// Takes the store as it stands for the one in use; `shown` are the marks in it.
+    /// Takes the store as it is for the one in use; `shown` are the marks in it.
     ///
     /// # Errors
     /// The state folder cannot be written.

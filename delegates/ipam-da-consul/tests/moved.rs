@@ -27,7 +27,7 @@ fn world(consul: &Consul, endpoint: &str) -> (World, Value) {
     (world, moved(&network, endpoint))
 }
 
-/// An ADD that is killed once its claim stands in the store.
+/// An ADD that is killed once its claim is in the store.
 fn killed_add(world: &World, network: &Value, consul: &Consul, container: &str) {
     let wait = format!("[ $CNI_COMMAND != ADD ] || {{ {}; }}", world.gate("zz"));
     world.delegate("ipam-da-zz", &wait);

@@ -81,7 +81,7 @@ impl Line {
         if (read.is_empty() || self.first.len() == HEAD)
             && let Some(told) = self.told.take()
         {
-            // Nobody waits where the connection was given up.
+            // No request waits where the connection was given up.
             let _ = told.send(std::mem::take(&mut self.first));
         }
     }

@@ -164,7 +164,7 @@ fn name(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_str()?.to_owned())
 }
 
-/// The addresses in a note. One that is none of ours says nothing.
+/// The addresses in a note. A note of another program has none.
 fn read(file: &Path) -> Result<Option<BTreeSet<IpAddr>>> {
     match read_own(file) {
         Ok(text) => Ok(serde_json::from_slice(&text).ok()),

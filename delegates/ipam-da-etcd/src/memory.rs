@@ -254,7 +254,7 @@ impl Memory {
         }
     }
 
-    /// Takes the store as it stands for the one in use, with this latest claim where it tells.
+    /// Takes the store as it is for the one in use, with this latest claim where it tells.
     ///
     /// # Errors
     /// The state folder cannot be written.

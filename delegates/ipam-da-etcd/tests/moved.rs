@@ -31,7 +31,7 @@ fn moved(network: &Value, endpoint: &str) -> Value {
     network
 }
 
-/// An ADD that is killed once its claim stands in the store.
+/// An ADD that is killed once its claim is in the store.
 fn killed_add(world: &World, network: &Value, etcd: &Etcd, container: &str) {
     world
         .delegate("ipam-da-zz", &format!("[ $CNI_COMMAND != ADD ] || {{ {}; }}", world.gate("zz")));

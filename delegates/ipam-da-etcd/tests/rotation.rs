@@ -22,7 +22,7 @@ struct Site {
 }
 
 impl Site {
-    /// The user's password is `first`, and stands in the file `password`.
+    /// The user's password is `first`, as in the file `password`.
     fn new() -> Self {
         let etcd = Etcd::builder().auth(USER, "first", "/ipam-delegated/").start();
         let (world, host) = (World::new(), Host::new());

@@ -115,7 +115,7 @@ impl Index {
     /// The names under a key; none where it has no entry.
     ///
     /// # Errors
-    /// The entry cannot be read, or is none of ours.
+    /// The entry cannot be read, or another program made it.
     pub fn names(&self, key: &Key) -> io::Result<Vec<String>> {
         match retry_on_intr(|| readlinkat(CWD, self.entry(key), Vec::new())) {
             Ok(target) => split(&target),
@@ -204,7 +204,7 @@ impl Index {
             }
             let names = match retry_on_intr(|| readlinkat(&owners, key, Vec::new())) {
                 Ok(target) => split(&target).unwrap_or_default(),
-                // It is no entry of ours, and goes.
+                // Another program's entry is removed.
                 Err(Errno::INVAL) => Vec::new(),
                 Err(error) => return Err(error.into()),
             };

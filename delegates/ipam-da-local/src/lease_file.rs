@@ -88,7 +88,7 @@ impl LeaseFile {
         let file = match open_own(&folder.join(name), OFlags::RDONLY, 0) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            // What the system opens, but is no regular file.
+            // The system opens it, but it is not a regular file.
             Err(error) if error.raw_os_error().is_none() => {
                 return Ok(Self::strange(name, &error.to_string()));
             }
@@ -105,7 +105,7 @@ impl LeaseFile {
         }))
     }
 
-    /// A file that stands for an address and says nothing of it, for this reason.
+    /// A file named by an address that cannot be read, for this reason.
     pub fn strange(name: &str, reason: &str) -> Option<Self> {
         Some(Self {
             name: name.to_owned(),

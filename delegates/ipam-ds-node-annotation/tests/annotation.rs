@@ -302,7 +302,7 @@ fn the_whole_section_is_replaced_for_a_standard_plugin_and_the_store_stays_for_o
             "deep": {"a": {"b": 1}}, "list": [1],
         });
         match last {
-            // Of what is no selector's, the network's author keeps the word.
+            // The network's author decides on every key that a selector may not set.
             "ipam-da-x" => {
                 expected["annotation"] = json!(ANNOTATION);
                 for keys in [&conf, &stores] {
@@ -386,7 +386,7 @@ fn a_file_of_roots_is_not_read_for_name_resolution() {
         let (code, error) = outcome.failure();
         assert!(code == 7 && error.starts_with(&format!("{place}resolvConf: ")), "{error}");
         said.push(error.replace(path.to_str().unwrap(), "FILE"));
-        // It stands in the way of no DEL.
+        // It holds up no DEL.
         let released = site.call("DEL", "c1");
         assert!(!format!("{released:?}").contains("SECRET123"), "{released:?}");
         assert_eq!(released.exit, Some(0), "{released:?}");
@@ -437,7 +437,7 @@ fn an_annotation_of_two_hundred_kilobytes_is_read_and_its_errors_stay_short() {
     assert!(code == 7 && error.len() < 4096, "{} bytes", error.len());
     let deep = format!("ranges: {}", "[".repeat(100_000));
     assert_eq!(refused(&site, &deep).0, 7);
-    // Members of a route that nobody knows, and two thousand ranges.
+    // Unknown members of a route, and two thousand ranges.
     let ranges: Vec<Value> =
         (0..2000).map(|n| json!({"subnet": format!("10.{}.{}.0/24", n / 256, n % 256)})).collect();
     let text = format!(

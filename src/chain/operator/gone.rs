@@ -95,7 +95,7 @@ impl Witnesses {
     }
 }
 
-/// The runtimes' result cache; `None` where the operator says that there is none.
+/// The runtimes' result cache; `None` where the operator says so.
 fn cache(operator: &Operator, pinned: bool) -> Result<Option<ResultCache>> {
     let words = &operator.words;
     if words.has("no-cache") {

@@ -136,7 +136,7 @@ impl RecordFile {
             }
             Err(error) => return Err(Trouble::Reading(error).at(path)),
         };
-        // A disk without locks is no reason to keep addresses.
+        // Release also on a disk that cannot lock files.
         if !lock(&file, Instant::now() + Self::PATIENCE).unwrap_or(true) {
             return Err(Trouble::Busy.at(path));
         }
@@ -311,7 +311,7 @@ impl Drop for RecordFile {
     }
 }
 
-/// The record for appending, made where there is none; whether its folder was made, too.
+/// The record for appending, made where it is missing; whether its folder was made, too.
 fn make_file(path: &Path) -> io::Result<(File, bool)> {
     let mut made = false;
     for _ in 0..100 {
@@ -344,7 +344,7 @@ fn is_absent(error: &io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// Whether something else stands in the place of a record: a link, a folder or a FIFO. Only
+/// Whether something else has the name of a record: a link, a folder or a FIFO. Only
 /// `open_own` says so without an error of the system.
 fn is_no_record(error: &io::Error) -> bool {
     error.kind() == ErrorKind::IsADirectory || error.raw_os_error().is_none()

@@ -82,7 +82,7 @@ pub(super) fn is_record_name(name: &str) -> bool {
     !name.contains(':')
 }
 
-/// The entries of a container's folder. A file in its place is none of ours, and holds no record.
+/// The entries of a container's folder. A file of that name holds no record.
 fn names_in(folder: &Path) -> Result<Vec<String>> {
     match entries(folder) {
         Err(error) if error.kind() == ErrorKind::NotADirectory => {

@@ -73,7 +73,7 @@ impl AttemptState {
         }
     }
 
-    /// When it began, or the first of those it stands for, in milliseconds since 1970.
+    /// When it began, or the first of those it replaces, in milliseconds since 1970.
     fn began(&self) -> u64 {
         self.attempt.since.map_or(self.attempt.time, |since| since.min(self.attempt.time))
     }

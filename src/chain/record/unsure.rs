@@ -54,7 +54,7 @@ impl Unsure {
         self.keep_only(Path::new(""), Path::new(&format!("{network}/{attachment}")));
     }
 
-    /// Removes the other entries of a record, which the newest one stands for. One that stays is removed
+    /// Removes the other entries of a record, which the newest one replaces. One that stays is removed
     /// when it is due.
     fn keep_only(&self, newest: &Path, target: &Path) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
@@ -89,7 +89,7 @@ impl Unsure {
                     // It names no record of ours.
                     None => drop(fs::remove_file(&link)),
                 },
-                // Another call has repeated it, or it is no link, and so none of ours.
+                // Another call has repeated it, or another program made it.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {}
                 Err(error) => return Err(error),
