@@ -60,7 +60,12 @@ fn set_time(world: &World, container: &str, time: u64) {
 
 /// GC of the allocator `a` with a list that names nothing.
 fn gc(world: &World, timeout: &str) -> Outcome {
-    let mut network = with(&world.network(json!(["a"])), "timeout", timeout);
+    gc_of(world, "a", timeout)
+}
+
+/// GC of an allocator with a list that names nothing.
+fn gc_of(world: &World, name: &str, timeout: &str) -> Outcome {
+    let mut network = with(&world.network(json!([name])), "timeout", timeout);
     network["cniVersion"] = json!("1.1.0");
     network["cni.dev/valid-attachments"] = json!([]);
     let mut command = world.command("GC", "");
@@ -151,6 +156,22 @@ fn gc_waits_once_for_a_store_that_is_away_and_begins_elsewhere_the_next_time() {
         on_del_of(&world, "away", "");
         gc(&world, "60s").success();
         assert_eq!((records(&world).len(), world.held().len()), (0, 0));
+    }
+}
+
+#[test]
+fn a_store_that_did_not_answer_a_del_is_not_waited_for_by_the_delegates_own_gc() {
+    for code in [11, 105, 111] {
+        let world = world("");
+        let refuse = format!("printf '{{\"code\":{code},\"msg\":\"away\"}}'; exit 1");
+        on_del_of(&world, "away", &refuse);
+        add(&world, "away", "b1");
+        let (failed, text) = gc_of(&world, "away", "60s").failure();
+        assert_eq!(failed, code, "{text}");
+        // A delegate that was out of time may have hung on one record alone.
+        let is_left = text.contains("away: GC is left for the next time");
+        assert_eq!(is_left, code != 111, "{text}");
+        assert_eq!(world.path("time-of-gc").exists(), code == 111);
     }
 }
 

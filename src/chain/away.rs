@@ -5,29 +5,43 @@ use std::cell::RefCell;
 use serde_json::{Map, Value};
 
 use super::record::{Record, Run};
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, Result};
 
 /// The stores that did not answer a DEL of this call.
 #[derive(Debug, Default)]
-pub(super) struct Away(RefCell<Vec<Run>>);
+pub(super) struct Away(RefCell<Vec<(Run, ErrorCode)>>);
 
 impl Away {
     /// Notes the store of a delegate whose DEL failed, if that is for want of an answer.
     pub fn note(&self, run: &Run, error: &Error) {
         let silent = [ErrorCode::TRY_AGAIN, ErrorCode::UNREACHED, ErrorCode::TIMED_OUT];
-        if silent.contains(&error.code()) && !self.holds(run) {
-            self.0.borrow_mut().push(run.clone());
+        if silent.contains(&error.code()) && self.code_of(run).is_none() {
+            self.0.borrow_mut().push((run.clone(), error.code()));
         }
     }
 
     /// Whether a delegate of this record has a store that did not answer.
     pub fn holds_any_of(&self, record: &Record) -> bool {
-        !self.0.borrow().is_empty() && record.runs().into_iter().any(|run| self.holds(run))
+        record.runs().into_iter().any(|run| self.code_of(run).is_some())
     }
 
-    fn holds(&self, run: &Run) -> bool {
-        let same = |away: &Run| away.delegate == run.delegate && store_of(away) == store_of(run);
-        self.0.borrow().iter().any(same)
+    /// Fails where a delegate has said itself that its store did not answer: its own GC would wait for
+    /// the store once more. One that was killed may have hung on a single record.
+    pub fn refuse(&self, run: &Run) -> Result<()> {
+        match self.code_of(run) {
+            None | Some(ErrorCode::TIMED_OUT) => Ok(()),
+            Some(code) => {
+                let message = [&*run.delegate, ": GC is left for the next time"].concat();
+                Err(Error::new(code, message).advise("its store did not answer a DEL of this GC"))
+            }
+        }
+    }
+
+    /// The code of the DEL that the store of this delegate did not answer.
+    fn code_of(&self, run: &Run) -> Option<ErrorCode> {
+        let away = self.0.borrow();
+        let mut others = away.iter().filter(|(other, _)| other.delegate == run.delegate);
+        others.find(|(other, _)| store_of(other) == store_of(run)).map(|(_, code)| *code)
     }
 }
 

@@ -42,8 +42,9 @@ pub(super) fn walk_plan(
     for (i, step) in plan.steps.iter().enumerate() {
         let Some(run) = carry.run_of(step) else { continue };
         let time = deadline.share(plan.steps.len() - i);
-        let outcome = run
-            .stdin(&session.request.network, prev_result, &[])
+        let may_run = if verb == Verb::Gc { session.away.refuse(&run) } else { Ok(()) };
+        let outcome = may_run
+            .and_then(|()| run.stdin(&session.request.network, prev_result, &[]))
             .and_then(|stdin| Ok(session.exec(verb, step, stdin, time)?))
             .and_then(|answer| answer.map_or(Ok(()), |answer| carry.take_pools(step, answer)));
         if let Err(error) = outcome {
