@@ -374,13 +374,14 @@ fn the_key_of_a_network_has_the_ranges_of_today() {
 fn a_server_that_is_away_is_an_error_that_names_it() {
     with_both(|node| {
         let silent = Silent::listen();
-        for (endpoint, code) in [("127.0.0.1:1".to_owned(), 105), (silent.endpoint(), 11)] {
+        // Without a word of the server nothing is sent to it.
+        for endpoint in ["127.0.0.1:1".to_owned(), silent.endpoint()] {
             let mut network = node.network(one_set());
             let named = node.old.store(&endpoint);
             network["ipam"].as_object_mut().unwrap().extend(named.as_object().unwrap().clone());
             network["ipam"]["timeout"] = "2s".into();
             let (found, text) = node.call("ADD", "c1", &network).failure();
-            assert!(found == code && text.contains(&endpoint), "{found}: {text}");
+            assert!(found == 105 && text.contains(&endpoint), "{found}: {text}");
         }
     });
 }

@@ -199,7 +199,7 @@ fn the_wrong_scheme_is_told() {
     let consul = secure(&certificates, false);
     let url = format!("http://{}", consul.endpoint());
     let node = Node::at(std::slice::from_ref(&url));
-    assert_refused(node, &[103], &[&url, "HTTP 400", "HTTPS"]);
+    assert_refused(node, &[103, 105], &[&url, "HTTP 400", "HTTPS"]);
     assert_eq!((holdings(&plain), holdings(&consul)), (vec![], vec![]));
 }
 

@@ -301,8 +301,9 @@ fn an_answer_that_is_cut_or_endless_ends_in_time() {
         let _speaker = saying(&site, half.clone(), end);
         fails(&site, &site.network(), 11, &["127.0.0.1"]);
     }
+    // What does not speak HTTP is not an API server.
     let _speaker = saying(&site, "garbage\r\n\r\n", End::Closed);
-    fails(&site, &site.network(), 11, &["127.0.0.1"]);
+    fails(&site, &site.network(), 103, &["127.0.0.1"]);
     let mut large = node.trim_end_matches('}').to_owned();
     large.push_str(&format!(",\"x\":\"{}\"}}}}", "x".repeat(9 << 20)));
     let _speaker = saying(&site, Speaker::answer("200 OK", "", &large), End::Next);
