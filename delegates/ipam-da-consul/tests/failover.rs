@@ -297,8 +297,8 @@ fn each_server_alone_is_given_up_within_timeout_with_its_reason() {
             let node = Node::at(std::slice::from_ref(server)).with("timeout", "1200ms");
             let outcome = within(BOUND, || node.call_with(verb, "c1", &known));
             let (code, text) = outcome.failure();
-            // No server was asked for anything (404 and 405 are no Consul's answers to a change), none
-            // answers, or all refuse.
+            // The server was asked for nothing (a Consul answers no change with 404 or 405), is silent,
+            // or refuses.
             let expected = match number {
                 0 | 1 | 7 | 8 if verb == "ADD" => 105,
                 _ if verb == "STATUS" => 50,
