@@ -9,8 +9,6 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run ends")]
 
 mod common;
-#[path = "../tests/support/consul/mod.rs"]
-mod consul;
 #[path = "common/crowd.rs"]
 mod crowd;
 #[path = "consul/measured.rs"]
@@ -67,7 +65,7 @@ fn main() {
         let measured = bench.run(runs);
         bench.print(&measured);
         if build.is_static() && held == HELD {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/consul.svg");
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("consul.svg");
             std::fs::write(path, plot::svg(&drawing(&measured.by_held, runs))).unwrap();
         }
     }

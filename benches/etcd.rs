@@ -10,8 +10,6 @@
 mod common;
 #[path = "common/crowd.rs"]
 mod crowd;
-#[path = "../tests/support/etcd/mod.rs"]
-mod etcd;
 #[path = "etcd/measured.rs"]
 mod measured;
 #[path = "common/plot.rs"]
@@ -53,7 +51,7 @@ fn main() {
             let measured = bench.run(runs);
             bench.print(&measured);
             if build.is_static() && held == HELD && *layout == NATIVE {
-                let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/etcd.svg");
+                let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("etcd.svg");
                 std::fs::write(path, plot::svg(&drawing(&measured.by_held, runs))).unwrap();
             }
         }

@@ -6,8 +6,6 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run ends")]
 
 mod common;
-#[path = "../tests/support/kube/mod.rs"]
-mod kube;
 #[path = "kube/measured.rs"]
 mod measured;
 #[path = "kube/site.rs"]

@@ -44,7 +44,7 @@ fn main() {
         let measured = bench.run(runs);
         bench.print(&measured);
         if bench.build.is_static() && held == HELD {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/local.svg");
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("local.svg");
             std::fs::write(path, plot::svg(&measured.drawing(runs))).unwrap();
         }
     }

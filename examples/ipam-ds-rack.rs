@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, process::ExitCode};
 
-use ipam_delegated::{Error, Request, Result, Select, Selection, Selector, pool::Pool};
+use ipam_kit::{Error, Request, Result, Select, Selection, Selector, pool::Pool};
 
 /// What it reads of the section `ipam`; the other keys belong to other delegates.
 #[derive(serde::Deserialize)]
@@ -25,5 +25,5 @@ impl Selector for Rack {
 }
 
 fn main() -> ExitCode {
-    ipam_delegated::run("ipam-ds-rack", Select(Rack))
+    ipam_kit::run("ipam-ds-rack", Select(Rack))
 }

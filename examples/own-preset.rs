@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use ipam_delegated::chain::{self, Preset, PresetChain};
+use ipam_delegated::chain::{Preset, PresetChain};
 
 const PRESETS: &[Preset] = &[Preset {
     name: "rack-local",
@@ -33,5 +33,5 @@ const PRESETS: &[Preset] = &[Preset {
 }];
 
 fn main() -> ExitCode {
-    chain::main(PRESETS)
+    ipam_delegated::main(PRESETS)
 }

@@ -1,11 +1,7 @@
-//! The meta-plugin `ipam-delegated`: runs a chain of IPAM delegates as one IPAM plugin.
-
-mod presets;
+//! The meta-plugin `ipam-delegated`, with its table of presets.
 
 use std::process::ExitCode;
 
-use ipam_delegated::chain;
-
 fn main() -> ExitCode {
-    chain::main(presets::PRESETS)
+    ipam_delegated::main(ipam_delegated::presets::PRESETS)
 }

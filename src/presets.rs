@@ -1,6 +1,6 @@
 //! The systems whose place a chain takes under their own name.
 
-use ipam_delegated::chain::{Next, Preset, PresetChain};
+use crate::chain::{Next, Preset, PresetChain};
 
 /// Every preset.
 pub const PRESETS: &[Preset] = &[HOST_LOCAL, CNI_IPAM_ETCD, HOST_ETCD, KUBE_NODE, NODE_ANNOTATION];

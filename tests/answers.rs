@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
+use ipam_testkit::world::{World, binary, host_local, names, start, wait, with};
 use serde_json::{Value, json};
-use support::{World, binary, host_local, names, start, wait, with};
 
 /// A delegate that takes these addresses, `answer` being the rest of its answer, and gives them back
 /// on DEL.
@@ -326,7 +324,7 @@ fn an_add_that_is_repeated_gives_the_same_through_two_allocators() {
     assert_eq!(world.call("ADD", "c1", &network).ips(), first);
 }
 
-fn status(world: &World, network: &Value) -> support::Outcome {
+fn status(world: &World, network: &Value) -> ipam_testkit::world::Outcome {
     let mut command = world.command("STATUS", "");
     command.env("CNI_IFNAME", "").env("CNI_NETNS", "");
     wait(start(command, network))
@@ -397,7 +395,7 @@ fn an_error_about_many_pools_names_ten_and_says_how_many_more() {
 
 /// What `lint` finds, as `level: message`, and its exit status.
 fn lint(world: &World, delegates: Value) -> (Option<i32>, Vec<String>) {
-    let network = support::without(&world.network(delegates), &["stateDir"]);
+    let network = ipam_testkit::world::without(&world.network(delegates), &["stateDir"]);
     world.conflist("10-net.conflist", &network);
     let cache = format!("--cache-dir={}", world.path("results").display());
     let outcome = world.typed(&["lint", "net", "--json", &cache]);

@@ -1,11 +1,29 @@
-//! The rooms of `src/` and what may import what, as ARCHITECTURE.md draws it.
+//! What may use what, as ARCHITECTURE.md draws it, where the compiler does not hold it: which package
+//! stands on which, the rooms inside `ipam-kit`, and who touches the process, files and backends.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
 
-/// Each room with the rooms it may import.
+use serde_json::Value;
+
+/// The packages of the workspace that others stand on, each with those it stands on itself.
+const PACKAGES: &[(&str, &[&str])] = &[
+    ("ipam-kit", &[]),
+    ("ipam-cli", &["ipam-kit"]),
+    ("ipam-servers", &["ipam-kit"]),
+    ("ipam-kube", &["ipam-kit", "ipam-servers"]),
+    ("ipam-suites", &["ipam-kit"]),
+    ("ipam-testkit", &[]),
+    ("ipam-delegated", &["ipam-cli", "ipam-kit"]),
+];
+
+/// All that a delegate may stand on.
+const BELOW_DELEGATES: &[&str] = &["ipam-cli", "ipam-kit", "ipam-kube", "ipam-servers"];
+
+/// Each room of `ipam-kit` with the rooms it may import.
 const ROOMS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("presence", &["error"]),
@@ -13,86 +31,114 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("pool", &["cni", "presence", "error"]),
     ("host", &["pool", "cni", "presence", "error"]),
     ("log", &["host"]),
-    ("operate", &["host", "pool", "cni", "presence", "error"]),
     ("delegate", &["log", "host", "pool", "cni", "presence", "error"]),
-    ("client", &["delegate", "host", "cni", "presence", "error"]),
     ("offer", &["delegate", "host", "pool", "cni", "presence", "error"]),
     ("select", &["offer", "delegate", "host", "pool", "cni", "presence", "error"]),
-    ("allocate", &["offer", "delegate", "operate", "host", "pool", "cni", "presence", "error"]),
-    ("testing", &["allocate", "delegate", "host", "pool", "cni", "presence", "error"]),
-    // The chain knows processes, not addresses: of the pools it takes one function, see below.
-    ("chain", &["delegate", "operate", "log", "host", "pool", "cni", "presence", "error"]),
+    ("allocate", &["offer", "delegate", "host", "pool", "cni", "presence", "error"]),
 ];
 
-/// All that `chain` takes of `pool`: whether an answer is what its pools ask for.
-const COMPARISON: &str = "use crate::pool::compare_answer;";
+/// All that the meta-plugin takes of the room `pool`: whether an answer is what its pools ask for.
+const COMPARISON: &str = "use ipam_kit::pool::compare_answer;";
 
 /// What touches the process, and the files that may.
 const EDGES: &[(&str, &[&str])] = &[
-    ("env::var", &["delegate/edge.rs", "chain/mod.rs"]),
-    ("env::args", &["delegate/edge.rs", "chain/mod.rs"]),
-    ("stdin()", &["delegate/edge.rs"]),
+    ("env::var", &["crates/kit/src/delegate/edge.rs", "src/lib.rs"]),
+    (
+        "env::args",
+        &[
+            "crates/kit/src/delegate/edge.rs",
+            "src/lib.rs",
+            "crates/suites/src/bin/ipam-conformance.rs",
+        ],
+    ),
+    ("stdin()", &["crates/kit/src/delegate/edge.rs"]),
     // An operator's verb prints what it found.
-    ("stdout()", &["delegate/edge.rs", "chain/operator/mod.rs", "chain/typed.rs"]),
+    (
+        "stdout()",
+        &["crates/kit/src/delegate/edge.rs", "src/operator/mod.rs", "src/operator/typed.rs"],
+    ),
     // All that goes to stderr goes without waiting for a reader.
-    ("stderr()", &["log.rs"]),
-    ("eprintln!", &["delegate/edge.rs", "chain/operator/mod.rs"]),
-    ("println!(", &["delegate/edge.rs", "chain/operator/mod.rs"]),
-    ("process::exit", &["delegate/edge.rs"]),
-    ("Command::new", &["chain/process.rs", "chain/typed.rs", "testing/subject.rs"]),
+    ("stderr()", &["crates/kit/src/log.rs"]),
+    (
+        "eprintln!",
+        &[
+            "crates/kit/src/delegate/edge.rs",
+            "src/operator/mod.rs",
+            "crates/suites/src/bin/ipam-conformance.rs",
+        ],
+    ),
+    (
+        "println!(",
+        &[
+            "crates/kit/src/delegate/edge.rs",
+            "src/operator/mod.rs",
+            "crates/suites/src/bin/ipam-conformance.rs",
+        ],
+    ),
+    ("process::exit", &["crates/kit/src/delegate/edge.rs"]),
+    (
+        "Command::new",
+        &["src/chain/process.rs", "src/operator/typed.rs", "crates/suites/src/subject.rs"],
+    ),
 ];
 
-/// The library's root, and the binary: the table of presets may name the systems they replace.
-const OUTSIDE: [&str; 3] = ["lib.rs", "main.rs", "presets.rs"];
+/// The folders of sources that are nobody's tests.
+const SOURCES: &[&str] = &[
+    "src",
+    "crates/cli/src",
+    "crates/kit/src",
+    "crates/kube/src",
+    "crates/servers/src",
+    "crates/suites/src",
+];
 
-fn src() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+/// A source file, without comments and unit tests.
+struct File {
+    /// Below the workspace's folder.
+    path: String,
+    lines: Vec<String>,
 }
 
-/// Every source file of the library but its root: its path below `src`, and its lines without
-/// comments and unit tests.
-fn files() -> Vec<(String, Vec<String>)> {
-    let files = files_of(&src());
-    assert!(files.len() > 20, "{files:?}");
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every source file of some folders.
+fn files(sources: &[&str]) -> Vec<File> {
+    let files: Vec<File> =
+        sources.iter().flat_map(|folder| files_of(&root().join(folder))).collect();
+    assert!(files.len() > 9, "{} files in {sources:?}", files.len());
     files
 }
 
-/// The same of another folder of sources.
-fn files_of(root: &Path) -> Vec<(String, Vec<String>)> {
-    let mut folders = vec![root.to_owned()];
+fn files_of(folder: &Path) -> Vec<File> {
+    let mut folders = vec![folder.to_owned()];
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
             if path.is_dir() {
                 folders.push(path);
-            } else if name.ends_with(".rs")
-                && !OUTSIDE.contains(&name.as_str())
-                && !name.ends_with("/tests.rs")
-            {
+            } else if name.ends_with(".rs") && !name.ends_with("/tests.rs") {
                 let text = fs::read_to_string(&path).unwrap();
                 let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
                 let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-                files.push((name, lines.map(str::to_owned).collect()));
+                files.push(File { path: name, lines: lines.map(str::to_owned).collect() });
             }
         }
     }
-    files.sort();
+    files.sort_by(|a, b| a.path.cmp(&b.path));
     files
 }
 
-fn room_of(file: &str) -> &str {
-    file.split('/').next().unwrap().trim_end_matches(".rs")
-}
-
-/// The rooms that a line names as `crate::room` or `crate::{room, …}`.
-fn imports(line: &str) -> Vec<String> {
+/// The rooms that a line names as `CRATE::room` or `CRATE::{room, …}`.
+fn imports(line: &str, from: &str) -> Vec<String> {
     let word = |text: &str| {
         text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>()
     };
     let mut found = Vec::new();
-    for rest in line.split("crate::").skip(1) {
+    for rest in line.split(&format!("{from}::")).skip(1) {
         match rest.strip_prefix('{') {
             Some(list) => found.extend(list.split(',').map(|item| word(item.trim()))),
             None => found.push(word(rest)),
@@ -102,19 +148,51 @@ fn imports(line: &str) -> Vec<String> {
     found
 }
 
+/// The packages of the workspace, each with those of them that it needs to run.
+fn packages() -> Vec<(String, Vec<String>)> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).current_dir(root());
+    let metadata: Value = serde_json::from_slice(&cargo.output().unwrap().stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let package = |package: &Value| {
+        let needed = package["dependencies"].as_array().unwrap().iter();
+        let needed = needed.filter(|needed| needed["kind"].is_null() && !needed["path"].is_null());
+        (text(&package["name"]), needed.map(|needed| text(&needed["name"])).collect())
+    };
+    metadata["packages"].as_array().unwrap().iter().map(package).collect()
+}
+
 #[test]
-fn imports_point_down() {
+fn packages_stand_on_lower_ones() {
+    for (name, needs) in packages() {
+        let is_delegate = name.starts_with("ipam-ds-") || name.starts_with("ipam-da-");
+        match PACKAGES.iter().find(|(package, _)| *package == name) {
+            Some((_, allowed)) => assert_eq!(needs, *allowed, "{name}"),
+            None if is_delegate => {
+                let wrong = needs.iter().find(|needed| !BELOW_DELEGATES.contains(&needed.as_str()));
+                assert_eq!(wrong, None, "{name}");
+            }
+            None => assert_eq!(name, "ipam-benches", "it is not in tests/architecture.rs"),
+        }
+    }
+}
+
+#[test]
+fn imports_of_the_kit_point_down() {
     let mut wrong = Vec::new();
-    for (file, lines) in files() {
-        let room = room_of(&file);
+    for File { path, lines } in files(&["crates/kit/src"]) {
+        let room = path.split('/').nth(3).unwrap().trim_end_matches(".rs");
+        if room == "lib" {
+            continue;
+        }
         let Some((_, allowed)) = ROOMS.iter().find(|(name, _)| *name == room) else {
-            wrong.push(format!("src/{file}: the room {room} is not in tests/architecture.rs"));
+            wrong.push(format!("{path}: the room {room} is not in tests/architecture.rs"));
             continue;
         };
         for line in lines {
-            for import in imports(&line) {
+            for import in imports(&line, "crate") {
                 if import != room && !allowed.contains(&import.as_str()) {
-                    wrong.push(format!("src/{file} imports {import}: {}", line.trim()));
+                    wrong.push(format!("{path} imports {import}: {}", line.trim()));
                 }
             }
         }
@@ -123,24 +201,38 @@ fn imports_point_down() {
 }
 
 #[test]
-fn the_chain_takes_one_function_of_the_pools() {
+fn the_meta_plugin_knows_processes_and_one_function_of_the_pools() {
     let mut taken = Vec::new();
-    for (file, lines) in files() {
-        let of_pool = |line: &&String| imports(line).iter().any(|room| room == "pool");
-        let lines = lines.iter().filter(of_pool).filter(|_| room_of(&file) == "chain");
-        taken.extend(lines.map(|line| format!("src/{file}: {line}")));
+    for File { path, lines } in files(&["src"]) {
+        let addresses = |line: &&String| {
+            let rooms = imports(line, "ipam_kit");
+            rooms
+                .iter()
+                .any(|room| ["pool", "offer", "select", "allocate"].contains(&room.as_str()))
+        };
+        taken.extend(lines.iter().filter(addresses).map(|line| format!("{path}: {line}")));
     }
     assert_eq!(taken, [format!("src/chain/served.rs: {COMPARISON}")]);
 }
 
 #[test]
+fn the_chain_does_not_know_who_asks() {
+    for File { path, lines } in files(&["src/chain"]) {
+        let asks = lines.iter().find(|line| {
+            line.contains("ipam_cli") || imports(line, "crate").iter().any(|room| room != "chain")
+        });
+        assert_eq!(asks, None, "{path}");
+    }
+}
+
+#[test]
 fn only_the_edge_touches_the_process() {
     let mut wrong = Vec::new();
-    for (file, lines) in files() {
+    for File { path, lines } in files(SOURCES) {
         for line in lines {
             for (what, may) in EDGES {
-                if line.contains(what) && !may.contains(&file.as_str()) {
-                    wrong.push(format!("src/{file} uses {what}: {}", line.trim()));
+                if line.contains(what) && !may.contains(&path.as_str()) {
+                    wrong.push(format!("{path} uses {what}: {}", line.trim()));
                 }
             }
         }
@@ -165,11 +257,11 @@ const OPENS: [&str; 10] = [
 /// The files of the room that does, and those that read what is in no class: files of the kernel, and
 /// programs that are compared.
 const OPENERS: [&str; 9] = [
-    "src/host/own.rs",
-    "src/host/file.rs",
-    "src/host/boot.rs",
-    "src/host/lasting.rs",
-    "src/host/node.rs",
+    "crates/kit/src/host/own.rs",
+    "crates/kit/src/host/file.rs",
+    "crates/kit/src/host/boot.rs",
+    "crates/kit/src/host/lasting.rs",
+    "crates/kit/src/host/node.rs",
     "src/chain/process.rs",
     "src/chain/preset.rs",
     "src/chain/program.rs",
@@ -179,53 +271,54 @@ const OPENERS: [&str; 9] = [
 
 #[test]
 fn files_are_opened_by_one_function_a_class() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut folders = vec![src()];
-    for entry in fs::read_dir(root.join("delegates")).unwrap() {
-        folders.extend(Some(entry.unwrap().path().join("src")).filter(|path| path.is_dir()));
+    let mut sources: Vec<String> = SOURCES.iter().map(|folder| (*folder).to_owned()).collect();
+    sources.retain(|folder| folder != "crates/suites/src");
+    for entry in fs::read_dir(root().join("delegates")).unwrap() {
+        let folder = entry.unwrap().path().join("src");
+        let name = folder.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        sources.extend(Some(name).filter(|_| folder.is_dir()));
     }
+    let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
     let mut wrong = Vec::new();
-    for folder in folders {
-        let place = folder.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-        for (file, lines) in files_of(&folder) {
-            let file = format!("{place}/{file}");
-            let may = |opens: &&&str| {
-                OPENERS.iter().any(|opener| {
-                    file == *opener || (file.starts_with(opener) && **opens == "Mode::")
-                })
-            };
-            if file.starts_with("src/testing/") {
-                continue;
-            }
-            for line in lines {
-                let line = line.replace("RecordFile::", "");
-                let opens = OPENS.iter().filter(|opens| line.contains(**opens));
-                wrong.extend(
-                    opens.filter(|opens| !may(opens)).map(|_| format!("{file}: {}", line.trim())),
-                );
-            }
+    for File { path, lines } in files(&sources) {
+        let may = |opens: &&&str| {
+            OPENERS
+                .iter()
+                .any(|opener| path == *opener || (path.starts_with(opener) && **opens == "Mode::"))
+        };
+        for line in lines {
+            let line = line.replace("RecordFile::", "");
+            let opens = OPENS.iter().filter(|opens| line.contains(**opens));
+            wrong.extend(
+                opens.filter(|opens| !may(opens)).map(|_| format!("{path}: {}", line.trim())),
+            );
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn no_source_names_a_backend() {
-    for (file, lines) in files() {
+fn no_shared_source_names_a_backend() {
+    for File { path, lines } in files(SOURCES) {
+        if path == "src/presets.rs" {
+            continue;
+        }
         for line in lines {
             let words = ["etcd", "consul", "nomad", "whereabouts", "phpipam", "openwisp"];
             // Range rules are named after the system whose reading they are.
-            let rules = file.starts_with("pool/") || file == "offer/config.rs";
+            let rules = path.starts_with("crates/kit/src/pool/")
+                || path == "crates/kit/src/offer/config.rs";
             let found = words.iter().find(|word| line.to_lowercase().contains(**word));
-            assert!(rules || found.is_none(), "src/{file}: {line}");
+            assert!(rules || found.is_none(), "{path}: {line}");
         }
     }
 }
 
 #[test]
 fn the_scan_sees_what_it_looks_for() {
-    assert_eq!(imports("use crate::cni::{Network, Verb};"), ["cni"]);
-    assert_eq!(imports("use crate::{cni, error::Error};"), ["cni", "error"]);
-    assert_eq!(imports("    text.and_then(crate::host::parse_duration)"), ["host"]);
-    assert!(imports("use super::record::Record;").is_empty());
+    assert_eq!(imports("use crate::cni::{Network, Verb};", "crate"), ["cni"]);
+    assert_eq!(imports("use crate::{cni, error::Error};", "crate"), ["cni", "error"]);
+    let deep = "    text.and_then(ipam_kit::host::parse_duration)";
+    assert_eq!(imports(deep, "ipam_kit"), ["host"]);
+    assert!(imports("use super::record::Record;", "crate").is_empty());
 }

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use ipam_testkit::world::{World, binary};
 use serde_json::{Value, json};
-use support::{World, binary};
 
 /// A world with a network of two pools, and an attachment that holds an address of each.
 struct Office {

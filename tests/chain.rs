@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use ipam_testkit::world::{World, start, wait};
 use serde_json::{Value, json};
-use support::{World, start, wait};
 
 #[test]
 fn delegates_run_in_order_and_each_sees_the_one_before() {

@@ -5,8 +5,6 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
@@ -16,9 +14,9 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use ipam_testkit::kills::{CALLS, changing_calls, strace};
+use ipam_testkit::world::{World, binary, host_local, start, wait};
 use serde_json::{Value, json};
-use support::kills::{CALLS, changing_calls, strace};
-use support::{World, binary, host_local, start, wait};
 
 /// The container whose call is killed, the one that holds an address all the while, and one that
 /// comes later.
@@ -264,7 +262,7 @@ impl Stage {
             Scenario::Idempotent => self.world.path("held"),
             _ => self.world.path("data/net"),
         };
-        let names = support::names(&folder);
+        let names = ipam_testkit::world::names(&folder);
         let leases = names
             .into_iter()
             .filter(|name| name != "lock" && !name.starts_with("last_reserved_ip."));
@@ -406,7 +404,7 @@ impl Stage {
             }
         }
         let folder = world.path("state/unsure");
-        let links = support::names(&folder);
+        let links = ipam_testkit::world::names(&folder);
         check!(!unsure || !links.is_empty(), "unsure, but in no list");
         for (i, link) in links.iter().enumerate() {
             fs::rename(folder.join(link), folder.join(format!("000000000000001.1.{i}"))).unwrap();
@@ -423,11 +421,11 @@ impl Stage {
     /// Nothing but the node's identity is left in the state folder.
     fn state_is_clean(&self) -> Result<(), String> {
         let state = self.world.path("state");
-        let names: BTreeSet<String> = support::names(&state).into_iter().collect();
+        let names: BTreeSet<String> = ipam_testkit::world::names(&state).into_iter().collect();
         let known = ["attachments", "node", "unsure"].map(str::to_owned);
         check!(names.iter().all(|name| known.contains(name)), "the state folder holds {names:?}");
         for folder in ["attachments/net", "unsure"] {
-            let left = support::names(&state.join(folder));
+            let left = ipam_testkit::world::names(&state.join(folder));
             check!(left.is_empty(), "{folder} holds {left:?}");
         }
         Ok(())
@@ -570,5 +568,5 @@ fn a_dels_repetition_waits_until_the_record_says_it_is_due() {
     stage.list_due(&later, VICTIM);
     stage.call("ADD", LATER).unwrap();
     assert!(stage.world.record(VICTIM).exists(), "repeated too early");
-    assert_eq!(support::names(&stage.world.path("state/unsure")), [later]);
+    assert_eq!(ipam_testkit::world::names(&stage.world.path("state/unsure")), [later]);
 }

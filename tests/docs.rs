@@ -2,15 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../src/presets.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the program's own table")]
-mod presets;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ipam_delegated::ErrorCode;
 use ipam_delegated::chain::Preset;
+use ipam_kit::ErrorCode;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -85,7 +81,7 @@ fn every_preset_is_in_the_table() {
     let rows = table(&read("README.md"), "## Presets");
     let documented: Vec<String> = rows[2..].iter().map(|row| row[0].clone()).collect();
     let named = |preset: &Preset| format!("`{}`", preset.name);
-    assert_eq!(documented, presets::PRESETS.iter().map(named).collect::<Vec<_>>());
+    assert_eq!(documented, ipam_delegated::presets::PRESETS.iter().map(named).collect::<Vec<_>>());
 }
 
 /// Every Markdown file of the project.

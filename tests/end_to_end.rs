@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
@@ -14,8 +12,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ipam_testkit::world::{Outcome, World, binary, host_local, start, wait};
 use serde_json::{Value, json};
-use support::{Outcome, World, binary, host_local, start, wait};
 
 const PLUGINS: &str = "/usr/lib/cni";
 

@@ -4,24 +4,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "support/etcd/mod.rs"]
-mod etcd;
-mod support;
-mod vectors;
-
-#[path = "../src/presets.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the program's own table, read for its sentences")]
-mod presets;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
-use etcd::{Etcd, Silent};
+use ipam_testkit::etcd::{Etcd, Silent};
+use ipam_testkit::vectors::{Fixture, Stage, Vector};
+use ipam_testkit::world::{Host, Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
-use support::{Host, Outcome, World, binary, start, wait};
-use vectors::{Fixture, Stage, Vector};
 
 /// A system that a preset replaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,8 +42,8 @@ impl Old {
     /// What `lint` tells of its preset.
     fn differences(self) -> &'static [&'static str] {
         match self {
-            Self::CniIpamEtcd => presets::CNI_IPAM_ETCD_DIFFERENCES,
-            Self::HostEtcd => presets::HOST_ETCD_DIFFERENCES,
+            Self::CniIpamEtcd => ipam_delegated::presets::CNI_IPAM_ETCD_DIFFERENCES,
+            Self::HostEtcd => ipam_delegated::presets::HOST_ETCD_DIFFERENCES,
         }
     }
 
@@ -251,10 +242,11 @@ fn a_del_goes_by_the_record_of_the_add() {
             [("c1", ["ranges"].as_slice()), ("c2", &["etcdConfig", "endpoints"])]
         {
             node.call("ADD", container, &network).success();
-            node.call("DEL", container, &support::without(&network, keys)).success();
+            node.call("DEL", container, &ipam_testkit::world::without(&network, keys)).success();
         }
         node.call("ADD", "c3", &network).success();
-        let broken = support::with(&network, "ranges", json!([[{"subnet": "10.1.2.0/33"}]]));
+        let broken =
+            ipam_testkit::world::with(&network, "ranges", json!([[{"subnet": "10.1.2.0/33"}]]));
         node.call("DEL", "c3", &broken).success();
         node.holds(&[]);
     });

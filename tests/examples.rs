@@ -2,22 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "support/certificates.rs"]
-mod certificates;
-#[path = "support/etcd/mod.rs"]
-mod etcd;
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use certificates::Certificates;
-use etcd::{Etcd, Tls};
+use ipam_testkit::certificates::Certificates;
+use ipam_testkit::etcd::{Etcd, Tls};
+use ipam_testkit::world::{Outcome, World, binary, start, wait, without};
 use serde_json::{Value, json};
-use support::{Outcome, World, binary, start, wait, without};
 
 /// The same selector, three times.
 fn selectors() -> [(&'static str, PathBuf); 3] {

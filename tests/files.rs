@@ -3,16 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use ipam_testkit::world::{Host, Outcome, World, binary, names, start, wait, with, without};
 use serde_json::{Value, json};
-use support::{Host, Outcome, World, binary, names, start, wait, with, without};
 
 const STATE: &str = "/var/lib/cni/ipam-delegated";
 const LOGS: &str = "/var/log/cni";
@@ -204,7 +202,7 @@ fn who_may_only_read_the_state_folder_keeps_no_first_add_from_an_identity() {
     let begun = Instant::now();
     call(&host, &world, "ADD", "c1", &of_host(&network)).success();
     assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
-    support::kill_now(&mut holder);
+    ipam_testkit::world::kill_now(&mut holder);
 }
 
 /// Host-wide settings that no program takes: whether they were read shows in the error.

@@ -14,11 +14,11 @@ use std::os::unix::ffi::OsStringExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use ipam_delegated::cni::{Args, Environment, IpamResult, Keep, Requested, Version, address};
-use ipam_delegated::delegate::answer;
-use ipam_delegated::host::Settings;
-use ipam_delegated::pool::{Pool, RangeConfig, RangeRules, RangeSet};
-use ipam_delegated::{Delegate, Request, Result, Select, Selection, Selector};
+use ipam_kit::cni::{Args, Environment, IpamResult, Keep, Requested, Version, address};
+use ipam_kit::delegate::answer;
+use ipam_kit::host::Settings;
+use ipam_kit::pool::{Pool, RangeConfig, RangeRules, RangeSet};
+use ipam_kit::{Delegate, Request, Result, Select, Selection, Selector};
 use serde_json::{Map, Value, json};
 
 /// SplitMix64.

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs::{self, File};
 use std::time::{Duration, Instant, SystemTime};
 
+use ipam_testkit::world::{Host, Outcome, World, start, wait, with};
 use serde_json::{Value, json};
-use support::{Host, Outcome, World, start, wait, with};
 
 /// How old the records of these tests are: beyond `gcGrace`.
 const OLD: u64 = 600_000;
@@ -77,7 +75,7 @@ fn gc_of(world: &World, name: &str, timeout: &str) -> Outcome {
 
 /// The containers whose records are there, by name.
 fn records(world: &World) -> Vec<String> {
-    support::names(&world.path("state/attachments/net"))
+    ipam_testkit::world::names(&world.path("state/attachments/net"))
 }
 
 /// The containers that a DEL was given to, in order.
@@ -285,7 +283,7 @@ fn an_attachment_whose_record_cannot_be_read_is_shown_and_kept_until_it_is_forgo
         assert_eq!(world.take_calls(), ["a GC"]);
     }
     let folder = world.record("c1").with_file_name("");
-    let files = support::names(&folder);
+    let files = ipam_testkit::world::names(&folder);
     assert_eq!(files, ["eth0:unreadable-1700000000000"]);
 
     let end = "ipam-delegated forget net c1 eth0 --yes";
@@ -305,7 +303,7 @@ fn an_attachment_whose_record_cannot_be_read_is_shown_and_kept_until_it_is_forgo
 
     let dry = world.typed(&["forget", "net", "c1"]);
     assert!(dry.stdout.contains("would forget c1/eth0 on net, unreadable in"), "{dry:?}");
-    assert_eq!(support::names(&folder), files, "a dry run");
+    assert_eq!(ipam_testkit::world::names(&folder), files, "a dry run");
     let other = world.typed(&["forget", "net", "c1", "eth1", "--yes"]);
     assert!(other.exit == Some(1) && other.stderr.contains("no record of c1"), "{other:?}");
     let done = world.typed(&["forget", "net", "c1", "eth0", "--yes"]);

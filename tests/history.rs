@@ -6,10 +6,6 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "history/mod.rs"]
-mod checker;
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
@@ -17,11 +13,11 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::time::Duration;
 
-use checker::site::{Site, assert_sound, collect_all};
-use checker::workload::{Report, Workload, seed};
-use checker::{has_double, judge, plant_double};
+use ipam_testkit::history::site::{Site, assert_sound, collect_all};
+use ipam_testkit::history::workload::{Report, Workload, seed};
+use ipam_testkit::history::{has_double, judge, plant_double};
+use ipam_testkit::world::{World, binary};
 use serde_json::{Value, json};
-use support::{World, binary};
 
 /// Leases on the local disk, by three programs: the chain, the preset, the allocator alone.
 struct Local {
@@ -86,7 +82,7 @@ impl Site for Local {
     fn leases(&self) -> BTreeMap<String, BTreeSet<IpAddr>> {
         let folder = self.world.path("data/net");
         let mut leases: BTreeMap<String, BTreeSet<IpAddr>> = BTreeMap::new();
-        for name in support::names(&folder) {
+        for name in ipam_testkit::world::names(&folder) {
             if let Ok(address) = name.parse() {
                 let text = fs::read_to_string(folder.join(name)).unwrap();
                 let owner = text.split("\r\n").next().unwrap().to_owned();
@@ -128,7 +124,7 @@ fn assert_well(local: &Local, report: &Report) {
 
 #[test]
 fn no_address_ever_has_two_holders_and_nothing_is_left() {
-    let part = if support::full_size() { 1 } else { 10 };
+    let part = if ipam_testkit::world::full_size() { 1 } else { 10 };
     let (local, workload) = (Local::new(), workload(part));
     let report = workload.run(&local);
     // Not through the harness, which keeps what a passing test prints.

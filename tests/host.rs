@@ -3,13 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs;
 use std::path::PathBuf;
 
+use ipam_testkit::world::{Host, World, start, wait, with, without};
 use serde_json::{Value, json};
-use support::{Host, World, start, wait, with, without};
 
 const STATE: &str = "/var/lib/cni/ipam-delegated";
 
@@ -33,7 +31,7 @@ fn killed_add(world: &World, host: &Host) -> Value {
     let network = network(world, json!(["a"]));
     let mut adding = start(host.command(world, "ADD", "c1"), &network);
     world.at_gate("a");
-    support::kill_now(&mut adding);
+    ipam_testkit::world::kill_now(&mut adding);
     world.open_gate("a");
     network
 }
@@ -193,7 +191,7 @@ fn the_delegate_of_a_killed_del_excludes_others_on_a_read_only_state_folder_too(
     world.take_calls();
     let mut one = start(host.command(&world, "DEL", "c1"), &network);
     world.at_gate("a");
-    support::kill_now(&mut one);
+    ipam_testkit::world::kill_now(&mut one);
     let two = start(host.command(&world, "DEL", "c1"), &network);
     assert!(world.waits_for_lock(&two, "c1"));
     assert_eq!(world.calls().len(), 1);
@@ -208,7 +206,7 @@ fn an_unsure_del_on_a_read_only_state_folder_releases_and_succeeds() {
     small_disk(&host);
     let network = killed_add(&world, &host);
     // The survivor writes nothing there, but has the record open.
-    support::until("the disk to be read-only", || {
+    ipam_testkit::world::until("the disk to be read-only", || {
         let remount = format!("mount -o remount,ro {STATE}");
         host.enter("/bin/sh").args(["-c", &remount]).output().unwrap().status.success()
     });
@@ -433,14 +431,19 @@ fn the_node_of_the_settings_overrides_the_identity() {
 }
 
 /// GC of `net` with a list of valid attachments.
-fn gc(world: &World, host: &Host, delegates: &[&str], valid: &Value) -> support::Outcome {
+fn gc(
+    world: &World,
+    host: &Host,
+    delegates: &[&str],
+    valid: &Value,
+) -> ipam_testkit::world::Outcome {
     let mut network = network(world, json!(delegates));
     network["cniVersion"] = json!("1.1.0");
     network["cni.dev/valid-attachments"] = valid.clone();
     gc_of(world, host, &network)
 }
 
-fn gc_of(world: &World, host: &Host, network: &Value) -> support::Outcome {
+fn gc_of(world: &World, host: &Host, network: &Value) -> ipam_testkit::world::Outcome {
     let mut command = host.command(world, "GC", "");
     for variable in ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS"] {
         command.env_remove(variable);

@@ -3,20 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod support;
-mod vectors;
-
-#[path = "../src/presets.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the program's own table, read for its sentences")]
-mod presets;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use ipam_testkit::vectors::{Fixture, Stage, Vector};
+use ipam_testkit::world::{Outcome, World, binary, host_local, names, wait};
 use serde_json::{Map, Value, json};
-use support::{Outcome, World, binary, host_local, names, wait};
-use vectors::{Fixture, Stage, Vector};
 
 fn fixture() -> Fixture {
     Fixture::parse(include_str!("vectors/host-local.json"))
@@ -99,7 +92,7 @@ fn host_local_itself_does_what_was_recorded() {
 
 #[test]
 fn every_reason_is_a_difference_that_the_preset_lists() {
-    fixture().every_reason_is_in(presets::HOST_LOCAL_DIFFERENCES);
+    fixture().every_reason_is_in(ipam_delegated::presets::HOST_LOCAL_DIFFERENCES);
 }
 
 fn network(world: &World, ranges: Value) -> Value {
@@ -118,7 +111,7 @@ fn network(world: &World, ranges: Value) -> Value {
 
 fn call(world: &World, verb: &str, container: &str, network: &Value) -> Outcome {
     let command = world.command_of(&world.path("bin/host-local"), verb, container);
-    wait(support::start(command, network))
+    wait(ipam_testkit::world::start(command, network))
 }
 
 /// The addresses held in `mynet`.
@@ -240,7 +233,7 @@ fn gc_releases_what_nobody_lists() {
         network["cni.dev/valid-attachments"] = json!([{"containerID": "there", "ifname": "eth0"}]);
         let mut command = world.command_of(&world.path("bin/host-local"), "GC", "");
         command.env("CNI_IFNAME", "").env("CNI_NETNS", "");
-        wait(support::start(command, &network))
+        wait(ipam_testkit::world::start(command, &network))
     });
     ours.success();
     assert_eq!(leases(&our_world), ["10.1.2.3"]);
@@ -256,7 +249,7 @@ fn status_tells_that_leases_cannot_be_written() {
     network["cniVersion"] = json!("1.1.0");
     let mut command = world.command_of(&world.path("bin/host-local"), "STATUS", "");
     command.env("CNI_IFNAME", "").env("CNI_NETNS", "");
-    let (code, text) = wait(support::start(command, &network)).failure();
+    let (code, text) = wait(ipam_testkit::world::start(command, &network)).failure();
     assert_eq!(code, 50, "{text}");
 }
 
@@ -308,7 +301,7 @@ fn a_folder_of_leases_may_lie_in_the_working_folder() {
         network["ipam"]["dataDir"] = json!("leases");
         let mut command = world.command_of(&world.path("bin/host-local"), "ADD", "c1");
         command.current_dir(world.path(""));
-        wait(support::start(command, &network))
+        wait(ipam_testkit::world::start(command, &network))
     });
     assert_eq!(ours.ips(), theirs.ips());
     for world in [our_world, their_world] {
@@ -337,7 +330,8 @@ fn a_date_long_past_on_the_folder_shows_that_nobody_else_changed_it() {
     let changed = || fs::metadata(world.path("data/mynet")).unwrap().modified().unwrap();
     let year = std::time::Duration::from_secs(365 * 24 * 3600);
     assert!(changed().elapsed().unwrap() > year);
-    wait(support::start(world.command_of(&host_local(), "ADD", "c2"), &network)).success();
+    wait(ipam_testkit::world::start(world.command_of(&host_local(), "ADD", "c2"), &network))
+        .success();
     assert!(changed().elapsed().unwrap() < year);
     assert_eq!(call(&world, "ADD", "c3", &network).ips(), ["10.1.2.4/24"]);
 }

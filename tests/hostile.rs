@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
+use ipam_testkit::world::{Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
-use support::{Outcome, World, binary, start, wait};
 
 /// How much longer than its `ipam.timeout` a call may take on a busy machine.
 const SLACK: Duration = Duration::from_secs(1);

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
@@ -12,8 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use ipam_testkit::world::{
+    Host, Outcome, World, binary, host_local, names, start, until, wait, with, without,
+};
 use serde_json::{Value, json};
-use support::{Host, Outcome, World, binary, host_local, names, start, until, wait, with, without};
 
 const LIST: &str = ".ipam-delegated.installed";
 
@@ -579,7 +579,7 @@ fn log_rotation_comes_only_when_asked_for() {
 fn uninstall_says_when_attachments_are_left() {
     let (site, host) = (Site::real(), Host::new());
     site.world.allocator("a", "10.0.0.2/24");
-    let network = support::without(&site.world.network(json!(["a"])), &["stateDir"]);
+    let network = ipam_testkit::world::without(&site.world.network(json!(["a"])), &["stateDir"]);
     said(run_in(&host, &site, &[]));
     host.call(&site.world, "ADD", "c1", &network).success();
     let text = said(run_in(&host, &site, &["--uninstall", "--dry-run"]));

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
+use ipam_testkit::world::{Host, World, binary, with, without};
 use serde_json::{Value, json};
-use support::{Host, World, binary, with, without};
 
 /// A chain of a selector and an allocator with this reach.
 fn world(reach: &str) -> (World, Value) {

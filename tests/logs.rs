@@ -3,12 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs;
 
+use ipam_testkit::world::{Host, World, binary, host_local, names, start, start_raw, wait, with};
 use serde_json::{Value, json};
-use support::{Host, World, binary, host_local, names, start, start_raw, wait, with};
 
 const LOGS: &str = "/var/log/cni";
 

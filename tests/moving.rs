@@ -2,20 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod support;
-
-#[path = "../src/presets.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the program's own table, read for its sentences")]
-mod presets;
-
-#[path = "support/pages.rs"]
-mod pages;
-
 use std::path::PathBuf;
 
-use pages::{Node, Page, copy};
+use ipam_testkit::pages::{Node, Page, copy};
+use ipam_testkit::world::{binary, host_local, names};
 use serde_json::{Value, json};
-use support::{binary, host_local, names};
 
 fn node() -> Node {
     let page = Page::read("delegates/ipam-da-local/MOVING.md");
@@ -157,7 +148,7 @@ fn both_at_once_give_different_addresses_and_release_each_others() {
 fn the_page_lists_what_the_preset_says_that_changes() {
     let page = Page::read("delegates/ipam-da-local/MOVING.md");
     let items = page.items("What changes for you");
-    assert_eq!(items, presets::HOST_LOCAL_DIFFERENCES);
+    assert_eq!(items, ipam_delegated::presets::HOST_LOCAL_DIFFERENCES);
 }
 
 /// What stands in the table under "When something is wrong" is what is said.

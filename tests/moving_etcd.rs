@@ -3,23 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "support/etcd/mod.rs"]
-mod etcd;
-#[path = "support/old/mod.rs"]
-mod old;
-#[path = "support/pages.rs"]
-mod pages;
-#[path = "../src/presets.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the program's own table, read for its sentences")]
-mod presets;
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use etcd::Etcd;
-use old::Old;
-use pages::{Node, Page};
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::old::Old;
+use ipam_testkit::pages::{Node, Page};
 use serde_json::{Value, json};
 
 /// A replaced plugin.
@@ -62,8 +51,8 @@ impl System {
 
     fn differences(self) -> &'static [&'static str] {
         match self {
-            CniIpamEtcd => presets::CNI_IPAM_ETCD_DIFFERENCES,
-            HostEtcd => presets::HOST_ETCD_DIFFERENCES,
+            CniIpamEtcd => ipam_delegated::presets::CNI_IPAM_ETCD_DIFFERENCES,
+            HostEtcd => ipam_delegated::presets::HOST_ETCD_DIFFERENCES,
         }
     }
 }
@@ -348,7 +337,7 @@ fn a_lock_that_nobody_lets_go_of_is_named() {
     let site = Site::moved(CniIpamEtcd);
     let lock = "/etcd-cni/networks/racknet/lock";
     site.etcd.put(lock, "77");
-    let network = support::with(&site.node.network, "timeout", "4s");
+    let network = ipam_testkit::world::with(&site.node.network, "timeout", "4s");
     let (code, text) = site.node.call("ADD", "late", &network).failure();
     assert!(code == 11 && text.contains(lock), "{code}: {text}");
     site.etcd.del(lock);

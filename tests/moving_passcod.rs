@@ -3,22 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "support/consul/mod.rs"]
-mod consul;
-#[path = "support/pages.rs"]
-mod pages;
-#[path = "support/old/passcod.rs"]
-mod passcod;
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use consul::Consul;
-use pages::{Node, Page};
-use passcod::{Passcod, given};
+use ipam_testkit::consul::Consul;
+use ipam_testkit::old::passcod::{Passcod, given};
+use ipam_testkit::pages::{Node, Page};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -52,7 +44,7 @@ impl Site {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             path
         };
-        let program = consul::program();
+        let program = ipam_testkit::consul::program();
         let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", program.parent().unwrap().display());
         let variables = [("CONSUL_HTTP_ADDR", &*consul.endpoint()), ("PATH", &*path)];
         let node = Node::new(page(), PROGRAMS[0], &original(PROGRAMS[0]), &PROGRAMS).with_server(
@@ -61,7 +53,10 @@ impl Site {
             &variables,
         );
         for name in &PROGRAMS[1..] {
-            pages::copy(&original(name), &node.host.path(&format!("/opt/cni/bin/{name}")));
+            ipam_testkit::pages::copy(
+                &original(name),
+                &node.host.path(&format!("/opt/cni/bin/{name}")),
+            );
         }
         let old = Passcod::new(&[consul.endpoint()], "web");
         Self { consul, node, old, _originals: originals }
@@ -84,7 +79,7 @@ impl Site {
     /// The addresses that are held, each with its container.
     fn leases(&self) -> Vec<(String, String)> {
         let entries = self.consul.list("ipam/web/");
-        let lease = |entry: consul::Entry| {
+        let lease = |entry: ipam_testkit::consul::Entry| {
             let address = entry.key.strip_prefix("ipam/web/").unwrap().to_owned();
             let value: Value = serde_json::from_str(&entry.value).ok()?;
             Some((address, value["target"].as_str().unwrap().to_owned()))
@@ -194,7 +189,7 @@ fn an_address_that_passcod_has_taken_from_ours_is_noticed_and_left_to_it() {
     let after = site.node.add("after");
     let pools = json!([{"name": "web", "requested_ip": "10.88.0.2"}]);
     Passcod::with_pools(&[site.consul.endpoint()], &pools).add("taker").run().unwrap();
-    let network = support::with(&site.node.network, "type", "ipam-delegated");
+    let network = ipam_testkit::world::with(&site.node.network, "type", "ipam-delegated");
     let mut checked = network.clone();
     checked["prevResult"] = after;
     let (code, text) = site.node.call("CHECK", "after", &checked).failure();

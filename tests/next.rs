@@ -3,15 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ipam_testkit::world::{
+    Host, Outcome, World, binary, host_local, names, start, start_raw, wait,
+};
 use serde_json::{Value, json};
-use support::{Host, Outcome, World, binary, host_local, names, start, start_raw, wait};
 
 const SELECTOR: &str = "ipam-ds-node-annotation";
 
@@ -408,9 +408,9 @@ fn an_add_that_was_killed_in_it_is_released_by_gc_in_the_same_place() {
     site.names(site.elsewhere("lucky", &body));
     let mut child = start(site.command("ADD", "c1"), &site.network());
     site.world.at_gate("lucky");
-    support::kill_now(&mut child);
+    ipam_testkit::world::kill_now(&mut child);
     site.world.open_gate("lucky");
-    support::until("no process is left", || site.world.processes().is_empty());
+    ipam_testkit::world::until("no process is left", || site.world.processes().is_empty());
     site.world.full("lucky");
     site.world.edit_record("c1", |line| {
         if line["event"] == "attempt" {

@@ -2,21 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "support/consul/mod.rs"]
-mod consul;
-#[path = "support/old/passcod.rs"]
-mod passcod;
-mod support;
-mod vectors;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::Duration;
 
-use consul::Consul;
-use passcod::{Call, NO_ANSWER, Passcod, given};
+use ipam_testkit::consul::Consul;
+use ipam_testkit::old::passcod::{Call, NO_ANSWER, Passcod, given};
+use ipam_testkit::vectors::{Fixture, Step, Vector};
 use serde_json::{Value, json};
-use vectors::{Fixture, Step, Vector};
 
 const POOL: &str = r#"[{"subnet": "10.1.0.0/16", "rangeStart": "10.1.0.1"}]"#;
 

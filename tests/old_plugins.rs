@@ -2,17 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-#[path = "support/etcd/mod.rs"]
-mod etcd;
-#[path = "support/old/mod.rs"]
-mod old;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::Duration;
 
-use etcd::Etcd;
-use old::{Call, Done, Old};
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::old::{Call, Done, Old};
 use serde_json::{Value, json};
 
 const NETWORK: &str = "/etcd-cni/networks/mynet";

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::os::unix::fs::symlink;
 
+use ipam_testkit::world::{World, binary, with};
 use serde_json::{Value, json};
-use support::{World, binary, with};
 
 fn lease(address: &str, container: &str) -> Value {
     json!({"address": address, "pool": "blue", "containerID": container, "ifname": "eth0",
@@ -191,7 +189,7 @@ fn pools_are_a_table_and_a_map() {
     world.answer("ipam-da-x", "pools", &json!([row]));
     let mut command = world.typing(&["pools", "net"]);
     command.env("LANG", "C.UTF-8");
-    let text = support::wait(command.spawn().unwrap()).stdout;
+    let text = ipam_testkit::world::wait(command.spawn().unwrap()).stdout;
     assert_eq!(
         text,
         "POOL  RANGES              SIZE  HELD  FREE  USE%\n\
@@ -367,21 +365,6 @@ fn help_has_every_verb_and_options_of_others_are_refused() {
     }
 }
 
-impl World {
-    /// Puts a program into the plugin folder under another name.
-    fn install_as(&self, program: &std::path::Path, name: &str) {
-        symlink(program, self.path("bin").join(name)).unwrap();
-    }
-}
-
-impl support::Outcome {
-    /// It ended well.
-    #[track_caller]
-    fn ended_well(self) {
-        assert_eq!(self.exit, Some(0), "{self:?}");
-    }
-}
-
 #[test]
 fn a_verb_whose_output_cannot_be_written_fails_unless_its_reader_has_gone() {
     let world = World::new();
@@ -390,12 +373,13 @@ fn a_verb_whose_output_cannot_be_written_fails_unless_its_reader_has_gone() {
     for words in [&["attachments", "--json"][..], &["attachments"], &["help"]] {
         let mut command = world.typing(words);
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let outcome = support::wait(command.stdout(full).spawn().unwrap());
+        let outcome = ipam_testkit::world::wait(command.stdout(full).spawn().unwrap());
         assert_eq!(outcome.exit, Some(1), "{words:?}: {outcome:?}");
         assert!(outcome.stderr.contains("cannot print: No space left"), "{outcome:?}");
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let outcome = support::wait(world.typing(words).stdout(writer).spawn().unwrap());
+        let outcome =
+            ipam_testkit::world::wait(world.typing(words).stdout(writer).spawn().unwrap());
         assert_eq!((outcome.exit, outcome.stderr.as_str()), (Some(0), ""), "{words:?}");
     }
 }

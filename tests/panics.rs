@@ -4,17 +4,14 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-#[path = "support/mod.rs"]
-mod support;
-
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
 
-use ipam_delegated::cni::IpamResult;
-use ipam_delegated::{Delegate, Request, Result};
+use ipam_kit::cni::IpamResult;
+use ipam_kit::{Delegate, Request, Result};
+use ipam_testkit::world::{World, start};
 use serde_json::json;
-use support::{World, start};
 
 struct Panics;
 
@@ -36,7 +33,7 @@ impl Delegate for Panics {
 
 fn main() -> ExitCode {
     if std::env::var_os("CNI_COMMAND").is_some() {
-        return ipam_delegated::run("panics", Panics);
+        return ipam_kit::run("panics", Panics);
     }
     a_panic_is_an_error_object_and_exit_1();
     a_delegate_that_panics_is_named_and_undone();

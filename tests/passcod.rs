@@ -1,15 +1,12 @@
 //! The ancestor's behaviour, case by case: `tests/vectors/passcod.json` says what it did and where
 //! we differ, with the reason. All else is equal.
 
-mod support;
-mod vectors;
-
 use std::collections::{BTreeMap, BTreeSet};
 
+use ipam_testkit::vectors::Difference;
+use ipam_testkit::world::World;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use support::World;
-use vectors::Difference;
 
 #[derive(Deserialize)]
 struct Fixture {
@@ -60,7 +57,8 @@ impl Step {
         command.env("CNI_IFNAME", self.ifname.as_deref().unwrap_or(""));
         command.env("CNI_NETNS", "/some/where");
         let stdin = self.stdin_raw.clone().unwrap_or_else(|| config.to_string());
-        let outcome = support::wait(support::start_raw(command, stdin.as_bytes()));
+        let outcome =
+            ipam_testkit::world::wait(ipam_testkit::world::start_raw(command, stdin.as_bytes()));
         let calls = world.calls();
         world.take_calls();
         let described = calls.iter().map(|call| {

@@ -3,16 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use ipam_testkit::world::{World, binary, host_local, names};
 use serde_json::json;
-use support::{World, binary, host_local, names};
 
 const PLUGINS: &str = "/usr/lib/cni";
 

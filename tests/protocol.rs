@@ -11,20 +11,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use ipam_delegated::chain::Chain;
-use ipam_delegated::cni::{Environment, IpamResult, Keep, Version};
-use ipam_delegated::delegate::answer;
-use ipam_delegated::host::Settings;
-use ipam_delegated::pool::Pool;
-use ipam_delegated::{Delegate, Request, Result, Select, Selection, Selector};
+use ipam_kit::cni::{Environment, IpamResult, Keep, Version};
+use ipam_kit::delegate::answer;
+use ipam_kit::host::Settings;
+use ipam_kit::pool::Pool;
+use ipam_kit::{Delegate, Request, Result, Select, Selection, Selector};
+use ipam_testkit::world::World;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use support::World;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -316,7 +314,10 @@ fn the_chain_answers_as_written() {
             if let Value::String(text) = &mut stdin {
                 *text = text.replace("${STATE}", world.path("state").to_str().unwrap());
             }
-            let outcome = support::wait(support::start_raw(command, &bytes_of(&stdin)));
+            let outcome = ipam_testkit::world::wait(ipam_testkit::world::start_raw(
+                command,
+                &bytes_of(&stdin),
+            ));
             let mut fault = case.fault(&stdin, outcome.exit.unwrap_or(-1), &outcome.stdout);
             let calls = world.take_calls();
             if case.calls.as_ref().is_some_and(|expected| *expected != calls) {

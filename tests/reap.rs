@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
+use ipam_testkit::world::{Host, Outcome, World, start, wait, with};
 use serde_json::{Value, json};
-use support::{Host, Outcome, World, start, wait, with};
 
 /// How old the records of these tests are: beyond `gcGrace`.
 const OLD: u64 = 600_000;

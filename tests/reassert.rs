@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs;
 
+use ipam_testkit::world::{Outcome, World, with};
 use serde_json::{Value, json};
-use support::{Outcome, World, with};
 
 const NAME: &str = "ipam-da-x";
 
@@ -24,7 +22,18 @@ fn network(world: &World) -> Value {
     with(&world.network(json!(["ipam-ds-x", NAME])), "store", "a")
 }
 
-impl World {
+trait Reasserting {
+    fn shared(&self, name: &str, address: &str) -> &Self;
+    fn add(&self, containers: &[&str]);
+    fn reassert(&self, words: &[&str]) -> Outcome;
+    fn ended_well(&self, words: &[&str]);
+    /// The calls of ADD.
+    fn claims(&self) -> Vec<Value>;
+    /// The stores that were accepted: network and `ipam.store` of each.
+    fn accepted(&self) -> Vec<String>;
+}
+
+impl Reasserting for World {
     fn shared(&self, name: &str, address: &str) -> &Self {
         self.answering(name, address)
             .answer(name, "about", &json!({"name": name, "reach": "cluster"}))
@@ -47,12 +56,10 @@ impl World {
         assert_eq!(outcome.exit, Some(0), "{outcome:?}");
     }
 
-    /// The calls of ADD.
     fn claims(&self) -> Vec<Value> {
         self.calls().into_iter().filter(|call| call["verb"] == "ADD").collect()
     }
 
-    /// The stores that were accepted: network and `ipam.store` of each.
     fn accepted(&self) -> Vec<String> {
         let asked =
             self.asked().into_iter().filter(|call| call["asked"] == "accept --json --config -");

@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
+use ipam_testkit::world::{World, binary, start, until, wait, with, without};
 use serde_json::{Value, json};
-use support::{World, binary, start, until, wait, with, without};
 
 /// A chain of two allocators; the second is full.
 fn one_then_full(world: &World) -> Value {

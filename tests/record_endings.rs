@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 
+use ipam_testkit::kills::strace;
+use ipam_testkit::world::{World, binary, start, wait};
 use serde_json::json;
-use support::kills::strace;
-use support::{World, binary, start, wait};
 
 /// A delegate that takes its address and then ends with an error of this code.
 fn failing_after_its_claim(world: &World, code: u32) {

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ipam_testkit::world::{World, binary, kill_now, start, until, wait, with};
 use serde_json::{Value, json};
-use support::{World, binary, kill_now, start, until, wait, with};
 
 #[test]
 fn two_adds_of_one_attachment_run_one_after_the_other() {

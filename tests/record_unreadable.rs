@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
 
+use ipam_testkit::kills::strace;
+use ipam_testkit::world::{Host, Outcome, World, binary, start, wait, with, without};
 use serde_json::{Value, json};
-use support::kills::strace;
-use support::{Host, Outcome, World, binary, start, wait, with, without};
 
 const STATE: &str = "/var/lib/cni/ipam-delegated";
 
@@ -34,7 +32,7 @@ fn append(path: PathBuf, text: &str) {
 
 /// The names of the files beside a record.
 fn files(host: &Host, container: &str) -> Vec<String> {
-    support::names(record(host, container).parent().unwrap())
+    ipam_testkit::world::names(record(host, container).parent().unwrap())
 }
 
 /// An attachment of `a` whose record was spoiled.
@@ -102,7 +100,11 @@ fn a_record_that_the_disk_does_not_give_is_error_113_and_stays() {
         assert_eq!(code, 113, "{verb}: {text}");
         assert!(text.contains("cannot read the attachment record"), "{text}");
         assert_eq!(world.take_calls(), [""; 0], "{verb}");
-        assert_eq!(support::names(world.record("c1").parent().unwrap()), ["eth0"], "{verb}");
+        assert_eq!(
+            ipam_testkit::world::names(world.record("c1").parent().unwrap()),
+            ["eth0"],
+            "{verb}"
+        );
     }
     world.call("DEL", "c1", &now).success();
     assert!(world.held().is_empty() && !world.record("c1").exists());

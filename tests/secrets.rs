@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Stdio;
 
+use ipam_testkit::world::{Host, World, binary, wait};
 use serde_json::{Value, json};
-use support::{Host, World, binary, wait};
 
 const SECRET: &str = "S3cr3tAbcdefGhijkLmnop0123456789";
 
@@ -152,14 +150,14 @@ fn a_secret_in_the_wrong_place_is_in_no_error_and_no_log() {
             command.envs(outside.get_envs().filter_map(|(key, value)| Some((key, value?))));
             command.env("IPAM_DELEGATED_LOG", "debug");
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let outcome = wait(support::start(command, network));
+            let outcome = wait(ipam_testkit::world::start(command, network));
             failed += usize::from(outcome.exit == Some(1));
             let printed = format!("{}\n{}", outcome.stdout, outcome.stderr);
             assert_hidden(&printed, (program, &members));
         }
     }
     assert!(failed > 200, "{failed} calls failed");
-    for log in support::names(&host.path("/var/log/cni")) {
+    for log in ipam_testkit::world::names(&host.path("/var/log/cni")) {
         let text = fs::read_to_string(host.path("/var/log/cni").join(&log)).unwrap();
         assert!(text.contains("[ERROR]"), "{log}");
         assert_hidden(&text, log);
@@ -202,7 +200,7 @@ fn a_token_that_a_server_repeats_is_hidden_wherever_its_words_are_cut() {
         let id = "d4f9e6fa-8a0f-4c0f-9d6b-111111111111";
         let mut command = world.command_of(&binary("ipam-ds-nomad"), "ADD", id);
         command.env("IPAM_DELEGATED_LOG", "debug");
-        let outcome = wait(support::start(command, &network));
+        let outcome = wait(ipam_testkit::world::start(command, &network));
         let printed = format!("{}\n{}", outcome.stdout, outcome.stderr);
         assert!(printed.contains("HTTP 403"), "{printed}");
         assert_hidden(&printed, pad);

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use ipam_testkit::world::{Host, World, binary, host_local};
 use serde_json::{Map, Value, json};
-use support::{Host, World, binary, host_local};
 
 /// A chain of a selector that answers these settings on every verb, and an allocator in shell.
 fn chain(world: &World, set: &Value, last: &str) -> Value {

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs;
 
+use ipam_testkit::world::{Host, Outcome, World, start, wait, with};
 use serde_json::{Value, json};
-use support::{Host, Outcome, World, start, wait, with};
 
 fn status(world: &World, network: &Value) -> Outcome {
     let mut network = network.clone();
@@ -37,7 +35,10 @@ fn status_shows_each_delegate_the_pools_and_settings_and_prints_nothing() {
         assert_eq!(call["stdin"]["ipam"]["rangeRules"], "z");
     }
     assert_eq!(world.take_calls(), ["ipam-ds-x STATUS", "ipam-da-x STATUS", "last STATUS"]);
-    assert!(support::names(&world.path("state/attachments")).is_empty(), "STATUS records nothing");
+    assert!(
+        ipam_testkit::world::names(&world.path("state/attachments")).is_empty(),
+        "STATUS records nothing"
+    );
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn status_fails_where_an_add_would_find_no_delegate() {
 fn status_fails_where_the_state_folder_cannot_be_written() {
     let (world, host) = (World::new(), Host::new());
     world.delegate("a", "");
-    let mut network = support::without(&world.network(json!(["a"])), &["stateDir"]);
+    let mut network = ipam_testkit::world::without(&world.network(json!(["a"])), &["stateDir"]);
     network["cniVersion"] = json!("1.1.0");
     let call = || {
         let mut command = host.command(&world, "STATUS", "");

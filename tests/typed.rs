@@ -4,16 +4,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-#[path = "support/mod.rs"]
-mod support;
-
 use std::ffi::OsString;
 use std::process::{Command, ExitCode, Stdio};
 
-use ipam_delegated::cni::IpamResult;
-use ipam_delegated::delegate::ByHand;
-use ipam_delegated::{Delegate, Error, ErrorCode, Request, Result};
-use support::{Outcome, start_raw, wait};
+use ipam_kit::cni::IpamResult;
+use ipam_kit::delegate::ByHand;
+use ipam_kit::{Delegate, Error, ErrorCode, Request, Result};
+use ipam_testkit::world::{Outcome, start_raw, wait};
 
 /// Answers its words with stdin behind them, or fails for `fail`.
 struct Answers {
@@ -54,7 +51,7 @@ impl Delegate for Answers {
 
 fn main() -> ExitCode {
     match std::env::var("DELEGATE").as_deref() {
-        Ok(which) => ipam_delegated::run("answers", Answers { completes: which == "completes" }),
+        Ok(which) => ipam_kit::run("answers", Answers { completes: which == "completes" }),
         Err(_) => {
             words_are_answered_as_they_are_completed();
             words_are_answered_as_typed_where_nothing_completes_them();

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-mod support;
-
 use std::fs;
 
+use ipam_testkit::world::{World, with};
 use serde_json::{Value, json};
-use support::{World, with};
 
 /// A chain whose allocator has a store behind servers.
 fn network(world: &World, servers: &[&str], token: &str) -> Value {
@@ -23,8 +21,14 @@ fn world() -> World {
     world
 }
 
-impl World {
+trait Aging {
     /// What the allocator was given since the last look: verb and token of each call.
+    fn tokens(&self) -> Vec<(String, String)>;
+    /// Takes out of a record what older programs did not write.
+    fn make_old(&self, container: &str);
+}
+
+impl Aging for World {
     fn tokens(&self) -> Vec<(String, String)> {
         let calls = self.calls().into_iter().filter(|call| call["delegate"] == "ipam-da-x");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -35,7 +39,6 @@ impl World {
         tokens
     }
 
-    /// Takes out of a record what older programs did not write.
     fn make_old(&self, container: &str) {
         let lines: Vec<String> = self
             .lines(container)

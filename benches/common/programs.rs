@@ -57,7 +57,7 @@ impl Build {
             .args(["--edition=2024", "-Copt-level=3", "-Cpanic=abort", "-Cstrip=symbols", "-o"])
             .arg(out);
         rustc.args(self.target.iter().flat_map(|target| ["--target", target]));
-        rustc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/floor/hello.rs"));
+        rustc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("floor/hello.rs"));
         assert!(rustc.status().expect("rustc").success(), "rustc");
     }
 
@@ -68,8 +68,9 @@ impl Build {
 }
 
 /// Where cargo puts what it builds.
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_ipam-delegated")).ancestors().nth(2).unwrap()
+fn root() -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    this.ancestors().nth(3).unwrap().to_owned()
 }
 
 fn has_target(target: &str) -> bool {

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::consul::{Consul, encode};
 use super::subnet::{SUBNET, spread};
+use ipam_testkit::consul::{Consul, encode};
 
 /// A store with as many leases of other nodes in it, spread over the pool, and the networks that use
 /// it.

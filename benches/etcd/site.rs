@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::etcd::Etcd;
 use super::subnet::{SUBNET, spread};
+use ipam_testkit::etcd::Etcd;
 
 /// On whose keys the leases are, and what is asked of them there.
 #[derive(Debug, PartialEq)]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 // For its memory allocator, the same as the selectors'.
-use ipam_delegated as _;
+use ipam_kit as _;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

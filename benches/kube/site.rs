@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::kube::{Kube, Kubeconfig, Login, Material, Node};
+use ipam_testkit::kube::{Kube, Kubeconfig, Login, Material, Node};
 
 /// A server with the node of this machine, and the networks that ask it.
 pub struct Site {

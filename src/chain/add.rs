@@ -10,12 +10,12 @@ use super::record::{
     Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run, now, set_aside_of,
 };
 use super::session::{Owed, Owner, Session, fence};
-use crate::cni::{IpamResult, Verb};
-use crate::delegate::Deadline;
-use crate::error::{Error, Result};
+use ipam_kit::cni::{IpamResult, Verb};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, Result};
 
 /// Runs the chain; on failure releases what it took.
-pub(super) fn add(session: &Session<'_>) -> Result<IpamResult> {
+pub(crate) fn add(session: &Session<'_>) -> Result<IpamResult> {
     let plan = session.plan().inspect_err(|_| note_not_installed(session))?;
     if session.state.is_from_network() {
         warn!(
@@ -93,7 +93,7 @@ fn note_not_installed(session: &Session<'_>) {
 }
 
 /// Releases what an ADD of this process gave, for its result did not reach the runtime.
-pub(super) fn undeliver(session: &Session<'_>) -> Result<()> {
+pub(crate) fn undeliver(session: &Session<'_>) -> Result<()> {
     let opened = RecordFile::open_existing(&session.record_path()?, RecordFile::PATIENCE)?;
     let Some(Opened { mut file, record, .. }) = opened.known()? else { return Ok(()) };
     let Some((mine, before)) = record.split_last() else { return Ok(()) };

@@ -5,15 +5,15 @@ use std::cell::RefCell;
 use serde_json::{Map, Value};
 
 use super::record::{Record, Run};
-use crate::error::{Error, ErrorCode, Result};
+use ipam_kit::error::{Error, ErrorCode, Result};
 
 /// The stores that did not answer a DEL of this call.
 #[derive(Debug, Default)]
-pub(super) struct Away(RefCell<Vec<(Run, ErrorCode)>>);
+pub(crate) struct Away(RefCell<Vec<(Run, ErrorCode)>>);
 
 impl Away {
     /// Notes the store of a delegate whose DEL failed, if that is for want of an answer.
-    pub fn note(&self, run: &Run, error: &Error) {
+    pub(crate) fn note(&self, run: &Run, error: &Error) {
         let silent = [ErrorCode::TRY_AGAIN, ErrorCode::UNREACHED, ErrorCode::TIMED_OUT];
         if silent.contains(&error.code()) && self.code_of(run).is_none() {
             self.0.borrow_mut().push((run.clone(), error.code()));
@@ -21,13 +21,13 @@ impl Away {
     }
 
     /// Whether a delegate of this record has a store that did not answer.
-    pub fn holds_any_of(&self, record: &Record) -> bool {
+    pub(crate) fn holds_any_of(&self, record: &Record) -> bool {
         record.runs().into_iter().any(|run| self.code_of(run).is_some())
     }
 
     /// Fails where a delegate has said itself that its store did not answer: its own GC would wait for
     /// the store once more. One that was killed may have hung on a single record.
-    pub fn refuse(&self, run: &Run) -> Result<()> {
+    pub(crate) fn refuse(&self, run: &Run) -> Result<()> {
         match self.code_of(run) {
             None | Some(ErrorCode::TIMED_OUT) => Ok(()),
             Some(code) => {
@@ -50,7 +50,7 @@ const OF_NO_STORE: [&str; 6] =
     ["node", "delegates", "timeout", "verbose", "requested-ip", "requested_ip"];
 
 /// The section `ipam` of a delegate as far as it is about its store.
-pub(super) fn store_of(run: &Run) -> Map<String, Value> {
+pub(crate) fn store_of(run: &Run) -> Map<String, Value> {
     let mut settings = run.ipam.clone();
     for key in OF_NO_STORE {
         settings.remove(key);

@@ -13,14 +13,14 @@ use super::record::{Gave, Run};
 use super::section::Section;
 use super::served::{describe_pools, judge, serves, unserved};
 use super::way::is_configured;
-use crate::cni::{IpConfig, IpamResult, Network, Route};
-use crate::delegate::selected::CHAIN_KEYS;
-use crate::error::{Error, ErrorCode, Result};
-use crate::host::Settings;
+use ipam_kit::cni::{IpConfig, IpamResult, Network, Route};
+use ipam_kit::delegate::selected::CHAIN_KEYS;
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::Settings;
 
 /// The state of a chain between two delegates.
 #[derive(Clone, Debug)]
-pub(super) struct Carry<'a> {
+pub(crate) struct Carry<'a> {
     network: &'a Network,
     settings: &'a Settings,
     node: &'a str,
@@ -40,7 +40,7 @@ pub(super) struct Carry<'a> {
 
 impl<'a> Carry<'a> {
     /// The state before the first delegate.
-    pub fn new(
+    pub(crate) fn new(
         network: &'a Network,
         settings: &'a Settings,
         node: &'a str,
@@ -61,7 +61,7 @@ impl<'a> Carry<'a> {
     }
 
     /// What a delegate is run with; `None` when the pools are known and none is for it.
-    pub fn run_of(&self, step: &Step) -> Option<Run> {
+    pub(crate) fn run_of(&self, step: &Step) -> Option<Run> {
         let pools = self.shown_to(step);
         if step.serves.is_some() && pools.as_ref().is_some_and(Vec::is_empty) {
             return None;
@@ -97,7 +97,7 @@ impl<'a> Carry<'a> {
     }
 
     /// Takes a delegate's answer to an ADD.
-    pub fn take(&mut self, step: &Step, answer: Map<String, Value>) -> Result<Gave> {
+    pub(crate) fn take(&mut self, step: &Step, answer: Map<String, Value>) -> Result<Gave> {
         let before = self.result.clone();
         let (answer, extras) = Extras::split(step, answer)?;
         let new = answer.ips.iter().map(|ip| ip.address).filter(|ip| !before.has(ip.addr()));
@@ -139,7 +139,7 @@ impl<'a> Carry<'a> {
     }
 
     /// Takes what a delegate's answer to another verb tells the next one: its pools and settings.
-    pub fn take_pools(&mut self, step: &Step, answer: Map<String, Value>) -> Result<()> {
+    pub(crate) fn take_pools(&mut self, step: &Step, answer: Map<String, Value>) -> Result<()> {
         let (_, extras) = Extras::split(step, answer)?;
         if step.is_selector() {
             self.serve(step, extras.pools, false);
@@ -148,7 +148,7 @@ impl<'a> Carry<'a> {
     }
 
     /// The result for the runtime; error 112 while pools are unserved or no address was given.
-    pub fn finish(&self, steps: &[Step]) -> Result<IpamResult> {
+    pub(crate) fn finish(&self, steps: &[Step]) -> Result<IpamResult> {
         if let Some(left) = self.pools.as_deref().filter(|pools| !pools.is_empty()) {
             return Err(unserved(left, steps));
         }
@@ -186,13 +186,13 @@ impl<'a> Carry<'a> {
 
 impl Run {
     /// Whether the delegate is a program that the host named and that knows nothing of the chain.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.fixed && !is_allocator(&self.delegate)
     }
 
     /// The configuration for this delegate on stdin, with `prevResult`, pools and leases; for a plain
     /// program that of the network, but for its section `ipam`.
-    pub fn stdin(
+    pub(crate) fn stdin(
         &self,
         network: &Network,
         prev_result: &IpamResult,
@@ -227,7 +227,7 @@ impl Run {
     }
 
     /// Whether the keys of an entry of `ipam.delegates` are those of this run, secrets aside.
-    pub fn fits(&self, entry: &Map<String, Value>) -> bool {
+    pub(crate) fn fits(&self, entry: &Map<String, Value>) -> bool {
         let mut ipam = self.ipam.clone();
         refresh_secrets(&mut ipam, entry);
         entry.iter().all(|(key, value)| steers(key) || ipam.get(key) == Some(value))
@@ -280,7 +280,7 @@ impl Extras {
 
 /// Takes off what only a call of the chain's own says: which part of the leases it is about, and by which
 /// other way the store may be reached. An answer that says it is data.
-pub(super) fn strip_call_keys(result: &mut IpamResult) {
+pub(crate) fn strip_call_keys(result: &mut IpamResult) {
     for key in ["undo", "fence", "reassert", "present"] {
         result.extra.remove(key);
     }

@@ -6,14 +6,14 @@ use super::configured::{walk, walk_plan};
 use super::record::{AttemptState, Held, Opened, RecordFile};
 use super::served::refuse_without_allocator;
 use super::session::Session;
-use crate::cni::address::parse_cidr;
-use crate::cni::{IpamResult, Verb};
-use crate::delegate::Deadline;
-use crate::error::{Error, ErrorCode, Result};
-use crate::presence::Presence;
+use ipam_kit::cni::address::parse_cidr;
+use ipam_kit::cni::{IpamResult, Verb};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::presence::Presence;
 
 /// Asks every delegate whether the attachment still holds what it gave.
-pub(super) fn check(session: &Session<'_>) -> Result<()> {
+pub(crate) fn check(session: &Session<'_>) -> Result<()> {
     let path = session.record_path()?;
     let opened = RecordFile::open_to_look(&path)?;
     let deadline = Deadline::after(session.timeout());
@@ -87,7 +87,7 @@ fn check_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
 const NAME_MAX: usize = 255;
 
 /// Asks every delegate whether an ADD could be served, and looks at the state folder.
-pub(super) fn status(session: &Session<'_>) -> Result<()> {
+pub(crate) fn status(session: &Session<'_>) -> Result<()> {
     session.state.writable().map_err(|error| {
         Error::new(
             ErrorCode::UNAVAILABLE,

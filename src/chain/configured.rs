@@ -2,12 +2,12 @@
 
 use super::plan::Plan;
 use super::session::Session;
-use crate::cni::{IpamResult, Verb};
-use crate::delegate::Deadline;
-use crate::error::{Error, Result};
+use ipam_kit::cni::{IpamResult, Verb};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, Result};
 
 /// What failed on a walk.
-pub(super) struct Failures {
+pub(crate) struct Failures {
     errors: Vec<(Role, Error)>,
 }
 
@@ -18,7 +18,7 @@ enum Role {
 }
 
 /// Runs a verb through every delegate that is configured, as [`walk_plan`] has it.
-pub(super) fn walk(
+pub(crate) fn walk(
     session: &Session<'_>,
     verb: Verb,
     prev_result: &IpamResult,
@@ -30,7 +30,7 @@ pub(super) fn walk(
 /// Runs a verb through every delegate of a plan in order, whatever fails on the way.
 ///
 /// Each gets this `prev_result` with the pools that the selectors before it answered.
-pub(super) fn walk_plan(
+pub(crate) fn walk_plan(
     session: &Session<'_>,
     plan: &Plan,
     verb: Verb,
@@ -57,13 +57,13 @@ pub(super) fn walk_plan(
 
 impl Failures {
     /// Every failure counts.
-    pub fn all(self) -> Result<()> {
+    pub(super) fn all(self) -> Result<()> {
         Error::join(self.errors.into_iter().map(|(_, error)| error))
     }
 
     /// A selector's failure counts only beside another delegate's, which may have failed for want
     /// of its pools; alone it comes back as a warning.
-    pub fn but_selectors(self) -> Result<Vec<Error>> {
+    pub(super) fn but_selectors(self) -> Result<Vec<Error>> {
         let (others, selectors): (Vec<_>, Vec<_>) =
             self.errors.into_iter().partition(|(role, _)| *role == Role::Other);
         let warnings: Vec<Error> = selectors.into_iter().map(|(_, error)| error).collect();

@@ -13,13 +13,13 @@ use super::record::{
     Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure, now, set_aside_of,
 };
 use super::session::{Owed, Owner, Session, fence};
-use crate::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
-use crate::delegate::Deadline;
-use crate::error::{Error, ErrorCode, Result};
-use crate::presence::Presence;
+use ipam_kit::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::presence::Presence;
 
 /// Releases what the attachment holds, from the record where there is one.
-pub(super) fn del(session: &Session<'_>) -> Result<()> {
+pub(crate) fn del(session: &Session<'_>) -> Result<()> {
     let path = session.record_path()?;
     let opened = RecordFile::open_to_release(&path)?;
     let mut unreadable = set_aside_of(&path)?;
@@ -64,7 +64,7 @@ pub(super) fn del(session: &Session<'_>) -> Result<()> {
 
 impl Session<'_> {
     /// Repeats the DEL of one record that is due, whose claim may have committed late.
-    pub fn repeat_one_due(&self, time: Duration) {
+    pub(crate) fn repeat_one_due(&self, time: Duration) {
         let due = Unsure::of(&self.state).due(now()).unwrap_or_else(|error| {
             warn!("cannot read the list of unsure DELs: {error}");
             Vec::new()
@@ -145,7 +145,7 @@ impl Session<'_> {
 }
 
 /// Releases a record that was judged stale.
-pub(super) fn release_stale(
+pub(crate) fn release_stale(
     session: &Session<'_>,
     owner: &Owner<'_>,
     opened: Opened,
@@ -333,7 +333,7 @@ fn is_stripped(session: &Session<'_>) -> bool {
 }
 
 /// The network configuration of a record whose network is not the one we were called for.
-pub(super) fn recorded_network(
+pub(crate) fn recorded_network(
     network: &NetworkName,
     record: &Record,
     ipam: Map<String, Value>,

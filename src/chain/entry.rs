@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::cni::{kind, shown};
-use crate::delegate::selected::is_chain_key;
-use crate::error::{Error, Result};
-use crate::host::parse_duration;
+use ipam_kit::cni::{kind, shown};
+use ipam_kit::delegate::selected::is_chain_key;
+use ipam_kit::error::{Error, Result};
+use ipam_kit::host::parse_duration;
 
 /// The entries of `ipam.delegates`.
 ///
 /// # Errors
 /// The list is missing or empty, or an entry is malformed.
-pub(super) fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
+pub(crate) fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
     let example = "as in \"delegates\": [\"ipam-ds-static\", \"host-local\"]";
     let list = match ipam.get("delegates") {
         Some(Value::Array(list)) if !list.is_empty() => list,
@@ -36,7 +36,7 @@ pub(super) fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
 }
 
 /// The object form of an entry that is a name.
-pub(super) fn object_form(name: Value) -> Map<String, Value> {
+pub(crate) fn object_form(name: Value) -> Map<String, Value> {
     let mut entry = Map::new();
     entry.insert("type".to_owned(), name);
     entry
@@ -44,13 +44,13 @@ pub(super) fn object_form(name: Value) -> Map<String, Value> {
 
 /// Whether a key of an entry steers the chain: a delegate is not run with it, but for the names of pools
 /// that an allocator of ours serves.
-pub(super) fn steers(key: &str) -> bool {
+pub(crate) fn steers(key: &str) -> bool {
     matches!(key, "type" | "timeout" | "serves" | "answers" | "sets")
 }
 
 /// An entry of `ipam.delegates`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub path: String,
     pub name: String,
     pub timeout: Option<Duration>,
@@ -124,7 +124,7 @@ fn opened(sets: &Value, path: &str) -> Result<Vec<String>> {
     }
 }
 
-pub(super) fn duration(value: &Value, path: &str) -> Result<Duration> {
+pub(crate) fn duration(value: &Value, path: &str) -> Result<Duration> {
     value.as_str().and_then(parse_duration).ok_or_else(|| {
         Error::config(path, format!("{} is no duration such as \"10s\"", shown(value)))
     })

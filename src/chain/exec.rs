@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 
 use super::process::{Ended, Killed, Process, Start};
 use super::program::not_started;
-use crate::cni::{Environment, Verb, parse_object};
-use crate::delegate::Deadline;
-use crate::error::{Error, ErrorCode};
+use ipam_kit::cni::{Environment, Verb, parse_object};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode};
 
 /// A delegate that prints more than this on stdout is killed.
 const STDOUT_LIMIT: usize = 1024 * 1024;
@@ -19,7 +19,7 @@ const STDOUT_LIMIT: usize = 1024 * 1024;
 const RUN_IT: &str = "run it by hand with the same input: it must print one JSON object on stdout, and logs on stderr";
 
 /// One call of a delegate.
-pub(super) struct Call<'a> {
+pub(crate) struct Call<'a> {
     pub name: &'a str,
     pub program: &'a Path,
     pub verb: Verb,
@@ -29,18 +29,18 @@ pub(super) struct Call<'a> {
 }
 
 /// What a delegate printed: an object, or nothing on the verbs that allow that.
-pub(super) type Answer = Option<Map<String, Value>>;
+pub(crate) type Answer = Option<Map<String, Value>>;
 
 /// A delegate that failed.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     pub error: Error,
     pub ending: Ending,
 }
 
 /// How a failed delegate ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     /// It was not run.
     NotRun,
     /// It said what is wrong.
@@ -63,7 +63,7 @@ impl From<Failure> for Error {
 
 impl Call<'_> {
     /// Runs the delegate until it ends or its time is over.
-    pub fn run(mut self) -> Result<Answer, Failure> {
+    pub(crate) fn run(mut self) -> Result<Answer, Failure> {
         let began = Instant::now();
         // A little less than is really left, so that a delegate of ours can still say why.
         let told = self.time.saturating_sub(self.time / 20);
@@ -164,7 +164,7 @@ impl Call<'_> {
 
 impl Ended {
     /// Adds the end of its stderr to the causes of an error that has no advice yet.
-    pub fn explain(&self, error: Error) -> Error {
+    pub(super) fn explain(&self, error: Error) -> Error {
         let tail = String::from_utf8_lossy(&self.stderr_tail);
         if tail.trim().is_empty() {
             return error;
@@ -177,7 +177,7 @@ impl Ended {
 }
 
 /// The delegate's own error, and whether it leaves open what it did.
-pub(super) fn error_of(object: &Map<String, Value>) -> (Error, Ending) {
+pub(crate) fn error_of(object: &Map<String, Value>) -> (Error, Ending) {
     let code = object.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok());
     // Zero would tell the runtime that there is no error.
     let code = code.filter(|code| *code > 0);

@@ -8,18 +8,18 @@ use super::configured::{Failures, walk};
 use super::record::{Opened, Record, RecordFile, SetAside, State, attachments, now, set_aside};
 use super::session::{Owner, Session};
 use super::stale::{Round, Turn, sort_oldest_first};
-use crate::cni::{Attachment, IpamResult, Keep, NetworkName, Verb};
-use crate::delegate::{Deadline, Request};
-use crate::error::{Error, ErrorCode, Result};
-use crate::host::{Settings, is_old};
-use crate::presence::Presence;
+use ipam_kit::cni::{Attachment, IpamResult, Keep, NetworkName, Verb};
+use ipam_kit::delegate::{Deadline, Request};
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::{Settings, is_old};
+use ipam_kit::presence::Presence;
 
 /// Releases the stale records of this network, then calls every delegate with the list of what to
 /// keep: the runtime's, and what is too young or too busy to be judged.
 ///
 /// What is left or failed is in no list: no fence protects it, so the delegates' own GC may release
 /// it, and the DEL of the next time finds nothing.
-pub(super) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
+pub(crate) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     let mut keep = keep.clone();
     let mut errors = Vec::new();
     let network = session.request.network.name();
@@ -109,7 +109,7 @@ fn tell_left(round: &Round, errors: &mut Vec<Error>) {
 }
 
 /// What is to become of an attachment's record.
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// No fence protects it.
     Stale(Box<Opened>),
     Keep(&'static str),
@@ -118,7 +118,7 @@ pub(super) enum Verdict {
 
 /// Judges an attachment that the runtime did not list, under its lock; `began` is when the call
 /// that releases began, in milliseconds since 1970.
-pub(super) fn judge(
+pub(crate) fn judge(
     session: &Session<'_>,
     network: &NetworkName,
     attachment: &Attachment,
@@ -149,12 +149,12 @@ pub(super) fn judge(
 const UNREADABLE: &str = "its record cannot be read";
 
 /// Why a record whose lock is held by somebody is kept.
-pub(super) const BUSY: &str = "a call works on it";
+pub(crate) const BUSY: &str = "a call works on it";
 
 /// Why a record is left alone whatever speaks against its attachment.
 ///
 /// What was added since the call began is young, however long the call takes.
-pub(super) fn fence(record: &Record, settings: &Settings, began: u64) -> Option<&'static str> {
+pub(crate) fn fence(record: &Record, settings: &Settings, began: u64) -> Option<&'static str> {
     if let Some(released) = record.released() {
         return (!released.is_due(now())).then_some("its DEL is to be repeated later");
     }

@@ -5,52 +5,47 @@
 //! DEL releases what was taken whatever has happened to the configuration since.
 
 mod add;
-mod away;
+pub(crate) mod away;
 mod carry;
 mod check;
 mod configured;
-mod del;
+pub(crate) mod del;
 mod entry;
-mod exec;
-mod gc;
-mod next;
-mod operator;
-mod patch;
-mod plan;
+pub(crate) mod exec;
+pub(crate) mod gc;
+pub(crate) mod next;
+pub(crate) mod patch;
+pub(crate) mod plan;
 mod preset;
 mod process;
-mod program;
+pub(crate) mod program;
 mod question;
-mod record;
+pub(crate) mod record;
 mod renewed;
 mod section;
-mod served;
-mod session;
-mod stale;
-mod typed;
-mod way;
+pub(crate) mod served;
+pub(crate) mod session;
+pub(crate) mod stale;
+pub(crate) mod way;
 
-use std::ffi::OsString;
 use std::path::Path;
-use std::process::ExitCode;
 
 pub use next::Next;
 pub use preset::{Preset, PresetChain};
 
-use crate::cni::{Environment, IpamResult, Keep};
-use crate::delegate::{Delegate, Request, serve};
-use crate::error::Result;
+use ipam_kit::cni::{IpamResult, Keep};
+use ipam_kit::delegate::{Delegate, Request};
+use ipam_kit::error::Result;
 use preset::OwnFile;
 use session::Session;
-use typed::Typed;
 
 /// The chain as a plugin, with a table of presets.
 #[derive(Debug)]
 pub struct Chain {
-    presets: &'static [Preset],
-    preset: Option<&'static Preset>,
+    pub(crate) presets: &'static [Preset],
+    pub(crate) preset: Option<&'static Preset>,
     /// The name this program was started under.
-    called: String,
+    pub(crate) called: String,
     own: std::cell::OnceCell<OwnFile>,
 }
 
@@ -64,11 +59,11 @@ impl Chain {
         Self { presets, preset, called, own: std::cell::OnceCell::new() }
     }
 
-    fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         self.preset.map_or("ipam-delegated", |preset| preset.name)
     }
 
-    fn own(&self) -> &OwnFile {
+    pub(crate) fn own(&self) -> &OwnFile {
         self.own.get_or_init(OwnFile::find)
     }
 }
@@ -97,23 +92,4 @@ impl Delegate for Chain {
     fn undelivered(&self, request: &Request) -> Result<()> {
         add::undeliver(&Session::open(self, request)?)
     }
-}
-
-/// `main` of the meta-plugin: a plugin where `CNI_COMMAND` is set, else the operator's verbs.
-pub fn main(presets: &'static [Preset]) -> ExitCode {
-    let mut arguments = std::env::args_os();
-    let program = arguments.next().unwrap_or_default();
-    let chain = Chain::new(presets, Path::new(&program));
-    let environment = Environment::new(std::env::vars_os());
-    if !matches!(environment.verb(), Ok(None)) {
-        return serve(chain.name(), &chain, environment);
-    }
-    let typed: Vec<OsString> = arguments.collect();
-    if let Some(preset) = chain.preset
-        && let Some(delegate) = preset.by_hand
-    {
-        let (chain, environment, called) = (&chain, &environment, Path::new(&program));
-        return Typed { chain, preset, delegate, environment, called }.answer(&typed);
-    }
-    operator::main(presets, program.into(), environment, &typed)
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::program::{is_selector, search};
-use crate::cni::{Environment, parse_object, shown};
-use crate::error::{Error, ErrorCode, Result};
-use crate::host::read_trusted;
+use ipam_kit::cni::{Environment, parse_object, shown};
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::read_trusted;
 
 /// Where the host may name another last program for a preset's chain: a JSON object in a file that
 /// root alone may write.
@@ -26,7 +26,7 @@ impl Next {
     ///
     /// # Errors
     /// The file is not trusted or no JSON object, or what it names is no program.
-    pub(super) fn find(&self, environment: &Environment) -> Result<Option<(String, PathBuf)>> {
+    pub(crate) fn find(&self, environment: &Environment) -> Result<Option<(String, PathBuf)>> {
         let file = environment.text(self.variable).unwrap_or(self.file);
         let Some(bytes) = read_trusted(Path::new(file))? else { return Ok(None) };
         let object = parse_object(&bytes, file);
@@ -40,7 +40,7 @@ impl Next {
     }
 
     /// Where the program is named, for errors.
-    pub(super) fn place(&self, environment: &Environment) -> String {
+    pub(crate) fn place(&self, environment: &Environment) -> String {
         let file = environment.text(self.variable).unwrap_or(self.file);
         [file, ": ", self.key].concat()
     }
@@ -63,7 +63,7 @@ fn program(named: &Value, environment: &Environment) -> Result<(String, PathBuf)
 }
 
 /// The folders of `PATH`. An empty or relative one would lie wherever the caller happens to be.
-pub(super) fn folders(environment: &Environment) -> Vec<PathBuf> {
+pub(crate) fn folders(environment: &Environment) -> Vec<PathBuf> {
     let path = environment.text("PATH").unwrap_or_default();
     std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect()
 }

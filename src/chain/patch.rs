@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// JSON merge patch (RFC 7396).
-pub(super) fn merge_patch(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
+pub(crate) fn merge_patch(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
     for (key, value) in patch {
         match value {
             Value::Null => {
@@ -27,7 +27,7 @@ pub(super) fn merge_patch(target: &mut Map<String, Value>, patch: &Map<String, V
 
 /// Takes secrets from a newer `ipam` section: they rotate, all else stays as recorded. A token stands for
 /// itself, so that one is taken also where there was none, or its file in its place.
-pub(super) fn refresh_secrets(recorded: &mut Map<String, Value>, newer: &Map<String, Value>) {
+pub(crate) fn refresh_secrets(recorded: &mut Map<String, Value>, newer: &Map<String, Value>) {
     if newer.keys().any(|key| is_token(key)) {
         recorded.retain(|key, _| !is_token(key));
     }
@@ -63,7 +63,7 @@ fn refresh_value(known: &mut Value, value: &Value) {
 }
 
 /// A value for people to read, in which secrets are shown as `…`.
-pub(super) fn masked(mut value: Value) -> Value {
+pub(crate) fn masked(mut value: Value) -> Value {
     mask(&mut value);
     value
 }

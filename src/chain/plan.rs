@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 use super::entry::{Entry, duration, listed};
 use super::preset::{OwnFile, Preset, no_preset};
 use super::program::{is_allocator, is_selector, search, search_unfit};
-use crate::cni::Environment;
-use crate::delegate::Deadline;
-use crate::error::{Error, ErrorCode, Result};
+use ipam_kit::cni::Environment;
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode, Result};
 
 /// Which delegates run, in order, and with what.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub steps: Vec<Step>,
     /// The time of the whole chain.
     pub timeout: Duration,
@@ -20,7 +20,7 @@ pub(super) struct Plan {
 
 /// One delegate of a plan.
 #[derive(Clone, Debug)]
-pub(super) struct Step {
+pub(crate) struct Step {
     pub name: String,
     pub program: PathBuf,
     /// Less than what the chain would give it.
@@ -41,7 +41,7 @@ pub(super) struct Step {
 
 /// What the plan is made from, beside the `ipam` section.
 #[derive(Clone, Debug)]
-pub(super) struct Planner<'a> {
+pub(crate) struct Planner<'a> {
     pub presets: &'static [Preset],
     /// The preset this program was started as.
     pub preset: Option<&'static Preset>,
@@ -56,7 +56,7 @@ pub(super) struct Planner<'a> {
 
 /// Which programs a plan may name that are not installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(crate) enum Missing {
     None,
     /// A DEL goes on without them.
     Selectors,
@@ -65,7 +65,7 @@ pub(super) enum Missing {
 
 impl Step {
     /// A delegate of which nothing special is wanted.
-    pub fn new(name: &str, program: PathBuf) -> Self {
+    pub(crate) fn new(name: &str, program: PathBuf) -> Self {
         Self::of(Entry { name: name.to_owned(), ..Entry::default() }, program)
     }
 
@@ -76,29 +76,29 @@ impl Step {
     }
 
     /// Whether the delegate is a selector: the name is the role.
-    pub fn is_selector(&self) -> bool {
+    pub(crate) fn is_selector(&self) -> bool {
         is_selector(&self.name)
     }
 
     /// Whether it is a program that the host named and that knows nothing of the chain.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.fixed && !self.is_allocator()
     }
 
     /// Whether it takes from selectors what is a selector's to set, and nothing else.
-    pub fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         self.is_selector() || self.is_allocator()
     }
 
     /// Whether the delegate is an allocator that answers questions, and no standard plugin.
-    pub fn is_allocator(&self) -> bool {
+    pub(crate) fn is_allocator(&self) -> bool {
         is_allocator(&self.name)
     }
 }
 
 impl Planner<'_> {
     /// Plans the chain of an `ipam` section.
-    pub fn plan(&self, ipam: &Map<String, Value>) -> Result<Plan> {
+    pub(crate) fn plan(&self, ipam: &Map<String, Value>) -> Result<Plan> {
         let timeout = match ipam.get("timeout") {
             None | Some(Value::Null) => Deadline::DEFAULT,
             Some(value) => duration(value, "ipam.timeout")?,
@@ -122,7 +122,7 @@ impl Planner<'_> {
     }
 
     /// The delegates' names as they are configured, for a plan that cannot be made.
-    pub fn names(&self, ipam: &Map<String, Value>) -> Vec<String> {
+    pub(crate) fn names(&self, ipam: &Map<String, Value>) -> Vec<String> {
         match self.preset {
             Some(preset) => preset
                 .chain(ipam)
@@ -135,7 +135,7 @@ impl Planner<'_> {
     }
 
     /// Finds a delegate's program in `CNI_PATH`.
-    pub fn find(&self, name: &str) -> Result<PathBuf> {
+    pub(crate) fn find(&self, name: &str) -> Result<PathBuf> {
         let found = search(self.path, name.as_ref());
         // The record outlives this process' working folder.
         let found = found.map(|file| std::path::absolute(&file).unwrap_or(file));

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::next::Next;
-use crate::cni::Environment;
-use crate::error::{Error, Result};
+use ipam_kit::cni::Environment;
+use ipam_kit::error::{Error, Result};
 
 /// A chain under the name of the system it replaces.
 ///
@@ -46,7 +46,7 @@ pub struct PresetChain {
 
 impl Preset {
     /// The preset of a name.
-    pub(super) fn named(presets: &'static [Self], name: &str) -> Option<&'static Self> {
+    pub(crate) fn named(presets: &'static [Self], name: &str) -> Option<&'static Self> {
         presets.iter().find(|preset| preset.name == name)
     }
 
@@ -54,7 +54,7 @@ impl Preset {
     ///
     /// # Errors
     /// It has the name of none, or of one whose last program is named likewise: it might be itself.
-    pub(super) fn of_next(
+    pub(crate) fn of_next(
         next: &Next,
         presets: &'static [Self],
         name: &str,
@@ -75,7 +75,7 @@ impl Preset {
     }
 
     /// Puts the settings of the chain for this `ipam` section over it.
-    pub(super) fn fill(&self, ipam: &mut Map<String, Value>) {
+    pub(crate) fn fill(&self, ipam: &mut Map<String, Value>) {
         for (key, setting) in self.chain(ipam).into_iter().flat_map(PresetChain::settings) {
             match (ipam.get_mut(&key), setting) {
                 (Some(Value::Object(section)), Value::Object(ours)) => section.extend(ours),
@@ -85,7 +85,7 @@ impl Preset {
     }
 
     /// The chain for this `ipam` section.
-    pub(super) fn chain(&self, ipam: &Map<String, Value>) -> Option<&'static PresetChain> {
+    pub(crate) fn chain(&self, ipam: &Map<String, Value>) -> Option<&'static PresetChain> {
         self.chains.iter().find(|chain| match chain.when {
             None => true,
             Some((key, value)) => ipam.get(key).and_then(Value::as_str) == Some(value),
@@ -94,7 +94,7 @@ impl Preset {
 }
 
 /// Refuses our own program under a name that is no preset's.
-pub(super) fn no_preset(place: &str, name: &str, program: &Path) -> Error {
+pub(crate) fn no_preset(place: &str, name: &str, program: &Path) -> Error {
     let program = program.display();
     Error::config(place, format!("{program} is ipam-delegated itself, under a name that is no preset"))
         .advise(format!("install the real {name} there, or name another delegate; a replaced {name} is kept as {name}.orig"))
@@ -106,7 +106,7 @@ impl PresetChain {
     /// # Panics
     ///
     /// When the preset table holds a text that is no JSON.
-    pub(super) fn settings(&self) -> impl Iterator<Item = (String, Value)> {
+    pub(crate) fn settings(&self) -> impl Iterator<Item = (String, Value)> {
         self.settings.iter().map(|(key, text)| {
             let value = serde_json::from_slice(text.as_bytes()).expect("preset settings are JSON");
             ((*key).to_owned(), value)
@@ -116,7 +116,7 @@ impl PresetChain {
 
 /// The file this process runs, to recognise it under other names.
 #[derive(Clone, Debug, Default)]
-pub(super) struct OwnFile {
+pub(crate) struct OwnFile {
     /// Where it was before an upgrade replaced it; `None` while it is still there.
     replaced: Option<PathBuf>,
     identity: Option<(u64, u64, u64)>,
@@ -126,7 +126,7 @@ impl OwnFile {
     const EXE: &'static str = "/proc/self/exe";
 
     /// Looks at the running program.
-    pub fn find() -> Self {
+    pub(crate) fn find() -> Self {
         let path = fs::read_link(Self::EXE).unwrap_or_default();
         // The kernel marks a file that is not there any more.
         let replaced = path.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
@@ -136,7 +136,7 @@ impl OwnFile {
 
     /// Whether a file is this program: the same file, a copy of it, or what an upgrade has put in
     /// its place.
-    pub fn is(&self, file: &Path) -> bool {
+    pub(crate) fn is(&self, file: &Path) -> bool {
         let (Some((dev, ino, len)), Ok(other)) = (self.identity, fs::metadata(file)) else {
             return false;
         };

@@ -12,8 +12,8 @@ use log::debug;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
-use crate::cni::Environment;
-use crate::log::to_stderr;
+use ipam_kit::cni::Environment;
+use ipam_kit::log::to_stderr;
 
 /// How much of its stderr an error quotes.
 const STDERR_TAIL: usize = 512;
@@ -22,7 +22,7 @@ const STDERR_TAIL: usize = 512;
 const MARK: &str = "IPAM_DELEGATED_CALL";
 
 /// A delegate while it runs.
-pub(super) struct Process<'a> {
+pub(crate) struct Process<'a> {
     child: Child,
     pid: Pid,
     pidfd: Option<OwnedFd>,
@@ -39,7 +39,7 @@ pub(super) struct Process<'a> {
 }
 
 /// What a process is started with.
-pub(super) struct Start<'a> {
+pub(crate) struct Start<'a> {
     pub program: &'a Path,
     pub arguments: &'a [&'a str],
     pub environment: &'a Environment,
@@ -52,7 +52,7 @@ pub(super) struct Start<'a> {
 
 impl<'a> Process<'a> {
     /// Starts a program in a process group of its own.
-    pub fn start(start: &Start<'a>) -> io::Result<Self> {
+    pub(super) fn start(start: &Start<'a>) -> io::Result<Self> {
         let Start { program, arguments, environment, stdin: stdin_text, time, stdout_limit } =
             *start;
         let began = Instant::now();
@@ -92,7 +92,7 @@ impl<'a> Process<'a> {
 
     /// Feeds and reads the process until it ends; kills it when its time is over or its answer too
     /// long.
-    pub fn attend(&mut self) -> Result<Ended, Killed> {
+    pub(super) fn attend(&mut self) -> Result<Ended, Killed> {
         let mut stdout = Vec::new();
         let mut stderr_tail = Vec::new();
         loop {
@@ -148,7 +148,7 @@ impl<'a> Process<'a> {
     }
 
     /// What it has left running may still take a lease.
-    pub fn kill_descendants(&self) {
+    pub(super) fn kill_descendants(&self) {
         kill_children(&self.spared, &self.mark);
     }
 }
@@ -179,7 +179,7 @@ impl Feed<'_> {
 }
 
 /// Why a process was killed.
-pub(super) enum Killed {
+pub(crate) enum Killed {
     /// Its time was over.
     TimedOut,
     /// It printed more than an answer may have.
@@ -187,7 +187,7 @@ pub(super) enum Killed {
 }
 
 /// A process that has ended, with what it printed.
-pub(super) struct Ended {
+pub(crate) struct Ended {
     pub status: ExitStatus,
     pub stdout: Vec<u8>,
     /// The last bytes of its stderr.
@@ -210,7 +210,7 @@ fn spawn(command: &mut Command, time: Duration) -> io::Result<Child> {
 }
 
 /// Makes orphans of delegates children of this process, so that none outlives its time.
-pub(super) fn adopt_orphans() {
+pub(crate) fn adopt_orphans() {
     if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
         debug!("no child subreaper: {error}");
     }

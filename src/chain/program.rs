@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
-use crate::error::Error;
+use ipam_kit::error::Error;
 
 /// The first program of a name in these folders.
-pub(super) fn search(folders: &[PathBuf], name: &Path) -> Option<PathBuf> {
+pub(crate) fn search(folders: &[PathBuf], name: &Path) -> Option<PathBuf> {
     folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file() && may_be_run(file))
 }
 
 /// A file of this name that would be the program, but may not be run.
-pub(super) fn search_unfit(folders: &[PathBuf], name: &str) -> Option<PathBuf> {
+pub(crate) fn search_unfit(folders: &[PathBuf], name: &str) -> Option<PathBuf> {
     folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file() && !may_be_run(file))
 }
 
@@ -24,7 +24,7 @@ fn may_be_run(file: &Path) -> bool {
 }
 
 /// The error of a program that could not be started, with what to do about it.
-pub(super) fn not_started(program: &Path, error: io::Error) -> Error {
+pub(crate) fn not_started(program: &Path, error: io::Error) -> Error {
     let shown = program.display();
     let advice = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::AGAIN) => {
@@ -66,11 +66,11 @@ fn interpreter(program: &Path) -> Option<String> {
 }
 
 /// Whether a program of this name is an allocator that answers questions.
-pub(super) fn is_allocator(name: &str) -> bool {
+pub(crate) fn is_allocator(name: &str) -> bool {
     name.starts_with("ipam-da-")
 }
 
 /// Whether a program of this name is a selector.
-pub(super) fn is_selector(name: &str) -> bool {
+pub(crate) fn is_selector(name: &str) -> bool {
     name.starts_with("ipam-ds-")
 }

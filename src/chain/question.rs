@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::exec::error_of;
 use super::process::{Ended, Killed, Process, Start};
 use super::program::not_started;
-use crate::cni::Environment;
-use crate::error::{Error, ErrorCode, Result};
+use ipam_kit::cni::Environment;
+use ipam_kit::error::{Error, ErrorCode, Result};
 
 /// A list of all that a large ledger holds is long, but no memory is filled with it.
 const STDOUT_LIMIT: usize = 64 * 1024 * 1024;
 
 /// One question.
-pub(super) struct Question<'a> {
+pub(crate) struct Question<'a> {
     pub name: &'a str,
     pub program: &'a Path,
     pub arguments: &'a [&'a str],
@@ -30,7 +30,7 @@ impl Question<'_> {
     ///
     /// # Errors
     /// The program's own error, or 110 when it does not answer, and 111 when it takes too long.
-    pub fn ask(&self) -> Result<Value> {
+    pub(super) fn ask(&self) -> Result<Value> {
         let start = Start {
             program: self.program,
             arguments: self.arguments,

@@ -12,11 +12,11 @@ use super::program::is_allocator;
 use super::record::Run;
 use super::session::Session;
 use super::way::{Server, both_lists, differ, keep_what_is_meant, refresh_files};
-use crate::cni::{IpamResult, Network};
-use crate::error::ErrorCode;
+use ipam_kit::cni::{IpamResult, Network};
+use ipam_kit::error::ErrorCode;
 
 /// A recorded delegate with what is today's of it.
-pub(super) struct Renewed {
+pub(crate) struct Renewed {
     pub run: Run,
     /// The section `ipam` of today, where that names the store by another way.
     pub present: Option<Map<String, Value>>,
@@ -28,7 +28,7 @@ pub(super) struct Renewed {
 
 impl Renewed {
     /// A result that shows the present way to the delegate: `prevResult.present`.
-    pub fn shown(&self, prev_result: &IpamResult) -> IpamResult {
+    pub(crate) fn shown(&self, prev_result: &IpamResult) -> IpamResult {
         let mut shown = prev_result.clone();
         let present = self.present.clone().map(|ipam| ("present".to_owned(), ipam.into()));
         shown.extra.extend(present);
@@ -36,7 +36,7 @@ impl Renewed {
     }
 
     /// A failure, with what the record and the configuration name.
-    pub fn explain(&self, mut failure: Failure) -> Failure {
+    pub(crate) fn explain(&self, mut failure: Failure) -> Failure {
         let Some([recorded, today]) = &self.lists else { return failure };
         let code = failure.error.code();
         let why = if self.withheld && code == ErrorCode::BACKEND {
@@ -56,13 +56,13 @@ impl Session<'_> {
     /// A recorded delegate with the secrets of the network's present configuration: they rotate.
     ///
     /// Those of a plain program are of a selector's source, which is not the network's configuration.
-    pub fn with_newer_secrets(&self, run: &Run, network: &Network) -> Run {
+    pub(crate) fn with_newer_secrets(&self, run: &Run, network: &Network) -> Run {
         self.renewed(run, network).run
     }
 
     /// A recorded delegate as it is run today: what identifies its store is the record's, and secrets that
     /// are meant for its servers and files that cannot be read any more are the present configuration's.
-    pub fn renewed(&self, run: &Run, network: &Network) -> Renewed {
+    pub(crate) fn renewed(&self, run: &Run, network: &Network) -> Renewed {
         if run.is_plain() {
             let run = self.taken_over(run).unwrap_or_else(|| run.clone());
             return Renewed { run, present: None, lists: None, withheld: false };
@@ -89,7 +89,7 @@ impl Session<'_> {
     }
 
     /// The section `ipam` that a recorded delegate has by the network's present configuration.
-    pub fn todays(&self, run: &Run, network: &Network) -> Map<String, Value> {
+    pub(crate) fn todays(&self, run: &Run, network: &Network) -> Map<String, Value> {
         let mut newer = network.ipam().clone();
         if let Some(preset) = self.chain.preset {
             preset.fill(&mut newer);

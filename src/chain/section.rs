@@ -4,13 +4,13 @@ use serde_json::{Map, Value};
 
 use super::patch::merge_patch;
 use super::plan::Step;
-use crate::delegate::selected::{SELECTOR_KEYS, judge, other_spelling, twice};
-use crate::error::{Error, ErrorCode, Result};
-use crate::host::Settings;
+use ipam_kit::delegate::selected::{SELECTOR_KEYS, judge, other_spelling, twice};
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::Settings;
 
 /// The section `ipam` on its way through a chain.
 #[derive(Clone, Debug)]
-pub(super) struct Section {
+pub(crate) struct Section {
     /// With all settings of selectors, for standard plugins.
     all: Map<String, Value>,
     /// With what is a selector's to set, for allocators of ours and for selectors.
@@ -19,12 +19,12 @@ pub(super) struct Section {
 
 impl Section {
     /// As the network configuration has it.
-    pub fn new(ipam: &Map<String, Value>) -> Self {
+    pub(super) fn new(ipam: &Map<String, Value>) -> Self {
         Self { all: ipam.clone(), ours: ipam.clone() }
     }
 
     /// What a delegate gets, less its own keys.
-    pub fn of(&self, step: &Step) -> &Map<String, Value> {
+    pub(super) fn of(&self, step: &Step) -> &Map<String, Value> {
         if step.is_ours() { &self.ours } else { &self.all }
     }
 
@@ -32,7 +32,7 @@ impl Section {
     ///
     /// # Errors
     /// The answer sets what is not a selector's to set.
-    pub fn merge(
+    pub(super) fn merge(
         &mut self,
         step: &Step,
         patch: &Map<String, Value>,

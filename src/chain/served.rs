@@ -5,15 +5,15 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::plan::Step;
-use crate::error::{Error, ErrorCode, Result};
-use crate::pool::compare_answer;
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::pool::compare_answer;
 
 /// Fails where a delegate's answer is not what the pools that it was shown ask for; `left` are those that
 /// it answered, `None` where it answered without: it served all.
 ///
 /// Not compared are a program that the host named, which was shown none, and one whose object says
 /// `"answers": "any"`.
-pub(super) fn judge(
+pub(crate) fn judge(
     step: &Step,
     shown: &[&Value],
     left: Option<&[Value]>,
@@ -51,7 +51,7 @@ pub(super) fn judge(
 
 /// Fails where a standard plugin, which has ranges of its own, is shown a pool without ranges, unless its
 /// object names this pool and no other: the author of the network says that those are the pool's.
-pub(super) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) -> Result<()> {
+pub(crate) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) -> Result<()> {
     let names = step.serves.as_deref().unwrap_or_default();
     let is_open = |pool: &Value| pool["ranges"].as_array().is_none_or(Vec::is_empty);
     let only = |pool: &Value| names.len() == 1 && pool["name"].as_str() == Some(&names[0]);
@@ -80,7 +80,7 @@ pub(super) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) 
 }
 
 /// Fails for a chain of selectors alone.
-pub(super) fn refuse_without_allocator(steps: &[Step]) -> Result<()> {
+pub(crate) fn refuse_without_allocator(steps: &[Step]) -> Result<()> {
     if steps.iter().any(|step| !step.is_selector()) {
         return Ok(());
     }
@@ -94,7 +94,7 @@ pub(super) fn refuse_without_allocator(steps: &[Step]) -> Result<()> {
 }
 
 /// The error about pools that are left at the end of these steps.
-pub(super) fn unserved(left: &[Value], steps: &[Step]) -> Error {
+pub(crate) fn unserved(left: &[Value], steps: &[Step]) -> Error {
     let message = format!("no delegate served {}", describe_pools(left));
     let error = Error::new(ErrorCode::UNSERVED, message);
     let choosing = steps.iter().rposition(Step::is_selector);
@@ -123,12 +123,12 @@ pub(super) fn unserved(left: &[Value], steps: &[Step]) -> Error {
 }
 
 /// Whether a pool is for this delegate.
-pub(super) fn serves(step: &Step, pool: &Value) -> bool {
+pub(crate) fn serves(step: &Step, pool: &Value) -> bool {
     let Some(names) = &step.serves else { return true };
     pool.get("name").and_then(Value::as_str).is_some_and(|name| names.iter().any(|n| n == name))
 }
 
-pub(super) fn describe_pools(pools: &[Value]) -> String {
+pub(crate) fn describe_pools(pools: &[Value]) -> String {
     if pools.is_empty() {
         return "no pool".to_owned();
     }

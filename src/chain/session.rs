@@ -15,13 +15,13 @@ use super::plan::{Missing, Plan, Planner, Step};
 use super::process::adopt_orphans;
 use super::question::Question;
 use super::record::{Attempt, Run, now};
-use crate::cni::{Attachment, Environment, IpamResult, Network, Verb};
-use crate::delegate::{Deadline, Request};
-use crate::error::{Error, ErrorCode, Result};
-use crate::host::{StateDir, boot_id, parse_duration};
+use ipam_kit::cni::{Attachment, Environment, IpamResult, Network, Verb};
+use ipam_kit::delegate::{Deadline, Request};
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::{StateDir, boot_id, parse_duration};
 
 /// One call of the chain.
-pub(super) struct Session<'a> {
+pub(crate) struct Session<'a> {
     pub chain: &'a Chain,
     pub request: &'a Request,
     pub state: StateDir,
@@ -37,7 +37,7 @@ impl<'a> Session<'a> {
     /// Set for delegates, so that the chain does not run inside itself.
     const MARKER: &'static str = "IPAM_DELEGATED_CHAIN";
 
-    pub fn open(chain: &'a Chain, request: &'a Request) -> Result<Self> {
+    pub(crate) fn open(chain: &'a Chain, request: &'a Request) -> Result<Self> {
         if let Some(outer) = request.environment.text(Self::MARKER) {
             let own = &chain.called;
             return Err(Error::config(
@@ -65,7 +65,7 @@ impl<'a> Session<'a> {
     }
 
     /// The same call with another request.
-    pub fn open_with(&self, request: &'a Request) -> Self {
+    pub(crate) fn open_with(&self, request: &'a Request) -> Self {
         Self {
             chain: self.chain,
             request,
@@ -81,7 +81,7 @@ impl<'a> Session<'a> {
     /// named that very program.
     ///
     /// Where a preset has taken its name or its place since, it is the program that was kept aside.
-    pub fn recorded_step(&self, run: &Run) -> Step {
+    pub(crate) fn recorded_step(&self, run: &Run) -> Step {
         let recorded = PathBuf::from(&run.program);
         let kept = [&run.delegate, ".orig"].concat();
         let foreign = |program: &PathBuf| !self.chain.own().is(program);
@@ -96,7 +96,7 @@ impl<'a> Session<'a> {
     }
 
     /// Plans the configured chain.
-    pub fn plan(&self) -> Result<Plan> {
+    pub(crate) fn plan(&self) -> Result<Plan> {
         self.planner().plan(self.request.network.ipam())
     }
 
@@ -104,7 +104,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// Something else is wrong with it.
-    pub fn plan_installed(&self) -> Result<Plan> {
+    pub(crate) fn plan_installed(&self) -> Result<Plan> {
         let planner = Planner { missing: Missing::All, ..self.planner() };
         let mut plan = planner.plan(self.request.network.ipam())?;
         plan.steps.retain(|step| step.program.exists());
@@ -112,19 +112,19 @@ impl<'a> Session<'a> {
     }
 
     /// The time the chain has, from now on.
-    pub fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         let text = self.request.network.ipam().get("timeout").and_then(Value::as_str);
         text.and_then(parse_duration).unwrap_or(Deadline::DEFAULT)
     }
 
     /// The state before the first delegate of a chain.
-    pub fn carry(&self, result: IpamResult) -> Carry<'_> {
+    pub(crate) fn carry(&self, result: IpamResult) -> Carry<'_> {
         let releases = matches!(self.request.verb, Verb::Del | Verb::Gc);
         Carry::new(&self.request.network, &self.request.settings, &self.node, releases, result)
     }
 
     /// What plans are made with.
-    pub fn planner(&self) -> Planner<'_> {
+    pub(crate) fn planner(&self) -> Planner<'_> {
         Planner {
             presets: self.chain.presets,
             preset: self.chain.preset,
@@ -140,7 +140,7 @@ impl<'a> Session<'a> {
     }
 
     /// The runtime's previous result, without what the chain alone tells delegates.
-    pub fn prev_result(&self) -> Result<Option<IpamResult>> {
+    pub(crate) fn prev_result(&self) -> Result<Option<IpamResult>> {
         let mut prev_result = self.request.network.prev_result()?;
         if let Some(result) = &mut prev_result {
             strip_call_keys(result);
@@ -149,16 +149,16 @@ impl<'a> Session<'a> {
         Ok(prev_result)
     }
 
-    pub fn attachment(&self) -> Result<&Attachment> {
+    pub(crate) fn attachment(&self) -> Result<&Attachment> {
         self.request.attachment()
     }
 
-    pub fn record_path(&self) -> Result<PathBuf> {
+    pub(crate) fn record_path(&self) -> Result<PathBuf> {
         Ok(self.state.record(self.request.network.name(), self.attachment()?))
     }
 
     /// The first event of an ADD.
-    pub fn attempt(&self, plan: &Plan, after_unreadable: bool) -> Result<Attempt> {
+    pub(crate) fn attempt(&self, plan: &Plan, after_unreadable: bool) -> Result<Attempt> {
         Ok(Attempt {
             time: now(),
             since: None,
@@ -174,7 +174,7 @@ impl<'a> Session<'a> {
     }
 
     /// Runs a delegate for the attachment of this call.
-    pub fn exec(
+    pub(crate) fn exec(
         &self,
         verb: Verb,
         step: &Step,
@@ -185,7 +185,7 @@ impl<'a> Session<'a> {
     }
 
     /// Asks an allocator for its rows, or any delegate what it is; `stdin` is its configuration.
-    pub fn ask(&self, step: &Step, arguments: &[&str], stdin: &str) -> Result<Value> {
+    pub(crate) fn ask(&self, step: &Step, arguments: &[&str], stdin: &str) -> Result<Value> {
         let environment = &self.environment;
         let Step { name, program, .. } = step;
         Question { name, program, arguments, environment, stdin, time: self.timeout() }.ask()
@@ -193,7 +193,7 @@ impl<'a> Session<'a> {
 
     /// DEL of recorded delegates with the leases of each, in what time is left; every one runs even
     /// after one failed. Tells what failed.
-    pub fn release_all(
+    pub(crate) fn release_all(
         &self,
         owner: &Owner<'_>,
         owed: &[Owed<'_>],
@@ -243,7 +243,7 @@ impl<'a> Session<'a> {
     }
 
     /// ADD of a recorded delegate once more, with these very settings, for what it already gave.
-    pub fn add_again(
+    pub(crate) fn add_again(
         &self,
         owner: &Owner<'_>,
         run: &Run,
@@ -293,7 +293,7 @@ impl<'a> Session<'a> {
 }
 
 /// A delegate that is owed a DEL.
-pub(super) struct Owed<'a> {
+pub(crate) struct Owed<'a> {
     pub run: &'a Run,
     /// What it said it gave.
     pub leases: &'a [Value],
@@ -302,14 +302,14 @@ pub(super) struct Owed<'a> {
 }
 
 /// Whose leases a DEL is about.
-pub(super) struct Owner<'a> {
+pub(crate) struct Owner<'a> {
     pub network: &'a Network,
     pub attachment: &'a Attachment,
 }
 
 /// Marks a result for a DEL that is not the runtime's own: only what was taken in this time is to be
 /// released, beside the leases that come with it. Times are in milliseconds since 1970.
-pub(super) fn fence(mut result: IpamResult, after: u64, before: Option<u64>) -> IpamResult {
+pub(crate) fn fence(mut result: IpamResult, after: u64, before: Option<u64>) -> IpamResult {
     let mut fence = Map::from_iter([("after".to_owned(), after.into())]);
     fence.extend(before.map(|before| ("before".to_owned(), before.into())));
     result.extra.insert("fence".to_owned(), fence.into());

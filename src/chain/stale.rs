@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 use super::del::release_stale;
 use super::record::Opened;
 use super::session::{Owner, Session};
-use crate::delegate::Deadline;
-use crate::error::{Error, ErrorCode, Result};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode, Result};
 
 /// The time for stale records, and what became of them.
 #[derive(Debug)]
-pub(super) struct Round {
+pub(crate) struct Round {
     deadline: Deadline,
     floor: Duration,
     released: usize,
@@ -21,7 +21,7 @@ pub(super) struct Round {
 }
 
 /// What became of one stale record.
-pub(super) enum Turn {
+pub(crate) enum Turn {
     Released,
     /// It was not tried, for this reason, and stays for the next time.
     Left(&'static str),
@@ -35,7 +35,7 @@ const OVER: &str = "the time is over";
 
 impl Round {
     /// Records to be released in this time, from now on.
-    pub fn of(time: Duration) -> Self {
+    pub(crate) fn of(time: Duration) -> Self {
         let deadline = Deadline::after(time);
         Self { deadline, floor: FLOOR.min(time / 4), released: 0, failed: 0, untried: 0 }
     }
@@ -44,7 +44,7 @@ impl Round {
     ///
     /// # Errors
     /// A delegate failed. The record stays, and becomes the last in the order of the next round.
-    pub fn release(
+    pub(crate) fn release(
         &mut self,
         session: &Session<'_>,
         owner: &Owner<'_>,
@@ -72,12 +72,12 @@ impl Round {
     }
 
     /// Whether nothing was released.
-    pub fn is_stuck(&self) -> bool {
+    pub(crate) fn is_stuck(&self) -> bool {
         self.released == 0
     }
 
     /// How many records are left, when there were some that were not tried.
-    pub fn left(&self) -> Option<Error> {
+    pub(crate) fn left(&self) -> Option<Error> {
         let left = self.untried + self.failed;
         let all = left + self.released;
         let message = format!("{left} of {all} stale records are left for the next time");
@@ -86,7 +86,7 @@ impl Round {
 }
 
 /// Puts first what was changed, or tried in vain, the longest time ago.
-pub(super) fn sort_oldest_first<T>(all: &mut [T], path: impl Fn(&T) -> PathBuf) {
+pub(crate) fn sort_oldest_first<T>(all: &mut [T], path: impl Fn(&T) -> PathBuf) {
     let changed = |each: &T| path(each).metadata().and_then(|found| found.modified());
     all.sort_by_cached_key(|each| changed(each).unwrap_or(SystemTime::UNIX_EPOCH));
 }

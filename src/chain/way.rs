@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::entry::steers;
-use crate::delegate::selected::{CHAIN_KEYS, SELECTOR_KEYS};
+use ipam_kit::delegate::selected::{CHAIN_KEYS, SELECTOR_KEYS};
 
 /// How keys end, in small letters, that hold servers, at any depth. A text with `://` is a server under any
 /// key.
@@ -27,7 +27,7 @@ const FILES: [&str; 8] = [
 
 /// A server that a section names.
 #[derive(Debug, PartialEq)]
-pub(super) struct Server {
+pub(crate) struct Server {
     /// Of which store it is; empty where any delegate may read it.
     store: String,
     scheme: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Every server that a section names, but those of other delegates.
-    pub fn all(ipam: &Map<String, Value>) -> Vec<Self> {
+    pub(crate) fn all(ipam: &Map<String, Value>) -> Vec<Self> {
         let mut found = Vec::new();
         for (key, value) in ipam.iter().filter(|(key, _)| *key != "delegates") {
             gather(store_named_by(key, value), key, value, &mut found);
@@ -97,7 +97,7 @@ fn store_named_by<'a>(key: &'a str, value: &Value) -> &'a str {
 
 /// Takes out of a newer section what may hold secrets that are not meant for the servers of the recorded
 /// one: each of these has to be among today's. Where a section has servers of its own, these decide.
-pub(super) fn keep_what_is_meant(recorded: &Map<String, Value>, newer: &mut Map<String, Value>) {
+pub(crate) fn keep_what_is_meant(recorded: &Map<String, Value>, newer: &mut Map<String, Value>) {
     let (before, todays) = (Server::all(recorded), Server::all(newer));
     let is_strange = |server: &&Server| !todays.iter().any(|today| today.covers(server));
     let strange: Vec<&Server> = before.iter().filter(is_strange).collect();
@@ -112,7 +112,7 @@ pub(super) fn keep_what_is_meant(recorded: &Map<String, Value>, newer: &mut Map<
 
 /// Whether a section says about its store what the network configuration says: a selector has chosen
 /// nothing but addresses.
-pub(super) fn is_configured(
+pub(crate) fn is_configured(
     ipam: &Map<String, Value>,
     configured: &Map<String, Value>,
     overrides: &Map<String, Value>,
@@ -127,7 +127,7 @@ pub(super) fn is_configured(
 
 /// Replaces recorded files that cannot be read by what the same section names now: all files of the
 /// section, for a certificate goes with its key.
-pub(super) fn refresh_files(recorded: &mut Map<String, Value>, newer: &Map<String, Value>) {
+pub(crate) fn refresh_files(recorded: &mut Map<String, Value>, newer: &Map<String, Value>) {
     let is_file = |key: &str| ends(key, &FILES);
     let is_lost = |(key, value): (&String, &Value)| {
         let file = value.as_str().filter(|file| is_file(key) && !file.is_empty());
@@ -147,7 +147,7 @@ pub(super) fn refresh_files(recorded: &mut Map<String, Value>, newer: &Map<Strin
 }
 
 /// The keys, as in `ipam.store.servers`, whose servers or files are others by now.
-pub(super) fn changed(recorded: &Map<String, Value>, newer: &Map<String, Value>) -> Vec<String> {
+pub(crate) fn changed(recorded: &Map<String, Value>, newer: &Map<String, Value>) -> Vec<String> {
     let mut keys = Vec::new();
     differences("ipam", recorded, newer, &mut keys);
     keys
@@ -181,7 +181,7 @@ fn differences(
 }
 
 /// Whether a section says anything else about its store than another.
-pub(super) fn differ(recorded: &Map<String, Value>, newer: &Map<String, Value>) -> bool {
+pub(crate) fn differ(recorded: &Map<String, Value>, newer: &Map<String, Value>) -> bool {
     let is_of_store = |key: &&String| {
         let key = key.as_str();
         !CHAIN_KEYS.contains(&key) && !SELECTOR_KEYS.contains(&key) && !steers(key)
@@ -191,7 +191,7 @@ pub(super) fn differ(recorded: &Map<String, Value>, newer: &Map<String, Value>) 
 }
 
 /// The servers of the record and those of today, where they are others.
-pub(super) fn both_lists(
+pub(crate) fn both_lists(
     recorded: &Map<String, Value>,
     newer: &Map<String, Value>,
 ) -> Option<[String; 2]> {

@@ -14,7 +14,7 @@ use std::error::Error;
 use std::io::Write;
 
 // For its memory allocator, the same as the delegate's.
-use ipam_delegated as _;
+use ipam_kit as _;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,8 +1,8 @@
 //! Who holds an address, as the value of its key.
 
-use ipam_delegated::allocate::document::{OwnerDocument, Revision, time};
-use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
-use ipam_delegated::allocate::{Lease, Owner};
+use ipam_kit::allocate::document::{OwnerDocument, Revision, time};
+use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
+use ipam_kit::allocate::{Lease, Owner};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -11,32 +11,32 @@ use crate::txn::Pair;
 
 /// The value of an address's key: what the ancestor reads of it, and more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Allocation {
+pub(crate) struct Allocation {
     /// The container id, all that the ancestor writes.
-    pub target: String,
+    pub(crate) target: String,
     /// The interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ifname: Option<String>,
+    pub(crate) ifname: Option<String>,
     /// The node's identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
+    pub(crate) node: Option<String>,
     /// The network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub network: Option<String>,
+    pub(crate) network: Option<String>,
     /// When it was taken or last confirmed, in milliseconds since 1970 by the owner's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub time: Option<u64>,
+    pub(crate) time: Option<u64>,
     /// How often the owner's leases were written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub generation: Option<u64>,
+    pub(crate) generation: Option<u64>,
     /// How many leases were written with it, all that the owner held: see [`Revision::leases`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub leases: Option<usize>,
+    pub(crate) leases: Option<usize>,
 }
 
 impl Allocation {
     /// That of an owner with this document.
-    pub fn of(document: &OwnerDocument) -> Self {
+    pub(crate) fn of(document: &OwnerDocument) -> Self {
         Self {
             target: document.container.clone(),
             ifname: Some(document.ifname.clone()),
@@ -49,7 +49,7 @@ impl Allocation {
     }
 
     /// Whether it is this owner's. The ancestor's are of the whole container.
-    pub fn is_of(&self, owner: &Owner) -> bool {
+    pub(crate) fn is_of(&self, owner: &Owner) -> bool {
         let same = |told: &Option<String>, its: &str| told.as_ref().is_none_or(|told| told == its);
         self.target == owner.container.as_str()
             && same(&self.ifname, owner.ifname.as_str())
@@ -58,24 +58,24 @@ impl Allocation {
     }
 
     /// Whether it tells nothing but the container.
-    pub fn is_bare(&self) -> bool {
+    pub(crate) fn is_bare(&self) -> bool {
         self.ifname.is_none() && self.node.is_none() && self.network.is_none()
     }
 }
 
 /// A key of a pool's folder, read.
 #[derive(Debug)]
-pub struct Found {
-    pub pool: String,
-    pub address: std::net::IpAddr,
-    pub index: u64,
+pub(crate) struct Found {
+    pub(crate) pool: String,
+    pub(crate) address: std::net::IpAddr,
+    pub(crate) index: u64,
     /// The reason where the value is none.
-    pub allocation: Result<Allocation, String>,
+    pub(crate) allocation: Result<Allocation, String>,
 }
 
 impl Found {
     /// Reads a key that is about an address; none for any other.
-    pub fn read(pair: &Pair) -> Option<Self> {
+    pub(crate) fn read(pair: &Pair) -> Option<Self> {
         let (pool, address) = split(&pair.key)?;
         let reason = match &pair.value {
             None => Err("it is empty".to_owned()),
@@ -87,12 +87,12 @@ impl Found {
     }
 
     /// Whether it is this owner's.
-    pub fn is_of(&self, owner: &Owner) -> bool {
+    pub(crate) fn is_of(&self, owner: &Owner) -> bool {
         self.allocation.as_ref().is_ok_and(|allocation| allocation.is_of(owner))
     }
 
     /// As a lease of which the owner's key may not know.
-    pub fn lease(&self, keys: &Keys) -> Lease {
+    pub(crate) fn lease(&self, keys: &Keys) -> Lease {
         let index = i64::try_from(self.index).unwrap_or(i64::MAX);
         let leases = self.allocation.as_ref().ok().and_then(|its| its.leases).unwrap_or(0);
         Lease {
@@ -107,7 +107,7 @@ impl Found {
     }
 
     /// As an entry of a scan.
-    pub fn entry(&self, keys: &Keys) -> Entry {
+    pub(crate) fn entry(&self, keys: &Keys) -> Entry {
         let holder = |allocation: &Allocation| Holder {
             node: allocation.node.clone(),
             container: allocation.target.clone(),
@@ -127,8 +127,8 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ipam_delegated::allocate::Scope;
-    use ipam_delegated::cni::{ContainerId, IfName, NetworkName};
+    use ipam_kit::allocate::Scope;
+    use ipam_kit::cni::{ContainerId, IfName, NetworkName};
 
     fn owner() -> Owner {
         let network = NetworkName::parse("lan").unwrap();

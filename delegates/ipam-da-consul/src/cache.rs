@@ -6,10 +6,10 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ipam_delegated::allocate::document::now;
-use ipam_delegated::cni::address::{self, parse_address};
-use ipam_delegated::host::{beside, lock_folder, open_own, read_own, replace_own};
-use ipam_delegated::pool::RangeSet;
+use ipam_kit::allocate::document::now;
+use ipam_kit::cni::address::{self, parse_address};
+use ipam_kit::host::{beside, lock_folder, open_own, read_own, replace_own};
+use ipam_kit::pool::RangeSet;
 use log::debug;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -22,30 +22,30 @@ use crate::pool::Definition;
 /// Processes of one node take their addresses out of it one after the other, so that they do not meet in
 /// Consul.
 #[derive(Debug)]
-pub struct Cache {
+pub(crate) struct Cache {
     path: PathBuf,
 }
 
 /// What is remembered of a pool.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Known {
+pub(crate) struct Known {
     /// Its ranges, where they stand in Consul.
-    pub definition: Option<Definition>,
+    pub(crate) definition: Option<Definition>,
     /// The ranges that a pool brought with it.
-    pub brought: Option<String>,
+    pub(crate) brought: Option<String>,
     /// Some addresses that were free, less those that this node has taken since.
-    pub free: BTreeSet<IpAddr>,
+    pub(crate) free: BTreeSet<IpAddr>,
     /// Whether so much was looked at as is for a crowd.
-    pub wide: bool,
+    pub(crate) wide: bool,
     /// The address given last by this node.
-    pub cursor: Option<IpAddr>,
+    pub(crate) cursor: Option<IpAddr>,
     /// Others were met not long ago.
-    pub crowded: bool,
+    pub(crate) crowded: bool,
 }
 
 /// What a pool's addresses are chosen from.
 #[derive(Clone, Copy, Debug)]
-pub enum Ranges<'a> {
+pub(crate) enum Ranges<'a> {
     /// What stands in Consul.
     Stand(&'a Definition),
     /// What the pool brought with it.
@@ -56,7 +56,7 @@ pub enum Ranges<'a> {
 const AGE: u64 = 60_000;
 
 /// How many addresses are remembered.
-pub const HINTS: usize = 1024;
+pub(crate) const HINTS: usize = 1024;
 
 /// For how many claims after a lost race addresses are scattered.
 const CROWD: u32 = 8;
@@ -96,12 +96,12 @@ struct Content {
 
 impl Cache {
     /// The cache at this path, which need not exist.
-    pub fn at(path: PathBuf) -> Self {
+    pub(crate) fn at(path: PathBuf) -> Self {
         Self { path }
     }
 
     /// What is remembered; nothing where that is too old.
-    pub fn read(&self) -> Option<Known> {
+    pub(crate) fn read(&self) -> Option<Known> {
         let content = self.content()?;
         let age = now().checked_sub(content.read)?;
         (age < AGE).then_some(content.known)
@@ -109,7 +109,7 @@ impl Cache {
 
     /// Remembers ranges and free addresses, as they were read now. Whether others were met stays known.
     /// `wide` says that enough was looked at for a crowd.
-    pub fn renew(&self, ranges: Ranges<'_>, free: &BTreeSet<IpAddr>, wide: bool) {
+    pub(crate) fn renew(&self, ranges: Ranges<'_>, free: &BTreeSet<IpAddr>, wide: bool) {
         let (definition, brought) = match ranges {
             Ranges::Stand(definition) => (Some(definition.clone()), None),
             Ranges::Brought(set) => (None, Some(set.to_string())),
@@ -131,7 +131,7 @@ impl Cache {
 
     /// Chooses the first of the candidates that no other process of this node has taken meanwhile, and takes
     /// it out; the very first where all are gone.
-    pub fn take(&self, candidates: &[IpAddr]) -> Option<IpAddr> {
+    pub(crate) fn take(&self, candidates: &[IpAddr]) -> Option<IpAddr> {
         let first = candidates.first().copied();
         let mut chosen = first;
         self.logged(|| {
@@ -152,22 +152,22 @@ impl Cache {
     }
 
     /// Notes that others take addresses at the same time.
-    pub fn note_crowd(&self) {
+    pub(crate) fn note_crowd(&self) {
         self.logged(|| self.append("!\n"));
     }
 
     /// Notes that an address that was asked for is taken.
-    pub fn note_taken(&self, address: IpAddr) {
+    pub(crate) fn note_taken(&self, address: IpAddr) {
         self.logged(|| self.append(&format!("={address}\n")));
     }
 
     /// Notes that this node has given an address back.
-    pub fn give_back(&self, address: IpAddr) {
+    pub(crate) fn give_back(&self, address: IpAddr) {
         self.logged(|| self.append(&format!("+{address}\n")));
     }
 
     /// Forgets everything but whether others were met.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.logged(|| match fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
@@ -266,7 +266,7 @@ fn addresses(stretch: &str) -> Option<impl Iterator<Item = IpAddr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ipam_delegated::pool::{RangeConfig, RangeRules};
+    use ipam_kit::pool::{RangeConfig, RangeRules};
     use tempfile::TempDir;
 
     fn set(addresses: &[&str]) -> BTreeSet<IpAddr> {

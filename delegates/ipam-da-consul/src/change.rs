@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_delegated::allocate::document::{Holding, Item, Revision, Seen, done};
-use ipam_delegated::allocate::ledger::{Change, Claim, Commit, Taken, View};
-use ipam_delegated::allocate::{Lease, Owner};
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::allocate::document::{Holding, Item, Revision, Seen, done};
+use ipam_kit::allocate::ledger::{Change, Claim, Commit, Taken, View};
+use ipam_kit::allocate::{Lease, Owner};
+use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
 use crate::allocation::Found;
@@ -38,7 +38,7 @@ enum Next<'a> {
 
 impl Consul {
     /// Makes a change; one by which a container loses more than a transaction can take in several.
-    pub fn change_in_parts(
+    pub(crate) fn change_in_parts(
         &self,
         owner: &Owner,
         seen: &Seen,
@@ -404,14 +404,14 @@ fn is_as_seen(seen: &Seen, lease: &Lease) -> bool {
 }
 
 /// The token may not do it.
-pub fn denied(op: &Op) -> Error {
+pub(crate) fn denied(op: &Op) -> Error {
     let message = format!("Consul does not let this token write {}", op.key());
     Error::new(ErrorCode::BACKEND, message)
         .advise("grant its policy key_prefix \"ipam/\" { policy = \"write\" }")
 }
 
 /// Consul does not carry out so much at once.
-pub fn too_many(ops: usize) -> Error {
+pub(crate) fn too_many(ops: usize) -> Error {
     let message = format!("{ops} changes at once, and Consul takes {LARGEST}");
     Error::new(ErrorCode::BACKEND, message).advise("ask for fewer pools at once")
 }

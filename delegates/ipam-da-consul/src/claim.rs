@@ -3,11 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_delegated::allocate::document::{
-    Holding, Item, OwnerDocument, Revision, Seen, now, to_text,
-};
-use ipam_delegated::allocate::ledger::{Change, Claim};
-use ipam_delegated::allocate::{Lease, Owner};
+use ipam_kit::allocate::document::{Holding, Item, OwnerDocument, Revision, Seen, now, to_text};
+use ipam_kit::allocate::ledger::{Change, Claim};
+use ipam_kit::allocate::{Lease, Owner};
 use serde_json::Value;
 
 use crate::allocation::Allocation;
@@ -17,30 +15,30 @@ use crate::txn::{Op, Pair};
 
 /// A change that is carried out as a whole, or not at all.
 #[derive(Debug)]
-pub struct Step<'a> {
-    pub keys: &'a Keys,
-    pub owner: &'a Owner,
-    pub seen: &'a Seen,
-    pub change: &'a Change<'a>,
+pub(crate) struct Step<'a> {
+    pub(crate) keys: &'a Keys,
+    pub(crate) owner: &'a Owner,
+    pub(crate) seen: &'a Seen,
+    pub(crate) change: &'a Change<'a>,
     /// The address of each claim.
-    pub chosen: &'a [IpAddr],
+    pub(crate) chosen: &'a [IpAddr],
     /// The index of each pool's ranges that are relied on, by the pool's name.
-    pub definitions: &'a BTreeMap<String, u64>,
+    pub(crate) definitions: &'a BTreeMap<String, u64>,
     /// Folder keys that are missing.
-    pub folders: &'a BTreeSet<String>,
+    pub(crate) folders: &'a BTreeSet<String>,
     /// What the owner's addresses are at, where that is not what was seen; none where another has one.
-    pub indexes: &'a BTreeMap<IpAddr, Option<u64>>,
+    pub(crate) indexes: &'a BTreeMap<IpAddr, Option<u64>>,
     /// The owners whose leases are taken over, by their keys; none where the key is missing.
-    pub victims: &'a BTreeMap<String, Option<Holding>>,
+    pub(crate) victims: &'a BTreeMap<String, Option<Holding>>,
     /// Whether owners have keys.
-    pub indexed: bool,
+    pub(crate) indexed: bool,
     /// Whether the node's latest claim is noted.
-    pub marked: bool,
+    pub(crate) marked: bool,
 }
 
 /// What an operation is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// The ranges are as they were read.
     Definition,
     /// Makes a folder.
@@ -59,7 +57,7 @@ pub enum Role {
 
 impl Step<'_> {
     /// The operations, each with what it is for.
-    pub fn ops(&self) -> Vec<(Role, Op)> {
+    pub(crate) fn ops(&self) -> Vec<(Role, Op)> {
         let mut ops = Vec::new();
         for (pool, index) in self.definitions {
             ops.push((Role::Definition, Op::CheckIndex(Keys::definition(pool), *index)));
@@ -93,7 +91,7 @@ impl Step<'_> {
     }
 
     /// What the owner's key is to say.
-    pub fn document(&self) -> OwnerDocument {
+    pub(crate) fn document(&self) -> OwnerDocument {
         let kept = self.change.keep.iter().map(|lease| self.item(lease));
         let left = self.change.leave.iter();
         let left = left.map(|l| Item { since: Revision::read(&l.revision), ..self.item(l) });
@@ -108,12 +106,12 @@ impl Step<'_> {
     }
 
     /// The index of what was written.
-    pub fn index_in(&self, written: &[Pair]) -> u64 {
+    pub(crate) fn index_in(&self, written: &[Pair]) -> u64 {
         written.iter().filter(|pair| pair.value.is_none()).map(|pair| pair.index).max().unwrap_or(0)
     }
 
     /// The node's latest claim before, if there was one, and the one that was written.
-    pub fn marks_in(&self, written: &[Pair]) -> (Option<Mark>, Option<Mark>) {
+    pub(crate) fn marks_in(&self, written: &[Pair]) -> (Option<Mark>, Option<Mark>) {
         let key = self.keys.mark(&self.owner.scope.node);
         let mark = |is_read: bool| {
             let its = |pair: &&Pair| pair.key == key && pair.value.is_some() == is_read;
@@ -183,22 +181,22 @@ impl Step<'_> {
 }
 
 /// The index of a lease's key.
-pub fn index_of(lease: &Lease) -> u64 {
+pub(crate) fn index_of(lease: &Lease) -> u64 {
     Revision::read(&lease.revision).map_or(u64::MAX, |seen| index(seen.revision))
 }
 
 /// Consul's indexes are positive, and far from the end of either kind of number.
-pub fn index(revision: i64) -> u64 {
+pub(crate) fn index(revision: i64) -> u64 {
     u64::try_from(revision).unwrap_or(0)
 }
 
 /// Consul's index as a revision.
-pub fn revision(index: u64) -> i64 {
+pub(crate) fn revision(index: u64) -> i64 {
     i64::try_from(index).unwrap_or(i64::MAX)
 }
 
 /// Which folder keys the ancestor wants for a pool.
-pub fn folders(pool: &str) -> [String; 2] {
+pub(crate) fn folders(pool: &str) -> [String; 2] {
     [ROOT.to_owned(), format!("{ROOT}{pool}/")]
 }
 

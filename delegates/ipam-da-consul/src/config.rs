@@ -1,9 +1,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipam_delegated::client::{Named, Secret, Server, Tls, escape};
-use ipam_delegated::host::{ResultCache, parse_duration};
-use ipam_delegated::{Error, Request, Result};
+use ipam_kit::host::{ResultCache, parse_duration};
+use ipam_kit::{Error, Request, Result};
+use ipam_servers::{Named, Secret, Server, Tls, escape};
 use serde::Deserialize;
 
 /// What this delegate reads of `ipam`.
@@ -33,23 +33,23 @@ struct Section {
 
 /// A store to talk to.
 #[derive(Debug)]
-pub struct Site {
+pub(crate) struct Site {
     /// At least one.
-    pub servers: Vec<Server>,
-    pub tls: Tls,
-    pub token: Option<Secret>,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) tls: Tls,
+    pub(crate) token: Option<Secret>,
     /// Escaped.
-    pub datacenter: Option<String>,
-    pub consistency: Consistency,
+    pub(crate) datacenter: Option<String>,
+    pub(crate) consistency: Consistency,
     /// How long to go on after the first trouble.
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
     /// Where the runtime keeps the results of its calls.
-    pub result_cache: PathBuf,
+    pub(crate) result_cache: PathBuf,
 }
 
 /// How fresh an answer has to be. Claims are always decided by the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Consistency {
+pub(crate) enum Consistency {
     Default,
     /// The leader asks the others whether it still is.
     Consistent,
@@ -69,7 +69,7 @@ impl Config {
     /// # Errors
     /// It names none; a URL, a duration or another setting is malformed; a token's file cannot be read; of a
     /// certificate and its key one is missing.
-    pub fn site(self, request: &Request) -> Result<Site> {
+    pub(crate) fn site(self, request: &Request) -> Result<Site> {
         let servers = self.consul_servers.ok_or_else(|| {
             Error::config("ipam.consul_servers", "missing: no Consul server is named")
                 .advise(r#"as in "consul_servers": ["http://127.0.0.1:8500"]"#)

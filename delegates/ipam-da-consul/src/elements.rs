@@ -8,7 +8,7 @@ use std::io::{self, Read};
 ///
 /// # Errors
 /// Reading fails, it is no such array, or an element is longer than [`LONGEST`].
-pub fn each_element<E>(
+pub(crate) fn each_element<E>(
     source: &mut dyn Read,
     mut take: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> io::Result<Result<(), E>> {

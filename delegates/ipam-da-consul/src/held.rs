@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-use ipam_delegated::allocate::document::{Holding, Item, OwnerDocument, Revision, Seen};
-use ipam_delegated::allocate::{Lease, Owner};
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::allocate::document::{Holding, Item, OwnerDocument, Revision, Seen};
+use ipam_kit::allocate::{Lease, Owner};
+use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
 
 use crate::allocation::Found;
@@ -18,18 +18,18 @@ use crate::txn::{Ended, LARGEST, Op, Pair};
 use crate::view::foreign;
 
 /// What an owner holds, and what a change of it is guarded with.
-pub type State = (Vec<Lease>, Seen);
+pub(crate) type State = (Vec<Lease>, Seen);
 
 impl Consul {
     /// Nothing held, as it is before the owner's first claim.
-    pub fn nothing(owner: &Owner) -> State {
+    pub(crate) fn nothing(owner: &Owner) -> State {
         let document = OwnerDocument::written(owner, 0, Vec::new());
         (Vec::new(), Seen { revision: None, document: Some(document) })
     }
 
     /// What an owner holds by its own key, as far as the keys that were read are still its own; and what
     /// these say that its own key does not.
-    pub fn state(&self, owner: &Owner, own: Option<&Pair>, read: &[Pair]) -> Result<State> {
+    pub(crate) fn state(&self, owner: &Owner, own: Option<&Pair>, read: &[Pair]) -> Result<State> {
         let mut state = Self::nothing(owner);
         if let Some(pair) = own {
             let holding = holding(pair)?;
@@ -42,7 +42,7 @@ impl Consul {
     }
 
     /// Adds addresses that are the owner's by their keys alone.
-    pub fn adopt(&self, owner: &Owner, read: &[Pair], (held, seen): &mut State) {
+    pub(crate) fn adopt(&self, owner: &Owner, read: &[Pair], (held, seen): &mut State) {
         for found in read.iter().filter_map(Found::read).filter(|found| found.is_of(owner)) {
             if held.iter().all(|lease| lease.address.addr() != found.address) {
                 let lease = found.lease(&self.keys);
@@ -57,7 +57,7 @@ impl Consul {
     ///
     /// # Errors
     /// No server answers in time.
-    pub fn verified(
+    pub(crate) fn verified(
         &self,
         owner: &Owner,
         (held, mut seen): State,
@@ -102,7 +102,7 @@ impl Consul {
     ///
     /// # Errors
     /// It is not known whether it was.
-    pub fn tidy(&self, owner: &Owner, (held, seen): &State) -> Result<()> {
+    pub(crate) fn tidy(&self, owner: &Owner, (held, seen): &State) -> Result<()> {
         let Some(revision) = seen.revision.filter(|_| held.is_empty()) else { return Ok(()) };
         // Somebody else's change is somebody else's affair.
         match self.store.write(&[Op::DeleteCas(self.keys.owner(owner), index(revision))])? {
@@ -121,7 +121,7 @@ impl Consul {
     ///
     /// # Errors
     /// No server answers in time.
-    pub fn search(&self, owner: &Owner, pools: &[String]) -> Result<Vec<Pair>> {
+    pub(crate) fn search(&self, owner: &Owner, pools: &[String]) -> Result<Vec<Pair>> {
         let others = self.others_of(owner)?;
         let mut found = Vec::new();
         let mut take = |pair: Pair| {
@@ -147,7 +147,10 @@ impl Consul {
     ///
     /// # Errors
     /// No server answers in time, or the token may not read them.
-    pub fn everything(&self, each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>) -> Result<()> {
+    pub(crate) fn everything(
+        &self,
+        each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         let mut empty = true;
         self.store.below(ROOT, &mut |pair| {
             empty = false;
@@ -160,7 +163,7 @@ impl Consul {
     ///
     /// # Errors
     /// No server answers in time, or the token may not read the folder.
-    pub fn listing(
+    pub(crate) fn listing(
         &self,
         pool: &str,
         each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>,
@@ -178,7 +181,7 @@ impl Consul {
     ///
     /// # Errors
     /// Code 103.
-    pub fn judge_readable(&self, key: &str) -> Result<()> {
+    pub(crate) fn judge_readable(&self, key: &str) -> Result<()> {
         if self.store.may_read(key)? { Ok(()) } else { Err(denied(key)) }
     }
 
@@ -186,7 +189,7 @@ impl Consul {
     ///
     /// # Errors
     /// No server answers in time.
-    pub fn read_keys(&self, keys: &[String]) -> Result<Vec<Pair>> {
+    pub(crate) fn read_keys(&self, keys: &[String]) -> Result<Vec<Pair>> {
         let mut found = Vec::new();
         for part in keys.chunks(LARGEST) {
             let ops: Vec<Op> = part.iter().map(|key| Op::GetTree(key.clone())).collect();
@@ -223,7 +226,7 @@ impl Consul {
 ///
 /// # Errors
 /// It is not ours: nothing may be written over it.
-pub fn holding(pair: &Pair) -> Result<Holding> {
+pub(crate) fn holding(pair: &Pair) -> Result<Holding> {
     let key = &pair.key;
     let ours = pair.value.as_deref().and_then(|value| serde_json::from_slice(value).ok());
     let document = ours.ok_or_else(|| {
@@ -247,7 +250,7 @@ fn warn_of_strange(pair: &Pair) {
 }
 
 /// The error of a transaction that only reads.
-pub fn refused(ops: &[Op], failures: &[crate::txn::Failure]) -> Error {
+pub(crate) fn refused(ops: &[Op], failures: &[crate::txn::Failure]) -> Error {
     let first = failures.first();
     let key = first.and_then(|failure| ops.get(failure.place)).map_or("", Op::key);
     let what = first.map_or("", |failure| failure.what.as_str());
@@ -255,7 +258,7 @@ pub fn refused(ops: &[Op], failures: &[crate::txn::Failure]) -> Error {
 }
 
 /// A lease that the owner's key does not know of, as an item of it.
-pub fn bare(lease: &Lease) -> Item {
+pub(crate) fn bare(lease: &Lease) -> Item {
     Item { since: Revision::read(&lease.revision), ..Item::of(lease, 0) }
 }
 

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use ipam_delegated::allocate::Owner;
-use ipam_delegated::client::escape;
-use ipam_delegated::cni::NetworkName;
-use ipam_delegated::cni::address::parse_address;
-use ipam_delegated::{Error, Result};
+use ipam_kit::allocate::Owner;
+use ipam_kit::cni::NetworkName;
+use ipam_kit::cni::address::parse_address;
+use ipam_kit::{Error, Result};
+use ipam_servers::escape;
 
 /// Where everything is: pools and their folders as passcod's ipam-da-consul has them, and beside them
 /// our own keys, which it would not bear inside a pool's folder.
@@ -20,52 +20,52 @@ use ipam_delegated::{Error, Result};
 /// ipam/.owners/<network>/.nodes/<node>                   the latest claim of a node
 /// ```
 #[derive(Clone, Debug)]
-pub struct Keys {
+pub(crate) struct Keys {
     network: NetworkName,
     /// Whether pools without names are asked for, which are kept in the folder of the network.
     nameless: bool,
 }
 
 /// The folder of all keys.
-pub const ROOT: &str = "ipam/";
+pub(crate) const ROOT: &str = "ipam/";
 
 /// The folder of the owners of all networks.
-pub const OWNERS: &str = "ipam/.owners/";
+pub(crate) const OWNERS: &str = "ipam/.owners/";
 
 impl Keys {
     /// The keys of a network, of which pools without names are asked or not.
-    pub fn new(network: &NetworkName, nameless: bool) -> Self {
+    pub(crate) fn new(network: &NetworkName, nameless: bool) -> Self {
         Self { network: network.clone(), nameless }
     }
 
     /// The name of the pool in this folder; none of one without a name.
-    pub fn name_of(&self, folder: &str) -> Option<String> {
+    pub(crate) fn name_of(&self, folder: &str) -> Option<String> {
         let is_its = self.nameless && folder == self.network.as_str();
         (!is_its).then(|| folder.to_owned())
     }
 
     /// The network.
-    pub fn network(&self) -> &NetworkName {
+    pub(crate) fn network(&self) -> &NetworkName {
         &self.network
     }
 
     /// The ranges of a pool.
-    pub fn definition(pool: &str) -> String {
+    pub(crate) fn definition(pool: &str) -> String {
         format!("{ROOT}{pool}")
     }
 
     /// The folder of a pool's addresses; of one without a name it is that of the network.
-    pub fn folder(&self, pool: Option<&str>) -> String {
+    pub(crate) fn folder(&self, pool: Option<&str>) -> String {
         format!("{ROOT}{}/", pool.unwrap_or(self.network.as_str()))
     }
 
     /// Who holds an address of a pool.
-    pub fn lease(&self, pool: Option<&str>, address: IpAddr) -> String {
+    pub(crate) fn lease(&self, pool: Option<&str>, address: IpAddr) -> String {
         format!("{}{address}", self.folder(pool))
     }
 
     /// What an owner holds.
-    pub fn owner(&self, owner: &Owner) -> String {
+    pub(crate) fn owner(&self, owner: &Owner) -> String {
         Self::owner_in(
             self.network.as_str(),
             &owner.scope.node,
@@ -75,29 +75,29 @@ impl Keys {
     }
 
     /// The same by names, of any network.
-    pub fn owner_in(network: &str, node: &str, container: &str, ifname: &str) -> String {
+    pub(crate) fn owner_in(network: &str, node: &str, container: &str, ifname: &str) -> String {
         let [network, node, container, ifname] = [network, node, container, ifname].map(escape);
         format!("{OWNERS}{network}/{node}/{container}/{ifname}")
     }
 
     /// The owners of a node.
-    pub fn of_node(&self, node: &str) -> String {
+    pub(crate) fn of_node(&self, node: &str) -> String {
         format!("{OWNERS}{}/{}/", self.network, escape(node))
     }
 
     /// The latest claim of a node.
-    pub fn mark(&self, node: &str) -> String {
+    pub(crate) fn mark(&self, node: &str) -> String {
         format!("{OWNERS}{}/.nodes/{}", self.network, escape(node))
     }
 
     /// A key of a pool's folder that nobody has: to ask for the right to write there.
-    pub fn probe(pool: &str) -> String {
+    pub(crate) fn probe(pool: &str) -> String {
         format!("{ROOT}{pool}/.probe")
     }
 }
 
 /// The pool and the address that a key is about; none for any other key.
-pub fn split(key: &str) -> Option<(&str, IpAddr)> {
+pub(crate) fn split(key: &str) -> Option<(&str, IpAddr)> {
     let (pool, address) = key.strip_prefix(ROOT)?.rsplit_once('/')?;
     if key.starts_with(OWNERS) {
         return None;
@@ -111,7 +111,7 @@ pub fn split(key: &str) -> Option<(&str, IpAddr)> {
 ///
 /// # Errors
 /// Code 7, at `path`.
-pub fn judge_name(name: &str, path: &str) -> Result<()> {
+pub(crate) fn judge_name(name: &str, path: &str) -> Result<()> {
     let odd = name.chars().any(char::is_control)
         || name.starts_with('.')
         || name.split('/').any(|part| part.is_empty() || part == "." || part == "..")

@@ -7,14 +7,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use ipam_delegated::allocate::document::Seen;
-use ipam_delegated::allocate::ledger::{Change, Commit, Entry, Holder, Ledger, Question, View};
-use ipam_delegated::allocate::{Lease, Owner, Reach, Strategy, Tries, Want, asked_pools, scope};
-use ipam_delegated::client::escape;
-use ipam_delegated::cni::Verb;
-use ipam_delegated::host::ResultCache;
-use ipam_delegated::pool::RangeSet;
-use ipam_delegated::{ErrorCode, Request, Result};
+use ipam_kit::allocate::document::Seen;
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Holder, Ledger, Question, View};
+use ipam_kit::allocate::{Lease, Owner, Reach, Strategy, Tries, Want, asked_pools, scope};
+use ipam_kit::cni::Verb;
+use ipam_kit::host::ResultCache;
+use ipam_kit::pool::RangeSet;
+use ipam_kit::{ErrorCode, Request, Result};
+use ipam_servers::escape;
 use log::debug;
 
 use crate::cache::Cache;
@@ -30,40 +30,40 @@ use crate::txn::{Ended, Op, Pair};
 /// The leases of one network of a whole cluster.
 #[derive(Debug)]
 pub struct Consul {
-    pub store: Store,
-    pub keys: Keys,
-    pub memory: Memory,
+    pub(crate) store: Store,
+    pub(crate) keys: Keys,
+    pub(crate) memory: Memory,
     /// The results that the runtime keeps.
-    pub cache: ResultCache,
+    pub(crate) cache: ResultCache,
     /// What this node knows of pools of this store.
     pools: PathBuf,
     /// The folders of the pools that this call is about.
-    pub asked: Vec<String>,
+    pub(crate) asked: Vec<String>,
     /// Those whose ranges stand in Consul.
     named: Vec<String>,
     /// What was read of pools in this call, by name.
-    pub definitions: RefCell<BTreeMap<String, Definition>>,
+    pub(crate) definitions: RefCell<BTreeMap<String, Definition>>,
     /// The index of each pool's ranges that were remembered and are relied on.
-    pub believed: RefCell<BTreeMap<String, u64>>,
+    pub(crate) believed: RefCell<BTreeMap<String, u64>>,
     /// Folder keys that the ancestor wants and that are missing.
-    pub folders: RefCell<BTreeSet<String>>,
+    pub(crate) folders: RefCell<BTreeSet<String>>,
     /// What the latest view has read of the owner, which the next one need not read again.
-    pub fresh: RefCell<Option<State>>,
+    pub(crate) fresh: RefCell<Option<State>>,
     /// Whether the store lets us have keys of owners.
-    pub indexed: Cell<bool>,
+    pub(crate) indexed: Cell<bool>,
     /// Whether what the owner's key says is held against the keys of the addresses.
-    pub verifies: Cell<bool>,
+    pub(crate) verifies: Cell<bool>,
     /// Whether the owner's key was met though it was not seen.
-    pub looked: Cell<bool>,
+    pub(crate) looked: Cell<bool>,
     /// How many races were lost.
-    pub lost: Cell<u32>,
+    pub(crate) lost: Cell<u32>,
     /// Whether a store that does not know of this node's latest claim is used all the same.
-    pub trusting: bool,
+    pub(crate) trusting: bool,
     /// Whether it is a DEL, which has to find what nobody remembers.
-    pub forgets: bool,
+    pub(crate) forgets: bool,
     /// Whether it is a CHECK, which has to find what the ancestor gave.
-    pub checks: bool,
-    pub random: u64,
+    pub(crate) checks: bool,
+    pub(crate) random: u64,
     /// This node's identity.
     node: Option<String>,
 }
@@ -215,14 +215,14 @@ impl Ledger for Consul {
 impl Consul {
     /// Does without keys of owners from here on: the store lets us have none. No change is guarded by one
     /// then, so that what an owner holds has to be known for sure before it, too.
-    pub fn go_without_index(&self) {
+    pub(crate) fn go_without_index(&self) {
         self.indexed.set(false);
         self.store.insist();
         self.memory.note_unindexed();
     }
 
     /// What this node remembers of a pool: of one that brings its ranges, by its number, too.
-    pub fn cache_of(&self, want: &Want) -> Cache {
+    pub(crate) fn cache_of(&self, want: &Want) -> Cache {
         let pool = want.pool.as_deref().unwrap_or(self.keys.network().as_str());
         let name = match want.set {
             None => escape(pool),
@@ -232,19 +232,19 @@ impl Consul {
     }
 
     /// The same of a pool whose ranges stand in Consul.
-    pub fn cache_named(&self, pool: &str) -> Cache {
+    pub(crate) fn cache_named(&self, pool: &str) -> Cache {
         Cache::at(self.pools.join(escape(pool)))
     }
 
     /// Forgets what is remembered of all pools: the store is another one, or another again.
-    pub fn forget_pools(&self) {
+    pub(crate) fn forget_pools(&self) {
         if let Err(error) = fs::remove_dir_all(&self.pools) {
             debug!("{} cannot be removed: {error}", self.pools.display());
         }
     }
 
     /// Notes that an address was given back. Of a pool that brought its ranges, nobody knows the number by now.
-    pub fn note_given_back(&self, lease: &Lease) {
+    pub(crate) fn note_given_back(&self, lease: &Lease) {
         let pool = escape(lease.pool.as_deref().unwrap_or(self.keys.network().as_str()));
         let numbered = (0..NUMBERS).map(|number| format!("{pool}#{number}"));
         for name in [pool.clone()].into_iter().chain(numbered) {
@@ -305,7 +305,7 @@ impl Consul {
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub fn judge_absence(&self, owner: &Owner, mark: Option<&Pair>) -> Result<()> {
+    pub(crate) fn judge_absence(&self, owner: &Owner, mark: Option<&Pair>) -> Result<()> {
         self.memory.judge()?;
         if !self.indexed.get() || self.memory.goes_with(&owner.scope.node, mark_of(mark)) {
             return Ok(());
@@ -314,7 +314,7 @@ impl Consul {
     }
 
     /// The key of an owner that an entry names, where it names all that makes one.
-    pub fn owner_of(&self, holder: &Holder) -> Option<String> {
+    pub(crate) fn owner_of(&self, holder: &Holder) -> Option<String> {
         let Holder { node: Some(node), container, ifname: Some(ifname), network } = holder else {
             return None;
         };

@@ -4,11 +4,11 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use ipam_delegated::allocate::Owner;
-use ipam_delegated::allocate::document::now;
-use ipam_delegated::cni::NetworkName;
-use ipam_delegated::host::{Note, StateDir, make_private_folder, open_own};
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::allocate::Owner;
+use ipam_kit::allocate::document::now;
+use ipam_kit::cni::NetworkName;
+use ipam_kit::host::{Note, StateDir, make_private_folder, open_own};
+use ipam_kit::{Error, ErrorCode, Result};
 use log::{debug, warn};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// claims had come, so that a store restored from a backup or swapped for another is noticed; and, as
 /// hints, which owners hold something and the server that answered.
 #[derive(Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     note: Note,
     /// A file for each owner that took something.
     owners: PathBuf,
@@ -28,11 +28,11 @@ pub struct Memory {
 
 /// A node's key of its latest claim: another one was made by another store, or by an import into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub(crate) struct Mark {
     /// The index that made it.
-    pub created: u64,
+    pub(crate) created: u64,
     /// That of the latest claim.
-    pub index: u64,
+    pub(crate) index: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ const REFUSAL: u64 = 600_000;
 
 impl Memory {
     /// The memory of a network.
-    pub fn open(state: &StateDir, network: &NetworkName) -> Self {
+    pub(crate) fn open(state: &StateDir, network: &NetworkName) -> Self {
         let folder = folder(state);
         let note = Note::at(folder.join(format!("{network}.json")));
         let known: Known = note.read();
@@ -70,7 +70,7 @@ impl Memory {
     }
 
     /// The server that answered last, where it is not the first.
-    pub fn server(&self) -> Option<String> {
+    pub(crate) fn server(&self) -> Option<String> {
         self.known.borrow().server.clone()
     }
 
@@ -78,12 +78,12 @@ impl Memory {
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub fn judge(&self) -> Result<()> {
+    pub(crate) fn judge(&self) -> Result<()> {
         if self.known.borrow().set_back { Err(set_back()) } else { Ok(()) }
     }
 
     /// Whether what the store shows of a node's latest claim goes with what was known of it before this call.
-    pub fn goes_with(&self, node: &str, shown: Option<Mark>) -> bool {
+    pub(crate) fn goes_with(&self, node: &str, shown: Option<Mark>) -> bool {
         let same = |known: &Mark| {
             shown.is_some_and(|shown| shown.created == known.created && shown.index >= known.index)
         };
@@ -93,7 +93,7 @@ impl Memory {
     /// Whether what today's servers show of a node's latest claim proves that they lead to the store that a
     /// record names by other servers: it goes with what was known, and there is `evidence`, or this store
     /// was met at a recorded server. Where no claim is known, the evidence is enough.
-    pub fn proves(
+    pub(crate) fn proves(
         &self,
         node: &str,
         shown: Option<Mark>,
@@ -107,13 +107,13 @@ impl Memory {
     }
 
     /// Notes that it does not.
-    pub fn note_set_back(&self) -> Error {
+    pub(crate) fn note_set_back(&self) -> Error {
         self.write_or_warn(|known| known.set_back = true);
         set_back()
     }
 
     /// Notes a claim, and the server that carried it out.
-    pub fn note_mark(&self, node: &str, mark: Mark, server: &str) {
+    pub(crate) fn note_mark(&self, node: &str, mark: Mark, server: &str) {
         self.write_or_warn(|known| {
             if known.met.len() < MET {
                 known.met.insert(server.to_owned());
@@ -128,7 +128,7 @@ impl Memory {
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub fn accept(&self, shown: &dyn Fn(&str) -> Option<Mark>) -> Result<()> {
+    pub(crate) fn accept(&self, shown: &dyn Fn(&str) -> Option<Mark>) -> Result<()> {
         let is_same = self.marks.keys().all(|node| self.goes_with(node, shown(node)));
         let accept = |known: &mut Known| {
             if !is_same {
@@ -144,18 +144,18 @@ impl Memory {
     }
 
     /// Whether the store refused us keys beside the pools not long ago.
-    pub fn is_unindexed(&self) -> bool {
+    pub(crate) fn is_unindexed(&self) -> bool {
         let since = self.known.borrow().unindexed.map(|since| now().abs_diff(since));
         since.is_some_and(|since| since < REFUSAL)
     }
 
     /// Notes that it did.
-    pub fn note_unindexed(&self) {
+    pub(crate) fn note_unindexed(&self) {
         self.write_or_warn(|known| known.unindexed = Some(now()));
     }
 
     /// Notes the server that has answered, where it is another one than before.
-    pub fn note_server(&self, server: Option<String>) {
+    pub(crate) fn note_server(&self, server: Option<String>) {
         if self.known.borrow().server == server {
             return;
         }
@@ -165,12 +165,12 @@ impl Memory {
     }
 
     /// Whether an owner has taken something from here that it was not seen to give back.
-    pub fn has_taken(&self, owner: &Owner) -> bool {
+    pub(crate) fn has_taken(&self, owner: &Owner) -> bool {
         self.owner(owner.container.as_str(), owner.ifname.as_str()).exists()
     }
 
     /// Notes that it has.
-    pub fn note_taken(&self, owner: &Owner) {
+    pub(crate) fn note_taken(&self, owner: &Owner) {
         let path = self.owner(owner.container.as_str(), owner.ifname.as_str());
         let make = || open_own(&path, OFlags::WRONLY | OFlags::CREATE, 0o600);
         let made = match make() {
@@ -185,7 +185,7 @@ impl Memory {
     }
 
     /// Notes that an owner holds nothing.
-    pub fn forget_taken(&self, container: &str, ifname: &str) {
+    pub(crate) fn forget_taken(&self, container: &str, ifname: &str) {
         // What stands in the store need not be a name that can be a file's.
         if !container.contains('/') && !ifname.contains('/') {
             let _ = fs::remove_file(self.owner(container, ifname));
@@ -213,7 +213,7 @@ impl Memory {
 }
 
 /// The folder of what this delegate remembers.
-pub fn folder(state: &StateDir) -> PathBuf {
+pub(crate) fn folder(state: &StateDir) -> PathBuf {
     state.root().join("consul")
 }
 

@@ -1,7 +1,7 @@
 //! The ranges of a pool, as they stand in Consul.
 
-use ipam_delegated::pool::{RangeConfig, RangeRules, RangeSet};
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::pool::{RangeConfig, RangeRules, RangeSet};
+use ipam_kit::{Error, ErrorCode, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::Keys;
@@ -9,11 +9,11 @@ use crate::txn::Pair;
 
 /// The value of a pool's key, with its index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Definition {
+pub(crate) struct Definition {
     /// The modification index.
-    pub index: u64,
+    pub(crate) index: u64,
     /// As they are written.
-    pub ranges: Vec<RangeConfig>,
+    pub(crate) ranges: Vec<RangeConfig>,
 }
 
 impl Definition {
@@ -21,7 +21,7 @@ impl Definition {
     ///
     /// # Errors
     /// The value is no array of ranges: code 103, with the key.
-    pub fn read(pair: &Pair) -> Result<Self> {
+    pub(crate) fn read(pair: &Pair) -> Result<Self> {
         let Pair { key, value, index, .. } = pair;
         let wrong = |what: &str| {
             Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is no pool: {what}"))
@@ -40,7 +40,7 @@ impl Definition {
     ///
     /// # Errors
     /// A range is wrong: code 103, with the key and the place in its value.
-    pub fn set(&self, pool: &str) -> Result<RangeSet> {
+    pub(crate) fn set(&self, pool: &str) -> Result<RangeSet> {
         let key = Keys::definition(pool);
         RangeSet::parse(&self.ranges, RangeRules::CONSUL, &key).map_err(|error| {
             Error::new(ErrorCode::BACKEND, format!("the value of the key {error}"))
@@ -50,7 +50,7 @@ impl Definition {
 }
 
 /// The pool does not exist.
-pub fn missing(pool: &str) -> Error {
+pub(crate) fn missing(pool: &str) -> Error {
     let key = Keys::definition(pool);
     Error::new(
         ErrorCode::BACKEND,
@@ -60,7 +60,7 @@ pub fn missing(pool: &str) -> Error {
 }
 
 /// The pool may not be read.
-pub fn denied(key: &str) -> Error {
+pub(crate) fn denied(key: &str) -> Error {
     let message = format!("Consul does not let this token read {key}");
     Error::new(ErrorCode::BACKEND, message)
         .advise("grant its policy key_prefix \"ipam/\" { policy = \"write\" }")

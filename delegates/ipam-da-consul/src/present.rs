@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use ipam_delegated::allocate::{Lease, known, scope};
-use ipam_delegated::client::Server;
-use ipam_delegated::delegate::Deadline;
-use ipam_delegated::{Request, Result};
+use ipam_kit::allocate::{Lease, known, scope};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::{Request, Result};
+use ipam_servers::Server;
 use log::{debug, warn};
 
 use crate::claim::index_of;
@@ -24,7 +24,12 @@ const PART: u32 = 3;
 
 /// Today's servers, where the configuration names other settings than the record and these prove to lead
 /// to the recorded store.
-pub fn proven(request: &Request, recorded: &Site, memory: &Memory, keys: &Keys) -> Option<Store> {
+pub(crate) fn proven(
+    request: &Request,
+    recorded: &Site,
+    memory: &Memory,
+    keys: &Keys,
+) -> Option<Store> {
     let network = request.present()?;
     let today = match network.settings::<Config>().and_then(|config| config.site(request)) {
         Ok(today) => today,

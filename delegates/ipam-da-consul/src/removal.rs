@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_delegated::allocate::document::{Holding, Item};
-use ipam_delegated::allocate::ledger::{Entry, Holder};
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::allocate::document::{Holding, Item};
+use ipam_kit::allocate::ledger::{Entry, Holder};
+use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::allocation::Found;
 use crate::change::denied;
@@ -19,7 +19,7 @@ const TRIES: usize = 8;
 
 impl Consul {
     /// Removes entries, each only while it is still the very one, and tells which.
-    pub fn remove_all(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+    pub(crate) fn remove_all(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let mut owners: BTreeMap<String, Vec<&Entry>> = BTreeMap::new();
         let mut bare = Vec::new();
         for entry in entries {

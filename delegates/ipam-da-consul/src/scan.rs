@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use ipam_delegated::Result;
-use ipam_delegated::allocate::ledger::Entry;
+use ipam_kit::Result;
+use ipam_kit::allocate::ledger::Entry;
 use log::warn;
 
 use crate::allocation::Found;
@@ -19,7 +19,7 @@ type Each<'a> = &'a mut dyn FnMut(Entry) -> ControlFlow<()>;
 impl Consul {
     /// Shows the entries of a node by the keys of its owners; where the store lets us have none, by those of the
     /// addresses.
-    pub fn walk_node(&self, node: &str, each: Each<'_>) -> Result<()> {
+    pub(crate) fn walk_node(&self, node: &str, each: Each<'_>) -> Result<()> {
         if !self.indexed.get() {
             return self.walk_pools(&mut |entry| {
                 let its = entry.holder.as_ref().is_some_and(|holder| {
@@ -53,7 +53,7 @@ impl Consul {
     }
 
     /// Keys in the folders of pools that are about no address.
-    pub fn foreign_keys(&self) -> Result<Vec<String>> {
+    pub(crate) fn foreign_keys(&self) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for pool in &self.asked {
             let folder = format!("{ROOT}{pool}/");
@@ -68,7 +68,7 @@ impl Consul {
     }
 
     /// Shows the entries of the pools that this call is about, of all pools where it names none.
-    pub fn walk_pools(&self, each: Each<'_>) -> Result<()> {
+    pub(crate) fn walk_pools(&self, each: Each<'_>) -> Result<()> {
         let mut show = |pair: Pair| {
             if pair.key.starts_with(OWNERS) {
                 return Ok(ControlFlow::Continue(()));

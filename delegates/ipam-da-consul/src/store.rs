@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::io::Read;
 use std::ops::ControlFlow;
 
-use ipam_delegated::client::{Access, Answer, Ask, Client, Method, escape};
-use ipam_delegated::delegate::Deadline;
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::{Error, ErrorCode, Result};
+use ipam_servers::{Access, Answer, Ask, Client, Method, escape};
 use log::warn;
 
 use crate::config::{Consistency, Site};
@@ -15,7 +15,7 @@ use crate::txn::{self, Ended, Op, Pair};
 
 /// The store of a datacenter.
 #[derive(Debug)]
-pub struct Store {
+pub(crate) struct Store {
     client: Client,
     /// The query of a change, that of a read, and that of a read which proves what is not there; each
     /// begins with `?` unless it is empty.
@@ -44,7 +44,7 @@ impl Store {
     ///
     /// # Errors
     /// A certificate file cannot be used.
-    pub fn new(site: Site, unreached: ErrorCode, deadline: Deadline) -> Result<Self> {
+    pub(crate) fn new(site: Site, unreached: ErrorCode, deadline: Deadline) -> Result<Self> {
         let datacenter = site.datacenter.map(|datacenter| format!("dc={datacenter}"));
         let consistency = match site.consistency {
             Consistency::Default => None,
@@ -75,12 +75,12 @@ impl Store {
 
     /// From here on every read proves what is not there: by a leader that has asked the others whether it
     /// still is, and that has applied its log. One that was just elected has not, and says nothing of it.
-    pub fn insist(&self) {
+    pub(crate) fn insist(&self) {
         self.insists.set(true);
     }
 
     /// Whether what is read is a proof.
-    pub fn insists(&self) -> bool {
+    pub(crate) fn insists(&self) -> bool {
         self.insists.get()
     }
 
@@ -89,22 +89,22 @@ impl Store {
     }
 
     /// Goes on until another deadline.
-    pub fn go_on(&mut self, deadline: Deadline) {
+    pub(crate) fn go_on(&mut self, deadline: Deadline) {
         self.client.go_on(deadline);
     }
 
     /// Where the server is that answered last.
-    pub fn answering(&self) -> String {
+    pub(crate) fn answering(&self) -> String {
         self.client.answering().place()
     }
 
     /// Begins with this server, if it is one of them.
-    pub fn prefer(&self, url: &str) {
+    pub(crate) fn prefer(&self, url: &str) {
         self.client.prefer(url);
     }
 
     /// The server to begin with, where it is not the one that the configuration names first.
-    pub fn preferred(&self) -> Option<String> {
+    pub(crate) fn preferred(&self) -> Option<String> {
         self.client.preferred()
     }
 
@@ -112,7 +112,7 @@ impl Store {
     ///
     /// # Errors
     /// No server answers in time.
-    pub fn read(&self, ops: &[Op]) -> Result<Ended> {
+    pub(crate) fn read(&self, ops: &[Op]) -> Result<Ended> {
         let body = txn::to_body(ops);
         let path = format!("v1/txn{}", self.reading());
         let ask = Ask { sign: Some(READ_SIGN), ..transaction(&path, &body) };
@@ -123,7 +123,7 @@ impl Store {
     ///
     /// # Errors
     /// It was not and will not be done.
-    pub fn write(&self, ops: &[Op]) -> Result<Option<Ended>> {
+    pub(crate) fn write(&self, ops: &[Op]) -> Result<Option<Ended>> {
         let body = txn::to_body(ops);
         let path = format!("v1/txn{}", self.changing);
         let Some(answer) = self.client.write(&transaction(&path, &body))? else {
@@ -143,7 +143,7 @@ impl Store {
     ///
     /// # Errors
     /// No server answers in time.
-    pub fn may_read(&self, key: &str) -> Result<bool> {
+    pub(crate) fn may_read(&self, key: &str) -> Result<bool> {
         let path = format!("v1/kv/{}{}", escaped(key), self.changing);
         let answers = &[200, 403, 404];
         let ask =
@@ -155,7 +155,11 @@ impl Store {
     ///
     /// # Errors
     /// No server answers in time; `each` fails.
-    pub fn keys(&self, prefix: &str, each: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+    pub(crate) fn keys(
+        &self,
+        prefix: &str,
+        each: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<()> {
         let mut shown = Shown::default();
         let mut take = |element: &[u8]| {
             let key: String = serde_json::from_slice(element).map_err(|error| {
@@ -174,7 +178,7 @@ impl Store {
     ///
     /// # Errors
     /// No server answers in time; `each` fails.
-    pub fn below(
+    pub(crate) fn below(
         &self,
         prefix: &str,
         each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>,

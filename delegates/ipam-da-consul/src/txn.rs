@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::{Error, ErrorCode, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// [Verbs](https://developer.hashicorp.com/consul/api-docs/txn): `get` of a key that is missing fails the
 /// transaction, `delete-cas` of one does not.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Op {
+pub(crate) enum Op {
     /// The key is there, and is shown.
     Get(String),
     /// The keys that begin so are shown, if there are any.
@@ -29,23 +29,23 @@ pub enum Op {
 }
 
 /// How many operations Consul carries out at once.
-pub const LARGEST: usize = 64;
+pub(crate) const LARGEST: usize = 64;
 
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pair {
-    pub key: String,
+pub(crate) struct Pair {
+    pub(crate) key: String,
     /// None where it is empty or, after a write, not told.
-    pub value: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
     /// The index that made it.
-    pub created: u64,
+    pub(crate) created: u64,
     /// The modification index.
-    pub index: u64,
+    pub(crate) index: u64,
 }
 
 /// What became of a transaction.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// It was carried out; what was read and written, in order.
     Done(Vec<Pair>),
     /// Nothing was: these operations failed.
@@ -54,23 +54,23 @@ pub enum Ended {
 
 /// An operation that failed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// Which one.
-    pub place: usize,
+    pub(crate) place: usize,
     /// What Consul says of it.
-    pub what: String,
+    pub(crate) what: String,
 }
 
 impl Failure {
     /// Whether the token has no right to do it.
-    pub fn is_denied(&self) -> bool {
+    pub(crate) fn is_denied(&self) -> bool {
         self.what.contains("ermission denied")
     }
 }
 
 impl Op {
     /// The key.
-    pub fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &str {
         match self {
             Self::Get(key) | Self::GetTree(key) | Self::CheckAbsent(key) => key,
             Self::Set(key, _) | Self::Cas(key, ..) => key,
@@ -99,7 +99,7 @@ impl Op {
 }
 
 /// The body of a request.
-pub fn to_body(ops: &[Op]) -> String {
+pub(crate) fn to_body(ops: &[Op]) -> String {
     Value::from_iter(ops.iter().map(Op::to_json)).to_string()
 }
 
@@ -107,7 +107,7 @@ pub fn to_body(ops: &[Op]) -> String {
 ///
 /// # Errors
 /// It is none.
-pub fn read(status: u16, body: &[u8]) -> Result<Ended> {
+pub(crate) fn read(status: u16, body: &[u8]) -> Result<Ended> {
     let answer: Answer = serde_json::from_slice(body).map_err(|error| {
         Error::new(ErrorCode::BACKEND, "Consul's answer to a transaction is not understood")
             .caused_by(error)
@@ -135,7 +135,7 @@ pub fn read(status: u16, body: &[u8]) -> Result<Ended> {
 ///
 /// # Errors
 /// It is none.
-pub fn read_pair(element: &[u8]) -> Result<Pair> {
+pub(crate) fn read_pair(element: &[u8]) -> Result<Pair> {
     let kv: Kv = serde_json::from_slice(element).map_err(|error| {
         Error::new(ErrorCode::BACKEND, "Consul's listing of keys is not understood")
             .caused_by(error)

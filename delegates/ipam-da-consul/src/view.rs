@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ipam_delegated::allocate::document::{Revision, Seen};
-use ipam_delegated::allocate::ledger::{Look, Need, PoolView, Question, Used, View};
-use ipam_delegated::allocate::search::Search;
-use ipam_delegated::allocate::{Lease, Owner, Strategy, Want};
-use ipam_delegated::cni::address;
-use ipam_delegated::pool::{Range, RangeSet};
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::allocate::document::{Revision, Seen};
+use ipam_kit::allocate::ledger::{Look, Need, PoolView, Question, Used, View};
+use ipam_kit::allocate::search::Search;
+use ipam_kit::allocate::{Lease, Owner, Strategy, Want};
+use ipam_kit::cni::address;
+use ipam_kit::pool::{Range, RangeSet};
+use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::cache::{HINTS, Known, Ranges};
 use crate::change::too_many;
@@ -28,7 +28,7 @@ const ENOUGH: usize = 64;
 const FEW: usize = 256;
 
 impl Consul {
-    pub fn view_of(&self, question: &Question<'_>) -> Result<View<Seen>> {
+    pub(crate) fn view_of(&self, question: &Question<'_>) -> Result<View<Seen>> {
         for want in question.want {
             want.pool.as_deref().map_or(Ok(()), |name| judge_name(name, &want.path))?;
         }
@@ -105,7 +105,7 @@ impl Consul {
     }
 
     /// What is remembered of a pool, if it has the same ranges still.
-    pub fn known_of(&self, want: &Want) -> Option<Known> {
+    pub(crate) fn known_of(&self, want: &Want) -> Option<Known> {
         let brought = want.set.as_ref().map(RangeSet::to_string);
         self.cache_of(want).read().filter(|known| known.brought == brought)
     }
@@ -342,7 +342,7 @@ impl Consul {
     }
 
     /// A view by what is remembered.
-    pub fn remembered(&self, want: &Want, cached: Known) -> Result<PoolView> {
+    pub(crate) fn remembered(&self, want: &Want, cached: Known) -> Result<PoolView> {
         let set = self.set_of(want, &cached)?;
         let narrow = cached.crowded && !cached.wide && cached.free.len() < FEW;
         let mut its: BTreeSet<IpAddr> =
@@ -382,7 +382,7 @@ impl Consul {
     }
 
     /// The ranges of a pool, as they stand in Consul where the pool does not bring them.
-    pub fn ranges_of(&self, want: &Want) -> Result<RangeSet> {
+    pub(crate) fn ranges_of(&self, want: &Want) -> Result<RangeSet> {
         let cached = self.known_of(want).unwrap_or_default();
         if want.set.is_none()
             && self.definition_of(want, &cached).is_none()
@@ -440,7 +440,7 @@ impl Consul {
 }
 
 /// A key in a pool's folder that is about no address.
-pub fn foreign(key: &str) -> Error {
+pub(crate) fn foreign(key: &str) -> Error {
     Error::new(ErrorCode::BACKEND, format!("the key {key} is no address of its pool"))
         .advise(format!("look at it (consul kv get '{key}') and delete the key if nobody needs it"))
 }

@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A beginning of addresses' texts, with the stretches of addresses that begin so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Window {
-    pub text: String,
+pub(crate) struct Window {
+    pub(crate) text: String,
     /// Each from one address to another, both included; the first is the one that was asked for.
-    pub stretches: Vec<(IpAddr, IpAddr)>,
+    pub(crate) stretches: Vec<(IpAddr, IpAddr)>,
     /// Whether there is none that shows more without a hole.
-    pub is_widest: bool,
+    pub(crate) is_widest: bool,
 }
 
 /// How many addresses a crowd looks at, at least.
@@ -22,7 +22,7 @@ const CROWD: u128 = 2048;
 /// A crowd looks at one that has holes: `10.5.12` shows the blocks 12 and 120 to 129. Where the lowest address
 /// is wanted there must be none: a block of 256, then all with the same 16 bits before; of IPv6, whose texts
 /// have no blocks, all with the same 112.
-pub fn windows(from: IpAddr, asked: u128, crowded: bool) -> Vec<Window> {
+pub(crate) fn windows(from: IpAddr, asked: u128, crowded: bool) -> Vec<Window> {
     let Some(line) = Line::of(from) else { return Vec::new() };
     let own = line.number(&line.digits);
     // The texts of IPv6 have no end that keeps others out.

@@ -9,12 +9,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use common::chains::{chain, failing};
-use common::consul::{Consul, Fate, Relay, Request};
 use common::counting::{behind, define_with_folders};
 use common::filling::age;
 use common::store::{books, holdings};
-use common::support::{World, start, wait};
 use common::{Node, POOL, SUBNET, addresses, given};
+use ipam_testkit::consul::{Consul, Fate, Relay, Request};
+use ipam_testkit::world::{World, start, wait};
 use serde_json::{Value, json};
 
 /// A server that has only begun to apply its log: whatever is read without a proof shows the pool, and that

@@ -6,8 +6,6 @@
 #[path = "common/beside.rs"]
 mod beside;
 mod common;
-#[path = "../../../tests/support/old/passcod.rs"]
-mod passcod;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,10 +14,10 @@ use std::time::Duration;
 
 use beside::{Ours, amid, define, given, held, holdings, insisting, owners};
 use common::at_once;
-use common::consul::{self, Consul, Relay};
-use common::support::kills::strace;
-use common::support::{start, wait};
-use passcod::Passcod;
+use ipam_testkit::consul::{Consul, Relay};
+use ipam_testkit::kills::strace;
+use ipam_testkit::old::passcod::Passcod;
+use ipam_testkit::world::{start, wait};
 use serde_json::{Value, json};
 
 const POOL: &str = "p";
@@ -38,7 +36,7 @@ fn ancestor(consul: &Consul, pool: &str) -> Passcod {
 /// An ADD of the ancestor that succeeds.
 #[track_caller]
 fn add(old: &Passcod, container: &str) -> IpAddr {
-    passcod::given(&old.add(container).run().unwrap())
+    ipam_testkit::old::passcod::given(&old.add(container).run().unwrap())
 }
 
 #[test]
@@ -61,7 +59,7 @@ fn ours_come_between_any_two_requests_of_an_old_add() {
                 let own = given(outcome);
                 let mut all = vec![(&leaving[..], earlier), ("ours", own)];
                 match first {
-                    Ok(result) => all.push(("first", passcod::given(&result))),
+                    Ok(result) => all.push(("first", ipam_testkit::old::passcod::given(&result))),
                     // Both chose the lowest, after the ancestor had looked; it gives up.
                     Err(error) => assert_eq!((&error["code"], requests), (&json!(125), 3)),
                 }
@@ -72,7 +70,7 @@ fn ours_come_between_any_two_requests_of_an_old_add() {
                     amid(old.add("second"), requests, || ours.start("DEL", &leaving));
                 outcome.success();
                 all.remove(0);
-                all.push(("second", passcod::given(&second.unwrap())));
+                all.push(("second", ipam_testkit::old::passcod::given(&second.unwrap())));
                 assert_eq!(held(&consul, &pool), holdings(all), "after {requests} requests");
                 assert!(!owners(&consul).iter().any(|key| key.contains(&leaving)));
             }

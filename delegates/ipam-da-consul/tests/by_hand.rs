@@ -8,11 +8,11 @@ mod common;
 use std::process::Command;
 
 use common::chains::chain;
-use common::consul::Consul;
 use common::filling::{occupy, usable};
 use common::store::{books, everything, holdings};
-use common::support::World;
 use common::{Node, PROGRAM, addresses, define, named, stocked};
+use ipam_testkit::consul::Consul;
+use ipam_testkit::world::World;
 use serde_json::{Value, json};
 
 /// Some members of rows.

@@ -7,10 +7,10 @@ mod common;
 use std::fs;
 
 use common::chains::{chain, failing};
-use common::consul::{Consul, Relay};
 use common::store::{books, holdings, ours};
-use common::support::Host;
 use common::{Node, addresses, define, stocked};
+use ipam_testkit::consul::{Consul, Relay};
+use ipam_testkit::world::Host;
 use serde_json::{Value, json};
 
 /// A server with a pool of each family.
@@ -123,7 +123,7 @@ fn alone_it_gives_checks_and_releases() {
     network.as_object_mut().unwrap().remove("prevResult");
     network["ipam"].as_object_mut().unwrap().remove("node");
     let call = |verb: &str, network: &Value| {
-        common::support::wait(common::support::start(node.command(verb, "c1"), network))
+        ipam_testkit::world::wait(ipam_testkit::world::start(node.command(verb, "c1"), network))
     };
     let result = call("ADD", &network).success();
     assert_eq!(addresses(&result), ["10.1.0.2", "fd00:1::1"]);
@@ -237,7 +237,7 @@ fn garbage_of_this_node_is_collected_through_the_chain() {
         network["cni.dev/valid-attachments"] = json!([{"containerID": "kept", "ifname": "eth0"}]);
         let mut command = host.command(&world, "GC", "");
         command.env("CNI_IFNAME", "").env("CNI_NETNS", "");
-        common::support::wait(common::support::start(command, &network)).success();
+        ipam_testkit::world::wait(ipam_testkit::world::start(command, &network)).success();
     };
     collect("1h");
     assert_eq!(books(&consul).len(), 5);
@@ -265,7 +265,7 @@ fn several_networks_share_a_pool() {
         let mut lone = network.clone();
         lone["ipam"]["type"] = "ipam-da-consul".into();
         let command = world.command_of(common::PROGRAM.as_ref(), "DEL", "c1");
-        common::support::wait(common::support::start(command, &lone)).success();
+        ipam_testkit::world::wait(ipam_testkit::world::start(command, &lone)).success();
         let rest = if network["name"] == "net" { 1 } else { 0 };
         assert_eq!(books(&consul).len(), rest);
     }
@@ -278,7 +278,7 @@ fn interfaces_of_a_container_hold_addresses_of_their_own() {
     let call = |verb: &str, ifname: &str| {
         let mut command = world.command(verb, "c1");
         command.env("CNI_IFNAME", ifname);
-        common::support::wait(common::support::start(command, &network))
+        ipam_testkit::world::wait(ipam_testkit::world::start(command, &network))
     };
     for (ifname, address) in [("eth0", "10.1.0.1"), ("eth1", "10.1.0.2"), ("eth10", "10.1.0.3")] {
         assert_eq!(addresses(&call("ADD", ifname).success()), [address]);

@@ -7,10 +7,10 @@ mod common;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use common::consul::Consul;
 use common::filling::{are_distinct, occupy, some, usable};
 use common::store::{books, holdings};
 use common::{Node, addresses, at_once, define, stocked};
+use ipam_testkit::consul::Consul;
 use serde_json::json;
 
 const WORKERS: usize = 20;

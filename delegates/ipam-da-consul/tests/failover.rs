@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::consul::{Cluster, Consul, Fate, Relay, Silent};
 use common::store::{books, holdings};
-use common::support::Outcome;
 use common::{Node, POOL, SUBNET, VERBS, addresses, at_once, define, given, stocked, within};
+use ipam_testkit::consul::{Cluster, Consul, Fate, Relay, Silent};
+use ipam_testkit::world::Outcome;
 use serde_json::{Value, json};
 
 /// What several servers that do not answer may cost a call, on a machine under load.
@@ -393,7 +393,7 @@ fn a_proxy_of_the_environment_does_not_matter() {
         for name in ["http_proxy", "https_proxy", "all_proxy"] {
             command.env(name, &proxy).env(name.to_uppercase(), &proxy);
         }
-        common::support::wait(common::support::start(command, &node.network())).success();
+        ipam_testkit::world::wait(ipam_testkit::world::start(command, &node.network())).success();
     }
     assert_eq!(silent.connections(), 0);
 }

@@ -7,22 +7,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../../tests/history/mod.rs"]
-mod checker;
-#[path = "../../../tests/history/cluster/mod.rs"]
-mod cluster;
-#[path = "../../../tests/support/consul/mod.rs"]
-mod consul;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
 use std::net::IpAddr;
 
-use cluster::{
+use ipam_testkit::consul::{Cluster, Consul};
+use ipam_testkit::history::cluster::{
     Lease, Nodes, Store, assert_lost_leases_are_found, assert_planted_double_is_found,
     assert_released_through_restarts, assert_sound_through_faults,
 };
-use consul::{self as servers, Cluster, Consul};
 use serde_json::{Map, Value, json};
 
 /// The pools, with fewer addresses than there are owners.

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::consul::{Cluster, Consul, Cut};
 use common::store::{books, holdings};
-use common::support::until;
 use common::{Node, POOL, SUBNET, VERBS, addresses, at_once, define, given, within};
+use ipam_testkit::consul::{Cluster, Consul, Cut};
+use ipam_testkit::world::until;
 use serde_json::{Value, json};
 
 const WORKERS: usize = 8;

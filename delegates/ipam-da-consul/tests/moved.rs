@@ -8,10 +8,10 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use common::chains::chain;
-use common::consul::{Consul, Passage, Relay};
 use common::stocked;
 use common::store::holdings;
-use common::support::{World, start, until};
+use ipam_testkit::consul::{Consul, Passage, Relay};
+use ipam_testkit::world::{World, start, until};
 use serde_json::{Value, json};
 
 fn moved(network: &Value, endpoint: &str) -> Value {
@@ -37,7 +37,7 @@ fn killed_add(world: &World, network: &Value, consul: &Consul, container: &str) 
     let mut child = start(world.command("ADD", container), &network);
     until("a claim", || holdings(consul).len() > before);
     world.at_gate("zz");
-    common::support::kill_now(&mut child);
+    ipam_testkit::world::kill_now(&mut child);
     world.open_gate("zz");
     assert!(world.is_quiet_within(Duration::from_secs(10)));
 }

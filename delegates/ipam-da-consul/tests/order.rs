@@ -6,10 +6,10 @@ mod common;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use common::consul::{Consul, Relay};
 use common::counting::{behind, requests};
 use common::filling::{occupy, usable};
 use common::{Node, addresses, define};
+use ipam_testkit::consul::{Consul, Relay};
 
 #[test]
 fn the_lowest_address_is_given_while_it_is_calm() {

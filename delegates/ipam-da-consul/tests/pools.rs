@@ -5,9 +5,9 @@
 mod common;
 
 use common::chains::chain;
-use common::consul::Consul;
 use common::store::{books, everything, holdings, ours};
 use common::{Node, addresses, define, stocked};
+use ipam_testkit::consul::Consul;
 use serde_json::{Value, json};
 
 /// All that a pool gives, one ADD after the other.

@@ -2,24 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../../../tests/support/certificates.rs"]
-mod certificates;
-#[path = "../../../tests/support/consul/mod.rs"]
-mod consul;
-#[path = "../../../tests/support/pages.rs"]
-mod pages;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use certificates::Certificates;
-use consul::Consul;
-use pages::Page;
+use ipam_testkit::certificates::Certificates;
+use ipam_testkit::consul::Consul;
+use ipam_testkit::pages::Page;
+use ipam_testkit::world::{Outcome, World, binary, start, wait, without};
 use serde_json::{Value, json};
-use support::{Outcome, World, binary, start, wait, without};
 
 const CONFLIST: &str = "/etc/cni/net.d/10-racknet.conflist";
 const TOKEN: &str = "/etc/cni/consul.token";
@@ -71,7 +62,8 @@ impl Shell {
         for program in ["ipam-delegated", "ipam-ds-static", "ipam-da-consul"] {
             world.install(&binary(program));
         }
-        std::os::unix::fs::symlink(consul::program(), world.path("bin/consul")).unwrap();
+        std::os::unix::fs::symlink(ipam_testkit::consul::program(), world.path("bin/consul"))
+            .unwrap();
         Self { world, variables: vec![("CONSUL_HTTP_ADDR", consul.endpoint())] }
     }
 
@@ -232,7 +224,7 @@ fn the_networks_work() {
 fn the_example_works_with_a_token_over_tls() {
     let certificates = Certificates::make();
     let server = certificates.server();
-    let tls = consul::Tls {
+    let tls = ipam_testkit::consul::Tls {
         authority: certificates.authority(),
         certificate: server.certificate,
         key: server.key,

@@ -8,10 +8,10 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::consul::{Consul, Entry};
 use common::store::{books, everything, holdings, ours};
-use common::support::{Outcome, World, binary};
 use common::{Node, POOL, PROGRAM, SUBNET, addresses, define, given, stocked};
+use ipam_testkit::consul::{Consul, Entry};
+use ipam_testkit::world::{Outcome, World, binary};
 use serde_json::{Value, json};
 
 const REASON: &str = "the store does not know of this node's latest claim";

@@ -6,11 +6,11 @@ mod common;
 
 use std::fs;
 
-use common::consul::Consul;
 use common::rights::{ALL, assert_failed, assert_works, guarded, with_rules, with_token};
 use common::store::{books, everything, holdings, targets};
-use common::support::Outcome;
 use common::{Node, VERBS, addresses, given};
+use ipam_testkit::consul::Consul;
+use ipam_testkit::world::Outcome;
 use serde_json::{Value, json};
 
 /// What the ancestor needs for one pool.

@@ -7,11 +7,11 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::consul::{Consul, Relay};
 use common::rights::{ALL, guarded};
 use common::store::holdings;
-use common::support::{Host, Outcome, World, binary, start, wait};
 use common::{PROGRAM, named};
+use ipam_testkit::consul::{Consul, Relay};
+use ipam_testkit::world::{Host, Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
 
 /// A node on a host whose settings say where its state is, and a server that asks who calls.
@@ -56,7 +56,7 @@ impl Site {
         assert!(left.iter().all(|key| !key.contains(container)), "{left:?}");
     }
 
-    fn token(&self) -> common::consul::Token {
+    fn token(&self) -> ipam_testkit::consul::Token {
         self.consul.create_token(ALL)
     }
 }

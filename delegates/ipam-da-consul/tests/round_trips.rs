@@ -6,11 +6,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::consul::{Consul, Relay};
 use common::counting::{behind, define_with_folders, requests};
 use common::filling::{age, occupy, some, usable};
 use common::store::{books, holdings};
 use common::{Node, addresses, define, given};
+use ipam_testkit::consul::{Consul, Relay};
 use serde_json::{Value, json};
 
 /// What the verbs of an attachment cost.

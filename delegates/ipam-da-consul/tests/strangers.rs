@@ -9,10 +9,10 @@ use std::net::{Shutdown, TcpListener};
 use std::thread;
 
 use common::chains::chain;
-use common::consul::Silent;
 use common::stocked;
 use common::store::holdings;
-use common::support::World;
+use ipam_testkit::consul::Silent;
+use ipam_testkit::world::World;
 use serde_json::{Value, json};
 
 /// A server that answers whatever comes with these bytes; its endpoint.

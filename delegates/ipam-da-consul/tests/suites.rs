@@ -1,72 +1,35 @@
 //! The leases in a real Consul pass the suites of a ledger and of an allocator.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
-#![allow(dead_code, missing_docs, reason = "the rooms of a program, which is no library")]
-
-#[path = "../src/allocation.rs"]
-mod allocation;
-#[path = "../src/cache.rs"]
-mod cache;
-#[path = "../src/change.rs"]
-mod change;
-#[path = "../src/claim.rs"]
-mod claim;
-#[path = "../src/config.rs"]
-mod config;
-#[path = "../../../tests/support/consul/mod.rs"]
-mod consul;
-#[path = "../src/elements.rs"]
-mod elements;
-#[path = "../src/held.rs"]
-mod held;
-#[path = "../src/keys.rs"]
-mod keys;
-#[path = "../src/ledger.rs"]
-mod ledger;
-#[path = "../src/memory.rs"]
-mod memory;
-#[path = "../src/pool.rs"]
-mod pool;
-#[path = "../src/present.rs"]
-mod present;
-#[path = "../src/removal.rs"]
-mod removal;
-#[path = "../src/scan.rs"]
-mod scan;
-#[path = "../src/store.rs"]
-mod store;
-#[path = "../src/txn.rs"]
-mod txn;
-#[path = "../src/view.rs"]
-mod view;
-#[path = "../src/window.rs"]
-mod window;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipam_delegated::allocate::{Allocate, Bookkeeper, Ledger, Reach};
-use ipam_delegated::cni::{Environment, NetworkName, Verb};
-use ipam_delegated::host::Settings;
-use ipam_delegated::testing::between::{Between, next_commit};
-use ipam_delegated::testing::ledger_suite::{self, Stage};
-use ipam_delegated::testing::subject::{Binary, Form, InProcess, Subject};
-use ipam_delegated::testing::{Report, allocator_suite};
-use ipam_delegated::{Request, Result};
-use ledger::Consul;
+use ipam_da_consul::Consul;
+use ipam_kit::allocate::{Allocate, Bookkeeper, Ledger, Reach};
+use ipam_kit::cni::{Environment, NetworkName, Verb};
+use ipam_kit::host::Settings;
+use ipam_kit::{Request, Result};
+use ipam_suites::between::{Between, next_commit};
+use ipam_suites::ledger_suite::{self, Stage};
+use ipam_suites::subject::{Binary, Form, InProcess, Subject};
+use ipam_suites::{Report, allocator_suite};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 /// A server and a state folder.
 struct Desk {
-    server: Arc<consul::Consul>,
+    server: Arc<ipam_testkit::consul::Consul>,
     state: TempDir,
 }
 
 impl Desk {
     fn new() -> Self {
-        Self { server: Arc::new(consul::Consul::start()), state: TempDir::new().unwrap() }
+        Self {
+            server: Arc::new(ipam_testkit::consul::Consul::start()),
+            state: TempDir::new().unwrap(),
+        }
     }
 
     fn ipam(&self) -> Value {
@@ -81,14 +44,15 @@ impl Desk {
 }
 
 /// Writes owners and allocations again, each owner's in one transaction as we do, with an older time.
-fn age(server: &consul::Consul, by: Duration) {
+fn age(server: &ipam_testkit::consul::Consul, by: Duration) {
     let by = u64::try_from(by.as_millis()).unwrap();
     let older = |value: &str, member: &str| {
         let mut document: Value = serde_json::from_str(value).unwrap();
         document[member] = (document[member].as_u64().unwrap() - by).into();
         document
     };
-    for owner in server.list(keys::OWNERS).iter().filter(|entry| !entry.key.contains("/.nodes/")) {
+    for owner in server.list("ipam/.owners/").iter().filter(|entry| !entry.key.contains("/.nodes/"))
+    {
         let document = older(&owner.value, "confirmed");
         let mut ops = vec![(owner.key.clone(), document.to_string())];
         for item in document["leases"].as_array().unwrap() {

@@ -10,12 +10,12 @@ use std::process::Command;
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use common::certificates::{Certificates, Pair};
-use common::consul::{Cluster, Consul, Tls};
 use common::rights::assert_works;
 use common::store::{everything, holdings};
-use common::support::{Host, start, wait};
 use common::{Node, POOL, PROGRAM, SUBNET, VERBS, at_once, define, stocked, within};
+use ipam_testkit::certificates::{Certificates, Pair};
+use ipam_testkit::consul::{Cluster, Consul, Tls};
+use ipam_testkit::world::{Host, start, wait};
 use serde_json::json;
 
 /// `ipam.consul.timeout` of what fails is 1 s; a machine under load may need some more.

@@ -9,11 +9,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::consul::{Fate, Relay};
 use common::rights::{ALL, assert_failed, assert_works, guarded};
 use common::store::{everything, holdings};
-use common::support::{Host, Outcome, World, binary, start, wait};
 use common::{Node, POOL, PROGRAM, VERBS};
+use ipam_testkit::consul::{Fate, Relay};
+use ipam_testkit::world::{Host, Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
 
 fn started(mut command: Command, node: &Node) -> Outcome {

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::consul::{Consul, Fate};
 use common::store::{books, holdings};
-use common::support::{Outcome, World, binary, start, until, wait};
 use common::unsaid::{Gate, Spoiler, url};
 use common::{Node, PROGRAM, addresses, define, given, stocked};
+use ipam_testkit::consul::{Consul, Fate};
+use ipam_testkit::world::{Outcome, World, binary, start, until, wait};
 use serde_json::{Value, json};
 
 /// What a leader says that steps down while it commits; the change is carried out all the same.
@@ -378,7 +378,7 @@ fn a_runtime_that_gives_up_waiting_leaves_nothing_after_del() {
     network["ipam"]["consul"]["timeout"] = "20s".into();
     let mut call = start(world.command("ADD", "c1"), &network);
     until("the claim is on its way", || gate.came.load(Ordering::SeqCst));
-    common::support::kill_now(&mut call);
+    ipam_testkit::world::kill_now(&mut call);
     drop(wait(call));
     until("no process is left", || {
         // The delegate goes with its own deadline at the latest; a runtime would kill it by its cgroup.

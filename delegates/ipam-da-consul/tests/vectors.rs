@@ -4,16 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-#[path = "../../../tests/vectors/mod.rs"]
-mod vectors;
 
 use std::path::Path;
 
-use common::consul::Consul;
-use common::support::{Outcome, World};
-use common::{PROGRAM, support};
+use common::PROGRAM;
+use ipam_testkit::consul::Consul;
+use ipam_testkit::vectors::{Fixture, Stage};
+use ipam_testkit::world::{Outcome, World};
 use serde_json::{Map, Value, json};
-use vectors::{Fixture, Stage};
 
 fn fixture() -> Fixture {
     Fixture::parse(include_str!("../../../tests/vectors/passcod-consul.json"))

@@ -5,11 +5,11 @@
 mod common;
 
 use common::chains::{chain, chain_of};
-use common::consul::Consul;
 use common::filling::occupy;
 use common::store::{books, holdings, ours, targets};
-use common::support::{Host, World};
 use common::{Node, addresses, define, stocked};
+use ipam_testkit::consul::Consul;
+use ipam_testkit::world::{Host, World};
 use serde_json::{Value, json};
 
 fn add(world: &World, container: &str, network: &Value) -> Vec<String> {
@@ -31,7 +31,7 @@ fn an_address_is_asked_for_in_both_spellings_and_by_the_runtime() {
     let mut command = world.command("ADD", "c8");
     command.env("CNI_ARGS", "IP=10.1.9.8");
     network.as_object_mut().unwrap().remove("runtimeConfig");
-    let outcome = common::support::wait(common::support::start(command, &network));
+    let outcome = ipam_testkit::world::wait(ipam_testkit::world::start(command, &network));
     assert_eq!(addresses(&outcome.success()), ["10.1.9.8"]);
     assert_eq!(books(&consul).len(), 4);
 }
@@ -91,13 +91,13 @@ fn what_another_holds_is_refused_and_its_holder_is_named() {
 
 /// Who holds 10.1.3.3 loses it, and what else it holds stays; the warning that is logged.
 #[track_caller]
-fn assert_taken_over(consul: &Consul, call: impl Fn(&str) -> common::support::Outcome) {
+fn assert_taken_over(consul: &Consul, call: impl Fn(&str) -> ipam_testkit::world::Outcome) {
     define(consul, "six", "fd00:1::/64");
     let victim = Node::of(consul).named("node-7").with_pools(&["blue", "six"]);
     let mut asking = victim.network();
     asking["prevResult"]["pools"][0]["requested-ip"] = "10.1.3.3".into();
     let command = victim.command("ADD", "victim");
-    let held = common::support::wait(common::support::start(command, &asking)).success();
+    let held = ipam_testkit::world::wait(ipam_testkit::world::start(command, &asking)).success();
     let outcome = call("thief");
     assert!(
         outcome.stderr.contains("WARN") && outcome.stderr.contains("takes over 10.1.3.3"),

@@ -11,7 +11,7 @@ use std::io::Write;
 
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
 // For its memory allocator, the same as the delegate's.
-use ipam_delegated as _;
+use ipam_kit as _;
 use tokio::runtime::Builder;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
-use ipam_delegated::allocate::Owner;
-use ipam_delegated::allocate::document::{Seen, done};
-use ipam_delegated::allocate::ledger::{Change, Commit, Look, Taken, Used, View};
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::allocate::Owner;
+use ipam_kit::allocate::document::{Seen, done};
+use ipam_kit::allocate::ledger::{Change, Commit, Look, Taken, Used, View};
+use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::claim::{Outcome, Step};
 use crate::document::{Holding, holding};
@@ -31,7 +31,7 @@ const LAST: Duration = Duration::from_millis(500);
 
 impl Etcd {
     /// Makes a change; one by which a container loses more than a transaction can take in several.
-    pub fn change_in_parts(
+    pub(crate) fn change_in_parts(
         &self,
         owner: &Owner,
         seen: &Seen,

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use etcd_client::{
     Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use ipam_delegated::allocate::document::Seen;
-use ipam_delegated::allocate::ledger::{Change, Claim, Look};
-use ipam_delegated::allocate::{Lease, Owner, Strategy};
+use ipam_kit::allocate::document::Seen;
+use ipam_kit::allocate::ledger::{Change, Claim, Look};
+use ipam_kit::allocate::{Lease, Owner, Strategy};
 
 use crate::document::{Holding, Item, OwnerDocument, Revision, now};
 use crate::keys::Keys;
@@ -14,7 +14,7 @@ use crate::lock::{Lock, Turn};
 
 impl Along {
     /// Where a cursor was seen, as far as that is an address.
-    pub fn cursor(&self, index: u32) -> Option<IpAddr> {
+    pub(crate) fn cursor(&self, index: u32) -> Option<IpAddr> {
         std::str::from_utf8(self.cursors.get(&index)?).ok()?.parse().ok()
     }
 }
@@ -36,32 +36,32 @@ impl Along {
 /// With several pools each branch holds the candidates of the next one. What comes back says what
 /// happened, so that nothing has to be asked before.
 #[derive(Debug)]
-pub struct Step<'a> {
-    pub keys: &'a Keys,
-    pub owner: &'a Owner,
-    pub seen: &'a Seen,
-    pub change: &'a Change<'a>,
+pub(crate) struct Step<'a> {
+    pub(crate) keys: &'a Keys,
+    pub(crate) owner: &'a Owner,
+    pub(crate) seen: &'a Seen,
+    pub(crate) change: &'a Change<'a>,
     /// The revision of the latest claim that is known, 0 when none is. None for one that claims again
     /// what is held, in a store that is not to be trusted yet: it must not look like a later claim.
-    pub latest: Option<i64>,
+    pub(crate) latest: Option<i64>,
     /// The owners whose leases are taken over, by their keys; none where the key is missing.
-    pub victims: &'a BTreeMap<String, Option<Holding>>,
+    pub(crate) victims: &'a BTreeMap<String, Option<Holding>>,
     /// Whether the store lets us have keys of owners.
-    pub indexed: bool,
+    pub(crate) indexed: bool,
     /// What a replaced plugin is to find beside a claim.
-    pub along: &'a Along,
+    pub(crate) along: &'a Along,
     /// The lock of a replaced plugin, and our turn in it.
-    pub lock: Option<(&'a Lock, Option<&'a Turn>)>,
+    pub(crate) lock: Option<(&'a Lock, Option<&'a Turn>)>,
 }
 
 /// What is written along with a claim for a replaced plugin that reads the same keys.
 #[derive(Clone, Debug, Default)]
-pub struct Along {
+pub(crate) struct Along {
     /// The ranges as it writes them.
-    pub ranges: Option<String>,
+    pub(crate) ranges: Option<String>,
     /// Where its cursors were seen. Where it takes what comes next unseen, a claim goes on from the very
     /// cursor and moves it: what is given ahead of it would be given again.
-    pub cursors: BTreeMap<u32, Vec<u8>>,
+    pub(crate) cursors: BTreeMap<u32, Vec<u8>>,
 }
 
 /// A candidate, and where the cursor has to stand for it.
@@ -72,7 +72,7 @@ struct Way {
 
 /// What became of it.
 #[derive(Debug)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// Everything was written at one revision: the address of each claim.
     Done(Vec<IpAddr>),
     /// The owner's keys are not as they were seen, or the store is not, or a replaced plugin has its
@@ -85,7 +85,7 @@ pub enum Outcome {
 
 impl Step<'_> {
     /// The transaction.
-    pub fn transaction(&self) -> Txn {
+    pub(crate) fn transaction(&self) -> Txn {
         let owner = self.keys.owner(self.owner);
         let (mut guards, mut reads) = (Vec::new(), Vec::new());
         if self.indexed {
@@ -130,7 +130,7 @@ impl Step<'_> {
     }
 
     /// Reads what came back of it.
-    pub fn outcome(&self, response: &TxnResponse) -> Outcome {
+    pub(crate) fn outcome(&self, response: &TxnResponse) -> Outcome {
         let mut answers = response.op_responses();
         if !response.succeeded() {
             return Outcome::Stale(flatten(answers));
@@ -211,7 +211,7 @@ impl Step<'_> {
     /// Whether a claim goes on from the cursor of a plugin that takes what comes next unseen, and moves it.
     /// Not where another strategy looks, or what was asked for lies behind it: back there others hold what
     /// comes next.
-    pub fn goes_on(&self, claim: &Claim<'_>) -> bool {
+    pub(crate) fn goes_on(&self, claim: &Claim<'_>) -> bool {
         self.keys.overwrites()
             && match claim.want.requested {
                 Some(address) => self.is_ahead(claim, address),
@@ -328,7 +328,12 @@ impl Step<'_> {
 
 /// Writes the keys of an owner that holds what its document says, but for those that stay as they are;
 /// none is left when it holds nothing.
-pub fn write_owner(keys: &Keys, key: String, document: &OwnerDocument, ops: &mut Vec<TxnOp>) {
+pub(crate) fn write_owner(
+    keys: &Keys,
+    key: String,
+    document: &OwnerDocument,
+    ops: &mut Vec<TxnOp>,
+) {
     if document.leases.is_empty() {
         ops.push(TxnOp::delete(key, None));
         return;
@@ -346,7 +351,7 @@ fn write_leases(keys: &Keys, document: &OwnerDocument, ops: &mut Vec<TxnOp>) {
 }
 
 /// Reads which addresses of a window are taken.
-pub fn read_window(keys: &Keys, from: IpAddr, to: IpAddr) -> Vec<TxnOp> {
+pub(crate) fn read_window(keys: &Keys, from: IpAddr, to: IpAddr) -> Vec<TxnOp> {
     let read = |(first, end): (String, String)| {
         TxnOp::get(first, Some(GetOptions::new().with_range(end).with_keys_only()))
     };

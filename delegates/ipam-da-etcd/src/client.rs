@@ -3,8 +3,8 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use etcd_client::{Txn, TxnResponse};
-use ipam_delegated::delegate::Deadline;
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::{Error, ErrorCode, Result};
 use log::{debug, warn};
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::ClientTlsConfig;
@@ -20,7 +20,7 @@ use crate::token::Caller;
 ///
 /// A client library's own list of endpoints balances between them and fails with the one it happens
 /// to have chosen; here each request goes to one server, and on to the next when that one fails.
-pub struct Client {
+pub(crate) struct Client {
     endpoints: Vec<Endpoint>,
     tls: Option<ClientTlsConfig>,
     caller: Option<Caller>,
@@ -44,12 +44,12 @@ pub struct Client {
 
 /// What the store answered.
 #[derive(Debug)]
-pub struct Answer {
-    pub response: TxnResponse,
+pub(crate) struct Answer {
+    pub(crate) response: TxnResponse,
     /// The cluster's id.
-    pub cluster: u64,
+    pub(crate) cluster: u64,
     /// The store's revision.
-    pub revision: i64,
+    pub(crate) revision: i64,
 }
 
 /// How long one of several servers may take for a request before the next one is asked; twice as
@@ -72,7 +72,7 @@ impl Client {
     ///
     /// # Errors
     /// A certificate file cannot be read.
-    pub fn new(
+    pub(crate) fn new(
         store: &Store,
         caller: Option<Caller>,
         unreached: ErrorCode,
@@ -99,24 +99,24 @@ impl Client {
     }
 
     /// Goes on until another deadline.
-    pub fn go_on(&mut self, deadline: Deadline) {
+    pub(crate) fn go_on(&mut self, deadline: Deadline) {
         self.deadline = within(deadline);
     }
 
     /// The endpoint that answered last.
-    pub fn answering(&self) -> &Endpoint {
+    pub(crate) fn answering(&self) -> &Endpoint {
         &self.endpoints[self.first.get()]
     }
 
     /// Begins with this endpoint, if it is one of the store's.
-    pub fn prefer(&self, url: &str) {
+    pub(crate) fn prefer(&self, url: &str) {
         if let Some(place) = self.endpoints.iter().position(|other| other.to_string() == url) {
             self.first.set(place);
         }
     }
 
     /// The endpoint that answered last, where it is not the one that the configuration names first.
-    pub fn preferred(&self) -> Option<String> {
+    pub(crate) fn preferred(&self) -> Option<String> {
         let place = self.first.get();
         (place > 0).then(|| self.endpoints[place].to_string())
     }
@@ -125,7 +125,7 @@ impl Client {
     ///
     /// # Errors
     /// None answers in time, or the store refuses it.
-    pub fn read(&self, txn: &Txn) -> Result<Answer> {
+    pub(crate) fn read(&self, txn: &Txn) -> Result<Answer> {
         loop {
             if let Some(answer) = self.send(txn, false)? {
                 return Ok(answer);
@@ -137,12 +137,12 @@ impl Client {
     ///
     /// # Errors
     /// It was not and will not be done.
-    pub fn write(&self, txn: &Txn) -> Result<Option<Answer>> {
+    pub(crate) fn write(&self, txn: &Txn) -> Result<Option<Answer>> {
         self.send(txn, true)
     }
 
     /// Whether the latest request was refused because this caller has no right to some key in it.
-    pub fn was_denied(&self) -> bool {
+    pub(crate) fn was_denied(&self) -> bool {
         self.denied.get()
     }
 
@@ -150,7 +150,7 @@ impl Client {
     ///
     /// # Errors
     /// It does not give one: code 11.
-    pub fn grant(&self, seconds: i64) -> Result<i64> {
+    pub(crate) fn grant(&self, seconds: i64) -> Result<i64> {
         self.about_leases(async |connection| {
             connection.leases.grant(seconds, None).await.map(|lease| lease.id())
         })
@@ -160,7 +160,7 @@ impl Client {
     ///
     /// # Errors
     /// The server does not do it: code 11.
-    pub fn revoke(&self, lease: i64) -> Result<()> {
+    pub(crate) fn revoke(&self, lease: i64) -> Result<()> {
         self.about_leases(async |connection| connection.leases.revoke(lease).await.map(drop))
     }
 
@@ -185,7 +185,7 @@ impl Client {
     }
 
     /// Waits.
-    pub fn pause(&self, time: Duration) {
+    pub(crate) fn pause(&self, time: Duration) {
         // A timer is made where the event loop runs.
         self.wait(async { tokio::time::sleep(time).await });
     }
@@ -296,7 +296,7 @@ impl Client {
     }
 
     /// The time until the store is given up.
-    pub fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         let since = self.trouble.get().map_or(Duration::ZERO, |first| first.elapsed());
         self.timeout.saturating_sub(since).min(self.deadline.left())
     }

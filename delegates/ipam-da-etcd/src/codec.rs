@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use etcd_client::KeyValue;
-use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
-use ipam_delegated::allocate::{Lease, Owner};
+use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
+use ipam_kit::allocate::{Lease, Owner};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ struct LeaseDocument<'a> {
 
 impl Codec {
     /// The value of the key of one of an owner's addresses.
-    pub fn value(self, document: &OwnerDocument, item: &Item) -> String {
+    pub(crate) fn value(self, document: &OwnerDocument, item: &Item) -> String {
         match self {
             Self::ContainerId { .. } => document.container.clone(),
             Self::Document => to_text(&LeaseDocument {
@@ -47,7 +47,7 @@ impl Codec {
 
     /// A lease that is this owner's, or its container's where the value does not tell more, by the answer
     /// about the key of its address alone.
-    pub fn left_to(
+    pub(crate) fn left_to(
         self,
         owner: &Owner,
         address: IpAddr,
@@ -76,7 +76,7 @@ impl Codec {
     }
 
     /// Reads the answer about the key of an address.
-    pub fn entry(self, address: IpAddr, found: &KeyValue) -> Entry {
+    pub(crate) fn entry(self, address: IpAddr, found: &KeyValue) -> Entry {
         let revision = |leases| Revision { revision: found.mod_revision(), leases };
         let (holder, why) = match self {
             Self::Document => match serde_json::from_slice::<LeaseDocument<'_>>(found.value()) {
@@ -125,7 +125,7 @@ impl Codec {
     }
 
     /// The container that a bare value names.
-    pub fn container(self, found: &KeyValue) -> Option<&str> {
+    pub(crate) fn container(self, found: &KeyValue) -> Option<&str> {
         let text = std::str::from_utf8(found.value()).ok()?;
         let text = if self == (Self::ContainerId { trimmed: true }) { text.trim() } else { text };
         Some(text).filter(|text| !text.is_empty())

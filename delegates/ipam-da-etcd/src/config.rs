@@ -1,9 +1,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipam_delegated::host::{ResultCache, parse_duration};
-use ipam_delegated::offer::refuse_other_letters;
-use ipam_delegated::{Error, Result};
+use ipam_kit::host::{ResultCache, parse_duration};
+use ipam_kit::offer::refuse_other_letters;
+use ipam_kit::{Error, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -62,31 +62,31 @@ struct CniIpamEtcd {
 
 /// A store to talk to.
 #[derive(Debug)]
-pub struct Store {
+pub(crate) struct Store {
     /// At least one.
-    pub endpoints: Vec<Endpoint>,
+    pub(crate) endpoints: Vec<Endpoint>,
     /// The client's certificate with its key.
-    pub identity: Option<(Named, Named)>,
+    pub(crate) identity: Option<(Named, Named)>,
     /// Certificates of the authorities that may have signed the server's.
-    pub trusted: Option<Named>,
+    pub(crate) trusted: Option<Named>,
     /// A user name, and the file with the password.
-    pub user: Option<(String, Named)>,
+    pub(crate) user: Option<(String, Named)>,
     /// How long to go on after the first trouble.
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
     /// Whose keys hold the leases.
-    pub layout: &'static Layout,
+    pub(crate) layout: &'static Layout,
     /// What every key begins with; no slash at its end.
-    pub prefix: String,
+    pub(crate) prefix: String,
     /// Where the runtime keeps the results of its calls.
-    pub result_cache: PathBuf,
+    pub(crate) result_cache: PathBuf,
 }
 
 /// A file that the configuration names.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub(crate) struct Named {
     /// Where it names it: `ipam.etcd.certFile`.
-    pub path: String,
-    pub file: PathBuf,
+    pub(crate) path: String,
+    pub(crate) file: PathBuf,
 }
 
 /// The names of the settings in one spelling, for errors.
@@ -137,7 +137,7 @@ impl Config {
     /// # Errors
     /// It names none, or one in two spellings; an endpoint, the timeout or the prefix is malformed; of a
     /// certificate and its key, or a user and its password, one is missing.
-    pub fn store(&self) -> Result<Store> {
+    pub(crate) fn store(&self) -> Result<Store> {
         let (section, spelling) = self.section()?;
         let layout = layout(section.layout.as_deref())?;
         if layout.old.is_some() {

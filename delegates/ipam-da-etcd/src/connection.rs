@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use etcd_client::{Channel, Client, ConnectOptions, KvClient, LeaseClient, Txn, TxnResponse};
 use http::HeaderValue;
-use ipam_delegated::{Error, ErrorCode};
+use ipam_kit::{Error, ErrorCode};
 use tonic::transport::{ClientTlsConfig, Endpoint as Dial};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
@@ -13,7 +13,7 @@ use crate::refusal::Trouble;
 use crate::token::Caller;
 
 /// How long a server may take to be connected to, or to show that it lives.
-pub const CONNECT: Duration = Duration::from_secs(1);
+pub(crate) const CONNECT: Duration = Duration::from_secs(1);
 
 /// What a server may send before it has to wait for us, in bytes.
 const WINDOW: u32 = 1024 * 1024;
@@ -22,11 +22,11 @@ const WINDOW: u32 = 1024 * 1024;
 const LARGEST: usize = 64 * 1024 * 1024;
 
 /// A connection to one server.
-pub struct Connection {
+pub(crate) struct Connection {
     channel: tonic::transport::Channel,
     kv: KvClient,
     /// For etcd's own leases.
-    pub leases: LeaseClient,
+    pub(crate) leases: LeaseClient,
 }
 
 impl Connection {
@@ -34,7 +34,7 @@ impl Connection {
     ///
     /// Where `pulse` is set, a request fails when the server does not answer a ping that often: one
     /// that accepts connections and is silent otherwise costs no more than one that does not.
-    pub async fn open(
+    pub(crate) async fn open(
         endpoint: &Endpoint,
         tls: Option<&ClientTlsConfig>,
         pulse: Option<Duration>,
@@ -59,7 +59,7 @@ impl Connection {
     }
 
     /// Sends a transaction; after a token that is not known any more, once more with a new one.
-    pub async fn send(
+    pub(crate) async fn send(
         &mut self,
         txn: &Txn,
         caller: Option<&Caller>,

@@ -1,14 +1,14 @@
 use etcd_client::KeyValue;
-pub use ipam_delegated::allocate::document::{
+pub(crate) use ipam_kit::allocate::document::{
     Holding, Item, OwnerDocument, Revision, now, time, to_text,
 };
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::{Error, ErrorCode, Result};
 
 /// Reads the answer about an owner's key.
 ///
 /// # Errors
 /// The value is not ours: nothing may be written over it.
-pub fn holding(found: &KeyValue) -> Result<Holding> {
+pub(crate) fn holding(found: &KeyValue) -> Result<Holding> {
     let document = serde_json::from_slice(found.value()).map_err(|error| {
         let key = String::from_utf8_lossy(found.key());
         Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is not ours"))

@@ -1,12 +1,12 @@
 use std::fmt;
 
 use http::Uri;
-use ipam_delegated::cni::shown_url;
-use ipam_delegated::{Error, Result};
+use ipam_kit::cni::shown_url;
+use ipam_kit::{Error, Result};
 
 /// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     secured: bool,
     /// Host and port.
     authority: String,
@@ -19,7 +19,7 @@ const PORT: u16 = 2379;
 ///
 /// # Errors
 /// There is none, or one is malformed; the error names its place, which `listed` ones have below `path`.
-pub fn parse_all(
+pub(crate) fn parse_all(
     texts: &[String],
     secured: bool,
     path: &str,
@@ -72,12 +72,12 @@ impl Endpoint {
     }
 
     /// Host and port.
-    pub fn authority(&self) -> &str {
+    pub(crate) fn authority(&self) -> &str {
         &self.authority
     }
 
     /// Whether it is spoken to over TLS.
-    pub fn is_secured(&self) -> bool {
+    pub(crate) fn is_secured(&self) -> bool {
         self.secured
     }
 }

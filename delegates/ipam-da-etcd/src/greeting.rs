@@ -20,7 +20,7 @@ use crate::refusal::Trouble;
 const HEAD: usize = 9;
 
 /// Connects, and gives what the server says first, which is not waited for here.
-pub async fn connect(dial: &Dial) -> Result<(Channel, Greeting), Error> {
+pub(crate) async fn connect(dial: &Dial) -> Result<(Channel, Greeting), Error> {
     let (told, greeting) = oneshot::channel();
     let mut told = Some(told);
     let connector = tower::service_fn(move |server: Uri| {
@@ -37,11 +37,11 @@ pub async fn connect(dial: &Dial) -> Result<(Channel, Greeting), Error> {
 }
 
 /// What the server says first: the first bytes, fewer than a frame's head where no more came.
-pub struct Greeting(Receiver<Vec<u8>>);
+pub(crate) struct Greeting(Receiver<Vec<u8>>);
 
 impl Greeting {
     /// Waits until it is one of HTTP/2.
-    pub async fn wait(self) -> Result<(), Trouble> {
+    pub(crate) async fn wait(self) -> Result<(), Trouble> {
         let first = self.0.await.unwrap_or_default();
         match &first[..] {
             [] => Err(Trouble::NotSent(

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use etcd_client::KeyValue;
-use ipam_delegated::allocate::document::Seen;
-use ipam_delegated::allocate::{Lease, Owner};
-use ipam_delegated::{Error, Result};
+use ipam_kit::allocate::document::Seen;
+use ipam_kit::allocate::{Lease, Owner};
+use ipam_kit::{Error, Result};
 use log::warn;
 
 use crate::document::{Holding, Item, OwnerDocument, Revision, holding};
@@ -16,20 +16,20 @@ use crate::page::below;
 
 /// What was read about an owner.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Read<'a> {
+pub(crate) struct Read<'a> {
     /// The owner's key.
-    pub own: Option<&'a KeyValue>,
+    pub(crate) own: Option<&'a KeyValue>,
     /// The keys of other owners of the same container, where these may share addresses by name.
-    pub siblings: &'a [KeyValue],
+    pub(crate) siblings: &'a [KeyValue],
     /// The keys of the addresses that were asked for.
-    pub leases: &'a [KeyValue],
+    pub(crate) leases: &'a [KeyValue],
 }
 
 impl Etcd {
     /// What the owner holds by its own key, as far as the keys of the addresses that were `asked` for
     /// are still its own. What that key does not tell, because it was deleted by hand or a replaced plugin
     /// gave the address, those of the addresses do.
-    pub fn holding(
+    pub(crate) fn holding(
         &self,
         owner: &Owner,
         read: Read<'_>,
@@ -88,7 +88,7 @@ impl Etcd {
 
     /// What a replaced plugin, or one of ours without an index, has left to the owner beside what is known
     /// to be `held`: a look at every address. Those are not its that are known to be another attachment's.
-    pub fn left_behind(
+    pub(crate) fn left_behind(
         &self,
         owner: &Owner,
         siblings: &[KeyValue],
@@ -127,7 +127,7 @@ impl Etcd {
     }
 
     /// Forgets what was noted of an owner unless it holds something, or is about to.
-    pub fn forget_unless(&self, owner: &Owner, holds: bool) {
+    pub(crate) fn forget_unless(&self, owner: &Owner, holds: bool) {
         if !holds && !self.keys.is_native() {
             self.hints.forget(owner);
         }

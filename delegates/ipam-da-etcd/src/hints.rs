@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use ipam_delegated::allocate::Owner;
-use ipam_delegated::cni::{ContainerId, IfName, NetworkName};
-use ipam_delegated::host::{Cached, ResultCache, StateDir, beside, read_own, replace_own};
-use ipam_delegated::{Error, Result};
+use ipam_kit::allocate::Owner;
+use ipam_kit::cni::{ContainerId, IfName, NetworkName};
+use ipam_kit::host::{Cached, ResultCache, StateDir, beside, read_own, replace_own};
+use ipam_kit::{Error, Result};
 use log::warn;
 
 use crate::memory;
@@ -19,7 +19,7 @@ use crate::memory;
 /// runtime's cache of results, and by files of our own where the store refuses us an index. They are
 /// hints: the store says whether the container still has them.
 #[derive(Debug)]
-pub struct Hints {
+pub(crate) struct Hints {
     /// `<container>/<network>/<ifname>` below it, each with the addresses as JSON.
     folder: PathBuf,
     cache: ResultCache,
@@ -27,17 +27,17 @@ pub struct Hints {
 
 /// A file of ours.
 #[derive(Debug)]
-pub struct Noted {
-    pub container: String,
-    pub ifname: String,
-    pub addresses: BTreeSet<IpAddr>,
+pub(crate) struct Noted {
+    pub(crate) container: String,
+    pub(crate) ifname: String,
+    pub(crate) addresses: BTreeSet<IpAddr>,
     /// When it was written last.
-    pub confirmed: Option<SystemTime>,
+    pub(crate) confirmed: Option<SystemTime>,
 }
 
 impl Hints {
     /// The hints of a node.
-    pub fn open(state: &StateDir, cache: &Path) -> Self {
+    pub(crate) fn open(state: &StateDir, cache: &Path) -> Self {
         Self { folder: memory::folder(state).join("owners"), cache: ResultCache::new(cache) }
     }
 
@@ -45,7 +45,7 @@ impl Hints {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub fn of(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
+    pub(crate) fn of(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
         let cached = self.cache.of(&owner.scope.network, &owner.container, &owner.ifname)?;
         let mut known = read(&self.file(owner))?.unwrap_or_default();
         known.extend(cached.into_iter().flat_map(|cached| cached.addresses));
@@ -53,12 +53,17 @@ impl Hints {
     }
 
     /// Takes away what we have noted of an attachment.
-    pub fn forget(&self, owner: &Owner) {
+    pub(crate) fn forget(&self, owner: &Owner) {
         self.forget_named(&owner.container, &owner.scope.network, &owner.ifname);
     }
 
     /// The same of one with these names.
-    pub fn forget_named(&self, container: &ContainerId, network: &NetworkName, ifname: &IfName) {
+    pub(crate) fn forget_named(
+        &self,
+        container: &ContainerId,
+        network: &NetworkName,
+        ifname: &IfName,
+    ) {
         let container = self.folder.join(container.as_str());
         let folder = container.join(network.as_str());
         // Where there is no file there is nothing to tidy.
@@ -71,7 +76,7 @@ impl Hints {
     ///
     /// # Errors
     /// A file cannot be read: an address of another attachment might be taken for this one's.
-    pub fn of_others(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
+    pub(crate) fn of_others(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
         let own = self.file(owner);
         let mut of_others = BTreeSet::new();
         for network in files(&self.of_container(owner))? {
@@ -87,7 +92,7 @@ impl Hints {
     }
 
     /// Notes what an attachment holds.
-    pub fn note(&self, owner: &Owner, addresses: &BTreeSet<IpAddr>) {
+    pub(crate) fn note(&self, owner: &Owner, addresses: &BTreeSet<IpAddr>) {
         let file = self.file(owner);
         if let Err(error) = self.write(&file, addresses) {
             warn!(
@@ -98,7 +103,7 @@ impl Hints {
     }
 
     /// What the runtime's cache says that containers of this node were given on a network.
-    pub fn given(&self, network: &NetworkName) -> Vec<(IpAddr, String)> {
+    pub(crate) fn given(&self, network: &NetworkName) -> Vec<(IpAddr, String)> {
         let of = |cached: Cached| {
             let container = cached.container.to_string();
             cached.addresses.into_iter().map(move |address| (address, container.clone()))
@@ -110,7 +115,7 @@ impl Hints {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub fn all(&self, network: &NetworkName) -> Result<Vec<Noted>> {
+    pub(crate) fn all(&self, network: &NetworkName) -> Result<Vec<Noted>> {
         let mut all = Vec::new();
         for container in files(&self.folder)? {
             for file in files(&container.join(network.as_str()))? {

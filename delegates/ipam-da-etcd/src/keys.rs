@@ -2,9 +2,9 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etcd_client::{GetOptions, TxnOp};
-use ipam_delegated::allocate::Owner;
-use ipam_delegated::allocate::ledger::Holder;
-use ipam_delegated::cni::NetworkName;
+use ipam_kit::allocate::Owner;
+use ipam_kit::allocate::ledger::Holder;
+use ipam_kit::cni::NetworkName;
 
 use crate::layout::{Codec, Layout, OldKeys};
 use crate::written::{Part, parts};
@@ -22,7 +22,7 @@ use crate::written::{Part, parts};
 /// Addresses are hex of fixed width, so that their order is that of the keys and a window of
 /// addresses has an end key: a server walks all keys of a range, whatever the limit.
 #[derive(Debug)]
-pub struct Keys {
+pub(crate) struct Keys {
     layout: &'static Layout,
     network: NetworkName,
     prefix: String,
@@ -33,7 +33,7 @@ pub struct Keys {
 
 impl Keys {
     /// The keys of a network below a prefix.
-    pub fn new(layout: &'static Layout, prefix: &str, network: &NetworkName) -> Self {
+    pub(crate) fn new(layout: &'static Layout, prefix: &str, network: &NetworkName) -> Self {
         let at = |place: &str| place_of(prefix, place, network);
         Self {
             leases: at(layout.leases),
@@ -46,7 +46,7 @@ impl Keys {
     }
 
     /// The key of an address.
-    pub fn lease(&self, address: IpAddr) -> String {
+    pub(crate) fn lease(&self, address: IpAddr) -> String {
         match (self.layout.codec, address) {
             (Codec::Document, IpAddr::V4(v4)) => format!("{}4/{:08x}", self.leases, v4.to_bits()),
             (Codec::Document, IpAddr::V6(v6)) => format!("{}6/{:032x}", self.leases, v6.to_bits()),
@@ -55,7 +55,7 @@ impl Keys {
     }
 
     /// The address that a key stands for; none for a key that is not of this layout.
-    pub fn address(&self, key: &[u8]) -> Option<IpAddr> {
+    pub(crate) fn address(&self, key: &[u8]) -> Option<IpAddr> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.leases)?;
         match self.layout.codec {
             Codec::Document => of_fixed_width(rest),
@@ -68,7 +68,7 @@ impl Keys {
 
     /// The keys from one address to another, both included, as stretches: the first key of each, and the
     /// one after its last. There may be others among them.
-    pub fn window(&self, from: IpAddr, to: IpAddr) -> Vec<(String, String)> {
+    pub(crate) fn window(&self, from: IpAddr, to: IpAddr) -> Vec<(String, String)> {
         match self.layout.codec {
             Codec::Document => vec![(self.lease(from), after(self.lease(to)))],
             Codec::ContainerId { .. } => self.written(from, to),
@@ -92,12 +92,12 @@ impl Keys {
     }
 
     /// The key of an owner.
-    pub fn owner(&self, owner: &Owner) -> String {
+    pub(crate) fn owner(&self, owner: &Owner) -> String {
         self.owner_of(&owner.scope.node, owner.container.as_str(), owner.ifname.as_str())
     }
 
     /// The key of the owner with these names.
-    pub fn owner_of(&self, node: &str, container: &str, ifname: &str) -> String {
+    pub(crate) fn owner_of(&self, node: &str, container: &str, ifname: &str) -> String {
         let (node, ifname) = (plain(node), plain(ifname));
         match (self.old(), self.is_flat()) {
             (None, _) => format!("{}{node}/{}/{ifname}", self.owners, plain(container)),
@@ -109,19 +109,19 @@ impl Keys {
     }
 
     /// The key of the owner that an entry names; none where the entry does not tell the owner in full.
-    pub fn owner_of_holder(&self, holder: &Holder) -> Option<String> {
+    pub(crate) fn owner_of_holder(&self, holder: &Holder) -> Option<String> {
         let (node, ifname) = (holder.node.as_deref()?, holder.ifname.as_deref()?);
         Some(self.owner_of(node, &holder.container, ifname))
     }
 
     /// What the keys of a container's owners begin with, beside the keys of a replaced plugin, which name
     /// the container alone: on all nodes, and on all networks that stand side by side.
-    pub fn of_container(&self, container: &str) -> String {
+    pub(crate) fn of_container(&self, container: &str) -> String {
         format!("{}{}/", self.owners, plain(container))
     }
 
     /// Reads the key of an owner; with those of the container's other owners where addresses name it alone.
-    pub fn read_owner(&self, owner: &Owner) -> TxnOp {
+    pub(crate) fn read_owner(&self, owner: &Owner) -> TxnOp {
         if self.is_native() {
             return TxnOp::get(self.owner(owner), None);
         }
@@ -131,7 +131,7 @@ impl Keys {
     }
 
     /// What the keys of a node's owners begin with, perhaps among others.
-    pub fn of_node(&self, node: &str) -> String {
+    pub(crate) fn of_node(&self, node: &str) -> String {
         match self.old() {
             None => format!("{}{}/", self.owners, plain(node)),
             Some(_) => self.owners.clone(),
@@ -139,62 +139,62 @@ impl Keys {
     }
 
     /// What the keys of all owners begin with.
-    pub fn owners(&self) -> &str {
+    pub(crate) fn owners(&self) -> &str {
         &self.owners
     }
 
     /// The key that every claim writes: its modification revision is that of the latest claim.
-    pub fn latest(&self) -> &str {
+    pub(crate) fn latest(&self) -> &str {
         &self.latest
     }
 
     /// What the keys of all addresses begin with.
-    pub fn leases(&self) -> &str {
+    pub(crate) fn leases(&self) -> &str {
         &self.leases
     }
 
     /// The network's name.
-    pub fn network(&self) -> &NetworkName {
+    pub(crate) fn network(&self) -> &NetworkName {
         &self.network
     }
 
     /// How values are written.
-    pub fn codec(&self) -> Codec {
+    pub(crate) fn codec(&self) -> Codec {
         self.layout.codec
     }
 
     /// What a replaced plugin keeps in this layout, if one does.
-    pub fn old(&self) -> Option<&'static OldKeys> {
+    pub(crate) fn old(&self) -> Option<&'static OldKeys> {
         self.layout.old.as_ref()
     }
 
     /// Whether no other plugin reads the same keys.
-    pub fn is_native(&self) -> bool {
+    pub(crate) fn is_native(&self) -> bool {
         self.old().is_none()
     }
 
     /// Whether one does that takes the address after its cursor whoever holds it.
-    pub fn overwrites(&self) -> bool {
+    pub(crate) fn overwrites(&self) -> bool {
         self.old().is_some_and(|old| old.overwrites)
     }
 
     /// Whether the addresses of all networks stand side by side.
-    pub fn is_flat(&self) -> bool {
+    pub(crate) fn is_flat(&self) -> bool {
         self.old().is_some_and(|old| old.flat)
     }
 
     /// The old key of the address last given out of a range set.
-    pub fn cursor(&self, index: u32) -> Option<String> {
+    pub(crate) fn cursor(&self, index: u32) -> Option<String> {
         Some(format!("{}{index}", self.place(self.old()?.cursor)))
     }
 
     /// The old key of the ranges.
-    pub fn ranges(&self) -> Option<String> {
+    pub(crate) fn ranges(&self) -> Option<String> {
         self.old()?.ranges.map(|place| self.place(place))
     }
 
     /// The key at a place of the layout.
-    pub fn place(&self, place: &str) -> String {
+    pub(crate) fn place(&self, place: &str) -> String {
         place_of(&self.prefix, place, &self.network)
     }
 }
@@ -215,13 +215,13 @@ fn of_fixed_width(key: &str) -> Option<IpAddr> {
 }
 
 /// The first key after this one.
-pub fn after(mut key: String) -> String {
+pub(crate) fn after(mut key: String) -> String {
     key.push('\0');
     key
 }
 
 /// The first key that does not begin with this prefix, which ends in a slash.
-pub fn end_of(prefix: &str) -> String {
+pub(crate) fn end_of(prefix: &str) -> String {
     let mut end = prefix.trim_end_matches('/').to_owned();
     // What comes after the slash among the characters.
     end.push('0');
@@ -240,7 +240,7 @@ fn next_character(mut text: String) -> String {
 
 /// A name as a part of a key: bytes that may mean something to people or tools become `%` and two
 /// hex digits.
-pub fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {
         match byte {
@@ -346,7 +346,7 @@ mod tests {
                 if address == to {
                     break;
                 }
-                address = ipam_delegated::cni::address::next(address).unwrap();
+                address = ipam_kit::cni::address::next(address).unwrap();
             }
             assert!(shown(to));
         }

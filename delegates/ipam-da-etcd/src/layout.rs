@@ -5,22 +5,22 @@ pub struct Layout {
     /// `ipam.etcd.layout`.
     pub name: &'static str,
     /// What every key begins with, where `ipam.etcd.prefix` does not say.
-    pub prefix: &'static str,
+    pub(crate) prefix: &'static str,
     /// What the key of an address begins with.
-    pub leases: &'static str,
+    pub(crate) leases: &'static str,
     /// What our own keys of owners begin with.
-    pub owners: &'static str,
+    pub(crate) owners: &'static str,
     /// Our own key of the latest claim.
-    pub latest: &'static str,
+    pub(crate) latest: &'static str,
     /// How addresses and values are written.
-    pub codec: Codec,
+    pub(crate) codec: Codec,
     /// The keys that the plugin which made this layout reads besides; none in our own.
-    pub old: Option<OldKeys>,
+    pub(crate) old: Option<OldKeys>,
 }
 
 /// How the keys and values of addresses are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Codec {
+pub(crate) enum Codec {
     /// Addresses of fixed width, and all that is known of the lease.
     Document,
     /// Addresses as people write them, and the bare container id.
@@ -32,22 +32,22 @@ pub enum Codec {
 
 /// What a replaced plugin keeps beside its leases.
 #[derive(Debug)]
-pub struct OldKeys {
+pub(crate) struct OldKeys {
     /// The ranges as JSON, which nobody reads.
-    pub ranges: Option<&'static str>,
+    pub(crate) ranges: Option<&'static str>,
     /// The address last given out of a range set, whose number follows.
-    pub cursor: &'static str,
+    pub(crate) cursor: &'static str,
     /// What it holds while it looks for an address.
-    pub lock: OldLock,
+    pub(crate) lock: OldLock,
     /// Whether the addresses of all networks stand side by side.
-    pub flat: bool,
+    pub(crate) flat: bool,
     /// Whether it takes the address after its cursor whoever holds it.
-    pub overwrites: bool,
+    pub(crate) overwrites: bool,
 }
 
 /// How a replaced plugin keeps its processes apart.
 #[derive(Clone, Copy, Debug)]
-pub enum OldLock {
+pub(crate) enum OldLock {
     /// By one key.
     Key(&'static str),
     /// By keys below this one, of which the oldest has it.
@@ -55,7 +55,7 @@ pub enum OldLock {
 }
 
 /// Our own.
-pub const NATIVE: Layout = Layout {
+pub(crate) const NATIVE: Layout = Layout {
     name: "native",
     prefix: "/ipam-delegated",
     leases: "/networks/NETWORK/leases/",
@@ -66,7 +66,7 @@ pub const NATIVE: Layout = Layout {
 };
 
 /// That of jeremyxu2010/cni-ipam-etcd.
-pub const CNI_IPAM_ETCD: Layout = Layout {
+pub(crate) const CNI_IPAM_ETCD: Layout = Layout {
     name: "cni-ipam-etcd",
     prefix: "/etcd-cni",
     leases: "/networks/NETWORK/used/",
@@ -83,7 +83,7 @@ pub const CNI_IPAM_ETCD: Layout = Layout {
 };
 
 /// That of host-etcd, which has one space of addresses for all networks.
-pub const HOST_ETCD: Layout = Layout {
+pub(crate) const HOST_ETCD: Layout = Layout {
     name: "host-etcd",
     prefix: "/ipam",
     leases: "/ips/",

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp};
-use ipam_delegated::allocate::document::Seen;
-use ipam_delegated::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
-use ipam_delegated::allocate::{Owner, Reach, Tries, asked_sets};
-use ipam_delegated::cni::{ContainerId, IfName, Verb};
-use ipam_delegated::delegate::Deadline;
-use ipam_delegated::pool::RangeSet;
-use ipam_delegated::{ErrorCode, Request, Result};
+use ipam_kit::allocate::document::Seen;
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
+use ipam_kit::allocate::{Owner, Reach, Tries, asked_sets};
+use ipam_kit::cni::{ContainerId, IfName, Verb};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::pool::RangeSet;
+use ipam_kit::{ErrorCode, Request, Result};
 use serde_json::Value;
 
 use crate::claim::Along;
@@ -32,36 +32,36 @@ use crate::token::Caller;
 /// The leases of one network of a whole cluster.
 #[derive(Debug)]
 pub struct Etcd {
-    pub client: Rc<Client>,
-    pub keys: Keys,
-    pub memory: Memory,
-    pub hints: Hints,
+    pub(crate) client: Rc<Client>,
+    pub(crate) keys: Keys,
+    pub(crate) memory: Memory,
+    pub(crate) hints: Hints,
     /// The lock of a replaced plugin.
-    pub lock: Option<Lock>,
+    pub(crate) lock: Option<Lock>,
     /// Our turn in it, once we have queued in.
-    pub turn: RefCell<Option<Turn>>,
+    pub(crate) turn: RefCell<Option<Turn>>,
     /// Our turn among the processes of this node, where each claim has to go on from the one before.
-    pub node_turn: RefCell<Option<File>>,
+    pub(crate) node_turn: RefCell<Option<File>>,
     /// How often this call was refused for the sake of a replaced plugin.
-    pub refused: Cell<u32>,
+    pub(crate) refused: Cell<u32>,
     /// What this node knows of stores.
-    pub folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// What is to be written along with a claim, as the latest view showed it.
-    pub along: RefCell<Along>,
+    pub(crate) along: RefCell<Along>,
     /// Whether the store lets us have keys of owners: always in our own layout.
-    pub indexed: Cell<bool>,
+    pub(crate) indexed: Cell<bool>,
     /// The ranges of this network, where the layout does not tell networks apart; none where they cannot
     /// be read.
-    pub home: Vec<RangeSet>,
+    pub(crate) home: Vec<RangeSet>,
     /// Whether all pools are shown.
-    pub shown_all: bool,
-    pub deadline: Deadline,
+    pub(crate) shown_all: bool,
+    pub(crate) deadline: Deadline,
     /// Whether a store that is not the known one is used all the same.
-    pub trusting: bool,
+    pub(crate) trusting: bool,
     /// Whether this call takes no address.
     releasing: bool,
     /// Whether it is a DEL, which has to find what nobody remembers.
-    pub forgets: bool,
+    pub(crate) forgets: bool,
 }
 
 /// How many branches a transaction may have.
@@ -212,7 +212,7 @@ impl Ledger for Etcd {
 impl Etcd {
     /// Does something, once more without an index where the store does not let us have one beside a
     /// replaced system's keys.
-    pub fn adapting<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
+    pub(crate) fn adapting<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
         let refused = match act() {
             Err(error) if !self.keys.is_native() && self.indexed.get() => error,
             other => return other,
@@ -230,7 +230,7 @@ impl Etcd {
     }
 
     /// Asks something that changes nothing of the store that is known.
-    pub fn ask(&self, txn: &Txn) -> Result<Answer> {
+    pub(crate) fn ask(&self, txn: &Txn) -> Result<Answer> {
         let answer = self.client.read(txn)?;
         self.judge(&answer)?;
         Ok(answer)
@@ -238,7 +238,7 @@ impl Etcd {
 
     /// Reads something that every call may read, and the revision of the latest claim; 0 when there is
     /// none.
-    pub fn look(&self) -> Result<(Answer, i64)> {
+    pub(crate) fn look(&self) -> Result<(Answer, i64)> {
         let any = || GetOptions::new().with_prefix().with_limit(1).with_keys_only();
         let reads = match self.indexed.get() {
             true => vec![
@@ -253,12 +253,12 @@ impl Etcd {
         Ok((answer, latest))
     }
 
-    pub fn judge(&self, answer: &Answer) -> Result<()> {
+    pub(crate) fn judge(&self, answer: &Answer) -> Result<()> {
         self.memory.note_endpoint(self.client.preferred());
         if self.trusting { Ok(()) } else { self.memory.judge(answer, self.releasing) }
     }
 
-    pub fn removal<'a>(&'a self, judge: &'a dyn Fn(&Answer) -> Result<()>) -> Removal<'a> {
+    pub(crate) fn removal<'a>(&'a self, judge: &'a dyn Fn(&Answer) -> Result<()>) -> Removal<'a> {
         Removal { client: &self.client, keys: &self.keys, judge, indexed: self.indexed.get() }
     }
 }

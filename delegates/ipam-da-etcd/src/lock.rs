@@ -5,7 +5,7 @@ use std::rc::Rc;
 use etcd_client::{
     Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
 };
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
 use crate::client::{Answer, Client};
@@ -14,7 +14,7 @@ use crate::layout::OldLock;
 
 /// The lock.
 #[derive(Debug)]
-pub enum Lock {
+pub(crate) enum Lock {
     /// One key, whose value is the decimal id of its etcd lease. Who finds it tries again later.
     Key(String),
     /// Keys below this one, one for each process, named by its etcd lease; the oldest has the lock.
@@ -23,7 +23,7 @@ pub enum Lock {
 
 /// The lock as this call has it, or waits for it.
 #[derive(Debug)]
-pub struct Turn {
+pub(crate) struct Turn {
     client: Rc<Client>,
     lease: i64,
     key: String,
@@ -39,7 +39,7 @@ const OURS: &str = "ipam-delegated";
 
 impl Lock {
     /// The lock at a place in the store.
-    pub fn at(lock: OldLock, key: impl Fn(&str) -> String) -> Self {
+    pub(crate) fn at(lock: OldLock, key: impl Fn(&str) -> String) -> Self {
         match lock {
             OldLock::Key(place) => Self::Key(key(place)),
             OldLock::Queue(place) => Self::Queue(key(place)),
@@ -47,7 +47,7 @@ impl Lock {
     }
 
     /// That nobody has it; with a `turn`, nobody before us.
-    pub fn guards(&self, turn: Option<&Turn>) -> Vec<Compare> {
+    pub(crate) fn guards(&self, turn: Option<&Turn>) -> Vec<Compare> {
         match (self, turn) {
             (Self::Key(key), None) => {
                 vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)]
@@ -66,7 +66,7 @@ impl Lock {
     }
 
     /// Reads who has it, and our own place.
-    pub fn read(&self, turn: Option<&Turn>) -> Vec<TxnOp> {
+    pub(crate) fn read(&self, turn: Option<&Turn>) -> Vec<TxnOp> {
         let oldest = match self {
             Self::Key(key) => return vec![TxnOp::get(key.as_str(), None)],
             Self::Queue(folder) => {
@@ -80,7 +80,7 @@ impl Lock {
     }
 
     /// Reads all who have it or wait for it.
-    pub fn read_all(&self) -> TxnOp {
+    pub(crate) fn read_all(&self) -> TxnOp {
         match self {
             Self::Key(key) => TxnOp::get(key.as_str(), None),
             Self::Queue(folder) => {
@@ -91,7 +91,7 @@ impl Lock {
     }
 
     /// Whether somebody has it before us, by what a refused transaction read of it.
-    pub fn is_held(&self, found: &[KeyValue], turn: Option<&Turn>) -> bool {
+    pub(crate) fn is_held(&self, found: &[KeyValue], turn: Option<&Turn>) -> bool {
         let before =
             |found: &&KeyValue| turn.is_none_or(|turn| found.create_revision() < turn.since);
         found.iter().filter(|found| self.is_of(found)).any(|found| before(&found))
@@ -106,12 +106,12 @@ impl Lock {
     }
 
     /// Whether a key of the lock is a replaced plugin's own.
-    pub fn is_old(&self, found: &KeyValue) -> bool {
+    pub(crate) fn is_old(&self, found: &KeyValue) -> bool {
         self.is_of(found) && found.value() != OURS.as_bytes()
     }
 
     /// What to say when others have it all the time.
-    pub fn taken(&self) -> Error {
+    pub(crate) fn taken(&self) -> Error {
         let (key, how) = match self {
             Self::Key(key) => (key, "a process that was killed loses it after 10 seconds"),
             Self::Queue(folder) => (folder, "a process that was killed loses it after 60 seconds"),
@@ -126,7 +126,7 @@ impl Lock {
 impl Turn {
     /// Queues in as the replaced plugin does: takes the lock if it is free, or a place in the queue.
     /// `None` where that did not work this time.
-    pub fn take(client: &Rc<Client>, lock: &Lock) -> Option<Self> {
+    pub(crate) fn take(client: &Rc<Client>, lock: &Lock) -> Option<Self> {
         Self::try_take(client, lock).unwrap_or_else(|error| {
             debug!("not in the queue for the replaced plugin's lock: {error}");
             None
@@ -158,7 +158,7 @@ impl Turn {
     }
 
     /// Whether the place in the queue is still there, by what a refused transaction read of the lock.
-    pub fn is_among(&self, found: &[KeyValue]) -> bool {
+    pub(crate) fn is_among(&self, found: &[KeyValue]) -> bool {
         found.iter().any(|found| {
             found.key() == self.key.as_bytes() && found.create_revision() == self.since
         })

@@ -4,9 +4,9 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ipam_delegated::cni::NetworkName;
-use ipam_delegated::host::{Note, StateDir, make_private_folder};
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::cni::NetworkName;
+use ipam_kit::host::{Note, StateDir, make_private_folder};
+use ipam_kit::{Error, ErrorCode, Result};
 use log::{debug, warn};
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 /// cluster it is and how far it had come, so that a store restored from a backup or swapped for another
 /// is noticed; and, as mere hints, the address last given out and the server that answered.
 #[derive(Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     note: Note,
     /// The part of the file that is about this delegate of the chain.
     part: String,
@@ -71,7 +71,12 @@ type Parts = BTreeMap<String, Part>;
 impl Memory {
     /// The memory of a network whose keys are at this place of its store; `serves` are the pools that this
     /// delegate is shown, where not all are.
-    pub fn open(state: &StateDir, network: &NetworkName, serves: &[String], place: &str) -> Self {
+    pub(crate) fn open(
+        state: &StateDir,
+        network: &NetworkName,
+        serves: &[String],
+        place: &str,
+    ) -> Self {
         let note = Note::at(folder(state).join(format!("{network}.json")));
         let part = serves.join(",");
         let known = RefCell::new(note.read::<Parts>().remove(&part).unwrap_or_default());
@@ -84,7 +89,7 @@ impl Memory {
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub fn judge(&self, answer: &Answer, releasing: bool) -> Result<()> {
+    pub(crate) fn judge(&self, answer: &Answer, releasing: bool) -> Result<()> {
         let known = self.known.borrow();
         let Some(current) = &known.cluster else { return Ok(()) };
         let id = self.id(answer);
@@ -109,7 +114,7 @@ impl Memory {
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub fn judge_latest(&self, latest: i64) -> Result<()> {
+    pub(crate) fn judge_latest(&self, latest: i64) -> Result<()> {
         let known = self.known.borrow().cluster.clone();
         match known {
             Some(cluster) if latest < cluster.revision => Err(self.set_back(&cluster)),
@@ -121,7 +126,7 @@ impl Memory {
     /// other ones: the cluster is one that addresses were taken from and stands where it stood, and there
     /// is `evidence`, or this very cluster was met at a recorded endpoint. Where no cluster is known, the
     /// endpoints are enough where all are `named` today.
-    pub fn proves(
+    pub(crate) fn proves(
         &self,
         answer: &Answer,
         latest: Option<i64>,
@@ -142,7 +147,7 @@ impl Memory {
     }
 
     /// The revision of the latest claim that is known; 0 when none is.
-    pub fn latest(&self) -> i64 {
+    pub(crate) fn latest(&self) -> i64 {
         self.known.borrow().cluster.as_ref().map_or(0, |cluster| cluster.revision)
     }
 
@@ -161,39 +166,39 @@ impl Memory {
     }
 
     /// Whether the store in use is known to have been restored from a backup, and nobody has accepted it.
-    pub fn is_set_back(&self) -> bool {
+    pub(crate) fn is_set_back(&self) -> bool {
         self.known.borrow().cluster.as_ref().is_some_and(|cluster| cluster.set_back)
     }
 
     /// Reads again what other processes have noted meanwhile.
-    pub fn refresh(&self) {
+    pub(crate) fn refresh(&self) {
         let known = self.note.read::<Parts>().remove(&self.part).unwrap_or_default();
         self.known.replace(known);
     }
 
     /// The address last given out of a range set.
-    pub fn cursor(&self, index: u32) -> Option<IpAddr> {
+    pub(crate) fn cursor(&self, index: u32) -> Option<IpAddr> {
         self.known.borrow().cursors.get(&index).copied()
     }
 
     /// The endpoint that answered last, where it is not the first.
-    pub fn endpoint(&self) -> Option<String> {
+    pub(crate) fn endpoint(&self) -> Option<String> {
         self.known.borrow().endpoint.clone()
     }
 
     /// Whether the store refused us keys beside those of the replaced system not long ago.
-    pub fn is_unindexed(&self) -> bool {
+    pub(crate) fn is_unindexed(&self) -> bool {
         let since = self.known.borrow().unindexed.map(|since| now().abs_diff(since));
         since.is_some_and(|since| since < REFUSAL)
     }
 
     /// Notes that it did.
-    pub fn note_unindexed(&self) {
+    pub(crate) fn note_unindexed(&self) {
         self.write_or_warn(|part| part.unindexed = Some(now()));
     }
 
     /// Notes what an ADD has taken from the store that is known, which has `marked` it as the latest claim.
-    pub fn note(
+    pub(crate) fn note(
         &self,
         answer: &Answer,
         endpoint: &Endpoint,
@@ -209,7 +214,7 @@ impl Memory {
     }
 
     /// Notes the latest claim of all nodes: the fresher it is, the sooner a restored store is noticed.
-    pub fn note_latest(&self, answer: &Answer, latest: i64) {
+    pub(crate) fn note_latest(&self, answer: &Answer, latest: i64) {
         let id = self.id(answer);
         let known = self.known.borrow().cluster.clone();
         if known.is_some_and(|known| known.id != id || known.revision >= latest) {
@@ -232,7 +237,7 @@ impl Memory {
     }
 
     /// Notes the endpoint that has answered, where it is another one than before.
-    pub fn note_endpoint(&self, endpoint: Option<String>) {
+    pub(crate) fn note_endpoint(&self, endpoint: Option<String>) {
         let known = self.known.borrow().clone();
         if known.endpoint == endpoint {
             return;
@@ -258,7 +263,12 @@ impl Memory {
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub fn accept(&self, answer: &Answer, endpoint: &Endpoint, latest: Option<i64>) -> Result<()> {
+    pub(crate) fn accept(
+        &self,
+        answer: &Answer,
+        endpoint: &Endpoint,
+        latest: Option<i64>,
+    ) -> Result<()> {
         let id = self.id(answer);
         let change = |part: &mut Part| {
             part.meet(endpoint.authority(), &id);
@@ -321,12 +331,12 @@ impl Cluster {
 }
 
 /// Makes a folder of what this delegate remembers.
-pub fn make(folder: &Path) -> io::Result<()> {
+pub(crate) fn make(folder: &Path) -> io::Result<()> {
     make_private_folder(folder)
 }
 
 /// The folder of what this delegate remembers.
-pub fn folder(state: &StateDir) -> PathBuf {
+pub(crate) fn folder(state: &StateDir) -> PathBuf {
     state.root().join("etcd")
 }
 

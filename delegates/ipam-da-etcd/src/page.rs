@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use etcd_client::{GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
-use ipam_delegated::Result;
+use ipam_kit::Result;
 
 use crate::client::{Answer, Client};
 use crate::keys;
@@ -11,7 +11,7 @@ use crate::keys;
 const PAGE: i64 = 1000;
 
 /// How many reads of single keys or stretches go into one transaction, which may have 128 operations.
-pub const READS: usize = 100;
+pub(crate) const READS: usize = 100;
 
 /// How many keys are read at once without values.
 const KEYS_PAGE: i64 = 4096;
@@ -20,7 +20,7 @@ const KEYS_PAGE: i64 = 4096;
 ///
 /// # Errors
 /// The store does not answer, or `judge` does not take its answer.
-pub fn pages(
+pub(crate) fn pages(
     client: &Client,
     from: String,
     end: &str,
@@ -59,7 +59,7 @@ pub fn pages(
 ///
 /// # Errors
 /// As [`pages`].
-pub fn below(
+pub(crate) fn below(
     client: &Client,
     prefix: &str,
     judge: impl Fn(&Answer) -> Result<()>,
@@ -69,7 +69,7 @@ pub fn below(
 }
 
 /// The answer to a transaction's first operation, a read.
-pub fn first_get(answers: Vec<TxnOpResponse>) -> Option<GetResponse> {
+pub(crate) fn first_get(answers: Vec<TxnOpResponse>) -> Option<GetResponse> {
     match answers.into_iter().next() {
         Some(TxnOpResponse::Get(get)) => Some(get),
         _ => None,
@@ -77,7 +77,7 @@ pub fn first_get(answers: Vec<TxnOpResponse>) -> Option<GetResponse> {
 }
 
 /// What the reads of a transaction found, by key.
-pub fn found_by_key(response: &TxnResponse) -> BTreeMap<Vec<u8>, KeyValue> {
+pub(crate) fn found_by_key(response: &TxnResponse) -> BTreeMap<Vec<u8>, KeyValue> {
     let mut found = BTreeMap::new();
     for answer in response.op_responses() {
         if let TxnOpResponse::Get(mut get) = answer {

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
-use ipam_delegated::allocate::document::Revision;
-use ipam_delegated::allocate::{Lease, known};
-use ipam_delegated::delegate::Deadline;
-use ipam_delegated::{Request, Result};
+use ipam_kit::allocate::document::Revision;
+use ipam_kit::allocate::{Lease, known};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::{Request, Result};
 use log::{debug, warn};
 
 use crate::client::Client;
@@ -25,7 +25,7 @@ const PART: u32 = 3;
 
 /// A client of today's endpoints, where the configuration names other settings than the record and these
 /// prove to lead to the recorded store. `dial` makes a client within a deadline.
-pub fn proven(
+pub(crate) fn proven(
     request: &Request,
     recorded: &Store,
     memory: &Memory,

@@ -1,11 +1,11 @@
 use std::error::Error as StdError;
 
-use ipam_delegated::{Error, ErrorCode};
+use ipam_kit::{Error, ErrorCode};
 use tonic::Code;
 
 /// Why a request brought no answer.
 #[derive(Debug)]
-pub enum Trouble {
+pub(crate) enum Trouble {
     /// It cannot have been carried out, and this endpoint may carry it out later.
     NotSent(String),
     /// It may have been carried out, or may still be.
@@ -22,7 +22,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// Why a connection could not be made, to an endpoint over TLS or not.
-    pub fn connecting(error: &(dyn StdError + 'static), secured: bool) -> Self {
+    pub(crate) fn connecting(error: &(dyn StdError + 'static), secured: bool) -> Self {
         let text = chain(error);
         if is_of_tls(&text) {
             return Self::Unfit(with_advice(text));
@@ -37,7 +37,7 @@ impl Trouble {
     }
 
     /// Why a request that was sent has failed.
-    pub fn sending(error: &etcd_client::Error) -> Self {
+    pub(crate) fn sending(error: &etcd_client::Error) -> Self {
         match error {
             etcd_client::Error::GRpcStatus(status) => Self::of(status),
             other => Self::Unknown(chain(other)),

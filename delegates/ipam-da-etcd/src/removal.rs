@@ -2,10 +2,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp};
-use ipam_delegated::allocate::Lease;
-use ipam_delegated::allocate::document::Seen;
-use ipam_delegated::allocate::ledger::Entry;
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::allocate::Lease;
+use ipam_kit::allocate::document::Seen;
+use ipam_kit::allocate::ledger::Entry;
+use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::claim::write_owner;
 use crate::client::{Answer, Client};
@@ -14,12 +14,12 @@ use crate::keys::Keys;
 use crate::page::{READS, found_by_key};
 
 /// Removing entries that a scan showed, owner by owner, each only while it is still the very one.
-pub struct Removal<'a> {
-    pub client: &'a Client,
-    pub keys: &'a Keys,
-    pub judge: &'a dyn Fn(&Answer) -> Result<()>,
+pub(crate) struct Removal<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) keys: &'a Keys,
+    pub(crate) judge: &'a dyn Fn(&Answer) -> Result<()>,
     /// Whether owners have keys.
-    pub indexed: bool,
+    pub(crate) indexed: bool,
 }
 
 /// The entries of one owner, with the owner's key; none where nobody is named.
@@ -33,7 +33,7 @@ impl Removal<'_> {
     ///
     /// # Errors
     /// It is not known of some whether they were removed. All others are, and the error says so.
-    pub fn run(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+    pub(crate) fn run(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let mut by_owner: BTreeMap<Option<String>, Vec<&Entry>> = BTreeMap::new();
         for entry in entries {
             let holder = entry.holder.as_ref().filter(|_| self.indexed);
@@ -74,7 +74,7 @@ impl Removal<'_> {
     ///
     /// # Errors
     /// The store refuses it.
-    pub fn take_off_lost(&self, owner: Option<&KeyValue>, seen: Seen) -> Result<Seen> {
+    pub(crate) fn take_off_lost(&self, owner: Option<&KeyValue>, seen: Seen) -> Result<Seen> {
         let (Some(found), Some(document)) = (owner, &seen.document) else {
             return Ok(seen);
         };

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
-use ipam_delegated::Result;
-use ipam_delegated::allocate::ledger::{Entry, Holder};
+use ipam_kit::Result;
+use ipam_kit::allocate::ledger::{Entry, Holder};
 use log::warn;
 
 use crate::client::Answer;
@@ -19,7 +19,7 @@ type Each<'a> = &'a mut dyn FnMut(Entry) -> ControlFlow<()>;
 
 impl Etcd {
     /// Shows every entry of the network; only those of `node` where one is named.
-    pub fn walk(&self, node: Option<&str>, each: Each<'_>) -> Result<()> {
+    pub(crate) fn walk(&self, node: Option<&str>, each: Each<'_>) -> Result<()> {
         let Some(node) = node else { return self.walk_all(each) };
         let holdings = self.adapting(|| self.holdings(&self.keys.of_node(node)))?;
         let its = |holding: &&Holding| {
@@ -119,7 +119,7 @@ impl Etcd {
 
     /// Warns of a plugin that takes addresses which others hold, as long as it is at work, and of the
     /// addresses that it has taken from containers of this node, by the runtime's cache of results.
-    pub fn warn_of_overwriting(&self) {
+    pub(crate) fn warn_of_overwriting(&self) {
         if let Err(error) = self.look_for_overwriting() {
             warn!("it is not known what host-etcd has overwritten: {error}");
         }

@@ -1,7 +1,7 @@
 use std::path::Path;
 
-use ipam_delegated::host::read_regular;
-use ipam_delegated::{Error, Result};
+use ipam_kit::host::read_regular;
+use ipam_kit::{Error, Result};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::config::{Named, Store};
@@ -18,7 +18,7 @@ const BUNDLES: [&str; 4] = [
 ///
 /// # Errors
 /// A file cannot be read or holds no PEM of its kind.
-pub fn settings(store: &Store) -> Result<Option<ClientTlsConfig>> {
+pub(crate) fn settings(store: &Store) -> Result<Option<ClientTlsConfig>> {
     if !store.endpoints.iter().any(crate::endpoint::Endpoint::is_secured) {
         return Ok(None);
     }

@@ -2,8 +2,8 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use ipam_delegated::host::{beside, make_private_folder, read_own, read_regular, replace_own};
-use ipam_delegated::{Error, Result};
+use ipam_kit::host::{beside, make_private_folder, read_own, read_regular, replace_own};
+use ipam_kit::{Error, Result};
 use log::debug;
 
 use crate::config::Named;
@@ -13,15 +13,15 @@ use crate::config::Named;
 /// Checking a password costs the server some 80 ms of bcrypt, so the token it gave is kept for the next
 /// processes, in a file that only root can read.
 #[derive(Debug)]
-pub struct Caller {
-    pub user: String,
+pub(crate) struct Caller {
+    pub(crate) user: String,
     password: Named,
     cache: PathBuf,
 }
 
 impl Caller {
     /// A caller whose token is kept in this file.
-    pub fn new(user: String, password: Named, cache: PathBuf) -> Self {
+    pub(crate) fn new(user: String, password: Named, cache: PathBuf) -> Self {
         Self { user, password, cache }
     }
 
@@ -29,7 +29,7 @@ impl Caller {
     ///
     /// # Errors
     /// The file cannot be read or is empty.
-    pub fn password(&self) -> Result<String> {
+    pub(crate) fn password(&self) -> Result<String> {
         let Named { path, file } = &self.password;
         let text = read_regular(file)
             .and_then(|read| {
@@ -49,7 +49,7 @@ impl Caller {
     }
 
     /// The token of an earlier process; none where a loss of power has torn it.
-    pub fn cached(&self) -> Option<String> {
+    pub(crate) fn cached(&self) -> Option<String> {
         let text = String::from_utf8(read_own(&self.cache).ok()?).ok()?;
         let whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         whole.then_some(text)
@@ -57,12 +57,12 @@ impl Caller {
 
     /// Lets go of a kept token: a store that was restored from a backup waits for the time it names, and does
     /// not answer until then.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         let _ = fs::remove_file(&self.cache);
     }
 
     /// Keeps a token; without a place for it the next process asks for another.
-    pub fn keep(&self, token: &str) {
+    pub(crate) fn keep(&self, token: &str) {
         let kept = || {
             let folder = self.cache.parent().unwrap_or(&self.cache);
             make_private_folder(folder)?;

@@ -6,12 +6,12 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use etcd_client::{KeyValue, Txn, TxnOp, TxnOpResponse};
-use ipam_delegated::Result;
-use ipam_delegated::allocate::document::Seen;
-use ipam_delegated::allocate::ledger::{Look, PoolView, Question, Used, View};
-use ipam_delegated::allocate::{Strategy, Want};
-use ipam_delegated::host::{lock, open_own};
-use ipam_delegated::pool::{RangeConfig, RangeSet};
+use ipam_kit::Result;
+use ipam_kit::allocate::document::Seen;
+use ipam_kit::allocate::ledger::{Look, PoolView, Question, Used, View};
+use ipam_kit::allocate::{Strategy, Want};
+use ipam_kit::host::{lock, open_own};
+use ipam_kit::pool::{RangeConfig, RangeSet};
 
 use log::debug;
 use rustix::fs::OFlags;
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Etcd {
     /// What the owner holds and what is known of the pools.
-    pub fn view_of(&self, question: &Question<'_>) -> Result<View<Seen>> {
+    pub(crate) fn view_of(&self, question: &Question<'_>) -> Result<View<Seen>> {
         let old = !self.keys.is_native();
         let hints = match old && question.known.is_empty() {
             true => self.hints.of(question.owner)?,
@@ -151,7 +151,7 @@ impl Etcd {
     }
 
     /// A pool of which nothing is known but where the cursor stands.
-    pub fn unknown(&self, want: &Want) -> PoolView {
+    pub(crate) fn unknown(&self, want: &Want) -> PoolView {
         let seen = self.along.borrow().cursor(want.index);
         // Networks that share a cursor each go round by themselves.
         let its = |cursor: &IpAddr| want.set.as_ref().is_none_or(|set| set.find(*cursor).is_some());
@@ -194,7 +194,7 @@ impl Etcd {
     }
 
     /// The values of the old cursors among some keys, by their range sets.
-    pub fn cursors_in(&self, found: &[KeyValue]) -> BTreeMap<u32, Vec<u8>> {
+    pub(crate) fn cursors_in(&self, found: &[KeyValue]) -> BTreeMap<u32, Vec<u8>> {
         let first = self.keys.cursor(0);
         let Some(place) = first.as_deref().and_then(|first| first.strip_suffix('0')) else {
             return BTreeMap::new();
@@ -216,7 +216,7 @@ impl Etcd {
         Ok(all)
     }
 
-    pub fn addresses(&self, found: &[KeyValue]) -> BTreeSet<IpAddr> {
+    pub(crate) fn addresses(&self, found: &[KeyValue]) -> BTreeSet<IpAddr> {
         found.iter().filter_map(|found| self.keys.address(found.key())).collect()
     }
 }

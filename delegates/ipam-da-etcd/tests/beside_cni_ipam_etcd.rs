@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use common::at_once;
 use common::beside::{Ours, amid, given, held, holdings};
-use common::etcd::Etcd;
-use common::old::{Done, Old};
 use common::relay::Relay;
-use common::support::{until, wait};
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::old::{Done, Old};
+use ipam_testkit::world::{until, wait};
 use serde_json::{Value, json};
 
 /// Both families.

@@ -11,9 +11,9 @@ use std::sync::Mutex;
 
 use common::at_once;
 use common::beside::{Ours, amid, given, held, holdings};
-use common::etcd::Etcd;
-use common::old::{Done, Old};
-use common::support::{until, wait};
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::old::{Done, Old};
+use ipam_testkit::world::{until, wait};
 use serde_json::{Value, json};
 
 /// Both families.

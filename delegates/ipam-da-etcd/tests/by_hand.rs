@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::etcd::Etcd;
 use common::store::{books, fill, holdings, lease_key, owner_key, roomy, usable};
 use common::{Node, addresses};
+use ipam_testkit::etcd::Etcd;
 use serde_json::{Value, json};
 
 const NET: &str = "/ipam-delegated/networks/net/";

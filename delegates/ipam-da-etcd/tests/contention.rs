@@ -7,9 +7,9 @@ mod common;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use common::etcd::Etcd;
 use common::store::{are_distinct, books, holdings, occupy, roomy, some, usable};
 use common::{Node, addresses, at_once};
+use ipam_testkit::etcd::Etcd;
 use serde_json::Value;
 
 const WORKERS: usize = 20;

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::etcd::{Cluster, Cut, Etcd, Silent};
 use common::relay::Relay;
 use common::store::{are_distinct, books, holdings};
 use common::{Node, VERBS, addresses, at_once, given};
+use ipam_testkit::etcd::{Cluster, Cut, Etcd, Silent};
 use serde_json::{Value, json};
 
 /// What one endpoint that does not answer may cost: its connect deadline of one second, and what a
@@ -270,7 +270,7 @@ fn the_leader_may_stop_in_the_middle_of_work() {
         let workers: Vec<_> = (0..WORKERS).map(|n| scope.spawn(move || work(n))).collect();
         let until = |more: usize| {
             let enough = calls.load(Ordering::Relaxed) + more;
-            common::support::until("work goes on", || calls.load(Ordering::Relaxed) >= enough);
+            ipam_testkit::world::until("work goes on", || calls.load(Ordering::Relaxed) >= enough);
         };
         until(6);
         let leader = cluster.leader();
@@ -372,7 +372,7 @@ fn a_store_whose_answers_are_all_lost_is_given_up_and_del_finds_what_was_done() 
 #[test]
 fn every_verb_remembers_who_answered() {
     let etcd = Etcd::start();
-    let silent = common::etcd::Silent::listen();
+    let silent = ipam_testkit::etcd::Silent::listen();
     let node = Node::at(&[silent.endpoint(), etcd.endpoint()]).with_subnets(&["10.1.0.0/24"]);
     node.call("STATUS", "").success();
     let asked = silent.connections();

@@ -7,20 +7,11 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../../tests/history/mod.rs"]
-mod checker;
-#[path = "../../../tests/history/cluster/mod.rs"]
-mod cluster;
-#[path = "../../../tests/support/etcd/mod.rs"]
-mod etcd;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
-use cluster::{
+use ipam_testkit::etcd::{Cluster, Etcd};
+use ipam_testkit::history::cluster::{
     Lease, Nodes, Store, assert_lost_leases_are_found, assert_planted_double_is_found,
     assert_released_through_restarts, assert_sound_through_faults,
 };
-use etcd::{self as servers, Cluster, Etcd};
 use serde_json::{Map, Value, json};
 
 /// What the keys of the network begin with.

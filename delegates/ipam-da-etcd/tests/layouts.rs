@@ -7,10 +7,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use common::etcd::Etcd;
 use common::layouts::{BOTH, Old, all, on, shown, told};
 use common::{Node, addresses, subnets};
-use ipam_delegated::cni::address;
+use ipam_kit::cni::address;
+use ipam_testkit::etcd::Etcd;
 use serde_json::{Value, json};
 
 fn keys<const N: usize>(expected: [(&str, &str); N]) -> BTreeMap<String, String> {

@@ -8,12 +8,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use common::etcd::Etcd;
 use common::layouts::{BOTH, Old, on, told};
 use common::rights::Rights::Theirs;
 use common::rights::{calling_as, guarded};
-use common::support::{Outcome, World, binary, start, wait};
 use common::{PROGRAM, addresses};
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::world::{Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
 
 /// A host on which a chain has a replaced plugin's place.

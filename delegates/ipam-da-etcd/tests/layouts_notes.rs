@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 use common::layouts::{HOUR, age_notes, assert_books, on, told};
 use common::rights::Rights::Theirs;
 use common::rights::{POOR, each, node_of};
-use common::support::kills::strace;
-use common::support::{Outcome, start, wait};
 use common::{Node, addresses, given, subnets};
+use ipam_testkit::kills::strace;
+use ipam_testkit::world::{Outcome, start, wait};
 use serde_json::{Value, json};
 
 #[test]
@@ -228,7 +228,7 @@ fn an_add_that_fails_leaves_no_note() {
         let asking = node.with_in_pools("requested-ip", "10.1.0.3");
         assert_eq!(on(&asking).call("ADD", "f", &json!({})).failure().0, 102);
         let notes = asking.world.path("state/etcd/owners");
-        assert_eq!(common::support::names(&notes), ["a", "b", "c", "d", "e"], "{old:?}");
+        assert_eq!(ipam_testkit::world::names(&notes), ["a", "b", "c", "d", "e"], "{old:?}");
     });
 }
 

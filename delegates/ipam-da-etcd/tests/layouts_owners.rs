@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::etcd::Etcd;
 use common::layouts::{Old, assert_books, assert_empty, each, on};
 use common::{addresses, subnets};
+use ipam_testkit::etcd::Etcd;
 
 #[test]
 fn del_of_one_interface_leaves_the_others() {

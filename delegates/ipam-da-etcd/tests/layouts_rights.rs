@@ -8,11 +8,11 @@ mod common;
 use std::fs;
 use std::time::Duration;
 
-use common::etcd::Etcd;
 use common::layouts::{BOTH, HOUR, Old, age_notes, all, assert_books, on, told};
 use common::rights::Rights::{All, None, Theirs, TheirsAndRead};
 use common::rights::{POOR, each, forget_refusal, grant_all, guarded, node_of, revoke_all};
 use common::{addresses, subnets};
+use ipam_testkit::etcd::Etcd;
 use serde_json::{Value, json};
 
 #[track_caller]
@@ -77,7 +77,7 @@ fn a_token_of_the_old_plugin_gives_checks_and_releases() {
         node.call("STATUS", "").success();
         assert_no_key_of_ours(old, etcd);
         let notes = node.world.path("state/etcd/owners");
-        assert_eq!(common::support::names(&notes), [""; 0], "{old:?}");
+        assert_eq!(ipam_testkit::world::names(&notes), [""; 0], "{old:?}");
     });
 }
 

@@ -4,11 +4,11 @@
 
 mod common;
 
-use common::etcd::Etcd;
 use common::layouts::{BOTH, Old};
 use common::rights::{Rights, guarded, node_of};
 use common::store::{roomy, some, usable};
 use common::{Node, addresses};
+use ipam_testkit::etcd::Etcd;
 use serde_json::{Value, json};
 
 /// How many leases of others lie about, and how many pages a look at all of them takes.

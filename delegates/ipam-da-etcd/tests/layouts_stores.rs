@@ -6,12 +6,12 @@ mod common;
 
 use std::fs;
 
-use common::etcd::{ClusterId, Etcd, Silent};
 use common::layouts::{BOTH, Old, all, assert_books, on, shown, told};
 use common::relay::Relay;
 use common::rights::Rights::Theirs;
 use common::rights::{calling_as, grant_all, guarded, node_of};
 use common::{Node, addresses, given, subnets};
+use ipam_testkit::etcd::{ClusterId, Etcd, Silent};
 use serde_json::{Value, json};
 
 #[track_caller]

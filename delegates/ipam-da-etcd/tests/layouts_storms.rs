@@ -12,12 +12,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::etcd::Etcd;
 use common::layouts::{BOTH, Old, On, notes, on, told};
 use common::rights::Rights::Theirs;
 use common::rights::{calling_as, guarded};
-use common::support::{binary, full_size, start, until, wait};
 use common::{Node, PROGRAM, addresses, at_once};
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::world::{binary, full_size, start, until, wait};
 use serde_json::{Value, json};
 
 /// Numbers that look random, and are the same each time.
@@ -214,7 +214,7 @@ fn programs_killed_at_any_moment_leave_nothing_after_del() {
                 let (command, network) = on.command(verb, "c1", &json!({}));
                 let mut call = start(command, &network);
                 std::thread::sleep(moment);
-                common::support::kill_now(&mut call);
+                ipam_testkit::world::kill_now(&mut call);
             };
             for step in 0..8 {
                 let moment = length * step / 8;

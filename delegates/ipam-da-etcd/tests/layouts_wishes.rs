@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::etcd::Etcd;
 use common::layouts::{Old, On, assert_books, assert_empty, each, on};
 use common::{Node, addresses, subnets};
+use ipam_testkit::etcd::Etcd;
 use serde_json::json;
 
 #[test]

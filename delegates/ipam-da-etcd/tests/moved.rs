@@ -8,11 +8,11 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::certificates::Certificates;
-use common::etcd::{Etcd, Passage};
 use common::store::holdings;
-use common::support::{World, binary, start, until, wait};
 use common::{PROGRAM, addresses, tls};
+use ipam_testkit::certificates::Certificates;
+use ipam_testkit::etcd::{Etcd, Passage};
+use ipam_testkit::world::{World, binary, start, until, wait};
 use serde_json::{Value, json};
 
 /// A world whose chain ends in a store behind this endpoint.
@@ -41,7 +41,7 @@ fn killed_add(world: &World, network: &Value, etcd: &Etcd, container: &str) {
     let mut child = start(world.command("ADD", container), &network);
     until("a claim", || holdings(etcd).len() > before);
     world.at_gate("zz");
-    common::support::kill_now(&mut child);
+    ipam_testkit::world::kill_now(&mut child);
     world.open_gate("zz");
     assert!(world.is_quiet_within(Duration::from_secs(10)));
 }

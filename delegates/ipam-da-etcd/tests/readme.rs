@@ -2,24 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../../../tests/support/certificates.rs"]
-mod certificates;
-#[path = "../../../tests/support/etcd/mod.rs"]
-mod etcd;
-#[path = "../../../tests/support/pages.rs"]
-mod pages;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use certificates::{CLIENT, Certificates};
-use etcd::{ClusterId, Etcd, Tls};
-use pages::Page;
+use ipam_testkit::certificates::{CLIENT, Certificates};
+use ipam_testkit::etcd::{ClusterId, Etcd, Tls};
+use ipam_testkit::pages::Page;
+use ipam_testkit::world::{Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
-use support::{Outcome, World, binary, start, wait};
 
 const CONFLIST: &str = "/etc/cni/net.d/10-racknet.conflist";
 

@@ -9,11 +9,11 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
-use common::certificates::{Certificates, Pair};
-use common::etcd::{Cluster, Etcd, Silent};
 use common::relay::Relay;
 use common::store::{books, everything};
 use common::{Node, VERBS, at_once, secured, tls, within};
+use ipam_testkit::certificates::{Certificates, Pair};
+use ipam_testkit::etcd::{Cluster, Etcd, Silent};
 use serde_json::{Value, json};
 
 /// `ipam.etcd.timeout` of these tests is 1 s; a machine under load may need some more.
@@ -329,7 +329,7 @@ fn a_proxy_of_the_environment_does_not_matter() {
         }
         let mut network = node.network();
         network["prevResult"]["ips"] = json!([{"address": "10.1.0.2/16"}]);
-        common::support::wait(common::support::start(command, &network)).success();
+        ipam_testkit::world::wait(ipam_testkit::world::start(command, &network)).success();
     }
     assert_eq!(silent.connections(), 0);
 }

@@ -7,9 +7,9 @@ mod common;
 
 use std::fs;
 
-use common::etcd::{ClusterId, Etcd};
 use common::store::{books, holdings, lease_key, ours};
 use common::{Node, addresses, given};
+use ipam_testkit::etcd::{ClusterId, Etcd};
 use serde_json::{Value, json};
 
 /// A store, a node that has used it, and what it answered to the ADD of `old`.

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::PROGRAM;
-use common::etcd::Etcd;
-use common::support::{Host, Outcome, World, binary, start, wait};
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::world::{Host, Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
 
 const USER: &str = "node";

@@ -7,9 +7,9 @@ mod common;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::etcd::Etcd;
 use common::store::{are_distinct, fill, holdings, occupy, roomy, some, usable};
 use common::{Node, addresses, at_once, given};
+use ipam_testkit::etcd::Etcd;
 use serde_json::{Value, json};
 
 /// How many requests the server answers while something is done.

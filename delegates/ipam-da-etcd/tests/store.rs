@@ -7,9 +7,9 @@ mod common;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use common::etcd::Etcd;
 use common::store::{age, books, holdings, lease_key, ours, owner_key};
 use common::{Node, addresses, given};
+use ipam_testkit::etcd::Etcd;
 use serde_json::json;
 
 const NET: &str = "/ipam-delegated/networks/net/";
@@ -322,8 +322,11 @@ fn gc_is_about_its_own_node_and_network() {
         let mut network = first.network();
         network["name"] = name.into();
         network["cni.dev/valid-attachments"] = json!([]);
-        common::support::wait(common::support::start(first.command(verb, container), &network))
-            .success()
+        ipam_testkit::world::wait(ipam_testkit::world::start(
+            first.command(verb, container),
+            &network,
+        ))
+        .success()
     };
     first.add("kept");
     first.add("stale");

@@ -9,11 +9,11 @@ use std::net::{Shutdown, TcpListener};
 use std::path::Path;
 use std::thread;
 
-use common::certificates::Certificates;
-use common::etcd::{Etcd, Silent};
 use common::store::holdings;
-use common::support::{World, binary};
 use common::{PROGRAM, tls};
+use ipam_testkit::certificates::Certificates;
+use ipam_testkit::etcd::{Etcd, Silent};
+use ipam_testkit::world::{World, binary};
 use serde_json::{Value, json};
 
 /// A chain whose allocator knows this endpoint.

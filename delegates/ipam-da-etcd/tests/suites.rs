@@ -1,83 +1,29 @@
 //! The leases in a real etcd pass the suites of a ledger and of an allocator.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
-#![allow(dead_code, missing_docs, reason = "the rooms of a program, which is no library")]
 
-#[path = "../src/change.rs"]
-mod change;
-#[path = "../src/claim.rs"]
-mod claim;
-#[path = "../src/client.rs"]
-mod client;
-#[path = "../src/codec.rs"]
-mod codec;
-#[path = "../src/config.rs"]
-mod config;
-#[path = "../src/connection.rs"]
-mod connection;
-#[path = "../src/document.rs"]
-mod document;
-#[path = "../src/endpoint.rs"]
-mod endpoint;
-#[path = "../../../tests/support/etcd/mod.rs"]
-mod etcd;
-#[path = "../src/greeting.rs"]
-mod greeting;
-#[path = "../src/held.rs"]
-mod held;
-#[path = "../src/hints.rs"]
-mod hints;
-#[path = "../src/keys.rs"]
-mod keys;
-#[path = "../src/layout.rs"]
-mod layout;
-#[path = "../src/ledger.rs"]
-mod ledger;
-#[path = "../src/lock.rs"]
-mod lock;
-#[path = "../src/memory.rs"]
-mod memory;
-#[path = "../src/page.rs"]
-mod page;
-#[path = "../src/present.rs"]
-mod present;
-#[path = "../src/refusal.rs"]
-mod refusal;
-#[path = "../src/removal.rs"]
-mod removal;
-#[path = "../src/scan.rs"]
-mod scan;
-#[path = "../src/tls.rs"]
-mod tls;
-#[path = "../src/token.rs"]
-mod token;
-#[path = "../src/view.rs"]
-mod view;
-#[path = "../src/written.rs"]
-mod written;
-
-use std::ops::ControlFlow;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipam_delegated::allocate::{Allocate, Bookkeeper, Ledger, Reach};
-use ipam_delegated::cni::{Environment, IpamResult, Keep, NetworkName, Verb};
-use ipam_delegated::delegate::{Deadline, Delegate};
-use ipam_delegated::host::Settings;
-use ipam_delegated::testing::between::{Between, next_commit};
-use ipam_delegated::testing::ledger_suite::{self, Stage};
-use ipam_delegated::testing::subject::{Binary, Form, InProcess, Subject};
-use ipam_delegated::testing::{Report, allocator_suite};
-use ipam_delegated::{ErrorCode, Request, Result};
-use layout::{LAYOUTS, Layout};
-use ledger::Etcd;
+use ipam_da_etcd::{Etcd, LAYOUTS, Layout};
+use ipam_kit::allocate::{Allocate, Bookkeeper, Ledger, Reach};
+use ipam_kit::cni::{Environment, IpamResult, Keep, NetworkName, Verb};
+use ipam_kit::delegate::Delegate;
+use ipam_kit::host::Settings;
+use ipam_kit::{Request, Result};
+use ipam_suites::between::{Between, next_commit};
+use ipam_suites::ledger_suite::{self, Stage};
+use ipam_suites::subject::{Binary, Form, InProcess, Subject};
+use ipam_suites::{Report, allocator_suite};
+use ipam_testkit::etcd::Requests;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 /// A server and a state folder.
 struct Desk {
-    server: Arc<etcd::Etcd>,
+    server: Arc<ipam_testkit::etcd::Etcd>,
     state: TempDir,
     layout: &'static Layout,
 }
@@ -86,7 +32,7 @@ impl Desk {
     /// One of each layout.
     fn each() -> impl Iterator<Item = Self> {
         LAYOUTS.into_iter().map(|layout| Self {
-            server: Arc::new(etcd::Etcd::start()),
+            server: Arc::new(ipam_testkit::etcd::Etcd::start()),
             state: TempDir::new().unwrap(),
             layout,
         })
@@ -102,35 +48,45 @@ impl Desk {
     /// What makes all leases look older.
     fn aging(&self) -> impl Fn(Duration) + Send + Sync + 'static {
         let (server, layout) = (self.server.clone(), self.layout);
-        move |by| age(&server.endpoint(), layout, by)
+        move |by| age(&server.requests(), layout, by)
     }
 }
 
 /// Writes the owners of all networks again, each in one transaction as we do, with an older time.
-fn age(endpoint: &str, layout: &'static Layout, by: Duration) {
-    let config = json!({"etcd": {"endpoints": [endpoint], "layout": layout.name}});
-    let store = serde_json::from_value::<config::Config>(config).unwrap().store().unwrap();
-    let client =
-        client::Client::new(&store, None, ErrorCode::TRY_AGAIN, Deadline::after(Deadline::DEFAULT))
-            .unwrap();
-    let mut owners = Vec::new();
-    let all = format!("{}/", store.prefix);
-    let found = page::below(&client, &all, |_| Ok(()), &mut |found| {
-        if found.key_str().unwrap().contains("/owners/") {
-            owners.push((found.key_str().unwrap().to_owned(), document::holding(found).unwrap()));
+fn age(requests: &Requests, layout: &Layout, by: Duration) {
+    let by = u64::try_from(by.as_millis()).unwrap();
+    let older = |value: &str| {
+        let mut document: Value = serde_json::from_str(value).unwrap();
+        document["confirmed"] = (document["confirmed"].as_u64().unwrap() - by).into();
+        document
+    };
+    let found = requests.list("/").unwrap();
+    for owner in found.iter().filter(|entry| entry.key.contains("/owners/")) {
+        let document = older(&owner.value);
+        let (network, _) = owner.key.split_once("owners/").unwrap();
+        let network = network.strip_suffix("/ipam-delegated/").unwrap_or(network);
+        let network = network.trim_end_matches('/');
+        let mut puts = vec![(owner.key.clone(), document.to_string())];
+        let items = document["leases"].as_array().unwrap().iter();
+        for item in items.filter(|item| item["since"].is_null()) {
+            let address = item["address"].as_str().unwrap().split('/').next().unwrap();
+            let key = format!("{network}/{}", key_of(layout, address.parse().unwrap()));
+            let value = requests.get(&key).unwrap().unwrap().value;
+            // The replaced plugins' values have no time.
+            let is_ours = layout.name == "native";
+            puts.push((key, if is_ours { older(&value).to_string() } else { value }));
         }
-        ControlFlow::Continue(())
-    });
-    found.unwrap();
-    for (key, mut holding) in owners {
-        let network = NetworkName::parse(&holding.document.network).unwrap();
-        holding.document.confirmed -= u64::try_from(by.as_millis()).unwrap();
-        let mut writes = Vec::new();
-        let (prefix, _) =
-            key.split_once("/networks/").or_else(|| key.split_once(layout.owners)).unwrap();
-        let keys = keys::Keys::new(layout, prefix, &network);
-        claim::write_owner(&keys, key, &holding.document, &mut writes);
-        client.write(&etcd_client::Txn::new().and_then(writes)).unwrap().unwrap();
+        requests.put_all(&puts).unwrap();
+    }
+}
+
+/// The key of an address, below its network's.
+fn key_of(layout: &Layout, address: IpAddr) -> String {
+    match (layout.name, address) {
+        ("native", IpAddr::V4(v4)) => format!("leases/4/{:08x}", v4.to_bits()),
+        ("native", IpAddr::V6(v6)) => format!("leases/6/{:032x}", v6.to_bits()),
+        ("cni-ipam-etcd", address) => format!("used/{address}"),
+        (_, address) => format!("ips/{address}"),
     }
 }
 
@@ -150,7 +106,7 @@ impl<D> Apart<D> {
 }
 
 fn set_apart(ipam: &mut Map<String, Value>, network: &str) {
-    if ipam["etcd"]["layout"] == layout::HOST_ETCD.name {
+    if ipam["etcd"]["layout"] == "host-etcd" {
         ipam["etcd"]["prefix"] = format!("/ipam/{network}").into();
         // By these it tells which addresses of a container are the network's.
         ipam.entry("ranges")
@@ -233,7 +189,7 @@ fn the_allocator_in_etcd_passes() {
 fn the_program_passes() {
     let program = Path::new(env!("CARGO_BIN_EXE_ipam-da-etcd"));
     // Its networks cannot be set apart where they have one space of addresses.
-    for desk in Desk::each().filter(|desk| desk.layout.old.as_ref().is_none_or(|old| !old.flat)) {
+    for desk in Desk::each().filter(|desk| desk.layout.name != "host-etcd") {
         let config = Map::from_iter([("ipam".to_owned(), desk.ipam())]);
         let subject = Binary::new(program, Form::Delegate, desk.state.path())
             .reaching(Reach::Cluster)

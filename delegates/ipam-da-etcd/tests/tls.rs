@@ -10,11 +10,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::certificates::{CLIENT, Certificates};
-use common::etcd::{Cluster, Etcd};
 use common::store::holdings;
-use common::support::{Host, start, wait};
 use common::{Node, PREFIX, PROGRAM, VERBS, at_once, given, secured, tls};
+use ipam_testkit::certificates::{CLIENT, Certificates};
+use ipam_testkit::etcd::{Cluster, Etcd};
+use ipam_testkit::world::{Host, start, wait};
 use serde_json::json;
 
 const PASSWORD: &str = "word-that-nobody-may-see";

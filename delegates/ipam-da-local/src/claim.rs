@@ -7,8 +7,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::SystemTime;
 
-use ipam_delegated::allocate::Owner;
-use ipam_delegated::host::{make_private_folder, open_own};
+use ipam_kit::allocate::Owner;
+use ipam_kit::host::{make_private_folder, open_own};
 use log::debug;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ use crate::lease_file::{LeaseFile, Revision};
 ///
 /// # Errors
 /// The folder cannot be written. Nothing is taken then.
-pub fn claim(
+pub(crate) fn claim(
     folder: &Path,
     owner: &Owner,
     candidates: impl IntoIterator<Item = IpAddr>,
@@ -46,7 +46,7 @@ pub fn claim(
 ///
 /// # Errors
 /// The folder cannot be written. The holder keeps the address then.
-pub fn replace(folder: &Path, owner: &Owner, name: &str) -> io::Result<Revision> {
+pub(crate) fn replace(folder: &Path, owner: &Owner, name: &str) -> io::Result<Revision> {
     let aside = folder.with_file_name(ASIDE);
     make_private_folder(&aside)?;
     // host-local reads every file in the folder of leases, so the new one is made beside it. What a
@@ -138,7 +138,7 @@ fn fill(mut file: &File, content: &str) -> io::Result<Revision> {
 
 /// Gives a lease file a new revision. The kernel's own time is too coarse to tell two changes
 /// within some milliseconds apart.
-pub fn confirm(file: &File) -> io::Result<Revision> {
+pub(crate) fn confirm(file: &File) -> io::Result<Revision> {
     file.set_modified(SystemTime::now())?;
     Ok(Revision::of(&file.metadata()?))
 }

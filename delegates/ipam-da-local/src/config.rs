@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use ipam_delegated::{Error, Result};
+use ipam_kit::{Error, Result};
 use serde::Deserialize;
 
 /// What this delegate reads of `ipam`.
@@ -19,7 +19,7 @@ impl Config {
     ///
     /// # Errors
     /// There is no working folder.
-    pub fn data_dir(&self) -> Result<PathBuf> {
+    pub(crate) fn data_dir(&self) -> Result<PathBuf> {
         let written = self.data_dir.as_deref().filter(|path| !path.as_os_str().is_empty());
         let path = written.unwrap_or(Path::new(Self::DATA_DIR));
         std::path::absolute(path).map_err(|error| {

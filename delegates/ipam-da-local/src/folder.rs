@@ -7,32 +7,32 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ipam_delegated::cni::NetworkName;
-use ipam_delegated::cni::address::parse_address;
-use ipam_delegated::host::{is_at, lock, make_folder, open_own};
-use ipam_delegated::presence::Presence;
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::cni::NetworkName;
+use ipam_kit::cni::address::parse_address;
+use ipam_kit::host::{is_at, lock, make_folder, open_own};
+use ipam_kit::presence::Presence;
+use ipam_kit::{Error, ErrorCode, Result};
 use rustix::fs::{CWD, OFlags, Timespec, Timestamps, UTIME_OMIT, utimensat};
 
 use crate::lease_file::LeaseFile;
 
 /// The folder, unlocked.
 #[derive(Debug)]
-pub struct Folder {
+pub(crate) struct Folder {
     path: PathBuf,
 }
 
 /// The folder under host-local's lock.
 #[derive(Debug)]
-pub struct Locked {
-    pub path: PathBuf,
+pub(crate) struct Locked {
+    pub(crate) path: PathBuf,
     _lock: File,
 }
 
 /// A cursor file as it was read.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cursor {
-    pub address: Option<IpAddr>,
+pub(crate) struct Cursor {
+    pub(crate) address: Option<IpAddr>,
     length: u64,
 }
 
@@ -40,11 +40,11 @@ pub struct Cursor {
 const CURSOR_LIMIT: u64 = 4096;
 
 impl Folder {
-    pub fn new(data_dir: &Path, network: &NetworkName) -> Self {
+    pub(crate) fn new(data_dir: &Path, network: &NetworkName) -> Self {
         Self { path: data_dir.join(network.as_str()) }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -52,7 +52,7 @@ impl Folder {
     ///
     /// # Errors
     /// Code 11 when somebody holds the lock until `give_up`; 5 when the folder cannot be made.
-    pub fn lock_or_make(&self, give_up: Instant) -> Result<Locked> {
+    pub(crate) fn lock_or_make(&self, give_up: Instant) -> Result<Locked> {
         loop {
             if let Some(locked) = self.lock(give_up)? {
                 return Ok(locked);
@@ -72,7 +72,7 @@ impl Folder {
     ///
     /// # Errors
     /// Code 11 when somebody holds the lock until `give_up`.
-    pub fn lock(&self, give_up: Instant) -> Result<Option<Locked>> {
+    pub(crate) fn lock(&self, give_up: Instant) -> Result<Option<Locked>> {
         let path = self.path.join("lock");
         loop {
             let file = match open_own(&path, OFlags::RDONLY | OFlags::CREATE, 0o750) {
@@ -109,14 +109,14 @@ impl Folder {
     ///
     /// # Errors
     /// The folder cannot be listed.
-    pub fn names(&self, each: impl FnMut(String, IpAddr)) -> Result<()> {
+    pub(crate) fn names(&self, each: impl FnMut(String, IpAddr)) -> Result<()> {
         names(&self.path, each)
             .map_err(|error| self.failed("cannot list the folder of leases", error))
     }
 
     /// Fails when the folder lies behind a link that leads nowhere, as to a disk that is not mounted:
     /// nobody knows what it holds.
-    pub fn is_reachable(&self) -> Result<()> {
+    pub(crate) fn is_reachable(&self) -> Result<()> {
         dangling(&self.path).map_or(Ok(()), |link| Err(self.leads_nowhere(&link)))
     }
 
@@ -128,46 +128,46 @@ impl Folder {
     }
 
     /// An error about this folder.
-    pub fn failed(&self, what: &str, error: io::Error) -> Error {
+    pub(crate) fn failed(&self, what: &str, error: io::Error) -> Error {
         failed(&self.path, what, error)
     }
 }
 
 impl Locked {
-    pub fn failed(&self, what: &str, error: io::Error) -> Error {
+    pub(crate) fn failed(&self, what: &str, error: io::Error) -> Error {
         failed(&self.path, what, error)
     }
 
-    pub fn names(&self, each: impl FnMut(String, IpAddr)) -> io::Result<()> {
+    pub(crate) fn names(&self, each: impl FnMut(String, IpAddr)) -> io::Result<()> {
         names(&self.path, each)
     }
 
     /// Every name that [`Self::names`] shows.
-    pub fn all_names(&self) -> Result<Vec<String>> {
+    pub(crate) fn all_names(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
         let listed = self.names(|name, _| all.push(name));
         listed.map_err(|error| self.failed("cannot list the folder of leases", error))?;
         Ok(all)
     }
 
-    pub fn read(&self, name: &str) -> Presence<LeaseFile> {
+    pub(crate) fn read(&self, name: &str) -> Presence<LeaseFile> {
         LeaseFile::read(&self.path, name)
     }
 
     /// The lease file of an address, as far as it can be shown: under the name that we would write, else
     /// under an odd one.
-    pub fn find(&self, address: IpAddr, odd: &[String]) -> Option<LeaseFile> {
+    pub(crate) fn find(&self, address: IpAddr, odd: &[String]) -> Option<LeaseFile> {
         LeaseFile::shown(&self.path, &address.to_string()).or_else(|| self.find_among(odd, address))
     }
 
     /// The lease file of an address under one of these names.
-    pub fn find_among(&self, names: &[String], address: IpAddr) -> Option<LeaseFile> {
+    pub(crate) fn find_among(&self, names: &[String], address: IpAddr) -> Option<LeaseFile> {
         let of_it = |name: &&String| LeaseFile::address_of(name) == Some(address);
         names.iter().filter(of_it).find_map(|name| LeaseFile::shown(&self.path, name))
     }
 
     /// Removes a lease file; one that is gone already is fine.
-    pub fn remove(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         match fs::remove_file(self.path.join(name)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -176,14 +176,14 @@ impl Locked {
 
     /// The address last given out of a range set, as host-local reads it: anything but an address
     /// is no cursor.
-    pub fn cursor(&self, index: u32) -> Cursor {
+    pub(crate) fn cursor(&self, index: u32) -> Cursor {
         let text = self.read_cursor(index).unwrap_or_default();
         let address = std::str::from_utf8(&text).ok().and_then(|text| parse_address(text).ok());
         Cursor { address, length: text.len() as u64 }
     }
 
     /// Moves a cursor. A torn one is no cursor: the search then begins with the first address.
-    pub fn set_cursor(&self, index: u32, before: Cursor, address: IpAddr) -> io::Result<()> {
+    pub(crate) fn set_cursor(&self, index: u32, before: Cursor, address: IpAddr) -> io::Result<()> {
         if before.address == Some(address) {
             return Ok(());
         }
@@ -199,13 +199,13 @@ impl Locked {
     }
 
     /// When the folder changed last, in seconds and nanoseconds.
-    pub fn changed(&self) -> io::Result<(i64, i64)> {
+    pub(crate) fn changed(&self) -> io::Result<(i64, i64)> {
         let metadata = fs::metadata(&self.path)?;
         Ok((metadata.mtime(), metadata.mtime_nsec()))
     }
 
     /// Sets the folder's time of change to a whole second.
-    pub fn set_changed(&self, seconds: i64) -> io::Result<()> {
+    pub(crate) fn set_changed(&self, seconds: i64) -> io::Result<()> {
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
             last_modification: Timespec { tv_sec: seconds, tv_nsec: 0 },

@@ -16,9 +16,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ipam_delegated::cni::{ContainerId, IfName, NetworkName};
-use ipam_delegated::host::{StateDir, make_private_folder, open_own, read_own};
-use ipam_delegated::presence::Presence;
+use ipam_kit::cni::{ContainerId, IfName, NetworkName};
+use ipam_kit::host::{StateDir, make_private_folder, open_own, read_own};
+use ipam_kit::presence::Presence;
 use log::debug;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, readlinkat, statat};
 use rustix::io::{Errno, retry_on_intr};
@@ -28,13 +28,13 @@ use crate::lease_file::{Content, LeaseFile};
 
 /// The index of one folder of leases.
 #[derive(Debug)]
-pub struct Index {
+pub(crate) struct Index {
     root: PathBuf,
 }
 
 /// What was noted when the index was last complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stamp {
+pub(crate) struct Stamp {
     /// The folder's time of change, in seconds since 1970.
     folder: i64,
     /// When that was, in seconds since 1970.
@@ -42,12 +42,12 @@ pub struct Stamp {
     /// How far the clock was from the machine's own count of seconds: whether it was set since.
     clock: i64,
     /// Lease files whose names are not what we would write: an address in another form.
-    pub odd: Vec<String>,
+    pub(crate) odd: Vec<String>,
 }
 
 /// An owner as a file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Key(String);
+pub(crate) struct Key(String);
 
 /// Lease files changed this many seconds before the stamp are read again: clocks are coarse.
 const SLACK: i64 = 2;
@@ -56,17 +56,17 @@ const SLACK: i64 = 2;
 const TARGET: usize = 4095;
 
 impl Key {
-    pub fn of(container: &ContainerId, ifname: &IfName) -> Self {
+    pub(crate) fn of(container: &ContainerId, ifname: &IfName) -> Self {
         Self::new(container.as_str(), ifname.as_str())
     }
 
     /// For leases that name no interface.
-    pub fn of_container(container: &ContainerId) -> Self {
+    pub(crate) fn of_container(container: &ContainerId) -> Self {
         Self::new(container.as_str(), "")
     }
 
     /// The key a lease file belongs to; none for one whose owner no call can name.
-    pub fn of_file(file: &LeaseFile) -> Option<Self> {
+    pub(crate) fn of_file(file: &LeaseFile) -> Option<Self> {
         let Content::Holder { container, ifname } = &file.content else { return None };
         ContainerId::parse(container).ok()?;
         match ifname {
@@ -85,7 +85,7 @@ impl Key {
 }
 
 impl Index {
-    pub fn new(state: &StateDir, network: &NetworkName, data_dir: &Path) -> Self {
+    pub(crate) fn new(state: &StateDir, network: &NetworkName, data_dir: &Path) -> Self {
         let folder: String = data_dir.to_string_lossy().replace('%', "%25").replace('/', "%2F");
         // A path too long for a file name shares its index: the stamp tells them apart.
         let folder = folder.get(..240).unwrap_or(&folder);
@@ -93,13 +93,13 @@ impl Index {
     }
 
     /// The stamp, if the index is complete.
-    pub fn stamp(&self, folder: &Locked) -> Option<Stamp> {
+    pub(crate) fn stamp(&self, folder: &Locked) -> Option<Stamp> {
         let stamp = self.read_stamp()?;
         (folder.changed().ok()? == (stamp.folder, 0)).then_some(stamp)
     }
 
     /// Notes that the index is complete.
-    pub fn note(&self, folder: &Locked, odd: Vec<String>) -> io::Result<Stamp> {
+    pub(crate) fn note(&self, folder: &Locked, odd: Vec<String>) -> io::Result<Stamp> {
         let random = RandomState::new().build_hasher().finish();
         let past = 100_000_000 + i64::try_from(random % 700_000_000).unwrap_or(0);
         let stamp = Stamp { folder: past, noted: now(), clock: clock(), odd };
@@ -116,7 +116,7 @@ impl Index {
     ///
     /// # Errors
     /// The entry cannot be read, or another program made it.
-    pub fn names(&self, key: &Key) -> io::Result<Vec<String>> {
+    pub(crate) fn names(&self, key: &Key) -> io::Result<Vec<String>> {
         match retry_on_intr(|| readlinkat(CWD, self.entry(key), Vec::new())) {
             Ok(target) => split(&target),
             Err(Errno::NOENT) => Ok(Vec::new()),
@@ -125,7 +125,7 @@ impl Index {
     }
 
     /// Sets the names under a key.
-    pub fn set(&self, key: &Key, names: &[String]) -> io::Result<()> {
+    pub(crate) fn set(&self, key: &Key, names: &[String]) -> io::Result<()> {
         write(&self.entry(key), names)
     }
 
@@ -140,7 +140,7 @@ impl Index {
     }
 
     /// Takes a name off a key.
-    pub fn remove(&self, key: &Key, name: &str) -> io::Result<()> {
+    pub(crate) fn remove(&self, key: &Key, name: &str) -> io::Result<()> {
         let mut names = self.names(key)?;
         names.retain(|other| other != name);
         self.set(key, &names)
@@ -150,7 +150,7 @@ impl Index {
     ///
     /// Lease files that the index knows and that have not changed since the last stamp are not
     /// read, unless the clock was set since.
-    pub fn rebuild(&self, folder: &Locked) -> io::Result<Stamp> {
+    pub(crate) fn rebuild(&self, folder: &Locked) -> io::Result<Stamp> {
         make_private_folder(&self.owners())?;
         let steady = |stamp: &Stamp| (stamp.clock - clock()).abs() <= SLACK;
         let noted = self.read_stamp().filter(steady).map(|stamp| stamp.noted);
@@ -265,7 +265,7 @@ impl Index {
 }
 
 /// Whether a lease file has the name that we and host-local give it.
-pub fn is_plain(name: &str) -> bool {
+pub(crate) fn is_plain(name: &str) -> bool {
     LeaseFile::address_of(name).is_some_and(|address| address.to_string() == name)
 }
 

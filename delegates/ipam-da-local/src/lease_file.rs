@@ -7,13 +7,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ipam_delegated::allocate::Lease;
-use ipam_delegated::allocate::Owner;
-use ipam_delegated::allocate::ledger::{Entry, Fault, Holder};
-use ipam_delegated::cni::address::parse_address;
-use ipam_delegated::host::{is_old, open_own};
-use ipam_delegated::presence::Presence;
-use ipam_delegated::{Error, Result};
+use ipam_kit::allocate::Lease;
+use ipam_kit::allocate::Owner;
+use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
+use ipam_kit::cni::address::parse_address;
+use ipam_kit::host::{is_old, open_own};
+use ipam_kit::presence::Presence;
+use ipam_kit::{Error, Result};
 use ipnet::IpNet;
 use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 use rustix::io::{Errno, retry_on_intr};
@@ -21,21 +21,21 @@ use serde_json::Value;
 
 /// A lease file that was read.
 #[derive(Clone, Debug)]
-pub struct LeaseFile {
+pub(crate) struct LeaseFile {
     /// The file's name: the address, perhaps not in the form that we would write.
-    pub name: String,
-    pub address: IpAddr,
-    pub content: Content,
+    pub(crate) name: String,
+    pub(crate) address: IpAddr,
+    pub(crate) content: Content,
     /// What changes with every lease and every confirmation of it: inode and mtime.
-    pub revision: Revision,
-    pub modified: Option<SystemTime>,
+    pub(crate) revision: Revision,
+    pub(crate) modified: Option<SystemTime>,
     /// When the file was made: see [`Self::with_age`].
-    pub made: Option<SystemTime>,
+    pub(crate) made: Option<SystemTime>,
 }
 
 /// What a lease file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub(crate) enum Content {
     /// Who holds the lease; host-local before 0.8 wrote no interface.
     Holder { container: String, ifname: Option<String> },
     /// Nothing: what a plugin that was killed between two system calls leaves.
@@ -46,7 +46,7 @@ pub enum Content {
 
 /// The very lease: inode and mtime of its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Revision {
+pub(crate) struct Revision {
     inode: u64,
     seconds: i64,
     nanoseconds: i64,
@@ -60,13 +60,13 @@ const LIMIT: u64 = 4096;
 
 impl LeaseFile {
     /// The address that a file name stands for, in whatever form; none for other files.
-    pub fn address_of(name: &str) -> Option<IpAddr> {
+    pub(crate) fn address_of(name: &str) -> Option<IpAddr> {
         parse_address(name).ok()
     }
 
     /// Reads a lease file. One whose content is not that of a lease is there all the same, as
     /// [`Content::Unreadable`].
-    pub fn read(folder: &Path, name: &str) -> Presence<Self> {
+    pub(crate) fn read(folder: &Path, name: &str) -> Presence<Self> {
         match Self::try_read(folder, name) {
             Ok(Some(file)) => Presence::Held(file),
             Ok(None) => Presence::Absent,
@@ -75,7 +75,7 @@ impl LeaseFile {
     }
 
     /// What there is to show of a lease file: one that cannot be read is an entry, too, and counts as taken.
-    pub fn shown(folder: &Path, name: &str) -> Option<Self> {
+    pub(crate) fn shown(folder: &Path, name: &str) -> Option<Self> {
         match Self::read(folder, name) {
             Presence::Held(file) => Some(file),
             Presence::Absent => None,
@@ -106,7 +106,7 @@ impl LeaseFile {
     }
 
     /// A file named by an address that cannot be read, for this reason.
-    pub fn strange(name: &str, reason: &str) -> Option<Self> {
+    pub(crate) fn strange(name: &str, reason: &str) -> Option<Self> {
         Some(Self {
             name: name.to_owned(),
             address: Self::address_of(name)?,
@@ -122,7 +122,7 @@ impl LeaseFile {
     ///
     /// # Errors
     /// The system did not tell.
-    pub fn with_age(mut self, folder: &Path) -> Result<Self> {
+    pub(crate) fn with_age(mut self, folder: &Path) -> Result<Self> {
         let path = folder.join(&self.name);
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let told = match retry_on_intr(|| statx(CWD, &path, flags, StatxFlags::BTIME)) {
@@ -141,25 +141,25 @@ impl LeaseFile {
     }
 
     /// Whether the file says that this owner holds it.
-    pub fn is_of(&self, owner: &Owner) -> bool {
+    pub(crate) fn is_of(&self, owner: &Owner) -> bool {
         matches!(&self.content, Content::Holder { container, ifname: Some(ifname) }
             if container == owner.container.as_str() && ifname == owner.ifname.as_str())
     }
 
     /// Whether the file is of this container and names no interface.
-    pub fn is_of_container(&self, owner: &Owner) -> bool {
+    pub(crate) fn is_of_container(&self, owner: &Owner) -> bool {
         matches!(&self.content, Content::Holder { container, ifname: None }
             if container == owner.container.as_str())
     }
 
     /// Whether the file is empty, and old enough that nobody is writing it.
-    pub fn is_leftover(&self) -> bool {
+    pub(crate) fn is_leftover(&self) -> bool {
         let is_old = |time| is_old(time, LEFTOVER_AFTER, SystemTime::now());
         self.content == Content::Empty && self.modified.is_some_and(is_old)
     }
 
     /// The lease. Prefix length, gateway and pool are not on file.
-    pub fn lease(&self) -> Lease {
+    pub(crate) fn lease(&self) -> Lease {
         Lease {
             pool: None,
             address: IpNet::from(self.address),
@@ -172,7 +172,7 @@ impl LeaseFile {
     }
 
     /// The file as an entry of the ledger.
-    pub fn entry(&self) -> Entry {
+    pub(crate) fn entry(&self) -> Entry {
         let holder = match &self.content {
             Content::Holder { container, ifname } => Some(Holder {
                 node: None,
@@ -195,7 +195,7 @@ impl LeaseFile {
 }
 
 impl Revision {
-    pub fn of(metadata: &Metadata) -> Self {
+    pub(crate) fn of(metadata: &Metadata) -> Self {
         Self {
             inode: metadata.ino(),
             seconds: metadata.mtime(),
@@ -204,7 +204,7 @@ impl Revision {
     }
 
     /// As it travels in a lease.
-    pub fn to_json(self) -> Value {
+    pub(crate) fn to_json(self) -> Value {
         format!("{}.{}.{:09}", self.inode, self.seconds, self.nanoseconds).into()
     }
 }

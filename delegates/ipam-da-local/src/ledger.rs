@@ -7,14 +7,14 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use ipam_delegated::allocate::ledger::{
+use ipam_kit::allocate::ledger::{
     Change, Commit, Entry, Ledger, Look, PoolView, Question, Taken, Used, View,
 };
-use ipam_delegated::allocate::{Lease, Owner, Reach};
-use ipam_delegated::host::{StateDir, can_write};
-use ipam_delegated::pool::RangeSet;
-use ipam_delegated::presence::Presence;
-use ipam_delegated::{Error, ErrorCode, Request, Result};
+use ipam_kit::allocate::{Lease, Owner, Reach};
+use ipam_kit::host::{StateDir, can_write};
+use ipam_kit::pool::RangeSet;
+use ipam_kit::presence::Presence;
+use ipam_kit::{Error, ErrorCode, Request, Result};
 use log::{debug, warn};
 
 use crate::config::Config;
@@ -36,13 +36,13 @@ pub struct Local {
 /// The folder as it was seen, still under its lock.
 #[derive(Debug)]
 pub struct Seen {
-    pub folder: Locked,
+    pub(crate) folder: Locked,
     /// The index, when it could be made complete.
-    pub stamp: Option<Stamp>,
+    pub(crate) stamp: Option<Stamp>,
     /// Lease files whose names are not what we would write.
     odd: Vec<String>,
     /// What the owner holds.
-    pub held: Vec<LeaseFile>,
+    pub(crate) held: Vec<LeaseFile>,
     /// Whether every file could be read that may be its.
     sure: bool,
     pools: Vec<SeenPool>,
@@ -93,7 +93,7 @@ impl Ledger for Local {
         };
         let stamp = self.stamp(&folder);
         let (held, sure) = self.held(&folder, stamp.as_ref(), question)?;
-        let see = |want: &ipam_delegated::allocate::Want| SeenPool {
+        let see = |want: &ipam_kit::allocate::Want| SeenPool {
             path: want.path.clone(),
             cursor: folder.cursor(want.index),
         };
@@ -379,12 +379,12 @@ impl Local {
 
 impl Seen {
     /// Whether the address has a lease file under a name that we would not look for.
-    pub fn hides(&self, address: IpAddr) -> bool {
+    pub(crate) fn hides(&self, address: IpAddr) -> bool {
         self.folder.find_among(&self.odd, address).is_some()
     }
 
     /// The lease file of an address, under whatever name.
-    pub fn find(&self, address: IpAddr) -> Option<LeaseFile> {
+    pub(crate) fn find(&self, address: IpAddr) -> Option<LeaseFile> {
         self.folder.find(address, &self.odd)
     }
 

@@ -1,19 +1,7 @@
-//! The delegate `ipam-da-local`: leases on the local disk, in host-local's own layout.
-
-mod claim;
-mod config;
-mod folder;
-mod index;
-mod lease_file;
-mod ledger;
-mod step;
+//! The program `ipam-da-local`.
 
 use std::process::ExitCode;
 
-use ipam_delegated::Allocate;
-use ipam_delegated::allocate::Bookkeeper;
-use ledger::Local;
-
 fn main() -> ExitCode {
-    ipam_delegated::run("ipam-da-local", Allocate::<Bookkeeper<Local>>::default())
+    ipam_kit::run("ipam-da-local", ipam_da_local::delegate())
 }

@@ -3,10 +3,10 @@
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 
-use ipam_delegated::allocate::ledger::{Change, Claim};
-use ipam_delegated::allocate::{Lease, Owner};
-use ipam_delegated::host::open_own;
-use ipam_delegated::{Error, Result};
+use ipam_kit::allocate::ledger::{Change, Claim};
+use ipam_kit::allocate::{Lease, Owner};
+use ipam_kit::host::open_own;
+use ipam_kit::{Error, Result};
 use log::warn;
 use rustix::fs::OFlags;
 
@@ -15,14 +15,14 @@ use crate::lease_file::{LeaseFile, Revision};
 use crate::ledger::Seen;
 
 /// A change that is about to be made.
-pub struct Step<'a> {
-    pub seen: &'a Seen,
-    pub owner: &'a Owner,
-    pub change: &'a Change<'a>,
+pub(crate) struct Step<'a> {
+    pub(crate) seen: &'a Seen,
+    pub(crate) owner: &'a Owner,
+    pub(crate) change: &'a Change<'a>,
 }
 
 /// What became of it.
-pub enum Outcome {
+pub(crate) enum Outcome {
     Done(Took),
     /// A lease is not as it was seen.
     Stale,
@@ -36,15 +36,15 @@ pub enum Outcome {
 
 /// What was taken and confirmed, in the order of the change.
 #[derive(Default)]
-pub struct Took {
-    pub kept: Vec<Revision>,
-    pub claimed: Vec<(IpAddr, Revision)>,
+pub(crate) struct Took {
+    pub(crate) kept: Vec<Revision>,
+    pub(crate) claimed: Vec<(IpAddr, Revision)>,
     /// The lease files of others that were taken over.
-    pub replaced: Vec<LeaseFile>,
+    pub(crate) replaced: Vec<LeaseFile>,
 }
 
 impl Step<'_> {
-    pub fn take(&self) -> Result<Outcome> {
+    pub(crate) fn take(&self) -> Result<Outcome> {
         let folder = &self.seen.folder;
         if !self.fits() {
             return Ok(Outcome::Stale);

@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Mutex;
 
-use common::support::errors::{Call, calls, is_injected};
-use common::support::{Host, full_size};
+use ipam_testkit::errors::{Call, calls, is_injected};
+use ipam_testkit::world::{Host, full_size};
 use stage::{ALL, Scenario, Stage, Who};
 
 /// Every day one point of so many is tried.

@@ -8,9 +8,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use common::support::kills::strace;
-use common::support::{self, start, wait};
 use common::{C1, LONG, Place, Program, owned_by, set_age};
+use ipam_testkit::kills::strace;
+use ipam_testkit::world::{start, wait};
 use serde_json::{Value, json};
 
 /// Two addresses can be given: 10.5.0.1 is the gateway.
@@ -42,7 +42,7 @@ fn what_is_no_lease_file_keeps_its_address_taken() {
         assert_eq!(fill(&place, program), ["10.5.0.6"], "{program:?}");
         place.gc(program, &[]).success();
         place.del(program, "fill0");
-        assert_eq!(support::names(&place.folder()).len(), 6, "{program:?}");
+        assert_eq!(ipam_testkit::world::names(&place.folder()).len(), 6, "{program:?}");
     }
 }
 

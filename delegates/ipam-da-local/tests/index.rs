@@ -9,9 +9,9 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::process::Command;
 
-use common::support::kills::strace;
-use common::support::{self, Outcome, start, wait};
 use common::{C1, Place, Program, owned_by};
+use ipam_testkit::kills::strace;
+use ipam_testkit::world::{Outcome, start, wait};
 use serde_json::Value;
 
 const SUBNET: &str = "10.5.0.0/24";
@@ -67,7 +67,7 @@ fn a_damaged_index_is_made_again() {
         let place = Place::new(&[SUBNET]);
         place.add(Program::Allocator, C1);
         let index = place.world.path("state/local/net");
-        let stamp = index.join(&support::names(&index)[0]).join("stamp");
+        let stamp = index.join(&ipam_testkit::world::names(&index)[0]).join("stamp");
         fs::write(&stamp, damage).unwrap();
         all_is_well(&place, Program::Allocator, C1, "10.5.0.2");
     }
@@ -143,7 +143,7 @@ fn the_index_is_readable_by_root_alone() {
     fs::remove_dir(place.world.path("state")).unwrap();
     place.add(Program::Allocator, C1);
     let mut folder = place.world.path("state/local/net");
-    folder.push(&support::names(&folder)[0]);
+    folder.push(&ipam_testkit::world::names(&folder)[0]);
     while folder.starts_with(place.world.path("state")) {
         let mode = fs::metadata(&folder).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700, "{}", folder.display());

@@ -8,8 +8,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
-use common::support::{self, start, wait, with};
 use common::{C1, LONG, Place, Program, owned_by, plain, set_age};
+use ipam_testkit::world::{start, wait, with};
 use serde_json::{Value, json};
 
 const SUBNET: &str = "10.5.0.0/24";
@@ -327,7 +327,7 @@ fn names_that_lead_elsewhere_are_refused() {
             let (code, text) = place.call_with(program, "ADD", C1, &network).failure();
             assert_eq!(code, 7, "{program:?} {name:?}: {text}");
         }
-        assert!(support::names(&place.world.path("data")).is_empty(), "{program:?}");
+        assert!(ipam_testkit::world::names(&place.world.path("data")).is_empty(), "{program:?}");
     }
 }
 

@@ -1,34 +1,18 @@
 //! The leases on disk pass the suites of a ledger and of an allocator.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
-#![allow(dead_code, missing_docs, reason = "the rooms of a program, which is no library")]
-
-#[path = "../src/claim.rs"]
-mod claim;
-#[path = "../src/config.rs"]
-mod config;
-#[path = "../src/folder.rs"]
-mod folder;
-#[path = "../src/index.rs"]
-mod index;
-#[path = "../src/lease_file.rs"]
-mod lease_file;
-#[path = "../src/ledger.rs"]
-mod ledger;
-#[path = "../src/step.rs"]
-mod step;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ipam_delegated::allocate::{Allocate, Bookkeeper, Ledger, Reach};
-use ipam_delegated::cni::{Environment, NetworkName, Verb};
-use ipam_delegated::host::Settings;
-use ipam_delegated::testing::ledger_suite::{self, Stage};
-use ipam_delegated::testing::subject::{Binary, Form, InProcess, Subject};
-use ipam_delegated::testing::{Report, allocator_suite};
-use ipam_delegated::{Request, Result};
-use ledger::Local;
+use ipam_da_local::Local;
+use ipam_kit::allocate::{Allocate, Bookkeeper, Ledger, Reach};
+use ipam_kit::cni::{Environment, NetworkName, Verb};
+use ipam_kit::host::Settings;
+use ipam_kit::{Request, Result};
+use ipam_suites::ledger_suite::{self, Stage};
+use ipam_suites::subject::{Binary, Form, InProcess, Subject};
+use ipam_suites::{Report, allocator_suite};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -73,7 +73,7 @@ fn a_first_add_that_fails_leaves_the_address_from_before() {
 
 /// Puts a program in ipam-da-local's place that ends without a word on the ADD of this container.
 fn kill_on_add(place: &Place, container: &str) {
-    let real = common::support::binary("ipam-da-local");
+    let real = ipam_testkit::world::binary("ipam-da-local");
     let script = format!(
         "#!/bin/sh\n[ $CNI_COMMAND,$CNI_CONTAINERID = ADD,{container} ] && kill -9 $$\nexec '{}'\n",
         real.display()
@@ -125,7 +125,7 @@ fn a_record_from_before_a_hand_back_releases_nothing_that_came_after() {
     let old = text.replace(boot.trim(), "another-boot").replace("\"time\":1", "\"time\":");
     assert_ne!(old, text);
     std::fs::write(&record, old).unwrap();
-    let reap = Command::new(common::support::binary("ipam-delegated"))
+    let reap = Command::new(ipam_testkit::world::binary("ipam-delegated"))
         .args(["reap", "--yes", "--no-cache", "--state-dir"])
         .arg(place.world.path("state"))
         .output()
@@ -138,7 +138,7 @@ fn a_record_from_before_a_hand_back_releases_nothing_that_came_after() {
 #[test]
 fn a_stripped_del_of_a_container_from_before_releases_it() {
     let place = Place::new(&["10.5.0.0/24"]);
-    let host = common::support::Host::new();
+    let host = ipam_testkit::world::Host::new();
     let call = |program, verb: &str, container: &str, network: &Value| {
         let inside = place.command(program, verb, container);
         let mut command: Command = host.enter(inside.get_program());
@@ -146,10 +146,10 @@ fn a_stripped_del_of_a_container_from_before_releases_it() {
         command.envs(inside.get_envs().filter_map(|(key, value)| Some((key, value?))));
         command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
         command.stderr(std::process::Stdio::piped());
-        common::support::wait(common::support::start(command, network))
+        ipam_testkit::world::wait(ipam_testkit::world::start(command, network))
     };
     let network =
-        common::support::without(&place.network(Program::HostLocal), &["dataDir", "stateDir"]);
+        ipam_testkit::world::without(&place.network(Program::HostLocal), &["dataDir", "stateDir"]);
     let address = call(Program::HostLocal, "ADD", "c1", &network).ips();
     let stripped = serde_json::json!({
         "cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "host-local"},

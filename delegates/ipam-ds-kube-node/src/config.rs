@@ -1,12 +1,12 @@
 use std::path::PathBuf;
 
-use ipam_delegated::cni::Args;
+use ipam_kit::cni::Args;
 use serde::Deserialize;
 
 /// What this delegate reads of `ipam`, beside the keys that say how to find the node.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Config {
+pub(crate) struct Config {
     annotation: Option<String>,
     #[serde(rename = "ipv4-namespaces")]
     ipv4_namespaces: Option<Vec<String>>,
@@ -16,17 +16,17 @@ pub struct Config {
 
 impl Config {
     /// The annotation that holds the subnets; none where `spec.podCIDRs` does.
-    pub fn annotation(&self) -> Option<&str> {
+    pub(crate) fn annotation(&self) -> Option<&str> {
         self.annotation.as_deref().filter(|name| !name.is_empty())
     }
 
     /// The folder that kube-node keeps its own cache in, where the configuration names one.
-    pub fn data_dir(&self) -> Option<&PathBuf> {
+    pub(crate) fn data_dir(&self) -> Option<&PathBuf> {
         self.data_dir.as_ref().filter(|folder| !folder.as_os_str().is_empty())
     }
 
     /// The namespace that keeps a pod from an IPv4 address; none where it may have one.
-    pub fn without_ipv4(&self, args: &Args) -> Option<String> {
+    pub(crate) fn without_ipv4(&self, args: &Args) -> Option<String> {
         let namespace = args.get("K8S_POD_NAMESPACE").unwrap_or_default();
         let listed = self.ipv4_namespaces.as_ref()?;
         (!listed.iter().any(|name| name == namespace)).then(|| namespace.to_owned())

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ipam_delegated::host::{make_folder, read_own, replace_own};
+use ipam_kit::host::{make_folder, read_own, replace_own};
 use log::debug;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::subnets;
 
 /// The file that kube-node keeps the settings for host-local in, once it has read them.
 #[derive(Debug)]
-pub struct Left {
+pub(crate) struct Left {
     path: PathBuf,
     /// The folder, where the configuration names it.
     data_dir: Option<PathBuf>,
@@ -39,7 +39,7 @@ const NAME: &str = "kube-node.json";
 
 impl Left {
     /// The file for a network with this `dataDir`.
-    pub fn of(data_dir: Option<&PathBuf>, network: &str) -> Self {
+    pub(crate) fn of(data_dir: Option<&PathBuf>, network: &str) -> Self {
         let default = || Path::new("/var/lib/cni/networks").join(network);
         let folder = data_dir.cloned().unwrap_or_else(default);
         let network = network.to_owned();
@@ -47,12 +47,12 @@ impl Left {
     }
 
     /// Where it is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The subnets that it holds; none where it is none of kube-node's, or may be another network's.
-    pub fn read(&self) -> Option<Vec<String>> {
+    pub(crate) fn read(&self) -> Option<Vec<String>> {
         if let Some(other) = self.other_network() {
             debug!("{} may be of the network {other}", self.path.display());
             return None;
@@ -65,7 +65,7 @@ impl Left {
 
     /// Keeps it as kube-node would write it, for whoever goes back to that. Nothing is written into the
     /// folder that host-local keeps its leases in, nor where several networks share the file.
-    pub fn keep(&self, subnets: &[String]) {
+    pub(crate) fn keep(&self, subnets: &[String]) {
         let Some(data_dir) = &self.data_dir else { return };
         let content = Content {
             kind: "host-local".to_owned(),

@@ -1,15 +1,7 @@
-//! The delegate `ipam-ds-kube-node`: the ranges that the Kubernetes node object names.
-
-mod config;
-mod left;
-mod selector;
-mod subnets;
+//! The program `ipam-ds-kube-node`.
 
 use std::process::ExitCode;
 
-use ipam_delegated::Select;
-use selector::KubeNode;
-
 fn main() -> ExitCode {
-    ipam_delegated::run("ipam-ds-kube-node", Select(KubeNode))
+    ipam_kit::run("ipam-ds-kube-node", ipam_ds_kube_node::delegate())
 }

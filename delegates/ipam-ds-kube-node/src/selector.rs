@@ -1,10 +1,10 @@
 use std::net::IpAddr;
 
-use ipam_delegated::client::kube::is_away;
-use ipam_delegated::client::own_node::{Keys, Known, OwnNode, Settings, Wish};
-use ipam_delegated::cni::{Network, Verb};
-use ipam_delegated::offer::{Offer, Offered};
-use ipam_delegated::{Error, ErrorCode, Request, Result, Selection, Selector};
+use ipam_kit::cni::{Network, Verb};
+use ipam_kit::offer::{Offer, Offered};
+use ipam_kit::{Error, ErrorCode, Request, Result, Selection, Selector};
+use ipam_kube::is_away;
+use ipam_kube::own_node::{Keys, Known, OwnNode, Settings, Wish};
 use log::{debug, warn};
 use serde_json::{Map, Value, json};
 
@@ -14,7 +14,7 @@ use crate::subnets;
 
 /// Chooses the subnets that the node object names. It keeps no state but what it remembers of them.
 #[derive(Clone, Copy, Debug)]
-pub struct KubeNode;
+pub(crate) struct KubeNode;
 
 /// Keys that name ranges, too: those of the node object stand in their place.
 const OTHER_RANGES: [&str; 7] =

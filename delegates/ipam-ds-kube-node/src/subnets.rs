@@ -1,15 +1,15 @@
 use std::net::IpAddr;
 
-use ipam_delegated::Result;
-use ipam_delegated::client::own_node::{Node, unfit};
-use ipam_delegated::cni::address::parse_cidr;
+use ipam_kit::Result;
+use ipam_kit::cni::address::parse_cidr;
+use ipam_kube::own_node::{Node, unfit};
 use serde_json::Value;
 
 /// Reads the subnets of a node: of `spec.podCIDRs`, or of an annotation that lists them with commas.
 ///
 /// # Errors
 /// There are none, more than two, or two of one family, or one is no CIDR.
-pub fn read(node: &Node, annotation: Option<&str>) -> Result<Vec<String>> {
+pub(crate) fn read(node: &Node, annotation: Option<&str>) -> Result<Vec<String>> {
     let place = place(annotation);
     let wrong = |message: String| unfit(&node.name, &place, message);
     let texts = match annotation {
@@ -34,7 +34,7 @@ pub fn read(node: &Node, annotation: Option<&str>) -> Result<Vec<String>> {
 }
 
 /// Why these cannot be the subnets of a node.
-pub fn refusal(texts: &[String]) -> Option<String> {
+pub(crate) fn refusal(texts: &[String]) -> Option<String> {
     let mut families = Vec::new();
     for text in texts {
         match parse_cidr(text) {
@@ -51,7 +51,7 @@ pub fn refusal(texts: &[String]) -> Option<String> {
 }
 
 /// The place of the subnets in the node object, as errors name it.
-pub fn place(annotation: Option<&str>) -> String {
+pub(crate) fn place(annotation: Option<&str>) -> String {
     match annotation {
         Some(name) => format!("annotation {name}"),
         None => "spec.podCIDRs".to_owned(),

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::kube::{
+use common::{Site, by};
+use ipam_testkit::kube::{
     Credential, End, Key, Kube, Kubeconfig, Login, Node, Silent, Speaker, Standing,
 };
-use common::support::{Host, names, with, without};
-use common::{Site, by};
+use ipam_testkit::world::{Host, names, with, without};
 use serde_json::{Value, json};
 
 /// An ADD that has three seconds, and needs little more, fails with this code, tells all of this, and

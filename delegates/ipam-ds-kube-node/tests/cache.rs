@@ -10,9 +10,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use common::kube::{Credential, End, Kube, Login, Node, Silent, Speaker};
-use common::support::with;
 use common::{Site, by, subnets};
+use ipam_testkit::kube::{Credential, End, Kube, Login, Node, Silent, Speaker};
+use ipam_testkit::world::with;
 use serde_json::{Value, json};
 
 const ANNOTATION: &str = "kube-node.nordix.org/net1";

@@ -8,9 +8,9 @@ mod common;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-use common::kube::{End, Speaker};
-use common::support::{Host, with};
 use common::{Site, addresses, by, pod_in};
+use ipam_testkit::kube::{End, Speaker};
+use ipam_testkit::world::{Host, with};
 use serde_json::{Value, json};
 
 /// The chains, each with the network that has it.
@@ -33,7 +33,7 @@ fn chains(site: &Site) -> [(&'static str, Value); 3] {
 
 /// Calls one of our programs.
 #[track_caller]
-fn call(site: &Site, program: &str, verb: &str, network: &Value) -> common::support::Outcome {
+fn call(site: &Site, program: &str, verb: &str, network: &Value) -> ipam_testkit::world::Outcome {
     let mut command = site.world.command_of(&site.world.path("bin").join(program), verb, "c1");
     if matches!(verb, "GC" | "STATUS") {
         command.env("CNI_CONTAINERID", "").env("CNI_IFNAME", "").env("CNI_NETNS", "");
@@ -187,14 +187,14 @@ fn a_stripped_del_finds_what_it_was_about() {
         site.run(by(host.enter("env"), &site.command(verb, container)), network)
     };
     // In its default places, since nothing else is found by a configuration without anything.
-    let network = common::support::without(&site.network(), &["dataDir", "stateDir"]);
+    let network = ipam_testkit::world::without(&site.network(), &["dataDir", "stateDir"]);
     call("ADD", "new", &network).success();
     let leases = host.path("/var/lib/cni/networks/k8snet");
     for address in ["11.0.1.77", "1100:0:0:1::77"] {
         fs::write(leases.join(address), "old\r\neth0").unwrap();
     }
     let held = || {
-        let names = common::support::names(&leases);
+        let names = ipam_testkit::world::names(&leases);
         names.iter().filter(|name| name.parse::<std::net::IpAddr>().is_ok()).count()
     };
     assert_eq!(held(), 4);

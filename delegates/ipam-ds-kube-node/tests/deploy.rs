@@ -4,12 +4,8 @@
 
 #[path = "deploy/cluster.rs"]
 mod cluster;
-#[path = "../../../tests/support/kube/mod.rs"]
-mod kube;
 #[path = "deploy/machine.rs"]
 mod machine;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cluster::Cluster;
-use kube::Node;
+use ipam_testkit::kube::Node;
+use ipam_testkit::world::{names, until, with};
 use machine::{Keeper, LOGIN, Machine};
 use serde_json::json;
-use support::{names, until, with};
 
 const MANIFESTS: [&str; 3] = ["rbac.yaml", "daemonset.yaml", "network-attachment-definitions.yaml"];
 

@@ -7,8 +7,8 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::support::{Host, names, with, without};
 use common::{Site, by, subnets};
+use ipam_testkit::world::{Host, names, with, without};
 use serde_json::{Value, json};
 
 /// What kube-node leaves of a node that had 10.77.0.0/24.
@@ -126,7 +126,7 @@ fn what_is_none_of_kube_nodes_is_not_read() {
 }
 
 /// Calls the preset without `dataDir` in a namespace with a `/var/lib/cni` of its own.
-fn add_by_default(host: &Host, site: &Site, container: &str) -> common::support::Outcome {
+fn add_by_default(host: &Host, site: &Site, container: &str) -> ipam_testkit::world::Outcome {
     let network: Value = without(&site.network(), &["dataDir", "stateDir"]);
     let network = with(&network, "timeout", "4s");
     let call = site.command("ADD", container);

@@ -8,9 +8,9 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::kube::{Key, Kube, Kubeconfig, Material, Node, Style};
-use common::support::{Outcome, without};
 use common::{Site, by, subnets};
+use ipam_testkit::kube::{Key, Kube, Kubeconfig, Material, Node, Style};
+use ipam_testkit::world::{Outcome, without};
 use serde_json::json;
 
 /// A site whose network names no kubeconfig.

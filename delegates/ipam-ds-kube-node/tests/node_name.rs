@@ -6,9 +6,9 @@ mod common;
 
 use std::fs;
 
-use common::kube::{Kube, Node};
-use common::support::{Outcome, with, without};
 use common::{Machine, Site, subnets};
+use ipam_testkit::kube::{Kube, Node};
+use ipam_testkit::world::{Outcome, with, without};
 use serde_json::{Value, json};
 
 /// A site that may read and list all nodes, on a machine of its own.

@@ -8,9 +8,9 @@ mod common;
 use std::net::IpAddr;
 
 use common::Site;
-use common::bridge::{BridgeHost, Pod, addresses};
-use common::doorway::Doorway;
-use common::support::with;
+use ipam_testkit::bridge::{BridgeHost, Pod, addresses};
+use ipam_testkit::doorway::Doorway;
+use ipam_testkit::world::with;
 use serde_json::{Value, json};
 
 const BRIDGE: &str = "br-kube-node";

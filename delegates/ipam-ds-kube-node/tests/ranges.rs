@@ -6,9 +6,9 @@ mod common;
 
 use std::fs;
 
-use common::kube::{Kube, Node};
-use common::support::{with, without};
 use common::{Site, addresses, pod_in, subnets};
+use ipam_testkit::kube::{Kube, Node};
+use ipam_testkit::world::{with, without};
 use serde_json::{Value, json};
 
 /// A dual-stack node whose pods have IPv4 in these namespaces.

@@ -2,27 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../../../tests/support/kube/mod.rs"]
-mod kube;
-#[path = "../../../tests/support/kube_site.rs"]
-mod kube_site;
-#[path = "../../../tests/support/pages.rs"]
-mod pages;
-#[path = "../../../src/presets.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the program's own table, read for its sentences")]
-mod presets;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use kube::Node;
-use kube_site::Site;
-use pages::Page;
+use ipam_testkit::kube::Node;
+use ipam_testkit::kube_site::Site;
+use ipam_testkit::pages::Page;
+use ipam_testkit::world::with;
 use serde_json::{Value, json};
-use support::with;
 
 const NODE: &str = "vm-002";
 
@@ -45,7 +33,7 @@ fn the_networks_and_commands_do_what_is_shown() {
         assert_eq!(site.call("ADD", host, "", network).ips(), expected);
     }
     let leases = site.host.path("/run/container-ipam-state/k8snet/k8snet");
-    let leases = support::names(&leases);
+    let leases = ipam_testkit::world::names(&leases);
     assert_eq!(leases[..4], ["11.0.1.2", "11.0.1.3", "1100:0:0:1::2", "1100:0:0:1::3"]);
     // Either releases what the other gave.
     site.call("DEL", "2", "", &chain).success();
@@ -127,7 +115,7 @@ fn the_preset_takes_the_place_of_kube_node_and_gives_it_back() {
     let [install, lint, back] = [0, 1, 2].map(|i| &*commands[i].0);
     site.install(install);
     let told = site.install(lint);
-    assert!(told.contains(presets::KUBE_NODE_DIFFERENCES[1]), "{told}");
+    assert!(told.contains(ipam_delegated::presets::KUBE_NODE_DIFFERENCES[1]), "{told}");
     let preset = plugins.join("kube-node");
     let preset = preset.to_str().unwrap();
     assert_eq!(call(preset, "ADD", "since", &network).ips(), ["11.0.3.3/24"]);
@@ -137,13 +125,17 @@ fn the_preset_takes_the_place_of_kube_node_and_gives_it_back() {
     site.install(back);
     assert_eq!(fs::read_to_string(preset).unwrap(), "the replaced program");
     call(host_local, "DEL", "since", &theirs).success();
-    let leases = support::names(&site.host.path("/run/container-ipam-state/k8snet/k8snet"));
+    let leases =
+        ipam_testkit::world::names(&site.host.path("/run/container-ipam-state/k8snet/k8snet"));
     assert!(!leases.iter().any(|name| name.parse::<IpAddr>().is_ok()), "{leases:?}");
 }
 
 #[test]
 fn the_page_lists_what_the_preset_says_that_changes() {
-    assert_eq!(readme().items("Coming from kube-node"), presets::KUBE_NODE_DIFFERENCES);
+    assert_eq!(
+        readme().items("Coming from kube-node"),
+        ipam_delegated::presets::KUBE_NODE_DIFFERENCES
+    );
 }
 
 /// A page that shows as many as a test expects.

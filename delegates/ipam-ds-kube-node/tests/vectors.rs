@@ -4,20 +4,15 @@
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
-#[path = "../../../src/presets.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the program's own table, read for its sentences")]
-mod presets;
-#[path = "../../../tests/vectors/mod.rs"]
-mod vectors;
 
 use std::fs;
 
-use common::kube::Kube;
-use common::support::{self, Outcome};
 use common::{Machine, Site};
+use ipam_testkit::kube::Kube;
+use ipam_testkit::vectors::{Fixture, Stage, Vector};
+use ipam_testkit::world::Outcome;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use vectors::{Fixture, Stage, Vector};
 
 const TEXT: &str = include_str!("vectors.json");
 
@@ -71,5 +66,5 @@ fn what_is_not_listed_as_a_difference_is_as_with_kube_node() {
 
 #[test]
 fn every_reason_is_a_difference_that_the_preset_lists() {
-    Fixture::parse(TEXT).every_reason_is_in(presets::KUBE_NODE_DIFFERENCES);
+    Fixture::parse(TEXT).every_reason_is_in(ipam_delegated::presets::KUBE_NODE_DIFFERENCES);
 }

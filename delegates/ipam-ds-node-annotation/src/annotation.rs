@@ -1,7 +1,7 @@
 //! The annotation of a node object: its name in the configuration, its text, and the settings in it.
 
-use ipam_delegated::client::own_node::unfit;
-use ipam_delegated::{Error, Result};
+use ipam_kit::{Error, Result};
+use ipam_kube::own_node::unfit;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ use crate::fragment;
 /// What this delegate reads of `ipam`, beside the keys that say how to find the node.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Config {
+pub(crate) struct Config {
     annotation: Option<String>,
 }
 
@@ -19,7 +19,7 @@ impl Config {
     ///
     /// # Errors
     /// There is none.
-    pub fn annotation(&self) -> Result<&str> {
+    pub(crate) fn annotation(&self) -> Result<&str> {
         self.annotation.as_deref().filter(|name| !name.is_empty()).ok_or_else(|| {
             Error::config("ipam.annotation", "missing")
                 .advise(r#"name the node's annotation, as in "annotation": "example.com/ranges""#)
@@ -31,7 +31,7 @@ impl Config {
 ///
 /// # Errors
 /// There is none.
-pub fn text(found: Option<&str>, node: &str, name: &str) -> Result<String> {
+pub(crate) fn text(found: Option<&str>, node: &str, name: &str) -> Result<String> {
     found.map(str::to_owned).ok_or_else(|| {
         unfit(node, &place(name), "missing").advise(format!(
             r#"kubectl annotate node {node} {name}='"ranges": [[{{"subnet": "10.1.2.0/24"}}]]'"#
@@ -43,16 +43,16 @@ pub fn text(found: Option<&str>, node: &str, name: &str) -> Result<String> {
 ///
 /// # Errors
 /// It says none.
-pub fn parse(text: &str, node: &str, name: &str) -> Result<Map<String, Value>> {
+pub(crate) fn parse(text: &str, node: &str, name: &str) -> Result<Map<String, Value>> {
     fragment::parse(text).map_err(|error| error.within(of_node(node, name)))
 }
 
 /// The annotation of a node, as errors name it.
-pub fn of_node(node: &str, name: &str) -> String {
+pub(crate) fn of_node(node: &str, name: &str) -> String {
     format!("{} of node {node}", place(name))
 }
 
 /// The annotation, as errors name it.
-pub fn place(name: &str) -> String {
+pub(crate) fn place(name: &str) -> String {
     format!("annotation {name}")
 }

@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 
-use ipam_delegated::client::own_node::{Keys, Node, OwnNode, Settings};
-use ipam_delegated::cni::{parse_object, parse_value};
-use ipam_delegated::delegate::{ByHand, Deadline, selected};
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::cni::{parse_object, parse_value};
+use ipam_kit::delegate::{ByHand, Deadline, selected};
+use ipam_kit::{Error, ErrorCode, Result};
+use ipam_kube::own_node::{Keys, Node, OwnNode, Settings};
 use serde_json::{Map, Value};
 
 use crate::annotation::{Config, of_node, parse, text};
@@ -35,7 +35,7 @@ $KUBECONFIG, a pod's service account or ~/.kube/config.
 
 /// The words that are answered: nothing means `ipam`, which reads stdin, and what is of use to programs
 /// fails with an error object.
-pub fn completed(mut typed: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn completed(mut typed: Vec<OsString>) -> Vec<OsString> {
     if typed.is_empty() {
         typed.push("ipam".into());
     }
@@ -52,7 +52,7 @@ pub fn completed(mut typed: Vec<OsString>) -> Vec<OsString> {
 ///
 /// # Errors
 /// It is no command, or what it says.
-pub fn answer(call: &ByHand) -> Result<String> {
+pub(crate) fn answer(call: &ByHand) -> Result<String> {
     let words: Vec<&str> = call.arguments.iter().filter_map(|word| word.to_str()).collect();
     let (command, operands) =
         words.split_first().map_or(("", &[][..]), |(first, all)| (*first, all));
@@ -121,8 +121,8 @@ fn open(call: &ByHand, settings: Settings) -> Result<OwnNode> {
 
 #[cfg(test)]
 mod tests {
-    use ipam_delegated::cni::Environment;
-    use ipam_delegated::host::Settings;
+    use ipam_kit::cni::Environment;
+    use ipam_kit::host::Settings;
 
     use super::*;
 

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use ipam_delegated::client::own_node::{Keys, Settings};
-use ipam_delegated::cni::{Environment, parse_object, parse_value};
-use ipam_delegated::host::read_trusted;
-use ipam_delegated::{ErrorCode, Result};
+use ipam_kit::cni::{Environment, parse_object, parse_value};
+use ipam_kit::host::read_trusted;
+use ipam_kit::{ErrorCode, Result};
+use ipam_kube::own_node::{Keys, Settings};
 use serde::Deserialize;
 use serde_json::Value;
 
 /// What the file says.
 #[derive(Clone, Debug, Default)]
-pub struct Conf {
+pub(crate) struct Conf {
     /// How to find the node.
     pub settings: Settings,
     /// The program after this delegate: a path, or a command.
@@ -38,7 +38,7 @@ impl Conf {
     ///
     /// # Errors
     /// It is not root's, cannot be read, or is no JSON of its form.
-    pub fn load(environment: &Environment) -> Result<Self> {
+    pub(crate) fn load(environment: &Environment) -> Result<Self> {
         let file = Path::new(environment.text(VARIABLE).unwrap_or(FILE));
         let Some(bytes) = read_trusted(file)? else { return Ok(Self::default()) };
         let name = file.display().to_string();
@@ -56,7 +56,7 @@ impl Conf {
     }
 
     /// The name of what comes next, which becomes `ipam.type`.
-    pub fn next_name(&self) -> String {
+    pub(crate) fn next_name(&self) -> String {
         let name = self.next.as_ref().and_then(|path| path.file_name());
         name.map_or_else(|| "ipam-da-local".to_owned(), |name| name.to_string_lossy().into_owned())
     }

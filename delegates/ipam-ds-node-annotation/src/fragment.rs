@@ -1,6 +1,6 @@
 //! Settings as an annotation writes them.
 
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::{Error, ErrorCode, Result};
 use serde_json::{Map, Value};
 
 /// Reads settings: a JSON object, or its members without the braces around them. Names of members may
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 ///
 /// # Errors
 /// Error 7: it is neither, or says nothing.
-pub fn parse(text: &str) -> Result<Map<String, Value>> {
+pub(crate) fn parse(text: &str) -> Result<Map<String, Value>> {
     let text = text.trim();
     let wrong = |message: String| {
         Error::new(ErrorCode::INVALID_CONFIG, message).advise(

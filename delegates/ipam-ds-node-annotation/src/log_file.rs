@@ -3,13 +3,13 @@
 use std::io::Write;
 use std::path::Path;
 
-use ipam_delegated::Result;
-use ipam_delegated::host::open_own;
+use ipam_kit::Result;
+use ipam_kit::host::open_own;
 use log::warn;
 use rustix::fs::OFlags;
 
 /// Adds what a call was about, or why it failed, and hands its outcome on.
-pub fn logged<T>(file: Option<&Path>, about: &str, outcome: Result<T>) -> Result<T> {
+pub(crate) fn logged<T>(file: Option<&Path>, about: &str, outcome: Result<T>) -> Result<T> {
     let Some(file) = file else { return outcome };
     let line = match &outcome {
         Ok(_) => format!("Ipam from annotation: [{about}]\n"),

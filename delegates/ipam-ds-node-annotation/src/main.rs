@@ -1,18 +1,7 @@
-//! The delegate `ipam-ds-node-annotation`: host-local settings out of an annotation of the Kubernetes node
-//! object.
-
-mod annotation;
-mod by_hand;
-mod conf;
-mod fragment;
-mod log_file;
-mod selector;
+//! The program `ipam-ds-node-annotation`.
 
 use std::process::ExitCode;
 
-use ipam_delegated::Select;
-use selector::Annotation;
-
 fn main() -> ExitCode {
-    ipam_delegated::run("ipam-ds-node-annotation", Select(Annotation))
+    ipam_kit::run("ipam-ds-node-annotation", ipam_ds_node_annotation::delegate())
 }

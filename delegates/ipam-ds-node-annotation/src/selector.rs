@@ -1,10 +1,10 @@
 use std::ffi::OsString;
 
-use ipam_delegated::client::own_node::{Keys, OwnNode, Settings, Wish};
-use ipam_delegated::cni::Verb;
-use ipam_delegated::delegate::{ByHand, selected};
-use ipam_delegated::offer::Offer;
-use ipam_delegated::{ErrorCode, Request, Result, Selection, Selector};
+use ipam_kit::cni::Verb;
+use ipam_kit::delegate::{ByHand, selected};
+use ipam_kit::offer::Offer;
+use ipam_kit::{ErrorCode, Request, Result, Selection, Selector};
+use ipam_kube::own_node::{Keys, OwnNode, Settings, Wish};
 use log::debug;
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ use crate::log_file::logged;
 /// Puts the settings of an annotation in the place of `ipam`. It keeps no state but what it remembers of
 /// them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Annotation;
+pub(crate) struct Annotation;
 
 impl Selector for Annotation {
     type Config = Config;

@@ -7,8 +7,8 @@ mod common;
 use std::fs;
 use std::net::TcpListener;
 
-use common::support::{binary, with};
 use common::{ANNOTATION, SELECTOR, Site};
+use ipam_testkit::world::{binary, with};
 use serde_json::{Value, json};
 
 const SUBNET: &str = r#""ranges": [[{"subnet": "172.16.5.0/24"}]]"#;
@@ -145,7 +145,7 @@ fn a_flat_list_of_ranges_is_refused_by_our_allocator_and_passed_to_another_as_it
     assert_eq!(code, 7, "{error}");
     assert!(error.starts_with("ipam-da-local: ipam.ranges[0]: "), "{error}");
     assert!(error.contains(r#"as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#), "{error}");
-    let real = common::support::host_local();
+    let real = ipam_testkit::world::host_local();
     let next =
         site.elsewhere("host-local", &format!("printf '%s' \"$in\" | exec {}", real.display()));
     site.conf(&json!({"nextipam": next}));

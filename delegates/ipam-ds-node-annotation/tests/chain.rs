@@ -3,21 +3,17 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../../tests/support/bridge.rs"]
-mod bridge;
 mod common;
-#[path = "../../../tests/support/doorway.rs"]
-mod doorway;
 
 use std::fs;
 use std::net::IpAddr;
 use std::process::Stdio;
 
-use bridge::{BridgeHost, PLUGINS, Pod, addresses};
-use common::kube::Kubeconfig;
-use common::support::{Outcome, World, binary, host_local, start, wait};
-use common::{SELECTOR, Site, support};
-use doorway::Doorway;
+use common::{SELECTOR, Site};
+use ipam_testkit::bridge::{BridgeHost, PLUGINS, Pod, addresses};
+use ipam_testkit::doorway::Doorway;
+use ipam_testkit::kube::Kubeconfig;
+use ipam_testkit::world::{Outcome, World, binary, host_local, start, wait};
 use serde_json::{Value, json};
 
 const DUAL: &str = r#""ranges": [

@@ -8,8 +8,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use common::support::{Outcome, binary, host_local, start, wait};
 use common::{SELECTOR, Site};
+use ipam_testkit::world::{Outcome, binary, host_local, start, wait};
 use serde_json::{Value, json};
 
 const SETTINGS: &str =

@@ -7,8 +7,8 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::support::{Outcome, start, wait};
 use common::{CONF, SELECTOR, Site};
+use ipam_testkit::world::{Outcome, start, wait};
 use serde_json::{Value, json};
 
 /// Addresses, and ranges that have nothing to do with them: `static` reads no ranges.

@@ -2,25 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../../../tests/support/kube/mod.rs"]
-mod kube;
-#[path = "../../../tests/support/kube_site.rs"]
-mod kube_site;
-#[path = "../../../tests/support/pages.rs"]
-mod pages;
-#[path = "../../../src/presets.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the program's own table, read for its sentences")]
-mod presets;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use kube::Node;
-use kube_site::Site;
-use pages::Page;
+use ipam_testkit::kube::Node;
+use ipam_testkit::kube_site::Site;
+use ipam_testkit::pages::Page;
 use serde_json::{Value, json};
 
 const NODE: &str = "vm-002";
@@ -64,7 +52,7 @@ fn the_networks_and_commands_do_what_is_shown() {
     for container in ["c1", "c2", "c3"] {
         site.call("DEL", container, "", &preset).success();
     }
-    assert!(!support::names(&leases).iter().any(|name| name.starts_with("172.")));
+    assert!(!ipam_testkit::world::names(&leases).iter().any(|name| name.starts_with("172.")));
 
     site.follow(&page.commands("Trying it", "console"));
     let help = site.shell("ipam-ds-node-annotation -h");
@@ -132,7 +120,7 @@ fn the_preset_takes_the_place_of_node_annotation_and_gives_it_back() {
     let [install, lint, back] = [0, 1, 2].map(|i| &*commands[i].0);
     site.install(install);
     let told = site.install(lint);
-    assert!(told.contains(presets::NODE_ANNOTATION_DIFFERENCES[1]), "{told}");
+    assert!(told.contains(ipam_delegated::presets::NODE_ANNOTATION_DIFFERENCES[1]), "{told}");
     let preset = plugins.join("node-annotation");
     let preset = preset.to_str().unwrap();
     assert_eq!(call(preset, "ADD", "since", &network).ips(), ["172.16.5.3/24"]);
@@ -142,12 +130,12 @@ fn the_preset_takes_the_place_of_node_annotation_and_gives_it_back() {
     site.install(back);
     assert_eq!(fs::read_to_string(preset).unwrap(), "the replaced program");
     call(host_local, "DEL", "since", &theirs).success();
-    let leases = support::names(&site.host.path("/var/lib/cni/networks/mynet"));
+    let leases = ipam_testkit::world::names(&site.host.path("/var/lib/cni/networks/mynet"));
     assert!(!leases.iter().any(|name| name.parse::<IpAddr>().is_ok()), "{leases:?}");
 }
 
 #[test]
 fn the_page_lists_what_the_preset_says_that_changes() {
     let items = readme().items("Coming from node-annotation");
-    assert_eq!(items, presets::NODE_ANNOTATION_DIFFERENCES);
+    assert_eq!(items, ipam_delegated::presets::NODE_ANNOTATION_DIFFERENCES);
 }

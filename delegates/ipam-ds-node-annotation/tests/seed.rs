@@ -8,9 +8,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::kube::{self, Kubeconfig, Node};
-use common::support::{Outcome, start_raw, wait};
 use common::{ANNOTATION, PROGRAM, Site};
+use ipam_testkit::kube::{self, Kubeconfig, Node};
+use ipam_testkit::world::{Outcome, start_raw, wait};
 use serde_json::{Value, json};
 
 /// The commands of `node-annotation -h`.
@@ -50,7 +50,7 @@ const TEST_CFG: &str = r#"{
 #[track_caller]
 fn annotate(site: &Site, assignment: &str) {
     let admin = Kubeconfig::of(site.kube, &site.kube.admin()).write(&site.world.path("admin"));
-    let mut command: Command = kube::etcd::servers::process::plain(kube::kubectl());
+    let mut command: Command = ipam_testkit::servers::process::plain(kube::kubectl());
     command.env("HOME", "/nonexistent").env("KUBECONFIG", admin);
     command.args(["annotate", "--overwrite", "node", &site.node, assignment]);
     let output: Output = command.output().unwrap();
@@ -264,7 +264,7 @@ fn the_network_of_the_kind_section_is_given_its_addresses() {
     let call = |verb: &str, container: &str| {
         let mut command = site.command(verb, container);
         command.env("NODE_NAME", &site.node);
-        wait(common::support::start(command, &network))
+        wait(ipam_testkit::world::start(command, &network))
     };
     let result = call("ADD", "c0").success();
     let expected = json!({

@@ -3,12 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-#[path = "../../../tests/support/etcd/mod.rs"]
-mod etcd;
 
-use common::support::binary;
 use common::{SELECTOR, Site};
-use etcd::Etcd;
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::world::binary;
 use serde_json::{Value, json};
 
 const RANGES: &str = r#"ranges: [[{subnet: "10.44.0.0/24"}]]"#;

@@ -4,20 +4,15 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-#[path = "../../../src/presets.rs"]
-#[allow(dead_code, reason = "of its tables, one counts here")]
-mod presets;
-#[path = "../../../tests/vectors/mod.rs"]
-mod vectors;
 
 use std::fs;
 
-use common::kube::Node;
-use common::support::Outcome;
-use common::{CONF, Site, support};
-use presets::NODE_ANNOTATION_DIFFERENCES;
+use common::{CONF, Site};
+use ipam_delegated::presets::NODE_ANNOTATION_DIFFERENCES;
+use ipam_testkit::kube::Node;
+use ipam_testkit::vectors::{Fixture, Vector};
+use ipam_testkit::world::Outcome;
 use serde_json::{Map, Value, json};
-use vectors::{Fixture, Vector};
 
 const MACHINE_ID: &str = "0123456789abcdef0123456789abcdef";
 
@@ -67,7 +62,7 @@ fn play(vector: &Vector) -> (Vec<Outcome>, Value) {
     let outcomes = vector.steps.iter().map(|step| {
         let mut command = site.command(&step.command, &step.container_id);
         command.env("CNI_IFNAME", &step.ifname);
-        support::wait(support::start(command, &vector.config))
+        ipam_testkit::world::wait(ipam_testkit::world::start(command, &vector.config))
     });
     let outcomes = outcomes.collect();
     let leases = site.host.path("/var/lib/cni/networks/mynet");

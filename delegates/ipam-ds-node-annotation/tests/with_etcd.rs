@@ -4,14 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-#[path = "../../../tests/support/etcd/mod.rs"]
-mod etcd;
 
 use std::fs;
 
-use common::support::binary;
-use common::{SELECTOR, Site, support};
-use etcd::Etcd;
+use common::{SELECTOR, Site};
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::world::binary;
 use serde_json::{Value, json};
 
 const DUAL: &str = r#""ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]], "routes": [{"dst": "0.0.0.0/0"}]"#;
@@ -74,7 +72,8 @@ fn the_store_of_the_configuration_stays_whatever_the_annotation_says() {
         stripped["ipam"] = json!({"type": "ipam-delegated"});
         site.call_with("DEL", "c2", &stripped).success();
         assert_eq!(holdings(&etcd), [""; 0], "{name}");
-        let left = support::names(&site.world.path(&format!("state/attachments/net{number}")));
+        let left =
+            ipam_testkit::world::names(&site.world.path(&format!("state/attachments/net{number}")));
         assert!(left.is_empty(), "{name}: {left:?}");
     }
 }

@@ -1,15 +1,15 @@
 use std::collections::BTreeMap;
 
-use ipam_delegated::cni::address::parse_address;
-use ipam_delegated::pool::Pool;
-use ipam_delegated::{Error, ErrorCode, Result};
+use ipam_kit::cni::address::parse_address;
+use ipam_kit::pool::Pool;
+use ipam_kit::{Error, ErrorCode, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
 /// What is read of an allocation as Nomad's API shows it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Allocation {
+pub(crate) struct Allocation {
     #[serde(rename = "ID", default)]
     id: Option<String>,
     task_group: String,
@@ -46,7 +46,7 @@ const ADDRESS: &str = "network-ip";
 
 /// What the allocation's group asks for.
 #[derive(Debug)]
-pub struct Wish {
+pub(crate) struct Wish {
     /// The network that its group names, without `cni/`.
     pub network: String,
     pub pool: Pool,
@@ -57,7 +57,7 @@ impl Allocation {
     ///
     /// # Errors
     /// It is not the JSON expected, or another allocation: code 103.
-    pub fn parse(body: &[u8], id: &str) -> Result<Self> {
+    pub(crate) fn parse(body: &[u8], id: &str) -> Result<Self> {
         let json = &mut serde_json::Deserializer::from_slice(body);
         let allocation: Self = serde_path_to_error::deserialize(json).map_err(|error| {
             let place = match error.path().to_string().as_str() {
@@ -80,7 +80,7 @@ impl Allocation {
     /// # Errors
     /// The job has no such group (code 103); the group's first network is none of CNI, or its `meta` names
     /// no pool or no valid address (code 7).
-    pub fn wish(&self) -> Result<Wish> {
+    pub(crate) fn wish(&self) -> Result<Wish> {
         let group = self.group()?;
         let of_job = |path: &str, message: String| {
             Error::config(

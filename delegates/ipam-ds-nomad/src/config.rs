@@ -1,15 +1,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipam_delegated::client::{Access, Named, Secret, Server, Tls};
-use ipam_delegated::host::parse_duration;
-use ipam_delegated::{Error, Request, Result};
+use ipam_kit::host::parse_duration;
+use ipam_kit::{Error, Request, Result};
+use ipam_servers::{Access, Named, Secret, Server, Tls};
 use serde::Deserialize;
 
 /// What this delegate reads of `ipam`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Config {
+pub(crate) struct Config {
     nomad_servers: Option<Vec<String>>,
     nomad: Option<Section>,
 }
@@ -30,7 +30,7 @@ struct Section {
 
 /// How to reach Nomad, and where in it the allocations are.
 #[derive(Debug)]
-pub struct Store {
+pub(crate) struct Store {
     pub access: Access,
     pub namespace: Option<String>,
     pub region: Option<String>,
@@ -47,7 +47,7 @@ impl Config {
     /// # Errors
     /// There is no server, or one is no URL; the token is given twice or cannot be read; of a certificate
     /// and its key, one is missing; the timeout is none.
-    pub fn store(self, request: &Request) -> Result<Store> {
+    pub(crate) fn store(self, request: &Request) -> Result<Store> {
         let servers = self.nomad_servers.ok_or_else(|| {
             Error::config("ipam.nomad_servers", "missing").advise(
                 r#"name Nomad's servers, as in "nomad_servers": ["http://10.20.30.40:4646"]"#,
@@ -140,9 +140,9 @@ fn advice(status: u16, body: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ipam_delegated::ErrorCode;
-    use ipam_delegated::cni::{Environment, Verb};
-    use ipam_delegated::host::Settings;
+    use ipam_kit::ErrorCode;
+    use ipam_kit::cni::{Environment, Verb};
+    use ipam_kit::host::Settings;
     use serde_json::{Value, json};
 
     fn store(ipam: Value, token: &str) -> Result<Store> {

@@ -1,15 +1,7 @@
-//! The delegate `ipam-ds-nomad`: the pool that the group of a Nomad allocation names.
-
-mod allocation;
-mod config;
-mod question;
-mod selector;
+//! The program `ipam-ds-nomad`.
 
 use std::process::ExitCode;
 
-use ipam_delegated::Select;
-use selector::Nomad;
-
 fn main() -> ExitCode {
-    ipam_delegated::run("ipam-ds-nomad", Select(Nomad))
+    ipam_kit::run("ipam-ds-nomad", ipam_ds_nomad::delegate())
 }

@@ -1,9 +1,9 @@
-use ipam_delegated::client::escape;
-use ipam_delegated::{Error, ErrorCode, Request, Result};
+use ipam_kit::{Error, ErrorCode, Request, Result};
+use ipam_servers::escape;
 
 /// Which allocation this call is about, and where Nomad has it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Question {
+pub(crate) struct Question {
     pub id: String,
     namespace: Option<String>,
     region: Option<String>,
@@ -15,7 +15,7 @@ impl Question {
     ///
     /// # Errors
     /// Neither the container id nor `NOMAD_ALLOC_ID` is the id of an allocation: code 4.
-    pub fn of(
+    pub(crate) fn of(
         request: &Request,
         namespace: Option<String>,
         region: Option<String>,
@@ -45,7 +45,7 @@ impl Question {
     }
 
     /// The path of the request. Only a whole id is asked for: Nomad would also take what one begins with.
-    pub fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         with_query(
             format!("v1/allocation/{}", escape(&self.id)),
             [("namespace", &self.namespace), ("region", &self.region)],
@@ -54,7 +54,7 @@ impl Question {
 }
 
 /// A path with what is known of these.
-pub fn with_query<'a>(
+pub(crate) fn with_query<'a>(
     mut path: String,
     values: impl IntoIterator<Item = (&'a str, &'a Option<String>)>,
 ) -> String {
@@ -79,8 +79,8 @@ fn is_uuid(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ipam_delegated::cni::{Environment, Verb};
-    use ipam_delegated::host::Settings;
+    use ipam_kit::cni::{Environment, Verb};
+    use ipam_kit::host::Settings;
 
     const ID: &str = "5456bd7a-9fc0-c0dd-6131-cbee77f57577";
 

@@ -1,8 +1,8 @@
 use std::time::{Duration, Instant};
 
-use ipam_delegated::client::{Answer, Ask, Client, Method};
-use ipam_delegated::cni::Verb;
-use ipam_delegated::{Error, ErrorCode, Request, Result, Selection, Selector};
+use ipam_kit::cni::Verb;
+use ipam_kit::{Error, ErrorCode, Request, Result, Selection, Selector};
+use ipam_servers::{Answer, Ask, Client, Method};
 use log::{debug, warn};
 
 use crate::allocation::Allocation;
@@ -11,7 +11,7 @@ use crate::question::{Question, with_query};
 
 /// Chooses the pool that the job names. It keeps no state.
 #[derive(Clone, Copy, Debug)]
-pub struct Nomad;
+pub(crate) struct Nomad;
 
 /// The largest allocation that is read, with its whole job, in bytes.
 const LARGEST: u64 = 16 * 1024 * 1024;

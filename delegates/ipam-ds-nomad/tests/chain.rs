@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::support::{Host, World, names, start, wait, without};
 use common::{ID, Nomad, PROGRAM, Reply, usual};
+use ipam_testkit::world::{Host, World, names, start, wait, without};
 use serde_json::{Value, json};
 
 fn chain(nomad: &Nomad) -> (World, Value) {

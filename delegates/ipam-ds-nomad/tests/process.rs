@@ -7,8 +7,8 @@ mod common;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use common::support::{World, start, wait};
 use common::{ID, Nomad, Reply, allocation, call, command, network, usual};
+use ipam_testkit::world::{World, start, wait};
 use serde_json::{Value, json};
 
 /// The URL of nobody.

@@ -4,13 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
-#[path = "../../../tests/vectors/difference.rs"]
-mod difference;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{ID, Nomad, call};
-use difference::Difference;
+use ipam_testkit::vectors::Difference;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -3,14 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
-#[path = "../../../tests/support/consul/mod.rs"]
-mod consul;
 
 use std::path::Path;
 
-use common::support::{Host, World, binary};
 use common::{ID, Nomad, PROGRAM, Reply, usual};
-use consul::Consul;
+use ipam_testkit::consul::Consul;
+use ipam_testkit::world::{Host, World, binary};
 use serde_json::{Value, json};
 
 /// A server with the pool that the job names.

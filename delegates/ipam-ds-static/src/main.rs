@@ -1,14 +1,7 @@
-//! The delegate `ipam-ds-static`: pools and ranges as the network configuration gives them.
-
-mod selector;
-#[cfg(test)]
-mod testing;
+//! The program `ipam-ds-static`.
 
 use std::process::ExitCode;
 
-use ipam_delegated::Select;
-use selector::Static;
-
 fn main() -> ExitCode {
-    ipam_delegated::run("ipam-ds-static", Select(Static))
+    ipam_kit::run("ipam-ds-static", ipam_ds_static::delegate())
 }

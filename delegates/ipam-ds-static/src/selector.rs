@@ -1,10 +1,10 @@
-use ipam_delegated::offer::Offer;
-use ipam_delegated::{Error, Request, Result, Selection, Selector};
+use ipam_kit::offer::Offer;
+use ipam_kit::{Error, Request, Result, Selection, Selector};
 use serde::de::IgnoredAny;
 
 /// Chooses what `ipam` and `runtimeConfig` say. It keeps no state and asks nobody.
 #[derive(Clone, Copy, Debug)]
-pub struct Static;
+pub(crate) struct Static;
 
 impl Selector for Static {
     type Config = IgnoredAny;

@@ -1,36 +1,36 @@
-use ipam_delegated::Select;
-use ipam_delegated::cni::Environment;
-use ipam_delegated::delegate::answer;
-use ipam_delegated::host::Settings;
+use ipam_kit::Select;
+use ipam_kit::cni::Environment;
+use ipam_kit::delegate::answer;
+use ipam_kit::host::Settings;
 use serde_json::{Value, json};
 
 use crate::selector::Static;
 
 /// A call of the delegate, ADD with `cniVersion` 1.1.0 unless told otherwise.
-pub struct Call {
+pub(crate) struct Call {
     config: Value,
     verb: &'static str,
 }
 
 impl Call {
-    pub fn ipam(ipam: Value) -> Self {
+    pub(crate) fn ipam(ipam: Value) -> Self {
         let config = json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge",
             "cni.dev/valid-attachments": [], "ipam": ipam});
         Self { config, verb: "ADD" }
     }
 
-    pub fn with(mut self, key: &str, value: Value) -> Self {
+    pub(crate) fn with(mut self, key: &str, value: Value) -> Self {
         self.config[key] = value;
         self
     }
 
-    pub fn verb(self, verb: &'static str) -> Self {
+    pub(crate) fn verb(self, verb: &'static str) -> Self {
         Self { verb, ..self }
     }
 
     /// The answer of a call that succeeds.
     #[track_caller]
-    pub fn ok(self) -> Value {
+    pub(crate) fn ok(self) -> Value {
         let (exit, answer) = self.run();
         assert_eq!(exit, 0, "{answer}");
         answer
@@ -38,7 +38,7 @@ impl Call {
 
     /// The details of a call that fails with this code and a message that starts like this.
     #[track_caller]
-    pub fn err(self, code: u64, message: &str) -> String {
+    pub(crate) fn err(self, code: u64, message: &str) -> String {
         let (exit, answer) = self.run();
         assert_eq!((exit, &answer["code"]), (1, &json!(code)), "{answer}");
         let found = answer["msg"].as_str().unwrap();

@@ -20,7 +20,7 @@ enum Fate {
 
 impl Record {
     /// The fewest events that amount to the same.
-    pub fn compacted(&self) -> Vec<Event> {
+    pub(crate) fn compacted(&self) -> Vec<Event> {
         // Each group stands where its last ADD stood: the last of all stays the last.
         let mut groups: Vec<((bool, Fate), Vec<&AttemptState>)> = Vec::new();
         for attempt in &self.attempts {

@@ -115,27 +115,27 @@ pub(crate) const UNSURE_FOR: u64 = 60_000;
 
 impl Released {
     /// Whether its DEL is to be repeated now.
-    pub fn is_due(&self, now: u64) -> bool {
+    pub(crate) fn is_due(&self, now: u64) -> bool {
         is_due(self.due, now)
     }
 }
 
 /// Whether a time has come. One further off than any that was ever set is of a clock that has been
 /// set back since.
-pub(super) fn is_due(due: u64, now: u64) -> bool {
+pub(crate) fn is_due(due: u64, now: u64) -> bool {
     due <= now || due > now.saturating_add(UNSURE_FOR)
 }
 
 impl Held {
     /// Every address that was given, with prefix length.
-    pub fn ips(&self) -> Vec<String> {
+    pub(crate) fn ips(&self) -> Vec<String> {
         self.gave.iter().flat_map(|gave| gave.ips.clone()).collect()
     }
 }
 
 impl Run {
     /// Whether one DEL serves both: all is the same but the place of a program that is found by its name.
-    pub fn owes_the_same(&self, other: &Self) -> bool {
+    pub(crate) fn owes_the_same(&self, other: &Self) -> bool {
         let mut other = other.clone();
         if !self.fixed {
             other.program.clone_from(&self.program);

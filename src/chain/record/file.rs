@@ -11,9 +11,9 @@ use rustix::io::{Errno, FdFlags};
 use super::lines::{parse, write};
 use super::list::SET_ASIDE;
 use super::{Event, Record, now};
-use crate::error::{Error, ErrorCode, Result};
-use crate::host::{beside, is_at, lock, make_private_folder, open_own};
-use crate::presence::Presence;
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::{beside, is_at, lock, make_private_folder, open_own};
+use ipam_kit::presence::Presence;
 
 /// Records beyond this many bytes are rewritten when the next ADD opens them.
 const COMPACT_BEYOND: usize = 64 * 1024;
@@ -45,7 +45,7 @@ pub(crate) struct Opened {
 
 impl RecordFile {
     /// How long a verb waits for another one on the same attachment.
-    pub const PATIENCE: Duration = Duration::from_secs(10);
+    pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
     /// Opens and locks the record, making it when there is none.
     ///
@@ -53,7 +53,7 @@ impl RecordFile {
     ///
     /// # Errors
     /// 11 while another process holds it; 113 where it cannot be opened or read.
-    pub fn open(path: &Path) -> Result<Opened> {
+    pub(crate) fn open(path: &Path) -> Result<Opened> {
         Self::try_open(path).map_err(|trouble| trouble.at(path))
     }
 
@@ -61,7 +61,7 @@ impl RecordFile {
     ///
     /// # Errors
     /// 11 while another process holds it; 113 where it cannot be read this time.
-    pub fn open_to_release(path: &Path) -> Result<Presence<Opened>> {
+    pub(crate) fn open_to_release(path: &Path) -> Result<Presence<Opened>> {
         Self::or_read_only(path, Self::try_open(path).map(Presence::Held))
     }
 
@@ -69,7 +69,7 @@ impl RecordFile {
     ///
     /// # Errors
     /// As for [`RecordFile::open_to_release`].
-    pub fn open_to_look(path: &Path) -> Result<Presence<Opened>> {
+    pub(crate) fn open_to_look(path: &Path) -> Result<Presence<Opened>> {
         Self::or_read_only(path, Self::try_existing(path, Self::PATIENCE))
     }
 
@@ -78,7 +78,7 @@ impl RecordFile {
     /// # Errors
     /// 11 while another process holds it; 113 where it cannot be opened or read. What can be read,
     /// but not understood, is [`Presence::Unreadable`].
-    pub fn open_existing(path: &Path, patience: Duration) -> Result<Presence<Opened>> {
+    pub(crate) fn open_existing(path: &Path, patience: Duration) -> Result<Presence<Opened>> {
         Self::try_existing(path, patience).map_err(|trouble| trouble.at(path))
     }
 
@@ -159,7 +159,7 @@ impl RecordFile {
     }
 
     /// Reads a record without changing anything, and tells whether a call works on it.
-    pub fn look(path: &Path) -> Presence<(Record, bool)> {
+    pub(crate) fn look(path: &Path) -> Presence<(Record, bool)> {
         let mut file = match open_own(path, OFlags::RDONLY, 0) {
             Ok(file) => file,
             Err(error) if is_absent(&error) => return Presence::Absent,
@@ -209,7 +209,7 @@ impl RecordFile {
     }
 
     /// Appends an event in one write.
-    pub fn append(&mut self, event: &Event) -> Result<()> {
+    pub(crate) fn append(&mut self, event: &Event) -> Result<()> {
         let mut line = String::new();
         if self.torn {
             line.push('\n');
@@ -244,7 +244,7 @@ impl RecordFile {
     }
 
     /// Removes the record: the attachment holds nothing any more.
-    pub fn remove(self) -> io::Result<()> {
+    pub(crate) fn remove(self) -> io::Result<()> {
         if self.is_linked().is_err() {
             // What stands at its path now is another call's.
             return Ok(());
@@ -262,7 +262,7 @@ impl RecordFile {
     }
 
     /// Removes the record if no event was ever written to it.
-    pub fn remove_if_empty(self) {
+    pub(crate) fn remove_if_empty(self) {
         if self.empty {
             let _ = self.remove();
         }
@@ -270,7 +270,7 @@ impl RecordFile {
 
     /// Makes this record the last in the order in which GC takes them: others are not to wait for
     /// one that fails each time.
-    pub fn put_last(&self) {
+    pub(crate) fn put_last(&self) {
         if let Err(error) = self.file.set_modified(SystemTime::now()) {
             debug!("{} stays where it is in the order: {error}", self.path.display());
         }

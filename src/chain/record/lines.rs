@@ -11,7 +11,7 @@ use super::{Attempt, Event, Failed, Gave, Held, Record, Released, Run};
 
 /// Reads the lines. A line that a kill cut short is skipped, and so is an empty one, which follows a
 /// write of nothing that failed.
-pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Record, String> {
     let mut record = Record::default();
     let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
     // What follows the last newline is empty, or was cut short.
@@ -26,7 +26,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
 }
 
 /// An event as a line, its newline included.
-pub(super) fn write(event: &Event) -> String {
+pub(crate) fn write(event: &Event) -> String {
     if let Event::Unknown(line) = event {
         return [line, "\n"].concat();
     }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use log::warn;
 
-use crate::cni::{Attachment, ContainerId, IfName, NetworkName};
-use crate::error::{Error, ErrorCode, Result};
-use crate::host::StateDir;
+use ipam_kit::cni::{Attachment, ContainerId, IfName, NetworkName};
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::StateDir;
 
 /// The networks that have a folder of records, by name.
 pub(crate) fn networks(state: &StateDir) -> Result<Vec<NetworkName>> {
@@ -74,11 +74,11 @@ pub(crate) fn set_aside_of(path: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// What follows the interface in the name of a record that was set aside; a time follows it.
-pub(super) const SET_ASIDE: &str = ":unreadable-";
+pub(crate) const SET_ASIDE: &str = ":unreadable-";
 
 /// Whether a file name in a container's folder is an interface name: what is set aside or half
 /// made carries a `:`, which no interface name has.
-pub(super) fn is_record_name(name: &str) -> bool {
+pub(crate) fn is_record_name(name: &str) -> bool {
     !name.contains(':')
 }
 

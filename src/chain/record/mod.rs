@@ -18,8 +18,8 @@ pub(crate) use unsure::Unsure;
 
 use serde_json::Value;
 
-use crate::delegate::Deadline;
-use crate::host::parse_duration;
+use ipam_kit::delegate::Deadline;
+use ipam_kit::host::parse_duration;
 
 /// A record, read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -103,7 +103,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Empty => "empty",
             Self::Held => "held",
@@ -116,7 +116,7 @@ impl State {
 
 impl Record {
     /// Adds an event that follows those before it.
-    pub fn apply(&mut self, event: Event) {
+    pub(crate) fn apply(&mut self, event: Event) {
         match event {
             Event::Attempt(attempt) => self.attempts.push(AttemptState {
                 attempt,
@@ -148,12 +148,12 @@ impl Record {
     }
 
     /// Whether nothing was ever written to it.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.attempts.is_empty() && self.unknown.is_empty()
     }
 
     /// The last successful ADD that no DEL released.
-    pub fn held(&self) -> Option<(&AttemptState, &Held)> {
+    pub(crate) fn held(&self) -> Option<(&AttemptState, &Held)> {
         self.standing().rev().find_map(|attempt| match &attempt.outcome {
             Outcome::Held(held) => Some((attempt, held)),
             _ => None,
@@ -161,18 +161,18 @@ impl Record {
     }
 
     /// The last ADD, and the record as it was before.
-    pub fn split_last(&self) -> Option<(&AttemptState, Self)> {
+    pub(crate) fn split_last(&self) -> Option<(&AttemptState, Self)> {
         let (last, before) = self.attempts.split_last()?;
         Some((last, Self { attempts: before.to_vec(), ..Self::default() }))
     }
 
     /// Whether addresses may be in use, so that a failed ADD must not release anything.
-    pub fn may_be_in_use(&self) -> bool {
+    pub(crate) fn may_be_in_use(&self) -> bool {
         self.held().is_some() || self.standing().any(|attempt| attempt.attempt.after_unreadable)
     }
 
     /// Every delegate that may hold a lease, each once for each configuration it had, in order.
-    pub fn runs(&self) -> Vec<&Run> {
+    pub(crate) fn runs(&self) -> Vec<&Run> {
         let mut runs: Vec<&Run> = Vec::new();
         for run in self.attempts.iter().flat_map(|attempt| &attempt.runs) {
             if !runs.iter().any(|known| known.owes_the_same(run)) {
@@ -183,7 +183,7 @@ impl Record {
     }
 
     /// Whether every ADD that reached this delegate failed, and it is known how.
-    pub fn only_failed(&self, run: &Run) -> bool {
+    pub(crate) fn only_failed(&self, run: &Run) -> bool {
         let reached =
             |attempt: &&AttemptState| attempt.runs.iter().any(|its| its.owes_the_same(run));
         self.attempts
@@ -194,7 +194,7 @@ impl Record {
 
     /// Whether `reassert` has claimed in another store what this delegate gave, and no ADD has used this one
     /// since.
-    pub fn is_superseded(&self, run: &Run) -> bool {
+    pub(crate) fn is_superseded(&self, run: &Run) -> bool {
         let place = self.attempts.iter().rposition(|attempt| attempt.attempt.reasserted);
         let Some(since) = place.map(|place| &self.attempts[place..]) else { return false };
         let mut used = since.iter().flat_map(|attempt| &attempt.runs);
@@ -203,7 +203,7 @@ impl Record {
     }
 
     /// What the delegate last said of the leases it holds for this run.
-    pub fn leases(&self, run: &Run) -> &[Value] {
+    pub(crate) fn leases(&self, run: &Run) -> &[Value] {
         let Some((attempt, held)) = self.held() else {
             return &[];
         };
@@ -216,34 +216,34 @@ impl Record {
     }
 
     /// Whether a claim of some ADD may still commit after a DEL.
-    pub fn is_unsure(&self) -> bool {
+    pub(crate) fn is_unsure(&self) -> bool {
         self.standing().any(AttemptState::is_unsure)
     }
 
     /// The DEL that has released every ADD of the record, when there was one.
-    pub fn released(&self) -> Option<&Released> {
+    pub(crate) fn released(&self) -> Option<&Released> {
         let released = self.attempts.last()?.released.as_ref()?;
         Some(released)
     }
 
     /// Until when a claim of some released ADD may still commit, in milliseconds since 1970.
-    pub fn unsure_until(&self) -> Option<u64> {
+    pub(crate) fn unsure_until(&self) -> Option<u64> {
         self.attempts.iter().filter_map(|attempt| Some(attempt.released.as_ref()?.due)).max()
     }
 
     /// From when to when delegates may have taken leases for its ADDs, in milliseconds since 1970.
-    pub fn window(&self) -> Option<(u64, u64)> {
+    pub(crate) fn window(&self) -> Option<(u64, u64)> {
         let begin = self.attempts.iter().map(AttemptState::began).min()?;
         let end = self.attempts.iter().map(AttemptState::ended_by).max()?;
         Some((begin, end))
     }
 
     /// When the last ADD began, in milliseconds since 1970.
-    pub fn last_attempt(&self) -> Option<u64> {
+    pub(crate) fn last_attempt(&self) -> Option<u64> {
         self.attempts.last().map(|attempt| attempt.attempt.time)
     }
 
-    pub fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         let Some(last) = self.attempts.last() else {
             return State::Empty;
         };
@@ -276,12 +276,12 @@ mod tests {
     use super::*;
     use serde_json::Map;
 
-    pub(super) fn run(delegate: &str, store: &str) -> Run {
+    pub(crate) fn run(delegate: &str, store: &str) -> Run {
         let ipam = Map::from_iter([("store".to_owned(), store.into())]);
         Run { delegate: delegate.to_owned(), ipam, ..Run::default() }
     }
 
-    pub(super) fn record(events: impl IntoIterator<Item = Event>) -> Record {
+    pub(crate) fn record(events: impl IntoIterator<Item = Event>) -> Record {
         let mut record = Record::default();
         events.into_iter().for_each(|event| record.apply(event));
         record

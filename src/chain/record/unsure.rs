@@ -3,8 +3,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::event::is_due;
-use crate::cni::{Attachment, ContainerId, IfName, NetworkName};
-use crate::host::{StateDir, make_private_folder};
+use ipam_kit::cni::{Attachment, ContainerId, IfName, NetworkName};
+use ipam_kit::host::{StateDir, make_private_folder};
 
 /// The list of records whose DEL is to be repeated: one link per entry, its name the time when it
 /// is due, its target the record's place.
@@ -27,12 +27,17 @@ pub(crate) struct Due {
 
 impl Unsure {
     /// The list of this state folder.
-    pub fn of(state: &StateDir) -> Self {
+    pub(crate) fn of(state: &StateDir) -> Self {
         Self { folder: state.unsure() }
     }
 
     /// Adds a record, due at a time in milliseconds since 1970.
-    pub fn add(&self, due: u64, network: &NetworkName, attachment: &Attachment) -> io::Result<()> {
+    pub(crate) fn add(
+        &self,
+        due: u64,
+        network: &NetworkName,
+        attachment: &Attachment,
+    ) -> io::Result<()> {
         let target = format!("{network}/{attachment}");
         make_private_folder(&self.folder)?;
         for number in 0..1000 {
@@ -50,7 +55,7 @@ impl Unsure {
     }
 
     /// Removes the entries of a record that is released for good.
-    pub fn remove(&self, network: &NetworkName, attachment: &Attachment) {
+    pub(crate) fn remove(&self, network: &NetworkName, attachment: &Attachment) {
         self.keep_only(Path::new(""), Path::new(&format!("{network}/{attachment}")));
     }
 
@@ -69,7 +74,7 @@ impl Unsure {
     ///
     /// # Errors
     /// The list could not be read.
-    pub fn due(&self, now: u64) -> io::Result<Vec<Due>> {
+    pub(crate) fn due(&self, now: u64) -> io::Result<Vec<Due>> {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
@@ -101,7 +106,7 @@ impl Unsure {
 
 impl Due {
     /// Takes the entry off the list.
-    pub fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let _ = fs::remove_file(&self.link);
     }
 }
@@ -126,7 +131,7 @@ fn parse(link: &Path, target: &Path) -> Option<Due> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Settings;
+    use ipam_kit::host::Settings;
 
     #[test]
     fn the_oldest_entry_comes_first_and_only_when_due() {

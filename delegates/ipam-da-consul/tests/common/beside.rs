@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::common::consul::Consul;
-use super::common::support::{Outcome, World, binary, start, wait};
 use super::common::{PROGRAM, addresses};
-use super::passcod::{Call, Passcod};
+use ipam_testkit::consul::Consul;
+use ipam_testkit::old::passcod::{Call, Passcod};
+use ipam_testkit::world::{Outcome, World, binary, start, wait};
 
 /// A node with one of our programs and the network `net`.
 pub struct Ours {
@@ -147,7 +147,7 @@ pub fn held(consul: &Consul, pool: &str) -> BTreeMap<IpAddr, String> {
         let value: Value = serde_json::from_str(value).ok()?;
         Some((address, value["target"].as_str()?.to_owned()))
     };
-    let read = |entry: super::common::consul::Entry| {
+    let read = |entry: ipam_testkit::consul::Entry| {
         read(&entry.key, &entry.value).unwrap_or_else(|| panic!("{entry:?}"))
     };
     entries.map(read).collect()
@@ -178,7 +178,7 @@ pub fn owners(consul: &Consul) -> Vec<String> {
 pub fn insisting(old: &Passcod, container: &str) -> IpAddr {
     for _ in 0..100 {
         match old.add(container).run() {
-            Ok(result) => return super::passcod::given(&result),
+            Ok(result) => return ipam_testkit::old::passcod::given(&result),
             Err(error) => assert_eq!(error["code"], 125, "{error}"),
         }
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::PROGRAM;
-use super::consul::Consul;
-use super::support::{World, binary};
+use ipam_testkit::consul::Consul;
+use ipam_testkit::world::{World, binary};
 
 /// A world with both programs, and a network that asks for one address of each of these pools.
 pub fn chain(consul: &Consul, pools: &[&str]) -> (World, Value) {

@@ -1,7 +1,7 @@
 //! Counting what a server is asked for.
 
-use super::consul::{Consul, Relay};
 use super::{Node, define};
+use ipam_testkit::consul::{Consul, Relay};
 
 /// A node that talks to a server through a relay.
 pub fn behind(relay: &Relay) -> Node {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::consul::Client;
+use ipam_testkit::consul::Client;
 
 /// Takes addresses of a pool as the ancestor does, without owners.
 #[track_caller]

@@ -1,8 +1,8 @@
 //! Servers that ask who calls, and tokens that may do more or less.
 
-use super::consul::{Consul, Token};
-use super::support::Outcome;
 use super::{Node, POOL, SUBNET, addresses, define};
+use ipam_testkit::consul::{Consul, Token};
+use ipam_testkit::world::Outcome;
 
 /// All rights that we ask for.
 pub const ALL: &str = r#"key_prefix "ipam/" { policy = "write" }"#;

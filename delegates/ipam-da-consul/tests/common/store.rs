@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::consul::{Client, Entry};
+use ipam_testkit::consul::{Client, Entry};
 
 const OWNERS: &str = "ipam/.owners/";
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use super::consul::{Consul, Fate, Relay, Request};
-use super::support::until;
+use ipam_testkit::consul::{Consul, Fate, Relay, Request};
+use ipam_testkit::world::until;
 
 /// Spoils the answers to the next so many changes, on either of two ways to a server.
 pub struct Spoiler {

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::etcd::Etcd;
-use super::old::Call;
-use super::support::{Outcome, World, binary, start, wait};
 use super::{PROGRAM, addresses};
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::old::Call;
+use ipam_testkit::world::{Outcome, World, binary, start, wait};
 
 /// A node with one of our programs and the network `net`.
 pub struct Ours {

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::etcd::Etcd;
 use super::store::put_all;
-use super::support::{Outcome, start, wait};
 use super::{Node, addresses, given};
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::world::{Outcome, start, wait};
 
 /// A layout of a replaced plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,51 +9,23 @@
 )]
 
 pub mod beside;
-#[path = "../../../../tests/support/certificates.rs"]
-pub mod certificates;
-#[path = "../../../../tests/support/etcd/mod.rs"]
-pub mod etcd;
 pub mod layouts;
-#[path = "../../../../tests/support/node.rs"]
-pub mod node;
-#[path = "../../../../tests/support/old/mod.rs"]
-pub mod old;
 pub mod relay;
 pub mod rights;
 pub mod store;
-#[path = "../../../../tests/support/mod.rs"]
-pub mod support;
 
-use certificates::{Certificates, Pair};
-use etcd::{Etcd, Tls};
-pub use node::{Node, VERBS, addresses, at_once, given, subnets, within};
+use ipam_testkit::certificates::{Certificates, Pair};
+use ipam_testkit::etcd::{Etcd, Tls};
+pub use ipam_testkit::node::{VERBS, addresses, at_once, given, subnets, within};
 use serde_json::json;
+
+/// A node that calls the program.
+pub type Node = ipam_testkit::node::Node<Etcd>;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ipam-da-etcd");
 
-/// Its section of `ipam`.
-pub const STORE: &str = "etcd";
-
 /// What every key of ours begins with.
 pub const PREFIX: &str = "/ipam-delegated/";
-
-impl Node {
-    /// `node-1` with the store of a server and the pool 10.1.0.0/16.
-    pub fn of(etcd: &Etcd) -> Self {
-        Self::at(&[etcd.endpoint()])
-    }
-
-    /// The same with these endpoints.
-    pub fn at(endpoints: &[String]) -> Self {
-        Self::with_store(json!({"etcd": {"endpoints": endpoints}}), subnets(&["10.1.0.0/16"]))
-    }
-
-    /// One pool each.
-    pub fn with_subnets(mut self, list: &[&str]) -> Self {
-        self.pools = subnets(list);
-        self
-    }
-}
 
 /// Serves TLS with certificates that a test made.
 pub fn tls(certificates: &Certificates, needs_certificate: bool) -> Tls {

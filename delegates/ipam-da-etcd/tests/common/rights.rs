@@ -3,8 +3,8 @@
 use std::fs;
 
 use super::Node;
-use super::etcd::Etcd;
 use super::layouts::{BOTH, Old};
+use ipam_testkit::etcd::Etcd;
 
 const PASSWORD: &str = "secret-word";
 

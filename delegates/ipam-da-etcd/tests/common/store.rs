@@ -9,8 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::Value;
 
 use super::PREFIX;
-use super::etcd::{Etcd, find};
-use super::support::{start_raw, wait};
+use ipam_testkit::etcd::{Etcd, find};
+use ipam_testkit::world::{start_raw, wait};
 
 /// Everything in a store: each key with its value and its revisions.
 #[track_caller]

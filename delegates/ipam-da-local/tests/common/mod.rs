@@ -8,17 +8,14 @@
     reason = "test support; each test file uses a part of it"
 )]
 
-#[path = "../../../../tests/support/mod.rs"]
-pub mod support;
-
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use ipam_testkit::world::{Outcome, World, binary, host_local, start, until, wait};
 use serde_json::{Value, json};
-use support::{Outcome, World, binary, host_local, start, until, wait};
 
 /// What works on leases in host-local's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -203,7 +200,7 @@ impl Place {
 
     /// Everything in the folder of leases: for each name what it holds.
     pub fn everything(&self) -> BTreeMap<String, Vec<u8>> {
-        let names = support::names(&self.folder()).into_iter();
+        let names = ipam_testkit::world::names(&self.folder()).into_iter();
         names
             .map(|name| {
                 let content = fs::read(self.folder().join(&name)).unwrap();
@@ -223,7 +220,7 @@ pub fn set_age(path: &Path, age: Duration) {
 /// The lease files of a folder, each with what is in it.
 pub fn leases(folder: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    for name in support::names(folder) {
+    for name in ipam_testkit::world::names(folder) {
         if name == "lock" || name.starts_with("last_reserved_ip.") {
             continue;
         }

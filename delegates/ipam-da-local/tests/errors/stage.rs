@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::common::support::errors::{Call, traced};
-use super::common::support::{Host, Outcome, binary, names, start, wait};
 use super::common::{LONG, Place, Program, owned_by, set_age};
+use ipam_testkit::errors::{Call, traced};
+use ipam_testkit::world::{Host, Outcome, binary, names, start, wait};
 
 /// Whose call meets the error, and who holds addresses all the while.
 const VICTIM: &str = "c1";

@@ -9,23 +9,13 @@
     reason = "test support; each test file uses a part of it"
 )]
 
-#[path = "../../../../tests/support/bridge.rs"]
-pub mod bridge;
-#[path = "../../../../tests/support/doorway.rs"]
-pub mod doorway;
-#[path = "../../../../tests/support/kube/mod.rs"]
-pub mod kube;
-#[path = "../../../../tests/support/machine.rs"]
-pub mod machine;
 pub mod memory;
 pub mod site;
-#[path = "../../../../tests/support/mod.rs"]
-pub mod support;
 
 use std::process::{Command, Stdio};
 
-pub use kube::{Kube, Kubeconfig, Login, Node};
-pub use machine::Machine;
+pub use ipam_testkit::kube::{Kube, Kubeconfig, Login, Node};
+pub use ipam_testkit::machine::Machine;
 use serde_json::Value;
 pub use site::Site;
 

@@ -9,8 +9,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::PROGRAM;
-use super::kube::{Grant, Kube, Kubeconfig, Login, Node};
-use super::support::{Outcome, World, binary, host_local, start, wait, with};
+use ipam_testkit::kube::{Grant, Kube, Kubeconfig, Login, Node};
+use ipam_testkit::world::{Outcome, World, binary, host_local, start, wait, with};
 
 /// A node object, and a machine with a login that may read this node and nothing else. Every test has
 /// a name of its own for it.
@@ -184,7 +184,7 @@ impl Site {
     #[track_caller]
     pub fn requests(&self) -> Vec<String> {
         let requests = self.kube.requests_of(&self.login.user);
-        requests.iter().map(super::kube::Request::line).collect()
+        requests.iter().map(ipam_testkit::kube::Request::line).collect()
     }
 
     /// How many requests come while something is done.

@@ -6,9 +6,9 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use super::kube::{self, Kube, Kubeconfig, ServiceAccount};
-use super::support::until;
 use super::{MANIFESTS, deploy};
+use ipam_testkit::kube::{self, Kube, Kubeconfig, ServiceAccount};
+use ipam_testkit::world::until;
 
 /// A cluster with DaemonSets and Multus' kind of object, and a node that is this machine.
 pub struct Cluster {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use super::script;
-use super::support::{Host, Outcome, binary, start, wait};
+use ipam_testkit::world::{Host, Outcome, binary, start, wait};
 
 /// Where the login lies on the host.
 pub const LOGIN: &str = "/etc/cni/net.d/ipam-delegated.d";

@@ -2,11 +2,6 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "test support; each test file uses a part of it")]
 
-#[path = "../../../../tests/support/kube/mod.rs"]
-pub mod kube;
-#[path = "../../../../tests/support/mod.rs"]
-pub mod support;
-
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::symlink;
@@ -14,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use kube::{Kube, Kubeconfig, Login, Node};
+use ipam_testkit::kube::{Kube, Kubeconfig, Login, Node};
+use ipam_testkit::world::{Host, Outcome, World, binary, names, start, start_raw, wait};
 use serde_json::{Value, json};
-use support::{Host, Outcome, World, binary, names, start, start_raw, wait};
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ipam-ds-node-annotation");
@@ -178,7 +173,11 @@ impl Site {
 
     /// What this host has asked the API server.
     pub fn requests(&self) -> Vec<String> {
-        self.kube.requests_of(&self.login.user).iter().map(kube::Request::line).collect()
+        self.kube
+            .requests_of(&self.login.user)
+            .iter()
+            .map(ipam_testkit::kube::Request::line)
+            .collect()
     }
 
     /// A program out of `CNI_PATH` that notes what it gets, see [`World::delegate`].

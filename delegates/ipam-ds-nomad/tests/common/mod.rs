@@ -2,16 +2,13 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "test support; each test file uses a part of it")]
 
-#[path = "../../../../tests/support/mod.rs"]
-pub mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use ipam_testkit::world::{Outcome, World, start, wait};
 use serde_json::{Value, json};
-use support::{Outcome, World, start, wait};
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ipam-ds-nomad");

@@ -1,0 +1,154 @@
+//! The pools that a call is about: those that a delegate before named, else those of `ipam` itself.
+
+use serde_json::Value;
+
+use crate::cni::{Dns, IpamResult, Network, Route};
+use crate::delegate::Request;
+use crate::error::{Error, Result};
+use crate::offer::{self, Offer, Offered};
+use crate::pool::{Pool, RangeRules, RangeSet};
+
+const PATH: &str = "prevResult.pools";
+
+/// The pools that a call is about; none where they cannot be read.
+pub fn asked_pools(request: &Request) -> Vec<Pool> {
+    let asked = request.prev_result().and_then(|before| Asked::of(request, &before));
+    asked.map(|asked| asked.pools).unwrap_or_default()
+}
+
+/// The ranges of these pools, for a store that does not tell the networks apart. Those that cannot be
+/// read are left out.
+pub fn asked_sets(request: &Request) -> Vec<RangeSet> {
+    let pools = asked_pools(request);
+    let sets = pools.iter().filter_map(|pool| pool.range_set(RangeRules::ANY, PATH).ok().flatten());
+    sets.collect()
+}
+
+/// What is asked of an allocator.
+#[derive(Debug)]
+pub struct Asked {
+    /// The pools to serve.
+    pub pools: Vec<Pool>,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// `prevResult.pools`.
+    Before,
+    /// `ipam`: no delegate before named pools.
+    Alone(Box<Alone>),
+    /// There are none anywhere.
+    Nobody,
+}
+
+#[derive(Debug)]
+struct Alone {
+    routes: Vec<Route>,
+    dns: Dns,
+    /// Where the pools stand that are to be served.
+    places: Vec<String>,
+    /// Pools that are for another allocator.
+    others: Vec<Pool>,
+}
+
+impl Asked {
+    /// Reads the pools of the previous result, else the offer of `ipam`.
+    ///
+    /// # Errors
+    /// Pools are malformed, or the offer cannot be read.
+    pub fn of(request: &Request, before: &IpamResult) -> Result<Self> {
+        match before.extra.get("pools") {
+            None | Some(Value::Null) => Self::alone(request),
+            Some(Value::Array(pools)) => {
+                let parse = |(i, pool)| Pool::parse(pool, &format!("{PATH}[{i}]"));
+                let pools = pools.iter().enumerate().map(parse).collect::<Result<_>>()?;
+                Ok(Self { pools, source: Source::Before })
+            }
+            Some(_) => Err(Error::config(PATH, "expected an array of pools")),
+        }
+    }
+
+    fn alone(request: &Request) -> Result<Self> {
+        refuse_flat(request.network.ipam().get("ranges"))?;
+        let Some(Offer { pools, routes, dns }) = Offer::read(request)? else {
+            return Ok(Self { pools: Vec::new(), source: Source::Nobody });
+        };
+        let is_ours = |offered: &Offered| serves(&request.network, &offered.pool);
+        let (ours, others): (Vec<_>, Vec<_>) = pools.into_iter().partition(is_ours);
+        let places = ours.iter().map(|offered| offered.path.clone()).collect();
+        let others = others.into_iter().map(Offered::into_pool).collect();
+        let alone = Alone { routes, dns, places, others };
+        let pools = ours.into_iter().map(Offered::into_pool).collect();
+        Ok(Self { pools, source: Source::Alone(Box::new(alone)) })
+    }
+
+    /// Fails when nothing is asked of this allocator, nor of another.
+    pub fn refuse_nothing(&self) -> Result<()> {
+        const SELECTOR: &str = "put a selector (ipam-ds-…) before this delegate in ipam.delegates";
+        const RANGES: &str =
+            r#"or give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
+        let advice = match &self.source {
+            Source::Nobody => format!("{SELECTOR}, {RANGES}"),
+            Source::Before if self.pools.is_empty() => SELECTOR.to_owned(),
+            _ => return Ok(()),
+        };
+        let message = "missing or empty: nothing says which pools to serve";
+        Err(Error::config(PATH, message).advise(advice))
+    }
+
+    /// The result to append addresses to, with the pools that are left to others.
+    pub fn begin(self, before: IpamResult) -> IpamResult {
+        let mut result = before;
+        let mut left = Vec::new();
+        if let Source::Alone(alone) = self.source {
+            if is_a_main_plugins(&result) {
+                result = IpamResult::default();
+            }
+            offer::add_to(&mut result, alone.routes, alone.dns);
+            left.extend(alone.others.iter().map(Pool::to_json));
+        }
+        result.extra.insert("pools".to_owned(), Value::Array(left));
+        result
+    }
+
+    /// An error about these pools, with the places at which a person has written them.
+    pub fn explain(&self, error: Error) -> Error {
+        let Source::Alone(alone) = &self.source else { return error };
+        let mut message = error.to_string();
+        if !message.contains(PATH) {
+            return error;
+        }
+        for (i, place) in alone.places.iter().enumerate() {
+            message = message.replace(&format!("{PATH}[{i}]"), place);
+        }
+        Error::new(error.code(), message).advise(error.details())
+    }
+}
+
+/// Who writes a range where a set of ranges belongs is told the form.
+fn refuse_flat(ranges: Option<&Value>) -> Result<()> {
+    let place = match ranges {
+        Some(Value::Object(_)) => String::new(),
+        Some(Value::Array(sets)) => match sets.iter().position(Value::is_object) {
+            Some(place) => format!("[{place}]"),
+            None => return Ok(()),
+        },
+        _ => return Ok(()),
+    };
+    let message = r#"expected a set of ranges, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
+    Err(Error::config(format_args!("ipam.ranges{place}"), message)
+        .advise("ranges is an array of sets, and one address is taken from each"))
+}
+
+/// Where the chain has several allocators, it tells each the names of its pools.
+fn serves(network: &Network, pool: &Pool) -> bool {
+    let Some(Value::Array(names)) = network.ipam().get("serves") else { return true };
+    pool.name().is_some_and(|name| names.iter().any(|served| served == name))
+}
+
+/// Whether a result is that of a plugin that our caller is chained behind: its addresses and routes
+/// are not ours to answer.
+fn is_a_main_plugins(result: &IpamResult) -> bool {
+    !result.ips.is_empty() || result.extra.contains_key("interfaces")
+}

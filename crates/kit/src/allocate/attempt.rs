@@ -1,0 +1,360 @@
+//! One ADD: what to commit by what a view shows, and what a lost commit teaches.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+
+use log::warn;
+
+use super::ledger::{
+    Change, Claim, Entry, Look, Need, PoolView, Question, Taken, Used, View, unknown_ranges,
+};
+use super::search::{Search, scramble};
+use super::{Lease, Owner, Strategy, Tries, Want};
+use crate::error::{Error, ErrorCode, Result};
+use crate::pool::RangeSet;
+
+/// One ADD on its way through lost races.
+pub(super) struct Attempt<'a> {
+    owner: &'a Owner,
+    wants: &'a [Want],
+    shown_all: bool,
+    tries: Tries,
+    looks: Vec<Look>,
+    /// Candidates found taken while nothing else was known of their pools.
+    avoid: BTreeSet<IpAddr>,
+    /// Entries to take over, by pool.
+    replaces: Vec<Option<Entry>>,
+    /// An address that was seen free was taken by somebody quicker, or the pool is crowded.
+    raced: bool,
+    random: u64,
+}
+
+pub(super) enum Plan<'a> {
+    Commit(Change<'a>, Vec<Source>),
+    /// All that is known of a pool is taken: look further.
+    Look,
+}
+
+/// Where the lease of a pool comes from.
+pub(super) enum Source {
+    Kept(usize),
+    Claimed { claim: usize, seen: bool },
+}
+
+impl Source {
+    /// The owner held the lease when it was looked at.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(self, Self::Kept(_))
+    }
+
+    /// An address is claimed that was seen free.
+    fn was_seen_free(&self) -> bool {
+        matches!(self, Self::Claimed { seen: true, .. })
+    }
+}
+
+impl<'a> Attempt<'a> {
+    pub(super) fn new(owner: &'a Owner, wants: &'a [Want], shown_all: bool, tries: Tries) -> Self {
+        Self {
+            owner,
+            wants,
+            shown_all,
+            tries,
+            looks: vec![Look::Nowhere; wants.len()],
+            avoid: BTreeSet::new(),
+            replaces: vec![None; wants.len()],
+            raced: false,
+            random: RandomState::new().build_hasher().finish(),
+        }
+    }
+
+    pub(super) fn question(&self, may_guess: bool) -> Question<'_> {
+        let Self { owner, wants: want, looks, .. } = self;
+        Question { owner, known: &[], want, looks, may_guess, need: Need::Look }
+    }
+
+    /// What to commit by what the view shows.
+    pub(super) fn plan<T>(&mut self, view: &View<T>) -> Result<Plan<'a>> {
+        let sets = self.sets(&view.pools)?;
+        let (serving, rest) = match_leases(self.wants, &sets, &view.held);
+        let (unasked, others) = self.part(rest, &sets);
+        let mut change = Change::default();
+        let mut sources = Vec::new();
+        let mut further = false;
+        for (i, (want, set)) in self.wants.iter().zip(sets).enumerate() {
+            if let Some(lease) = &serving[i] {
+                sources.push(Source::Kept(change.keep.len()));
+                change.keep.push(want.lease(&set, lease.address.addr(), lease.revision.clone()));
+                continue;
+            }
+            let pool = &view.pools[i];
+            self.raced |= pool.crowded;
+            let seen = pool.used != Used::Unknown;
+            let blind = self.looks[i] == Look::Nowhere;
+            // A view that came with a lost commit may not show what is to be looked at by now.
+            let looked = seen || (blind && !self.tries.sighted) || want.requested.is_some();
+            if !looked {
+                if blind {
+                    self.look_further(i, &set, pool)?;
+                }
+                further = true;
+                continue;
+            }
+            let candidates = self.candidates(want, &set, pool);
+            if candidates.is_empty() {
+                self.look_further(i, &set, pool)?;
+                further = true;
+            }
+            sources.push(Source::Claimed { claim: change.claim.len(), seen });
+            let next = match want.requested {
+                Some(_) => Look::Nowhere,
+                None => self.next_look(want, &set, pool).unwrap_or(Look::Everywhere),
+            };
+            let replaces = self.replaces[i].clone();
+            change.claim.push(Claim { want, set, candidates, next, replaces });
+        }
+        if further {
+            return Ok(Plan::Look);
+        }
+        change.drop = unasked;
+        change.leave = others;
+        Ok(Plan::Commit(change, sources))
+    }
+
+    /// Of the leases that serve no pool, those that are not asked for any more, and those of pools
+    /// that are not shown here.
+    fn part(&self, rest: Vec<Lease>, sets: &[RangeSet]) -> (Vec<Lease>, Vec<Lease>) {
+        let shown = |lease: &Lease| {
+            self.wants.iter().zip(sets).any(|(want, set)| want.is_home_of(lease, set))
+        };
+        rest.into_iter().partition(|lease| self.shown_all || shown(lease))
+    }
+
+    fn sets(&self, pools: &[PoolView]) -> Result<Vec<RangeSet>> {
+        let of = |(want, pool): (&Want, &PoolView)| {
+            let set = want.set.as_ref().or(pool.set.as_ref());
+            let set = set.cloned().ok_or_else(|| unknown_ranges(want))?;
+            want.judge_request(&set)?;
+            Ok(set)
+        };
+        let sets: Vec<RangeSet> = self.wants.iter().zip(pools).map(of).collect::<Result<_>>()?;
+        RangeSet::refuse_overlaps(self.wants.iter().map(|w| w.path.as_str()).zip(&sets))?;
+        Ok(sets)
+    }
+
+    fn candidates(&self, want: &Want, set: &RangeSet, pool: &PoolView) -> Vec<IpAddr> {
+        match want.requested {
+            Some(asked) => vec![asked],
+            None => self.search(want, set).to_try(pool, self.tries),
+        }
+    }
+
+    fn search<'b>(&'b self, want: &Want, set: &'b RangeSet) -> Search<'b> {
+        // Whoever lost a race tries elsewhere.
+        let elsewhere = self.raced && !self.tries.strict;
+        let strategy = if elsewhere { Strategy::Random } else { want.strategy };
+        Search { set, strategy, random: self.random, avoid: &self.avoid }
+    }
+
+    fn look_further(&mut self, i: usize, set: &RangeSet, pool: &PoolView) -> Result<()> {
+        let want = &self.wants[i];
+        let next = self.next_look(want, set, pool);
+        self.looks[i] = next.ok_or_else(|| exhausted(want, set))?;
+        Ok(())
+    }
+
+    /// Where to look once all that is to be tried by this view is taken.
+    fn next_look(&self, want: &Want, set: &RangeSet, pool: &PoolView) -> Option<Look> {
+        let seen = match pool.used {
+            Used::Unknown | Used::Free(_) => Look::Nowhere,
+            Used::Windows(ref windows, _) => match windows[..] {
+                [(from, to), ..] => Look::Window(from, to),
+                [] => Look::Nowhere,
+            },
+            Used::All(_) => Look::Everywhere,
+        };
+        let mut search = self.search(want, set);
+        // Whoever finds scattered addresses taken is in a crowd, which would look where it looks.
+        if self.tries.scattered > 0 && want.strategy == Strategy::RoundRobin {
+            search.strategy = Strategy::Random;
+        }
+        search.look_after(seen, pool.cursor)
+    }
+
+    /// Takes in why a commit was lost.
+    pub(super) fn learn(
+        &mut self,
+        change: &Change<'_>,
+        sources: &[Source],
+        taken: Vec<Taken>,
+    ) -> Result<()> {
+        // A store that does not say what was taken means that somebody was quicker.
+        self.raced |= taken.is_empty() && sources.iter().any(Source::was_seen_free);
+        if self.tries.strict && taken.is_empty() {
+            // What follows is searched from where the cursor is by now.
+            self.looks.fill(Look::Nowhere);
+        }
+        for Taken { claim, address, holder } in taken {
+            let of_claim =
+                |source: &Source| matches!(source, Source::Claimed { claim: c, .. } if *c == claim);
+            let Some(i) = sources.iter().position(of_claim) else { continue };
+            let Some(claim) = change.claim.get(claim) else { continue };
+            if self.wants[i].requested.is_some() {
+                let others = holder.filter(|entry| !self.is_own(entry));
+                self.replaces[i] =
+                    others.map(|entry| self.take_over(claim, address, entry)).transpose()?;
+                continue;
+            }
+            self.raced |= sources[i].was_seen_free() || self.tries.scattered > 0;
+            self.avoid.insert(address);
+            if self.looks[i] == Look::Nowhere {
+                let next =
+                    self.search(claim.want, &claim.set).look_after(Look::Nowhere, Some(address));
+                self.looks[i] = next.unwrap_or(Look::Everywhere);
+            }
+        }
+        self.random = scramble(self.random);
+        Ok(())
+    }
+
+    /// Whether an entry is this owner's: what the next view shows as held.
+    fn is_own(&self, entry: &Entry) -> bool {
+        entry.holder.as_ref().is_some_and(|holder| {
+            let node = holder.node.as_ref().is_none_or(|node| *node == self.owner.scope.node);
+            node && holder.container == self.owner.container.as_str()
+                && holder.ifname.as_deref() == Some(self.owner.ifname.as_str())
+        })
+    }
+
+    /// The entry of another owner, when the request may take its place.
+    fn take_over(&self, claim: &Claim<'_>, address: IpAddr, entry: Entry) -> Result<Entry> {
+        let by = entry.held_by();
+        if claim.want.takeover && entry.holder.is_some() {
+            warn!("{} takes over {address}, which is held by {by}: takeover is set", self.owner);
+            return Ok(entry);
+        }
+        Err(Error::new(
+            ErrorCode::TAKEN,
+            format!(
+                "failed to allocate for range {}: requested IP address {address} is not available in range set {}: \
+                 it is held by {by}",
+                claim.want.index,
+                claim.want.describe(&claim.set)
+            ),
+        )
+        .advise("request another address, release the one that is held, or set ipam.takeover to take it"))
+    }
+}
+
+/// For each pool the lease that serves it already, and the leases that serve none.
+fn match_leases(
+    wants: &[Want],
+    sets: &[RangeSet],
+    held: &[Lease],
+) -> (Vec<Option<Lease>>, Vec<Lease>) {
+    let mut rest = held.to_vec();
+    let mut serving = vec![None; wants.len()];
+    // A pool that may take any address leaves the one asked for to the pool that asks.
+    let order =
+        |asked: bool| (0..wants.len()).filter(move |i| wants[*i].requested.is_some() == asked);
+    for i in order(true).chain(order(false)) {
+        let place = rest.iter().position(|lease| wants[i].is_served_by(lease, &sets[i]));
+        serving[i] = place.map(|place| rest.swap_remove(place));
+    }
+    (serving, rest)
+}
+
+/// One lease for each pool, in order.
+pub(super) fn collect(sources: &[Source], kept: &[Lease], claimed: &[Lease]) -> Result<Vec<Lease>> {
+    let of = |source: &Source| match source {
+        Source::Kept(place) => kept.get(*place),
+        Source::Claimed { claim, .. } => claimed.get(*claim),
+    };
+    sources.iter().map(|source| of(source).cloned()).collect::<Option<_>>().ok_or_else(|| {
+        Error::new(ErrorCode::INTERNAL, "the ledger answered fewer leases than it was asked for")
+    })
+}
+
+fn exhausted(want: &Want, set: &RangeSet) -> Error {
+    let message = format!(
+        "failed to allocate for range {}: no IP addresses available in range set: {}",
+        want.index,
+        want.describe(set)
+    );
+    Error::new(ErrorCode::EXHAUSTED, message).advise("free leases, or add a range to the pool")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::allocate::Scope;
+    use crate::allocate::ledger::{Look, PoolView, Used};
+    use crate::cni::{ContainerId, IfName, NetworkName};
+    use crate::pool::Pool;
+
+    fn owner() -> Owner {
+        let scope = Scope { node: "n".into(), network: NetworkName::parse("n").unwrap() };
+        let container = ContainerId::parse("c").unwrap();
+        Owner { scope, container, ifname: IfName::parse("eth0").unwrap() }
+    }
+
+    /// What an ADD asks of two pools.
+    fn wants(strategy: Strategy) -> Vec<Want> {
+        let pools = json!([
+            {"ranges": [{"subnet": "10.0.0.0/24"}]},
+            {"ranges": [{"subnet": "10.0.1.0/24"}]},
+        ]);
+        let pools = pools.as_array().unwrap().iter().map(|pool| Pool::parse(pool, "p").unwrap());
+        Want::read(&pools.collect::<Vec<_>>(), strategy).unwrap()
+    }
+
+    #[test]
+    fn a_lost_commit_without_a_reason_spreads() {
+        let (owner, wants) = (owner(), wants(Strategy::Lowest));
+        let wants = &wants[..1];
+        let mut attempt = Attempt::new(&owner, wants, true, Tries::IN_ORDER);
+        let pool = PoolView { used: Used::All(BTreeSet::new()), ..PoolView::default() };
+        let view = View { held: vec![], sure: true, pools: vec![pool], token: () };
+        let mut firsts = BTreeSet::new();
+        for _ in 0..6 {
+            let Plan::Commit(change, sources) = attempt.plan(&view).unwrap() else { panic!() };
+            firsts.insert(change.claim[0].candidates[0]);
+            attempt.learn(&change, &sources, vec![]).unwrap();
+        }
+        assert!(firsts.len() > 1, "{firsts:?}");
+    }
+
+    #[test]
+    fn many_pools_are_looked_at_before_anything_is_tried() {
+        let (owner, wants) = (owner(), wants(Strategy::RoundRobin));
+        let tries = Tries { each: 1, scattered: 0, sighted: true, strict: false };
+        let mut attempt = Attempt::new(&owner, &wants, true, tries);
+        let pool = |used| PoolView { used, ..PoolView::default() };
+        let view = |used: [Used; 2]| View {
+            held: vec![],
+            sure: true,
+            pools: used.map(pool).into(),
+            token: (),
+        };
+        let blind = attempt.plan(&view([Used::Unknown, Used::Unknown])).unwrap();
+        assert!(matches!(blind, Plan::Look));
+        let looks = attempt.question(false).looks.to_vec();
+        let windows = looks.iter().map(|look| match look {
+            Look::Window(from, to) => Used::Windows(vec![(*from, *to)], BTreeSet::from([*from])),
+            other => panic!("{other:?}"),
+        });
+        let windows: Vec<Used> = windows.collect();
+        let Plan::Commit(change, _) = attempt.plan(&view(windows.try_into().unwrap())).unwrap()
+        else {
+            panic!()
+        };
+        let tried: Vec<_> = change.claim.iter().map(|claim| claim.candidates.clone()).collect();
+        assert_eq!(
+            tried,
+            [["10.0.0.2".parse().unwrap()], ["10.0.1.2".parse().unwrap()]] as [[IpAddr; 1]; 2]
+        );
+    }
+}

@@ -1,0 +1,384 @@
+//! One allocator over any ledger: search, retry, idempotency and GC, once.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::time::{Duration, SystemTime};
+
+use super::attempt::{Attempt, Plan, collect};
+use super::ledger::{Change, Commit, Entry, Fault, Ledger, Need, Question, View};
+use super::{Allocator, Books, Headroom, Lease, Owner, Part, Reach, Scope, Want};
+use crate::cni::{Keep, parse_value};
+use crate::delegate::{Deadline, Request};
+use crate::error::{Error, ErrorCode, Result};
+use crate::host::is_old;
+use crate::pool::{Pool, RangeSet};
+
+/// An [`Allocator`] over a [`Ledger`].
+#[derive(Debug)]
+pub struct Bookkeeper<L> {
+    ledger: L,
+    /// Where not every pool is shown, what the owner holds of the others stays.
+    shown_all: bool,
+    grace: Duration,
+    /// Whether addresses in use may be taken over, for pools that do not forbid it.
+    takeover: bool,
+    /// STATUS counts what is free.
+    counts: bool,
+    deadline: Deadline,
+}
+
+/// A race is lost a few times at most; more means that something is wrong.
+const ROUNDS: u64 = 64;
+
+/// After how many changes whose outcome is unknown a call ends.
+const UNSURE: u32 = 8;
+
+/// How many entries GC has in hand at once.
+const BATCH: usize = 4096;
+
+impl<L: Ledger> Allocator for Bookkeeper<L> {
+    type Config = L::Config;
+
+    const REACH: Reach = L::REACH;
+    const DEFAULT_ROUTES: bool = L::DEFAULT_ROUTES;
+    const WAITS: bool = L::WAITS;
+
+    fn open(config: Self::Config, request: &Request) -> Result<Self> {
+        let ipam = request.network.ipam();
+        Ok(Self {
+            shown_all: !ipam.contains_key("serves"),
+            counts: ipam.get("statusExhaustion").and_then(serde_json::Value::as_bool) == Some(true),
+            grace: request.settings.gc_grace,
+            takeover: takeover(request)?,
+            deadline: request.deadline,
+            ledger: L::open(config, request)?,
+        })
+    }
+
+    fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
+        let mut wants = Want::read(want, L::STRATEGY)?;
+        for (want, pool) in wants.iter_mut().zip(want) {
+            // What a pool says may be a selector's word, which is data.
+            want.takeover = self.takeover && pool.takeover.unwrap_or(true);
+            want.apart = L::NAMES_APART;
+        }
+        let mut unsure = Unsure::default();
+        let attempt = Attempt::new(owner, &wants, self.shown_all, self.ledger.tries(wants.len()));
+        let given = self.give(owner, attempt, &mut unsure);
+        given.map_err(|error| unsure.leave_open(error))
+    }
+
+    fn release(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
+        let mut guess = !known.is_empty();
+        let mut seen = None;
+        self.let_go(owner, known, guess, |held| {
+            if std::mem::take(&mut guess) {
+                return held.to_vec();
+            }
+            // What is taken or confirmed after this DEL looked is not its affair.
+            let now = revisions(held);
+            let seen = seen.get_or_insert_with(|| now.clone());
+            if now.is_subset(seen) { held.to_vec() } else { Vec::new() }
+        })
+    }
+
+    fn release_part(&self, owner: &Owner, part: &Part) -> Result<Vec<Lease>> {
+        let covered = |lease: &&Lease| part.covers(lease);
+        self.let_go(owner, &[], false, |held| held.iter().filter(covered).cloned().collect())
+    }
+
+    fn held(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
+        Ok(self.proof(owner, known)?.held)
+    }
+
+    fn retain(&self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
+        let now = SystemTime::now();
+        let mut released = Vec::new();
+        loop {
+            let mut stale = Vec::new();
+            let scanned = self.ledger.scan(Some(&scope.node), &mut |entry| {
+                if self.is_stale(&entry, scope, keep, now) {
+                    stale.push(entry);
+                }
+                if stale.len() < BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            let removed = self.ledger.remove(&stale)?;
+            // What was shown is released. What was not shown must not end in success.
+            scanned?;
+            // What is stale and stays would be found for ever.
+            let is_last = stale.len() < BATCH || removed.is_empty();
+            released.extend(removed.into_iter().map(|entry| entry.lease));
+            if is_last {
+                return Ok(released);
+            }
+        }
+    }
+
+    fn books(&self) -> Option<&dyn Books> {
+        Some(self)
+    }
+
+    fn ready(&self, want: &[Pool]) -> Result<Headroom> {
+        self.ledger.ready()?;
+        if !self.counts || want.is_empty() {
+            return Ok(Headroom::default());
+        }
+        Ok(Headroom { free: self.free(want)? })
+    }
+}
+
+impl<L: Ledger> Books for Bookkeeper<L> {
+    fn entries(&self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()> {
+        self.ledger.scan(None, each)
+    }
+
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        self.ledger.remove(entries)
+    }
+
+    fn accept(&self) -> Result<bool> {
+        self.ledger.accept()
+    }
+
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.ledger.strangers()
+    }
+
+    fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
+        Want::read(pools, L::STRATEGY)?.iter().map(|want| self.ledger.ranges(want)).collect()
+    }
+}
+
+impl<L: Ledger> Bookkeeper<L> {
+    /// Walks an ADD through lost races.
+    fn give(
+        &self,
+        owner: &Owner,
+        mut attempt: Attempt<'_>,
+        unsure: &mut Unsure,
+    ) -> Result<Vec<Lease>> {
+        let mut view = self.ledger.view(&attempt.question(true))?;
+        for _ in 0..ROUNDS {
+            let (change, sources) = match attempt.plan(&view)? {
+                Plan::Commit(change, sources) => (change, sources),
+                Plan::Look => {
+                    // A token may be a lock, which the next view takes again.
+                    drop(view);
+                    view = self.ledger.view(&attempt.question(false))?;
+                    continue;
+                }
+            };
+            match self.ledger.commit(owner, view.token, &change)? {
+                Commit::Done { kept, claimed } => {
+                    let mut leases = collect(&sources, &kept, &claimed)?;
+                    for (lease, source) in leases.iter_mut().zip(&sources) {
+                        lease.kept = source.is_kept() && !unsure.offered(lease.address.addr());
+                        lease.unsure = unsure.outcome;
+                    }
+                    return Ok(leases);
+                }
+                Commit::Lost { taken, view: next } => {
+                    attempt.learn(&change, &sources, taken)?;
+                    view = match next {
+                        Some(next) => next,
+                        None => self.ledger.view(&attempt.question(false))?,
+                    };
+                }
+                Commit::Outdated => view = self.ledger.view(&attempt.question(false))?,
+                Commit::Unknown => {
+                    unsure.note(&change)?;
+                    view = self.ledger.view(&attempt.question(false))?;
+                }
+            }
+            self.in_time()?;
+        }
+        Err(contended(owner))
+    }
+
+    /// Drops the leases that `choose` names among those that are held; done when it names none.
+    fn let_go(
+        &self,
+        owner: &Owner,
+        known: &[Lease],
+        may_guess: bool,
+        choose: impl FnMut(&[Lease]) -> Vec<Lease>,
+    ) -> Result<Vec<Lease>> {
+        let mut unsure = Unsure::default();
+        let dropped = self.drop_chosen(owner, known, may_guess, choose, &mut unsure);
+        dropped.map_err(|error| unsure.leave_open(error))
+    }
+
+    fn drop_chosen(
+        &self,
+        owner: &Owner,
+        known: &[Lease],
+        may_guess: bool,
+        mut choose: impl FnMut(&[Lease]) -> Vec<Lease>,
+        unsure: &mut Unsure,
+    ) -> Result<Vec<Lease>> {
+        let mut view = if may_guess {
+            let view = self.ledger.view(&releasing(owner, known, true))?;
+            // A guess will do where a guarded commit follows, which says whether it was right.
+            if view.sure || shows_all(&view.held, known) {
+                view
+            } else {
+                drop(view);
+                self.proof(owner, known)?
+            }
+        } else {
+            self.proof(owner, known)?
+        };
+        for _ in 0..ROUNDS {
+            let drop = choose(&view.held);
+            if drop.is_empty() {
+                return if view.sure { Ok(drop) } else { Err(not_sure(owner)) };
+            }
+            let chosen = revisions(&drop);
+            let rest = view.held.into_iter().filter(|lease| !chosen.contains(&revision(lease)));
+            let change = Change { leave: rest.collect(), drop, ..Change::default() };
+            let next = match self.ledger.commit(owner, view.token, &change)? {
+                Commit::Done { .. } => return Ok(change.drop),
+                Commit::Lost { view, .. } => view.filter(|view| view.sure),
+                Commit::Outdated => None,
+                Commit::Unknown => {
+                    unsure.note(&change)?;
+                    None
+                }
+            };
+            view = match next {
+                Some(next) => next,
+                None => self.proof(owner, known)?,
+            };
+            self.in_time()?;
+        }
+        Err(contended(owner))
+    }
+
+    /// What an owner holds: surely nothing else, or at least all that the record knows.
+    fn proof(&self, owner: &Owner, known: &[Lease]) -> Result<View<L::Token>> {
+        let view = self.ledger.view(&releasing(owner, known, false))?;
+        if view.sure || shows_all(&view.held, known) { Ok(view) } else { Err(not_sure(owner)) }
+    }
+
+    /// What is free in the scarcest pool, counted.
+    fn free(&self, pools: &[Pool]) -> Result<Option<u64>> {
+        let sets = self.sets(pools)?;
+        let mut used = vec![0_u128; sets.len()];
+        self.ledger.scan(None, &mut |entry| {
+            let address = entry.lease.address.addr();
+            for (used, set) in used.iter_mut().zip(&sets) {
+                *used += u128::from(set.refusal(address).is_none());
+            }
+            ControlFlow::Continue(())
+        })?;
+        let free = sets.iter().zip(used).map(|(set, used)| set.size().saturating_sub(used)).min();
+        Ok(free.map(|free| u64::try_from(free).unwrap_or(u64::MAX)))
+    }
+
+    /// Whether GC releases an entry: this node's, in no list, and old enough that the list can
+    /// know of it.
+    fn is_stale(&self, entry: &Entry, scope: &Scope, keep: &Keep, now: SystemTime) -> bool {
+        let ours_alone = L::REACH == Reach::Node;
+        if entry.fault == Some(Fault::Leftover) {
+            return ours_alone;
+        }
+        let Some(holder) = &entry.holder else { return false };
+        let listed = match &holder.ifname {
+            Some(ifname) => keep.contains(&holder.container, ifname),
+            None => keep.iter().any(|(container, _)| container == holder.container),
+        };
+        let ours = holder.node.as_ref().map_or(ours_alone, |node| *node == scope.node);
+        !listed && ours && entry.since.is_some_and(|since| is_old(since, self.grace, now))
+    }
+
+    fn in_time(&self) -> Result<()> {
+        if !self.deadline.left().is_zero() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorCode::TIMED_OUT, "the time is over")
+            .advise("raise `ipam.timeout`, or look at what the store waits for"))
+    }
+}
+
+/// What a release or a CHECK asks.
+fn releasing<'a>(owner: &'a Owner, known: &'a [Lease], may_guess: bool) -> Question<'a> {
+    Question { owner, known, want: &[], looks: &[], may_guess, need: Need::Proof }
+}
+
+/// Whether a view shows all that the record knows of, where it knows of anything.
+fn shows_all(held: &[Lease], known: &[Lease]) -> bool {
+    let shown = |lease: &Lease| held.iter().any(|h| h.address.addr() == lease.address.addr());
+    !known.is_empty() && known.iter().all(shown)
+}
+
+fn not_sure(owner: &Owner) -> Error {
+    let message = format!("the store does not say for sure what {owner} holds");
+    Error::new(ErrorCode::TRY_AGAIN, message).advise("look at the store, and call again")
+}
+
+/// Whether addresses in use may be taken over: `takeover` of `ipam`, else of the host-wide settings. A call
+/// that claims again what is held takes nothing from others.
+fn takeover(request: &Request) -> Result<bool> {
+    if request.is_reassert() {
+        return Ok(false);
+    }
+    let key = "ipam.takeover";
+    let told = request.network.ipam().get("takeover");
+    let told = told.map(|value| parse_value(value, key)).transpose()?.flatten();
+    Ok(told.unwrap_or(request.settings.takeover))
+}
+
+/// What the store did not say.
+#[derive(Default)]
+struct Unsure {
+    outcome: bool,
+    changes: u32,
+    candidates: BTreeSet<IpAddr>,
+}
+
+impl Unsure {
+    /// The outcome of this change is unknown.
+    ///
+    /// # Errors
+    /// It has been so for too many.
+    fn note(&mut self, change: &Change<'_>) -> Result<()> {
+        self.outcome = true;
+        self.changes += 1;
+        self.candidates.extend(change.claim.iter().flat_map(|claim| &claim.candidates));
+        if self.changes < UNSURE {
+            return Ok(());
+        }
+        let message = format!("the store did not say what became of {UNSURE} changes");
+        Err(Error::new(ErrorCode::TRY_AGAIN, message)
+            .advise("look at its servers, and at the log for what each of them said; call again"))
+    }
+
+    /// Whether a lease that is found held may be of this very ADD.
+    fn offered(&self, address: IpAddr) -> bool {
+        self.candidates.contains(&address)
+    }
+
+    /// An error after an unknown outcome leaves open what was done, and says so by its code.
+    fn leave_open(&self, error: Error) -> Error {
+        if self.outcome && error.code() != ErrorCode::TIMED_OUT {
+            return error.with_code(ErrorCode::TRY_AGAIN);
+        }
+        error
+    }
+}
+
+/// The very leases that are held.
+fn revisions(held: &[Lease]) -> BTreeSet<(IpAddr, String)> {
+    held.iter().map(revision).collect()
+}
+
+fn revision(lease: &Lease) -> (IpAddr, String) {
+    (lease.address.addr(), lease.revision.to_string())
+}
+
+fn contended(owner: &Owner) -> Error {
+    let message = format!("{owner} has lost {ROUNDS} races for an address");
+    Error::new(ErrorCode::TRY_AGAIN, message)
+        .advise("call again; others take and free addresses all the time")
+}

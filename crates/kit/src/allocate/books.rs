@@ -1,0 +1,24 @@
+use std::ops::ControlFlow;
+
+use super::ledger::Entry;
+use crate::error::Result;
+use crate::pool::{Pool, RangeSet};
+
+/// What can be read in a ledger and taken out of it by hand.
+pub trait Books {
+    /// Every entry of the network.
+    fn entries(&self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()>;
+
+    /// Removes entries, each only while it is still the very one, and tells which.
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>>;
+
+    /// Takes the store as it stands for the one to use from now on, where the allocator notices that
+    /// a store was swapped or restored from a backup; tells whether it does.
+    fn accept(&self) -> Result<bool>;
+
+    /// What stands among the leases and is none, in words.
+    fn strangers(&self) -> Result<Vec<String>>;
+
+    /// The ranges of pools, which the store may know by name.
+    fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>>;
+}

@@ -1,0 +1,334 @@
+//! The seam to a store that is searched for free addresses.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::time::SystemTime;
+
+use serde::de::DeserializeOwned;
+
+use super::{Lease, Owner, Reach, Strategy, Tries, Want};
+use crate::delegate::Request;
+use crate::error::{Error, Result};
+use crate::pool::RangeSet;
+
+/// Where leases are recorded: a disk, a key-value store, a cluster's objects.
+///
+/// A ledger looks things up and changes them in single guarded steps. It chooses nothing and
+/// retries nothing: that is the [`Bookkeeper`](super::Bookkeeper)'s, once for every ledger. What
+/// keeps two owners from one address is the store's own atomic create inside
+/// [`commit`](Self::commit), never a lock and a look.
+pub trait Ledger: Sized {
+    /// What the ledger reads of the section `ipam`. Keys it does not know are other delegates'.
+    type Config: DeserializeOwned;
+
+    /// What a commit is guarded with, beside the leases' revisions: a lock that is held, the
+    /// revision of an index.
+    type Token;
+
+    /// Who else takes leases from the same store.
+    const REACH: Reach;
+
+    /// Whether an ADD answers a default route per family: see
+    /// [`Allocator::DEFAULT_ROUTES`](super::Allocator::DEFAULT_ROUTES).
+    const DEFAULT_ROUTES: bool = false;
+
+    /// Whether pools have addresses of their own by their names, so that a lease of another name is not
+    /// of the pool, be it in its ranges.
+    const NAMES_APART: bool = false;
+
+    /// Whether a call may have to wait for a server: see
+    /// [`Delegate::waits`](crate::delegate::Delegate::waits).
+    const WAITS: bool = true;
+
+    /// How addresses are chosen where a pool does not say.
+    const STRATEGY: Strategy = Strategy::RoundRobin;
+
+    /// What one commit tries, by the number of its claims.
+    fn tries(&self, _claims: usize) -> Tries {
+        Tries::IN_ORDER
+    }
+
+    /// Takes the settings for one call.
+    fn open(config: Self::Config, request: &Request) -> Result<Self>;
+
+    /// What the owner holds and what is known of the pools, in at most one round trip.
+    ///
+    /// Where [`Question::may_guess`] allows, it may be a guess without any round trip (nothing
+    /// held, nothing taken; or the leases that the record knows): the commit is guarded, and after
+    /// a wrong guess it is [`Commit::Lost`]. Where [`Question::need`] is [`Need::Proof`] and the view is
+    /// not such a guess, it is [`View::sure`].
+    fn view(&self, question: &Question<'_>) -> Result<View<Self::Token>>;
+
+    /// Makes the owner hold exactly what `change` keeps, leaves and claims: all of it or, when anything
+    /// is not as it was seen, nothing.
+    ///
+    /// Where the store has no step over several addresses, the ledger takes back its own part. What
+    /// it cannot take back (it was killed), the next [`view`](Self::view) of the owner shows.
+    fn commit(
+        &self,
+        owner: &Owner,
+        seen: Self::Token,
+        change: &Change<'_>,
+    ) -> Result<Commit<Self::Token>>;
+
+    /// Removes entries that a scan showed, each only while it is still the very one, and tells
+    /// which: GC and operators.
+    ///
+    /// # Errors
+    /// Some could not be removed. The others are, and the error says so.
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>>;
+
+    /// Every entry of the network of this call, in no order; only those of `node` where one is
+    /// named and the store knows nodes. What it does not show surely is not there.
+    fn scan(
+        &self,
+        node: Option<&str>,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// Fails where an ADD would: the store cannot be reached or not be written.
+    fn ready(&self) -> Result<()>;
+
+    /// Takes the store as it stands for the one to use from now on, where the ledger notices that a
+    /// store was swapped or restored from a backup; tells whether it does.
+    ///
+    /// # Errors
+    /// The store cannot be reached.
+    fn accept(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// What stands among the leases of the pools that this call is about and is none, in words with its
+    /// place; `lint` shows it.
+    fn strangers(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    /// The ranges of a pool, which the store may know by the pool's name.
+    ///
+    /// # Errors
+    /// Nobody knows them.
+    fn ranges(&self, want: &Want) -> Result<RangeSet> {
+        want.set.clone().ok_or_else(|| unknown_ranges(want))
+    }
+}
+
+/// A pool without ranges came to a ledger that knows none by name.
+pub fn unknown_ranges(want: &Want) -> Error {
+    Error::config(format_args!("{}.ranges", want.path), "missing: this store knows no pools by name")
+        .advise("give the pool ranges, as in {\"name\": \"blue\", \"ranges\": [{\"subnet\": \"10.1.2.0/24\"}]}")
+}
+
+/// What a ledger is asked before a commit, or instead of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// Whose leases.
+    pub owner: &'a Owner,
+    /// What the attachment record remembers of them: a hint.
+    pub known: &'a [Lease],
+    /// The pools, on ADD.
+    pub want: &'a [Want],
+    /// How far to look into each pool; as long as `want`.
+    pub looks: &'a [Look],
+    /// A guarded commit follows, so that a guess will do.
+    pub may_guess: bool,
+    /// What the answer is for, and so how sure it has to be.
+    pub need: Need,
+}
+
+/// What a view is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A guarded claim follows: a look may be behind, as that of a server that has not caught up.
+    Look,
+    /// A release or a CHECK ends by it: what the view does not show is taken not to be held.
+    Proof,
+}
+
+/// How far a view looks into a pool. A ledger may show more than it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Not at all: candidates are tried blindly.
+    Nowhere,
+    /// At the addresses from one to another, both included.
+    Window(IpAddr, IpAddr),
+    /// At the whole pool, whatever it costs.
+    Everywhere,
+}
+
+/// What a ledger shows.
+#[derive(Clone, Debug)]
+pub struct View<T> {
+    /// What the owner holds, of whatever pool. Where the ledger does not know prefix length,
+    /// gateway and pool, they are the host's, none and none.
+    pub held: Vec<Lease>,
+    /// Whether the owner surely holds nothing else: the store itself has said so, to this question. False
+    /// for a guess, for a look that may be behind, and wherever something could not be read.
+    pub sure: bool,
+    /// The pools asked for, in order.
+    pub pools: Vec<PoolView>,
+    /// What a commit on this view is guarded with.
+    pub token: T,
+}
+
+/// What a view shows of a pool.
+#[derive(Clone, Debug, Default)]
+pub struct PoolView {
+    /// The ranges, where the store knows them and the pool does not bring them.
+    pub set: Option<RangeSet>,
+    /// The address last given out of this pool.
+    pub cursor: Option<IpAddr>,
+    /// What is known to be taken.
+    pub used: Used,
+    /// Whether others were met in it not long ago, who take addresses at the same time.
+    pub crowded: bool,
+}
+
+/// What is known of the addresses of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Used {
+    /// Nothing is known.
+    #[default]
+    Unknown,
+    /// All that are taken in these windows, each from one address to another, both included; the
+    /// first is the one that was asked for. Nothing outside is tried, so that windows which nobody
+    /// asked for begin where the strategy does.
+    Windows(Vec<(IpAddr, IpAddr)>, BTreeSet<IpAddr>),
+    /// Some that were free not long ago. Nothing else is tried.
+    Free(BTreeSet<IpAddr>),
+    /// All that are taken; there may be others than the pool's among them.
+    All(BTreeSet<IpAddr>),
+}
+
+/// What an owner is to hold after a commit, and no longer.
+#[derive(Clone, Debug, Default)]
+pub struct Change<'a> {
+    /// Leases that stay. Each is written anew, so that its revision changes: a DEL that read it
+    /// before cannot remove it.
+    pub keep: Vec<Lease>,
+    /// Addresses to take.
+    pub claim: Vec<Claim<'a>>,
+    /// Leases that stay as they are: of pools that are not this call's affair.
+    pub leave: Vec<Lease>,
+    /// Leases that go.
+    pub drop: Vec<Lease>,
+}
+
+/// One address to take: the first of the candidates that is free.
+#[derive(Clone, Debug)]
+pub struct Claim<'a> {
+    /// The pool.
+    pub want: &'a Want,
+    /// Its ranges, of which every candidate is.
+    pub set: RangeSet,
+    /// At least one address, the best first. A store may try only the first.
+    pub candidates: Vec<IpAddr>,
+    /// What to show of the pool when all candidates are taken, where that costs no further round
+    /// trip.
+    pub next: Look,
+    /// The entry of another owner that the claim takes the place of, while it is still that one.
+    pub replaces: Option<Entry>,
+}
+
+impl Claim<'_> {
+    /// A candidate as a lease, with the revision that the store gave it.
+    pub fn lease(&self, address: IpAddr, revision: serde_json::Value) -> Lease {
+        self.want.lease(&self.set, address, revision)
+    }
+}
+
+/// What became of a commit.
+#[derive(Clone, Debug)]
+pub enum Commit<T> {
+    /// The owner holds what was asked for.
+    Done {
+        /// The leases that stayed, in the order of `keep`, with their new revisions.
+        kept: Vec<Lease>,
+        /// One lease per claim, in order.
+        claimed: Vec<Lease>,
+    },
+    /// Nothing has changed: a candidate was taken, or a lease was not as it was seen.
+    Lost {
+        /// Candidates that were found taken.
+        taken: Vec<Taken>,
+        /// How things stand now, where telling cost no further round trip.
+        view: Option<View<T>>,
+    },
+    /// Nothing has changed: what the view guessed is not so, but nobody was quicker. Look again.
+    Outdated,
+    /// The store did not say; it may still happen.
+    Unknown,
+}
+
+/// A candidate that was taken.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// The number of the claim.
+    pub claim: usize,
+    /// The candidate.
+    pub address: IpAddr,
+    /// Who holds it. Told for a claim with a single candidate, else where it costs nothing.
+    pub holder: Option<Entry>,
+}
+
+/// A recorded lease as a scan shows it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The lease.
+    pub lease: Lease,
+    /// Who holds it; `None` where the entry cannot be read.
+    pub holder: Option<Holder>,
+    /// When it was taken or last confirmed.
+    pub since: Option<SystemTime>,
+    /// What is wrong with it, if something is.
+    pub fault: Option<Fault>,
+}
+
+/// An owner as the store tells it, perhaps in the form of a system that wrote less.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The node; `None` where the store does not say.
+    pub node: Option<String>,
+    /// The container id.
+    pub container: String,
+    /// The interface; `None` in entries of systems that did not write it.
+    pub ifname: Option<String>,
+    /// The network, where it is another one: a store may have pools that networks share.
+    pub network: Option<String>,
+}
+
+/// An entry that is not what it should be. Its address counts as taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// What a plugin that was killed left behind: it holds nothing, and may be removed.
+    Leftover,
+    /// It cannot be read, for this reason.
+    Unreadable(String),
+}
+
+impl Entry {
+    /// Who holds the address, in words.
+    pub fn held_by(&self) -> String {
+        match (&self.holder, &self.fault) {
+            (Some(holder), _) => holder.to_string(),
+            (None, Some(Fault::Unreadable(reason))) => {
+                format!("an entry that cannot be read ({reason})")
+            }
+            (None, _) => "nobody".to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.ifname {
+            Some(ifname) => write!(f, "{}/{ifname}", self.container)?,
+            None => f.write_str(&self.container)?,
+        }
+        if let Some(network) = &self.network {
+            write!(f, " on the network {network}")?;
+        }
+        self.node.as_ref().map_or(Ok(()), |node| write!(f, " of node {node}"))
+    }
+}

@@ -1,0 +1,85 @@
+//! The role of an allocator: a delegate that gives addresses and takes them back.
+//!
+//! There are two seams under it. A server that picks addresses itself is an [`Allocator`]. A store
+//! that has to be searched is a [`Ledger`]: the [`Bookkeeper`] is the allocator over it, and holds
+//! search, retry, idempotency and GC once for all of them.
+
+mod asked;
+mod attempt;
+mod bookkeeper;
+mod books;
+pub mod document;
+mod lease;
+pub mod ledger;
+mod role;
+pub mod search;
+mod want;
+
+pub use asked::{Asked, asked_pools, asked_sets};
+pub use bookkeeper::Bookkeeper;
+pub use books::Books;
+pub use lease::{Headroom, Lease, Owner, Part, Reach, Scope};
+pub use ledger::Ledger;
+pub use role::{Allocate, known, open, scope};
+pub use search::{Strategy, Tries};
+pub use want::Want;
+
+use serde::de::DeserializeOwned;
+
+use crate::cni::Keep;
+use crate::delegate::Request;
+use crate::error::Result;
+use crate::pool::Pool;
+
+/// What gives addresses out of pools, one for each.
+///
+/// Implement it for a server that picks addresses itself. Every method is about an [`Owner`] or a
+/// [`Scope`]: a lease is never released by its address, a pod's name or a bare container id.
+pub trait Allocator: Sized {
+    /// What the allocator reads of the section `ipam`. Keys it does not know are other delegates'.
+    type Config: DeserializeOwned;
+
+    /// Who else takes leases from the same store.
+    const REACH: Reach = Reach::Cluster;
+
+    /// Whether an ADD answers a default route for each family of its addresses, through the gateway
+    /// of the pool where it has one, unless the chain has routes.
+    const DEFAULT_ROUTES: bool = false;
+
+    /// Whether a call may have to wait for a server: see
+    /// [`Delegate::waits`](crate::delegate::Delegate::waits).
+    const WAITS: bool = true;
+
+    /// Takes the settings for one call.
+    fn open(config: Self::Config, request: &Request) -> Result<Self>;
+
+    /// ADD: one lease for each pool, in order; all of them or, after an error, none.
+    ///
+    /// The same owner gets its leases again.
+    fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>>;
+
+    /// DEL: releases everything the owner holds and tells what that was.
+    ///
+    /// `known` are hints from the attachment record: a stale one must not release what is another
+    /// owner's by now, and a missing one must not leave anything behind.
+    fn release(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;
+
+    /// Releases a part of what the owner holds and leaves the rest as it is: the undo of an ADD, or
+    /// what a stale record names, where the owner may hold more by now.
+    fn release_part(&self, owner: &Owner, part: &Part) -> Result<Vec<Lease>>;
+
+    /// CHECK: what the owner holds.
+    fn held(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;
+
+    /// GC: releases what is held in the scope by attachments that are not to be kept, and tells
+    /// what that was. Leases younger than the host-wide `gcGrace` stay.
+    fn retain(&self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>>;
+
+    /// STATUS: fails when the store cannot be reached; else tells what is free.
+    fn ready(&self, want: &[Pool]) -> Result<Headroom>;
+
+    /// What people can read and release by hand; `None` when only the server itself can tell.
+    fn books(&self) -> Option<&dyn Books> {
+        None
+    }
+}

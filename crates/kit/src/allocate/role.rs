@@ -1,0 +1,512 @@
+use std::marker::PhantomData;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use log::{debug, warn};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::asked::Asked;
+use super::{Allocator, Lease, Owner, Part, Reach, Scope};
+use crate::cni::{IpConfig, IpamResult, Keep, Route, Verb, parse_value};
+use crate::delegate::{ByHand, Delegate, Request};
+use crate::error::{Error, ErrorCode, Result};
+use crate::host::{Settings, emptied_by_reboot, transient_machine_id};
+use crate::pool::{Pool, RangeRules, RangeSet};
+
+/// An [`Allocator`] as a [`Delegate`].
+#[derive(Clone, Copy, Debug)]
+pub struct Allocate<A> {
+    allocator: PhantomData<fn() -> A>,
+    by_hand: Option<fn(&ByHand) -> Result<String>>,
+}
+
+impl<A> Default for Allocate<A> {
+    fn default() -> Self {
+        Self { allocator: PhantomData, by_hand: None }
+    }
+}
+
+impl<A> Allocate<A> {
+    /// An allocator that answers people, too, by this function: see [`Delegate::by_hand`].
+    pub fn answering(by_hand: fn(&ByHand) -> Result<String>) -> Self {
+        Self { by_hand: Some(by_hand), ..Self::default() }
+    }
+}
+
+impl<A: Allocator> Delegate for Allocate<A> {
+    fn waits(&self) -> bool {
+        A::WAITS
+    }
+
+    fn add(&self, request: &Request) -> Result<IpamResult> {
+        let before = request.prev_result()?;
+        let asked = Asked::of(request, &before)?;
+        asked.refuse_nothing()?;
+        // Nothing is taken, nor is the store asked, where all pools are another's.
+        let leases = match asked.pools[..] {
+            [] => Vec::new(),
+            [..] => self.allocate(request, &asked)?,
+        };
+        let mut result = asked.begin(before);
+        for lease in &leases {
+            result.ips.push(IpConfig::new(lease.address, lease.gateway));
+        }
+        if A::DEFAULT_ROUTES && result.routes.is_empty() {
+            result.routes = default_routes(&leases);
+        }
+        if leases.iter().any(|lease| lease.unsure) {
+            result.extra.insert("unsure".to_owned(), true.into());
+        }
+        let leases = serde_json::to_value(&leases).map_err(|error| {
+            Error::new(ErrorCode::INTERNAL, "a lease cannot be written").caused_by(error)
+        })?;
+        result.extra.insert("leases".to_owned(), leases);
+        Ok(result)
+    }
+
+    fn del(&self, request: &Request) -> Result<Option<IpamResult>> {
+        let part = part(request)?;
+        if part.as_ref().is_some_and(|part| part.leases.is_empty() && part.taken.is_none()) {
+            return Ok(None);
+        }
+        let owner = owner::<A>(request)?;
+        let allocator = open::<A>(request)?;
+        let released = match part {
+            Some(part) => allocator.release_part(&owner, &part)?,
+            None => allocator.release(&owner, &known(request))?,
+        };
+        released.iter().for_each(|lease| debug!("{owner} gave back {}", lease.address));
+        Ok(None)
+    }
+
+    fn check(&self, request: &Request) -> Result<Option<IpamResult>> {
+        let owner = owner::<A>(request)?;
+        let result = request.prev_result()?;
+        let known = known(request);
+        let allocator = open::<A>(request)?;
+        let not_held = |message: String| {
+            Error::new(ErrorCode::NOT_HELD, message).advise("re-create the attachment")
+        };
+        // Without a record, an address inside our pools is one that we gave.
+        let given: Vec<_> = if known.is_empty() {
+            let pools = Asked::of(request, &result)?.pools;
+            let sets = sets(&allocator, &pools)?;
+            result
+                .ips
+                .iter()
+                .map(|ip| ip.address.addr())
+                .filter(|address| sets.iter().any(|set| set.find(*address).is_some()))
+                .collect()
+        } else {
+            known.iter().map(|lease| lease.address.addr()).collect()
+        };
+        let hints =
+            if known.is_empty() { given.iter().copied().map(hint).collect() } else { known };
+        let held = allocator.held(&owner, &hints)?;
+        for address in &given {
+            if !result.has(*address) {
+                return Err(not_held(format!("{address} of {owner} is not in prevResult")));
+            }
+            if !held.iter().any(|lease| lease.address.addr() == *address) {
+                return Err(not_held(format!("{address} is not held by {owner}")));
+            }
+        }
+        if given.is_empty() && held.is_empty() {
+            return Err(not_held(format!("{owner} holds no address")));
+        }
+        Ok(None)
+    }
+
+    fn gc(&self, request: &Request, keep: &Keep) -> Result<Option<IpamResult>> {
+        let scope = scope(request)?;
+        let released = open::<A>(request)?.retain(&scope, keep)?;
+        released.iter().for_each(|lease| debug!("GC of {scope} released {}", lease.address));
+        Ok(None)
+    }
+
+    fn by_hand(&self, call: &ByHand) -> Option<Result<String>> {
+        self.by_hand.map(|answer| answer(call))
+    }
+
+    fn status(&self, request: &Request) -> Result<Option<IpamResult>> {
+        let asked = Asked::of(request, &request.prev_result()?)?;
+        let headroom =
+            open::<A>(request)?.ready(&asked.pools).map_err(|error| asked.explain(error))?;
+        let asked = request.network.ipam().get("statusExhaustion").and_then(Value::as_bool);
+        if asked == Some(true) && headroom.free == Some(0) {
+            return Err(Error::new(ErrorCode::UNAVAILABLE, "a pool has no free address")
+                .advise("free leases, or add a range to the pool"));
+        }
+        Ok(None)
+    }
+}
+
+impl<A: Allocator> Allocate<A> {
+    fn allocate(&self, request: &Request, asked: &Asked) -> Result<Vec<Lease>> {
+        let owner = owner::<A>(request)?;
+        if A::REACH == Reach::Cluster {
+            warn_of_passing_identity(request)?;
+        }
+        let allocator = open::<A>(request)?;
+        let leases =
+            allocator.allocate(&owner, &asked.pools).map_err(|error| asked.explain(error))?;
+        if leases.len() != asked.pools.len() {
+            let (given, wanted) = (leases.len(), asked.pools.len());
+            let message = format!("{given} leases for {wanted} pools of {owner}");
+            return Err(Error::new(ErrorCode::INTERNAL, message));
+        }
+        leases.iter().for_each(|lease| debug!("{owner} holds {}", lease.address));
+        Ok(leases)
+    }
+}
+
+/// Opens the allocator by the network's settings.
+///
+/// # Errors
+/// The settings are invalid, or the allocator refuses them.
+pub fn open<A: Allocator>(request: &Request) -> Result<A> {
+    A::open(request.network.settings()?, request)
+}
+
+fn owner<A: Allocator>(request: &Request) -> Result<Owner> {
+    let attachment = request.attachment()?;
+    let scope = scope(request).or_else(|error| match (A::REACH, request.verb) {
+        // A DEL needs no disk for an identity that the leases do not name.
+        (Reach::Node, Verb::Del | Verb::Check) => {
+            debug!("{}", error.in_full());
+            Ok(Scope { node: String::new(), network: request.network.name().clone() })
+        }
+        _ => Err(error),
+    })?;
+    Ok(Owner { scope, container: attachment.container.clone(), ifname: attachment.ifname.clone() })
+}
+
+/// A node that forgets who it is, or is taken for another, loses leases that others can see.
+fn warn_of_passing_identity(request: &Request) -> Result<()> {
+    let state = request.state_dir()?;
+    if let Some(why) = emptied_by_reboot(state.root()) {
+        warn!(
+            "the state folder {} is {why}: after a reboot this node does not know its leases; set stateDir to a disk",
+            state.root().display()
+        );
+    }
+    if request.settings.node.is_none()
+        && let Some(why) = transient_machine_id(Path::new("/etc/machine-id"))
+    {
+        warn!("/etc/machine-id {why}: set node in {}", Settings::PATH);
+    }
+    Ok(())
+}
+
+/// The part of the network that a call is about. The node is the one the chain names, which on a DEL is the
+/// one of the record.
+///
+/// # Errors
+/// The chain names none, and the state folder cannot be used for this node's own.
+pub fn scope(request: &Request) -> Result<Scope> {
+    let told =
+        request.network.ipam().get("node").and_then(Value::as_str).filter(|node| !node.is_empty());
+    let node = match told {
+        Some(node) => node.to_owned(),
+        None => request.state_dir()?.node(&request.settings)?.id().to_owned(),
+    };
+    Ok(Scope { node, network: request.network.name().clone() })
+}
+
+/// The leases the chain remembered; if they cannot be read, the store is asked.
+pub fn known(request: &Request) -> Vec<Lease> {
+    let leases = request.network.config().get("prevResult").map_or(Ok(Vec::new()), leases);
+    leases.inspect_err(|error| warn!("{}", error.in_full())).unwrap_or_default()
+}
+
+/// The leases in a previous result.
+fn leases(prev_result: &Value) -> Result<Vec<Lease>> {
+    let leases = prev_result.get("leases");
+    let leases = leases.map(|leases| parse_value(leases, "prevResult.leases")).transpose()?;
+    Ok(leases.flatten().unwrap_or_default())
+}
+
+/// A lease of which nothing but the address is known.
+fn hint(address: IpAddr) -> Lease {
+    Lease {
+        pool: None,
+        address: IpNet::from(address),
+        gateway: None,
+        revision: Value::Null,
+        kept: false,
+        unsure: false,
+        taken: None,
+    }
+}
+
+/// What this DEL is about, where the chain makes it by itself: `prevResult.undo`, of an ADD of which
+/// we told what it took, or `prevResult.fence`, the time in which leases were taken that nobody
+/// needs. None for the runtime's own, which is about everything.
+///
+/// # Errors
+/// Either cannot be read. Such a DEL is not about everything.
+fn part(request: &Request) -> Result<Option<Part>> {
+    let Some(told) = request.network.config().get("prevResult") else { return Ok(None) };
+    let (undo, fence) = (told.get("undo"), told.get("fence"));
+    let undo = undo.map(|undo| parse_value::<Option<bool>>(undo, "prevResult.undo")).transpose()?;
+    if undo.flatten() == Some(true) {
+        let mut leases = leases(told)?;
+        leases.retain(|lease| !lease.kept);
+        return Ok(Some(Part { leases, taken: None }));
+    }
+    let fence = fence.map(|fence| parse_value::<Option<Fence>>(fence, "prevResult.fence"));
+    let Some(Fence { after, before }) = fence.transpose()?.flatten() else { return Ok(None) };
+    let time = |since: u64| UNIX_EPOCH.checked_add(Duration::from_millis(since));
+    // The kernel's clock for files is some milliseconds behind.
+    let from = time(after).and_then(|time| time.checked_sub(COARSE));
+    let to = before.map_or_else(|| Some(SystemTime::now()), time);
+    let to = to.and_then(|time| time.checked_add(COARSE));
+    let (Some(from), Some(to)) = (from, to) else {
+        return Err(Error::config("prevResult.fence", "a time is too large"));
+    };
+    Ok(Some(Part { leases: leases(told)?, taken: Some((from, to)) }))
+}
+
+/// `prevResult.fence`, in milliseconds since 1970.
+#[derive(Deserialize)]
+struct Fence {
+    after: u64,
+    before: Option<u64>,
+}
+
+const COARSE: Duration = Duration::from_millis(50);
+
+/// The ranges of pools, as far as they can be read: those that the store alone knows, from there.
+fn sets<A: Allocator>(allocator: &A, pools: &[Pool]) -> Result<Vec<RangeSet>> {
+    let (written, named): (Vec<&Pool>, Vec<&Pool>) =
+        pools.iter().partition(|pool| !pool.ranges().is_empty());
+    let read = |pool: &Pool| pool.range_set(RangeRules::ANY, "prevResult.pools").ok().flatten();
+    let mut sets: Vec<RangeSet> = written.into_iter().filter_map(read).collect();
+    if let Some(books) = allocator.books().filter(|_| !named.is_empty()) {
+        let named: Vec<Pool> = named.into_iter().cloned().collect();
+        sets.extend(books.sets(&named)?);
+    }
+    Ok(sets)
+}
+
+/// One for each family, through the first gateway of a pool of it.
+fn default_routes(leases: &[Lease]) -> Vec<Route> {
+    let mut routes: Vec<Route> = Vec::new();
+    for everywhere in [IpNet::from(Ipv4Net::default()), IpNet::from(Ipv6Net::default())] {
+        let is_of = |lease: &&Lease| lease.address.addr().is_ipv4() == everywhere.addr().is_ipv4();
+        let mut its = leases.iter().filter(is_of).peekable();
+        if its.peek().is_some() {
+            let gw = its.find_map(|lease| lease.gateway);
+            routes.push(Route { dst: everywhere, gw, extra: Map::new() });
+        }
+    }
+    routes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Headroom;
+    use super::*;
+    use crate::cni::Environment;
+    use crate::delegate::answer;
+    use serde_json::json;
+    use std::cell::RefCell;
+
+    thread_local! {
+        static STORE: RefCell<Vec<(Owner, Lease)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// A server that counts up in 10.0.0.0/24.
+    struct Counter;
+
+    impl Allocator for Counter {
+        type Config = serde::de::IgnoredAny;
+
+        fn open(_: Self::Config, _: &Request) -> Result<Self> {
+            Ok(Self)
+        }
+
+        fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
+            STORE.with_borrow_mut(|store| {
+                let lease = |pool: &Pool| {
+                    let number = store.len() + 2;
+                    let lease = Lease {
+                        pool: pool.name().map(str::to_owned),
+                        address: format!("10.0.0.{number}/24").parse().unwrap(),
+                        gateway: Some("10.0.0.1".parse().unwrap()),
+                        revision: number.into(),
+                        kept: false,
+                        unsure: false,
+                        taken: None,
+                    };
+                    store.push((owner.clone(), lease.clone()));
+                    lease
+                };
+                Ok(want.iter().map(lease).collect())
+            })
+        }
+
+        fn release(&self, owner: &Owner, _: &[Lease]) -> Result<Vec<Lease>> {
+            let held = self.held(owner, &[])?;
+            STORE.with_borrow_mut(|store| store.retain(|(other, _)| other != owner));
+            Ok(held)
+        }
+
+        fn release_part(&self, owner: &Owner, part: &Part) -> Result<Vec<Lease>> {
+            STORE.with_borrow_mut(|store| {
+                store.retain(|(other, lease)| other != owner || !part.covers(lease));
+            });
+            Ok(part.leases.clone())
+        }
+
+        fn held(&self, owner: &Owner, _: &[Lease]) -> Result<Vec<Lease>> {
+            STORE.with_borrow(|store| {
+                Ok(store.iter().filter(|(o, _)| o == owner).map(|(_, l)| l.clone()).collect())
+            })
+        }
+
+        fn retain(&self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
+            STORE.with_borrow_mut(|store| {
+                let stale = |o: &Owner| {
+                    o.scope == *scope && !keep.contains(o.container.as_str(), o.ifname.as_str())
+                };
+                Ok(store
+                    .extract_if(.., |(owner, _)| stale(owner))
+                    .map(|(_, lease)| lease)
+                    .collect())
+            })
+        }
+
+        fn ready(&self, _: &[Pool]) -> Result<Headroom> {
+            Ok(Headroom { free: Some(0) })
+        }
+    }
+
+    fn call(verb: &str, container: &str, prev_result: Value, more: Value) -> (u8, Value) {
+        let environment = Environment::new([
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", container),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_NETNS", "/run/netns/x"),
+        ]);
+        let mut config = json!({"cniVersion": "1.1.0", "name": "n", "ipam": {"node": "node-1"}, "prevResult": prev_result});
+        for (key, value) in more.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        let reply = answer(
+            &Allocate::<Counter>::default(),
+            environment,
+            config.to_string().as_bytes(),
+            Settings::default(),
+        );
+        (reply.exit, serde_json::from_str(&reply.stdout).unwrap_or(Value::Null))
+    }
+
+    fn held() -> Vec<String> {
+        STORE.with_borrow(|store| {
+            store.iter().map(|(owner, _)| owner.container.to_string()).collect()
+        })
+    }
+
+    #[test]
+    fn an_address_per_pool_is_appended_and_found_again() {
+        let before =
+            json!({"ips": [{"address": "172.16.0.9/24"}], "pools": [{"name": "a"}, {"name": "b"}]});
+        let (exit, result) = call("ADD", "c1", before, json!({}));
+        assert_eq!(exit, 0, "{result}");
+        assert_eq!(result["ips"].as_array().unwrap().len(), 3);
+        assert_eq!(result["pools"], json!([]));
+        assert_eq!(
+            result["leases"][1],
+            json!({"pool": "b", "address": "10.0.0.3/24", "gateway": "10.0.0.1", "revision": 3})
+        );
+        assert_eq!(call("CHECK", "c1", result.clone(), json!({})).0, 0);
+        let mut lost = result.clone();
+        lost["ips"] = json!([]);
+        assert_eq!(call("CHECK", "c1", lost, json!({})).1["code"], 104);
+        assert_eq!(call("DEL", "c1", result.clone(), json!({})), (0, Value::Null));
+        assert!(held().is_empty());
+        assert_eq!(call("DEL", "c1", json!({}), json!({})).0, 0);
+        assert_eq!(call("CHECK", "c1", result, json!({})).1["code"], 104);
+    }
+
+    #[test]
+    fn an_undo_releases_what_its_add_took() {
+        let (_, first) = call("ADD", "c1", json!({"pools": [{"name": "a"}]}), json!({}));
+        let (_, second) = call("ADD", "c1", json!({"pools": [{"name": "b"}]}), json!({}));
+        let undo = |leases: &Value| {
+            let prev_result = json!({"leases": leases, "undo": true});
+            assert_eq!(call("DEL", "c1", prev_result, json!({})), (0, Value::Null));
+            held().len()
+        };
+        let mut kept = first["leases"].clone();
+        kept[0]["kept"] = true.into();
+        assert_eq!(undo(&kept), 2);
+        assert_eq!(undo(&json!([])), 2);
+        assert_eq!(undo(&second["leases"]), 1);
+        assert_eq!(call("DEL", "c1", json!({"leases": second["leases"]}), json!({})).0, 0);
+        assert!(held().is_empty());
+    }
+
+    #[test]
+    fn without_a_record_the_pools_tell_which_addresses_are_ours() {
+        let ranges = json!([{"ranges": [{"subnet": "10.0.0.0/24"}]}]);
+        let (_, result) = call("ADD", "c1", json!({"pools": ranges}), json!({}));
+        let mut foreign = json!({"ips": result["ips"], "pools": ranges});
+        foreign["ips"].as_array_mut().unwrap().push(json!({"address": "192.168.0.1/24"}));
+        assert_eq!(call("CHECK", "c1", foreign, json!({})).0, 0);
+        assert_eq!(
+            call("CHECK", "c2", json!({"ips": result["ips"], "pools": ranges}), json!({})).1["code"],
+            104
+        );
+    }
+
+    #[test]
+    fn gc_stays_in_its_scope() {
+        for container in ["c1", "c2"] {
+            call("ADD", container, json!({"pools": [{"name": "a"}]}), json!({}));
+        }
+        call("ADD", "c3", json!({"pools": [{"name": "a"}]}), json!({"ipam": {"node": "node-2"}}));
+        let keep = json!({"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]});
+        assert_eq!(call("GC", "", json!({}), keep).0, 0);
+        assert_eq!(held(), ["c1", "c3"]);
+    }
+
+    #[test]
+    fn a_full_pool_fails_status_only_when_asked_to() {
+        assert_eq!(call("STATUS", "", json!({}), json!({})).0, 0);
+        let asked = json!({"ipam": {"node": "x", "statusExhaustion": true}});
+        assert_eq!(call("STATUS", "", json!({}), asked).1["code"], 50);
+    }
+
+    #[test]
+    fn without_pools_it_serves_what_ipam_offers() {
+        let offer = |ranges: Value| json!({"ipam": {"node": "node-1", "ranges": ranges, "routes": [{"dst": "::/0"}]}});
+        let ranges = offer(json!([[{"subnet": "10.0.0.0/24"}]]));
+        let (exit, result) = call("ADD", "c1", json!(null), ranges.clone());
+        assert_eq!(exit, 0, "{result}");
+        assert_eq!(result["ips"][0]["address"], "10.0.0.2/24");
+        assert_eq!((&result["pools"], &result["routes"]), (&json!([]), &json!([{"dst": "::/0"}])));
+        let ips = json!({"ips": result["ips"]});
+        assert_eq!(call("CHECK", "c1", ips.clone(), ranges.clone()).0, 0);
+        assert_eq!(call("CHECK", "c2", ips, ranges).1["code"], 104);
+        let broken = offer(json!([[{"subnet": "10.0.0.1/24"}]]));
+        for verb in ["ADD", "STATUS"] {
+            let (_, error) = call(verb, "c1", json!(null), broken.clone());
+            assert!(error["msg"].as_str().unwrap().starts_with("ipam.ranges[0][0].subnet: "));
+            assert_eq!(call(verb, "c1", json!({"pools": [{"name": "a"}]}), broken.clone()).0, 0);
+        }
+        assert_eq!(call("DEL", "c1", json!(null), broken), (0, Value::Null));
+        assert!(held().is_empty());
+    }
+
+    #[test]
+    fn an_allocator_needs_pools() {
+        let (exit, error) = call("ADD", "c1", json!({}), json!({}));
+        assert_eq!((exit, error["code"].clone()), (1, json!(7)));
+        assert!(error["msg"].as_str().unwrap().starts_with("prevResult.pools"));
+    }
+}

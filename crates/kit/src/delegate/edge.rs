@@ -1,0 +1,344 @@
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::log::error;
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, makedev};
+use serde_json::{Map, Value};
+
+use super::request::told;
+use super::{ByHand, Delegate, Request};
+use crate::cni::{Environment, Verb, Version};
+use crate::error::{Error, ErrorCode, Result};
+use crate::host::Settings;
+use crate::log::{Wanted, to_stderr, write_without_waiting};
+
+/// A network configuration is a few KiB; a caller that never ends must not fill the memory.
+const STDIN_LIMIT: u64 = 16 * 1024 * 1024;
+
+/// How long an answer may take to be written when the time is over.
+const DELIVERY: Duration = Duration::from_millis(100);
+
+/// Whether an answer has been begun: there must be only one.
+static ANSWERED: AtomicBool = AtomicBool::new(false);
+
+/// What a call prints and how it exits.
+#[derive(Debug)]
+pub struct Reply {
+    /// One JSON object, or nothing.
+    pub stdout: String,
+    /// 0, or 1 with an error object on stdout.
+    pub exit: u8,
+    /// The request whose addresses are lost when `stdout` cannot be delivered.
+    granted: Option<Request>,
+}
+
+/// Runs a delegate as the process it is called in: `main` of every delegate.
+///
+/// Called without `CNI_COMMAND`, it answers a person: what [`Delegate::by_hand`] has to say to
+/// the words that were typed, as [`Delegate::completed`] has them; else what it is.
+pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
+    let environment = Environment::new(std::env::vars_os());
+    if !matches!(environment.verb(), Ok(None)) {
+        return serve(name, &delegate, environment);
+    }
+    let arguments = delegate.completed(std::env::args_os().skip(1).collect());
+    if !arguments.is_empty() {
+        let json = arguments.iter().any(|argument| argument == "--json");
+        match answer_by_hand(name, &delegate, environment, arguments) {
+            None => {}
+            Some(Ok(text)) => {
+                let mut stdout = std::io::stdout();
+                let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+                return match written {
+                    // A reader that has seen enough closes the pipe.
+                    Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                        eprintln!("{name}: cannot print: {error}");
+                        ExitCode::FAILURE
+                    }
+                    _ => ExitCode::SUCCESS,
+                };
+            }
+            Some(Err(error)) => {
+                if json {
+                    let reply = Reply::error(Version::NEWEST, &error);
+                    let _ = writeln!(std::io::stdout(), "{}", reply.stdout);
+                } else {
+                    eprintln!("{name}: {}", error.in_full());
+                }
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    eprintln!(
+        "{name} {version}: a CNI IPAM delegate. Runtimes call it with CNI_COMMAND set and a network configuration on stdin."
+    );
+    ExitCode::SUCCESS
+}
+
+fn answer_by_hand(
+    name: &'static str,
+    delegate: &dyn Delegate,
+    environment: Environment,
+    arguments: Vec<OsString>,
+) -> Option<Result<String>> {
+    let mut stdin = Vec::new();
+    if arguments.iter().any(|argument| argument == "-")
+        && let Err(error) = std::io::stdin().take(STDIN_LIMIT).read_to_end(&mut stdin)
+    {
+        return Some(Err(Error::io("cannot read stdin", error)));
+    }
+    let settings = match Settings::load() {
+        Ok(settings) => settings,
+        Err(error) => return Some(Err(error)),
+    };
+    let typed = arguments.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+    let wanted = Wanted {
+        name,
+        context: typed.replace(char::is_control, "?"),
+        verbose: settings.verbose,
+        by_hand: environment.text(Wanted::VARIABLE) == Some("debug"),
+        folder: &settings.log_dir,
+    };
+    wanted.start();
+    delegate.by_hand(&ByHand { name, arguments, stdin, environment, settings })
+}
+
+/// Answers the call this process was started for.
+pub fn serve(name: &'static str, delegate: &dyn Delegate, environment: Environment) -> ExitCode {
+    answer_panics(name);
+    if delegate.waits() {
+        end_in_time(&environment);
+    }
+    // VERSION works whatever stdin and the settings are.
+    if let Ok(Some(Verb::Version)) = environment.verb() {
+        return deliver(name, delegate, Reply::success(Version::supported().to_string()));
+    }
+    if let Ok(Some(Verb::Add)) = environment.verb()
+        && is_stdout_closed()
+    {
+        let error = Error::new(ErrorCode::IO, "stdout is closed: the addresses would be lost")
+            .advise("call it with a pipe or a file as stdout; >/dev/null drops them on purpose");
+        log_refusal(name, None, &error);
+        return ExitCode::FAILURE;
+    }
+    let mut stdin = Vec::with_capacity(8192);
+    let read = std::io::stdin().take(STDIN_LIMIT).read_to_end(&mut stdin);
+    let reply = match (read, Settings::load()) {
+        (Err(error), _) => {
+            let error = Error::io("cannot read stdin", error);
+            log_refusal(name, None, &error);
+            Reply::error(Version::NEWEST, &error)
+        }
+        (_, Err(error)) => {
+            log_refusal(name, None, &error);
+            Reply::error(version_for_errors(&stdin), &error)
+        }
+        (Ok(_), Ok(settings)) => {
+            let verbose = settings.verbose.then(|| settings.log_dir.clone());
+            let started = |request: Result<&Request, &Error>| match request {
+                Ok(request) => start_log(name, request),
+                Err(error) => log_refusal(name, verbose, error),
+            };
+            answer_with(delegate, environment, &stdin, settings, started)
+        }
+    };
+    deliver(name, delegate, reply)
+}
+
+/// A whole call as a function: environment and stdin in, stdout and exit code out.
+pub fn answer(
+    delegate: &dyn Delegate,
+    environment: Environment,
+    stdin: &[u8],
+    settings: Settings,
+) -> Reply {
+    answer_with(delegate, environment, stdin, settings, |_| ())
+}
+
+fn answer_with(
+    delegate: &dyn Delegate,
+    environment: Environment,
+    stdin: &[u8],
+    settings: Settings,
+    started: impl FnOnce(Result<&Request, &Error>),
+) -> Reply {
+    let missing = || {
+        let message = "required env variables [CNI_COMMAND] missing";
+        Error::new(ErrorCode::INVALID_ENVIRONMENT, message)
+    };
+    let verb = environment.verb().and_then(|verb| verb.ok_or_else(missing));
+    if let Ok(Verb::Version) = verb {
+        return Reply::success(Version::supported().to_string());
+    }
+    let request = verb.and_then(|verb| Request::parse(verb, environment, stdin, settings));
+    started(request.as_ref());
+    let request = match request {
+        Ok(request) => request,
+        Err(error) => return Reply::error(version_for_errors(stdin), &error),
+    };
+    let verb = request.verb;
+    let version = request.network.version();
+    let reply = match dispatch(delegate, &request) {
+        Ok(reply) => reply,
+        Err(error) => {
+            error!("{}: {}", error.code(), error.in_full());
+            Reply::error(version, &error)
+        }
+    };
+    match verb {
+        Verb::Add if reply.exit == 0 => Reply { granted: Some(request), ..reply },
+        _ => reply,
+    }
+}
+
+fn dispatch(delegate: &dyn Delegate, request: &Request) -> Result<Reply> {
+    let result = match request.verb {
+        Verb::Add => Some(delegate.add(request)?),
+        Verb::Del => delegate.del(request)?,
+        Verb::Check => delegate.check(request)?,
+        Verb::Gc => delegate.gc(request, &request.keep)?,
+        Verb::Status => delegate.status(request)?,
+        Verb::Version => None,
+    };
+    let Some(result) = result else {
+        return Ok(Reply::success(String::new()));
+    };
+    match result.to_json(request.network.version()) {
+        Ok(json) => Ok(Reply::success(json.to_string())),
+        Err(error) if request.verb == Verb::Add => {
+            Err(error.and(delegate.undelivered(request).err()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn start_log(name: &str, request: &Request) {
+    let settings = &request.settings;
+    let in_config = request.network.ipam().get("verbose").and_then(Value::as_bool);
+    let wanted = Wanted {
+        name,
+        context: format!("{} {}", request.verb, request.subject()),
+        verbose: in_config.unwrap_or(settings.verbose),
+        by_hand: request.environment.text(Wanted::VARIABLE) == Some("debug"),
+        folder: &settings.log_dir,
+    };
+    wanted.start();
+}
+
+/// Logs why a call could not even be read, under what its environment says it was about.
+fn log_refusal(name: &str, verbose: Option<PathBuf>, error: &Error) {
+    let environment = Environment::new(std::env::vars_os());
+    let text = |key| environment.text(key).unwrap_or_default();
+    let subject =
+        [text("CNI_COMMAND"), " ", text("CNI_CONTAINERID"), "/", text("CNI_IFNAME")].concat();
+    let wanted = Wanted {
+        name,
+        // Nothing has looked at these variables yet.
+        context: subject.replace(char::is_control, "?"),
+        verbose: verbose.is_some(),
+        by_hand: environment.text(Wanted::VARIABLE) == Some("debug"),
+        folder: &verbose.unwrap_or_else(|| Settings::default().log_dir),
+    };
+    wanted.start();
+    error!("{}: {}", error.code(), error.in_full());
+}
+
+/// Whether this process was started without stdout. Rust's runtime has then opened /dev/null in its
+/// place, for reading and writing; a redirection opens it for writing alone.
+fn is_stdout_closed() -> bool {
+    let stdout = rustix::stdio::stdout();
+    fcntl_getfl(stdout).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR)
+        && fstat(stdout).is_ok_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+                && stat.st_rdev == makedev(1, 3)
+        })
+}
+
+fn deliver(name: &str, delegate: &dyn Delegate, reply: Reply) -> ExitCode {
+    if ANSWERED.swap(true, Ordering::Relaxed) {
+        // The time is over: the process ends any moment, with what was said of that.
+        loop {
+            std::thread::park();
+        }
+    }
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_all(reply.stdout.as_bytes()).and_then(|()| stdout.flush());
+    let Err(error) = written else {
+        return ExitCode::from(reply.exit);
+    };
+    to_stderr(format!("{name}: cannot deliver the answer on stdout: {error}\n").as_bytes());
+    if let Some(request) = &reply.granted
+        && let Err(error) = delegate.undelivered(request)
+    {
+        to_stderr(format!("{name}: {}\n", error.in_full()).as_bytes());
+    }
+    ExitCode::FAILURE
+}
+
+impl Reply {
+    fn success(stdout: String) -> Self {
+        Self { stdout, exit: 0, granted: None }
+    }
+
+    /// An error as the protocol has it, with exit code 1.
+    pub fn error(version: Version, error: &Error) -> Self {
+        let mut object = Map::new();
+        object.insert("cniVersion".to_owned(), version.as_str().into());
+        object.insert("code".to_owned(), error.code().number().into());
+        object.insert("msg".to_owned(), error.to_string().into());
+        let details = error.details();
+        if !details.is_empty() {
+            object.insert("details".to_owned(), details.into());
+        }
+        Self { stdout: Value::Object(object).to_string(), exit: 1, granted: None }
+    }
+}
+
+/// The configuration's version where it can be told, for an error about the rest of it.
+fn version_for_errors(stdin: &[u8]) -> Version {
+    serde_json::from_slice::<Map<String, Value>>(stdin)
+        .ok()
+        .and_then(|config| Version::of(&config).ok())
+        .unwrap_or(Version::NEWEST)
+}
+
+/// Prints an error object when the program panics, and ends it without a core dump: memory may
+/// hold secrets.
+fn answer_panics(name: &'static str) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let error = Error::new(ErrorCode::INTERNAL, format!("{name} met a defect of its own"))
+            .caused_by(panic.to_string())
+            .advise("report it with the verbose log");
+        to_stderr(format!("{name}: {}\n", error.in_full()).as_bytes());
+        let reply = Reply::error(Version::NEWEST, &error);
+        let _ = std::io::stdout().write_all(reply.stdout.as_bytes());
+        std::process::exit(1);
+    }));
+}
+
+/// Ends this process at the time the chain told it, should it hang and the chain have died.
+fn end_in_time(environment: &Environment) {
+    let Some(time) = told(environment) else {
+        return;
+    };
+    let watch = std::thread::Builder::new().spawn(move || {
+        std::thread::sleep(time);
+        if ANSWERED.swap(true, Ordering::Relaxed) {
+            // The answer is on its way, or stuck in a pipe that nobody reads.
+            std::thread::sleep(DELIVERY);
+        } else {
+            let error = Error::new(ErrorCode::TIMED_OUT, format!("not done within {time:?}"))
+                .advise("look at what it waits for, or raise ipam.timeout or its own timeout");
+            let reply = Reply::error(Version::NEWEST, &error);
+            write_without_waiting(rustix::stdio::stdout(), reply.stdout.as_bytes());
+        }
+        std::process::exit(1);
+    });
+    // Where no thread can be had, the chain alone keeps the time.
+    drop(watch);
+}

@@ -1,0 +1,72 @@
+//! What a delegate is, and the only edge that touches environment, stdin, stdout and exit.
+//!
+//! A delegate is a CNI IPAM plugin that stands in a chain. It gets the network configuration with
+//! the previous delegate's result as `prevResult`, and answers with that result, enriched.
+
+mod by_hand;
+mod deadline;
+mod edge;
+mod request;
+pub mod selected;
+
+pub use by_hand::ByHand;
+pub use deadline::Deadline;
+pub use edge::{Reply, answer, run, serve};
+pub use request::Request;
+
+use std::ffi::OsString;
+
+use crate::cni::{IpamResult, Keep};
+use crate::error::Result;
+
+/// A program that answers the verbs of CNI as a delegate.
+///
+/// Most delegates are a [`Selector`](crate::select::Selector), which brings this trait with it.
+pub trait Delegate {
+    /// ADD: answers `prevResult` with more pools or more addresses.
+    fn add(&self, request: &Request) -> Result<IpamResult>;
+
+    /// DEL: releases what the attachment holds. Repeated calls succeed.
+    ///
+    /// What is answered is `prevResult` for the next delegate.
+    fn del(&self, request: &Request) -> Result<Option<IpamResult>>;
+
+    /// CHECK: fails when the attachment does not hold what `prevResult` says.
+    fn check(&self, request: &Request) -> Result<Option<IpamResult>>;
+
+    /// GC: releases what this node holds on this network beyond `keep`.
+    fn gc(&self, _request: &Request, _keep: &Keep) -> Result<Option<IpamResult>> {
+        Ok(None)
+    }
+
+    /// STATUS: fails when an ADD could not be served.
+    fn status(&self, _request: &Request) -> Result<Option<IpamResult>> {
+        Ok(None)
+    }
+
+    /// Whether a call may have to wait for somebody: a server, a lock, another process.
+    ///
+    /// Where it may, the process ends itself when the time is over that the chain told it, should
+    /// the chain have died; the watch costs some 80 µs a call.
+    fn waits(&self) -> bool {
+        true
+    }
+
+    /// The words that are answered for those that were typed, of which there may be none.
+    ///
+    /// A word `-` has stdin read, and `--json` an error printed as an error object on stdout.
+    fn completed(&self, typed: Vec<OsString>) -> Vec<OsString> {
+        typed
+    }
+
+    /// Answers a call without `CNI_COMMAND` with what is to be printed; `None` when it has no
+    /// verbs for people.
+    fn by_hand(&self, _call: &ByHand) -> Option<Result<String>> {
+        None
+    }
+
+    /// ADD succeeded, but its result could not be delivered: releases what this ADD took.
+    fn undelivered(&self, _request: &Request) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! What IPAM delegates are made of.
+//!
+//! `ipam-delegated` gives containers their addresses by a chain of small programs, the *delegates*.
+//! *Selectors* (`ipam-ds-…`) choose pools, *allocators* (`ipam-da-…`) take an address out of each.
+//! A delegate in Rust is a type of this library's trait [`Selector`], [`Allocator`] or
+//! [`Ledger`](allocate::Ledger), and a `main` of one line. A delegate may be written in any
+//! language: the README of the project holds the contract.
+//!
+//! # A complete delegate
+//!
+//! ```no_run
+#![doc = include_str!("../../../examples/ipam-ds-rack.rs")]
+//! ```
+//!
+//! With `"rackFile": "/etc/rack", "racks": {"r1": "blue"}` in the section `ipam`, a host whose
+//! `/etc/rack` says `r1` gets its addresses from the pool `blue`. Reading stdin, all verbs,
+//! versions, errors, logs and the time limit are [`run`]'s affair, and what a selector does on
+//! each verb is [`Select`]'s.
+//!
+//! # The rooms
+//!
+//! Imports point up this list only; ARCHITECTURE.md says why, and a test holds it.
+//!
+//! - [`error`]: [`Error`] and the only table of error codes.
+//! - [`presence`]: held, absent or unreadable: the three answers of a look.
+//! - [`cni`]: the protocol, without I/O: verbs, environment, network configuration, results of
+//!   every version, addresses read as Go reads them.
+//! - [`pool`]: pools, ranges and range sets, which selectors choose and allocators serve.
+//! - [`host`]: what this machine knows: host-wide settings, the state folder, the node's identity.
+//! - [`delegate`]: the trait [`Delegate`] and the only edge that touches environment, stdin, stdout
+//!   and exit.
+//! - [`offer`]: what the section `ipam` itself offers: pools, routes, name resolution.
+//! - [`select`]: the role of a selector.
+//! - [`allocate`]: the role of an allocator.
+
+#![warn(unreachable_pub)]
+
+pub mod allocate;
+pub mod cni;
+pub mod delegate;
+pub mod error;
+pub mod host;
+pub mod log;
+pub mod offer;
+pub mod pool;
+pub mod presence;
+pub mod select;
+
+pub use allocate::{Allocate, Allocator};
+pub use delegate::{Delegate, Request, run};
+pub use error::{Error, ErrorCode, Result};
+pub use select::{Select, Selection, Selector};
+
+#[cfg(all(target_env = "musl", feature = "allocator"))]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -1,0 +1,203 @@
+//! Logs: warnings and errors on stderr, everything in a file when that is asked for.
+//!
+//! Each line carries time (UTC), level, verb and attachment, so that `grep` follows one attachment
+//! across all delegates. One record is one write in append mode, so that lines of processes that
+//! log at once stay whole.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ::log::{LevelFilter, Log, Metadata, Record, debug};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use simplelog::{Config, ConfigBuilder, WriteLogger, format_description};
+
+use crate::host::{make_folder, open_own};
+
+/// What a call logs.
+pub struct Wanted<'a> {
+    /// The program.
+    pub name: &'a str,
+    /// Verb and attachment.
+    pub context: String,
+    /// Whether debug lines go to the file.
+    pub verbose: bool,
+    /// Whether a person called, who wants to see them too.
+    pub by_hand: bool,
+    /// Where the file lies.
+    pub folder: &'a Path,
+}
+
+impl Wanted<'_> {
+    /// Set to `debug` by hand, it shows everything on stderr and in the file.
+    pub const VARIABLE: &'static str = "IPAM_DELEGATED_LOG";
+
+    /// Starts logging for this call. A log that cannot be written never fails the call.
+    pub fn start(self) {
+        let Self { name, context, verbose, by_hand, folder } = self;
+        let level = if by_hand { LevelFilter::Debug } else { LevelFilter::Warn };
+        let mut loggers = vec![Lines::new(level, format!("{name}: {context}"), Stderr)];
+        ::log::set_max_level(level);
+        if verbose || by_hand {
+            match open(folder, name) {
+                Ok(file) => loggers.push(Lines::new(LevelFilter::Debug, context, file)),
+                Err(error) => {
+                    let line = format!("{name}: no verbose log in {}: {error}\n", folder.display());
+                    to_stderr(line.as_bytes());
+                }
+            }
+            ::log::set_max_level(LevelFilter::Debug);
+        }
+        if ::log::set_boxed_logger(Box::new(Loggers(loggers))).is_ok() {
+            debug!("{name} {}", env!("CARGO_PKG_VERSION"));
+        }
+    }
+}
+
+/// Writes to stderr what it takes without waiting: a caller that does not read its plugin's stderr
+/// must not hold up an attachment.
+pub fn to_stderr(text: &[u8]) {
+    write_without_waiting(rustix::stdio::stderr(), text);
+}
+
+/// Writes what the descriptor takes without waiting; the rest is dropped.
+pub fn write_without_waiting(fd: BorrowedFd<'_>, text: &[u8]) {
+    // A pipe that is ready takes at least this much (PIPE_BUF) at once.
+    for piece in text.chunks(4096) {
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ready = matches!(poll(&mut fds, Some(&at_once)), Ok(1));
+        if !ready || !fds[0].revents().contains(PollFlags::OUT) {
+            return;
+        }
+        if rustix::io::write(fd, piece).is_err() {
+            return;
+        }
+    }
+}
+
+/// [`to_stderr`] as a writer.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        to_stderr(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn open(folder: &Path, name: &str) -> io::Result<File> {
+    make_folder(folder, 0o755)?;
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    open_own(&folder.join(format!("{name}.log")), flags, 0o640)
+}
+
+/// One logger to the facade: stderr, and the file when it is asked for.
+struct Loggers(Vec<Lines>);
+
+impl Log for Loggers {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.0.iter().any(|logger| logger.inner.enabled(metadata))
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        for logger in &self.0 {
+            logger.log(record);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// A logger whose records reach `out` in one write each.
+///
+/// simplelog writes a record in several pieces, which mix when processes share a file.
+struct Lines {
+    inner: Box<WriteLogger<Pieces>>,
+    pieces: Pieces,
+    context: String,
+    out: Mutex<Box<dyn Write + Send>>,
+}
+
+#[derive(Clone, Default)]
+struct Pieces(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Pieces {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(piece);
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn new(level: LevelFilter, context: String, out: impl Write + Send + 'static) -> Self {
+        let pieces = Pieces::default();
+        let inner = WriteLogger::new(level, format(), pieces.clone());
+        Self { inner, pieces, context, out: Mutex::new(Box::new(out)) }
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        self.inner.log(record);
+        let pieces =
+            std::mem::take(&mut *self.pieces.0.lock().unwrap_or_else(PoisonError::into_inner));
+        if pieces.is_empty() {
+            return;
+        }
+        let text = String::from_utf8_lossy(&pieces);
+        // One line a record, whatever the message holds.
+        let text = text.trim_end().replace('\n', "\\n");
+        let line = match text.split_once("] ") {
+            Some((head, message)) => format!("{head}] {}: {message}\n", self.context),
+            None => format!("{}: {text}\n", self.context),
+        };
+        let _ = out.write_all(line.as_bytes());
+    }
+}
+
+fn format() -> Config {
+    ConfigBuilder::new()
+        // As many digits in each line, so that lines sort by time.
+        .set_time_format_custom(format_description!(
+            "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z"
+        ))
+        .set_time_level(LevelFilter::Error)
+        .set_target_level(LevelFilter::Off)
+        .set_thread_level(LevelFilter::Off)
+        .set_location_level(LevelFilter::Off)
+        // What HTTP and TLS are made of tells of every step, and would repeat what a server sends.
+        .add_filter_ignore_str("rustls")
+        .add_filter_ignore_str("ureq")
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_line_in_one_write() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let lines = Lines::new(LevelFilter::Debug, "ADD c1/eth0".to_owned(), writer);
+        lines.log(
+            &Record::builder().args(format_args!("a\nb {}", 1)).level(::log::Level::Warn).build(),
+        );
+        drop(lines);
+        let mut text = String::new();
+        io::Read::read_to_string(&mut reader, &mut text).unwrap();
+        let (time, rest) = text.split_once(' ').unwrap();
+        assert!(time.ends_with('Z') && time.contains('T'), "{time}");
+        assert_eq!(rest, "[WARN] ADD c1/eth0: a\\nb 1\n");
+    }
+}

@@ -1,0 +1,297 @@
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use log::warn;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::login::Login;
+use super::refusal::Asked;
+use super::resource::Resource;
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_servers::{Access, Answer, Ask, Client, Method, Secret, Tls, escape};
+
+/// A Kubernetes API server, with a login.
+#[derive(Debug)]
+pub struct Kube {
+    client: Client,
+    login: Login,
+}
+
+/// Something to be changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// POST makes an object of the kind, PUT replaces the one that is named, PATCH carries out a JSON
+    /// patch (RFC 6902) on it, DELETE removes it.
+    pub method: Method,
+    /// The object; for POST its kind.
+    pub what: Resource<'a>,
+    /// JSON: the object, the patch, or for DELETE its options or nothing.
+    pub body: &'a [u8],
+}
+
+/// What became of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome<T> {
+    /// It was done, and this is what the server answered: the object, for DELETE that or a Status.
+    Done(T),
+    /// It was not done, for a reason that a caller may have expected.
+    Refused(Refusal),
+    /// It may have been done, or may still be.
+    Unknown,
+}
+
+/// Why a change was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The reason.
+    pub why: Why,
+    /// What the server said.
+    pub message: String,
+}
+
+/// The reason of a [`Refusal`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// There is no such object, or no namespace to put it into (404).
+    NotFound,
+    /// An object of this name exists (409, AlreadyExists).
+    AlreadyExists,
+    /// The object is another one than the change was made for, or is being changed (409).
+    Conflict,
+    /// The server does not take the object, or a test of the patch failed (422).
+    Invalid,
+}
+
+/// Objects in a page of a list.
+const PAGE: usize = 100;
+
+/// Bytes of one object: more than an API server keeps.
+const OBJECT: u64 = 8 << 20;
+
+/// Bytes of a page.
+const LIST: u64 = 128 << 20;
+
+/// How often a list begins anew.
+const AGAIN: usize = 3;
+
+/// The statuses of which the body says more.
+const ANSWERS: [u16; 14] = [200, 201, 202, 400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422];
+
+impl Kube {
+    pub(super) fn new(
+        login: Login,
+        timeout: Duration,
+        unreached: ErrorCode,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let bearer = |(place, token): &(String, Secret)| {
+            let value = Secret::parse(&format!("Bearer {}", token.expose()), place)?;
+            Ok(("Authorization", value))
+        };
+        let access = Access {
+            service: "Kubernetes API",
+            servers: vec![login.server.clone()],
+            tls: Tls::default(),
+            headers: login.token.iter().map(bearer).collect::<Result<_>>()?,
+            timeout,
+            unreached,
+            advice: |status, _| {
+                (300..400).contains(&status).then_some("this is no Kubernetes API server")
+            },
+        };
+        let client = Client::trusting(access, &login.trust, deadline)?.speaking(JSON);
+        Ok(Self { client, login })
+    }
+
+    /// What tells the cluster from others: the authority that signs for its API servers, else the server's
+    /// URL.
+    ///
+    /// # Errors
+    /// The authority's certificate cannot be read.
+    pub fn cluster(&self) -> Result<String> {
+        self.login.cluster()
+    }
+
+    /// The namespace that the login is for, where it says so: that of the kubeconfig's context, or of the
+    /// pod.
+    pub fn namespace(&self) -> Option<&str> {
+        self.login.namespace.as_deref()
+    }
+
+    /// Reads an object; `None` when there is none of this name.
+    ///
+    /// # Errors
+    /// The server is away or refuses, as the module tells; its answer is no such object.
+    pub fn get<T: DeserializeOwned>(&self, what: &Resource<'_>) -> Result<Option<T>> {
+        let asked = self.asked(Method::Get, what);
+        let answer = self.read(&what.path(), OBJECT)?;
+        match answer.status {
+            200 => {}
+            404 if asked.is_absent(&answer) => return Ok(None),
+            _ => return Err(asked.refused(&answer)),
+        }
+        let head = Head::parse(&answer.body).ok_or_else(|| asked.stranger(&answer))?;
+        if what.name.is_some_and(|name| name != head.metadata.name) {
+            return Err(asked.stranger(&answer));
+        }
+        parse(&answer.body).map(Some).map_err(|error| asked.not_understood(error))
+    }
+
+    /// Reads all objects of a kind, in pages of 100, until `each` breaks off. Where the server has
+    /// forgotten the list between two pages it begins anew, and shows what it has shown once more.
+    ///
+    /// # Errors
+    /// The server is away or refuses, as the module tells; it has no such kind; its answer is no list.
+    pub fn list<T: DeserializeOwned>(
+        &self,
+        what: &Resource<'_>,
+        each: &mut dyn FnMut(T) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let what = Resource { name: None, ..*what };
+        let asked = self.asked(Method::Get, &what);
+        let first = format!("{}?limit={PAGE}", what.path());
+        let (mut path, mut begun) = (first.clone(), 1);
+        loop {
+            let answer = self.read(&path, LIST)?;
+            match answer.status {
+                200 => {}
+                410 if path != first && begun < AGAIN => {
+                    warn!("{what}: the list has been forgotten between two pages, and begins anew");
+                    (path, begun) = (first.clone(), begun + 1);
+                    continue;
+                }
+                410 => return Err(asked.refused(&answer).with_code(ErrorCode::TRY_AGAIN)),
+                _ => return Err(asked.refused(&answer)),
+            }
+            let head = Head::parse(&answer.body);
+            head.filter(Head::is_list).ok_or_else(|| asked.stranger(&answer))?;
+            let page: Page<T> = parse(&answer.body).map_err(|error| asked.not_understood(error))?;
+            for item in page.items.unwrap_or_default() {
+                if each(item).is_break() {
+                    return Ok(());
+                }
+            }
+            match page.metadata.next {
+                Some(token) if !token.is_empty() => {
+                    path = format!("{first}&continue={}", escape(&token));
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Changes something, at most once.
+    ///
+    /// # Errors
+    /// It was not and will not be done: the server is away or refuses, as the module tells.
+    pub fn ask<T: DeserializeOwned>(&self, change: &Change<'_>) -> Result<Outcome<T>> {
+        let Change { method, what, body } = change;
+        let asked = self.asked(*method, what);
+        let path = what.path();
+        let ask = Ask { method: *method, body, ..request(&path, OBJECT) };
+        let Some(answer) = self.client.write(&ask).map_err(|error| self.told(error))? else {
+            return Ok(Outcome::Unknown);
+        };
+        if answer.status >= 300 {
+            return match asked.expected(&answer) {
+                Some(refusal) => Ok(Outcome::Refused(refusal)),
+                None => Err(asked.refused(&answer)),
+            };
+        }
+        let done = match Head::parse(&answer.body) {
+            None => Err(asked.stranger(&answer)),
+            Some(_) => parse(&answer.body).map_err(|error| asked.not_understood(error)),
+        };
+        done.map(Outcome::Done).or_else(|error| {
+            warn!("the outcome of a request is unknown: {}", error.in_full());
+            Ok(Outcome::Unknown)
+        })
+    }
+
+    fn asked<'a>(&'a self, method: Method, what: &'a Resource<'a>) -> Asked<'a> {
+        Asked { client: &self.client, login: &self.login, method, what }
+    }
+
+    fn read(&self, path: &str, limit: u64) -> Result<Answer> {
+        self.client.read(&request(path, limit)).map_err(|error| self.told(error))
+    }
+
+    /// An error of the client, with the code that tells a server that refuses from one that is away.
+    fn told(&self, error: Error) -> Error {
+        if !self.client.is_refused() {
+            return error;
+        }
+        let Login { server, trust, server_place, authority_place, .. } = &self.login;
+        let error = error.with_code(ErrorCode::BACKEND);
+        if !server.is_secured() {
+            return error.advise(format!("{server_place} says whom to call"));
+        }
+        let error = error
+            .advise(format!("{server_place} and {authority_place} say whom to call and to trust"));
+        match &trust.identity {
+            Some(_) => error.advise(format!("we are known by {}", self.login.shown())),
+            None => error,
+        }
+    }
+}
+
+const JSON: &str = "application/json";
+
+fn request(path: &str, limit: u64) -> Ask<'_> {
+    Ask { method: Method::Get, path, body: &[], answers: &ANSWERS, sign: None, limit }
+}
+
+fn parse<T: DeserializeOwned>(
+    body: &[u8],
+) -> Result<T, serde_path_to_error::Error<serde_json::Error>> {
+    // Keeping the path of each member costs more than the rest: that is for errors alone.
+    serde_json::from_slice(body).or_else(|_| {
+        serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(body))
+    })
+}
+
+/// What every object and list has.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Head {
+    kind: String,
+    #[expect(dead_code, reason = "it is there")]
+    api_version: String,
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    name: String,
+    #[serde(default, rename = "continue")]
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound = "T: DeserializeOwned")]
+struct Page<T> {
+    #[serde(default)]
+    metadata: Metadata,
+    /// Null where a list is empty, in old versions.
+    items: Option<Vec<T>>,
+}
+
+impl Head {
+    fn parse(body: &[u8]) -> Option<Self> {
+        serde_json::from_slice(body).ok()
+    }
+
+    fn is_list(&self) -> bool {
+        self.kind.ends_with("List")
+    }
+}
+
+/// Whether an error says that the API server is away: it cannot be reached, gives no answer in time, is
+/// overloaded or fails. One that refuses is not away.
+pub fn is_away(error: &Error) -> bool {
+    [ErrorCode::UNREACHED, ErrorCode::TRY_AGAIN, ErrorCode::TIMED_OUT].contains(&error.code())
+}

@@ -1,0 +1,275 @@
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::api::Kube;
+use super::login::{Login, TOKEN};
+use ipam_kit::cni::Environment;
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_servers::Named;
+
+/// Where the login to a Kubernetes API server comes from. Nothing of it has been read yet.
+#[derive(Clone, Debug)]
+pub struct Source {
+    place: Place,
+    timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    /// The configuration names it.
+    Named(Named),
+    /// `KUBECONFIG` names them; one exists at least.
+    List(Vec<PathBuf>),
+    /// A service account, and the host and port of the API server.
+    Pod(PathBuf, String, String),
+    /// kubectl's own.
+    Home(PathBuf),
+}
+
+/// Where Kubernetes puts the service account of a pod.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+const LIST: &str = "KUBECONFIG";
+const HOST: &str = "KUBERNETES_SERVICE_HOST";
+const PORT: &str = "KUBERNETES_SERVICE_PORT";
+const HOME: &str = "HOME";
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Source {
+    /// Finds the source: the kubeconfig that the configuration names, and then nothing else; those of
+    /// `KUBECONFIG`; the service account of the pod that this runs in; `~/.kube/config`.
+    ///
+    /// # Errors
+    /// Error 7: there is none of them.
+    pub fn find(named: Option<Named>, environment: &Environment) -> Result<Self> {
+        Self::find_in(Path::new(SERVICE_ACCOUNT), named, environment)
+    }
+
+    /// The service account whose `token`, `ca.crt` and `namespace` lie in a folder, as Kubernetes puts
+    /// them into a pod; none where the environment names no API server, or the folder has no token.
+    pub fn service_account(folder: &Path, environment: &Environment) -> Option<Self> {
+        let (host, port) = (environment.text(HOST)?, environment.text(PORT)?);
+        let place = Place::Pod(folder.to_owned(), host.to_owned(), port.to_owned());
+        folder.join(TOKEN).is_file().then(|| Self::of(place))
+    }
+
+    /// Goes on for that long after the first trouble, instead of 10 seconds: for a caller that can do
+    /// without an answer.
+    #[must_use]
+    pub fn within(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// What tells this source from another one, as a key for what was read by it: no secret.
+    pub fn identity(&self) -> String {
+        match &self.place {
+            Place::Named(Named { file, .. }) | Place::Home(file) => file.display().to_string(),
+            Place::List(files) => joined(files, ":"),
+            Place::Pod(folder, host, port) => format!("{}@{host}:{port}", folder.display()),
+        }
+    }
+
+    /// Reads what there is to be read, and makes a client of it, which connects when there is something to
+    /// ask. `unreached` is the code of an error when the API server could not be asked for anything.
+    ///
+    /// # Errors
+    /// Error 7: a file cannot be read, or it says what is wrong or not supported.
+    pub fn open(&self, unreached: ErrorCode, deadline: Deadline) -> Result<Kube> {
+        Kube::new(self.login()?, self.timeout, unreached, deadline)
+    }
+
+    fn of(place: Place) -> Self {
+        Self { place, timeout: TIMEOUT }
+    }
+
+    fn find_in(
+        service_account: &Path,
+        named: Option<Named>,
+        environment: &Environment,
+    ) -> Result<Self> {
+        if let Some(named) = named {
+            return Ok(Self::of(Place::Named(named)));
+        }
+        let list = listed(environment);
+        if list.iter().any(|file| file.exists()) {
+            return Ok(Self::of(Place::List(list)));
+        }
+        if let Some(pod) = Self::service_account(service_account, environment) {
+            return Ok(pod);
+        }
+        let home = environment.text(HOME).map(|home| Path::new(home).join(".kube/config"));
+        if let Some(file) = home.as_ref().filter(|file| file.exists()) {
+            return Ok(Self::of(Place::Home(file.clone())));
+        }
+        let list = match &list[..] {
+            [] => format!("{LIST} names none"),
+            list => format!("{LIST}: there is no {}", joined(list, ", no ")),
+        };
+        let pod = match (environment.text(HOST), environment.text(PORT)) {
+            (Some(_), Some(_)) => format!("there is no {}/{TOKEN}", service_account.display()),
+            _ => format!("{HOST} and {PORT} are not set, so this runs in no pod"),
+        };
+        let home = match home {
+            Some(file) => format!("there is no {}", file.display()),
+            None => format!("{HOME} is not set"),
+        };
+        let message =
+            format!("missing, and there is no other login to Kubernetes: {list}; {pod}; {home}");
+        Err(Error::config("ipam.kubeconfig", message)
+            .advise("name a kubeconfig, as in \"kubeconfig\": \"/etc/cni/net.d/ipam.kubeconfig\""))
+    }
+
+    fn login(&self) -> Result<Login> {
+        match &self.place {
+            Place::Named(Named { path, file }) => {
+                Login::of_kubeconfigs(&[(format!("{path}: {}", file.display()), file)])
+            }
+            Place::List(files) => {
+                let origin = |file: &PathBuf| format!("{LIST}: {}", file.display());
+                // Those that have gone since are missed where none is left.
+                let there = files.iter().filter(|file| file.exists());
+                let mut list: Vec<_> = there.map(|file| (origin(file), &**file)).collect();
+                if list.is_empty() {
+                    list = files.iter().map(|file| (origin(file), &**file)).collect();
+                }
+                Login::of_kubeconfigs(&list)
+            }
+            Place::Pod(folder, host, port) => Login::of_pod(folder, (host, port)),
+            Place::Home(file) => Login::of_kubeconfigs(&[(file.display().to_string(), file)]),
+        }
+    }
+}
+
+/// The files of `KUBECONFIG`, each once.
+fn listed(environment: &Environment) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    for file in std::env::split_paths(environment.text(LIST).unwrap_or_default()) {
+        if !file.as_os_str().is_empty() && !files.contains(&file) {
+            files.push(file);
+        }
+    }
+    files
+}
+
+fn joined(files: &[PathBuf], between: &str) -> String {
+    let shown: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+    shown.join(between)
+}
+
+/// For logs.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Pod(folder, ..) => write!(f, "the service account in {}", folder.display()),
+            Place::List(files) => f.write_str(&joined(files, ", ")),
+            Place::Named(Named { file, .. }) | Place::Home(file) => file.display().fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const CONFIG: &str = "current-context: c\ncontexts: [{name: c, context: {cluster: k}}]\n\
+                          clusters: [{name: k, cluster: {server: 'http://a'}}]\n";
+
+    /// A folder with a service account in `pod`, a kubeconfig in `home/.kube/config` and one in `other`.
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (file, text) in
+            [("pod/token", "t"), ("home/.kube/config", CONFIG), ("other", CONFIG), ("dir/x", "")]
+        {
+            let file = folder.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn sources_are_looked_for_in_order() {
+        let folder = folder();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let pod = [(HOST, "10.0.0.1".to_owned()), (PORT, "443".to_owned())];
+        let home = (HOME, at("home"));
+        let all = [
+            (LIST, format!("{}::{}", at("absent"), at("other"))),
+            home.clone(),
+            pod[0].clone(),
+            pod[1].clone(),
+        ];
+        let named = Named { path: "ipam.kubeconfig".to_owned(), file: "/named".into() };
+        let found = |named: Option<&Named>, variables: &[(&str, String)]| {
+            let environment = Environment::new(variables.iter().cloned());
+            let source =
+                Source::find_in(&folder.path().join("pod"), named.cloned(), &environment).unwrap();
+            (source.to_string(), source.identity())
+        };
+        let account = format!("the service account in {}", at("pod"));
+        assert_eq!(found(Some(&named), &all), ("/named".to_owned(), "/named".to_owned()));
+        assert_eq!(found(None, &all).1, format!("{}:{}", at("absent"), at("other")));
+        assert_eq!(found(None, &all[1..]), (account, format!("{}@10.0.0.1:443", at("pod"))));
+        assert_eq!(found(None, &all[1..3]).0, at("home/.kube/config"));
+        let gone = (LIST, at("absent"));
+        assert_eq!(found(None, &[gone, home]).0, at("home/.kube/config"));
+    }
+
+    #[test]
+    fn where_nothing_is_found_the_error_says_what_was_looked_for() {
+        let find = |variables: &[(&str, &str)]| {
+            let environment = Environment::new(variables.iter().copied());
+            Source::find_in(Path::new("/nowhere"), None, &environment).unwrap_err()
+        };
+        let error = find(&[]);
+        assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
+        assert_eq!(
+            error.to_string(),
+            "ipam.kubeconfig: missing, and there is no other login to Kubernetes: KUBECONFIG names none; \
+             KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, so this runs in no pod; HOME is not set"
+        );
+        let error =
+            find(&[(LIST, "/no/a:/no/b"), (HOST, "a"), (PORT, "1"), (HOME, "/no")]).to_string();
+        assert!(
+            error.ends_with("KUBECONFIG: there is no /no/a, no /no/b; there is no /nowhere/token; there is no /no/.kube/config"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_with_who_names_it() {
+        let folder = folder();
+        let at = |name: &str| folder.path().join(name);
+        let open = |source: &Source| {
+            source
+                .open(ErrorCode::UNREACHED, Deadline::after(TIMEOUT))
+                .map(|kube| format!("{kube:?}"))
+        };
+        let named = |name: &str| {
+            Source::of(Place::Named(Named { path: "ipam.k".to_owned(), file: at(name) }))
+        };
+        for (name, cause) in [("absent", "No such file"), ("dir", "it is no regular file")] {
+            let error = open(&named(name)).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("ipam.k: {}: cannot be read", at(name).display())
+            );
+            assert!(error.details().starts_with(cause), "{error:?}");
+        }
+        let list =
+            |names: &[&str]| Source::of(Place::List(names.iter().map(|name| at(name)).collect()));
+        assert!(open(&list(&["absent", "other"])).is_ok());
+        for names in [&["other", "dir"][..], &["absent"]] {
+            let error = open(&list(names)).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("KUBECONFIG: {}/", folder.path().display())),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,432 @@
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::*;
+use ipam_kit::cni::Environment;
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode};
+use ipam_servers::{Method, Named};
+use ipam_testkit::fake_http::{Fake, Reply, closed, fake, http};
+
+use Reply::{Say, SayAndClose, Silence};
+
+#[derive(Debug, Deserialize, PartialEq)]
+struct Node {
+    metadata: Metadata,
+}
+
+#[derive(Debug, Deserialize, PartialEq)]
+struct Metadata {
+    name: String,
+}
+
+/// Somebody with a token at this server, and some time after the first trouble.
+fn kube_within(url: &str, timeout: Duration) -> Kube {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config");
+    let text = format!(
+        "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+         clusters: [{{name: k, cluster: {{server: '{url}'}}}}]\nusers: [{{name: u, user: {{token: s3cret}}}}]\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let named = Named { path: "ipam.kubeconfig".to_owned(), file };
+    let source = Source::find(Some(named), &Environment::default()).unwrap().within(timeout);
+    source.open(ErrorCode::UNREACHED, Deadline::after(Duration::from_secs(30))).unwrap()
+}
+
+fn kube(url: &str) -> Kube {
+    kube_within(url, Duration::from_secs(20))
+}
+
+fn object(name: &str) -> String {
+    format!(r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{name}"}}}}"#)
+}
+
+fn status(code: u16, reason: &str, message: &str, details: &str) -> String {
+    let message = message.replace('"', "\\\"");
+    let body = format!(
+        r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"{message}","reason":"{reason}","details":{{{details}}},"code":{code}}}"#
+    );
+    http(code, &body)
+}
+
+fn always(text: &str) -> Fake {
+    let text = text.to_owned();
+    fake(move |_| Say(text.clone()))
+}
+
+fn read(text: &str) -> (Fake, Result<Option<Node>, Error>) {
+    let server = always(text);
+    let answer = kube(&server.url).get(&Resource::node("n"));
+    (server, answer)
+}
+
+#[test]
+fn an_object_is_one_request() {
+    let (server, node) = read(&http(200, &object("n")));
+    assert_eq!(node.unwrap().unwrap().metadata.name, "n");
+    let seen = server.seen.lock().unwrap();
+    let [request] = &seen[..] else { panic!("{seen:?}") };
+    assert!(request.starts_with("GET /api/v1/nodes/n HTTP/1.1\r\n"), "{request}");
+    let request = request.to_lowercase();
+    for header in
+        ["authorization: bearer s3cret", "accept: application/json", "user-agent: ipam-delegated/"]
+    {
+        assert!(request.contains(&format!("\r\n{header}")), "{request}");
+    }
+    assert_eq!(request.matches("\r\naccept").count(), 1);
+    assert!(!request.contains("content-type"));
+}
+
+#[test]
+fn an_object_that_is_not_there_is_none() {
+    let absent = r#"nodes "n" not found"#;
+    let (_, node) = read(&status(404, "NotFound", absent, r#""name":"n","kind":"nodes""#));
+    assert_eq!(node.unwrap(), None);
+}
+
+#[test]
+fn what_refuses_is_told_with_what_to_do_and_is_not_away() {
+    let forbidden = |user: &str| {
+        let message = format!(
+            r#"nodes "n" is forbidden: User "{user}" cannot get resource "nodes" in API group "" at the cluster scope"#
+        );
+        status(403, "Forbidden", &message, r#""name":"n","kind":"nodes""#)
+    };
+    let page = "<!DOCTYPE html>\n<title>Log in</title> s3cret";
+    for (answer, expected) in [
+        (
+            status(401, "Unauthorized", "Unauthorized", ""),
+            &[
+                "does not know this login (401): Unauthorized; it was shown the token (ipam.kubeconfig: /",
+                "/config: users[u].user.token): renew it",
+            ][..],
+        ),
+        (
+            forbidden("jane"),
+            &[
+                "does not allow it (403): nodes \"n\" is forbidden: User \"jane\" cannot get",
+                "; give jane a ClusterRole with the rule {\"apiGroups\": [\"\"], \"resources\": [\"nodes\"], \
+               \"verbs\": [\"get\"], \"resourceNames\": [\"n\"]}",
+            ],
+        ),
+        (forbidden("system:anonymous"), &["took that for nobody: name a login that it knows"]),
+        (
+            http(404, "404 page not found\n"),
+            &[
+                "is no Kubernetes API server: it says 404 and \"404 page not found\": look at ipam.kubeconfig: /",
+                "clusters[k].cluster.server",
+            ],
+        ),
+        (
+            status(404, "NotFound", "the server could not find the requested resource", ""),
+            &["has no nodes (404): the server could not find the requested resource; look at"],
+        ),
+        (status(400, "BadRequest", "no", ""), &["refuses it (400): no"]),
+        (
+            http(200, page),
+            &[
+                "is no Kubernetes API server: it says 200 and \"<!DOCTYPE html> <title>Log in</title> …\"",
+            ],
+        ),
+        (http(401, page), &["is no Kubernetes API server: it says 401 and \"<!DOCTYPE html>"]),
+        (http(403, page), &["is no Kubernetes API server: it says 403"]),
+        (
+            http(400, "Client sent an HTTP request to an HTTPS server.\n"),
+            &["it says 400 and \"Client sent an HTTP request"],
+        ),
+        (http(200, ""), &["it says 200 and nothing"]),
+        (http(200, r#"{"ok":true}"#), &["is no Kubernetes API server"]),
+        (http(200, &object("m")), &["is no Kubernetes API server"]),
+        (http(200, &object("n")[..30]), &["is no Kubernetes API server"]),
+        (http(200, &object("n").replace("\"n\"", "7")), &["is no Kubernetes API server"]),
+        (
+            "HTTP/1.1 302 X\r\nLocation: https://sso/?t=s3cret\r\nContent-Length: 0\r\n\r\n"
+                .to_owned(),
+            &[
+                "HTTP 302, a redirect to https://sso/?t=…, which is not followed",
+                "this is no Kubernetes API server",
+            ],
+        ),
+        (http(204, ""), &["no Kubernetes API server does what is asked", "HTTP 204"]),
+    ] {
+        let (server, node) = read(&answer);
+        let error = node.unwrap_err();
+        let text = error.in_full();
+        assert!(text.contains(&server.url), "{text}");
+        for expected in expected {
+            assert!(text.contains(expected), "{text}\n  has no: {expected}");
+        }
+        assert!(!text.contains("s3cret"), "{text}");
+        assert_eq!(error.code(), ErrorCode::BACKEND, "{text}");
+        assert!(!is_away(&error));
+        assert_eq!(server.requests(), 1, "{text}");
+    }
+}
+
+#[test]
+fn what_no_right_would_allow_asks_for_none() {
+    for message in [
+        r#"nodes "n" is forbidden: exceeded quota: q, requested: count=1, used: count=1, limited: count=1"#,
+        r#"nodes "n" is forbidden: unable to create new content in namespace x because it is being terminated"#,
+        r#"nodes "n" is forbidden: node "m" is not allowed to modify node "n""#,
+    ] {
+        let (_, node) = read(&status(403, "Forbidden", message, r#""name":"n","kind":"nodes""#));
+        let text = node.unwrap_err().in_full();
+        assert!(text.ends_with(&format!("does not allow it (403): {message}")), "{text}");
+    }
+}
+
+#[test]
+fn an_object_of_another_form_is_not_understood() {
+    #[derive(Debug, Deserialize)]
+    struct Strict {
+        #[expect(dead_code, reason = "is not there")]
+        spec: Vec<String>,
+    }
+    let server = always(&http(200, &object("n").replace("}}", r#"},"spec":["s3cret",1]}"#)));
+    let error = kube(&server.url).get::<Strict>(&Resource::node("n")).unwrap_err();
+    assert!(error.to_string().ends_with("gives an answer that is not understood"), "{error}");
+    assert!(error.details().starts_with("spec[1]: invalid type: integer `1`"), "{error:?}");
+}
+
+#[test]
+fn what_is_away_is_told_by_its_code() {
+    let node = Resource::node("n");
+    let within = |url: &str, millis| kube_within(url, Duration::from_millis(millis));
+    let error = within(&closed(), 300).get::<Node>(&node).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::UNREACHED);
+    assert!(error.to_string().starts_with("no Kubernetes API server answers; http://"), "{error}");
+    for text in [
+        status(429, "TooManyRequests", "slow down", ""),
+        status(500, "InternalError", "etcd", ""),
+        status(503, "ServiceUnavailable", "soon", ""),
+        status(504, "Timeout", "late", ""),
+    ] {
+        let server = always(&text);
+        let error = within(&server.url, 300).get::<Node>(&node).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::TRY_AGAIN, "{error}");
+        assert!(is_away(&error), "{error}");
+    }
+    for (server, requests) in [
+        (fake(|_| Silence), 1),
+        (always(&http(429, "").replace("X\r\n", "X\r\nRetry-After: 30\r\n")), 1),
+        (always(&http(503, "").replace("X\r\n", "X\r\nRetry-After: 30\r\n")), 1),
+    ] {
+        let error = within(&server.url, 300).get::<Node>(&node).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::TRY_AGAIN, "{error}");
+        assert_eq!(server.requests(), requests);
+    }
+}
+
+#[test]
+fn a_read_is_repeated_until_it_succeeds() {
+    let server = fake(|number| match number {
+        0 => Say(status(500, "InternalError", "etcd", "")),
+        1 => SayAndClose(http(200, &object("n"))[..60].to_owned()),
+        2 => SayAndClose(String::new()),
+        _ => Say(http(200, &object("n"))),
+    });
+    assert!(kube(&server.url).get::<Node>(&Resource::node("n")).unwrap().is_some());
+    assert_eq!(server.requests(), 4);
+}
+
+fn page(names: &[&str], next: &str) -> String {
+    let items: Vec<_> = names.iter().map(|name| object(name)).collect();
+    let items = items.join(",");
+    let metadata = format!(r#"{{"resourceVersion":"1","continue":"{next}"}}"#);
+    http(
+        200,
+        &format!(
+            r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{metadata},"items":[{items}]}}"#
+        ),
+    )
+}
+
+/// The names that a list shows, up to one.
+fn names(server: &Fake, last: &str) -> Result<Vec<String>, Error> {
+    let mut names = Vec::new();
+    let each = &mut |Node { metadata: Metadata { name } }| {
+        names.push(name);
+        if names.last().is_some_and(|name| name == last) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    };
+    kube(&server.url).list(&Resource::node("ignored"), each).map(|()| names)
+}
+
+#[test]
+fn a_list_is_read_in_pages_until_it_is_broken_off() {
+    let reply = |number| match number {
+        0 => Say(page(&["a", "b"], "x=/&1")),
+        1 => Say(page(&[], "2")),
+        _ => Say(page(&["c"], "")),
+    };
+    let server = fake(reply);
+    assert_eq!(names(&server, "").unwrap(), ["a", "b", "c"]);
+    let lines: Vec<_> =
+        server.seen.lock().unwrap().iter().map(|r| r.lines().next().unwrap().to_owned()).collect();
+    assert_eq!(
+        lines,
+        [
+            "GET /api/v1/nodes?limit=100 HTTP/1.1",
+            "GET /api/v1/nodes?limit=100&continue=x%3D%2F%261 HTTP/1.1",
+            "GET /api/v1/nodes?limit=100&continue=2 HTTP/1.1"
+        ]
+    );
+    let server = fake(reply);
+    assert_eq!(names(&server, "a").unwrap(), ["a"]);
+    assert_eq!(server.requests(), 1);
+    let none = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{},"items":null}"#;
+    let empty = always(&http(200, none));
+    assert!(names(&empty, "").unwrap().is_empty());
+}
+
+#[test]
+fn a_list_that_the_server_has_forgotten_begins_anew() {
+    let gone = || Say(status(410, "Expired", "too old", ""));
+    let server = fake(move |number| match number {
+        1 => gone(),
+        0 | 2 => Say(page(&["a"], "t")),
+        _ => Say(page(&["b"], "")),
+    });
+    assert_eq!(names(&server, "").unwrap(), ["a", "a", "b"]);
+    let server = fake(move |number| if number % 2 == 0 { Say(page(&["a"], "t")) } else { gone() });
+    let error = names(&server, "").unwrap_err();
+    assert_eq!(error.code(), ErrorCode::TRY_AGAIN, "{error}");
+    assert_eq!(server.requests(), 6);
+}
+
+#[test]
+fn a_list_that_is_refused_names_the_rule() {
+    let message = r#"User "jane" cannot list resource "nodes""#;
+    let error = names(&always(&status(403, "Forbidden", message, "")), "").unwrap_err();
+    let rule = r#"give jane a ClusterRole with the rule {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}"#;
+    assert!(error.in_full().ends_with(rule), "{}", error.in_full());
+    let error = names(&always(&http(200, &object("n"))), "").unwrap_err();
+    assert!(error.to_string().contains("is no Kubernetes API server"), "{error}");
+}
+
+const POOL: Resource<'_> = Resource {
+    group: "x.org",
+    version: "v1",
+    plural: "pools",
+    namespace: Some("ns"),
+    name: Some("n"),
+};
+
+fn ask(server: &Fake, method: Method, body: &[u8]) -> Result<Outcome<Node>, Error> {
+    let what = Resource { name: POOL.name.filter(|_| method != Method::Post), ..POOL };
+    kube(&server.url).ask(&Change { method, what, body })
+}
+
+#[test]
+fn a_change_is_sent_once_with_its_type() {
+    for (method, body, line, media) in [
+        (
+            Method::Post,
+            &b"{}"[..],
+            "POST /apis/x.org/v1/namespaces/ns/pools",
+            Some("application/json"),
+        ),
+        (Method::Put, b"{}", "PUT /apis/x.org/v1/namespaces/ns/pools/n", Some("application/json")),
+        (
+            Method::Patch,
+            b"[]",
+            "PATCH /apis/x.org/v1/namespaces/ns/pools/n",
+            Some("application/json-patch+json"),
+        ),
+        (
+            Method::Delete,
+            b"{}",
+            "DELETE /apis/x.org/v1/namespaces/ns/pools/n",
+            Some("application/json"),
+        ),
+        (Method::Delete, b"", "DELETE /apis/x.org/v1/namespaces/ns/pools/n", None),
+    ] {
+        let server = always(&http(201, &object("n")));
+        let Outcome::Done(node) = ask(&server, method, body).unwrap() else { panic!("{line}") };
+        assert_eq!(node.metadata.name, "n");
+        let seen = server.seen.lock().unwrap();
+        let [request] = &seen[..] else { panic!("{seen:?}") };
+        assert!(request.starts_with(&format!("{line} HTTP/1.1\r\n")), "{request}");
+        assert!(request.as_bytes().ends_with(body));
+        let told =
+            |line: &str| line.to_lowercase().strip_prefix("content-type: ").map(str::to_owned);
+        assert_eq!(request.lines().find_map(told).as_deref(), media, "{request}");
+    }
+    let deleted =
+        http(200, r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}"#);
+    let what = Change { method: Method::Delete, what: POOL, body: b"" };
+    let outcome = kube(&always(&deleted).url).ask::<IgnoredAny>(&what).unwrap();
+    assert!(matches!(outcome, Outcome::Done(IgnoredAny)));
+}
+
+#[test]
+fn a_change_that_is_not_done_says_why() {
+    let named = r#""name":"n","kind":"pools""#;
+    for (answer, why) in [
+        (status(404, "NotFound", "m", named), Why::NotFound),
+        (status(404, "NotFound", "m", r#""name":"ns","kind":"namespaces""#), Why::NotFound),
+        (status(409, "AlreadyExists", "m", named), Why::AlreadyExists),
+        (status(409, "Conflict", "m", named), Why::Conflict),
+        (status(422, "Invalid", "m", ""), Why::Invalid),
+    ] {
+        let outcome = ask(&always(&answer), Method::Patch, b"[]").unwrap();
+        assert_eq!(outcome, Outcome::Refused(Refusal { why, message: "m".to_owned() }));
+    }
+    let forbidden = r#"User "jane" cannot create resource "pools""#;
+    for (answer, code, text) in [
+        (
+            status(403, "Forbidden", forbidden, ""),
+            ErrorCode::BACKEND,
+            r#"give jane a Role in the namespace ns with the rule {"apiGroups": ["x.org"], "resources": ["pools"], "verbs": ["create"]}"#,
+        ),
+        (status(401, "Unauthorized", "m", ""), ErrorCode::BACKEND, "renew it"),
+        (
+            http(404, "404 page not found"),
+            ErrorCode::BACKEND,
+            "see that the custom resources of x.org are installed",
+        ),
+        (http(409, "<html>"), ErrorCode::BACKEND, "is no Kubernetes API server"),
+        (status(415, "UnsupportedMediaType", "m", ""), ErrorCode::BACKEND, "refuses it (415): m"),
+        (
+            http(429, "").replace("X\r\n", "X\r\nRetry-After: 30\r\n"),
+            ErrorCode::TRY_AGAIN,
+            "HTTP 429",
+        ),
+    ] {
+        let error = ask(&always(&answer), Method::Post, b"{}").unwrap_err();
+        assert!(error.in_full().contains(text), "{}", error.in_full());
+        assert_eq!(error.code(), code, "{error}");
+    }
+}
+
+#[test]
+fn a_change_whose_answer_is_lost_or_not_understood_is_unknown() {
+    for reply in [
+        || SayAndClose(String::new()),
+        || SayAndClose(http(200, &object("n"))[..40].to_owned()),
+        || Say(status(500, "InternalError", "m", "")),
+        || Say(status(504, "Timeout", "m", "")),
+        || Say(http(200, "<html>")),
+        || Say(http(200, &object("n").replace("\"n\"", "7"))),
+    ] {
+        let server = fake(move |_| reply());
+        assert_eq!(ask(&server, Method::Patch, b"[]").unwrap(), Outcome::Unknown);
+        assert_eq!(server.requests(), 1);
+    }
+    let silent = kube_within(&fake(|_| Silence).url, Duration::from_millis(500));
+    let change = Change { method: Method::Delete, what: POOL, body: b"" };
+    assert_eq!(silent.ask::<Node>(&change).unwrap(), Outcome::Unknown);
+}
+
+#[test]
+fn no_form_of_it_shows_the_token() {
+    let kube = kube(&closed());
+    assert!(!format!("{kube:?}").contains("s3cret"), "{kube:?}");
+}

@@ -1,0 +1,451 @@
+//! The Kubernetes client with real API servers, and with what stands in their places.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipam_kit::cni::Environment;
+use ipam_kit::delegate::Deadline;
+use ipam_kit::{Error, ErrorCode};
+use ipam_kube::{Change, Kube, Outcome, Resource, Source, Why, is_away};
+use ipam_servers::{Method, Named};
+use ipam_testkit::kube::{
+    Certificates, Credential, End, Key, Kubeconfig, Login, Material, Node, Speaker, Standing, Style,
+};
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+type Result<T> = ipam_kit::Result<T>;
+
+fn open(source: &Source) -> Result<Kube> {
+    source.open(ErrorCode::UNREACHED, Deadline::after(Duration::from_secs(30)))
+}
+
+/// With the kubeconfig in a file.
+fn with(file: &Path) -> Result<Kube> {
+    let named = Named { path: "ipam.kubeconfig".to_owned(), file: file.to_owned() };
+    open(&Source::find(Some(named), &Environment::default())?.within(Duration::from_secs(25)))
+}
+
+/// With a kubeconfig that is written for this alone. The folder is to be kept as long as its files.
+fn with_config(config: &Kubeconfig) -> (TempDir, Result<Kube>) {
+    let folder = TempDir::new().unwrap();
+    let file = config.write(&folder.path().join("config"));
+    (folder, with(&file))
+}
+
+/// The name of a node, as it is read.
+fn read(kube: &Kube, node: &str) -> Result<Option<String>> {
+    let node: Option<Value> = kube.get(&Resource::node(node))?;
+    Ok(node.map(|node| node["metadata"]["name"].as_str().unwrap().to_owned()))
+}
+
+#[track_caller]
+fn reads(config: &Kubeconfig, node: &str) {
+    let (_folder, client) = with_config(config);
+    assert_eq!(read(&client.unwrap(), node).unwrap().as_deref(), Some(node), "{config:?}");
+}
+
+/// The error of reading a node.
+#[track_caller]
+fn refuses(config: &Kubeconfig) -> Error {
+    let (_folder, client) = with_config(config);
+    let error = client.and_then(|client| read(&client, "refused")).unwrap_err();
+    assert!(!is_away(&error), "{error}");
+    error
+}
+
+fn has(error: &Error, parts: &[&str]) {
+    let text = error.in_full();
+    for part in parts {
+        assert!(text.contains(part), "{text}\n  has no: {part}");
+    }
+}
+
+#[test]
+fn every_login_and_every_form_of_a_kubeconfig_reads_a_node() {
+    let server = ipam_testkit::kube::Kube::shared();
+    server.create_node(&Node::named("every"));
+    let mut logins = vec![server.admin()];
+    for key in [Key::P256, Key::P256Sec1, Key::Rsa, Key::RsaPkcs1] {
+        logins.push(server.certified("someone", &["system:masters"], key));
+    }
+    logins.push(server.kubelet("every"));
+    for login in &logins {
+        for material in [Material::Inline, Material::Files, Material::RelativeFiles] {
+            for style in [Style::Block, Style::Flow, Style::Json] {
+                reads(&Kubeconfig::of(server, login).style(style).material(material), "every");
+            }
+        }
+    }
+    reads(&Kubeconfig::of(server, &server.admin()).insecure(), "every");
+    let localhost = server.url().replace("127.0.0.1", "localhost");
+    reads(&Kubeconfig::of(server, &server.admin()).server(&localhost), "every");
+    let other = Kubeconfig::of(server, &server.nobody()).context("b", server, &server.admin());
+    reads(&other.current(Some("b")), "every");
+}
+
+#[test]
+fn a_node_is_one_request_of_one_connection() {
+    let server = ipam_testkit::kube::Kube::shared();
+    server.create_node(&Node::named("once").annotation("x.io/pools", "a"));
+    let user = server.user();
+    let _grant = server.allow_reading_nodes(&user, &["once", "never"]);
+    let (_folder, client) = with_config(&Kubeconfig::of(server, &user));
+    let client = client.unwrap();
+    let before = server.requests_of(&user.user).len();
+    let node: Value = client.get(&Resource::node("once")).unwrap().unwrap();
+    assert_eq!(node["metadata"]["annotations"]["x.io/pools"], "a");
+    assert_eq!(read(&client, "never").unwrap(), None);
+    let lines: Vec<_> = server.requests_of(&user.user)[before..]
+        .iter()
+        .map(ipam_testkit::kube::Request::line)
+        .collect();
+    assert_eq!(lines, ["get /api/v1/nodes/once 200", "get /api/v1/nodes/never 404"]);
+}
+
+#[test]
+fn one_file_may_hold_the_certificate_with_its_key() {
+    let server = ipam_testkit::kube::Kube::shared();
+    server.create_node(&Node::named("joined"));
+    let login = server.kubelet("joined");
+    let Credential::Certificate(pair) = &login.credential else { panic!("{login:?}") };
+    let folder = TempDir::new().unwrap();
+    let [certificate, key] =
+        [&pair.certificate, &pair.key].map(|file| fs::read_to_string(file).unwrap());
+    fs::write(folder.path().join("current.pem"), certificate + &key).unwrap();
+    let file = folder.path().join("kubelet.conf");
+    let text = "current-context: d\ncontexts: [{name: d, context: {cluster: d, user: d, namespace: default}}]\n\
+        clusters: [{name: d, cluster: {server: '{server}', certificate-authority-data: {ca-data}}}]\n\
+        users: [{name: d, user: {client-certificate: current.pem, client-key: current.pem}}]\n";
+    server.write_kubeconfig(&file, text, &login);
+    let client = with(&file).unwrap();
+    assert_eq!(read(&client, "joined").unwrap().as_deref(), Some("joined"));
+    assert_eq!(client.namespace(), Some("default"));
+}
+
+#[test]
+fn a_pods_service_account_logs_in_and_its_token_is_read_at_each_call() {
+    let server = ipam_testkit::kube::Kube::shared();
+    server.create_node(&Node::named("podded"));
+    let account = server.service_account("kube-system", "client");
+    let folder = TempDir::new().unwrap();
+    let login = account.mount(folder.path());
+    let _grant = server.allow_reading_nodes(&login, &["podded"]);
+    let environment = Environment::new([
+        ("KUBERNETES_SERVICE_HOST", server.address().ip().to_string()),
+        ("KUBERNETES_SERVICE_PORT", server.address().port().to_string()),
+    ]);
+    let source = Source::service_account(folder.path(), &environment).unwrap();
+    for _ in 0..2 {
+        let client = open(&source).unwrap();
+        assert_eq!(read(&client, "podded").unwrap().as_deref(), Some("podded"));
+        assert_eq!(client.namespace(), Some("kube-system"));
+        account.mount(folder.path());
+    }
+    fs::remove_file(folder.path().join("token")).unwrap();
+    let error = open(&source).unwrap_err();
+    has(&error, &["the service account: ", "/token cannot be read"]);
+}
+
+#[test]
+fn an_address_of_ipv6_stands_in_brackets() {
+    let server = ipam_testkit::kube::Kube::builder().on_ipv6().start();
+    server.create_node(&Node::named("six"));
+    let admin = server.admin();
+    reads(&Kubeconfig::of(&server, &admin), "six");
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("token"), admin.token().unwrap()).unwrap();
+    fs::copy(server.authority(), folder.path().join("ca.crt")).unwrap();
+    let environment = Environment::new([
+        ("KUBERNETES_SERVICE_HOST", "::1".to_owned()),
+        ("KUBERNETES_SERVICE_PORT", server.address().port().to_string()),
+    ]);
+    let source = Source::service_account(folder.path(), &environment).unwrap();
+    assert_eq!(read(&open(&source).unwrap(), "six").unwrap().as_deref(), Some("six"));
+}
+
+#[test]
+fn several_kubeconfigs_are_one() {
+    let server = ipam_testkit::kube::Kube::shared();
+    server.create_node(&Node::named("merged"));
+    let folder = TempDir::new().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let admin = server.admin();
+    let whole = Kubeconfig::of(server, &admin).write(&file("whole"));
+    let nobody = Kubeconfig::of(server, &server.nobody()).write(&file("nobody"));
+    fs::write(file("context"), "kind: Config\ncurrent-context: test\n").unwrap();
+    fs::write(file("empty"), "").unwrap();
+    let named = |files: &[PathBuf]| {
+        let list = std::env::join_paths(files).unwrap().into_string().unwrap();
+        open(&Source::find(None, &Environment::new([("KUBECONFIG", list)])).unwrap()).unwrap()
+    };
+    let files = [file("absent"), file("empty"), file("context"), whole.clone(), nobody.clone()];
+    assert_eq!(read(&named(&files), "merged").unwrap().as_deref(), Some("merged"));
+    let error = read(&named(&[nobody, whole]), "merged").unwrap_err();
+    has(
+        &error,
+        &["does not allow it (403)", "it was shown no login at all, and took that for nobody"],
+    );
+}
+
+#[test]
+fn a_user_without_rights_is_told_the_rule() {
+    let server = ipam_testkit::kube::Kube::shared();
+    let user = server.user();
+    let config = Kubeconfig::of(server, &user);
+    let error = refuses(&config);
+    let rule = r#"{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"], "resourceNames": ["refused"]}"#;
+    has(
+        &error,
+        &["(403): nodes \"refused\" is forbidden", "ClusterRole with the rule", &user.user, rule],
+    );
+    assert_eq!(error.code(), ErrorCode::BACKEND);
+    // The rule is the one that is missing.
+    let rule: Value = serde_json::from_str(rule).unwrap();
+    let _grant = server.allow(&user, &json!([rule]));
+    let (_folder, client) = with_config(&config);
+    assert_eq!(read(&client.unwrap(), "refused").unwrap(), None);
+}
+
+#[test]
+fn a_login_that_the_server_does_not_know_is_named() {
+    let server = ipam_testkit::kube::Kube::shared();
+    let unknown =
+        Login { credential: Credential::Token("s3cret-t0ken".to_owned()), ..server.nobody() };
+    for (login, part) in [
+        (unknown, "users[test-user].user.token): renew it"),
+        (
+            server.certified_as("x", &[], Key::P256, Standing::Expired),
+            "users[test-user].user.client-certificate-data), which expired at 2020-01-02T00:00:00Z: renew it",
+        ),
+        (
+            server.certified_as("x", &[], Key::Rsa, Standing::Strange),
+            "users[test-user].user.client-certificate-data): renew it",
+        ),
+    ] {
+        let error = refuses(&Kubeconfig::of(server, &login));
+        has(&error, &["does not know this login (401): Unauthorized", part]);
+        assert_eq!(error.code(), ErrorCode::BACKEND);
+        assert!(!error.in_full().contains("s3cret"), "{error:?}");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_to_be_trusted_refuses_with_advice() {
+    let server = ipam_testkit::kube::Kube::shared();
+    let admin = server.admin();
+    let strange = server.certificates().other_authority();
+    let data = "clusters[test].cluster.certificate-authority-data say whom to call and to trust";
+    for config in [
+        Kubeconfig::of(server, &admin).authority(Some(&strange)),
+        Kubeconfig::of(server, &admin).authority(None),
+        Kubeconfig::of(server, &admin)
+            .server(&server.url().replace("127.0.0.1", "[::ffff:127.0.0.1]")),
+    ] {
+        let error = refuses(&config);
+        assert_eq!(error.code(), ErrorCode::BACKEND, "{error}");
+        has(&error, &["is not of an authority that is trusted here", data]);
+    }
+    let files = Kubeconfig::of(server, &admin).authority(Some(&strange)).material(Material::Files);
+    has(&refuses(&files), &["clusters[test].cluster.certificate-authority say whom"]);
+    // Without TLS it says itself what is wrong.
+    let plain = Kubeconfig::of(server, &admin).server(&server.url().replace("https", "http"));
+    has(
+        &refuses(&plain),
+        &["is no Kubernetes API server: it says 400 and \"Client sent an HTTP request"],
+    );
+}
+
+#[test]
+fn a_servers_certificate_that_has_expired_refuses() {
+    let server = ipam_testkit::kube::Kube::shared();
+    let certificates = Certificates::make();
+    let expired = Speaker::deciding(&certificates.expired_client(), |_| panic!("it was asked"));
+    let config = Kubeconfig::of(server, &server.admin())
+        .server(&expired.url())
+        .authority(Some(&certificates.authority()));
+    let error = refuses(&config);
+    has(
+        &error,
+        &["the server's certificate is not valid at this time, or this machine's clock is wrong"],
+    );
+    assert_eq!(error.code(), ErrorCode::BACKEND);
+}
+
+#[test]
+fn what_is_no_api_server_refuses() {
+    let server = ipam_testkit::kube::Kube::shared();
+    let certificates = Certificates::make();
+    let html = "<html>\n<body>Sign in</body></html>";
+    for (status, headers, text) in [
+        (
+            "200 OK",
+            "Content-Type: text/html\r\n",
+            "it says 200 and \"<html> <body>Sign in</body></html>\"",
+        ),
+        ("404 Not Found", "", "it says 404 and \"<html>"),
+        (
+            "302 Found",
+            "Location: https://sso.example/\r\n",
+            "a redirect to https://sso.example/, which is not followed",
+        ),
+    ] {
+        let answer = Speaker::answer(status, headers, html);
+        let speaker = Speaker::saying(&certificates, answer, End::Next);
+        let config = Kubeconfig::of(server, &server.admin())
+            .server(&speaker.url())
+            .authority(Some(&certificates.authority()));
+        let error = refuses(&config);
+        has(&error, &[text, "no Kubernetes API server"]);
+        assert_eq!((error.code(), speaker.requests().len()), (ErrorCode::BACKEND, 1));
+    }
+}
+
+#[test]
+fn a_path_that_the_server_does_not_have_is_no_missing_object() {
+    let server = ipam_testkit::kube::Kube::shared();
+    let (_folder, client) = with_config(&Kubeconfig::of(server, &server.admin()));
+    let client = client.unwrap();
+    let pool = Resource {
+        group: "ipam.example.org",
+        version: "v1",
+        plural: "pools",
+        namespace: Some("default"),
+        name: Some("a"),
+    };
+    let error = client.get::<Value>(&pool).unwrap_err();
+    has(&error, &["404", "see that the custom resources of ipam.example.org are installed"]);
+    let version = Resource { group: "apps", ..pool };
+    has(&client.get::<Value>(&version).unwrap_err(), &["404"]);
+    let below = Kubeconfig::of(server, &server.admin()).server(&format!("{}/k8s", server.url()));
+    has(&refuses(&below), &["404", "clusters[test].cluster.server"]);
+    let there = Resource { group: "", plural: "configmaps", ..pool };
+    assert_eq!(client.get::<Value>(&there).unwrap(), None);
+}
+
+#[test]
+fn what_is_away_and_comes_again() {
+    let server = ipam_testkit::kube::Kube::start();
+    server.create_node(&Node::named("away"));
+    let folder = TempDir::new().unwrap();
+    let config = Kubeconfig::of(&server, &server.admin()).write(&folder.path().join("config"));
+    let named = Named { path: "ipam.kubeconfig".to_owned(), file: config };
+    let source = Source::find(Some(named), &Environment::default()).unwrap();
+    let new = |seconds| open(&source.clone().within(Duration::from_secs(seconds))).unwrap();
+    let asked = [new(2), new(2)];
+    for client in &asked {
+        assert!(read(client, "away").unwrap().is_some());
+    }
+    server.stop();
+    let error = read(&asked[0], "away").unwrap_err();
+    assert_eq!(error.code(), ErrorCode::TRY_AGAIN, "{error}");
+    server.cont();
+    assert!(read(&new(25), "away").unwrap().is_some());
+    server.kill();
+    for (client, code) in [(&new(1), ErrorCode::UNREACHED), (&asked[1], ErrorCode::TRY_AGAIN)] {
+        let error = read(client, "away").unwrap_err();
+        assert_eq!(error.code(), code, "{error}");
+        assert!(is_away(&error));
+    }
+    server.restart();
+    assert!(read(&new(25), "away").unwrap().is_some());
+}
+
+#[test]
+fn a_list_of_many_comes_in_pages() {
+    let server = ipam_testkit::kube::Kube::start();
+    let names: BTreeSet<String> = (0..250).map(|i| format!("many-{i:03}")).collect();
+    for name in &names {
+        server.create_node(&Node::named(name));
+    }
+    let (_folder, client) = with_config(&Kubeconfig::of(&server, &server.admin()));
+    let client = client.unwrap();
+    let mut found = BTreeSet::new();
+    let requests = server.requests_during(|| {
+        let take = &mut |node: Value| {
+            assert!(found.insert(node["metadata"]["name"].as_str().unwrap().to_owned()));
+            ControlFlow::Continue(())
+        };
+        client.list(&Resource::nodes(), take).unwrap();
+    });
+    assert_eq!(found, names);
+    assert_eq!(requests.iter().filter(|request| request.verb == "list").count(), 3);
+    let mut seen = 0;
+    let requests = server.requests_during(|| {
+        let take = &mut |_: IgnoredAny| {
+            seen += 1;
+            if seen == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        client.list(&Resource::nodes(), take).unwrap();
+    });
+    assert_eq!((seen, requests.len()), (5, 1));
+}
+
+#[test]
+fn objects_are_made_changed_and_removed() {
+    let server = ipam_testkit::kube::Kube::shared();
+    let (_folder, client) = with_config(&Kubeconfig::of(server, &server.admin()));
+    let client = client.unwrap();
+    let all = Resource {
+        group: "",
+        version: "v1",
+        plural: "configmaps",
+        namespace: Some("written"),
+        name: None,
+    };
+    let one = Resource { name: Some("a"), ..all };
+    let object = |name: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "v"}}).to_string()
+    };
+    let ask = |method: Method, what: Resource<'_>, body: &str| {
+        client.ask::<Value>(&Change { method, what, body: body.as_bytes() }).unwrap()
+    };
+    let why = |outcome: Outcome<Value>| match outcome {
+        Outcome::Refused(refusal) => refusal.why,
+        other => panic!("{other:?}"),
+    };
+    let Outcome::Done(made) = ask(Method::Post, all, &object("a")) else { panic!() };
+    assert_eq!(made["data"], json!({"k": "v"}));
+    assert_eq!(why(ask(Method::Post, all, &object("a"))), Why::AlreadyExists);
+    assert_eq!(why(ask(Method::Post, all, &object("A!"))), Why::Invalid);
+    let patch = |test: &str| {
+        json!([{"op": "test", "path": "/data/k", "value": test}, {"op": "add", "path": "/data/k", "value": "w"}])
+            .to_string()
+    };
+    let Outcome::Done(patched) = ask(Method::Patch, one, &patch("v")) else { panic!() };
+    assert_eq!(patched["data"], json!({"k": "w"}));
+    assert_eq!(why(ask(Method::Patch, one, &patch("v"))), Why::Invalid);
+    assert_eq!(
+        why(ask(Method::Patch, Resource { name: Some("b"), ..one }, &patch("v"))),
+        Why::NotFound
+    );
+    // What is replaced must be what was seen.
+    assert_eq!(why(ask(Method::Put, one, &made.to_string())), Why::Conflict);
+    let Outcome::Done(_) = ask(Method::Put, one, &patched.to_string()) else { panic!() };
+    let other =
+        json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "other"}});
+    assert_eq!(why(ask(Method::Delete, one, &other.to_string())), Why::Conflict);
+    let Outcome::Done(_) = ask(Method::Delete, one, "") else { panic!() };
+    assert_eq!(why(ask(Method::Delete, one, "")), Why::NotFound);
+    assert_eq!(client.get::<Value>(&one).unwrap(), None);
+}
+
+#[test]
+fn an_answer_that_is_lost_leaves_a_change_open() {
+    let server = ipam_testkit::kube::Kube::shared();
+    let certificates = Certificates::make();
+    let speaker = Speaker::saying(&certificates, "", End::Cut);
+    let config = Kubeconfig::of(server, &server.admin())
+        .server(&speaker.url())
+        .authority(Some(&certificates.authority()));
+    let (_folder, client) = with_config(&config);
+    let change = Change { method: Method::Delete, what: Resource::node("x"), body: b"" };
+    assert_eq!(client.unwrap().ask::<Value>(&change).unwrap(), Outcome::Unknown);
+    assert_eq!(speaker.requests().len(), 1);
+}

@@ -1,0 +1,25 @@
+use std::io;
+use std::path::Path;
+
+pub(crate) use ipam_kit::host::read_regular as read;
+
+/// A regular file as UTF-8 text; bounded, and never waiting as a pipe would.
+///
+/// # Errors
+/// It cannot be read, or is no text.
+pub fn read_text(file: &Path) -> io::Result<String> {
+    String::from_utf8(read(file)?).map_err(|_| io::Error::other("it is no UTF-8 text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_text_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let latin = folder.path().join("latin");
+        std::fs::write(&latin, b"caf\xe9").unwrap();
+        assert_eq!(read_text(&latin).unwrap_err().to_string(), "it is no UTF-8 text");
+    }
+}

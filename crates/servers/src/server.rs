@@ -1,0 +1,200 @@
+use std::fmt;
+
+use ureq::http::Uri;
+use ureq::http::uri::Authority;
+
+use ipam_kit::cni::shown_url;
+use ipam_kit::error::{Error, Result};
+
+/// The base URL of a server, below which requests go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    secured: bool,
+    /// Host, and the port where it is not the scheme's.
+    authority: String,
+    /// Empty, or with a slash in front and none at its end.
+    path: String,
+}
+
+impl Server {
+    /// Reads base URLs, at least one. A URL without a port has `default_port`, or that of its scheme
+    /// where there is none.
+    ///
+    /// # Errors
+    /// There is none, or one is no URL of http or https; the error names its place below `path`.
+    pub fn parse_all(
+        texts: &[String],
+        path: &str,
+        default_port: impl Into<Option<u16>>,
+    ) -> Result<Vec<Self>> {
+        if texts.is_empty() {
+            return Err(Error::config(path, "no server")
+                .advise("name at least one, as in http://HOST:PORT"));
+        }
+        let default_port = default_port.into();
+        let parse = |(i, text): (usize, &String)| {
+            Self::parse_one(text, &format!("{path}[{i}]"), default_port)
+        };
+        texts.iter().enumerate().map(parse).collect()
+    }
+
+    /// Reads one base URL, whose place is `path`.
+    pub fn parse_one(text: &str, path: &str, default_port: Option<u16>) -> Result<Self> {
+        Self::parse(text, default_port).map_err(|wrong| {
+            Error::config(path, format_args!("{} {}", shown_url(text), wrong.text()))
+                .advise("expected http://HOST:PORT or https://HOST:PORT, with a path where the server has one")
+        })
+    }
+
+    fn parse(text: &str, default_port: Option<u16>) -> Result<Self, Wrong> {
+        let scheme = text.trim().split_once("://");
+        let authority = scheme.map_or(text, |(_, rest)| rest).split(['/', '?', '#']).next();
+        if authority.is_some_and(|authority| authority.contains('@')) {
+            return Err(Wrong::Credentials);
+        }
+        let (scheme, rest) = scheme.ok_or(Wrong::Scheme)?;
+        let secured = match scheme.to_ascii_lowercase().as_str() {
+            "http" => false,
+            "https" => true,
+            "unix" => return Err(Wrong::Socket),
+            _ => return Err(Wrong::Scheme),
+        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if rest.contains(['?', '#']) {
+            return Err(Wrong::Query);
+        }
+        let parsed: Authority = authority.parse().map_err(|_| Wrong::Url)?;
+        let host = parsed.host();
+        if host.is_empty() {
+            return Err(Wrong::Host);
+        }
+        let port = match parsed.port_u16() {
+            Some(port) => Some(port),
+            None if authority.len() == host.len() => default_port,
+            None => return Err(Wrong::Port),
+        };
+        let authority = match port {
+            Some(port) if port != if secured { 443 } else { 80 } => format!("{host}:{port}"),
+            _ => host.to_owned(),
+        };
+        let path = path.trim_end_matches('/');
+        let path = if path.is_empty() { String::new() } else { format!("/{path}") };
+        let server = Self { secured, authority, path };
+        server.to_string().parse::<Uri>().map_err(|_| Wrong::Url)?;
+        Ok(server)
+    }
+
+    /// Where it is, without the scheme.
+    pub fn place(&self) -> String {
+        [&*self.authority, &*self.path].concat()
+    }
+
+    /// Whether it is spoken to over TLS.
+    pub fn is_secured(&self) -> bool {
+        self.secured
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.secured { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority, self.path)
+    }
+}
+
+/// Why a text is no base URL.
+enum Wrong {
+    Scheme,
+    Socket,
+    Credentials,
+    Query,
+    Host,
+    Port,
+    Url,
+}
+
+impl Wrong {
+    fn text(&self) -> &'static str {
+        match self {
+            Self::Scheme => "does not begin with http:// or https://",
+            Self::Socket => "is a socket of this machine, which is not supported",
+            Self::Credentials => {
+                "holds a user name or password; it belongs into the key for the token"
+            }
+            Self::Query => "has more than a path",
+            Self::Host => "names no host",
+            Self::Port => "has no valid port",
+            Self::Url => "is no URL",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_supplied_and_the_last_slash_dropped() {
+        for (text, port, url) in [
+            ("http://10.0.0.1:8500/", Some(8500), "http://10.0.0.1:8500"),
+            (" HTTP://a ", Some(8500), "http://a:8500"),
+            ("https://a", None, "https://a"),
+            ("https://a:443", Some(8500), "https://a"),
+            ("http://a:80", Some(8500), "http://a"),
+            ("http://[fd00::1]", Some(4646), "http://[fd00::1]:4646"),
+            ("http://lb/consul/", None, "http://lb/consul"),
+            ("https://lb:444/a/b%20c", None, "https://lb:444/a/b%20c"),
+        ] {
+            let servers = Server::parse_all(&[text.to_owned()], "p", port).unwrap();
+            assert_eq!(servers[0].to_string(), url);
+            assert_eq!(servers[0].is_secured(), url.starts_with("https"));
+        }
+        assert!(Server::parse_all(&["http://a".to_owned()], "p", 8500).is_ok());
+    }
+
+    #[test]
+    fn anything_else_is_refused_by_its_place() {
+        for text in [
+            "",
+            "10.0.0.1:8500",
+            "a",
+            "unix:///run/x.sock",
+            "ftp://a",
+            "http://",
+            "http:///x",
+            "http://a b",
+            "http://a:port",
+            "http://a:",
+            "http://a:99999",
+            "http://fd00::1",
+            "http://a/b c",
+        ] {
+            let texts = ["http://a".to_owned(), text.to_owned()];
+            let error = Server::parse_all(&texts, "p", 80).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("p[1]: {text:?} ")), "{error}");
+            assert_eq!(error.code().number(), 7);
+        }
+        let error = Server::parse_all(&[], "p", None).unwrap_err();
+        assert_eq!(error.to_string(), "p: no server");
+    }
+
+    #[test]
+    fn credentials_in_a_url_are_refused_and_not_shown() {
+        for (text, message) in [
+            ("http://u:s3cret@a:1", "the URL holds a user name"),
+            ("htps://u:s3cret@a:1", "the URL holds a user name"),
+            ("u:s3cret@a:1", "the URL holds a user name"),
+            ("http:/u:s3cret@a:1", "the URL does not begin"),
+            ("http://a?token=s3cret", "\"http://a…\" has more than a path"),
+            ("http://a/b?s3cret", "\"http://a/b…\" has more than a path"),
+            ("http://a#s3cret", "\"http://a…\" has more than a path"),
+            ("http://a/b?c@s3cret", "the URL has more than a path"),
+            ("a?token=s3cret", "\"a…\" does not begin"),
+        ] {
+            let error = Server::parse_all(&[text.to_owned()], "p", None).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("p[0]: {message}")), "{error}");
+            assert!(!error.in_full().contains("s3cret"), "{error}");
+        }
+        assert!(Server::parse_all(&["http://a/b@c".to_owned()], "p", None).is_ok());
+    }
+}

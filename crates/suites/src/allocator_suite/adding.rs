@@ -1,0 +1,176 @@
+//! Which addresses an ADD gives.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde_json::json;
+
+use super::checks;
+use crate::Verdict;
+use crate::bench::{Bench, ask, expect, expect_given, ipv6, other, small};
+use ipam_kit::cni::Verb;
+
+checks!(
+    an_add_gives_one_address_of_each_pool,
+    an_add_keeps_what_came_before,
+    an_add_without_pools_is_error_7,
+    a_pool_is_given_out_to_the_last_address,
+    excluded_addresses_are_not_given,
+    every_range_of_a_pool_is_used,
+    an_add_again_gives_the_same_addresses,
+    an_add_is_all_or_nothing,
+    a_full_pool_has_room_after_a_del,
+    an_added_pool_adds_a_lease,
+    changed_pools_replace_the_lease,
+    round_robin_reuses_an_address_late,
+    lowest_reuses_the_lowest,
+    random_stays_inside,
+);
+
+const C1: &str = "c1/eth0";
+
+fn an_add_gives_one_address_of_each_pool(bench: &Bench) -> Verdict {
+    let added = bench.add(C1, &[small(), ipv6()])?;
+    let subnets = [[10, 1, 2, 0].into(), IpAddr::from([0xfd00, 1, 0, 0, 0, 0, 0, 0])];
+    let in_order = added.networks.len() == 2
+        && added.networks.iter().zip(subnets).all(|(network, subnet)| network.network() == subnet);
+    expect(in_order, || format!("given are {:?}", added.networks))?;
+    let lengths: Vec<u8> = added.networks.iter().map(ipnet::IpNet::prefix_len).collect();
+    expect(lengths == [28, 64], || format!("the prefix lengths are {lengths:?}"))?;
+    let gateways = [&added.result["ips"][0]["gateway"], &added.result["ips"][1]["gateway"]];
+    expect(gateways == ["10.1.2.1", "fd00:1::1"], || format!("the gateways are {gateways:?}"))
+}
+
+fn an_add_keeps_what_came_before(bench: &Bench) -> Verdict {
+    bench.delegates_only()?;
+    let (environment, mut config) = bench.call(Verb::Add, C1, &[small()], None);
+    config["prevResult"]["ips"] = json!([{"address": "192.0.2.9/24"}]);
+    config["prevResult"]["routes"] = json!([{"dst": "0.0.0.0/0"}]);
+    let added = bench.added(environment, config)?.map_err(|refusal| refusal.message)?;
+    expect_given(&added, &["192.0.2.9", "10.1.2.2"])?;
+    expect(added.result["routes"] == json!([{"dst": "0.0.0.0/0"}]), || {
+        format!("the routes are {}", added.result["routes"])
+    })?;
+    expect(added.result["pools"] == json!([]), || {
+        format!("it serves the only pool, left are {}", added.result["pools"])
+    })
+}
+
+fn an_add_without_pools_is_error_7(bench: &Bench) -> Verdict {
+    bench.delegates_only()?;
+    bench.refuse_add(C1, &[], 7)
+}
+
+fn a_pool_is_given_out_to_the_last_address(bench: &Bench) -> Verdict {
+    let given = bench.fill(&small(), 20)?;
+    let usable: BTreeSet<IpAddr> = (2..=14).map(|n| [10, 1, 2, n].into()).collect();
+    expect(given == usable, || format!("given are {given:?}"))
+}
+
+fn excluded_addresses_are_not_given(bench: &Bench) -> Verdict {
+    bench.delegates_only()?;
+    let exclude = ["10.1.2.4/30", "10.1.2.9", "10.1.2.14/32"];
+    let pool = ask(json!([{"subnet": "10.1.2.0/28", "exclude": exclude}]));
+    let given = bench.fill(&pool, 20)?;
+    let usable: BTreeSet<IpAddr> =
+        [2, 3, 8, 10, 11, 12, 13].map(|n| [10, 1, 2, n].into()).into_iter().collect();
+    expect(given == usable, || format!("given are {given:?}"))
+}
+
+fn every_range_of_a_pool_is_used(bench: &Bench) -> Verdict {
+    let pool = ask(json!([
+        {"subnet": "10.1.3.0/28", "rangeStart": "10.1.3.8", "rangeEnd": "10.1.3.9"},
+        {"subnet": "10.1.2.0/28", "rangeStart": "10.1.2.4", "rangeEnd": "10.1.2.6", "gateway": "10.1.2.5"},
+    ]));
+    let given: Vec<String> = bench.fill(&pool, 9)?.iter().map(ToString::to_string).collect();
+    expect(given == ["10.1.2.4", "10.1.2.6", "10.1.3.8", "10.1.3.9"], || {
+        format!("given are {given:?}")
+    })
+}
+
+fn an_add_again_gives_the_same_addresses(bench: &Bench) -> Verdict {
+    let pools = [small(), ipv6(), other()];
+    let first = bench.add(C1, &pools)?;
+    bench.add("c2/eth0", &pools)?;
+    for _ in 0..3 {
+        let again = bench.add(C1, &pools)?;
+        expect(again.addresses == first.addresses, || {
+            format!("first {:?}, then {:?}", first.addresses, again.addresses)
+        })?;
+    }
+    bench.del(C1, &pools, None)?;
+    let left = bench.fill(&small(), 20)?;
+    expect(left.len() == 12, || format!("one of 13 is held, {} are given", left.len()))
+}
+
+fn an_add_is_all_or_nothing(bench: &Bench) -> Verdict {
+    bench.fill(&other(), 20)?;
+    bench.refuse_add(C1, &[small(), other()], 100)?;
+    bench.refuse_add(C1, &[other(), small()], 100)?;
+    let given = bench.fill_all(&small())?;
+    expect(given.len() == 13, || format!("nothing of 13 is held, {} are given", given.len()))
+}
+
+fn a_full_pool_has_room_after_a_del(bench: &Bench) -> Verdict {
+    bench.fill(&small(), 20)?;
+    bench.refuse_add(C1, &[small()], 100)?;
+    bench.del("fill5/eth0", &[small()], None)?;
+    let added = bench.add(C1, &[small()])?;
+    expect_given(&added, &["10.1.2.7"])
+}
+
+fn an_added_pool_adds_a_lease(bench: &Bench) -> Verdict {
+    let first = bench.add(C1, &[small()])?;
+    let both = bench.add(C1, &[small(), other()])?;
+    expect(both.addresses.first() == first.addresses.first(), || {
+        format!("first {:?}, then {:?}", first.addresses, both.addresses)
+    })?;
+    bench.check(C1, &[small(), other()], &both.without_leases())?;
+    bench.del(C1, &[small(), other()], None)?;
+    for pool in [small(), other()] {
+        let left = bench.fill_all(&pool)?;
+        expect(left.len() == 13, || format!("all of 13 is free, {} are given", left.len()))?;
+    }
+    Ok(())
+}
+
+fn changed_pools_replace_the_lease(bench: &Bench) -> Verdict {
+    let before = bench.add(C1, &[small()])?;
+    let after = bench.add(C1, &[other()])?;
+    expect_given(&after, &["10.1.3.2"])?;
+    bench.refuse_check(C1, &[small()], &before.without_leases())?;
+    let left = bench.fill(&small(), 20)?;
+    expect(left.len() == 13, || format!("nothing of 13 is held, {} are given", left.len()))
+}
+
+fn round_robin_reuses_an_address_late(bench: &Bench) -> Verdict {
+    let pool = [ask(json!([
+        {"subnet": "10.1.3.0/28", "rangeStart": "10.1.3.4", "rangeEnd": "10.1.3.5"},
+        {"subnet": "10.1.2.0/28", "rangeStart": "10.1.2.7", "rangeEnd": "10.1.2.8"},
+    ]))
+    .by("round-robin")];
+    let order = ["10.1.3.4", "10.1.3.5", "10.1.2.7", "10.1.2.8", "10.1.3.4", "10.1.3.5"];
+    for address in order {
+        expect_given(&bench.add(C1, &pool)?, &[address])?;
+        bench.del(C1, &pool, None)?;
+    }
+    Ok(())
+}
+
+fn lowest_reuses_the_lowest(bench: &Bench) -> Verdict {
+    bench.delegates_only()?;
+    let pool = [small().by("lowest")];
+    for (who, address) in [(C1, "10.1.2.2"), ("c2/eth0", "10.1.2.3"), ("c3/eth0", "10.1.2.4")] {
+        expect_given(&bench.add(who, &pool)?, &[address])?;
+    }
+    bench.del("c2/eth0", &pool, None)?;
+    expect_given(&bench.add("c4/eth0", &pool)?, &["10.1.2.3"])?;
+    expect_given(&bench.add("c5/eth0", &pool)?, &["10.1.2.5"])
+}
+
+fn random_stays_inside(bench: &Bench) -> Verdict {
+    bench.delegates_only()?;
+    let given = bench.fill(&small().by("random"), 20)?;
+    let usable: BTreeSet<IpAddr> = (2..=14).map(|n| [10, 1, 2, n].into()).collect();
+    expect(given == usable, || format!("given are {given:?}"))
+}

@@ -1,0 +1,128 @@
+//! Checks whether a program keeps what an allocator promises.
+//!
+//! ```console
+//! $ cargo run --release --features testing --example ipam-conformance -- /opt/cni/bin/host-local
+//! ```
+
+#![allow(clippy::print_stdout, reason = "a command for people")]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::{env, fs};
+
+use ipam_kit::allocate::Reach;
+use ipam_suites::allocator_suite::{names, run};
+use ipam_suites::subject::{Binary, Form, Subject};
+use serde_json::{Map, Value};
+
+const USAGE: &str = "\
+usage: ipam-conformance PROGRAM [--delegate] [--cluster] [--config FILE]
+                        [--unclaimed CHECK]... [--skip CHECK]... [--only CHECK]...
+       ipam-conformance --list
+
+PROGRAM is a standard CNI IPAM plugin (ipam.ranges) or, with --delegate, a delegate of a chain
+(prevResult.pools). The suite calls it with networks and addresses of its own, and with a dataDir
+and a stateDir that are removed afterwards.
+  --cluster          other nodes take leases from its store too
+  --config FILE      a network configuration with the further keys that it needs
+  --unclaimed CHECK  the program does not promise this: report it as a difference
+  --skip CHECK       do not make this check
+  --only CHECK       make this check, and no others but those that are named like this
+Exits with 1 when a check fails, with 2 when it could not be started.
+";
+
+struct Options {
+    program: PathBuf,
+    form: Form,
+    reach: Reach,
+    config: Map<String, Value>,
+    unclaimed: Vec<String>,
+    skipped: Vec<String>,
+    only: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    if env::args().nth(1).as_deref() == Some("--list") {
+        names().iter().for_each(|name| println!("{name}"));
+        return ExitCode::SUCCESS;
+    }
+    match Options::parse().and_then(Options::check) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("ipam-conformance: {message}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+impl Options {
+    fn parse() -> Result<Self, String> {
+        use lexopt::prelude::*;
+        let mut parser = lexopt::Parser::from_env();
+        let mut program = None;
+        let (mut form, mut reach, mut config) = (Form::Standard, Reach::Node, Map::new());
+        let [mut unclaimed, mut skipped, mut only] = [const { Vec::new() }; 3];
+        while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+            match argument {
+                Long("delegate") => form = Form::Delegate,
+                Long("cluster") => reach = Reach::Cluster,
+                Long("config") => config = read(&text(&mut parser)?)?,
+                Long("unclaimed") => unclaimed.push(check(&mut parser)?),
+                Long("skip") => skipped.push(check(&mut parser)?),
+                Long("only") => only.push(check(&mut parser)?),
+                Value(path) if program.is_none() => program = Some(PathBuf::from(path)),
+                other => return Err(other.unexpected().to_string()),
+            }
+        }
+        let program = program.ok_or("which program?")?;
+        let program = fs::canonicalize(&program)
+            .map_err(|error| format!("{}: {error}", program.display()))?;
+        Ok(Self { program, form, reach, config, unclaimed, skipped, only })
+    }
+
+    fn check(self) -> Result<bool, String> {
+        let folder = env::temp_dir().join(format!("ipam-conformance-{}", std::process::id()));
+        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let ends = self.check_in(&folder);
+        // What is left of it harms nobody.
+        let _ = fs::remove_dir_all(&folder);
+        Ok(ends)
+    }
+
+    fn check_in(self, folder: &Path) -> bool {
+        let others = |name: &&str| !self.only.is_empty() && !self.only.iter().any(|o| o == name);
+        let skipped: Vec<&str> = names()
+            .into_iter()
+            .filter(|name| others(name) || self.skipped.iter().any(|skip| skip == name))
+            .collect();
+        let unclaimed: Vec<&str> = self.unclaimed.iter().map(String::as_str).collect();
+        let binary = Binary::new(&self.program, self.form, folder)
+            .reaching(self.reach)
+            .configured(self.config);
+        let subject: Arc<dyn Subject> = Arc::new(binary);
+        let report = run(&subject, &unclaimed, &skipped);
+        print!("{report}");
+        report.failed().is_empty()
+    }
+}
+
+fn text(parser: &mut lexopt::Parser) -> Result<String, String> {
+    let value = parser.value().map_err(|error| error.to_string())?;
+    value.into_string().map_err(|value| format!("{} is no text", value.display()))
+}
+
+/// The name of a check.
+fn check(parser: &mut lexopt::Parser) -> Result<String, String> {
+    let name = text(parser)?;
+    if names().contains(&name.as_str()) {
+        return Ok(name);
+    }
+    Err(format!("{name:?} is no check: --list shows them"))
+}
+
+fn read(path: &str) -> Result<Map<String, Value>, String> {
+    let bytes = fs::read(path).map_err(|error| format!("{path}: {error}"))?;
+    serde_json::from_slice(&bytes).map_err(|error| format!("{path}: {error}"))
+}

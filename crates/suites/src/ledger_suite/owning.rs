@@ -1,0 +1,170 @@
+//! Whose a lease is.
+
+use super::checks;
+use super::room::{Room, Stage, claim, done, expect, lost, pool_of};
+use crate::{Finding, Verdict};
+use ipam_kit::allocate::ledger::{Change, Ledger, Need, Question};
+use ipam_kit::allocate::{Owner, Reach};
+
+checks!(
+    an_unknown_owner_holds_nothing,
+    the_interface_is_of_the_owner,
+    the_container_is_of_the_owner,
+    the_network_is_of_the_owner,
+    the_node_is_of_the_owner,
+    an_owner_may_come_back,
+    what_is_held_and_what_is_not_is_proved_at_once,
+    a_drop_frees_nothing_of_others,
+    a_hint_is_no_truth,
+    a_takeover_replaces_the_very_entry,
+    a_stale_takeover_is_lost,
+);
+
+const A: &str = "10.1.2.7";
+const B: &str = "10.1.2.9";
+
+fn an_unknown_owner_holds_nothing<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    let nothing = |room: &Room<'_, S>| -> Verdict {
+        let held = room.held(&room.owner("c9", "eth0")?)?;
+        expect(held.is_empty(), || format!("held is {held:?}"))
+    };
+    nothing(room)?;
+    room.take(&room.owner("c1", "eth0")?, A)?;
+    nothing(room)?;
+    // There is nothing to drop, and that is no error.
+    done(room.commit(&room.owner("c9", "eth0")?, &Change::default())?, "an empty change")?;
+    Ok(())
+}
+
+fn apart<S: Stage>(room: &Room<'_, S>, one: &Owner, other: &Owner) -> Verdict {
+    let lease = room.take(one, A)?;
+    let held = room.held(other)?;
+    expect(held.is_empty(), || format!("{one} took {A}, and {other} holds {held:?}"))?;
+    room.take(other, B)?;
+    let change = Change { drop: vec![lease], ..Change::default() };
+    done(room.commit(one, &change)?, "a drop")?;
+    let held: Vec<String> = room.addresses(other)?.iter().map(ToString::to_string).collect();
+    expect(held == [B], || format!("{one} dropped {A}, and {other} holds {held:?}"))
+}
+
+fn the_interface_is_of_the_owner<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    apart(room, &room.owner("c1", "eth0")?, &room.owner("c1", "eth1")?)
+}
+
+fn the_container_is_of_the_owner<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    apart(room, &room.owner("c1", "eth0")?, &room.owner("c10", "eth0")?)
+}
+
+fn the_network_is_of_the_owner<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    let other = Room::new(room.stage)?;
+    room.take(&room.owner("c1", "eth0")?, A)?;
+    let held = other.held(&other.owner("c1", "eth0")?)?;
+    expect(held.is_empty(), || format!("on another network it holds {held:?}"))?;
+    other.take(&other.owner("c2", "eth0")?, A)?;
+    Ok(())
+}
+
+fn the_node_is_of_the_owner<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    if S::Ledger::REACH == Reach::Node {
+        return Err(Finding::NotApplicable("the store serves one node"));
+    }
+    apart(room, &room.owner("c1", "eth0")?, &room.owner_on("node-2", "c1", "eth0")?)
+}
+
+fn an_owner_may_come_back<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    let owner = room.owner("c1", "eth0")?;
+    let mut revisions = Vec::new();
+    for _ in 0..3 {
+        let lease = room.take(&owner, A)?;
+        expect(!revisions.contains(&lease.revision), || {
+            format!("a new lease has the revision {} of an old one", lease.revision)
+        })?;
+        revisions.push(lease.revision.clone());
+        let change = Change { drop: vec![lease], ..Change::default() };
+        done(room.commit(&owner, &change)?, "a drop")?;
+        let held = room.held(&owner)?;
+        expect(held.is_empty(), || format!("after a drop held is {held:?}"))?;
+    }
+    Ok(())
+}
+
+fn what_is_held_and_what_is_not_is_proved_at_once<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    let owner = room.owner("c1", "eth0")?;
+    let proved = |expected: &[&str]| -> Verdict {
+        for need in [Need::Proof, Need::Look] {
+            let question = Question {
+                owner: &owner,
+                known: &[],
+                want: &[],
+                looks: &[],
+                may_guess: false,
+                need,
+            };
+            let view = room.open()?.view(&question)?;
+            expect(view.sure || need == Need::Look, || "asked for a proof, it is not sure".into())?;
+            let held = view.held.iter().map(|lease| lease.address.addr().to_string());
+            let held: Vec<String> = held.collect();
+            expect(held == expected || !view.sure, || {
+                format!("asked for {need:?}, it is sure of {held:?}, and held is {expected:?}")
+            })?;
+        }
+        Ok(())
+    };
+    proved(&[])?;
+    let lease = room.take(&owner, A)?;
+    proved(&[A])?;
+    let change = Change { drop: vec![lease], ..Change::default() };
+    done(room.commit(&owner, &change)?, "a drop")?;
+    proved(&[])
+}
+
+fn a_drop_frees_nothing_of_others<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    let lease = room.take(&room.owner("c1", "eth0")?, A)?;
+    let before = room.state()?;
+    let change = Change { drop: vec![lease], ..Change::default() };
+    lost(room.commit(&room.owner("c2", "eth0")?, &change)?, "a drop of another owner's lease")?;
+    let after = room.state()?;
+    expect(before == after, || format!("before: {before:?}, after: {after:?}"))
+}
+
+fn a_hint_is_no_truth<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    let known = [room.take(&room.owner("c1", "eth0")?, A)?];
+    let owner = room.owner("c2", "eth0")?;
+    let question = Question {
+        owner: &owner,
+        known: &known,
+        want: &[],
+        looks: &[],
+        may_guess: false,
+        need: Need::Proof,
+    };
+    let held = room.open()?.view(&question)?.held;
+    expect(held.is_empty(), || format!("{A} is c1's, but c2 holds {held:?}"))
+}
+
+fn a_takeover_replaces_the_very_entry<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    let (first, second) = (room.owner("c1", "eth0")?, room.owner("c2", "eth0")?);
+    let lease = room.take(&first, A)?;
+    let want = pool_of(A)?;
+    let mut claim = claim(&want, &[A])?;
+    claim.replaces = room.entries()?.remove(&lease.address.addr());
+    let change = Change { claim: vec![claim], ..Change::default() };
+    done(room.commit(&second, &change)?, "a takeover")?;
+    let (old, new) = (room.held(&first)?, room.held(&second)?);
+    expect(old.is_empty() && new.len() == 1, || format!("c1 holds {old:?}, c2 {new:?}"))
+}
+
+fn a_stale_takeover_is_lost<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    let (first, second) = (room.owner("c1", "eth0")?, room.owner("c2", "eth0")?);
+    let lease = room.take(&first, A)?;
+    let want = pool_of(A)?;
+    let mut claim = claim(&want, &[A])?;
+    claim.replaces = room.entries()?.remove(&lease.address.addr());
+    let keep = Change { keep: vec![lease], ..Change::default() };
+    done(room.commit(&first, &keep)?, "a keep")?;
+    let before = room.state()?;
+    let change = Change { claim: vec![claim], ..Change::default() };
+    lost(room.commit(&second, &change)?, "a takeover of an entry that was written anew")?;
+    let after = room.state()?;
+    expect(before == after, || format!("before: {before:?}, after: {after:?}"))
+}

@@ -1,0 +1,226 @@
+//! What checks of a ledger are made with.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::Verdict;
+use ipam_kit::allocate::ledger::{
+    Change, Claim, Commit, Entry, Ledger, Look, Need, Question, Taken, View, unknown_ranges,
+};
+use ipam_kit::allocate::{Lease, Owner, Scope, Strategy, Want};
+use ipam_kit::cni::address::parse_address;
+use ipam_kit::cni::{ContainerId, IfName, NetworkName};
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::pool::Pool;
+
+/// Where ledgers of one kind are opened, all on one store.
+pub trait Stage: Clone + Send + Sync + 'static {
+    /// The kind.
+    type Ledger: Ledger;
+
+    /// A ledger for one network, as a process opens it.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    fn open(&self, network: &NetworkName) -> Result<Self::Ledger>;
+
+    /// Calls `between` inside the next commit, after its caller has looked and before anything is
+    /// changed. False where that cannot be done.
+    fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
+        drop(between);
+        false
+    }
+}
+
+/// A network that no other check uses.
+#[derive(Clone)]
+pub(super) struct Room<'a, S> {
+    pub stage: &'a S,
+    pub network: NetworkName,
+}
+
+/// What became of a commit.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Done { kept: Vec<Lease>, claimed: Vec<Lease> },
+    Lost(Vec<Taken>),
+}
+
+static NETWORKS: AtomicU64 = AtomicU64::new(0);
+
+/// A network name that nothing else uses.
+pub(super) fn fresh_network() -> Result<NetworkName> {
+    let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
+    NetworkName::parse(&format!("suite-{}-{number}", process::id()))
+}
+
+impl<'a, S: Stage> Room<'a, S> {
+    pub(super) fn new(stage: &'a S) -> Result<Self> {
+        Ok(Self { stage, network: fresh_network()? })
+    }
+
+    pub(super) fn open(&self) -> Result<S::Ledger> {
+        self.stage.open(&self.network)
+    }
+
+    pub(super) fn owner(&self, container: &str, ifname: &str) -> Result<Owner> {
+        self.owner_on("node-1", container, ifname)
+    }
+
+    pub(super) fn owner_on(&self, node: &str, container: &str, ifname: &str) -> Result<Owner> {
+        let scope = Scope { node: node.to_owned(), network: self.network.clone() };
+        let container = ContainerId::parse(container)?;
+        Ok(Owner { scope, container, ifname: IfName::parse(ifname)? })
+    }
+
+    /// What the owner holds.
+    pub(super) fn held(&self, owner: &Owner) -> Result<Vec<Lease>> {
+        let question = Question {
+            owner,
+            known: &[],
+            want: &[],
+            looks: &[],
+            may_guess: false,
+            need: Need::Proof,
+        };
+        Ok(self.open()?.view(&question)?.held)
+    }
+
+    /// The addresses that the owner holds, in order.
+    pub(super) fn addresses(&self, owner: &Owner) -> Result<Vec<IpAddr>> {
+        let held = self.held(owner)?;
+        let mut held: Vec<IpAddr> = held.iter().map(|lease| lease.address.addr()).collect();
+        held.sort_unstable();
+        Ok(held)
+    }
+
+    /// Looks as far as told, then commits.
+    pub(super) fn commit(&self, owner: &Owner, change: &Change<'_>) -> Result<Ended> {
+        let ledger = self.open()?;
+        let view = self.view(&ledger, owner, change, Look::Nowhere)?;
+        ended(ledger.commit(owner, view.token, change)?)
+    }
+
+    /// A view for a change.
+    pub(super) fn view(
+        &self,
+        ledger: &S::Ledger,
+        owner: &Owner,
+        change: &Change<'_>,
+        look: Look,
+    ) -> Result<View<<S::Ledger as Ledger>::Token>> {
+        let want: Vec<Want> = change.claim.iter().map(|claim| claim.want.clone()).collect();
+        let looks = vec![look; want.len()];
+        ledger.view(&Question {
+            owner,
+            known: &[],
+            want: &want,
+            looks: &looks,
+            may_guess: false,
+            need: Need::Look,
+        })
+    }
+
+    /// Takes one address for an owner who holds nothing.
+    pub(super) fn take(&self, owner: &Owner, address: &str) -> Result<Lease> {
+        let want = pool_of(address)?;
+        let change = Change { claim: vec![claim(&want, &[address])?], ..Change::default() };
+        match self.commit(owner, &change)? {
+            Ended::Done { claimed, .. } if claimed.len() == 1 => Ok(claimed[0].clone()),
+            other => {
+                Err(Error::new(ErrorCode::INTERNAL, format!("{address} is free, but: {other:?}")))
+            }
+        }
+    }
+
+    /// Every entry, by its address.
+    pub(super) fn entries(&self) -> Result<BTreeMap<IpAddr, Entry>> {
+        let mut entries = BTreeMap::new();
+        self.open()?.scan(None, &mut |entry| {
+            entries.insert(entry.lease.address.addr(), entry);
+            ControlFlow::Continue(())
+        })?;
+        Ok(entries)
+    }
+
+    /// All there is, in a form to be compared.
+    pub(super) fn state(&self) -> Result<Vec<String>> {
+        let line = |(address, entry): (&IpAddr, &Entry)| {
+            format!("{address} {} by {}", entry.lease.revision, entry.held_by())
+        };
+        Ok(self.entries()?.iter().map(line).collect())
+    }
+}
+
+/// An outcome that tells; one that does not is an error here.
+pub(super) fn ended<T>(commit: Commit<T>) -> Result<Ended> {
+    match commit {
+        Commit::Done { kept, claimed } => Ok(Ended::Done { kept, claimed }),
+        Commit::Lost { taken, .. } => Ok(Ended::Lost(taken)),
+        Commit::Outdated => Ok(Ended::Lost(Vec::new())),
+        Commit::Unknown => {
+            Err(Error::new(ErrorCode::TRY_AGAIN, "the store did not say what became of a commit"))
+        }
+    }
+}
+
+/// The first pool's number names its cursor.
+pub(super) fn pool(index: u32, ranges: Value) -> Result<Want> {
+    let pool = json!({"ranges": ranges, "index": index});
+    let pool = Pool::parse(&pool, "pool")?;
+    let mut wants = Want::read(&[pool], Strategy::RoundRobin)?;
+    let mut want = wants.remove(0);
+    want.path = format!("prevResult.pools[{index}]");
+    Ok(want)
+}
+
+/// 10.1.2.0/24, 10.1.3.0/24 or fd00:1::/64, whichever the address is of.
+pub(super) fn pool_of(text: &str) -> Result<Want> {
+    if text.contains(':') {
+        return pool(2, json!([{"subnet": "fd00:1::/64"}]));
+    }
+    if text.starts_with("10.1.3.") {
+        return pool(1, json!([{"subnet": "10.1.3.0/24"}]));
+    }
+    pool(0, json!([{"subnet": "10.1.2.0/24"}]))
+}
+
+pub(super) fn claim<'a>(want: &'a Want, candidates: &[&str]) -> Result<Claim<'a>> {
+    let parse = |text: &&str| {
+        parse_address(text).map_err(|error| Error::new(ErrorCode::INTERNAL, error.to_string()))
+    };
+    Ok(Claim {
+        want,
+        set: want.set.clone().ok_or_else(|| unknown_ranges(want))?,
+        candidates: candidates.iter().map(parse).collect::<Result<_>>()?,
+        next: Look::Nowhere,
+        replaces: None,
+    })
+}
+
+pub(super) fn expect(holds: bool, message: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { Err(message().into()) }
+}
+
+/// The commit is done; its kept and claimed leases.
+pub(super) fn done(ended: Ended, what: &str) -> Result<(Vec<Lease>, Vec<Lease>), String> {
+    match ended {
+        Ended::Done { kept, claimed } => Ok((kept, claimed)),
+        Ended::Lost(taken) => Err(format!("{what} is lost: {taken:?}")),
+    }
+}
+
+/// The commit is lost; what was taken.
+pub(super) fn lost(ended: Ended, what: &str) -> Result<Vec<Taken>, String> {
+    match ended {
+        Ended::Lost(taken) => Ok(taken),
+        Ended::Done { kept, claimed } => {
+            Err(format!("{what} is done: keeps {kept:?}, takes {claimed:?}"))
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! A ledger in memory: a fake for tests, and the measure of the suites.
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::table::{Table, fits};
+use ipam_kit::allocate::ledger::{
+    Change, Claim, Commit, Entry, Ledger, Look, Need, PoolView, Question, Used, View,
+};
+use ipam_kit::allocate::{Lease, Owner, Reach, Strategy, Want};
+use ipam_kit::cni::{NetworkName, address};
+use ipam_kit::delegate::Request;
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::pool::{Range, RangeSet};
+
+/// A store that any number of ledgers share, as processes share a server.
+#[derive(Clone, Default)]
+pub struct Store(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    table: Mutex<Table>,
+    shape: Mutex<Shape>,
+    hooks: Mutex<Hooks>,
+    locked: Mutex<bool>,
+    unlocked: Condvar,
+}
+
+/// What kind of store it is. The default tells everything that it is asked for, at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// What a view shows of a pool.
+    pub shows: Shows,
+    /// A view that may guess does.
+    pub guesses: bool,
+    /// How many candidates a claim tries.
+    pub tries: usize,
+    /// A lost commit tells how things stand.
+    pub tells: bool,
+    /// A view locks the store until its token is gone, so that nothing comes between.
+    pub locks: bool,
+    /// A look shows nothing held, as a server does that has not caught up, until the ledger has
+    /// committed something; a proof is true.
+    pub behind: bool,
+    /// Somebody else is always quicker: no commit that changes anything is done.
+    pub contended: bool,
+}
+
+/// What a view shows of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shows {
+    /// As little as it may.
+    AsAsked,
+    /// At least a window of sixteen addresses, where it is plain that the search begins.
+    Windows,
+    /// Everything.
+    All,
+}
+
+/// When a commit happens whose outcome its caller does not learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsure {
+    /// Never.
+    Never,
+    /// At once.
+    Done,
+    /// Right before the next call, if what guards it still holds.
+    Late,
+    /// Right before the next commit, if what guards it still holds.
+    Later,
+}
+
+#[derive(Default)]
+struct Hooks {
+    between: VecDeque<Box<dyn FnOnce() + Send>>,
+    unsure: Option<Unsure>,
+    late: Vec<LateCommit>,
+}
+
+struct LateCommit {
+    when: Unsure,
+    owner: Owner,
+    keep: Vec<Lease>,
+    leave: Vec<Lease>,
+    drop: Vec<Lease>,
+    claims: Vec<(Want, RangeSet, Vec<IpAddr>, Option<Entry>)>,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            shows: Shows::AsAsked,
+            guesses: false,
+            tries: usize::MAX,
+            tells: true,
+            locks: false,
+            behind: false,
+            contended: false,
+        }
+    }
+}
+
+static STORES: LazyLock<Mutex<HashMap<String, Store>>> = LazyLock::new(Mutex::default);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Store {
+    /// The store of that name in this process, made with the first call.
+    pub fn named(name: &str) -> Self {
+        lock(&STORES).entry(name.to_owned()).or_default().clone()
+    }
+
+    /// Makes it another kind of store.
+    #[must_use]
+    pub fn shaped(self, shape: Shape) -> Self {
+        *lock(&self.0.shape) = shape;
+        self
+    }
+
+    /// The kind of store it is.
+    pub fn shape(&self) -> Shape {
+        *lock(&self.0.shape)
+    }
+
+    /// Calls `between` inside the next commit, after its caller has looked and before anything is
+    /// changed; a second one inside the commit after it, and so on. False where a lock keeps
+    /// everybody out meanwhile.
+    pub fn interleave(&self, between: impl FnOnce() + Send + 'static) -> bool {
+        if !self.shape().locks {
+            lock(&self.0.hooks).between.push_back(Box::new(between));
+        }
+        !self.shape().locks
+    }
+
+    /// Keeps the outcome of the next commit from its caller.
+    pub fn lose_answer(&self, when: Unsure) {
+        lock(&self.0.hooks).unsure = Some(when);
+    }
+
+    /// Makes every lease look older.
+    pub fn age(&self, by: Duration) {
+        self.table().age(by);
+    }
+
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.0.table)
+    }
+
+    pub(super) fn between(&self) {
+        let between = lock(&self.0.hooks).between.pop_front();
+        if let Some(between) = between {
+            between();
+        }
+    }
+
+    /// Lets the commits happen that are late, at a commit those too that are later.
+    fn settle(&self, at_commit: bool) {
+        let due = |late: &mut LateCommit| at_commit || late.when == Unsure::Late;
+        let late: Vec<_> = lock(&self.0.hooks).late.extract_if(.., due).collect();
+        for late in late {
+            let claim = late.claims.iter().map(|(want, set, candidates, replaces)| Claim {
+                want,
+                set: set.clone(),
+                candidates: candidates.clone(),
+                next: Look::Nowhere,
+                replaces: replaces.clone(),
+            });
+            let claim = claim.collect();
+            let change = Change {
+                keep: late.keep.clone(),
+                leave: late.leave.clone(),
+                drop: late.drop.clone(),
+                claim,
+            };
+            let _ = self.attempt(&late.owner, &change);
+        }
+    }
+
+    fn lock_out(&self) -> Result<Option<Guard>> {
+        if !self.shape().locks {
+            return Ok(None);
+        }
+        let waited = self.0.unlocked.wait_timeout_while(
+            lock(&self.0.locked),
+            Duration::from_secs(10),
+            |locked| *locked,
+        );
+        let (mut locked, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        if result.timed_out() {
+            let message = "another call has held the store's lock all the time";
+            return Err(Error::new(ErrorCode::TRY_AGAIN, message));
+        }
+        *locked = true;
+        Ok(Some(Guard(self.clone())))
+    }
+
+    /// The commit itself, in one step.
+    fn attempt(&self, owner: &Owner, change: &Change<'_>) -> Commit<()> {
+        let Shape { tries, contended, .. } = self.shape();
+        let mut table = self.table();
+        if contended || !fits(&table.held(owner), change) {
+            return Commit::Lost { taken: Vec::new(), view: None };
+        }
+        match table.choose(owner.scope.network.as_str(), &change.claim, tries) {
+            Err(taken) => Commit::Lost { taken, view: None },
+            Ok(chosen) => {
+                let (kept, claimed) = table.apply(owner, change, &chosen);
+                Commit::Done { kept, claimed }
+            }
+        }
+    }
+}
+
+/// Sixteen addresses from the first one that is tried.
+fn window(want: &Want, cursor: Option<IpAddr>) -> Option<Look> {
+    let set = want.set.as_ref()?;
+    let after = cursor.filter(|_| want.strategy == Strategy::RoundRobin);
+    let first = after.map_or(set.ranges().first().map(Range::start), address::next)?;
+    let range = set.find(first)?;
+    Some(Look::Window(first, address::offset(first, 15)?.min(range.end())))
+}
+
+struct Guard(Store);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        *lock(&self.0.0.locked) = false;
+        self.0.0.unlocked.notify_one();
+    }
+}
+
+/// A ledger on a [`Store`].
+pub struct Memory {
+    pub(super) store: Store,
+    pub(super) network: NetworkName,
+    caught_up: Cell<bool>,
+}
+
+/// What it reads of `ipam`.
+#[derive(Debug, serde::Deserialize)]
+pub struct Config {
+    /// The [`Store::named`] that it works on.
+    pub memory: String,
+}
+
+/// What a view was asked, for the view that comes with a lost commit; and the lock.
+pub struct Token {
+    asked: Vec<(Want, Look)>,
+    guard: Option<Guard>,
+}
+
+impl Memory {
+    /// A ledger for one network.
+    pub fn on(store: &Store, network: NetworkName) -> Self {
+        Self { store: store.clone(), network, caught_up: Cell::new(false) }
+    }
+
+    fn see(&self, owner: &Owner, token: Token, need: Need) -> View<Token> {
+        let table = self.store.table();
+        let sure = need == Need::Proof || self.caught_up.get() || !self.store.shape().behind;
+        let shows = self.store.shape().shows;
+        let pool = |(want, look): &(Want, Look)| -> PoolView {
+            let network = self.network.as_str();
+            let view = table.pool(network, want, *look);
+            match (shows, look) {
+                (Shows::All, _) => table.pool(network, want, Look::Everywhere),
+                (Shows::Windows, Look::Nowhere) => window(want, view.cursor)
+                    .map_or(view, |window| table.pool(network, want, window)),
+                _ => view,
+            }
+        };
+        let pools = token.asked.iter().map(pool).collect();
+        let held = if sure { table.held(owner) } else { Vec::new() };
+        View { held, sure, pools, token }
+    }
+}
+
+impl Ledger for Memory {
+    type Config = Config;
+    type Token = Token;
+
+    const REACH: Reach = Reach::Cluster;
+    const WAITS: bool = false;
+
+    fn open(config: Config, request: &Request) -> Result<Self> {
+        Ok(Self::on(&Store::named(&config.memory), request.network.name().clone()))
+    }
+
+    fn view(&self, question: &Question<'_>) -> Result<View<Token>> {
+        let guard = self.store.lock_out()?;
+        self.store.settle(false);
+        let asked = question.want.iter().cloned().zip(question.looks.iter().copied()).collect();
+        let view = self.see(question.owner, Token { asked, guard }, question.need);
+        let blind = question.looks.iter().all(|look| *look == Look::Nowhere);
+        if !(self.store.shape().guesses && question.may_guess && blind) {
+            return Ok(view);
+        }
+        let pools = view.pools.into_iter().map(|pool| PoolView { used: Used::Unknown, ..pool });
+        let (held, pools) = (question.known.to_vec(), pools.collect());
+        Ok(View { held, sure: false, pools, token: view.token })
+    }
+
+    fn commit(&self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
+        self.store.between();
+        self.store.settle(true);
+        self.caught_up.set(true);
+        let unsure = lock(&self.store.0.hooks).unsure.take();
+        let done = match unsure {
+            None => self.store.attempt(owner, change),
+            Some(Unsure::Never) => Commit::Unknown,
+            Some(Unsure::Done) => {
+                let _ = self.store.attempt(owner, change);
+                Commit::Unknown
+            }
+            Some(when) => {
+                let claims = change.claim.iter().map(|claim| {
+                    let candidates = claim.candidates.clone();
+                    (claim.want.clone(), claim.set.clone(), candidates, claim.replaces.clone())
+                });
+                lock(&self.store.0.hooks).late.push(LateCommit {
+                    when,
+                    owner: owner.clone(),
+                    keep: change.keep.clone(),
+                    leave: change.leave.clone(),
+                    drop: change.drop.clone(),
+                    claims: claims.collect(),
+                });
+                Commit::Unknown
+            }
+        };
+        Ok(self.with_view(owner, seen, done))
+    }
+
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        self.store.settle(false);
+        let mut table = self.store.table();
+        let network = self.network.as_str();
+        Ok(entries.iter().filter(|entry| table.remove(network, entry)).cloned().collect())
+    }
+
+    fn scan(
+        &self,
+        node: Option<&str>,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.store.settle(false);
+        let entries = self.store.table().entries(self.network.as_str(), node);
+        let _ = entries.into_iter().try_for_each(each);
+        Ok(())
+    }
+
+    fn ready(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Memory {
+    /// A commit with how things stand, where it was lost and the store tells.
+    pub(super) fn with_view(&self, owner: &Owner, seen: Token, done: Commit<()>) -> Commit<Token> {
+        match done {
+            Commit::Done { kept, claimed } => Commit::Done { kept, claimed },
+            Commit::Outdated => Commit::Outdated,
+            Commit::Unknown => Commit::Unknown,
+            Commit::Lost { taken, .. } if !self.store.shape().tells => {
+                drop(seen.guard);
+                Commit::Lost { taken, view: None }
+            }
+            Commit::Lost { taken, .. } => {
+                self.caught_up.set(true);
+                Commit::Lost { taken, view: Some(self.see(owner, seen, Need::Proof)) }
+            }
+        }
+    }
+}

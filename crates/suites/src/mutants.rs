@@ -1,0 +1,221 @@
+//! Ledgers with one known bug each: what the suites must find.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use super::memory::{Memory, Store, Token};
+use super::table::{Table, fits};
+use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Ledger, Need, Question, View};
+use ipam_kit::allocate::{Lease, Owner, Reach};
+use ipam_kit::cni::{IfName, NetworkName};
+use ipam_kit::delegate::Request;
+use ipam_kit::error::Result;
+
+/// A bug that a ledger may have, and that systems in use have had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+pub enum Bug {
+    /// A claim is written over whoever holds the address.
+    Overwrite,
+    /// An address is seen to be free in one step and taken in another.
+    CheckThenPut,
+    /// A lease is removed by its address, whoever holds it.
+    ReleaseOfAny,
+    /// The interfaces of a container are one owner.
+    IfnameIgnored,
+    /// When the second address of a claim is taken, the first one stays.
+    NoUndo,
+    /// The index of what an owner holds forgets what was kept when something was claimed.
+    LostIndex,
+    /// A lease is written anew without a look at whose it is now.
+    RestampUnguarded,
+    /// A lease that was written anew since it was read is removed all the same.
+    LateDelUnguarded,
+    /// A release and a CHECK believe a look that may be behind.
+    StaleBelieved,
+}
+
+impl Bug {
+    /// Every one.
+    pub const ALL: [Self; 9] = [
+        Self::Overwrite,
+        Self::CheckThenPut,
+        Self::ReleaseOfAny,
+        Self::IfnameIgnored,
+        Self::NoUndo,
+        Self::LostIndex,
+        Self::RestampUnguarded,
+        Self::LateDelUnguarded,
+        Self::StaleBelieved,
+    ];
+}
+
+/// A ledger in memory with a bug, or with none.
+pub struct Mutant {
+    inner: Memory,
+    store: String,
+    bug: Option<Bug>,
+}
+
+/// What it reads of `ipam`.
+#[derive(Debug, serde::Deserialize)]
+pub struct Config {
+    /// The [`Store::named`] that it works on.
+    pub memory: String,
+    /// The bug.
+    #[serde(default)]
+    pub bug: Option<Bug>,
+}
+
+type Index = BTreeMap<(String, String), Vec<IpAddr>>;
+
+/// What the index of a store says, for [`Bug::LostIndex`].
+static INDEX: LazyLock<Mutex<Index>> = LazyLock::new(Mutex::default);
+
+impl Mutant {
+    /// A ledger for one network.
+    pub fn on(store: &str, network: NetworkName, bug: Option<Bug>) -> Self {
+        let inner = Memory::on(&Store::named(store), network);
+        Self { inner, store: store.to_owned(), bug }
+    }
+
+    fn owner(&self, owner: &Owner) -> Owner {
+        let mut owner = owner.clone();
+        if self.bug == Some(Bug::IfnameIgnored)
+            && let Ok(ifname) = IfName::parse("any")
+        {
+            owner.ifname = ifname;
+        }
+        owner
+    }
+
+    /// What the buggy index knows of what is held.
+    fn indexed(&self, owner: &Owner, mut held: Vec<Lease>) -> Vec<Lease> {
+        if self.bug == Some(Bug::LostIndex) {
+            let index = INDEX.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = index.get(&(self.store.clone(), owner.to_string()));
+            held.retain(|lease| known.is_some_and(|known| known.contains(&lease.address.addr())));
+        }
+        held
+    }
+
+    fn index(&self, owner: &Owner, kept: &[Lease], claimed: &[Lease]) {
+        let names = if claimed.is_empty() { kept } else { claimed };
+        let names = names.iter().map(|lease| lease.address.addr()).collect();
+        let mut index = INDEX.lock().unwrap_or_else(PoisonError::into_inner);
+        index.insert((self.store.clone(), owner.to_string()), names);
+    }
+
+    /// Whether the guards hold, as the bug judges them.
+    fn fits(&self, table: &Table, owner: &Owner, change: &Change<'_>) -> bool {
+        let held = self.indexed(owner, table.held(owner));
+        let same = |one: &Lease, other: &Lease| one.address.addr() == other.address.addr();
+        let only_drops = change.keep.is_empty() && change.claim.is_empty();
+        match self.bug {
+            Some(Bug::ReleaseOfAny) if only_drops => true,
+            Some(Bug::RestampUnguarded) => {
+                let kept = |lease: &Lease| change.keep.iter().any(|keep| same(keep, lease));
+                let left: Vec<Lease> = held.into_iter().filter(|lease| !kept(lease)).collect();
+                fits(&left, &Change { drop: change.drop.clone(), ..Change::default() })
+            }
+            Some(Bug::LateDelUnguarded) if only_drops => {
+                change.drop.iter().all(|lease| held.iter().any(|other| same(lease, other)))
+            }
+            _ => fits(&held, change),
+        }
+    }
+
+    fn attempt(&self, owner: &Owner, change: &Change<'_>) -> Commit<()> {
+        let store = &self.inner.store;
+        let tries = store.shape().tries;
+        let lost = |taken| Commit::Lost { taken, view: None };
+        let in_two_steps = self.bug == Some(Bug::CheckThenPut);
+        if !in_two_steps {
+            store.between();
+        }
+        let mut table = store.table();
+        if !self.fits(&table, owner, change) {
+            return lost(Vec::new());
+        }
+        let first = |claim: &Claim<'_>| claim.candidates.first().copied();
+        let chosen = match self.bug {
+            Some(Bug::Overwrite) => Ok(change.claim.iter().filter_map(first).collect()),
+            _ => table.choose(owner.scope.network.as_str(), &change.claim, tries),
+        };
+        if self.bug == Some(Bug::NoUndo) && chosen.is_err() {
+            claim_first(&mut table, owner, change, tries);
+        }
+        if in_two_steps {
+            drop(table);
+            store.between();
+            table = store.table();
+        }
+        match chosen {
+            Err(taken) => lost(taken),
+            Ok(chosen) => {
+                let (kept, claimed) = table.apply(owner, change, &chosen);
+                self.index(owner, &kept, &claimed);
+                Commit::Done { kept, claimed }
+            }
+        }
+    }
+}
+
+/// Takes the first address of a change whose second is taken.
+fn claim_first(table: &mut Table, owner: &Owner, change: &Change<'_>, tries: usize) {
+    let Some(first) = change.claim.first() else { return };
+    let claims = std::slice::from_ref(first);
+    if let Ok(free) = table.choose(owner.scope.network.as_str(), claims, tries) {
+        table.apply(owner, &Change { claim: claims.to_vec(), ..Change::default() }, &free);
+    }
+}
+
+impl Ledger for Mutant {
+    type Config = Config;
+    type Token = Token;
+
+    const REACH: Reach = Reach::Cluster;
+    const WAITS: bool = false;
+
+    fn open(config: Config, request: &Request) -> Result<Self> {
+        Ok(Self::on(&config.memory, request.network.name().clone(), config.bug))
+    }
+
+    fn view(&self, question: &Question<'_>) -> Result<View<Token>> {
+        let owner = self.owner(question.owner);
+        let stale = self.bug == Some(Bug::StaleBelieved);
+        let need = if stale { Need::Look } else { question.need };
+        let view = self.inner.view(&Question { owner: &owner, need, ..*question })?;
+        let sure = view.sure || (stale && !question.may_guess);
+        Ok(View { held: self.indexed(&owner, view.held), sure, ..view })
+    }
+
+    fn commit(&self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
+        let owner = self.owner(owner);
+        let done = self.attempt(&owner, change);
+        Ok(match self.inner.with_view(&owner, seen, done) {
+            Commit::Lost { taken, view: Some(view) } => {
+                let held = self.indexed(&owner, view.held);
+                Commit::Lost { taken, view: Some(View { held, ..view }) }
+            }
+            other => other,
+        })
+    }
+
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        self.inner.remove(entries)
+    }
+
+    fn scan(
+        &self,
+        node: Option<&str>,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inner.scan(node, each)
+    }
+
+    fn ready(&self) -> Result<()> {
+        self.inner.ready()
+    }
+}

@@ -1,0 +1,311 @@
+//! What the allocator suite is run on: an allocator in this process, or any program.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Map, Value, json};
+
+use super::memory::Store;
+use ipam_kit::allocate::Reach;
+use ipam_kit::cni::Environment;
+use ipam_kit::delegate::{Deadline, Delegate, answer};
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::Settings;
+
+/// What answers the verbs of CNI as an allocator.
+pub trait Subject: Send + Sync {
+    /// How it is told which addresses to give.
+    fn form(&self) -> Form;
+
+    /// Who else takes leases from its store.
+    fn reach(&self) -> Reach;
+
+    /// The network configuration that every call is made of; the suite sets `cniVersion`, `name`,
+    /// `prevResult` and what says which addresses to give.
+    fn config(&self) -> Map<String, Value>;
+
+    /// One call.
+    ///
+    /// # Errors
+    /// It could not be made.
+    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<Answer>;
+
+    /// Calls `between` inside the next call, after it has looked and before it changes anything.
+    /// False where that cannot be done.
+    fn interleave(&self, between: Between) -> bool {
+        drop(between);
+        false
+    }
+
+    /// Makes every lease look older. False where that cannot be done.
+    fn age(&self, _by: Duration) -> bool {
+        false
+    }
+
+    /// Makes a call and kills it that long after its start. False where that cannot be done.
+    fn kill_during(&self, _environment: Environment, _stdin: &[u8], _after: Duration) -> bool {
+        false
+    }
+}
+
+/// How an allocator is told which addresses to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// By `prevResult.pools`: a delegate of a chain.
+    Delegate,
+    /// By `ipam.ranges`: a standard IPAM plugin, read as host-local reads it.
+    Standard,
+}
+
+/// What a call answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Whether the exit status is 0.
+    pub success: bool,
+    /// One JSON object, or nothing.
+    pub stdout: String,
+}
+
+/// A delegate in this process.
+pub struct InProcess<D> {
+    delegate: D,
+    ipam: Value,
+    reach: Reach,
+    store: Option<Store>,
+    between: Option<fn(Between) -> bool>,
+    aging: Option<Aging>,
+    settings: Settings,
+}
+
+/// What comes between a look and a change.
+type Between = Box<dyn FnOnce() + Send>;
+
+/// Makes the leases of a store look older.
+type Aging = Box<dyn Fn(Duration) + Send + Sync>;
+
+impl<D: Delegate + Send + Sync> InProcess<D> {
+    /// A delegate, with the keys of `ipam` that it reads.
+    pub fn new(delegate: D, reach: Reach, ipam: Value) -> Self {
+        let settings = Settings::default();
+        Self { delegate, ipam, reach, store: None, between: None, aging: None, settings }
+    }
+
+    /// Lets the suite come between by this function, such as
+    /// [`next_commit`](super::between::next_commit).
+    #[must_use]
+    pub fn interleaved(mut self, between: fn(Between) -> bool) -> Self {
+        self.between = Some(between);
+        self
+    }
+
+    /// Lets the suite age the leases by this function.
+    #[must_use]
+    pub fn aging(mut self, age: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+        self.aging = Some(Box::new(age));
+        self
+    }
+
+    /// Lets the suite come between its looks and its changes, and age its leases.
+    #[must_use]
+    pub fn on(mut self, store: Store) -> Self {
+        self.store = Some(store);
+        self
+    }
+}
+
+impl<D: Delegate + Send + Sync> Subject for InProcess<D> {
+    fn form(&self) -> Form {
+        Form::Delegate
+    }
+
+    fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    fn config(&self) -> Map<String, Value> {
+        Map::from_iter([("ipam".to_owned(), self.ipam.clone())])
+    }
+
+    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<Answer> {
+        let reply = answer(&self.delegate, environment, stdin, self.settings.clone());
+        Ok(Answer { success: reply.exit == 0, stdout: reply.stdout })
+    }
+
+    fn interleave(&self, between: Between) -> bool {
+        match (&self.store, self.between) {
+            (Some(store), _) => store.interleave(between),
+            (None, Some(interleave)) => interleave(between),
+            (None, None) => false,
+        }
+    }
+
+    fn age(&self, by: Duration) -> bool {
+        match (&self.store, &self.aging) {
+            (Some(store), _) => store.age(by),
+            (None, Some(age)) => age(by),
+            (None, None) => return false,
+        }
+        true
+    }
+}
+
+/// A program that speaks CNI.
+pub struct Binary {
+    program: PathBuf,
+    folder: PathBuf,
+    form: Form,
+    reach: Reach,
+    config: Map<String, Value>,
+    aging: Option<Aging>,
+    patience: Duration,
+}
+
+impl Binary {
+    /// A program; what it keeps on disk goes below `folder`, by `ipam.dataDir` and `ipam.stateDir`.
+    pub fn new(program: &Path, form: Form, folder: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            folder: folder.to_owned(),
+            form,
+            reach: Reach::Node,
+            config: Map::new(),
+            aging: None,
+            patience: Duration::from_secs(60),
+        }
+    }
+
+    /// Says how long a call may take, instead of a minute. One that takes longer is killed, and
+    /// its check has failed.
+    #[must_use]
+    pub fn within(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Says who else takes leases from its store.
+    #[must_use]
+    pub fn reaching(mut self, reach: Reach) -> Self {
+        self.reach = reach;
+        self
+    }
+
+    /// Lets the suite age the leases by this function, instead of by the times of files in
+    /// `ipam.dataDir`.
+    #[must_use]
+    pub fn aging(mut self, age: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+        self.aging = Some(Box::new(age));
+        self
+    }
+
+    /// Takes further keys from a network configuration, in which `dataDir` and `stateDir` stand as
+    /// written.
+    #[must_use]
+    pub fn configured(mut self, config: Map<String, Value>) -> Self {
+        self.config = config;
+        self
+    }
+
+    fn start(&self, environment: &Environment, stdin: &[u8]) -> io::Result<Child> {
+        let mut command = Command::new(&self.program);
+        command.env_clear().envs(environment.iter());
+        command.env("CNI_PATH", self.program.parent().unwrap_or(Path::new("/")));
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env(Deadline::VARIABLE, "30000");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn();
+        // Another thread's child may have inherited the file from whoever wrote it just now.
+        for _ in 0..100 {
+            if child.as_ref().is_err_and(|error| error.kind() == ErrorKind::ExecutableFileBusy) {
+                thread::sleep(Duration::from_millis(10));
+                child = command.spawn();
+            }
+        }
+        let mut child = child?;
+        if let Some(mut pipe) = child.stdin.take() {
+            // A program that answers without reading closes the pipe.
+            let _ = pipe.write_all(stdin);
+        }
+        Ok(child)
+    }
+}
+
+impl Subject for Binary {
+    fn form(&self) -> Form {
+        self.form
+    }
+
+    fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    fn config(&self) -> Map<String, Value> {
+        let name = self.program.file_name().unwrap_or_default().to_string_lossy();
+        let mut ipam = json!({
+            "type": name,
+            "dataDir": self.folder.join("data"),
+            "stateDir": self.folder.join("state"),
+        });
+        if let (Some(ipam), Some(Value::Object(written))) =
+            (ipam.as_object_mut(), self.config.get("ipam"))
+        {
+            ipam.extend(written.clone());
+        }
+        let mut config = self.config.clone();
+        config.insert("ipam".to_owned(), ipam);
+        config
+    }
+
+    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<Answer> {
+        let failed = |error| Error::io(format!("cannot run {}", self.program.display()), error);
+        let mut child = self.start(&environment, stdin).map_err(failed)?;
+        let (sender, answer) = mpsc::channel();
+        let mut pipe = child.stdout.take();
+        thread::spawn(move || {
+            let mut stdout = Vec::new();
+            let read = pipe.as_mut().map_or(Ok(0), |pipe| pipe.read_to_end(&mut stdout));
+            // Nobody waits for it any more when it is late.
+            let _ = sender.send(read.map(|_| stdout));
+        });
+        let Ok(stdout) = answer.recv_timeout(self.patience) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            let message = format!("it has not ended in {:?}", self.patience);
+            return Err(Error::new(ErrorCode::TIMED_OUT, message));
+        };
+        let stdout = String::from_utf8_lossy(&stdout.map_err(failed)?).into_owned();
+        Ok(Answer { success: child.wait().map_err(failed)?.success(), stdout })
+    }
+
+    fn age(&self, by: Duration) -> bool {
+        if let Some(age) = &self.aging {
+            age(by);
+            return true;
+        }
+        let then = SystemTime::now() - by;
+        let mut folders = vec![self.folder.join("data")];
+        let mut aged = false;
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                if entry.path().is_dir() {
+                    folders.push(entry.path());
+                } else if let Ok(file) = File::open(entry.path()) {
+                    aged |= file.set_modified(then).is_ok();
+                }
+            }
+        }
+        aged
+    }
+
+    fn kill_during(&self, environment: Environment, stdin: &[u8], after: Duration) -> bool {
+        let Ok(mut child) = self.start(&environment, stdin) else { return false };
+        thread::sleep(after);
+        // It may have ended already, which is one of the moments to be tried.
+        let _ = child.kill();
+        let _ = child.wait();
+        true
+    }
+}

@@ -1,0 +1,33 @@
+//! The delegate `ipam-da-consul`: leases of a whole cluster in Consul's key-value store.
+
+#![warn(unreachable_pub)]
+
+mod allocation;
+mod cache;
+mod change;
+mod claim;
+mod config;
+mod elements;
+#[doc(hidden)]
+pub mod fill;
+mod held;
+mod keys;
+mod ledger;
+mod memory;
+mod pool;
+mod present;
+mod removal;
+mod scan;
+mod store;
+mod txn;
+mod view;
+mod window;
+
+use ipam_kit::Allocate;
+use ipam_kit::allocate::Bookkeeper;
+pub use ledger::Consul;
+
+/// The delegate, with its verbs for people.
+pub fn delegate() -> Allocate<Bookkeeper<Consul>> {
+    Allocate::answering(ipam_cli::answer::<Bookkeeper<Consul>>)
+}

@@ -1,0 +1,41 @@
+//! The delegate `ipam-da-etcd`: leases of a whole cluster in etcd, one round trip each.
+
+#![warn(unreachable_pub)]
+
+mod change;
+mod claim;
+mod client;
+mod codec;
+mod config;
+mod connection;
+mod document;
+mod endpoint;
+#[doc(hidden)]
+pub mod fill;
+mod greeting;
+mod held;
+mod hints;
+mod keys;
+mod layout;
+mod ledger;
+mod lock;
+mod memory;
+mod page;
+mod present;
+mod refusal;
+mod removal;
+mod scan;
+mod tls;
+mod token;
+mod view;
+mod written;
+
+use ipam_kit::Allocate;
+use ipam_kit::allocate::Bookkeeper;
+pub use layout::{LAYOUTS, Layout};
+pub use ledger::Etcd;
+
+/// The delegate, with its verbs for people.
+pub fn delegate() -> Allocate<Bookkeeper<Etcd>> {
+    Allocate::answering(ipam_cli::answer::<Bookkeeper<Etcd>>)
+}

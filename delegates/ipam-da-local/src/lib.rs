@@ -1,0 +1,20 @@
+//! The delegate `ipam-da-local`: leases on the local disk, in host-local's own layout.
+
+#![warn(unreachable_pub)]
+
+mod claim;
+mod config;
+mod folder;
+mod index;
+mod lease_file;
+mod ledger;
+mod step;
+
+use ipam_kit::Allocate;
+use ipam_kit::allocate::Bookkeeper;
+pub use ledger::Local;
+
+/// The delegate, with its verbs for people.
+pub fn delegate() -> Allocate<Bookkeeper<Local>> {
+    Allocate::answering(ipam_cli::answer::<Bookkeeper<Local>>)
+}

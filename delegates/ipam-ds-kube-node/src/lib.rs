@@ -1,0 +1,16 @@
+//! The delegate `ipam-ds-kube-node`: the ranges that the Kubernetes node object names.
+
+#![warn(unreachable_pub)]
+
+mod config;
+mod left;
+mod selector;
+mod subnets;
+
+use ipam_kit::Select;
+use selector::KubeNode;
+
+/// The delegate.
+pub fn delegate() -> Select<impl ipam_kit::Selector> {
+    Select(KubeNode)
+}

@@ -1,0 +1,16 @@
+//! The delegate `ipam-ds-nomad`: the pool that the group of a Nomad allocation names.
+
+#![warn(unreachable_pub)]
+
+mod allocation;
+mod config;
+mod question;
+mod selector;
+
+use ipam_kit::Select;
+use selector::Nomad;
+
+/// The delegate.
+pub fn delegate() -> Select<impl ipam_kit::Selector> {
+    Select(Nomad)
+}

@@ -1,0 +1,209 @@
+//! Asking every allocator of a network, and this node's records about what they answer.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use super::dry_run::{Outcome, dry_run};
+use super::{Operator, Printed};
+use crate::chain::record::{Record, RecordFile, attachments};
+use crate::chain::session::Session;
+use ipam_cli::Row;
+use ipam_kit::cni::address::parse_address;
+use ipam_kit::cni::{Attachment, ContainerId, IfName, NetworkName, Verb};
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::StateDir;
+use ipam_kit::presence::Presence;
+
+/// A row as an allocator gave it, with the member `allocator`.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub row: Row,
+    /// The row's place in the answer, for errors.
+    pub place: String,
+    pub here: Here,
+}
+
+/// A row that is about an address.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub row: Row,
+    pub address: IpAddr,
+    here: Here,
+}
+
+/// This node's records of one network.
+#[derive(Clone, Debug)]
+pub(crate) struct Here {
+    state: StateDir,
+    network: NetworkName,
+    /// Empty when it could not be told.
+    node: String,
+}
+
+/// Asks each allocator of the network that was typed; warnings and failures go to `printed`.
+///
+/// # Errors
+/// Nobody could be asked.
+pub(crate) fn ask(
+    operator: &Operator,
+    arguments: &[&str],
+    printed: &mut Printed,
+) -> Result<Vec<Told>> {
+    let found = operator.network()?;
+    let (mut told, mut asked) = (Vec::new(), 0);
+    for ours in operator.ours(&found)? {
+        let request = operator.request(ours.for_status(), &operator.cni_path())?;
+        let session = Session::open(&ours.chain, &request)?;
+        let here = Here {
+            state: session.state.clone(),
+            network: request.network.name().clone(),
+            node: session.node.clone(),
+        };
+        for stage in dry_run(&session, &ours.plan(&session)?, Verb::Status)? {
+            if let Outcome::Failed(error) = &stage.outcome {
+                printed.warnings.push(error.in_full());
+            }
+            let Some(input) = stage.input.filter(|_| !stage.step.is_selector()) else { continue };
+            let name = &stage.step.name;
+            if !stage.step.is_allocator() {
+                printed
+                    .warnings
+                    .push(format!("{name} is a standard plugin, which cannot be asked"));
+                continue;
+            }
+            asked += 1;
+            let answer = session.ask(&stage.step, arguments, &input.to_string());
+            let Some(rows) = printed.keep(answer.and_then(|answer| rows(name, answer))) else {
+                continue;
+            };
+            for (i, row) in rows.into_iter().enumerate() {
+                let place = format!("{name}: its answer[{i}]");
+                let Value::Object(row) = row else {
+                    printed
+                        .fail(&Error::new(ErrorCode::DELEGATE, [&place, " is no object"].concat()));
+                    continue;
+                };
+                let mut row = Row::from(row);
+                row.text("allocator", name);
+                told.push(Told { row, place, here: here.clone() });
+            }
+        }
+    }
+    if asked == 0 {
+        let message = format!("{}: nobody in its chain can be asked", found.name);
+        let error = Error::new(ErrorCode::DELEGATE, message);
+        let error = printed.warnings.drain(..).fold(error, Error::advise);
+        return Err(error.advise("an allocator ipam-da-… can"));
+    }
+    Ok(told)
+}
+
+/// [`ask`] for leases: what two plugins of a network name both stands once.
+pub(crate) fn ask_leases(
+    operator: &Operator,
+    arguments: &[&str],
+    printed: &mut Printed,
+) -> Result<Vec<Lease>> {
+    let (mut leases, mut known) = (Vec::new(), Map::new());
+    for Told { row, place, here } in ask(operator, arguments, printed)? {
+        let Some(address) = parse_address(row.text_of("address")).ok() else {
+            let message = [&place, ".address: expected an address"].concat();
+            printed.fail(&Error::new(ErrorCode::DELEGATE, message));
+            continue;
+        };
+        let mut identity = String::new();
+        for key in ["allocator", "address", "containerID", "ifname", "node"] {
+            identity.push_str(&row.get(key).to_string());
+        }
+        if known.insert(identity, Value::Null).is_none() {
+            leases.push(Lease { row, address, here });
+        }
+    }
+    Ok(leases)
+}
+
+/// The rows of an allocator's answer.
+pub(crate) fn rows(name: &str, answer: Value) -> Result<Vec<Value>> {
+    match answer {
+        Value::Array(rows) => Ok(rows),
+        _ => Err(Error::new(ErrorCode::DELEGATE, format!("{name}: its answer is no array"))),
+    }
+}
+
+/// What this node's record of a lease's owner says.
+#[derive(Debug)]
+pub(crate) struct Says {
+    /// The record's state; `other` when it holds other addresses, `none` when there is none.
+    pub state: &'static str,
+    pub record: Option<Record>,
+}
+
+impl Lease {
+    /// What the record of the owner says; nothing for another node's, or one without owner.
+    pub(super) fn says(&self) -> Option<Says> {
+        let Ok(attachments) = self.attachments()? else {
+            return Some(Says { state: "unreadable", record: None });
+        };
+        let mut best = Says { state: "none", record: None };
+        for attachment in attachments {
+            if best.state != "held" {
+                best = self.here.look(self.address, &attachment).unwrap_or(best);
+            }
+        }
+        Some(best)
+    }
+
+    /// The places of the records that may name it; none for another node's, or one without owner.
+    ///
+    /// # Errors
+    /// The records could not be listed.
+    pub(super) fn records(&self) -> Result<Vec<PathBuf>> {
+        let attachments = self.attachments().transpose()?.unwrap_or_default();
+        let here = &self.here;
+        Ok(attachments.iter().map(|its| here.state.record(&here.network, its)).collect())
+    }
+
+    /// What its owner may be on this node; nothing for another node's, or one without owner.
+    fn attachments(&self) -> Option<Result<Vec<Attachment>>> {
+        let here = &self.here;
+        let text = |key: &str| self.row.get(key).as_str();
+        if text("node").is_some_and(|node| !here.node.is_empty() && node != here.node) {
+            return None;
+        }
+        let container = ContainerId::parse(text("containerID")?).ok()?;
+        let ifnames = match text("ifname") {
+            Some(name) => Ok(vec![IfName::parse(name).ok()?]),
+            None => here.ifnames(&container),
+        };
+        let attachment = |ifname| {
+            let container = container.clone();
+            Attachment { container, ifname, netns: String::new() }
+        };
+        Some(ifnames.map(|ifnames| ifnames.into_iter().map(attachment).collect()))
+    }
+}
+
+impl Here {
+    fn look(&self, address: IpAddr, attachment: &Attachment) -> Option<Says> {
+        match RecordFile::look(&self.state.record(&self.network, attachment)) {
+            Presence::Absent => None,
+            Presence::Held((record, true)) => Some(Says { state: "busy", record: Some(record) }),
+            Presence::Held((record, false)) => {
+                let address = address.to_string();
+                let gave = |ip: &String| ip.split('/').next() == Some(&*address);
+                let other = record.held().is_some_and(|(_, held)| !held.ips().iter().any(gave));
+                let state = if other { "other" } else { record.state().as_str() };
+                Some(Says { state, record: Some(record) })
+            }
+            Presence::Unreadable(_) => Some(Says { state: "unreadable", record: None }),
+        }
+    }
+
+    /// The interfaces of a container that have a record.
+    fn ifnames(&self, container: &ContainerId) -> Result<Vec<IfName>> {
+        let all = attachments(&self.state.network(&self.network))?.into_iter();
+        Ok(all.filter(|a| a.container == *container).map(|a| a.ifname).collect())
+    }
+}

@@ -1,0 +1,98 @@
+//! `attachments`: what this node knows of its attachments.
+
+use super::{Operator, Printed, of_other_identities};
+use crate::chain::record::{Record, RecordFile, SetAside, attachments, networks, now, set_aside};
+use ipam_cli::{Column, Row, Words};
+use ipam_kit::cni::{Attachment, NetworkName};
+use ipam_kit::error::Result;
+use ipam_kit::host::StateDir;
+use ipam_kit::presence::Presence;
+
+pub(crate) fn run(operator: &Operator) -> Result<Printed> {
+    let state = operator.state()?;
+    let networks = match operator.words.operands()[..] {
+        [] => networks(&state)?,
+        [network] => vec![NetworkName::parse(network)?],
+        _ => return Err(Words::refusal("attachments takes one network, or none")),
+    };
+    let mut rows = Vec::new();
+    for network in &networks {
+        let folder = state.network(network);
+        for attachment in attachments(&folder)? {
+            rows.extend(row(&state, network, &attachment));
+        }
+        let aside = set_aside(&folder)?;
+        rows.extend(aside.iter().map(|it| unreadable(network, &it.attachment, &why_aside(it))));
+    }
+    let noted = rows.iter().any(|row| !row.text_of("note").is_empty());
+    let columns = &COLUMNS[..COLUMNS.len() - usize::from(!noted)];
+    let mut printed = Printed::default();
+    printed.warnings.extend(of_other_identities(&state));
+    printed.set_rows(operator, columns, rows);
+    Ok(printed)
+}
+
+const COLUMNS: &[Column] = &[
+    Column::text("NETWORK", "network"),
+    Column::text("CONTAINER", "containerID"),
+    Column::text("IFNAME", "ifname"),
+    Column::text("ADDRESSES", "addresses"),
+    Column::text("CHAIN", "chain"),
+    Column::text("AGE", "ageSeconds"),
+    Column::text("STATE", "state"),
+    // Shown where a record has one.
+    Column::text("NOTE", "note"),
+];
+
+/// One record, as shown.
+fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Option<Row> {
+    let (record, word) = match RecordFile::look(&state.record(network, attachment)) {
+        Presence::Absent => return None,
+        Presence::Held((record, true)) => (record, "busy"),
+        Presence::Held((record, false)) => {
+            let word = record.state().as_str();
+            (record, word)
+        }
+        Presence::Unreadable(error) => {
+            return Some(unreadable(network, attachment, &error.in_full()));
+        }
+    };
+    let mut row = identified(network, attachment, &record);
+    let last = record.attempts.last().map(|last| &last.attempt);
+    row.value("chain", last.map(|last| last.chain.clone()).unwrap_or_default().into());
+    row.value("ageSeconds", last.map(|last| now().saturating_sub(last.time) / 1000).into());
+    row.text("state", word);
+    Some(row)
+}
+
+/// A record that cannot be read.
+fn unreadable(network: &NetworkName, attachment: &Attachment, why: &str) -> Row {
+    let mut row = identified(network, attachment, &Record::default());
+    row.text("state", "unreadable");
+    row.text("note", &ended_by(network, attachment, why));
+    row
+}
+
+/// Why a record cannot be read, and what ends it.
+pub(crate) fn ended_by(network: &NetworkName, attachment: &Attachment, why: &str) -> String {
+    let Attachment { container, ifname, .. } = attachment;
+    format!(
+        "{why}; the runtime's DEL clears it, or, once its container is gone: ipam-delegated forget {network} {container} {ifname} --yes"
+    )
+}
+
+/// Why a record that was set aside is not read.
+pub(crate) fn why_aside(aside: &SetAside) -> String {
+    format!("{} cannot be read", aside.path.display())
+}
+
+/// The members that every row about a record has.
+pub(crate) fn identified(network: &NetworkName, attachment: &Attachment, record: &Record) -> Row {
+    let addresses = record.held().map(|(_, held)| held.ips()).unwrap_or_default();
+    let mut row = Row::default();
+    row.text("network", network.as_str());
+    row.text("containerID", attachment.container.as_str());
+    row.text("ifname", attachment.ifname.as_str());
+    row.value("addresses", addresses.into());
+    row
+}

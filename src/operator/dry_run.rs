@@ -1,0 +1,71 @@
+//! A walk through a plan that runs the selectors alone: they keep no state.
+
+use serde_json::{Map, Value};
+
+use crate::chain::plan::{Plan, Step};
+use crate::chain::record::Run;
+use crate::chain::session::Session;
+use ipam_kit::cni::{IpamResult, Verb};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, Result};
+
+/// A delegate of a dry run.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub step: Step,
+    /// What it would be recorded with; `None` when no pool is for it.
+    pub run: Option<Run>,
+    /// The configuration it gets on stdin; `None` when no pool is for it.
+    pub input: Option<Value>,
+    pub outcome: Outcome,
+}
+
+/// What became of a delegate in a dry run.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// A selector answered.
+    Answered(Map<String, Value>),
+    /// A selector failed.
+    Failed(Error),
+    /// It is no selector, or has no pool to serve.
+    NotRun,
+}
+
+/// Runs a verb through the selectors of a plan. After one has failed, ADD ends; on other verbs the
+/// later delegates get what is known without it.
+pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<Vec<Stage>> {
+    let deadline = Deadline::after(plan.timeout);
+    let mut carry = session.carry(IpamResult::default());
+    let mut stages = Vec::new();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let mut stage =
+            Stage { step: step.clone(), run: None, input: None, outcome: Outcome::NotRun };
+        if let Some(run) = carry.run_of(step) {
+            let stdin = run.stdin(&session.request.network, &carry.result, &[])?;
+            stage.input = serde_json::from_slice(stdin.as_bytes()).ok();
+            if step.is_selector() {
+                let time = deadline.share(plan.steps.len() - i);
+                let answer = session.exec(verb, step, stdin, time).map_err(Error::from);
+                let taken = answer.and_then(|answer| {
+                    let answer = answer.unwrap_or_default();
+                    match verb {
+                        Verb::Add => carry.take(step, answer.clone()).map(drop),
+                        _ => carry.take_pools(step, answer.clone()),
+                    }?;
+                    Ok(answer)
+                });
+                stage.outcome = match taken {
+                    Ok(answer) => Outcome::Answered(answer),
+                    Err(error) => Outcome::Failed(error),
+                };
+            }
+            stage.run = Some(run);
+        }
+        let ends = verb == Verb::Add && matches!(stage.outcome, Outcome::Failed(_));
+        stages.push(stage);
+        if ends {
+            break;
+        }
+    }
+    Ok(stages)
+}

@@ -1,0 +1,139 @@
+//! `explain`: a dry run of ADD.
+
+use serde_json::{Map, Value};
+
+use super::dry_run::{Outcome, Stage, dry_run};
+use super::ours::Ours;
+use super::{Operator, Printed, line, say};
+use crate::chain::patch::masked;
+use crate::chain::session::Session;
+use ipam_cli::{Row, Words};
+use ipam_kit::cni::{Args, ContainerId, IfName, Verb};
+use ipam_kit::error::Result;
+
+pub(crate) fn run(operator: &Operator) -> Result<Printed> {
+    if operator.words.operands().len() > 1 {
+        return Err(Words::refusal("explain takes one network"));
+    }
+    let found = operator.network()?;
+    let mut printed = Printed::default();
+    let mut reports = Vec::new();
+    for ours in operator.ours(&found)? {
+        let stages = explain(operator, &ours)?;
+        for stage in &stages {
+            printed.failed |= matches!(stage.outcome, Outcome::Failed(_));
+        }
+        say(&mut printed.text, &[&found.name, ", ", &ours.plugin, ": ", &ours.kind, "\n"]);
+        let mut delegates = Vec::new();
+        let mut before = Value::Null;
+        for stage in stages {
+            let delegate = of_stage(stage);
+            describe(&delegate, &before, &mut printed.text);
+            if !delegate.get("input").is_null() {
+                before = delegate.get("input").clone();
+            }
+            delegates.push(Value::from(delegate));
+        }
+        let mut report = found.row(&ours);
+        report.value("delegates", delegates.into());
+        reports.push(report);
+    }
+    if operator.words.has("json") {
+        printed.set_rows(operator, &[], reports);
+    }
+    Ok(printed)
+}
+
+fn explain(operator: &Operator, ours: &Ours) -> Result<Vec<Stage>> {
+    let words = &operator.words;
+    let container = ContainerId::parse(words.value("container").unwrap_or("explain"))?;
+    let ifname = IfName::parse(words.value("ifname").unwrap_or("eth0"))?;
+    let args = words.value("args").unwrap_or_default();
+    let mut request = operator.request(ours.network.clone(), &operator.cni_path())?;
+    request.args = Args::parse(args);
+    for (name, value) in [
+        ("CNI_CONTAINERID", container.as_str()),
+        ("CNI_IFNAME", ifname.as_str()),
+        // ADD needs one; a selector has no business in it.
+        ("CNI_NETNS", "/proc/self/ns/net"),
+        ("CNI_ARGS", args),
+    ] {
+        request.environment.set(name, value);
+    }
+    let session = Session::open(&ours.chain, &request)?;
+    dry_run(&session, &ours.plan(&session)?, Verb::Add)
+}
+
+/// What there is to say of a delegate, without secrets.
+fn of_stage(stage: Stage) -> Row {
+    let mut row = Row::default();
+    row.text("delegate", &stage.step.name);
+    row.text("program", &stage.step.program.display().to_string());
+    row.value("input", masked(stage.input.unwrap_or_default()));
+    match stage.outcome {
+        Outcome::Answered(answer) => row.value("output", masked(Value::Object(answer))),
+        Outcome::Failed(error) => row.text("error", &error.in_full()),
+        Outcome::NotRun => row.value("output", Value::Null),
+    }
+    row
+}
+
+/// What a delegate gets beside the step before it, and what it answers.
+fn describe(delegate: &Row, before: &Value, text: &mut String) {
+    let (name, program) = (delegate.text_of("delegate"), delegate.text_of("program"));
+    say(text, &["- ", name, "  ", program, "\n"]);
+    let (input, output) = (delegate.get("input"), delegate.get("output"));
+    let error = delegate.text_of("error");
+    if input.is_null() {
+        text.push_str("  is not run: no pool is for it\n");
+        return;
+    }
+    let is_run = !error.is_empty() || output.is_object();
+    let gets = if is_run { "  gets\n" } else { "  is not run here; it would get\n" };
+    section(gets, "  as the one before it\n", text, |text| arrives(before, input, text));
+    if !error.is_empty() {
+        say(text, &["  fails, and ADD with it: ", error, "\n"]);
+    } else if let Value::Object(output) = output {
+        section("  answers\n", "  changes nothing\n", text, |text| changes(input, output, text));
+    }
+}
+
+/// Lines below a head; another head where there are none.
+fn section(head: &str, without: &str, text: &mut String, lines: impl FnOnce(&mut String)) {
+    let mut below = String::new();
+    lines(&mut below);
+    say(text, &[if below.is_empty() { without } else { head }, &below]);
+}
+
+/// The pools and settings of an input that the one before it did not have so; `null` for a setting
+/// that is gone.
+fn arrives(before: &Value, input: &Value, text: &mut String) {
+    let pools = |of: &Value| of["prevResult"]["pools"].clone();
+    if pools(input) != pools(before) {
+        line("  prevResult.", "pools", &pools(input), text);
+    }
+    let mut all = before["ipam"].as_object().cloned().unwrap_or_default();
+    all.extend(input["ipam"].as_object().cloned().unwrap_or_default());
+    for key in all.keys() {
+        let after = &input["ipam"][key];
+        // Each gets its own name as the type, and the list is what this report is about.
+        if !matches!(key.as_str(), "type" | "delegates") && *after != before["ipam"][key] {
+            line("  ipam.", key, after, text);
+        }
+    }
+}
+
+/// What a selector's answer adds to what it got: pools, routes, dns, and settings.
+fn changes(input: &Value, output: &Map<String, Value>, text: &mut String) {
+    for key in ["pools", "routes", "dns"] {
+        match output.get(key) {
+            Some(after) if *after != input["prevResult"][key] => line("  ", key, after, text),
+            _ => {}
+        }
+    }
+    for (key, value) in output.get("ipam").and_then(Value::as_object).into_iter().flatten() {
+        if *value != input["ipam"][key] {
+            line("  ipam.", key, value, text);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! `forget`: drops the record of an attachment that no DEL can end: its store does not come back, or it cannot be read.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Operator, Printed};
+use crate::chain::gc::BUSY;
+use crate::chain::record::{Record, RecordFile, SetAside, Unsure, attachments, set_aside};
+use ipam_cli::Words;
+use ipam_kit::cni::{Attachment, ContainerId, IfName, NetworkName};
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::presence::Presence;
+
+pub(crate) fn run(operator: &Operator) -> Result<Printed> {
+    let (network, container, ifname) = match operator.words.operands()[..] {
+        [network, container] => (network, container, None),
+        [network, container, ifname] => (network, container, Some(IfName::parse(ifname)?)),
+        _ => return Err(Words::refusal("forget takes a network, a container and an interface")),
+    };
+    let state = operator.state()?;
+    let network = NetworkName::parse(network)?;
+    let container = ContainerId::parse(container)?;
+    let folder = state.network(&network);
+    let is_meant = |found: &Attachment| {
+        found.container == container && ifname.as_ref().is_none_or(|name| found.ifname == *name)
+    };
+    let yes = operator.words.has("yes");
+    let mut text = String::new();
+    for attachment in attachments(&folder)?.iter().filter(|found| is_meant(found)) {
+        let path = state.record(&network, attachment);
+        let left = if yes { drop_record(&path)? } else { look(&path) };
+        let Some(left) = left else { continue };
+        if yes {
+            Unsure::of(&state).remove(&network, attachment);
+        }
+        say(&mut text, yes, &format!("{attachment} on {network}; {left}"));
+    }
+    for SetAside { attachment, path } in set_aside(&folder)? {
+        if !is_meant(&attachment) {
+            continue;
+        }
+        if yes {
+            remove(&path)?;
+        }
+        let path = path.display();
+        let about = format!("{attachment} on {network}, unreadable in {path}; {UNKNOWN}");
+        say(&mut text, yes, &about);
+    }
+    if text.is_empty() {
+        return Err(Error::new(
+            ErrorCode::UNKNOWN_CONTAINER,
+            format!("no record of {container} on {network} in {}", folder.display()),
+        )
+        .advise("ipam-delegated attachments lists what there is"));
+    }
+    Ok(Printed::text(text))
+}
+
+/// What a record that cannot be read leaves.
+const UNKNOWN: &str = "what it held is not known, so an allocator may still hold it";
+
+fn say(text: &mut String, yes: bool, about: &str) {
+    let _ = match yes {
+        true => writeln!(text, "forgot {about}"),
+        false => writeln!(text, "would forget {about}; add --yes to do it"),
+    };
+}
+
+/// What dropping a record would leave behind; `None` where there is none.
+fn look(path: &Path) -> Option<String> {
+    match RecordFile::look(path) {
+        Presence::Absent => None,
+        Presence::Held((_, true)) => Some(BUSY.to_owned()),
+        Presence::Held((record, false)) => Some(leaves(&record)),
+        Presence::Unreadable(_) => Some(UNKNOWN.to_owned()),
+    }
+}
+
+/// Drops a record, and tells what that leaves behind.
+fn drop_record(path: &Path) -> Result<Option<String>> {
+    let opened = match RecordFile::open_existing(path, Duration::ZERO)? {
+        Presence::Absent => return Ok(None),
+        Presence::Held(opened) => opened,
+        Presence::Unreadable(_) => return remove(path).map(|()| Some(UNKNOWN.to_owned())),
+    };
+    let left = leaves(&opened.record);
+    let removed = opened.file.remove();
+    removed.map_err(|error| Error::io(format!("cannot remove {}", path.display()), error))?;
+    Ok(Some(left))
+}
+
+/// Removes a file that cannot be read, and the container's folder with the last one.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(Error::io(format!("cannot remove {}", path.display()), error));
+        }
+        _ => {}
+    }
+    if let Some(folder) = path.parent() {
+        let _ = fs::remove_dir(folder);
+    }
+    Ok(())
+}
+
+/// What stays behind in the stores when a record is dropped.
+fn leaves(record: &Record) -> String {
+    let delegates: Vec<&str> = record.runs().iter().map(|run| run.delegate.as_str()).collect();
+    if delegates.is_empty() {
+        return "no delegate had run for it".to_owned();
+    }
+    let what = match record.held() {
+        Some((_, held)) => held.ips().join(", "),
+        None => "an address for it".to_owned(),
+    };
+    format!("{} may still hold {what}", delegates.join(", "))
+}

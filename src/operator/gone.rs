@@ -1,0 +1,116 @@
+//! What takes a container for gone: the boot, its network namespace and the runtimes' result cache.
+
+use std::cell::OnceCell;
+use std::path::Path;
+
+use log::warn;
+
+use super::Operator;
+use crate::chain::record::{AttemptState, Record};
+use ipam_cli::Words;
+use ipam_kit::cni::{Attachment, NetworkName};
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::{Inhabited, Netns, ResultCache, boot_id};
+
+/// What is asked of each record. A witness that cannot be heard speaks for no container.
+pub(crate) struct Witnesses {
+    boot: String,
+    /// `None` where the operator says that no runtime keeps one.
+    cache: Option<ResultCache>,
+    /// Namespaces without a process count as gone, too.
+    pinned: bool,
+    inhabited: OnceCell<Option<Inhabited>>,
+}
+
+impl Witnesses {
+    /// Hears whether each can be asked.
+    ///
+    /// # Errors
+    /// The boot, the processes or the result cache cannot be looked at, so that running containers
+    /// would be taken for gone.
+    pub(super) fn summon(operator: &Operator) -> Result<Self> {
+        let pinned = operator.words.has("pinned");
+        let cache = cache(operator, pinned)?;
+        let boot = boot_id();
+        if boot.is_empty() || Path::new("/proc/self/ns/net").symlink_metadata().is_err() {
+            let message = "the boot or the processes of this machine cannot be seen in /proc";
+            return Err(
+                Error::new(ErrorCode::IO, message).advise("mount /proc, and run reap on the host")
+            );
+        }
+        Ok(Self { boot, cache, pinned, inhabited: OnceCell::new() })
+    }
+
+    /// Why a container is gone; else why it may be running.
+    pub(super) fn speak_against(
+        &self,
+        record: &Record,
+        network: &NetworkName,
+        attachment: &Attachment,
+    ) -> Result<&'static str, &'static str> {
+        let of_this_boot = |attempt: &&AttemptState| {
+            let boot = &attempt.attempt.boot;
+            boot.is_empty() || *boot == self.boot
+        };
+        if record.attempts.last().is_some_and(|last| !of_this_boot(&last)) {
+            return Ok("it is of an earlier boot");
+        }
+        let mut pinned = false;
+        let standing = record.attempts.iter().filter(|attempt| attempt.released.is_none());
+        for attempt in standing.filter(of_this_boot) {
+            let path = &attempt.attempt.netns;
+            match Netns::at(path) {
+                Netns::Stands if self.is_inhabited(path) => {
+                    return Err("its network namespace stands");
+                }
+                Netns::Stands => pinned = true,
+                Netns::Unknown => return Err("its network namespace cannot be looked at"),
+                Netns::Gone => {}
+            }
+        }
+        let names =
+            |cache: &ResultCache| cache.names(network, &attachment.container, &attachment.ifname);
+        match (pinned, self.cache.as_ref().is_some_and(names)) {
+            (true, true) => Err(
+                "no process lives in its network namespace, but the runtime's result cache names it",
+            ),
+            (true, false) if self.pinned => Ok("no process lives in its network namespace"),
+            (true, false) => Err(
+                "its network namespace stands, but no process lives in it: --pinned releases it",
+            ),
+            (false, true) => {
+                Err("its network namespace is gone, but the runtime's result cache names it")
+            }
+            (false, false) => Ok("its network namespace is gone"),
+        }
+    }
+
+    /// Whether a process lives in a namespace, or may do so.
+    fn is_inhabited(&self, path: &str) -> bool {
+        let look = || {
+            let looked = Inhabited::look();
+            looked.inspect_err(|error| warn!("processes cannot be looked at: {error}")).ok()
+        };
+        self.inhabited.get_or_init(look).as_ref().is_none_or(|inhabited| inhabited.has(path))
+    }
+}
+
+/// The runtimes' result cache; `None` where the operator says so.
+fn cache(operator: &Operator, pinned: bool) -> Result<Option<ResultCache>> {
+    let words = &operator.words;
+    if words.has("no-cache") {
+        let alone = !pinned && words.value("cache-dir").is_none();
+        let message = "--no-cache excludes --cache-dir and --pinned";
+        return if alone { Ok(None) } else { Err(Words::refusal(message)) };
+    }
+    let cache = operator.cache();
+    cache.can_be_asked().map_err(|error| {
+        let folder = cache.folder().display();
+        let message = format!("the runtimes' result cache {folder} cannot be read");
+        Error::new(ErrorCode::IO, message).caused_by(error).advise(
+            "name it with --cache-dir DIR; without it running containers may be taken for gone; \
+             where no runtime of this host keeps one: --no-cache",
+        )
+    })?;
+    Ok(Some(cache))
+}

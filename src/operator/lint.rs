@@ -1,0 +1,182 @@
+//! `lint`: which chain a network runs on which state, and what is unsafe about it.
+
+use serde_json::Value;
+
+use super::compare::compare;
+use super::dry_run::dry_run;
+use super::findings::{Findings, Reach};
+use super::ours::Ours;
+use super::{Operator, Printed, line, say};
+use crate::chain::patch::masked;
+use crate::chain::plan::Step;
+use crate::chain::served::refuse_without_allocator;
+use crate::chain::session::Session;
+use ipam_cli::{Column, Row, Words, table};
+use ipam_kit::cni::Verb;
+use ipam_kit::error::Result;
+use ipam_kit::host::ResultCache;
+
+pub(crate) fn run(operator: &Operator) -> Result<Printed> {
+    if operator.words.operands().len() > 1 {
+        return Err(Words::refusal("lint takes one network"));
+    }
+    let found = operator.network()?;
+    let mut printed = Printed::default();
+    let mut reports = Vec::new();
+    for ours in operator.ours_and_replaceable(&found)? {
+        let report = Report::of(operator, &ours)?;
+        printed.failed |= report.findings.failed;
+        let mut row = found.row(&ours);
+        report.describe(&row, &mut printed.text);
+        report.into_row(&mut row);
+        reports.push(row);
+    }
+    if operator.words.has("json") {
+        printed.set_rows(operator, &[], reports);
+    }
+    Ok(printed)
+}
+
+/// What is to be said of one plugin.
+struct Report {
+    chain: Vec<Row>,
+    state_dir: String,
+    /// The section `ipam` without the keys of the chain itself.
+    keys: Value,
+    differences: &'static [&'static str],
+    findings: Findings,
+}
+
+const COLUMNS: &[Column] = &[
+    Column::text("DELEGATE", "delegate"),
+    Column::text("ROLE", "role"),
+    Column::text("LEDGER OF", "reach"),
+    Column::text("PROGRAM", "program"),
+];
+
+impl Report {
+    fn of(operator: &Operator, ours: &Ours) -> Result<Self> {
+        let request = operator.request(ours.for_status(), &operator.cni_path())?;
+        let session = Session::open(&ours.chain, &request)?;
+        let mut findings = Findings::default();
+        let chain = match chain(&operator.cache(), &session, ours, &mut findings) {
+            Ok(chain) => chain,
+            Err(error) => {
+                findings.error(&error);
+                sketch(&session)
+            }
+        };
+        findings.of_presets(&session, ours);
+        findings.of_state(&session);
+        findings.of_records(&session);
+        findings.of_version(ours.network.version());
+        let mut keys = ours.network.ipam().clone();
+        // The chain's own, which the rest of the report is about.
+        for key in ["type", "delegates", "stateDir"] {
+            keys.remove(key);
+        }
+        Ok(Self {
+            chain,
+            state_dir: session.state.root().display().to_string(),
+            keys: masked(Value::Object(keys)),
+            differences: ours.chain.preset.map_or(&[], |preset| preset.differences),
+            findings,
+        })
+    }
+
+    fn describe(&self, plugin: &Row, text: &mut String) {
+        let of = |key: &str| plugin.text_of(key);
+        let head = [of("network"), " (", of("file"), "), ", of("plugin"), ": ", of("type"), "\n"];
+        say(text, &head);
+        say(text, &[&table(COLUMNS, &self.chain), "state folder ", &self.state_dir, "\n"]);
+        for (key, value) in self.keys.as_object().into_iter().flatten() {
+            line("ipam.", key, value, text);
+        }
+        for difference in self.differences {
+            say(text, &["differs: ", difference, "\n"]);
+        }
+        for finding in &self.findings.list {
+            say(text, &[finding.text_of("level"), ": ", finding.text_of("message"), "\n"]);
+        }
+    }
+
+    fn into_row(self, row: &mut Row) {
+        row.value("chain", values(self.chain));
+        row.text("stateDir", &self.state_dir);
+        row.value("ipam", self.keys);
+        row.value("differences", self.differences.into());
+        row.value("findings", values(self.findings.list));
+    }
+}
+
+fn values(rows: Vec<Row>) -> Value {
+    Value::Array(rows.into_iter().map(Value::from).collect())
+}
+
+/// The planned chain; its selectors and allocators have been tried with STATUS, and their stores
+/// compared with the runtimes' result cache.
+fn chain(
+    cache: &ResultCache,
+    session: &Session<'_>,
+    ours: &Ours,
+    findings: &mut Findings,
+) -> Result<Vec<Row>> {
+    let plan = ours.plan(session)?;
+    if let Err(error) = refuse_without_allocator(&plan.steps) {
+        findings.error(&error);
+    }
+    let stages = dry_run(session, &plan, Verb::Status)?;
+    findings.of_selectors(&stages);
+    findings.of_answers(&stages);
+    findings.of_unserved(&stages);
+    let mut chain = Vec::new();
+    for step in &plan.steps {
+        let reach = if step.is_selector() { None } else { Some(Reach::of(session, step)) };
+        findings.shared |= reach == Some(Reach::Cluster);
+        let program = step.program.display().to_string();
+        chain.push(link(&step.name, role(step), reach, Some(&program)));
+    }
+    // Without a selector's pools an allocator would be asked about another configuration.
+    if !findings.failed && findings.of_allocators(session, &stages, plan.timeout) {
+        findings.of_pools(session, &stages);
+        compare(cache, session, &stages, findings);
+    }
+    Ok(chain)
+}
+
+/// The chain as configured, where no plan can be made of it.
+fn sketch(session: &Session<'_>) -> Vec<Row> {
+    let planner = session.planner();
+    let mut chain = Vec::new();
+    for name in planner.names(session.request.network.ipam()) {
+        let program = planner.find(&name).ok();
+        let own = program.as_ref().is_some_and(|program| planner.own.is(program));
+        let role = match &program {
+            None => "missing",
+            Some(_) if own => "this program itself",
+            Some(program) => role(&Step::new(&name, program.clone())),
+        };
+        let program = program.map(|it| it.display().to_string());
+        chain.push(link(&name, role, None, program.as_deref()));
+    }
+    chain
+}
+
+fn link(name: &str, role: &str, reach: Option<Reach>, program: Option<&str>) -> Row {
+    let mut row = Row::default();
+    row.text("delegate", name);
+    row.text("role", role);
+    row.text_or_null("reach", reach.map(Reach::as_str));
+    row.text_or_null("program", program);
+    row
+}
+
+fn role(step: &Step) -> &'static str {
+    if step.is_selector() {
+        "selector"
+    } else if step.is_allocator() {
+        "allocator"
+    } else {
+        "standard plugin"
+    }
+}

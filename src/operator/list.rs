@@ -1,0 +1,38 @@
+//! `list`: who holds which address.
+
+use super::ask::{Lease, ask_leases};
+use super::{Operator, Printed};
+use ipam_cli::{Row, Words, lease_columns};
+use ipam_kit::error::Result;
+
+/// The question that an allocator answers with all its leases of the network.
+pub(crate) const QUESTION: [&str; 4] = ["list", "--json", "--config", "-"];
+
+pub(crate) fn run(operator: &Operator) -> Result<Printed> {
+    if operator.words.operands().len() > 1 {
+        return Err(Words::refusal("list takes one network"));
+    }
+    let mut printed = Printed::default();
+    let leases = ask_leases(operator, &QUESTION, &mut printed)?;
+    show(operator, &leases, &mut printed);
+    Ok(printed)
+}
+
+/// Prints leases as allocators gave them, each with the word of its owner's record.
+pub(crate) fn show(operator: &Operator, leases: &[Lease], printed: &mut Printed) {
+    let rows: Vec<Row> = leases.iter().map(row).collect();
+    printed.set_rows(operator, &lease_columns(&rows), rows);
+}
+
+/// A row as the allocator gave it, and what the record says.
+fn row(lease: &Lease) -> Row {
+    let mut row = lease.row.clone();
+    let says = lease.says();
+    row.text_or_null("record", says.as_ref().map(|says| says.state));
+    let record = says.and_then(|says| says.record);
+    if let Some(last) = record.and_then(|mut record| record.attempts.pop()) {
+        row.text("netns", &last.attempt.netns);
+        row.value("chain", last.attempt.chain.into());
+    }
+    row
+}

@@ -1,0 +1,188 @@
+//! The plugins of a network whose addresses come from us, and a chain's session for each.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::Operator;
+use super::network::{Found, find};
+use crate::chain::Chain;
+use crate::chain::plan::{Plan, Step};
+use crate::chain::program::is_allocator;
+use crate::chain::session::Session;
+use ipam_cli::{Row, Words};
+use ipam_kit::cni::{Args, Environment, Keep, Network, Verb, Version};
+use ipam_kit::delegate::{Deadline, Request};
+use ipam_kit::error::{Error, ErrorCode, Result};
+
+/// The section `ipam` of one plugin of a network.
+#[derive(Debug)]
+pub(crate) struct Ours {
+    /// The main plugin.
+    pub plugin: String,
+    /// `ipam.type`.
+    pub kind: String,
+    pub chain: Chain,
+    pub network: Network,
+}
+
+/// Whether a plugin's section `ipam` is ours.
+enum Is {
+    Ours,
+    /// It has the name of a preset, but another program of that name comes first.
+    Replaceable,
+    Foreign,
+}
+
+impl Operator {
+    /// The network that the first operand names.
+    pub(super) fn network(&self) -> Result<Found> {
+        let word = self.words.operands().first().copied().unwrap_or_default();
+        if word.is_empty() {
+            return Err(Words::refusal("which network? Its name or its file is missing"));
+        }
+        find(word, self.words.value("conf-dir"))
+    }
+
+    /// The plugins of a network that are ours.
+    ///
+    /// # Errors
+    /// Error 7 when none is.
+    pub(super) fn ours(&self, found: &Found) -> Result<Vec<Ours>> {
+        let ours = self.plugins(found, false)?;
+        if ours.is_empty() {
+            let message = format!("{}: no plugin of it is ours", found.file.display());
+            return Err(Error::new(ErrorCode::INVALID_CONFIG, message)
+                .advise("ipam.type is ipam-delegated, an allocator ipam-da-…, or the name of a preset whose program in the plugin path is this one"));
+        }
+        Ok(ours)
+    }
+
+    /// [`Operator::ours`], for a network that need not be ours.
+    pub(super) fn ours_if_any(&self, found: &Found) -> Result<Vec<Ours>> {
+        self.plugins(found, false)
+    }
+
+    /// The plugins that are ours, and those that a preset could replace.
+    pub(super) fn ours_and_replaceable(&self, found: &Found) -> Result<Vec<Ours>> {
+        let ours = self.plugins(found, true)?;
+        if ours.is_empty() {
+            return self.ours(found);
+        }
+        Ok(ours)
+    }
+
+    fn plugins(&self, found: &Found, replaceable_too: bool) -> Result<Vec<Ours>> {
+        let mut ours = Vec::new();
+        for config in &found.plugins {
+            let text = |value: Option<&Value>| value?.as_str().map(str::to_owned);
+            let Some(kind) = text(config.get("ipam").and_then(|ipam| ipam.get("type"))) else {
+                continue;
+            };
+            let chain = Chain::new(self.presets, Path::new(&kind));
+            match self.is(&kind, &chain) {
+                Is::Foreign => continue,
+                Is::Replaceable if !replaceable_too => continue,
+                Is::Replaceable | Is::Ours => {}
+            }
+            let network =
+                Network::new(config.clone()).map_err(|error| error.within(found.file.display()))?;
+            let plugin = text(config.get("type")).unwrap_or_default();
+            ours.push(Ours { plugin, kind, chain, network });
+        }
+        Ok(ours)
+    }
+
+    fn is(&self, kind: &str, chain: &Chain) -> Is {
+        if kind == "ipam-delegated" || is_allocator(kind) {
+            return Is::Ours;
+        }
+        if chain.preset.is_none() {
+            return Is::Foreign;
+        }
+        let first =
+            self.cni_path().into_iter().map(|folder| folder.join(kind)).find(|p| p.exists());
+        if first.is_some_and(|program| chain.own().is(&program)) {
+            Is::Ours
+        } else {
+            Is::Replaceable
+        }
+    }
+
+    /// The plugin folders that were typed; else our own program's and those of the distributions.
+    pub(super) fn cni_path(&self) -> Vec<PathBuf> {
+        if let Some(path) = self.words.value("cni-path") {
+            return std::env::split_paths(path).filter(|p| !p.as_os_str().is_empty()).collect();
+        }
+        let mut path: Vec<PathBuf> = self.own_folder().into_iter().collect();
+        for folder in ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"] {
+            if path.first().is_none_or(|own| own != Path::new(folder)) {
+                path.push(folder.into());
+            }
+        }
+        path
+    }
+
+    /// The folder of this program, by the name it was called by.
+    fn own_folder(&self) -> Option<PathBuf> {
+        if self.program.components().count() > 1 {
+            return std::path::absolute(&self.program).ok()?.parent().map(Path::to_owned);
+        }
+        let path = self.environment.text("PATH")?;
+        std::env::split_paths(path).find(|folder| folder.join(&self.program).is_file())
+    }
+
+    /// A request as a runtime would make it, but for a verb that a person typed.
+    pub(super) fn request(&self, network: Network, path: &[PathBuf]) -> Result<Request> {
+        let mut environment = self.environment.clone();
+        let joined = std::env::join_paths(path).unwrap_or_else(|_| OsString::new());
+        environment.set("CNI_PATH", joined);
+        for name in ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_ARGS"] {
+            environment.set(name, OsStr::new(""));
+        }
+        self.request_in(network, environment)
+    }
+
+    /// [`Operator::request`] with variables of an attachment.
+    pub(super) fn request_in(&self, network: Network, environment: Environment) -> Result<Request> {
+        Ok(Request {
+            verb: Verb::Status,
+            network,
+            attachment: None,
+            keep: Keep::default(),
+            args: Args::default(),
+            environment,
+            settings: self.settings()?,
+            deadline: Deadline::after(Deadline::DEFAULT),
+        })
+    }
+}
+
+impl Found {
+    /// The members that every report about a plugin has.
+    pub(super) fn row(&self, ours: &Ours) -> Row {
+        let mut row = Row::default();
+        row.text("network", &self.name);
+        row.text("file", &self.file.display().to_string());
+        row.text("plugin", &ours.plugin);
+        row.text("type", &ours.kind);
+        row
+    }
+}
+
+impl Ours {
+    /// The plan of the chain; of an allocator that stands alone, itself.
+    pub(super) fn plan(&self, session: &Session<'_>) -> Result<Plan> {
+        if !is_allocator(&self.kind) {
+            return session.plan();
+        }
+        let program = session.planner().find(&self.kind)?;
+        Ok(Plan { steps: vec![Step::new(&self.kind, program)], timeout: session.timeout() })
+    }
+
+    /// The configuration in a version that has STATUS.
+    pub(super) fn for_status(&self) -> Network {
+        self.network.with("cniVersion", Version::NEWEST.as_str().into())
+    }
+}

@@ -1,0 +1,217 @@
+//! `reap`: GC for runtimes that never call it. Releases, by the record and through GC's fences,
+//! what attachments of an earlier boot, or without a network namespace, have left.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::attachments::{ended_by, identified, why_aside};
+use super::gone::Witnesses;
+use super::{Operator, Printed, of_other_identities};
+use crate::chain::Chain;
+use crate::chain::away::Away;
+use crate::chain::gc::{BUSY, Verdict, fence, judge};
+use crate::chain::record::{
+    Record, RecordFile, SetAside, State, attachments, networks, now, set_aside,
+};
+use crate::chain::session::{Owner, Session};
+use crate::chain::stale::{Round, Turn, sort_oldest_first};
+use ipam_cli::{Column, Row, Words};
+use ipam_kit::cni::{Attachment, NetworkName};
+use ipam_kit::error::Result;
+use ipam_kit::host::{Settings, StateDir, parse_duration};
+use ipam_kit::presence::Presence;
+
+/// The time for all records, where none is typed.
+const TIME: Duration = Duration::from_secs(300);
+
+pub(crate) fn run(operator: &Operator) -> Result<Printed> {
+    let settings = operator.settings()?;
+    let state = StateDir::of_host(&settings);
+    let networks = match operator.words.operands()[..] {
+        [] => networks(&state)?,
+        [network] => vec![NetworkName::parse(network)?],
+        _ => return Err(Words::refusal("reap takes one network, or none")),
+    };
+    let time = match operator.words.value("timeout") {
+        None => TIME,
+        Some(text) => parse_duration(text)
+            .ok_or_else(|| Words::refusal(format!("--timeout: {text:?} is no duration, as 90s")))?,
+    };
+    let witnesses = Witnesses::summon(operator)?;
+    let reaper = Reaper { operator, settings, began: now(), state, witnesses, away: Rc::default() };
+    let mut printed = Printed::default();
+    let mut seen = Vec::new();
+    for network in &networks {
+        let folder = reaper.state.network(network);
+        let found = printed.keep(attachments(&folder)).unwrap_or_default();
+        seen.extend(found.into_iter().filter_map(|found| reaper.look(network, found)));
+        let aside = printed.keep(set_aside(&folder)).unwrap_or_default();
+        seen.extend(aside.into_iter().map(|aside| Seen::aside(network, aside)));
+    }
+    if operator.words.has("yes") {
+        reaper.release_all(&mut seen, Round::of(time), &mut printed);
+    }
+    let any = |outcome| seen.iter().any(|seen| seen.outcome == outcome);
+    printed.failed |= any(FAILED);
+    if any(WOULD) {
+        printed.warnings.push("nothing was released; add --yes to do it".to_owned());
+    }
+    printed.warnings.extend(of_other_identities(&reaper.state));
+    printed.set_rows(operator, COLUMNS, seen.iter().map(Seen::row).collect());
+    Ok(printed)
+}
+
+const COLUMNS: &[Column] = &[
+    Column::text("NETWORK", "network"),
+    Column::text("CONTAINER", "containerID"),
+    Column::text("IFNAME", "ifname"),
+    Column::text("ADDRESSES", "addresses"),
+    Column::text("STATE", "state"),
+    Column::text("OUTCOME", "outcome"),
+    Column::text("WHY", "why"),
+];
+
+/// What became of a record.
+type Outcome = &'static str;
+
+const KEPT: Outcome = "kept";
+const WOULD: Outcome = "would release";
+const RELEASED: Outcome = "released";
+/// A claim may still commit.
+const TO_BE_REPEATED: Outcome = "released, to be repeated";
+const FAILED: Outcome = "failed";
+/// It was not tried, and stays for the next time.
+const LEFT: Outcome = "left";
+
+/// It names no delegate that a DEL could be given to, but a lease may stand.
+const NOTHING_IN_IT: &str = "it is empty, as a loss of power leaves it: the runtime's DEL clears it, or ipam-delegated release";
+
+struct Reaper<'a> {
+    operator: &'a Operator,
+    settings: Settings,
+    /// When this call began, in milliseconds since 1970.
+    began: u64,
+    state: StateDir,
+    witnesses: Witnesses,
+    /// The stores that did not answer so far.
+    away: Rc<Away>,
+}
+
+/// A record, and what becomes of it.
+struct Seen {
+    network: NetworkName,
+    attachment: Attachment,
+    record: Record,
+    state: &'static str,
+    why: String,
+    outcome: Outcome,
+}
+
+impl Seen {
+    fn aside(network: &NetworkName, aside: SetAside) -> Self {
+        let why = ended_by(network, &aside.attachment, &why_aside(&aside));
+        let (network, attachment) = (network.clone(), aside.attachment);
+        let record = Record::default();
+        Self { network, attachment, record, state: "unreadable", why, outcome: KEPT }
+    }
+
+    fn row(&self) -> Row {
+        let mut row = identified(&self.network, &self.attachment, &self.record);
+        for (key, text) in [("state", self.state), ("outcome", self.outcome), ("why", &self.why)] {
+            row.text(key, text);
+        }
+        row
+    }
+}
+
+impl Reaper<'_> {
+    /// Judges a record without its lock, so that a dry run changes nothing.
+    fn look(&self, network: &NetworkName, attachment: Attachment) -> Option<Seen> {
+        let (record, state, why, outcome) =
+            match RecordFile::look(&self.state.record(network, &attachment)) {
+                Presence::Absent => return None,
+                Presence::Unreadable(error) => {
+                    let why = ended_by(network, &attachment, &error.in_full());
+                    (Record::default(), "unreadable", why, KEPT)
+                }
+                Presence::Held((record, true)) => (record, "busy", BUSY.to_owned(), KEPT),
+                Presence::Held((record, false)) => {
+                    let (outcome, why) = match self.speaks_against(&record, network, &attachment) {
+                        Ok(why) => (WOULD, why),
+                        Err(why) => (KEPT, why),
+                    };
+                    let state = record.state().as_str();
+                    (record, state, why.to_owned(), outcome)
+                }
+            };
+        Some(Seen { network: network.clone(), attachment, record, state, why, outcome })
+    }
+
+    /// Why a record is to be released; else why it is kept.
+    fn speaks_against(
+        &self,
+        record: &Record,
+        network: &NetworkName,
+        attachment: &Attachment,
+    ) -> Result<&'static str, &'static str> {
+        if record.state() == State::Empty {
+            return Err(NOTHING_IN_IT);
+        }
+        if let Some(why) = fence(record, &self.settings, self.began) {
+            return Err(why);
+        }
+        if record.released().is_some() {
+            return Ok("its DEL is to be repeated");
+        }
+        self.witnesses.speak_against(record, network, attachment)
+    }
+
+    /// Releases what is to be released, the oldest first, until the time is over.
+    fn release_all(&self, seen: &mut [Seen], mut round: Round, printed: &mut Printed) {
+        let mut due: Vec<&mut Seen> = seen.iter_mut().filter(|it| it.outcome == WOULD).collect();
+        sort_oldest_first(&mut due, |it| self.state.record(&it.network, &it.attachment));
+        for seen in due {
+            match self.release(seen, &mut round) {
+                Ok((outcome, None)) => seen.outcome = outcome,
+                Ok((outcome, Some(why))) => {
+                    seen.outcome = outcome;
+                    seen.why = why.to_owned();
+                }
+                Err(error) => {
+                    seen.outcome = FAILED;
+                    seen.why = [&seen.why, "; ", &error.in_full()].concat();
+                }
+            }
+        }
+        if let Some(left) = round.left() {
+            let left = left.advise("run reap again; --timeout gives it more time");
+            printed.warnings.push(left.in_full());
+            printed.failed |= round.is_stuck();
+        }
+    }
+
+    /// Judges once more, now under the record's lock, and releases; tells why where that is new.
+    fn release(&self, seen: &Seen, round: &mut Round) -> Result<(Outcome, Option<&'static str>)> {
+        let Seen { network, attachment, .. } = seen;
+        let request = self.operator.recorded_request(network, &seen.record)?;
+        let chain = Chain::new(self.operator.presets, Path::new("ipam-delegated"));
+        let mut session = Session::open(&chain, &request)?;
+        session.away = Rc::clone(&self.away);
+        let opened = match judge(&session, network, attachment, self.began)? {
+            Verdict::Gone => return Ok((RELEASED, None)),
+            Verdict::Keep(why) => return Ok((KEPT, Some(why))),
+            Verdict::Stale(opened) => opened,
+        };
+        if let Err(why) = self.speaks_against(&opened.record, network, attachment) {
+            return Ok((KEPT, Some(why)));
+        }
+        let owner = Owner { network: &session.request.network, attachment };
+        let path = self.state.record(network, attachment);
+        Ok(match round.release(&session, &owner, *opened)? {
+            Turn::Left(why) => (LEFT, Some(why)),
+            Turn::Released if path.exists() => (TO_BE_REPEATED, None),
+            Turn::Released => (RELEASED, None),
+        })
+    }
+}

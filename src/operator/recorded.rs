@@ -1,0 +1,59 @@
+//! The call that a runtime would make for what a record names.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::Operator;
+use super::network::find;
+use crate::chain::del::recorded_network;
+use crate::chain::record::Record;
+use ipam_kit::cni::NetworkName;
+use ipam_kit::delegate::Request;
+use ipam_kit::error::Result;
+
+impl Operator {
+    /// A request on the network of a record, as it was recorded, with the section `ipam` of today:
+    /// secrets, the way to the store and the time are taken from it.
+    pub(super) fn recorded_request(
+        &self,
+        network: &NetworkName,
+        record: &Record,
+    ) -> Result<Request> {
+        let mut newer = self.present_ipam(network);
+        let recorded = record.runs().into_iter().rev().find_map(|run| run.ipam.get("timeout"));
+        if let Some(recorded) = recorded
+            && !newer.contains_key("timeout")
+        {
+            newer.insert("timeout".to_owned(), recorded.clone());
+        }
+        self.request(recorded_network(network, record, newer)?, &self.recorded_path(record))
+    }
+
+    /// The plugin folders: those of the record's programs before the usual ones, for the ADD found
+    /// its delegates there.
+    fn recorded_path(&self, record: &Record) -> Vec<PathBuf> {
+        let mut path = self.cni_path();
+        if self.words.value("cni-path").is_none() {
+            for run in record.runs().into_iter().filter(|run| !run.fixed) {
+                if let Some(folder) = Path::new(&run.program).parent() {
+                    path.insert(0, folder.to_owned());
+                }
+            }
+        }
+        path
+    }
+
+    /// The section `ipam` of the network as it is configured now; empty where it is not configured
+    /// any more.
+    fn present_ipam(&self, network: &NetworkName) -> Map<String, Value> {
+        let found = find(network.as_str(), self.words.value("conf-dir"));
+        let ours = found.and_then(|found| self.ours(&found)).unwrap_or_default();
+        let Some(ours) = ours.first() else { return Map::new() };
+        let mut ipam = ours.network.ipam().clone();
+        if let Some(preset) = ours.chain.preset {
+            preset.fill(&mut ipam);
+        }
+        ipam
+    }
+}

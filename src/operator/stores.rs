@@ -1,0 +1,181 @@
+//! The stores that records and configurations name, each once for a network, and telling their allocators to trust
+//! them as they stand.
+
+use serde_json::{Map, Value};
+
+use super::dry_run::{Outcome, dry_run};
+use super::ours::Ours;
+use super::{Operator, Printed};
+use crate::chain::away::store_of;
+use crate::chain::plan::Step;
+use crate::chain::record::Run;
+use crate::chain::session::Session;
+use ipam_kit::cni::{IpamResult, NetworkName, Verb};
+use ipam_kit::delegate::Request;
+use ipam_kit::error::{Error, ErrorCode, Result};
+
+/// The question by which an allocator trusts its store from now on.
+const ACCEPT: [&str; 4] = ["accept", "--json", "--config", "-"];
+
+/// Every store, in the order in which they were found.
+#[derive(Default)]
+pub(crate) struct Stores(Vec<Store>);
+
+/// A store behind an allocator.
+pub(crate) struct Store {
+    pub step: Step,
+    /// A call on a network that uses it.
+    pub request: Request,
+    /// Only for the store of a network as it is configured.
+    pub present: Option<Present>,
+    /// The allocator's configuration.
+    stdin: String,
+    /// The section `ipam` as far as it is about the store.
+    settings: Map<String, Value>,
+}
+
+/// How an allocator is configured now.
+pub(crate) struct Present {
+    run: Run,
+    /// A selector before it failed, whose settings may be missing.
+    partial: bool,
+}
+
+impl Stores {
+    /// Every store.
+    pub(super) fn all(&self) -> &[Store] {
+        &self.0
+    }
+
+    /// Adds the store of a recorded delegate, unless its network has a present one of that name.
+    pub(super) fn add_recorded(&mut self, session: &Session<'_>, run: &Run) -> Result<()> {
+        let network = session.request.network.name();
+        if self.present_of(network, &run.delegate).next().is_some() {
+            return Ok(());
+        }
+        let run = session.with_newer_secrets(run, &session.request.network);
+        self.add(session, session.recorded_step(&run), run, None)
+    }
+
+    /// Adds the stores of a plugin as it is configured; `printed` gets what its selectors failed with.
+    pub(super) fn add_configured(
+        &mut self,
+        operator: &Operator,
+        ours: &Ours,
+        printed: &mut Printed,
+    ) -> Result<()> {
+        let request = operator.request(ours.for_status(), &operator.cni_path())?;
+        let session = Session::open(&ours.chain, &request)?;
+        let mut partial = false;
+        for stage in dry_run(&session, &ours.plan(&session)?, Verb::Status)? {
+            if let Outcome::Failed(error) = &stage.outcome {
+                printed.warnings.push(error.in_full());
+                partial = true;
+            }
+            // One that no pool is for today has a store all the same.
+            let run =
+                stage.run.or_else(|| session.carry(IpamResult::default()).run_of(&stage.step));
+            if let Some(run) = run {
+                self.add(&session, stage.step, run, Some(partial))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A recorded delegate with the section `ipam` that it has on its network now, for the node that
+    /// the record names; `None` where the network has no delegate of that name any more.
+    ///
+    /// # Errors
+    /// It cannot be told which section that is.
+    pub(super) fn present(&self, session: &Session<'_>, run: &Run) -> Result<Option<Run>> {
+        let serves = |ipam: &Map<String, Value>| ipam.get("serves").cloned();
+        let network = session.request.network.name();
+        let all: Vec<_> = self.present_of(network, &run.delegate).collect();
+        let mut meant = all.clone();
+        meant.retain(|(_, present)| serves(&present.run.ipam) == serves(&run.ipam));
+        if meant.is_empty() {
+            meant = all;
+        }
+        // An unchanged one is meant, whatever else there is.
+        let recorded = store_of(&session.with_newer_secrets(run, &session.request.network));
+        let unchanged = meant.iter().find(|(store, _)| store.settings == recorded).copied();
+        let present = match (unchanged, &meant[..]) {
+            (Some((_, present)), _) => present,
+            (None, []) => return Ok(None),
+            (None, [(_, present)]) if !present.partial => present,
+            (None, [_]) => {
+                return Err(unclear(run, "its settings are not known while a selector fails")
+                    .advise("mend what the selector fails with, then repeat this"));
+            }
+            (None, _) => {
+                return Err(unclear(
+                    run,
+                    "several entries of ipam.delegates may be the recorded one",
+                )
+                .advise("give each the `serves` that the record has, then repeat this"));
+            }
+        };
+        let Run { program, mut ipam, fixed, .. } = present.run.clone();
+        ipam.remove("node");
+        ipam.extend(run.ipam.get("node").map(|node| ("node".to_owned(), node.clone())));
+        Ok(Some(Run { program, ipam, fixed, ..run.clone() }))
+    }
+
+    /// The present stores of a network behind allocators of a name.
+    fn present_of<'a>(
+        &'a self,
+        network: &'a NetworkName,
+        delegate: &'a str,
+    ) -> impl Iterator<Item = (&'a Store, &'a Present)> {
+        let of_both = move |store: &&Store| {
+            store.step.name == delegate && store.request.network.name() == network
+        };
+        self.0.iter().filter(of_both).filter_map(|store| Some((store, store.present.as_ref()?)))
+    }
+
+    /// Adds a store, a present one with whether a selector before it failed.
+    fn add(
+        &mut self,
+        session: &Session<'_>,
+        step: Step,
+        run: Run,
+        partial: Option<bool>,
+    ) -> Result<()> {
+        let settings = store_of(&run);
+        // What a node remembers of a store, it remembers for each network.
+        let network = session.request.network.name();
+        let known = |store: &Store| {
+            store.step.name == step.name
+                && store.request.network.name() == network
+                && store.settings == settings
+        };
+        if step.is_allocator() && !self.0.iter().any(known) {
+            let stdin = run.stdin(&session.request.network, &IpamResult::default(), &[])?;
+            let present = partial.map(|partial| Present { run, partial });
+            let request = session.request.clone();
+            self.0.push(Store { step, request, present, stdin, settings });
+        }
+        Ok(())
+    }
+}
+
+fn unclear(run: &Run, why: &str) -> Error {
+    let parts = [&*run.delegate, ": ", why, ", so that no store of the network is accepted"];
+    Error::new(ErrorCode::INVALID_CONFIG, parts.concat())
+}
+
+impl Store {
+    /// Makes the allocator trust the store as it stands; false where that means nothing to it.
+    ///
+    /// # Errors
+    /// The allocator's own error, or 110 when it does not know the question.
+    pub(super) fn accept(&self, session: &Session<'_>) -> Result<bool> {
+        match session.ask(&self.step, &ACCEPT, &self.stdin)? {
+            Value::Object(answer) => Ok(answer.get("accepted") != Some(&Value::Bool(false))),
+            _ => {
+                let message = [&self.step.name, ": its answer is no object"].concat();
+                Err(Error::new(ErrorCode::DELEGATE, message))
+            }
+        }
+    }
+}
