@@ -38,7 +38,7 @@ fn the_readme_has_the_table_of_errors() {
 
 #[test]
 fn the_readme_has_the_host_wide_settings() {
-    let source = read("src/host/settings.rs");
+    let source = read("crates/kit/src/host/settings.rs");
     let (_, keys) = source.split_once("const KEYS").unwrap();
     let (_, keys) = keys.split_once(" =").unwrap();
     let (keys, _) = keys.split_once(';').unwrap();
