@@ -10,8 +10,8 @@
 //! it succeeds, a record says what a later DEL has to release, whatever has become of the
 //! configuration meanwhile.
 //!
-//! Delegates in Rust are made of the library `ipam-kit`. This one is for a program with presets,
-//! whole chains under one name:
+//! Delegates in Rust depend on the library `ipam-kit`. This one is for a meta-plugin with presets of
+//! your own, whole chains under one name:
 //!
 //! ```no_run
 #![doc = include_str!("../examples/own-preset.rs")]

@@ -3,6 +3,20 @@
 //!
 //! A program called without `CNI_COMMAND` was called by a person. `ipam-delegated` and every
 //! allocator of ours understand the same verbs then, and print them alike.
+//!
+//! An allocator depends on this package for [`answer`], and the meta-plugin for the rest:
+//!
+//! ```no_run
+//! use ipam_kit::Allocate;
+//! use ipam_kit::allocate::Bookkeeper;
+//! # use ipam_suites::memory::Memory as Site;
+//!
+//! // `Site` is the allocator's own ledger.
+//! fn delegate() -> Allocate<Bookkeeper<Site>> {
+//!     Allocate::answering(ipam_cli::answer::<Bookkeeper<Site>>)
+//! }
+//! # let _ = delegate;
+//! ```
 
 #![warn(unreachable_pub)]
 

@@ -6,6 +6,10 @@
 //! [`Ledger`](allocate::Ledger), and a `main` of one line. A delegate may be written in any
 //! language: the README of the project holds the contract.
 //!
+//! Every delegate in Rust depends on this package. It stands on no other package of the project:
+//! `ipam-servers` adds servers over HTTP, `ipam-kube` Kubernetes, `ipam-cli` verbs for people, and
+//! `ipam-suites` the tests of an allocator.
+//!
 //! # A complete delegate
 //!
 //! ```no_run
@@ -17,6 +21,41 @@
 //! versions, errors, logs and the time limit are [`run`]'s affair, and what a selector does on
 //! each verb is [`Select`]'s.
 //!
+//! # An allocator
+//!
+//! A store that is searched for free addresses is a [`Ledger`](allocate::Ledger): it shows what is
+//! held, and changes it in one guarded step. [`Bookkeeper`](allocate::Bookkeeper) is the
+//! [`Allocator`] over any ledger. `ipam_cli::answer` gives it the verbs for people, which
+//! `ipam-delegated` asks it for (`list`, `who`, `pools`, `release`).
+//!
+//! ```no_run
+//! use std::process::ExitCode;
+//!
+//! use ipam_kit::Allocate;
+//! use ipam_kit::allocate::Bookkeeper;
+//! # // A ledger that exists stands in for the author's.
+//! # use ipam_suites::memory::Memory as Site;
+//!
+//! // `Site` is your store: a type with the trait `Ledger`.
+//! fn delegate() -> Allocate<Bookkeeper<Site>> {
+//!     Allocate::answering(ipam_cli::answer::<Bookkeeper<Site>>)
+//! }
+//!
+//! fn main() -> ExitCode {
+//!     ipam_kit::run("ipam-da-site", delegate())
+//! }
+//! ```
+//!
+//! A server that picks addresses itself is an [`Allocator`] instead, and runs as
+//! `Allocate::<Site>::default()`, without verbs for people. `ipam-suites` tests both.
+//!
+//! # Features
+//!
+//! - `allocator`: in musl builds, a memory allocator that asks the kernel less often than musl's
+//!   own. It is off by default: a program switches it on, unless it has a global allocator of its
+//!   own.
+//! - `verbose`: debug logs in `/var/log/cni` without any setting.
+//!
 //! # The rooms
 //!
 //! Imports point up this list only; ARCHITECTURE.md says why, and a test holds it.
@@ -27,6 +66,7 @@
 //!   every version, addresses read as Go reads them.
 //! - [`pool`]: pools, ranges and range sets, which selectors choose and allocators serve.
 //! - [`host`]: what this machine knows: host-wide settings, the state folder, the node's identity.
+//! - [`log`]: lines on stderr and in the verbose log.
 //! - [`delegate`]: the trait [`Delegate`] and the only edge that touches environment, stdin, stdout
 //!   and exit.
 //! - [`offer`]: what the section `ipam` itself offers: pools, routes, name resolution.

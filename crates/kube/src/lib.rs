@@ -1,6 +1,26 @@
 //! A small Kubernetes client: where the login comes from, one request per question, no discovery and
 //! no watch.
 //!
+//! A delegate that asks Kubernetes depends on this package. [`Source`] finds the login, [`Kube`] asks
+//! for any object, and [`own_node`] knows the node object of this machine:
+//!
+//! ```no_run
+//! use ipam_kit::{Request, Result};
+//! use ipam_kube::own_node::{Keys, OwnNode};
+//!
+//! /// The rack that a label of this machine's node object names.
+//! fn rack(request: &Request) -> Result<Option<String>> {
+//!     let settings = request.network.settings::<Keys>()?.read("ipam.")?;
+//!     let (environment, unreached) = (&request.environment, request.unreached());
+//!     let own = OwnNode::new(settings, environment, unreached, request.deadline)?;
+//!     let node = own.read()?;
+//!     Ok(node.text("/metadata/labels/rack").map(str::to_owned))
+//! }
+//! # let _ = rack;
+//! ```
+//!
+//! A delegate that is called often takes `OwnNode::ask` instead, which remembers the answer.
+//!
 //! # Away, or refusing
 //!
 //! A caller that keeps what it read before may go on with that while the API server is *away*, and must

@@ -5,6 +5,42 @@
 //! goes on to the next server when that one fails. It tells what was certainly not carried out from what
 //! may have been, so that a caller never repeats a change blindly. It follows no redirects and uses no
 //! proxy.
+//!
+//! A delegate whose source or store speaks HTTP depends on this package; `ipam-kube` stands on it.
+//!
+//! # A question
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use ipam_kit::{Request, Result};
+//! use ipam_servers::{Access, Answer, Ask, Client, Method, Server, Tls, escape};
+//!
+//! /// Asks whichever server answers for the pool of a rack.
+//! fn pool_of(rack: &str, urls: &[String], request: &Request) -> Result<Option<Answer>> {
+//!     let access = Access {
+//!         service: "the rack service",
+//!         servers: Server::parse_all(urls, "ipam.rackServers", 8080)?,
+//!         tls: Tls::default(),
+//!         headers: Vec::new(),
+//!         timeout: Duration::from_secs(5),
+//!         unreached: request.unreached(),
+//!         advice: |status, _| (status == 403).then_some("let this host read racks"),
+//!     };
+//!     let client = Client::new(access, request.deadline)?;
+//!     let path = format!("v1/racks/{}", escape(rack));
+//!     let answer = client.read(&Ask {
+//!         method: Method::Get,
+//!         path: &path,
+//!         body: b"",
+//!         answers: &[200, 404],
+//!         sign: None,
+//!         limit: 64 * 1024,
+//!     })?;
+//!     Ok((answer.status == 200).then_some(answer))
+//! }
+//! # let _ = pool_of;
+//! ```
 
 #![warn(unreachable_pub)]
 

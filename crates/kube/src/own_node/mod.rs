@@ -168,7 +168,7 @@ impl OwnNode {
     /// Reads the node object.
     ///
     /// # Errors
-    /// The API server is away or refuses, see [`kube`](ipam_servers::kube); this machine is no node.
+    /// The API server is away or refuses, see [`ipam_kube`](crate); this machine is no node.
     pub fn read(&self) -> Result<Node> {
         self.find(&self.source.open(self.unreached, self.deadline)?, Extent::Whole)?
     }
