@@ -22,7 +22,7 @@
 //! - [`chain`]: which delegates run, running each as a process, undo, and the record of each
 //!   attachment. It knows processes, not addresses.
 //! - `operator`, above it: what people ask: the verbs of a call without `CNI_COMMAND`.
-//! - [`PRESETS`]: the chains that the program has under the names of the systems it replaces.
+//! - [`presets`]: the chains that the program has under the names of the systems it replaces.
 
 #![warn(unreachable_pub)]
 
