@@ -1,8 +1,8 @@
-//! The cost of an ADD against the leases held, as a drawing. Included by the benchmarks that draw.
+//! The cost of an ADD against the leases held, as a drawing.
 
 use std::fmt::Write;
 
-use super::common::times::Times;
+use crate::times::Times;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 420.0;
@@ -43,7 +43,6 @@ pub struct Drawing<'a> {
 
 /// How costs are spread.
 #[derive(Clone, Copy)]
-#[allow(dead_code, reason = "no benchmark needs all")]
 pub enum Scale {
     Logarithmic,
     FromZero,
@@ -59,7 +58,6 @@ pub struct Curve<'a> {
 
 /// How a curve looks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(dead_code, reason = "no benchmark needs all")]
 pub enum Class {
     /// Dashed, without points.
     Floor,

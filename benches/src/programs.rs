@@ -1,11 +1,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// One build of this workspace's release programs.
+/// One build of this workspace's release programs, and of this package's examples.
 pub struct Build {
     pub label: &'static str,
     target: Option<String>,
-    pub folder: PathBuf,
+    folder: PathBuf,
 }
 
 /// The static build, where rustc has its target, and the glibc one; each is made when it is its
@@ -22,11 +22,16 @@ pub fn builds() -> impl Iterator<Item = Build> {
 }
 
 /// The host-local to compare with.
-#[allow(dead_code, reason = "not every benchmark does")]
 pub fn host_local() -> PathBuf {
     let places = ["/usr/lib/cni/host-local", "/opt/cni/bin/host-local"].map(PathBuf::from);
     let found = places.into_iter().find(|path| path.exists());
     found.expect("host-local: apt-get install containernetworking-plugins")
+}
+
+/// Where another client is installed.
+pub fn installed(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
 impl Build {
@@ -34,36 +39,31 @@ impl Build {
         self.target.is_some()
     }
 
+    /// The file of a program or of an example.
+    pub fn program(&self, name: &str) -> PathBuf {
+        let program = self.folder.join(name);
+        if program.exists() { program } else { self.folder.join("examples").join(name) }
+    }
+
+    /// In KiB.
+    pub fn size(&self, name: &str) -> u64 {
+        std::fs::metadata(self.program(name)).unwrap().len() / 1024
+    }
+
     fn make(label: &'static str, target: Option<String>) -> Self {
         let folder = root().join(target.as_deref().unwrap_or_default()).join("release");
         let build = Self { label, target, folder };
         build.cargo(&["--workspace", "--bins"]);
+        build.cargo(&["--package", env!("CARGO_PKG_NAME"), "--examples"]);
         build
     }
 
-    /// Makes more of the workspace's programs.
-    pub fn cargo(&self, what: &[&str]) {
+    fn cargo(&self, what: &[&str]) {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--release", "--target-dir"]).arg(root()).args(what);
         cargo.args(self.target.iter().flat_map(|target| ["--target", target]));
         cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
         assert!(cargo.status().unwrap().success(), "cargo build");
-    }
-
-    /// The least program of this build.
-    pub fn compile_hello(&self, out: &Path) {
-        let mut rustc = Command::new("rustc");
-        rustc
-            .args(["--edition=2024", "-Copt-level=3", "-Cpanic=abort", "-Cstrip=symbols", "-o"])
-            .arg(out);
-        rustc.args(self.target.iter().flat_map(|target| ["--target", target]));
-        rustc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("floor/hello.rs"));
-        assert!(rustc.status().expect("rustc").success(), "rustc");
-    }
-
-    /// In KiB.
-    pub fn size(&self, name: &str) -> u64 {
-        std::fs::metadata(self.folder.join(name)).unwrap().len() / 1024
     }
 }
 

@@ -1,5 +1,4 @@
-//! The least that a process costs which reads a Kubernetes object: what selectors are compared with.
-//! `benches/kube.rs` runs it:
+//! The least that a process costs which reads a Kubernetes object: what selectors are compared with:
 //!
 //! ```text
 //! kube-floor SERVER PATH AUTHORITY TOKEN              a GET with the token of a file

@@ -1,9 +1,9 @@
 //! The least that a process costs which changes something in etcd with the client library: what
-//! `ipam-da-etcd` is compared with. `benches/etcd.rs` runs it:
+//! `ipam-da-etcd` is compared with:
 //!
 //! ```text
-//! floor ADD URL OWNER-KEY ADDRESS-KEY VALUE    puts both keys if there is no such owner
-//! floor DEL URL OWNER-KEY ADDRESS-KEY VALUE    deletes both if there is
+//! etcd-floor ADD URL OWNER-KEY ADDRESS-KEY VALUE    puts both keys if there is no such owner
+//! etcd-floor DEL URL OWNER-KEY ADDRESS-KEY VALUE    deletes both if there is
 //! ```
 
 use std::error::Error;

@@ -1,0 +1,208 @@
+//! How a system is measured: interleaved rounds, 20 at a time, targets.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::caller::{Caller, Callers, Plugins, VERBS};
+use crate::crowd::{AT_A_TIME, throughput};
+use crate::plot::{self, Class, Curve, Drawing, Scale};
+use crate::programs::Build;
+use crate::table::Table;
+use crate::target::{Row, Target};
+use crate::times::Series;
+
+/// The numbers of leases held.
+pub const HELD: [usize; 4] = [0, 1_000, 10_000, 50_000];
+
+/// What is measured of a system, and what is asked of it. Series are named `CALLER VERB` where nothing
+/// else is said.
+pub struct System {
+    /// As it is named to `cargo bench`.
+    pub name: &'static str,
+    pub title: &'static str,
+    /// The most leases held, where `BENCH_HELD` says nothing else.
+    pub held: usize,
+    pub runs: usize,
+    /// Rounds that do not count.
+    pub warm_up: usize,
+    /// Makes the sites, with as many leases held.
+    pub start: fn(&Stage<'_>, &[usize]) -> Sites,
+    pub tables: &'static [Table],
+    pub drawing: Option<(Scale, Curves)>,
+    /// The callers that are run 20 at a time.
+    pub crowd: &'static [&'static str],
+    pub targets: &'static [Target],
+    /// The least program that does the same.
+    pub floor: Option<&'static str>,
+}
+
+/// What is drawn: class, name and series.
+pub type Curves = [(Class, &'static str, &'static str); 3];
+
+/// By the leases held.
+pub type Sites = Vec<Box<dyn Site>>;
+
+/// A place where leases are held, with those who use it.
+pub trait Site {
+    fn callers(&self) -> &Callers;
+
+    /// One call of each, in turn.
+    fn round(&self, turn: &mut Turn<'_>);
+
+    /// As [`Site::round`], of callers that leave cold caches to the others; after all other sites.
+    fn last(&self, _turn: &mut Turn<'_>) {}
+
+    /// Measures what has no rounds, where the most leases are held: prints it, or gives rows for the
+    /// table of targets.
+    fn more(&self, _stage: &Stage<'_>) -> Vec<Row> {
+        Vec::new()
+    }
+}
+
+/// Folders for one build of the programs.
+pub struct Stage<'a> {
+    pub build: &'a Build,
+    programs: TempDir,
+    state: TempDir,
+}
+
+/// One round at one site.
+pub struct Turn<'a> {
+    pub container: &'a str,
+    series: &'a mut Series,
+}
+
+/// All that was measured of one build.
+pub struct Results<'a> {
+    pub build: &'a Build,
+    pub sites: Sites,
+    /// By the leases held.
+    pub series: Vec<(usize, Series)>,
+    /// Calls a second, 20 at a time.
+    pub rates: Series,
+}
+
+impl System {
+    pub fn run(&self, build: &Build) {
+        println!("\n## {}, {} builds{}\n", self.name, build.label, self.title);
+        let most = if self.held == 0 { 0 } else { count("BENCH_HELD", self.held) };
+        let held: Vec<usize> = HELD.into_iter().filter(|held| *held <= most).collect();
+        let runs = count("BENCH_RUNS", self.runs);
+        println!("{runs} interleaved runs each; medians with quartiles, in milliseconds\n");
+        let stage = Stage::new(build);
+        let results = self.measure(&stage, &held, runs);
+        for table in self.tables {
+            println!("{}", table.of(&results.series));
+        }
+        println!(
+            "bare processes: {}",
+            BARE.map(|name| format!("{name} {}", results.series[0].1[name])).join(", ")
+        );
+        for (name, rates) in &results.rates {
+            println!("{AT_A_TIME} at a time, a second: {name} {:.0}", rates.median());
+        }
+        let rows = results.sites.last().unwrap().more(&stage);
+        println!("\n| target | measured | |\n|---|---|---|");
+        let targets = self.targets.iter().flat_map(|target| target.rows(&results));
+        rows.into_iter().chain(targets).for_each(|row| println!("{row}"));
+        if let Some(floor) = self.floor {
+            println!("\nsize of the floor: {} KiB", build.size(floor));
+        }
+        if let Some((scale, curves)) = self.drawing.filter(|_| build.is_static() && held == HELD) {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("{}.svg", self.name));
+            let curve = |(class, name, key)| {
+                let points = results.series.iter().map(|(held, series)| (*held, &series[key]));
+                Curve { class, name, points: points.collect() }
+            };
+            let curves = curves.into_iter().map(curve).collect();
+            std::fs::write(path, plot::svg(&Drawing { runs, scale, curves })).unwrap();
+        }
+    }
+
+    fn measure<'a>(&self, stage: &Stage<'a>, held: &[usize], runs: usize) -> Results<'a> {
+        let sites = (self.start)(stage, held);
+        let bare = stage.plugins("bare", &["hello"]).tool("hello", Vec::new());
+        let mut series: Vec<_> = held.iter().map(|held| (*held, Series::new())).collect();
+        let warm_up = count("BENCH_WARMUP", self.warm_up);
+        for round in 0..warm_up + runs {
+            if round == warm_up {
+                series.iter_mut().for_each(|(_, series)| series.clear());
+            }
+            self::round(round, &bare, &sites, &mut series);
+        }
+        let mut rates = Series::new();
+        for _ in 0..count("BENCH_BATCHES", 9) {
+            for name in self.crowd {
+                let now = throughput(&sites[0].callers()[*name]);
+                for (verb, rate) in VERBS.iter().zip(now) {
+                    rates.entry(format!("{name} {verb}")).or_default().push(rate);
+                }
+            }
+        }
+        Results { build: stage.build, sites, series, rates }
+    }
+}
+
+/// The series of one, two and three bare processes that do nothing.
+const BARE: [&str; 3] = ["one", "two", "three"];
+
+fn round(round: usize, bare: &Caller, sites: &[Box<dyn Site>], series: &mut [(usize, Series)]) {
+    let container = &*format!("bench-{round}");
+    for (processes, name) in (1..).zip(BARE) {
+        let time = (0..processes).map(|_| bare.call("", "")).sum();
+        for (_, series) in series.iter_mut() {
+            Turn { container, series }.push(name, time);
+        }
+    }
+    // Each number of leases has its turn as the first.
+    let count = sites.len();
+    let order = (0..count).map(|i| (round + i) % count);
+    for i in order.clone() {
+        sites[i].round(&mut Turn { container, series: &mut series[i].1 });
+    }
+    for i in order {
+        sites[i].last(&mut Turn { container, series: &mut series[i].1 });
+    }
+}
+
+impl Turn<'_> {
+    pub fn push(&mut self, name: &str, time: Duration) {
+        self.series.entry(name.to_owned()).or_default().push(time.as_secs_f64() * 1000.0);
+    }
+
+    /// One ADD and one DEL of a caller.
+    pub fn pair(&mut self, callers: &Callers, name: &str) {
+        for verb in VERBS {
+            let time = callers[name].call(verb, self.container);
+            self.push(&format!("{name} {verb}"), time);
+        }
+    }
+}
+
+impl<'a> Stage<'a> {
+    /// State lies in memory where there is such a place, or in `BENCH_DIR`.
+    fn new(build: &'a Build) -> Self {
+        let memory = || Some("/dev/shm".into()).filter(|path: &PathBuf| path.is_dir());
+        let chosen = std::env::var_os("BENCH_DIR").map(Into::into).or_else(memory);
+        let state = TempDir::new_in(chosen.unwrap_or_else(std::env::temp_dir)).unwrap();
+        Self { build, programs: TempDir::new().unwrap(), state }
+    }
+
+    /// A plugin folder of this name with these programs.
+    pub fn plugins(&self, name: &str, programs: &[&str]) -> Plugins {
+        Plugins::new(&self.programs.path().join(name), self.build, programs)
+    }
+
+    /// Where leases and state lie.
+    pub fn state(&self) -> &Path {
+        self.state.path()
+    }
+}
+
+/// A number from the environment.
+pub fn count(variable: &str, otherwise: usize) -> usize {
+    let Ok(text) = std::env::var(variable) else { return otherwise };
+    text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, no number"))
+}

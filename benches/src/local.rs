@@ -1,0 +1,190 @@
+//! The chain `ipam-ds-static`, `ipam-da-local`, beside host-local on leases of the same layout.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::caller::{Caller, Callers, Plugins, callers};
+use crate::harness::{HELD, Site, Sites, Stage, System, Turn};
+use crate::network::{NETWORK, SIZE, address, after, network, pool, pools};
+use crate::plot::{Class, Scale};
+use crate::programs::host_local;
+use crate::table::Table;
+use crate::target::Row;
+use crate::target::Target::{Growth, Memory, RateRatio, Ratio, Size};
+use crate::times::Times;
+
+pub const SYSTEM: System = System {
+    name: "local",
+    title: "",
+    held: 50_000,
+    runs: 100,
+    warm_up: 1,
+    start,
+    tables: &[Table::Held(&[
+        ("host-local ADD", None),
+        ("chain ADD", Some("host-local ADD")),
+        ("preset ADD", None),
+        ("allocator ADD", None),
+        ("host-local DEL", None),
+        ("chain DEL", Some("host-local DEL")),
+        ("preset DEL", None),
+        ("allocator DEL", None),
+    ])],
+    drawing: Some((
+        Scale::Logarithmic,
+        [
+            (Class::Floor, "three bare processes", "three"),
+            (Class::HostLocal, "host-local", "host-local ADD"),
+            (Class::Chain, "ipam-delegated", "chain ADD"),
+        ],
+    )),
+    crowd: &["chain", "host-local"],
+    targets: &[
+        Ratio { of: "chain ADD", to: "host-local ADD", held: 0, most: [0.6, 1.5] },
+        Ratio { of: "chain ADD", to: "host-local ADD", held: 50_000, most: [0.01; 2] },
+        Growth { of: "chain ADD", most: 1.2 },
+        RateRatio { of: "chain ADD", to: "host-local ADD", least: 1.5 },
+        Memory { of: "chain", verbs: &["ADD"], most: 4096 },
+        Memory { of: "selector", verbs: &["ADD"], most: 4096 },
+        Memory { of: "allocator", verbs: &["ADD"], most: 4096 },
+        Size { of: &PROGRAMS, most: 1024 },
+    ],
+    floor: None,
+};
+
+const PROGRAMS: [&str; 3] = ["ipam-delegated", "ipam-ds-static", "ipam-da-local"];
+
+/// A network that host-local and the chain serve, each from a folder of its own with as many
+/// leases of other owners in it.
+struct Folders {
+    held: usize,
+    root: PathBuf,
+    callers: Callers,
+    plugins: Plugins,
+    preset: Plugins,
+}
+
+fn start(stage: &Stage<'_>, held: &[usize]) -> Sites {
+    let plugins = stage.plugins("bin", &PROGRAMS).link("host-local", host_local());
+    let preset = stage.plugins("preset", &PROGRAMS).link("host-local", "ipam-delegated");
+    let site = |held: &usize| {
+        // Given one after another.
+        let taken: Vec<u32> = (0..u32::try_from(*held).unwrap()).collect();
+        let root = stage.state().join(held.to_string());
+        Box::new(Folders::new(root, &taken, &plugins, &preset)) as Box<dyn Site>
+    };
+    held.iter().map(site).collect()
+}
+
+impl Site for Folders {
+    fn callers(&self) -> &Callers {
+        &self.callers
+    }
+
+    fn round(&self, turn: &mut Turn<'_>) {
+        for name in ["chain", "preset", "allocator"] {
+            turn.pair(&self.callers, name);
+        }
+    }
+
+    /// Reading so many files leaves the others cold caches.
+    fn last(&self, turn: &mut Turn<'_>) {
+        turn.pair(&self.callers, "host-local");
+    }
+
+    /// The calls that have to list or read the folder.
+    fn more(&self, stage: &Stage<'_>) -> Vec<Row> {
+        let held = self.held;
+        let chain = &self.callers["chain"];
+        println!(
+            "\nchain ADD, first look at {held} leases of others: {}",
+            adds(chain, 5, || self.forget())
+        );
+        let foreign = adds(chain, 15, || self.write_as_another());
+        println!("chain ADD at {held} after each write by another plugin: {foreign}");
+        if held < HELD[HELD.len() - 1] {
+            return Vec::new();
+        }
+        // Only each 1100th address is free.
+        let taken: Vec<u32> = (0..SIZE).filter(|n| n % 1100 != 1099).collect();
+        let full = Self::new(stage.state().join("full"), &taken, &self.plugins, &self.preset);
+        adds(&full.callers["chain"], 1, || ());
+        let [chain, host_local] =
+            ["chain", "host-local"].map(|name| adds(&full.callers[name], 15, || ()));
+        println!(
+            "ADD into a pool with {} of {SIZE} addresses held: chain {chain}, host-local {host_local}",
+            full.held
+        );
+        let memory = full.callers["allocator"].peak_memory("ADD");
+        println!("peak memory of ipam-da-local there: {memory} KiB");
+        self.forget();
+        let memory = self.callers["allocator"].peak_memory("ADD");
+        println!("peak memory of ipam-da-local at the first look at {held}: {memory} KiB");
+        Vec::new()
+    }
+}
+
+impl Folders {
+    fn new(root: PathBuf, taken: &[u32], plugins: &Plugins, preset: &Plugins) -> Self {
+        let network = |data: &str, ipam: Value| {
+            let folders = json!({"dataDir": root.join(data), "stateDir": root.join("state")});
+            let mut network = network(ipam, pool());
+            crate::network::extend(&mut network["ipam"], folders);
+            network
+        };
+        let chain =
+            json!({"type": "ipam-delegated", "delegates": ["ipam-ds-static", "ipam-da-local"]});
+        let allocator = network("chain", json!({"type": "ipam-da-local", "node": "bench"}));
+        let callers = callers([
+            ("host-local", plugins.plugin(network("host-local", json!({"type": "host-local"})))),
+            ("chain", plugins.plugin(network("chain", chain.clone()))),
+            ("preset", preset.plugin(network("chain", json!({"type": "host-local"})))),
+            ("selector", plugins.tool("ipam-ds-static", Vec::new()).given(network("chain", chain))),
+            ("allocator", plugins.plugin(after(allocator, pools()))),
+        ]);
+        for data in ["host-local", "chain"] {
+            fill(&root.join(data).join(NETWORK), taken);
+        }
+        Self { held: taken.len(), root, callers, plugins: plugins.clone(), preset: preset.clone() }
+    }
+
+    /// Lets the next call of the chain see the leases for the first time.
+    fn forget(&self) {
+        fs::remove_dir_all(self.root.join("state")).unwrap();
+    }
+
+    /// Takes or releases an address beside the chain, as host-local would.
+    fn write_as_another(&self) {
+        let path = self.root.join("chain").join(NETWORK).join(address(SIZE - 1).to_string());
+        if fs::remove_file(&path).is_err() {
+            fs::write(path, "foreign\r\neth0").unwrap();
+        }
+    }
+}
+
+/// ADDs that have to look at the whole folder because of what was done before each, with a DEL after
+/// it that is not measured.
+fn adds(caller: &Caller, runs: usize, before: impl Fn()) -> Times {
+    let add = |_| {
+        before();
+        let time = caller.call("ADD", "special");
+        caller.call("DEL", "special");
+        time.as_secs_f64() * 1000.0
+    };
+    (0..runs).map(add).collect()
+}
+
+fn fill(folder: &Path, taken: &[u32]) {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).unwrap();
+    for n in taken {
+        fs::write(folder.join(address(*n).to_string()), format!("foreign-{n:056}\r\neth0"))
+            .unwrap();
+    }
+    if let Some(last) = taken.last() {
+        fs::write(folder.join("last_reserved_ip.0"), address(*last).to_string()).unwrap();
+    }
+    fs::write(folder.join("lock"), "").unwrap();
+}
