@@ -10,8 +10,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
+use super::ask::Ask;
 use super::subject::{Form, Subject};
-use super::{Finding, Verdict};
+use super::{Finding, Verdict, plain};
 use ipam_kit::cni::address::{parse_address, parse_cidr};
 use ipam_kit::cni::{Environment, Verb};
 
@@ -21,14 +22,6 @@ pub(super) struct Bench {
     pub subject: Arc<dyn Subject>,
     pub network: String,
     pub node: &'static str,
-}
-
-/// One pool that an ADD asks for.
-#[derive(Clone, Debug)]
-pub(super) struct Ask {
-    ranges: Value,
-    requested: Option<String>,
-    strategy: Option<&'static str>,
 }
 
 /// What an ADD gave.
@@ -45,57 +38,6 @@ pub(super) struct Added {
 pub(super) struct Refusal {
     pub code: u64,
     pub message: String,
-}
-
-/// The ranges that checks use most: a gateway `.1`, and addresses `.2` to `.14`.
-pub(super) fn small() -> Ask {
-    ask(json!([{"subnet": "10.1.2.0/28"}]))
-}
-
-/// As [`small`], elsewhere.
-pub(super) fn other() -> Ask {
-    ask(json!([{"subnet": "10.1.3.0/28"}]))
-}
-
-pub(super) fn ipv6() -> Ask {
-    ask(json!([{"subnet": "fd00:1::/64"}]))
-}
-
-/// 10.1.2.7 and nothing else.
-pub(super) fn single() -> Ask {
-    ask(json!([{"subnet": "10.1.2.0/28", "rangeStart": "10.1.2.7", "rangeEnd": "10.1.2.7"}]))
-}
-
-/// 10.1.3.7 and nothing else.
-pub(super) fn other_single() -> Ask {
-    ask(json!([{"subnet": "10.1.3.0/28", "rangeStart": "10.1.3.7", "rangeEnd": "10.1.3.7"}]))
-}
-
-pub(super) fn ask(ranges: Value) -> Ask {
-    Ask { ranges, requested: None, strategy: None }
-}
-
-impl Ask {
-    pub(crate) fn requesting(mut self, address: &str) -> Self {
-        self.requested = Some(address.to_owned());
-        self
-    }
-
-    pub(crate) fn by(mut self, strategy: &'static str) -> Self {
-        self.strategy = Some(strategy);
-        self
-    }
-
-    fn pool(&self, index: usize) -> Value {
-        let mut pool = json!({"ranges": self.ranges, "index": index});
-        if let Some(address) = &self.requested {
-            pool["requested-ip"] = json!(address);
-        }
-        if let Some(strategy) = self.strategy {
-            pool["strategy"] = json!(strategy);
-        }
-        pool
-    }
 }
 
 static NETWORKS: AtomicU64 = AtomicU64::new(0);
@@ -126,7 +68,9 @@ impl Bench {
         if self.is_delegate() {
             return Ok(());
         }
-        Err(Finding::NotApplicable("a standard plugin is not told this"))
+        Err(Finding::NotApplicable(
+            "a standard plugin is not told this; a delegate of a chain is: --delegate",
+        ))
     }
 
     /// ADD by `container/interface`.
@@ -149,7 +93,9 @@ impl Bench {
     /// An ADD that has to fail, with this code where the subject is a delegate.
     pub(crate) fn refuse_add(&self, who: &str, pools: &[Ask], code: u64) -> Verdict {
         match self.try_add(who, pools)? {
-            Ok(added) => Err(format!("ADD of {who} gives {:?}", added.addresses).into()),
+            Ok(added) => {
+                Err(format!("ADD of {who} gives {}", plain::list(&added.addresses)).into())
+            }
             Err(refusal) => expect(!self.is_delegate() || refusal.code == code, || {
                 format!("the error is {}, not {code}: {}", refusal.code, refusal.message)
             }),
@@ -225,7 +171,11 @@ impl Bench {
         if self.subject.age(Duration::from_secs(3600)) {
             return Ok(());
         }
-        Err(Finding::NotApplicable("leases cannot be made to look old"))
+        Err(Finding::NotApplicable(
+            "\
+            its leases cannot be made to look old; this check is for leases that are files in \
+            ipam.dataDir, or in Rust for a subject with `aging`",
+        ))
     }
 
     /// Starts an ADD and kills it.
@@ -235,7 +185,7 @@ impl Bench {
         if self.subject.kill_during(environment, stdin.as_bytes(), after) {
             return Ok(());
         }
-        Err(Finding::NotApplicable("it is no process that could be killed"))
+        Err(Finding::NotApplicable("there is no process to kill; this check is for a program"))
     }
 
     /// Takes all that is left in a pool, each address once.
@@ -245,7 +195,7 @@ impl Bench {
             match self.try_add(&format!("fill{number}/eth0"), std::slice::from_ref(pool))? {
                 Ok(added) => {
                     let fresh = added.addresses.iter().all(|address| given.insert(*address));
-                    expect(fresh, || format!("{:?} is given twice", added.addresses))?;
+                    expect(fresh, || format!("{} is given twice", plain::list(&added.addresses)))?;
                 }
                 Err(refusal) => {
                     expect(!self.is_delegate() || refusal.code == 100, || {
@@ -319,8 +269,9 @@ impl Bench {
             Ok(stdout) => stdout,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let result: Value = serde_json::from_str(&stdout)
-            .map_err(|error| format!("ADD answers {stdout:?}, which is no JSON: {error}"))?;
+        let result: Value = serde_json::from_str(&stdout).map_err(|error| {
+            format!("ADD answers {}: not JSON: {error}", plain::output(&stdout))
+        })?;
         let ips = result["ips"].as_array().cloned().unwrap_or_default();
         let network = |ip: &Value| parse_cidr(ip["address"].as_str()?).ok();
         let networks = ips.iter().map(network).collect::<Option<Vec<IpNet>>>();
@@ -356,7 +307,8 @@ impl Bench {
         let error: Value = serde_json::from_str(&answer.stdout).unwrap_or_default();
         let code = error["code"].as_u64();
         let code = code.ok_or_else(|| {
-            format!("it fails without an error object on stdout: {:?}", answer.stdout)
+            let stdout = plain::output(&answer.stdout);
+            format!("it fails without an error object; on stdout is {stdout}")
         })?;
         let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
         Ok(Err(Refusal { code, message: format!("{} {}", text("msg"), text("details")) }))
@@ -396,8 +348,9 @@ pub(super) fn expect(holds: bool, message: impl FnOnce() -> String) -> Verdict {
 
 /// The addresses are these.
 pub(super) fn expect_given(added: &Added, expected: &[&str]) -> Verdict {
-    let expected: Vec<Option<IpAddr>> =
-        expected.iter().map(|text| parse_address(text).ok()).collect();
-    let given: Vec<Option<IpAddr>> = added.addresses.iter().copied().map(Some).collect();
-    expect(given == expected, || format!("{expected:?} are expected, given are {given:?}"))
+    let parsed = expected.iter().map(|text| parse_address(text).ok());
+    let given = &added.addresses;
+    expect(given.iter().copied().map(Some).eq(parsed), || {
+        format!("expected are {}, given are {}", plain::list(expected), plain::list(given))
+    })
 }

@@ -56,11 +56,13 @@
 #![warn(unreachable_pub)]
 
 pub mod allocator_suite;
+mod ask;
 mod bench;
 pub mod between;
 pub mod ledger_suite;
 pub mod memory;
 pub mod mutants;
+mod plain;
 mod report;
 pub mod subject;
 mod table;

@@ -273,7 +273,7 @@ impl Subject for Binary {
         let Ok(stdout) = answer.recv_timeout(self.patience) else {
             let _ = child.kill();
             let _ = child.wait();
-            let message = format!("it has not ended in {:?}", self.patience);
+            let message = format!("it has not ended in {} s", self.patience.as_secs_f64());
             return Err(Error::new(ErrorCode::TIMED_OUT, message));
         };
         let stdout = String::from_utf8_lossy(&stdout.map_err(failed)?).into_owned();

@@ -277,6 +277,57 @@ fn the_command_finds_a_careless_plugin() {
         let line = text.lines().find(|line| line.starts_with(check)).expect(check);
         assert!(line.contains("FAILED"), "{line}");
     }
+    for form_of_rust in ["Some(", "None", "Ok(", "Err(", "[", "\\\""] {
+        assert!(!text.contains(form_of_rust), "{form_of_rust} in {text}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// What the command says, and how it ends.
+fn said(words: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(CONFORMANCE).args(words).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_command_tells_how_it_is_used() {
+    for word in ["--help", "-h"] {
+        let (exit, stdout, stderr) = said(&[word]);
+        assert_eq!((exit, &*stderr), (Some(0), ""));
+        assert!(stdout.starts_with("usage: ipam-conformance PROGRAM"), "{stdout}");
+        for option in ["--delegate", "--cluster", "--config", "--unclaimed", "--skip", "--only"] {
+            assert!(stdout.contains(&format!("\n  {option} ")), "{option} in {stdout}");
+        }
+    }
+    let version = format!("ipam-conformance {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(said(&["--version"]), (Some(0), version, String::new()));
+    for wrong in [&[][..], &["--frobnicate"], &["/no/such/program"]] {
+        let (exit, stdout, stderr) = said(wrong);
+        assert_eq!((exit, &*stdout), (Some(2), ""));
+        assert!(stderr.contains("usage: ") && stderr.ends_with("Try --help.\n"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_check_that_is_not_made_tells_which_option_makes_it() {
+    let folder = temp("suite-not-made");
+    let plugin = script(&folder, CARELESS);
+    let plugin = plugin.to_str().unwrap();
+    let check = "gc_spares_other_nodes";
+    let mut words = vec![plugin, "--only", check];
+    for option in ["--delegate", "--cluster"] {
+        let (exit, stdout, _) = said(&words);
+        assert_eq!(exit, Some(0));
+        assert!(stdout.starts_with(&format!("{check}  - ")), "{stdout}");
+        assert!(stdout.lines().next().unwrap().ends_with(option), "{stdout}");
+        let left_out = allocator_suite::names().len() - 1;
+        assert!(stdout.ends_with(&format!("\n{left_out} left out by --skip and --only\n")));
+        words.push(option);
+    }
+    let (exit, stdout, _) = said(&words);
+    assert_eq!(exit, Some(1), "{stdout}");
+    assert!(stdout.starts_with(&format!("{check}  FAILED")), "{stdout}");
     fs::remove_dir_all(folder).unwrap();
 }
 

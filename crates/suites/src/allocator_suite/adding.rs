@@ -7,7 +7,9 @@ use serde_json::json;
 
 use super::checks;
 use crate::Verdict;
-use crate::bench::{Bench, ask, expect, expect_given, ipv6, other, small};
+use crate::ask::{ask, ipv6, other, small};
+use crate::bench::{Bench, expect, expect_given};
+use crate::plain::list;
 use ipam_kit::cni::Verb;
 
 checks!(
@@ -34,11 +36,11 @@ fn an_add_gives_one_address_of_each_pool(bench: &Bench) -> Verdict {
     let subnets = [[10, 1, 2, 0].into(), IpAddr::from([0xfd00, 1, 0, 0, 0, 0, 0, 0])];
     let in_order = added.networks.len() == 2
         && added.networks.iter().zip(subnets).all(|(network, subnet)| network.network() == subnet);
-    expect(in_order, || format!("given are {:?}", added.networks))?;
+    expect(in_order, || format!("given are {}", list(&added.networks)))?;
     let lengths: Vec<u8> = added.networks.iter().map(ipnet::IpNet::prefix_len).collect();
-    expect(lengths == [28, 64], || format!("the prefix lengths are {lengths:?}"))?;
+    expect(lengths == [28, 64], || format!("the prefix lengths are {}", list(&lengths)))?;
     let gateways = [&added.result["ips"][0]["gateway"], &added.result["ips"][1]["gateway"]];
-    expect(gateways == ["10.1.2.1", "fd00:1::1"], || format!("the gateways are {gateways:?}"))
+    expect(gateways == ["10.1.2.1", "fd00:1::1"], || format!("the gateways are {}", list(gateways)))
 }
 
 fn an_add_keeps_what_came_before(bench: &Bench) -> Verdict {
@@ -64,7 +66,7 @@ fn an_add_without_pools_is_error_7(bench: &Bench) -> Verdict {
 fn a_pool_is_given_out_to_the_last_address(bench: &Bench) -> Verdict {
     let given = bench.fill(&small(), 20)?;
     let usable: BTreeSet<IpAddr> = (2..=14).map(|n| [10, 1, 2, n].into()).collect();
-    expect(given == usable, || format!("given are {given:?}"))
+    expect(given == usable, || format!("given are {}", list(&given)))
 }
 
 fn excluded_addresses_are_not_given(bench: &Bench) -> Verdict {
@@ -74,7 +76,7 @@ fn excluded_addresses_are_not_given(bench: &Bench) -> Verdict {
     let given = bench.fill(&pool, 20)?;
     let usable: BTreeSet<IpAddr> =
         [2, 3, 8, 10, 11, 12, 13].map(|n| [10, 1, 2, n].into()).into_iter().collect();
-    expect(given == usable, || format!("given are {given:?}"))
+    expect(given == usable, || format!("given are {}", list(&given)))
 }
 
 fn every_range_of_a_pool_is_used(bench: &Bench) -> Verdict {
@@ -84,7 +86,7 @@ fn every_range_of_a_pool_is_used(bench: &Bench) -> Verdict {
     ]));
     let given: Vec<String> = bench.fill(&pool, 9)?.iter().map(ToString::to_string).collect();
     expect(given == ["10.1.2.4", "10.1.2.6", "10.1.3.8", "10.1.3.9"], || {
-        format!("given are {given:?}")
+        format!("given are {}", list(&given))
     })
 }
 
@@ -95,7 +97,7 @@ fn an_add_again_gives_the_same_addresses(bench: &Bench) -> Verdict {
     for _ in 0..3 {
         let again = bench.add(C1, &pools)?;
         expect(again.addresses == first.addresses, || {
-            format!("first {:?}, then {:?}", first.addresses, again.addresses)
+            format!("first {}, then {}", list(&first.addresses), list(&again.addresses))
         })?;
     }
     bench.del(C1, &pools, None)?;
@@ -123,7 +125,7 @@ fn an_added_pool_adds_a_lease(bench: &Bench) -> Verdict {
     let first = bench.add(C1, &[small()])?;
     let both = bench.add(C1, &[small(), other()])?;
     expect(both.addresses.first() == first.addresses.first(), || {
-        format!("first {:?}, then {:?}", first.addresses, both.addresses)
+        format!("first {}, then {}", list(&first.addresses), list(&both.addresses))
     })?;
     bench.check(C1, &[small(), other()], &both.without_leases())?;
     bench.del(C1, &[small(), other()], None)?;
@@ -172,5 +174,5 @@ fn random_stays_inside(bench: &Bench) -> Verdict {
     bench.delegates_only()?;
     let given = bench.fill(&small().by("random"), 20)?;
     let usable: BTreeSet<IpAddr> = (2..=14).map(|n| [10, 1, 2, n].into()).collect();
-    expect(given == usable, || format!("given are {given:?}"))
+    expect(given == usable, || format!("given are {}", list(&given)))
 }

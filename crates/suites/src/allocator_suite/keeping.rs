@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::checks;
-use crate::bench::{Bench, attachments, expect, other_single, single, small};
+use crate::ask::{other_single, single, small};
+use crate::bench::{Bench, attachments, expect};
+use crate::plain::list;
 use crate::{Finding, Verdict};
 use ipam_kit::allocate::Reach;
 
@@ -87,12 +89,14 @@ fn gc_spares_other_networks(bench: &Bench) -> Verdict {
 fn gc_spares_other_nodes(bench: &Bench) -> Verdict {
     bench.delegates_only()?;
     if bench.subject.reach() == Reach::Node {
-        return Err(Finding::NotApplicable("its store serves one node"));
+        return Err(Finding::NotApplicable(
+            "its store serves one node; one that serves several is told by --cluster",
+        ));
     }
     let elsewhere = bench.on_node("node-2");
     let (here, there) = (bench.add(C1, &[small()])?, elsewhere.add(C1, &[small()])?);
     expect(here.addresses != there.addresses, || {
-        format!("two nodes are given {:?}", here.addresses)
+        format!("two nodes are given {}", list(&here.addresses))
     })?;
     bench.age()?;
     bench.gc(&[small()], &[])?;

@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::checks;
-use crate::bench::{Added, Bench, expect, other, single, small};
+use crate::ask::{other, single, small};
+use crate::bench::{Added, Bench, expect};
+use crate::plain::list;
 use crate::{Finding, Verdict};
 
 checks!(
@@ -22,6 +24,9 @@ checks!(
 
 const C1: &str = "c1/eth0";
 const C2: &str = "c2/eth0";
+
+const NEVER_BETWEEN: &str = "nothing comes between look and change of a program; \
+    this check is for a ledger in Rust, in its own tests (InProcess::interleaved)";
 
 /// Calls of several threads, their answers in order.
 fn at_once<T: Send>(
@@ -45,7 +50,7 @@ fn adds_at_once_get_addresses_of_their_own(bench: &Bench) -> Verdict {
     let pools = [small(), other()];
     let added = at_once(12, |number| bench.add(&format!("c{number}/eth0"), &pools))?;
     let given: BTreeSet<_> = added.iter().flat_map(|added| &added.addresses).collect();
-    expect(given.len() == 24, || format!("12 ADDs of two pools got {given:?}"))?;
+    expect(given.len() == 24, || format!("12 ADDs of two pools got {}", list(&given)))?;
     for (number, added) in added.iter().enumerate() {
         bench.check(&format!("c{number}/eth0"), &pools, added)?;
     }
@@ -55,7 +60,7 @@ fn adds_at_once_get_addresses_of_their_own(bench: &Bench) -> Verdict {
 fn adds_at_once_of_one_attachment_get_the_same(bench: &Bench) -> Verdict {
     let added = at_once(6, |_| bench.add(C1, &[small()]))?;
     let given: BTreeSet<_> = added.iter().flat_map(|added| &added.addresses).collect();
-    expect(given.len() == 1, || format!("6 ADDs of one attachment got {given:?}"))?;
+    expect(given.len() == 1, || format!("6 ADDs of one attachment got {}", list(&given)))?;
     let left = bench.fill(&small(), 20)?;
     expect(left.len() == 12, || format!("one of 13 is held, {} are given", left.len()))
 }
@@ -65,10 +70,10 @@ fn adds_at_once_use_up_a_pool_exactly(bench: &Bench) -> Verdict {
     let given: BTreeSet<_> = ends.iter().flatten().flat_map(|added| &added.addresses).collect();
     let refused: Vec<u64> = ends.iter().filter_map(|end| Some(end.as_ref().err()?.code)).collect();
     expect(given.len() == 13 && refused.len() == 5, || {
-        format!("18 ADDs on 13 addresses: given {given:?}, refused {refused:?}")
+        format!("18 ADDs on 13 addresses: given {}, errors {}", list(&given), list(&refused))
     })?;
     expect(!bench.is_delegate() || refused.iter().all(|code| *code == 100), || {
-        format!("a full pool is error 100, these were {refused:?}")
+        format!("a full pool is error 100, these were {}", list(&refused))
     })
 }
 
@@ -105,7 +110,7 @@ fn with_between(
         }
     }));
     if !called {
-        return Err(Finding::NotApplicable("nothing can come between look and change"));
+        return Err(Finding::NotApplicable(NEVER_BETWEEN));
     }
     during()?;
     let between = answer.lock().ok().and_then(|mut place| place.take());
@@ -123,7 +128,7 @@ fn an_add_that_was_quicker_keeps_its_address(bench: &Bench) -> Verdict {
     let slow = slow.lock().map_err(|error| error.to_string())?.clone();
     let both: Vec<Added> = quick.into_iter().chain(slow).collect();
     let given: BTreeSet<_> = both.iter().flat_map(|added| &added.addresses).collect();
-    expect(given.len() == 4, || format!("two ADDs of two pools got {given:?}"))?;
+    expect(given.len() == 4, || format!("two ADDs of two pools got {}", list(&given)))?;
     for (who, added) in [C2, C1].iter().zip(&both) {
         bench.check(who, &[small(), other()], added)?;
     }

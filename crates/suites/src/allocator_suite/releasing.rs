@@ -4,7 +4,9 @@ use serde_json::json;
 
 use super::checks;
 use crate::Verdict;
-use crate::bench::{Bench, expect, expect_given, ipv6, other, single, small};
+use crate::ask::{ipv6, other, single, small};
+use crate::bench::{Bench, expect, expect_given};
+use crate::plain::list;
 use ipam_kit::cni::{Environment, Verb};
 
 checks!(
@@ -67,7 +69,7 @@ fn a_del_releases_its_interface_only(bench: &Bench) -> Verdict {
     let first = bench.add(C1, &[small()])?;
     let second = bench.add("c1/eth1", &[small()])?;
     expect(first.addresses != second.addresses, || {
-        format!("both interfaces get {:?}", first.addresses)
+        format!("both interfaces get {}", list(&first.addresses))
     })?;
     bench.del("c1/eth1", &[small()], Some(&second))?;
     bench.check(C1, &[small()], &first)?;

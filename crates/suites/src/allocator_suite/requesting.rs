@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::checks;
 use crate::Verdict;
-use crate::bench::{Bench, ask, expect, expect_given, other, small};
+use crate::ask::{ask, other, small};
+use crate::bench::{Bench, expect, expect_given};
 
 checks!(
     a_requested_address_is_given,

@@ -1,7 +1,7 @@
 //! Checks whether a program keeps what an allocator promises.
 //!
 //! ```console
-//! $ cargo run --release --features testing --example ipam-conformance -- /opt/cni/bin/host-local
+//! $ cargo run --release -p ipam-suites --bin ipam-conformance -- /opt/cni/bin/host-local
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a command for people")]
@@ -19,17 +19,29 @@ use serde_json::{Map, Value};
 const USAGE: &str = "\
 usage: ipam-conformance PROGRAM [--delegate] [--cluster] [--config FILE]
                         [--unclaimed CHECK]... [--skip CHECK]... [--only CHECK]...
-       ipam-conformance --list
+       ipam-conformance --list | --help | --version
+";
 
+const HELP: &str = "
 PROGRAM is a standard CNI IPAM plugin (ipam.ranges) or, with --delegate, a delegate of a chain
 (prevResult.pools). The suite calls it with networks and addresses of its own, and with a dataDir
 and a stateDir that are removed afterwards.
-  --cluster          other nodes take leases from its store too
+
+options:
+  --delegate         PROGRAM is a delegate: also the checks that a standard plugin cannot pass
+  --cluster          other nodes take leases from its store too: also the checks with two nodes
   --config FILE      a network configuration with the further keys that it needs
   --unclaimed CHECK  the program does not promise this: report it as a difference
   --skip CHECK       do not make this check
   --only CHECK       make this check, and no others but those that are named like this
-Exits with 1 when a check fails, with 2 when it could not be started.
+  --list             the name of each check
+  -h, --help         this
+  -V, --version      the version
+
+A line of the report begins with the name of a check. A check with \"-\" was not made: its line says
+which option, or which kind of program, it needs.
+
+exit status: 1 when a check fails, 2 when the suite could not be started.
 ";
 
 struct Options {
@@ -43,15 +55,22 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    if env::args().nth(1).as_deref() == Some("--list") {
-        names().iter().for_each(|name| println!("{name}"));
-        return ExitCode::SUCCESS;
+    let words = ["--list", "--help", "-h", "--version", "-V"];
+    match env::args_os().skip(1).find_map(|word| words.into_iter().find(|known| word == *known)) {
+        Some("--list") => names().iter().for_each(|name| println!("{name}")),
+        Some("--help" | "-h") => print!("{USAGE}{HELP}"),
+        Some("--version" | "-V") => println!("ipam-conformance {}", env!("CARGO_PKG_VERSION")),
+        _ => return check_program(),
     }
+    ExitCode::SUCCESS
+}
+
+fn check_program() -> ExitCode {
     match Options::parse().and_then(Options::check) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(message) => {
-            eprintln!("ipam-conformance: {message}\n{USAGE}");
+            eprintln!("ipam-conformance: {message}\n{USAGE}Try --help.");
             ExitCode::from(2)
         }
     }
@@ -76,7 +95,7 @@ impl Options {
                 other => return Err(other.unexpected().to_string()),
             }
         }
-        let program = program.ok_or("which program?")?;
+        let program = program.ok_or("PROGRAM is missing")?;
         let program = fs::canonicalize(&program)
             .map_err(|error| format!("{}: {error}", program.display()))?;
         Ok(Self { program, form, reach, config, unclaimed, skipped, only })
@@ -104,13 +123,16 @@ impl Options {
         let subject: Arc<dyn Subject> = Arc::new(binary);
         let report = run(&subject, &unclaimed, &skipped);
         print!("{report}");
+        if !skipped.is_empty() {
+            println!("{} left out by --skip and --only", skipped.len());
+        }
         report.failed().is_empty()
     }
 }
 
 fn text(parser: &mut lexopt::Parser) -> Result<String, String> {
     let value = parser.value().map_err(|error| error.to_string())?;
-    value.into_string().map_err(|value| format!("{} is no text", value.display()))
+    value.into_string().map_err(|value| format!("not UTF-8: {}", value.display()))
 }
 
 /// The name of a check.
@@ -119,7 +141,7 @@ fn check(parser: &mut lexopt::Parser) -> Result<String, String> {
     if names().contains(&name.as_str()) {
         return Ok(name);
     }
-    Err(format!("{name:?} is no check: --list shows them"))
+    Err(format!("unknown check {name}; --list shows the names"))
 }
 
 fn read(path: &str) -> Result<Map<String, Value>, String> {

@@ -2,6 +2,7 @@
 
 use super::checks;
 use super::room::{Room, Stage, claim, done, expect, lost, pool_of};
+use crate::plain::{self, leases, list};
 use crate::{Finding, Verdict};
 use ipam_kit::allocate::ledger::{Change, Ledger, Need, Question};
 use ipam_kit::allocate::{Owner, Reach};
@@ -26,7 +27,7 @@ const B: &str = "10.1.2.9";
 fn an_unknown_owner_holds_nothing<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let nothing = |room: &Room<'_, S>| -> Verdict {
         let held = room.held(&room.owner("c9", "eth0")?)?;
-        expect(held.is_empty(), || format!("held is {held:?}"))
+        expect(held.is_empty(), || format!("held is {}", leases(&held)))
     };
     nothing(room)?;
     room.take(&room.owner("c1", "eth0")?, A)?;
@@ -39,12 +40,12 @@ fn an_unknown_owner_holds_nothing<S: Stage>(room: &Room<'_, S>) -> Verdict {
 fn apart<S: Stage>(room: &Room<'_, S>, one: &Owner, other: &Owner) -> Verdict {
     let lease = room.take(one, A)?;
     let held = room.held(other)?;
-    expect(held.is_empty(), || format!("{one} took {A}, and {other} holds {held:?}"))?;
+    expect(held.is_empty(), || format!("{one} took {A}, and {other} holds {}", leases(&held)))?;
     room.take(other, B)?;
     let change = Change { drop: vec![lease], ..Change::default() };
     done(room.commit(one, &change)?, "a drop")?;
     let held: Vec<String> = room.addresses(other)?.iter().map(ToString::to_string).collect();
-    expect(held == [B], || format!("{one} dropped {A}, and {other} holds {held:?}"))
+    expect(held == [B], || format!("{one} dropped {A}, and {other} holds {}", list(&held)))
 }
 
 fn the_interface_is_of_the_owner<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -59,14 +60,16 @@ fn the_network_is_of_the_owner<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let other = Room::new(room.stage)?;
     room.take(&room.owner("c1", "eth0")?, A)?;
     let held = other.held(&other.owner("c1", "eth0")?)?;
-    expect(held.is_empty(), || format!("on another network it holds {held:?}"))?;
+    expect(held.is_empty(), || format!("on another network it holds {}", leases(&held)))?;
     other.take(&other.owner("c2", "eth0")?, A)?;
     Ok(())
 }
 
 fn the_node_is_of_the_owner<S: Stage>(room: &Room<'_, S>) -> Verdict {
     if S::Ledger::REACH == Reach::Node {
-        return Err(Finding::NotApplicable("the store serves one node"));
+        return Err(Finding::NotApplicable(
+            "the store serves one node; a ledger whose `REACH` is `Cluster` makes this check run",
+        ));
     }
     apart(room, &room.owner("c1", "eth0")?, &room.owner_on("node-2", "c1", "eth0")?)
 }
@@ -83,7 +86,7 @@ fn an_owner_may_come_back<S: Stage>(room: &Room<'_, S>) -> Verdict {
         let change = Change { drop: vec![lease], ..Change::default() };
         done(room.commit(&owner, &change)?, "a drop")?;
         let held = room.held(&owner)?;
-        expect(held.is_empty(), || format!("after a drop held is {held:?}"))?;
+        expect(held.is_empty(), || format!("after a drop held is {}", leases(&held)))?;
     }
     Ok(())
 }
@@ -105,7 +108,8 @@ fn what_is_held_and_what_is_not_is_proved_at_once<S: Stage>(room: &Room<'_, S>) 
             let held = view.held.iter().map(|lease| lease.address.addr().to_string());
             let held: Vec<String> = held.collect();
             expect(held == expected || !view.sure, || {
-                format!("asked for {need:?}, it is sure of {held:?}, and held is {expected:?}")
+                let (need, told, held) = (plain::need(need), list(&held), list(expected));
+                format!("asked for {need}, it is sure of {told}, and held is {held}")
             })?;
         }
         Ok(())
@@ -124,7 +128,7 @@ fn a_drop_frees_nothing_of_others<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let change = Change { drop: vec![lease], ..Change::default() };
     lost(room.commit(&room.owner("c2", "eth0")?, &change)?, "a drop of another owner's lease")?;
     let after = room.state()?;
-    expect(before == after, || format!("before: {before:?}, after: {after:?}"))
+    expect(before == after, || format!("before: {}; after: {}", list(&before), list(&after)))
 }
 
 fn a_hint_is_no_truth<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -139,7 +143,7 @@ fn a_hint_is_no_truth<S: Stage>(room: &Room<'_, S>) -> Verdict {
         need: Need::Proof,
     };
     let held = room.open()?.view(&question)?.held;
-    expect(held.is_empty(), || format!("{A} is c1's, but c2 holds {held:?}"))
+    expect(held.is_empty(), || format!("{A} is c1's, but c2 holds {}", leases(&held)))
 }
 
 fn a_takeover_replaces_the_very_entry<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -151,7 +155,9 @@ fn a_takeover_replaces_the_very_entry<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let change = Change { claim: vec![claim], ..Change::default() };
     done(room.commit(&second, &change)?, "a takeover")?;
     let (old, new) = (room.held(&first)?, room.held(&second)?);
-    expect(old.is_empty() && new.len() == 1, || format!("c1 holds {old:?}, c2 {new:?}"))
+    expect(old.is_empty() && new.len() == 1, || {
+        format!("c1 holds {}, c2 {}", leases(&old), leases(&new))
+    })
 }
 
 fn a_stale_takeover_is_lost<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -166,5 +172,5 @@ fn a_stale_takeover_is_lost<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let change = Change { claim: vec![claim], ..Change::default() };
     lost(room.commit(&second, &change)?, "a takeover of an entry that was written anew")?;
     let after = room.state()?;
-    expect(before == after, || format!("before: {before:?}, after: {after:?}"))
+    expect(before == after, || format!("before: {}; after: {}", list(&before), list(&after)))
 }

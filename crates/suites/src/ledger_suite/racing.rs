@@ -5,6 +5,7 @@ use std::thread;
 
 use super::checks;
 use super::room::{Ended, Room, Stage, claim, expect, lost, pool_of};
+use crate::plain::list;
 use crate::{Finding, Verdict};
 use ipam_kit::allocate::ledger::Change;
 use ipam_kit::error::Result;
@@ -17,6 +18,9 @@ checks!(
 );
 
 const A: &str = "10.1.2.7";
+
+const NEVER_BETWEEN: &str = "\
+    nothing comes between look and change; a stage with `interleave` makes this check run";
 
 fn take_any<S: Stage>(room: &Room<'_, S>, container: &str, addresses: &[&str]) -> Result<Ended> {
     let want = pool_of(A)?;
@@ -42,7 +46,7 @@ fn of_owners_who_race_for_an_address_one_wins<S: Stage>(room: &Room<'_, S>) -> V
         }
         let state = room.state()?;
         expect(winners == 1 && state.len() == 1, || {
-            format!("round {round}: {winners} of 6 took {A}, and there is {state:?}")
+            format!("round {round}: {winners} of 6 took {A}, and there is {}", list(&state))
         })?;
     }
     Ok(())
@@ -63,7 +67,7 @@ fn with_between<S: Stage, T: Send + 'static>(
         }
     }));
     if !called {
-        return Err(Finding::NotApplicable("nothing can come between look and change"));
+        return Err(Finding::NotApplicable(NEVER_BETWEEN));
     }
     let ended = during()?;
     let between = answer.lock().ok().and_then(|mut place| place.take());
@@ -76,7 +80,7 @@ fn a_claim_that_comes_between_wins<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let (_, ended) = with_between(room, between, during)?;
     lost(ended, "a claim of an address that was taken meanwhile")?;
     let held = room.addresses(&room.owner("quick", "eth0")?)?;
-    expect(held.len() == 1, || format!("the one who was quicker holds {held:?}"))
+    expect(held.len() == 1, || format!("the one who was quicker holds {}", list(&held)))
 }
 
 fn a_confirmation_that_comes_between_saves_a_lease<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -89,7 +93,7 @@ fn a_confirmation_that_comes_between_saves_a_lease<S: Stage>(room: &Room<'_, S>)
     let (_, ended) = with_between(room, between, during)?;
     lost(ended, "a drop of a lease that was confirmed meanwhile")?;
     let held = room.addresses(&owner)?;
-    expect(held.len() == 1, || format!("held is {held:?}"))
+    expect(held.len() == 1, || format!("held is {}", list(&held)))
 }
 
 fn a_release_that_comes_between_is_final<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -104,5 +108,5 @@ fn a_release_that_comes_between_is_final<S: Stage>(room: &Room<'_, S>) -> Verdic
     let (_, ended) = with_between(room, between, during)?;
     lost(ended, "a keep of a lease that was released meanwhile")?;
     let held = room.addresses(&room.owner("c2", "eth0")?)?;
-    expect(held.len() == 1, || format!("c2 took {A} meanwhile and holds {held:?}"))
+    expect(held.len() == 1, || format!("c2 took {A} meanwhile and holds {}", list(&held)))
 }

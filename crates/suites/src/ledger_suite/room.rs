@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 
 use crate::Verdict;
+use crate::plain::{self, leases};
 use ipam_kit::allocate::ledger::{
     Change, Claim, Commit, Entry, Ledger, Look, Need, Question, Taken, View, unknown_ranges,
 };
@@ -45,10 +46,20 @@ pub(super) struct Room<'a, S> {
 }
 
 /// What became of a commit.
-#[derive(Debug)]
 pub(super) enum Ended {
     Done { kept: Vec<Lease>, claimed: Vec<Lease> },
     Lost(Vec<Taken>),
+}
+
+impl Ended {
+    fn told(&self) -> String {
+        match self {
+            Self::Done { kept, claimed } => {
+                format!("is done: it keeps {} and takes {}", leases(kept), leases(claimed))
+            }
+            Self::Lost(taken) => format!("is lost; taken: {}", plain::taken(taken)),
+        }
+    }
 }
 
 static NETWORKS: AtomicU64 = AtomicU64::new(0);
@@ -132,8 +143,9 @@ impl<'a, S: Stage> Room<'a, S> {
         let change = Change { claim: vec![claim(&want, &[address])?], ..Change::default() };
         match self.commit(owner, &change)? {
             Ended::Done { claimed, .. } if claimed.len() == 1 => Ok(claimed[0].clone()),
-            other => {
-                Err(Error::new(ErrorCode::INTERNAL, format!("{address} is free, but: {other:?}")))
+            ended => {
+                let message = format!("{address} is free, but the claim {}", ended.told());
+                Err(Error::new(ErrorCode::INTERNAL, message))
             }
         }
     }
@@ -211,7 +223,7 @@ pub(super) fn expect(holds: bool, message: impl FnOnce() -> String) -> Verdict {
 pub(super) fn done(ended: Ended, what: &str) -> Result<(Vec<Lease>, Vec<Lease>), String> {
     match ended {
         Ended::Done { kept, claimed } => Ok((kept, claimed)),
-        Ended::Lost(taken) => Err(format!("{what} is lost: {taken:?}")),
+        Ended::Lost(_) => Err(format!("{what} {}", ended.told())),
     }
 }
 
@@ -219,8 +231,6 @@ pub(super) fn done(ended: Ended, what: &str) -> Result<(Vec<Lease>, Vec<Lease>),
 pub(super) fn lost(ended: Ended, what: &str) -> Result<Vec<Taken>, String> {
     match ended {
         Ended::Lost(taken) => Ok(taken),
-        Ended::Done { kept, claimed } => {
-            Err(format!("{what} is done: keeps {kept:?}, takes {claimed:?}"))
-        }
+        Ended::Done { .. } => Err(format!("{what} {}", ended.told())),
     }
 }

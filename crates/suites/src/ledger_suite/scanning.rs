@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use super::checks;
 use super::room::{Room, Stage, done, expect};
+use crate::plain::{self, leases, list};
 use crate::{Finding, Verdict};
 use ipam_kit::allocate::Reach;
 use ipam_kit::allocate::ledger::{Change, Ledger};
@@ -27,7 +28,7 @@ fn a_scan_shows_all_that_is_held_and_nothing_else<S: Stage>(room: &Room<'_, S>) 
         let lease = room.take(&room.owner(container, ifname)?, address)?;
         let entries = room.entries()?;
         let Some(entry) = entries.get(&lease.address.addr()) else {
-            return Err(format!("{address} is held, but not among {:?}", room.state()?).into());
+            return Err(format!("{address} is held, but not among {}", list(room.state()?)).into());
         };
         let holder = entry.holder.as_ref();
         let named = holder.is_some_and(|holder| {
@@ -35,22 +36,31 @@ fn a_scan_shows_all_that_is_held_and_nothing_else<S: Stage>(room: &Room<'_, S>) 
                 && holder.ifname.as_deref().is_none_or(|told| told == ifname)
                 && holder.node.as_deref().is_none_or(|node| node == "node-1")
         });
-        expect(named, || format!("{address} is {container}/{ifname}'s, the scan says {holder:?}"))?;
-        expect(entry.lease.revision == lease.revision, || {
-            format!("{address} has revision {}, the scan says {:?}", lease.revision, entry.lease)
+        expect(named, || {
+            format!("{address} is {container}/{ifname}'s, the scan says {}", entry.held_by())
         })?;
-        expect(entry.fault.is_none(), || format!("{address}: {:?}", entry.fault))?;
+        expect(entry.lease.revision == lease.revision, || {
+            format!(
+                "{address} has revision {}, the scan says {}",
+                lease.revision, entry.lease.revision
+            )
+        })?;
+        expect(entry.fault.is_none(), || {
+            format!("{address}: {}", plain::fault(entry.fault.as_ref()))
+        })?;
         expect(entry.since.is_none_or(|since| since > start), || {
-            format!("{address} was taken just now, the scan says {:?}", entry.since)
+            format!("{address} was taken just now, the scan says {}", plain::ago(entry.since))
         })?;
     }
     let entries = room.entries()?;
-    expect(entries.len() == 3, || format!("three are held, the scan shows {:?}", entries.keys()))?;
+    expect(entries.len() == 3, || {
+        format!("three are held, the scan shows {}", list(entries.keys()))
+    })?;
     let owner = room.owner("c1", "eth0")?;
     let change = Change { drop: room.held(&owner)?, ..Change::default() };
     done(room.commit(&owner, &change)?, "a drop")?;
     let entries = room.entries()?;
-    expect(entries.len() == 2, || format!("two are held, the scan shows {:?}", entries.keys()))
+    expect(entries.len() == 2, || format!("two are held, the scan shows {}", list(entries.keys())))
 }
 
 fn a_scan_of_a_node_shows_its_own<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -63,7 +73,7 @@ fn a_scan_of_a_node_shows_its_own<S: Stage>(room: &Room<'_, S>) -> Verdict {
         shown.push(entry.lease.address.addr().to_string());
         ControlFlow::Continue(())
     })?;
-    expect(shown == ["10.1.2.7"], || format!("node-1 holds 10.1.2.7, shown is {shown:?}"))
+    expect(shown == ["10.1.2.7"], || format!("node-1 holds 10.1.2.7, shown is {}", list(&shown)))
 }
 
 fn a_scan_may_be_broken_off<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -85,10 +95,12 @@ fn an_entry_is_removed<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let entry = room.entries()?.remove(&gone).ok_or("no entry".to_owned())?;
     let removed = room.open()?.remove(&[entry])?;
     expect(removed.len() == 1 && removed[0].lease.address.addr() == gone, || {
-        format!("removed is {removed:?}")
+        format!("removed is {}", plain::entries(&removed))
     })?;
     let (one, other) = (room.held(&first)?, room.held(&second)?);
-    expect(one.is_empty() && other.len() == 1, || format!("c1 holds {one:?}, c2 {other:?}"))
+    expect(one.is_empty() && other.len() == 1, || {
+        format!("c1 holds {}, c2 {}", leases(&one), leases(&other))
+    })
 }
 
 fn only_the_very_entry_is_removed<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -102,7 +114,7 @@ fn only_the_very_entry_is_removed<S: Stage>(room: &Room<'_, S>) -> Verdict {
         let before = room.state()?;
         let removed = room.open()?.remove(&entries)?;
         expect(removed.is_empty() && before == room.state()?, || {
-            format!("an entry was read, then {what}, and removed was {removed:?}")
+            format!("an entry was read, then {what}, and removed was {}", plain::entries(&removed))
         })
     };
     spared(room, "its lease was written anew")?;

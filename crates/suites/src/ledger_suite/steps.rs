@@ -2,6 +2,7 @@
 
 use super::checks;
 use super::room::{Ended, Room, Stage, claim, done, expect, lost, pool_of};
+use crate::plain::{self, leases, list, optional};
 use crate::{Finding, Verdict};
 use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::{Change, Ledger, Look, Need, Question, Used};
@@ -33,10 +34,12 @@ fn a_claim_is_held_by_its_owner<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let lease = room.take(&owner, A)?;
     expect(lease.address.to_string() == "10.1.2.7/24", || format!("it is {}", lease.address))?;
     let gateway = lease.gateway.map(|gateway| gateway.to_string());
-    expect(gateway.as_deref() == Some("10.1.2.1"), || format!("its gateway is {gateway:?}"))?;
+    expect(gateway.as_deref() == Some("10.1.2.1"), || {
+        format!("its gateway is {}", optional(gateway.as_ref()))
+    })?;
     let held = room.held(&owner)?;
     expect(held.len() == 1 && held[0].address.addr() == lease.address.addr(), || {
-        format!("{A} was claimed, held is {held:?}")
+        format!("{A} was claimed, held is {}", leases(&held))
     })?;
     expect(held[0].revision == lease.revision, || {
         format!("the claim said revision {}, the view {}", lease.revision, held[0].revision)
@@ -49,18 +52,18 @@ fn candidates_are_tried_in_order<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let change = Change { claim: vec![claim(&want, &[B, A])?], ..Change::default() };
     let (_, claimed) = done(room.commit(&first, &change)?, "a claim of free addresses")?;
     expect(claimed.len() == 1 && claimed[0].address.addr().to_string() == B, || {
-        format!("of {B} and {A}, both free, it took {claimed:?}")
+        format!("of {B} and {A}, both free, it took {}", leases(&claimed))
     })?;
     match room.commit(&second, &change)? {
         Ended::Done { claimed, .. } => {
             expect(claimed.len() == 1 && claimed[0].address.addr().to_string() == A, || {
-                format!("{B} was taken and {A} free, it took {claimed:?}")
+                format!("{B} was taken and {A} free, it took {}", leases(&claimed))
             })
         }
         // A store may try only the first.
         Ended::Lost(_) => {
             let held = room.held(&second)?;
-            expect(held.is_empty(), || format!("it was lost, but holds {held:?}"))
+            expect(held.is_empty(), || format!("it was lost, but holds {}", leases(&held)))
         }
     }
 }
@@ -79,7 +82,7 @@ fn a_lost_claim_changes_nothing<S: Stage>(room: &Room<'_, S>) -> Verdict {
     };
     lost(room.commit(&second, &change)?, "a claim of a taken address")?;
     let after = room.state()?;
-    expect(before == after, || format!("before: {before:?}, after: {after:?}"))
+    expect(before == after, || format!("before: {}; after: {}", list(&before), list(&after)))
 }
 
 /// Two leases of a container's eth0: 10.1.3.4 and fd00:1::9.
@@ -105,7 +108,7 @@ fn the_holder_of_a_single_candidate_is_named<S: Stage>(room: &Room<'_, S>) -> Ve
         h.container == "c1" && h.ifname.as_deref().is_none_or(|ifname| ifname == "eth3")
     });
     expect(named && taken[0].claim == 0 && taken[0].address.to_string() == A, || {
-        format!("c1/eth3 holds {A}, told is {taken:?}")
+        format!("c1/eth3 holds {A}, told is {}", plain::taken(&taken))
     })
 }
 
@@ -120,7 +123,7 @@ fn a_claim_of_two_addresses_is_all_or_nothing<S: Stage>(room: &Room<'_, S>) -> V
         let change = Change { claim: claims, ..Change::default() };
         lost(room.commit(&second, &change)?, "a claim of a free and a taken address")?;
         let (held, after) = (room.held(&second)?, room.state()?);
-        expect(held.is_empty() && before == after, || format!("there is {after:?}"))?;
+        expect(held.is_empty() && before == after, || format!("there is {}", list(&after)))?;
     }
     Ok(())
 }
@@ -137,15 +140,17 @@ fn the_owner_holds_what_was_kept_and_claimed_and_no_more<S: Stage>(room: &Room<'
         ..Change::default()
     };
     let (kept, claimed) = done(room.commit(&owner, &change)?, "keep, drop and claim in one")?;
-    expect(kept.len() == 1 && claimed.len() == 1, || format!("{kept:?}, {claimed:?}"))?;
+    expect(kept.len() == 1 && claimed.len() == 1, || {
+        format!("kept are {}, claimed {}", leases(&kept), leases(&claimed))
+    })?;
     let held: Vec<String> = room.addresses(&owner)?.iter().map(ToString::to_string).collect();
-    expect(held == [A, C], || format!("{C} was kept and {A} claimed, held is {held:?}"))?;
+    expect(held == [A, C], || format!("{C} was kept and {A} claimed, held is {}", list(&held)))?;
     let entries = room.entries()?;
     expect(!entries.contains_key(&dropped), || format!("{dropped} was dropped, but is there"))?;
     let change = Change { drop: room.held(&owner)?, ..Change::default() };
     done(room.commit(&owner, &change)?, "a drop of all that is held")?;
     let left = room.state()?;
-    expect(left.is_empty(), || format!("all was dropped, left is {left:?}"))
+    expect(left.is_empty(), || format!("all was dropped, left is {}", list(&left)))
 }
 
 fn a_change_that_leaves_out_a_lease_is_lost<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -159,7 +164,7 @@ fn a_change_that_leaves_out_a_lease_is_lost<S: Stage>(room: &Room<'_, S>) -> Ver
         let before = room.state()?;
         lost(room.commit(&owner, &change)?, "a change that does not name all that is held")?;
         let after = room.state()?;
-        expect(before == after, || format!("before: {before:?}, after: {after:?}"))?;
+        expect(before == after, || format!("before: {}; after: {}", list(&before), list(&after)))?;
     }
     Ok(())
 }
@@ -172,10 +177,10 @@ fn a_kept_lease_gets_a_new_revision<S: Stage>(room: &Room<'_, S>) -> Verdict {
         let (kept, _) = done(room.commit(&owner, &change)?, "a keep")?;
         let held = room.held(&owner)?;
         expect(kept.len() == 1 && held.len() == 1 && kept[0].revision == held[0].revision, || {
-            format!("the keep said {kept:?}, held is {held:?}")
+            format!("the keep said {}, held is {}", leases(&kept), leases(&held))
         })?;
         expect(!seen.contains(&kept[0].revision), || {
-            format!("revision {} again after {seen:?}", kept[0].revision)
+            format!("revision {} again after {}", kept[0].revision, list(&seen))
         })?;
         seen.push(kept[0].revision.clone());
     }
@@ -229,7 +234,7 @@ fn both_families_are_taken_in_one_step<S: Stage>(room: &Room<'_, S>) -> Verdict 
     expect(v4.address.to_string() == "10.1.3.4/24", || v4.address.to_string())?;
     expect(v6.address.to_string() == "fd00:1::9/64", || v6.address.to_string())?;
     let held = room.addresses(&room.owner("c1", "eth0")?)?;
-    expect(held == [v4.address.addr(), v6.address.addr()], || format!("held is {held:?}"))
+    expect(held == [v4.address.addr(), v6.address.addr()], || format!("held is {}", list(&held)))
 }
 
 fn a_guess_is_guarded<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -252,7 +257,7 @@ fn a_guess_is_guarded<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let ended = super::room::ended(ledger.commit(&owner, view.token, &change)?)?;
     lost(ended, "a claim on the wrong guess that nothing is held")?;
     let held = room.addresses(&owner)?;
-    expect(held.len() == 1, || format!("held is {held:?}"))
+    expect(held.len() == 1, || format!("held is {}", list(&held)))
 }
 
 fn a_look_shows_what_is_taken<S: Stage>(room: &Room<'_, S>) -> Verdict {
@@ -267,13 +272,20 @@ fn a_look_shows_what_is_taken<S: Stage>(room: &Room<'_, S>) -> Verdict {
         let told = match &view.pools[0].used {
             Used::Unknown => match look {
                 Look::Nowhere => continue,
-                _ => return Err(format!("asked to look at {look:?}, it shows nothing").into()),
+                _ => {
+                    return Err(format!(
+                        "asked to look at {}, it shows nothing",
+                        plain::look(look)
+                    )
+                    .into());
+                }
             },
             Used::Windows(windows, told) => {
                 let shows =
                     |address| windows.iter().any(|(from, to)| *from <= address && address <= *to);
                 if !(shows(taken) && shows(free)) && look != Look::Nowhere {
-                    return Err(format!("asked for {look:?}, it shows {windows:?}").into());
+                    let (look, shown) = (plain::look(look), plain::windows(windows));
+                    return Err(format!("asked for {look}, it shows {shown}").into());
                 }
                 if !shows(taken) {
                     continue;
@@ -282,14 +294,14 @@ fn a_look_shows_what_is_taken<S: Stage>(room: &Room<'_, S>) -> Verdict {
             }
             Used::Free(told) => {
                 expect(!told.contains(&taken), || {
-                    format!("{taken} is taken, told as free is {told:?}")
+                    format!("{taken} is taken, told as free is {}", list(told))
                 })?;
                 continue;
             }
             Used::All(told) => told,
         };
         expect(told.contains(&taken) && !told.contains(&free), || {
-            format!("{taken} is taken and {free} free, told as taken is {told:?}")
+            format!("{taken} is taken and {free} free, told as taken is {}", list(told))
         })?;
     }
     Ok(())
@@ -304,7 +316,7 @@ fn the_cursor_follows_what_is_given<S: Stage>(room: &Room<'_, S>) -> Verdict {
         let cursor = view.pools.first().and_then(|pool| pool.cursor);
         // A store whose leases are chosen otherwise needs none.
         expect(cursor.is_none_or(|cursor| cursor == lease.address.addr()), || {
-            format!("{address} was given last, the cursor is {cursor:?}")
+            format!("{address} was given last, the cursor is {}", optional(cursor))
         })?;
     }
     Ok(())
