@@ -135,7 +135,7 @@ find_programs() {
     fi
     for file in "$from"/ipam-*; do
         name=${file##*/}
-        if [ -f "$file" ] && is_program "$name" && [ "$name" != ipam-delegated ]; then
+        if [ -f "$file" ] && is_shipped "$name" && [ "$name" != ipam-delegated ]; then
             programs="$programs $name"
         fi
     done
@@ -145,7 +145,7 @@ find_programs() {
     if [ -n "$build" ]; then
         for folder in "$here"/delegates/ipam-*/; do
             name=$(basename "$folder")
-            [ -f "$from/$name" ] || leave_out "$name"
+            if is_shipped "$name" && [ ! -f "$from/$name" ]; then leave_out "$name"; fi
         done
     fi
     check_presets
@@ -212,6 +212,18 @@ is_program() {
     ipam-d[as]-?*) ;;
     *) return 1 ;;
     esac
+}
+
+# Whether a program is for nodes: in a source tree its manifest says so.
+is_shipped() {
+    if ! is_program "$1"; then
+        return 1
+    elif [ -f "$here/delegates/$1/Cargo.toml" ]; then
+        sed -n '/^\[package\.metadata\.ipam-delegated\]$/,/^\[/p' "$here/delegates/$1/Cargo.toml" |
+            grep -x 'archive = "bin"' >/dev/null
+    else
+        [ -z "$build" ]
+    fi
 }
 
 # All that can be told before anything is changed.
