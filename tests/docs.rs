@@ -196,3 +196,26 @@ fn every_link_leads_somewhere() {
         }
     }
 }
+
+/// The folders at the root whose files pages name by their whole path.
+const FOLDERS: [&str; 6] = [".ci/", "benches/", "crates/", "delegates/", "examples/", "src/"];
+
+#[test]
+fn every_path_that_a_page_names_exists() {
+    for document in documents() {
+        // What was is told there, too.
+        if document.ends_with("CHANGELOG.md") {
+            continue;
+        }
+        let text = fs::read_to_string(&document).unwrap();
+        for code in text.split('`').skip(1).step_by(2) {
+            let is_path = FOLDERS.iter().any(|folder| code.starts_with(folder))
+                && code.chars().all(|c| c.is_alphanumeric() || "./_-".contains(c));
+            let exists = || {
+                let beside = document.parent().unwrap();
+                code.contains("NAME") || [root(), beside].iter().any(|at| at.join(code).exists())
+            };
+            assert!(!is_path || exists(), "{}: {code}", document.display());
+        }
+    }
+}

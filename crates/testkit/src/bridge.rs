@@ -1,6 +1,4 @@
 //! Debian's bridge plugin on a host of a test's own, and pods that ping each other over it.
-//!
-//! The including file has `support` beside it.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

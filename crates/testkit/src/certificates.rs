@@ -1,4 +1,4 @@
-//! Certificates for tests, made by openssl. Needs nothing of the other test support.
+//! Certificates for tests, made by openssl.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,6 +1,4 @@
 //! A way to a server that can be shut, and that may begin in another network namespace.
-//!
-//! The including package has rustix with its feature `thread`.
 
 use std::fs::File;
 use std::io;

@@ -1,7 +1,5 @@
 //! A host with the programs of this workspace and a login to a Kubernetes API server, for pages that
 //! show networks and commands.
-//!
-//! Beside it, the including file needs `mod kube` and `mod support`.
 
 use std::fs;
 use std::os::unix::fs::symlink;

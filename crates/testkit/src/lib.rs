@@ -1,8 +1,18 @@
 //! What the tests of this workspace stand on: worlds of processes, real servers, pages that are run.
 //!
-//! It knows programs and their output; of the workspace's libraries it takes `ipam-kit` at most, so
-//! that a test sees a program as its users do. Its clients of servers are its own, as witnesses that
-//! share no code with the programs under test.
+//! Tests of every package depend on it, by `[dev-dependencies]`. It knows programs and their output,
+//! and stands on no package of this workspace, so that a test sees a program as its users do. Its
+//! clients of servers are its own, as witnesses that share no code with the programs under test.
+//!
+//! ```no_run
+//! use ipam_testkit::world::World;
+//! use serde_json::json;
+//!
+//! let world = World::new();
+//! world.selector("ipam-ds-x", &json!([{"name": "blue"}])).allocator("ipam-da-x", "10.1.2.3/24");
+//! let network = world.network(json!(["ipam-ds-x", "ipam-da-x"]));
+//! assert_eq!(world.call("ADD", "c1", &network).ips(), ["10.1.2.3/24"]);
+//! ```
 
 #![allow(missing_docs, clippy::new_without_default, clippy::unwrap_used, reason = "test support")]
 

@@ -1,6 +1,4 @@
 //! Pages on moving from a replaced plugin: what they say, and a node on which their commands are run.
-//!
-//! Beside it, the including file needs `mod support`.
 
 use std::fs;
 use std::path::Path;

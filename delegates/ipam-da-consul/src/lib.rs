@@ -1,4 +1,6 @@
 //! The delegate `ipam-da-consul`: leases of a whole cluster in Consul's key-value store.
+//!
+//! `main` runs [`delegate`]; what else is public is for tests and benches.
 
 #![warn(unreachable_pub)]
 

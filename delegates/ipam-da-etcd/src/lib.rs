@@ -1,4 +1,6 @@
 //! The delegate `ipam-da-etcd`: leases of a whole cluster in etcd, one round trip each.
+//!
+//! `main` runs [`delegate`]; what else is public is for tests and benches.
 
 #![warn(unreachable_pub)]
 

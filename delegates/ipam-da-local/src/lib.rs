@@ -1,4 +1,6 @@
 //! The delegate `ipam-da-local`: leases on the local disk, in host-local's own layout.
+//!
+//! `main` runs [`delegate`]; what else is public is for tests and benches.
 
 #![warn(unreachable_pub)]
 

@@ -1,4 +1,6 @@
 //! The delegate `ipam-ds-kube-node`: the ranges that the Kubernetes node object names.
+//!
+//! `main` runs [`delegate`].
 
 #![warn(unreachable_pub)]
 

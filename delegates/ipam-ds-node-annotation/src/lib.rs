@@ -1,5 +1,7 @@
 //! The delegate `ipam-ds-node-annotation`: host-local settings out of an annotation of the Kubernetes node
 //! object.
+//!
+//! `main` runs [`delegate`].
 
 #![warn(unreachable_pub)]
 

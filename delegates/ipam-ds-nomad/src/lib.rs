@@ -1,4 +1,6 @@
 //! The delegate `ipam-ds-nomad`: the pool that the group of a Nomad allocation names.
+//!
+//! `main` runs [`delegate`].
 
 #![warn(unreachable_pub)]
 

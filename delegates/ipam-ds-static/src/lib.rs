@@ -1,4 +1,6 @@
 //! The delegate `ipam-ds-static`: pools and ranges as the network configuration gives them.
+//!
+//! `main` runs [`delegate`].
 
 #![warn(unreachable_pub)]
 

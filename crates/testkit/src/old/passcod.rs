@@ -1,8 +1,7 @@
 //! The ancestor's ipam-da-consul, played request by request.
 //!
 //! As the players in `mod.rs`, for a real Consul. What the program does was read in its sources and
-//! compared with its runs: passcod/cni-plugins at d0fc126. Beside it, the including file needs
-//! `mod consul`.
+//! compared with its runs: passcod/cni-plugins at d0fc126.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
