@@ -20,9 +20,12 @@ pub fn traces(cluster: &Cluster<impl Member>) -> Vec<PathBuf> {
     traces
 }
 
-/// A test of this name is its own child: the child starts a cluster and is killed.
+/// A test of this name is its own child: the child starts a cluster of three and is killed.
 #[track_caller]
-pub fn assert_nothing_is_left_of_a_killed_test<M: Member>(name: &str) {
+pub fn assert_nothing_is_left_of_a_killed_test<M: Member>(
+    name: &str,
+    start: impl FnOnce(u8) -> Cluster<M>,
+) {
     const CHILD: &str = "IPAM_DELEGATED_TEST_IS_CHILD";
     let child = |role: &str| {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -30,7 +33,7 @@ pub fn assert_nothing_is_left_of_a_killed_test<M: Member>(name: &str) {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
     };
     if let Some(role) = std::env::var_os(CHILD) {
-        let cluster = Cluster::<M>::start(3);
+        let cluster = start(3);
         let mut stdout = std::io::stdout();
         for trace in traces(&cluster) {
             writeln!(stdout, "trace {}", trace.display()).unwrap();

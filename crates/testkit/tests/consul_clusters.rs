@@ -127,5 +127,5 @@ fn a_cluster_may_have_tls() {
 #[test]
 fn a_killed_test_leaves_no_server_and_the_next_one_removes_the_rest() {
     let name = "a_killed_test_leaves_no_server_and_the_next_one_removes_the_rest";
-    assert_nothing_is_left_of_a_killed_test::<Consul>(name);
+    assert_nothing_is_left_of_a_killed_test(name, Cluster::start);
 }

@@ -121,5 +121,5 @@ fn nothing_is_left_of_a_cluster_even_after_a_panic() {
 #[test]
 fn a_killed_test_leaves_no_server_and_the_next_one_removes_the_rest() {
     let name = "a_killed_test_leaves_no_server_and_the_next_one_removes_the_rest";
-    assert_nothing_is_left_of_a_killed_test::<Etcd>(name);
+    assert_nothing_is_left_of_a_killed_test(name, Cluster::start);
 }

@@ -1,39 +1,39 @@
 //! A Consul as a member of a cluster.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Answer;
-use super::server::{Builder, Consul, Place};
+use super::server::{Builder, Consul, ConsulServer, Peers};
 use crate::servers::cluster::Member;
+use crate::servers::daemon::Place;
 use crate::servers::network::Network;
 use crate::servers::process;
 
 const RPC: u16 = 8300;
 
-impl Member for Consul {
+impl Member for ConsulServer {
     type Options = Builder;
 
     const PORT: u16 = 8500;
 
-    fn launch_all(options: &Builder, network: &Network, addresses: &[Ipv4Addr]) -> Vec<Self> {
+    fn launch_all(options: &Builder, network: &Network, addresses: &[Ipv4Addr]) -> Vec<Consul> {
         let cluster = (0..addresses.len()).map(Network::peer_address);
         let cluster: Vec<_> = cluster.collect();
-        let place = |(member, address): (usize, &Ipv4Addr)| Place {
-            name: process::unique(),
-            namespace: Some(network.namespace(member)),
-            client: SocketAddrV4::new(*address, Self::PORT),
-            peer: Network::peer_address(member),
-            serf: 8301,
-            rpc: RPC,
-            cluster: cluster.clone(),
+        let launch = |(member, address): (usize, &Ipv4Addr)| {
+            let place = Place {
+                name: process::unique(),
+                namespace: Some(network.namespace(member)),
+                client: SocketAddrV4::new(*address, Self::PORT).into(),
+            };
+            let address = Network::peer_address(member);
+            let peers = Peers { address, serf: 8301, rpc: RPC, cluster: cluster.clone() };
+            Consul::launch(options.clone(), place, peers)
         };
-        let places = addresses.iter().enumerate().map(place);
-        places.map(|place| Self::launch(options.clone(), place)).collect()
+        addresses.iter().enumerate().map(launch).collect()
     }
 
-    fn settle(members: &[Self]) {
+    fn settle(members: &[Consul]) {
         let [first, others @ ..] = members else { return };
         first.until_ready();
         for member in others {
@@ -44,9 +44,9 @@ impl Member for Consul {
 
     /// Whether it leads, and others follow it: one that was cut off takes itself for the leader for
     /// a while.
-    fn leads(&self) -> bool {
-        let client = self.patient_for(Duration::from_secs(1));
-        let itself = format!("\"{}:{RPC}\"", self.place.peer);
+    fn leads(member: &Consul) -> bool {
+        let client = member.patient_for(Duration::from_secs(1));
+        let itself = format!("\"{}:{RPC}\"", member.peers.address);
         let named = |answer: Answer| answer.status == 200 && answer.text().trim() == itself;
         let reads = |answer: Answer| [200, 404].contains(&answer.status);
         client.try_ask("GET", "status/leader", b"").is_ok_and(named)
@@ -54,45 +54,9 @@ impl Member for Consul {
     }
 
     /// By itself it would look for them every half minute.
-    fn look_for(&self, others: &[Ipv4Addr]) {
+    fn look_for(member: &Consul, others: &[Ipv4Addr]) {
         for other in others {
-            let _ = self.try_ask("PUT", &format!("agent/join/{other}"), b"");
+            let _ = member.try_ask("PUT", &format!("agent/join/{other}"), b"");
         }
-    }
-
-    fn endpoint(&self) -> String {
-        self.endpoint()
-    }
-
-    fn folder(&self) -> PathBuf {
-        self.folder()
-    }
-
-    fn pid(&self) -> Option<u32> {
-        self.pid()
-    }
-
-    fn stop(&self) {
-        self.stop();
-    }
-
-    fn cont(&self) {
-        self.cont();
-    }
-
-    fn kill(&self) {
-        self.kill();
-    }
-
-    fn restart(&self) {
-        self.restart();
-    }
-
-    fn launch_again(&self) {
-        self.launch_again();
-    }
-
-    fn until_ready(&self) {
-        self.until_ready();
     }
 }

@@ -19,4 +19,4 @@ pub use program::{consul as program, locate};
 pub use server::{Builder, Consul, Snapshot, Tls};
 
 /// A cluster of it.
-pub type Cluster = crate::servers::cluster::Cluster<Consul>;
+pub type Cluster = crate::servers::cluster::Cluster<server::ConsulServer>;

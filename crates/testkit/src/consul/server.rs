@@ -4,17 +4,20 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use super::client::{Client, Token};
 use super::http::Place as Listener;
 use super::program;
+use crate::servers::daemon::{Daemon, Place, Server};
 use crate::servers::process;
-use crate::servers::running::{IN_USE, Running};
+
+/// A running server; as a [`Client`], with every right.
+pub type Consul = Daemon<ConsulServer>;
 
 /// A server that serves TLS.
 #[derive(Clone, Debug)]
@@ -62,63 +65,41 @@ impl Builder {
 
     /// On the ports of a server that was killed.
     pub fn in_place_of(mut self, killed: &Consul) -> Self {
-        let Place { client, serf, rpc, .. } = &killed.place;
-        self.ports = Some([client.port(), *serf, *rpc]);
+        let Peers { serf, rpc, .. } = killed.peers;
+        self.ports = Some([killed.address().port(), serf, rpc]);
         self
     }
 
     /// Starts a server of its own on 127.0.0.1 and waits until it answers.
     #[track_caller]
     pub fn start(self) -> Consul {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            let consul = Consul::launch(self.clone(), Place::local(self.ports));
-            match consul.running.wait(|| consul.ready()) {
-                Ok(()) => return consul,
-                // Another program took a port between our looking and Consul's listening.
-                Err(reason) if reason.contains(IN_USE) && attempts < 10 => {}
-                Err(reason) => panic!("{reason}"),
-            }
-        }
+        Consul::first_ready(|| {
+            let [client, serf, rpc] = self.ports.unwrap_or_else(process::free_ports);
+            let address = Ipv4Addr::LOCALHOST;
+            let place = Place::at(SocketAddrV4::new(address, client).into());
+            let peers = Peers { address, serf, rpc, cluster: vec![address] };
+            Consul::launch(self.clone(), place, peers)
+        })
     }
 }
 
-/// Where a server runs.
-pub(super) struct Place {
-    /// Its name, which no other server has.
-    pub name: String,
-    pub namespace: Option<PathBuf>,
-    pub client: SocketAddrV4,
-    /// Its address for other servers, and its ports there.
-    pub peer: Ipv4Addr,
+/// Where it meets other servers.
+pub(super) struct Peers {
+    /// Its address for them, and its ports there.
+    pub address: Ipv4Addr,
     pub serf: u16,
     pub rpc: u16,
-    /// Of a member: all members' addresses.
+    /// All members' addresses.
     pub cluster: Vec<Ipv4Addr>,
 }
 
-impl Place {
-    fn local(ports: Option<[u16; 3]>) -> Self {
-        let [client, serf, rpc] = ports.unwrap_or_else(process::free_ports);
-        let peer = Ipv4Addr::LOCALHOST;
-        let client = SocketAddrV4::new(peer, client);
-        let (name, cluster) = (process::unique(), vec![peer]);
-        Self { name, namespace: None, client, peer, serf, rpc, cluster }
-    }
-}
-
-/// A running server; as a [`Client`], with every right. It is killed and its data are removed when
-/// this is dropped.
-pub struct Consul {
-    pub(super) place: Place,
+/// What a Consul has of its own.
+pub struct ConsulServer {
+    pub(super) peers: Peers,
     options: Builder,
     /// With every right, as soon as it is known.
     client: OnceLock<Client>,
     management: OnceLock<Token>,
-    running: Running,
-    // It goes after the process.
-    folder: TempDir,
 }
 
 /// A store as it was at one time.
@@ -133,74 +114,6 @@ impl Consul {
 
     pub fn builder() -> Builder {
         Builder::default()
-    }
-
-    /// `ADDRESS:PORT` for clients.
-    pub fn endpoint(&self) -> String {
-        self.place.client.to_string()
-    }
-
-    /// The endpoint with `http://`, or with `https://` where it serves TLS.
-    pub fn url(&self) -> String {
-        let scheme = if self.options.tls.is_some() { "https" } else { "http" };
-        format!("{scheme}://{}", self.place.client)
-    }
-
-    /// The name it gave itself.
-    pub fn name(&self) -> &str {
-        &self.place.name
-    }
-
-    pub fn folder(&self) -> PathBuf {
-        self.folder.path().to_owned()
-    }
-
-    /// Its process id; none while it is killed.
-    pub fn pid(&self) -> Option<u32> {
-        self.running.pid()
-    }
-
-    /// Stops its process, which keeps its connections and answers nothing until [`Consul::cont`].
-    #[track_caller]
-    pub fn stop(&self) {
-        self.running.stop();
-    }
-
-    /// Lets a stopped process go on.
-    #[track_caller]
-    pub fn cont(&self) {
-        self.running.cont();
-    }
-
-    /// Kills it with SIGKILL and waits until it has gone; nothing where it has gone before.
-    pub fn kill(&self) {
-        self.running.kill();
-    }
-
-    /// Kills it, starts it again with the same ports and data, and waits until it answers. A member
-    /// answers when most members do.
-    #[track_caller]
-    pub fn restart(&self) {
-        self.running.restart(|| self.launch_again(), || self.ready());
-    }
-
-    /// As [`Consul::restart`], without waiting: for a member while most others are away.
-    #[track_caller]
-    pub fn launch_again(&self) {
-        let mut command = process::tied(&program::consul(), self.place.namespace.as_deref());
-        command.arg("agent").arg("-config-file").arg(self.folder.path().join("config.json"));
-        self.running.start(command);
-    }
-
-    /// Waits until it answers.
-    #[track_caller]
-    pub fn until_ready(&self) {
-        self.running.wait(|| self.ready()).unwrap_or_else(|reason| panic!("{reason}"));
-    }
-
-    /// What it has logged since it was last started.
-    pub fn log(&self) -> String {
-        self.running.log()
     }
 
     /// The token that may do everything, of a server with ACLs.
@@ -245,21 +158,6 @@ impl Consul {
         asked(&client, "GET", "kv/?keys&separator=/&consistent").map(drop)
     }
 
-    /// As [`Consul::answers`], after all that it needs once.
-    pub(super) fn ready(&self) -> Result<(), String> {
-        if self.client.get().is_none() {
-            if self.options.acl {
-                let stranger = self.stranger();
-                let token = asked(&stranger, "PUT", "acl/bootstrap")?;
-                let text = |key: &str| token[key].as_str().unwrap_or_default().to_owned();
-                self.adopt(Some(&Token { accessor: text("AccessorID"), secret: text("SecretID") }));
-            } else {
-                self.adopt(None);
-            }
-        }
-        self.answers()
-    }
-
     /// Takes the cluster's token for its own.
     pub(super) fn adopt(&self, token: Option<&Token>) {
         if let Some(token) = token {
@@ -273,32 +171,29 @@ impl Consul {
     }
 
     /// Starts a server and does not wait.
-    pub(super) fn launch(options: Builder, place: Place) -> Self {
-        let folder = process::folder();
-        let running = Running::new(folder.path().join("log"));
+    pub(super) fn launch(options: Builder, place: Place, peers: Peers) -> Self {
         let (client, management) = (OnceLock::new(), OnceLock::new());
-        let this = Self { place, options, client, management, running, folder };
-        let config = this.config().to_string();
-        fs::write(this.folder.path().join("config.json"), config).unwrap();
-        this.launch_again();
-        this
+        let consul = Self::new(place, ConsulServer { peers, options, client, management });
+        fs::write(consul.path("config.json"), consul.config().to_string()).unwrap();
+        consul.launch_again();
+        consul
     }
 
     /// Where the test's own client reaches it, whatever becomes of the network.
     fn socket(&self) -> PathBuf {
-        self.folder.path().join("http")
+        self.path("http")
     }
 
     fn config(&self) -> Value {
-        let place = &self.place;
+        let peers = &self.peers;
         let socket = format!("unix://{}", self.socket().display());
-        let (address, port) = (place.client.ip().to_string(), place.client.port());
+        let (address, port) = (self.address().ip().to_string(), self.address().port());
         let mut config = json!({
             "server": true,
-            "bootstrap_expect": place.cluster.len(),
-            "node_name": place.name,
-            "data_dir": self.folder.path().join("data"),
-            "bind_addr": place.peer,
+            "bootstrap_expect": peers.cluster.len(),
+            "node_name": self.name(),
+            "data_dir": self.path("data"),
+            "bind_addr": peers.address,
             "client_addr": address,
             "addresses": {"http": format!("{address} {socket}")},
             "ports": {
@@ -306,17 +201,17 @@ impl Consul {
                 "https": -1,
                 "dns": -1,
                 "grpc": -1,
-                "serf_lan": place.serf,
+                "serf_lan": peers.serf,
                 "serf_wan": -1,
-                "server": place.rpc,
+                "server": peers.rpc,
             },
             "performance": {"raft_multiplier": 1},
             // A member that was killed comes back.
             "autopilot": {"cleanup_dead_servers": false},
             "disable_update_check": true,
         });
-        if place.cluster.len() > 1 {
-            merge(&mut config, &json!({"retry_join": place.cluster, "retry_interval": "1s"}));
+        if peers.cluster.len() > 1 {
+            merge(&mut config, &json!({"retry_join": peers.cluster, "retry_interval": "1s"}));
         }
         if self.options.acl {
             merge(&mut config, &json!({"acl": {"enabled": true, "default_policy": "deny"}}));
@@ -337,7 +232,37 @@ impl Consul {
     }
 }
 
-impl Deref for Consul {
+impl Server for ConsulServer {
+    fn program() -> PathBuf {
+        program::consul()
+    }
+
+    fn configure(consul: &Consul, command: &mut Command) {
+        command.arg("agent").arg("-config-file").arg(consul.path("config.json"));
+    }
+
+    fn serves_tls(&self) -> bool {
+        self.options.tls.is_some()
+    }
+
+    /// As [`Consul::answers`], after all that it needs once.
+    fn ready(consul: &Consul) -> Result<(), String> {
+        if consul.client.get().is_none() {
+            if consul.options.acl {
+                let stranger = consul.stranger();
+                let token = asked(&stranger, "PUT", "acl/bootstrap")?;
+                let text = |key: &str| token[key].as_str().unwrap_or_default().to_owned();
+                consul
+                    .adopt(Some(&Token { accessor: text("AccessorID"), secret: text("SecretID") }));
+            } else {
+                consul.adopt(None);
+            }
+        }
+        consul.answers()
+    }
+}
+
+impl Deref for ConsulServer {
     type Target = Client;
 
     fn deref(&self) -> &Client {

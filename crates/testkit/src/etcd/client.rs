@@ -129,7 +129,7 @@ impl Etcd {
     /// Its metrics, as they are given out without TLS on a port of their own.
     pub fn metrics(&self) -> std::io::Result<String> {
         let time = Duration::from_secs(2);
-        let mut stream = TcpStream::connect_timeout(&self.place.metrics.into(), time)?;
+        let mut stream = TcpStream::connect_timeout(&self.ports.metrics.into(), time)?;
         stream.set_read_timeout(Some(time))?;
         // An answer to HTTP/1.0 comes in one piece.
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;

@@ -1,39 +1,43 @@
 //! An etcd as a member of a cluster.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
 
-use super::server::{Builder, Etcd, Place};
+use super::server::{Builder, Etcd, EtcdServer, Ports};
 use crate::servers::cluster::Member;
+use crate::servers::daemon::Place;
 use crate::servers::network::Network;
 use crate::servers::process;
 
-impl Member for Etcd {
+impl Member for EtcdServer {
     type Options = Builder;
 
     const PORT: u16 = 2379;
 
-    fn launch_all(options: &Builder, network: &Network, addresses: &[Ipv4Addr]) -> Vec<Self> {
+    fn launch_all(options: &Builder, network: &Network, addresses: &[Ipv4Addr]) -> Vec<Etcd> {
         let token = process::unique();
         let peer = |member| SocketAddrV4::new(Network::peer_address(member), 2380);
         let names = (0..addresses.len()).map(|member| format!("{token}-{member}"));
         let names: Vec<String> = names.collect();
         let urls = names.iter().enumerate();
         let urls: Vec<_> = urls.map(|(i, name)| format!("{name}=http://{}", peer(i))).collect();
-        let place = |(member, name): (usize, &String)| Place {
-            name: name.clone(),
-            namespace: Some(network.namespace(member)),
-            client: SocketAddrV4::new(addresses[member], Self::PORT),
-            peer: peer(member),
-            metrics: SocketAddrV4::new(addresses[member], 2381),
-            cluster: Some((urls.join(","), token.clone())),
+        let launch = |(member, name): (usize, &String)| {
+            let place = Place {
+                name: name.clone(),
+                namespace: Some(network.namespace(member)),
+                client: SocketAddrV4::new(addresses[member], Self::PORT).into(),
+            };
+            let ports = Ports {
+                peer: peer(member),
+                metrics: SocketAddrV4::new(addresses[member], 2381),
+                cluster: Some((urls.join(","), token.clone())),
+            };
+            Etcd::launch(options.clone(), place, ports)
         };
-        let places = names.iter().enumerate().map(place);
-        places.map(|place| Self::launch(options.clone(), place)).collect()
+        names.iter().enumerate().map(launch).collect()
     }
 
-    fn settle(members: &[Self]) {
-        members.iter().for_each(Self::until_ready);
+    fn settle(members: &[Etcd]) {
+        members.iter().for_each(Etcd::until_ready);
         if let Some(first) = members.first() {
             first.apply_account();
             let authenticated = first.state().authenticated;
@@ -41,45 +45,9 @@ impl Member for Etcd {
         }
     }
 
-    fn leads(&self) -> bool {
+    fn leads(member: &Etcd) -> bool {
         // One that was cut off takes itself for the leader for a while, but cannot read.
-        says_that_it_leads(self) && self.answers().is_ok() && says_that_it_leads(self)
-    }
-
-    fn endpoint(&self) -> String {
-        self.endpoint()
-    }
-
-    fn folder(&self) -> PathBuf {
-        self.folder()
-    }
-
-    fn pid(&self) -> Option<u32> {
-        self.pid()
-    }
-
-    fn stop(&self) {
-        self.stop();
-    }
-
-    fn cont(&self) {
-        self.cont();
-    }
-
-    fn kill(&self) {
-        self.kill();
-    }
-
-    fn restart(&self) {
-        self.restart();
-    }
-
-    fn launch_again(&self) {
-        self.launch_again();
-    }
-
-    fn until_ready(&self) {
-        self.until_ready();
+        says_that_it_leads(member) && member.answers().is_ok() && says_that_it_leads(member)
     }
 }
 

@@ -18,4 +18,4 @@ pub use server::{Account, Builder, Etcd, Tls};
 pub use store::{ClusterId, Snapshot};
 
 /// A cluster of it.
-pub type Cluster = crate::servers::cluster::Cluster<Etcd>;
+pub type Cluster = crate::servers::cluster::Cluster<server::EtcdServer>;

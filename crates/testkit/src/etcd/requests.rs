@@ -1,7 +1,7 @@
 //! One request each: what a client of etcd's own would send, by the server's JSON gateway.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A client of one server, without TLS and as nobody. A request that failed says why.
 #[derive(Clone, Copy, Debug)]
 pub struct Requests {
-    address: SocketAddrV4,
+    address: SocketAddr,
 }
 
 /// An answer, or why there is none.
@@ -35,7 +35,7 @@ impl Etcd {
     #[track_caller]
     pub fn requests(&self) -> Requests {
         assert!(self.tls().is_none() && self.account().is_none(), "{} is guarded", self.name());
-        Requests { address: self.place.client }
+        Requests { address: self.address() }
     }
 }
 
@@ -140,7 +140,7 @@ impl Requests {
     }
 
     fn send(&self, method: &str, body: &str) -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&self.address.into(), PATIENCE)?;
+        let mut stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         // An answer to HTTP/1.0 comes in one piece.
         write!(

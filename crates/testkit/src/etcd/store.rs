@@ -43,9 +43,9 @@ impl Etcd {
     /// only: of a cluster, every member would have to be restored.
     #[track_caller]
     pub fn restore(&self, snapshot: &Snapshot, id: ClusterId) {
-        assert!(self.place.cluster.is_none(), "{} is a member of a cluster", self.name());
+        assert!(self.ports.cluster.is_none(), "{} is a member of a cluster", self.name());
         self.kill();
-        let data = self.folder.path().join(process::unique());
+        let data = process::unique();
         {
             let mut state = self.state();
             if id == ClusterId::Other {
@@ -54,13 +54,13 @@ impl Etcd {
             }
             let mut command = process::plain(programs::restorer());
             command.env("ETCDCTL_API", "3").args(["snapshot", "restore"]).arg(snapshot.file());
-            command.arg("--data-dir").arg(&data).args(["--name", self.name()]);
-            command.args(["--initial-cluster", &self.place.members()]);
+            command.arg("--data-dir").arg(self.path(&data)).args(["--name", self.name()]);
+            command.args(["--initial-cluster", &self.members()]);
             command.args(["--initial-cluster-token", &state.token]);
-            let peer = format!("http://{}", self.place.peer);
+            let peer = format!("http://{}", self.ports.peer);
             command.args(["--initial-advertise-peer-urls", &peer]);
             succeeded(&["snapshot", "restore"], command.output().unwrap());
-            std::fs::remove_dir_all(&state.data).unwrap();
+            std::fs::remove_dir_all(self.path(&state.data)).unwrap();
             state.data = data;
         }
         self.restart();

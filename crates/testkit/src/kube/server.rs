@@ -3,17 +3,22 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
-
-use tempfile::TempDir;
 
 use super::client::Client;
 use super::logins::{TEST, Taken};
 use super::{program, tls};
 use crate::certificates::Certificates;
 use crate::etcd::Etcd;
+use crate::servers::daemon::{Daemon, Place, Server};
 use crate::servers::process;
-use crate::servers::running::{IN_USE, Running};
+
+/// A running server. Its store lives on while it is killed.
+///
+/// It is the test's own client, too, which may do everything; nothing that it does is in the list
+/// of requests. Its certificate is for 127.0.0.1, `::1` and localhost.
+pub type Kube = Daemon<KubeServer>;
 
 /// Settings of a server, before it starts.
 #[derive(Clone, Debug, Default)]
@@ -48,36 +53,19 @@ impl Builder {
     /// cores. [`Kube::shared`] is there at once.
     #[track_caller]
     pub fn start(self) -> Kube {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            let kube = Kube::launch(self.clone());
-            match kube.running.wait(|| kube.answers()) {
-                Ok(()) => return kube,
-                // Another program took a port between our looking and the server's listening.
-                Err(reason) if reason.contains(IN_USE) && attempts < 10 => {}
-                Err(reason) => panic!("{reason}"),
-            }
-        }
+        Kube::first_ready(|| Kube::launch(self.clone()))
     }
 }
 
-/// A running server. It is killed and its data are removed when this is dropped.
-///
-/// It is the test's own client, too, which may do everything; nothing that it does is in the list
-/// of requests.
-pub struct Kube {
+/// What an API server has of its own.
+pub struct KubeServer {
     pub(super) options: Builder,
     pub(super) users: Taken,
-    address: SocketAddr,
     client: Client,
     /// What all tokens of this server end with.
     secret: String,
-    running: Running,
-    // It goes after the process, and so does what follows.
     etcd: Etcd,
     certificates: Certificates,
-    folder: TempDir,
 }
 
 impl Kube {
@@ -89,20 +77,6 @@ impl Kube {
 
     pub fn builder() -> Builder {
         Builder::default()
-    }
-
-    /// `ADDRESS:PORT` for clients.
-    pub fn endpoint(&self) -> String {
-        self.address.to_string()
-    }
-
-    /// `https://ADDRESS:PORT`. The certificate is for 127.0.0.1, `::1` and localhost.
-    pub fn url(&self) -> String {
-        format!("https://{}", self.address)
-    }
-
-    pub fn address(&self) -> SocketAddr {
-        self.address
     }
 
     /// The certificate of the authority that signed the server's, and by which it knows clients: no
@@ -122,41 +96,12 @@ impl Kube {
 
     /// All folders of it and its store.
     pub fn folders(&self) -> [PathBuf; 3] {
-        [self.folder.path().into(), self.certificates.folder().into(), self.etcd.folder()]
+        [self.folder(), self.certificates.folder().into(), self.etcd.folder()]
     }
 
     /// The process ids of it and its store; none of what is killed.
     pub fn pids(&self) -> [Option<u32>; 2] {
-        [self.running.pid(), self.etcd.pid()]
-    }
-
-    /// Stops its process, which keeps its connections and answers nothing until [`Kube::cont`].
-    #[track_caller]
-    pub fn stop(&self) {
-        self.running.stop();
-    }
-
-    /// Lets a stopped process go on.
-    #[track_caller]
-    pub fn cont(&self) {
-        self.running.cont();
-    }
-
-    /// Kills it with SIGKILL and waits until it has gone; nothing where it has gone before. Its
-    /// store lives on.
-    pub fn kill(&self) {
-        self.running.kill();
-    }
-
-    /// Kills it, starts it again with the same port, data and logins, and waits until it is ready.
-    #[track_caller]
-    pub fn restart(&self) {
-        self.running.restart(|| self.launch_again(), || self.answers());
-    }
-
-    /// What it has logged since it was last started.
-    pub fn log(&self) -> String {
-        self.running.log()
+        [self.pid(), self.etcd.pid()]
     }
 
     /// Whether it is ready, and nobody else: no other server has a certificate of its authority.
@@ -166,17 +111,12 @@ impl Kube {
         if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
     pub(super) fn secret(&self) -> &str {
         &self.secret
     }
 
     /// Starts a server and does not wait.
     fn launch(options: Builder) -> Self {
-        let folder = process::folder();
         let [v4, v6] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let certificates = Certificates::make_in(process::folder(), &[v6]);
         let etcd = Etcd::start();
@@ -186,24 +126,34 @@ impl Kube {
         let secret = format!("{:016x}", process::random());
         let tls = tls::client(&certificates.authority(), None);
         let client = Client::new(address, tls, Some(format!("{TEST}-{secret}")));
-        let running = Running::new(folder.path().join("log"));
         let users = Taken::default();
-        let this =
-            Self { options, users, address, client, secret, running, etcd, certificates, folder };
-        this.write_files();
-        this.launch_again();
-        this
-    }
-
-    #[track_caller]
-    fn launch_again(&self) {
-        let mut command = process::tied(&program::kube_apiserver(), None);
-        command.args(self.flags()).current_dir(self.folder.path());
-        self.running.start(command);
+        let server = KubeServer { options, users, client, secret, etcd, certificates };
+        let kube = Self::new(Place::at(address), server);
+        kube.write_files();
+        kube.launch_again();
+        kube
     }
 }
 
-impl Deref for Kube {
+impl Server for KubeServer {
+    fn program() -> PathBuf {
+        program::kube_apiserver()
+    }
+
+    fn configure(kube: &Kube, command: &mut Command) {
+        command.args(kube.flags()).current_dir(kube.folder());
+    }
+
+    fn serves_tls(&self) -> bool {
+        true
+    }
+
+    fn ready(kube: &Kube) -> Result<(), String> {
+        kube.answers()
+    }
+}
+
+impl Deref for KubeServer {
     type Target = Client;
 
     fn deref(&self) -> &Client {

@@ -1,13 +1,13 @@
 //! Several servers as one cluster, whose network can be cut.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::daemon::{Daemon, Server};
 use super::network::{Cut, Network};
 
 /// A server that may be a member of a cluster.
-pub trait Member: Sized + Sync {
+pub trait Member: Server {
     /// Settings before it starts.
     type Options: Clone + Default;
 
@@ -15,33 +15,27 @@ pub trait Member: Sized + Sync {
     const PORT: u16;
 
     /// Starts a member on each of these addresses, and waits for none.
-    fn launch_all(options: &Self::Options, network: &Network, addresses: &[Ipv4Addr]) -> Vec<Self>;
+    fn launch_all(
+        options: &Self::Options,
+        network: &Network,
+        addresses: &[Ipv4Addr],
+    ) -> Vec<Daemon<Self>>;
 
     /// Waits until all answer, and lets them share what is set up once.
-    fn settle(members: &[Self]);
+    fn settle(members: &[Daemon<Self>]);
 
     /// Whether it leads, and most members follow.
-    fn leads(&self) -> bool;
+    fn leads(member: &Daemon<Self>) -> bool;
 
     /// Has one that was cut off look for the others at once, where it can be told to.
-    fn look_for(&self, _others: &[Ipv4Addr]) {}
-
-    fn endpoint(&self) -> String;
-    fn folder(&self) -> PathBuf;
-    fn pid(&self) -> Option<u32>;
-    fn stop(&self);
-    fn cont(&self);
-    fn kill(&self);
-    fn restart(&self);
-    fn launch_again(&self);
-    fn until_ready(&self);
+    fn look_for(_member: &Daemon<Self>, _others: &[Ipv4Addr]) {}
 }
 
 /// A running cluster; this process is on its clients' network. Nothing of it is left when this is
 /// dropped.
 pub struct Cluster<M> {
     // The members go before their network.
-    members: Vec<M>,
+    members: Vec<Daemon<M>>,
     network: Network,
 }
 
@@ -66,14 +60,14 @@ impl<M: Member> Cluster<M> {
 
     /// `ADDRESS:PORT` of every member.
     pub fn endpoints(&self) -> Vec<String> {
-        self.members.iter().map(M::endpoint).collect()
+        self.members.iter().map(Daemon::endpoint).collect()
     }
 
-    pub fn member(&self, number: usize) -> &M {
+    pub fn member(&self, number: usize) -> &Daemon<M> {
         &self.members[number]
     }
 
-    pub fn members(&self) -> &[M] {
+    pub fn members(&self) -> &[Daemon<M>] {
         &self.members
     }
 
@@ -87,7 +81,7 @@ impl<M: Member> Cluster<M> {
     pub fn leader(&self) -> usize {
         let give_up = Instant::now() + Duration::from_secs(60);
         loop {
-            let leads = |member: &M| member.pid().is_some() && member.leads();
+            let leads = |member: &Daemon<M>| member.pid().is_some() && M::leads(member);
             if let Some(leader) = self.members.iter().position(leads) {
                 return leader;
             }
@@ -114,7 +108,7 @@ impl<M: Member> Cluster<M> {
         self.network.join(member);
         let others = (0..self.members.len()).filter(|other| *other != member);
         let others: Vec<_> = others.map(Network::peer_address).collect();
-        self.members[member].look_for(&others);
+        M::look_for(&self.members[member], &others);
     }
 
     /// An endpoint on the members' network that answers nothing, not even a refusal.

@@ -5,10 +5,10 @@
 
 pub mod base64;
 pub mod cluster;
+pub mod daemon;
 pub mod http;
 pub mod network;
 pub mod passage;
 pub mod process;
 pub mod relay;
-pub mod running;
 pub mod silent;
