@@ -14,9 +14,3 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
         thread::sleep(SECOND / 50);
     }
 }
-
-/// What a test said that panicked in a thread of its own.
-pub fn panicked(test: impl FnOnce() + Send + 'static) -> String {
-    let panic = thread::spawn(test).join().unwrap_err();
-    panic.downcast_ref::<String>().unwrap().clone()
-}

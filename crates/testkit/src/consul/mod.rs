@@ -15,7 +15,7 @@ pub use crate::servers::passage::Passage;
 pub use crate::servers::relay::{Fate, Relay, Request};
 pub use crate::servers::silent::Silent;
 pub use client::{Client, Entry, Token};
-pub use program::{consul as program, locate};
+pub use program::consul as program;
 pub use server::{Builder, Consul, Snapshot, Tls};
 
 /// A cluster of it.

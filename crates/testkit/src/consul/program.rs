@@ -16,7 +16,7 @@ pub fn consul() -> PathBuf {
 }
 
 /// Where the program lies; else what to do.
-pub fn locate(named: Option<&OsStr>, path: &OsStr, cache: &Path) -> Result<PathBuf, String> {
+fn locate(named: Option<&OsStr>, path: &OsStr, cache: &Path) -> Result<PathBuf, String> {
     if let Some(name) = named {
         let missing = || format!("IPAM_DELEGATED_CONSUL names {}: no such file", name.display());
         return Some(PathBuf::from(name)).filter(|file| file.is_file()).ok_or_else(missing);

@@ -30,18 +30,11 @@ pub struct Tls {
 }
 
 /// Settings of a server, before it starts. Elections are as quick as a configuration can make them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Builder {
     tls: Option<Tls>,
     acl: bool,
-    more: Value,
     ports: Option<[u16; 3]>,
-}
-
-impl Default for Builder {
-    fn default() -> Self {
-        Self { tls: None, acl: false, more: json!({}), ports: None }
-    }
 }
 
 impl Builder {
@@ -54,12 +47,6 @@ impl Builder {
     /// With ACLs, by which nothing is allowed but to [`Consul::management`] and to tokens.
     pub fn acl(mut self) -> Self {
         self.acl = true;
-        self
-    }
-
-    /// Any other member of the agent's configuration; objects are merged.
-    pub fn config(mut self, more: &Value) -> Self {
-        merge(&mut self.more, more);
         self
     }
 
@@ -227,7 +214,6 @@ impl Consul {
             });
             merge(&mut config, &tls);
         }
-        merge(&mut config, &self.options.more);
         config
     }
 }

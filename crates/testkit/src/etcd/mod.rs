@@ -11,7 +11,6 @@ mod store;
 
 pub use crate::servers::network::Cut;
 pub use crate::servers::passage::Passage;
-pub use crate::servers::process::{find, leftovers};
 pub use crate::servers::silent::Silent;
 pub use requests::{Answer, Entry, Requests};
 pub use server::{Account, Builder, Etcd, Tls};

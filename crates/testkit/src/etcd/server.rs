@@ -61,11 +61,6 @@ impl Builder {
         self
     }
 
-    /// How many seconds a token of an authenticated user lives without being used.
-    pub fn token_ttl(self, seconds: u32) -> Self {
-        self.flag(format!("--auth-token-ttl={seconds}"))
-    }
-
     /// On the ports of a server that was killed.
     pub fn in_place_of(mut self, killed: &Etcd) -> Self {
         let Ports { peer, metrics, .. } = &killed.ports;

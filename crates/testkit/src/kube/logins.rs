@@ -23,7 +23,7 @@ pub struct Login {
     pub credential: Credential,
 }
 
-/// How many users with a static token a server has, beside those that were asked for.
+/// How many users with a static token a server has.
 const USERS: usize = 64;
 
 /// Who may do everything.
@@ -45,14 +45,6 @@ impl Kube {
         let number = self.users.fetch_add(1, Ordering::Relaxed);
         assert!(number < USERS, "all {USERS} users are taken");
         self.token_login(&name(number))
-    }
-
-    /// A user with a static token that [`super::Builder::user`] asked for.
-    #[track_caller]
-    pub fn user_named(&self, name: &str) -> Login {
-        let known = self.options.users.iter().any(|(user, _)| user == name);
-        assert!(known, "{name} has no token: nobody asked for it before the server started");
-        self.token_login(name)
     }
 
     /// A user of any name by a client certificate, in these groups. `system:node:NAME` in
@@ -102,7 +94,7 @@ impl Kube {
         let everything = vec!["system:masters".to_owned()];
         let own = [ADMIN, TEST].map(|user| (user.to_owned(), everything.clone()));
         let free = (0..USERS).map(|number| (name(number), Vec::new()));
-        let all = own.into_iter().chain(free).chain(self.options.users.iter().cloned());
+        let all = own.into_iter().chain(free);
         let line = |(user, groups): (String, Vec<String>)| {
             let login = self.token_login(&user);
             format!("{},{user},{user},\"{}\"\n", login.token().unwrap(), groups.join(","))

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::client::Client;
-use crate::servers::http::Answer;
 
 /// A node object that is to be made.
 #[derive(Clone, Debug)]
@@ -61,12 +60,6 @@ impl Client {
     #[track_caller]
     pub fn node(&self, name: &str) -> Option<Value> {
         self.get(&path(name))
-    }
-
-    /// What the server answers to a reader of a node object.
-    #[track_caller]
-    pub fn ask_node(&self, name: &str) -> Answer {
-        self.ask("GET", &path(name), b"")
     }
 
     /// Makes a node object, with its status.

@@ -39,7 +39,7 @@ pub fn minor_version() -> u32 {
 }
 
 /// Where the program lies; else what to do.
-pub fn locate(
+fn locate(
     named: Option<&OsStr>,
     assets: Option<&OsStr>,
     path: &OsStr,

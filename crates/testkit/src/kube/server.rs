@@ -23,20 +23,11 @@ pub type Kube = Daemon<KubeServer>;
 /// Settings of a server, before it starts.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
-    pub(super) users: Vec<(String, Vec<String>)>,
     pub(super) flags: Vec<String>,
     on_ipv6: bool,
 }
 
 impl Builder {
-    /// With a user of this name, in these groups, who has a static token. Users of other names, too,
-    /// have one: see [`Kube::user`].
-    pub fn user(mut self, name: &str, groups: &[&str]) -> Self {
-        let groups = groups.iter().map(|&group| group.to_owned()).collect();
-        self.users.push((name.to_owned(), groups));
-        self
-    }
-
     /// On `::1` in place of 127.0.0.1.
     pub fn on_ipv6(mut self) -> Self {
         self.on_ipv6 = true;

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -39,16 +38,7 @@ impl Speaker {
         shown: &Pair,
         say: impl Fn(&str) -> (Vec<u8>, End) + Send + Sync + 'static,
     ) -> Self {
-        Self::start(tls::server(shown, None), Arc::new(say))
-    }
-
-    /// The same, which wants a client's certificate of this authority within the handshake.
-    pub fn asking(
-        shown: &Pair,
-        client_authority: &Path,
-        say: impl Fn(&str) -> (Vec<u8>, End) + Send + Sync + 'static,
-    ) -> Self {
-        Self::start(tls::server(shown, Some(client_authority)), Arc::new(say))
+        Self::start(tls::server(shown), Arc::new(say))
     }
 
     /// Says the same to everyone, with the certificate of a test's server.

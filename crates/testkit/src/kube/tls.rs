@@ -6,7 +6,6 @@ use std::sync::Arc;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::certificates::Pair;
@@ -23,19 +22,11 @@ pub fn client(authority: &Path, shown: Option<&Pair>) -> Arc<ClientConfig> {
     })
 }
 
-/// Asks clients for a certificate where they need one of an authority.
-pub fn server(shown: &Pair, client_authority: Option<&Path>) -> Arc<ServerConfig> {
+pub fn server(shown: &Pair) -> Arc<ServerConfig> {
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .unwrap();
-    let builder = match client_authority {
-        None => builder.with_no_client_auth(),
-        Some(authority) => {
-            let roots = Arc::new(trusted(authority));
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
-            builder.with_client_cert_verifier(verifier.build().unwrap())
-        }
-    };
+        .unwrap()
+        .with_no_client_auth();
     Arc::new(builder.with_single_cert(chain(shown), key(shown)).unwrap())
 }
 

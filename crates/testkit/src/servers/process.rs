@@ -33,7 +33,7 @@ const PREFIX: &str = "ipamd-test-";
 const SHARED_MEMORY: u64 = 2 << 30;
 
 /// Where a program lies among the folders of a search path; else what to install.
-pub fn find(name: &str, path: &OsStr) -> Result<PathBuf, String> {
+fn find(name: &str, path: &OsStr) -> Result<PathBuf, String> {
     let mut places = std::env::split_paths(path).map(|folder| folder.join(name));
     let package = PACKAGES.iter().find(|(program, _)| *program == name).map_or(name, |(_, p)| *p);
     places.find(|place| place.is_file()).ok_or_else(|| {
