@@ -18,7 +18,7 @@ use crate::chain::session::Session;
 use crate::chain::way::changed;
 use ipam_cli::Row;
 use ipam_kit::cni::{Verb, Version};
-use ipam_kit::delegate::Deadline;
+use ipam_kit::delegate::{Deadline, Reach};
 use ipam_kit::error::{Error, ErrorCode};
 use ipam_kit::host::{emptied_by_reboot, transient_machine_id};
 use ipam_kit::presence::Presence;
@@ -37,36 +37,14 @@ pub(crate) struct Findings {
     pub shared: bool,
 }
 
-/// How far an allocator's ledger reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    Node,
-    Cluster,
-    /// A standard plugin, or one that does not say.
-    Unknown,
-}
-
-impl Reach {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Cluster => "cluster",
-            Self::Unknown => "unknown",
-        }
+/// Whose store an allocator says it takes leases from: `None` of a standard plugin, which is not
+/// asked, and of one that does not say.
+pub(super) fn reach(session: &Session<'_>, step: &Step) -> Option<Reach> {
+    if !step.is_allocator() {
+        return None;
     }
-
-    /// What an allocator says of itself; a standard plugin is not asked.
-    pub(super) fn of(session: &Session<'_>, step: &Step) -> Self {
-        if !step.is_allocator() {
-            return Self::Unknown;
-        }
-        let about = session.ask(step, &["about", "--json"], "").unwrap_or_default();
-        match about["reach"].as_str() {
-            Some("node") => Self::Node,
-            Some("cluster") => Self::Cluster,
-            _ => Self::Unknown,
-        }
-    }
+    let about = session.ask(step, &["about", "--json"], "").unwrap_or_default();
+    about["reach"].as_str().and_then(Reach::parse)
 }
 
 impl Findings {

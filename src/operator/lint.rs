@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::compare::compare;
 use super::dry_run::dry_run;
-use super::findings::{Findings, Reach};
+use super::findings::{Findings, reach};
 use super::ours::Ours;
 use super::{Operator, Printed, line, say};
 use crate::chain::patch::masked;
@@ -13,6 +13,7 @@ use crate::chain::served::refuse_without_allocator;
 use crate::chain::session::Session;
 use ipam_cli::{Column, Row, Words, table};
 use ipam_kit::cni::Verb;
+use ipam_kit::delegate::Reach;
 use ipam_kit::error::Result;
 use ipam_kit::host::ResultCache;
 
@@ -131,8 +132,10 @@ fn chain(
     findings.of_unserved(&stages);
     let mut chain = Vec::new();
     for step in &plan.steps {
-        let reach = if step.is_selector() { None } else { Some(Reach::of(session, step)) };
+        let reach = reach(session, step);
         findings.shared |= reach == Some(Reach::Cluster);
+        let reach = reach.map_or("unknown", Reach::as_str);
+        let reach = Some(reach).filter(|_| !step.is_selector());
         let program = step.program.display().to_string();
         chain.push(link(&step.name, role(step), reach, Some(&program)));
     }
@@ -162,11 +165,11 @@ fn sketch(session: &Session<'_>) -> Vec<Row> {
     chain
 }
 
-fn link(name: &str, role: &str, reach: Option<Reach>, program: Option<&str>) -> Row {
+fn link(name: &str, role: &str, reach: Option<&str>, program: Option<&str>) -> Row {
     let mut row = Row::default();
     row.text("delegate", name);
     row.text("role", role);
-    row.text_or_null("reach", reach.map(Reach::as_str));
+    row.text_or_null("reach", reach);
     row.text_or_null("program", program);
     row
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::attachments::identified;
-use super::findings::Reach;
+use super::findings::reach;
 use super::network::{configured, find};
 use super::ours::Ours;
 use super::stores::{Store, Stores};
@@ -25,6 +25,7 @@ use crate::chain::session::{Owner, Session};
 use ipam_cli::{Column, Row, Words};
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::cni::{Attachment, IpamResult, NetworkName};
+use ipam_kit::delegate::Reach;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::StateDir;
 use ipam_kit::presence::Presence;
@@ -90,7 +91,7 @@ struct Claims<'a> {
     operator: &'a Operator,
     state: StateDir,
     /// What programs have said of themselves.
-    reaches: Vec<(PathBuf, Reach)>,
+    reaches: Vec<(PathBuf, Option<Reach>)>,
     stores: Stores,
     /// Networks of which it cannot be told where something is to be claimed.
     unclear: Vec<NetworkName>,
@@ -272,15 +273,15 @@ impl Claims<'_> {
     fn kept(&mut self, session: &Session<'_>, step: &Step) -> Result<Option<&'static str>> {
         let known = self.reaches.iter().find(|(program, _)| *program == step.program);
         let reach = known.map(|(_, reach)| *reach).unwrap_or_else(|| {
-            let reach = Reach::of(session, step);
+            let reach = reach(session, step);
             self.reaches.push((step.program.clone(), reach));
             reach
         });
         match reach {
-            Reach::Cluster => Ok(None),
-            Reach::Node => Ok(Some("its store is this node's")),
-            Reach::Unknown if !step.is_allocator() => Ok(Some("it is a standard plugin")),
-            Reach::Unknown => {
+            Some(Reach::Cluster) => Ok(None),
+            Some(Reach::Node) => Ok(Some("its store is this node's")),
+            None if !step.is_allocator() => Ok(Some("it is a standard plugin")),
+            None => {
                 let program = step.program.display().to_string();
                 let message = [&program, " about --json does not say whose its store is"].concat();
                 Err(Error::new(ErrorCode::DELEGATE, message)

@@ -100,22 +100,3 @@ pub struct Headroom {
     /// Free addresses of the scarcest pool; `None` when telling would be costly.
     pub free: Option<u64>,
 }
-
-/// Who else takes leases from an allocator's store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Nobody but this node.
-    Node,
-    /// Other nodes too, so that this node's identity must be its own, and stay.
-    Cluster,
-}
-
-impl Reach {
-    /// The word for it: `node` or `cluster`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Cluster => "cluster",
-        }
-    }
-}

@@ -18,11 +18,13 @@ mod want;
 pub use asked::{Asked, asked_pools, asked_sets};
 pub use bookkeeper::Bookkeeper;
 pub use books::Books;
-pub use lease::{Headroom, Lease, Owner, Part, Reach, Scope};
+pub use lease::{Headroom, Lease, Owner, Part, Scope};
 pub use ledger::Ledger;
 pub use role::{Allocate, known, open, scope};
 pub use search::{Strategy, Tries};
 pub use want::Want;
+
+pub use crate::delegate::Reach;
 
 use serde::de::DeserializeOwned;
 

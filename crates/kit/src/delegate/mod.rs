@@ -6,12 +6,14 @@
 mod by_hand;
 mod deadline;
 mod edge;
+mod reach;
 mod request;
 pub mod selected;
 
 pub use by_hand::ByHand;
 pub use deadline::Deadline;
 pub use edge::{Reply, answer, run, serve};
+pub use reach::Reach;
 pub use request::Request;
 
 use std::ffi::OsString;
