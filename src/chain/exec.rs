@@ -77,16 +77,10 @@ impl Call<'_> {
             stdout_limit: STDOUT_LIMIT,
         };
         let answer = match Process::start(&start) {
-            Ok(mut process) => {
-                let answer = match process.attend() {
-                    Ok(ended) => self.read(&ended),
-                    Err(killed) => Err(self.killed(&killed)),
-                };
-                if answer.is_err() {
-                    process.kill_descendants();
-                }
-                answer
-            }
+            Ok(mut process) => process.answer(|end| match end {
+                Ok(ended) => self.read(&ended),
+                Err(killed) => Err(self.killed(&killed)),
+            }),
             Err(error) => Err(Failure {
                 error: not_started(self.program, error).within(self.name),
                 ending: Ending::NotRun,

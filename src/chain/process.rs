@@ -90,9 +90,22 @@ impl<'a> Process<'a> {
         })
     }
 
+    /// Attends it to its end, and reads what came of that. Where that is of no use, what it has left
+    /// running is killed: it may still take a lease.
+    pub(super) fn answer<T, E>(
+        &mut self,
+        read: impl FnOnce(Result<Ended, Killed>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let answer = read(self.attend());
+        if answer.is_err() {
+            kill_children(&self.spared, &self.mark);
+        }
+        answer
+    }
+
     /// Feeds and reads the process until it ends; kills it when its time is over or its answer too
     /// long.
-    pub(super) fn attend(&mut self) -> Result<Ended, Killed> {
+    fn attend(&mut self) -> Result<Ended, Killed> {
         let mut stdout = Vec::new();
         let mut stderr_tail = Vec::new();
         loop {
@@ -145,11 +158,6 @@ impl<'a> Process<'a> {
         let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-
-    /// What it has left running may still take a lease.
-    pub(super) fn kill_descendants(&self) {
-        kill_children(&self.spared, &self.mark);
     }
 }
 

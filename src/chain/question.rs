@@ -42,14 +42,10 @@ impl Question<'_> {
         let answer = Process::start(&start)
             .map_err(|error| not_started(self.program, error))
             .and_then(|mut process| {
-                let answer = match process.attend() {
+                process.answer(|end| match end {
                     Ok(ended) => self.read(&ended),
                     Err(killed) => Err(self.killed(&killed)),
-                };
-                if answer.is_err() {
-                    process.kill_descendants();
-                }
-                answer
+                })
             });
         answer.map_err(|error| error.within(self.name))
     }

@@ -1,5 +1,5 @@
 /// An age in seconds as people read it: `12s`, `5m`, `3h`, `9d`, rounded down.
-pub fn age(seconds: u64) -> String {
+pub(crate) fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),

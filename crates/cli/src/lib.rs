@@ -32,12 +32,15 @@ mod table;
 mod verdict;
 mod words;
 
-pub use age::age;
+use age::age;
+use map::map;
+use rows::LeaseState;
+
 pub use books::answer;
 pub use file::read_file;
-pub use map::{Glyphs, map};
+pub use map::Glyphs;
 pub use print::{POOL_COLUMNS, lease_columns, maps, use_percent};
 pub use row::Row;
-pub use rows::{Block, LeaseRow, LeaseState, PoolRow};
+pub use rows::{Block, LeaseRow, PoolRow};
 pub use table::{Column, table};
 pub use words::{Known, Words};

@@ -54,7 +54,7 @@ impl Glyphs {
 
 /// Draws which addresses of a pool are held: one cell a block, each line beginning with its first
 /// address. Nothing for a pool without blocks.
-pub fn map(pool: &PoolRow, glyphs: Glyphs) -> String {
+pub(crate) fn map(pool: &PoolRow, glyphs: Glyphs) -> String {
     if pool.blocks.is_empty() {
         return String::new();
     }

@@ -12,7 +12,7 @@ pub struct LeaseRow {
     /// The address that is held.
     pub address: IpAddr,
     /// The pool's name, where it has one.
-    pub pool: Option<String>,
+    pub(crate) pool: Option<String>,
     /// The owner's container (`containerID`); `None` where the ledger does not say.
     pub container: Option<String>,
     /// The owner's interface.
@@ -21,16 +21,16 @@ pub struct LeaseRow {
     /// the chain sets) names it.
     pub node: Option<String>,
     /// How long ago it was taken or last renewed, in seconds (`ageSeconds`).
-    pub age: Option<u64>,
+    pub(crate) age: Option<u64>,
     /// What the ledger's entry is worth.
-    pub state: LeaseState,
+    pub(crate) state: LeaseState,
     /// What else there is to say, for people.
-    pub note: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 /// What a ledger's entry is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseState {
+pub(crate) enum LeaseState {
     /// An owner holds the address.
     Held,
     /// Something that a killed call or another program has left, which blocks the address.
@@ -43,15 +43,15 @@ pub enum LeaseState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolRow {
     /// The pool's name, where it has one.
-    pub pool: Option<String>,
+    pub(crate) pool: Option<String>,
     /// First and last address of each range, as in `10.1.2.1-10.1.2.254,10.1.3.1-10.1.3.9`.
-    pub ranges: String,
+    pub(crate) ranges: String,
     /// How many addresses it has.
-    pub size: u128,
+    pub(crate) size: u128,
     /// How many are held; `None` where that cannot be told.
-    pub held: Option<u128>,
+    pub(crate) held: Option<u128>,
     /// How many are free; `None` where that cannot be told.
-    pub free: Option<u128>,
+    pub(crate) free: Option<u128>,
     /// The pool in pieces, at most 1024, in order: what the map is drawn from.
     pub blocks: Vec<Block>,
 }
@@ -64,16 +64,16 @@ pub struct Block {
     /// The last address.
     pub to: IpAddr,
     /// How many addresses the pool has between the two.
-    pub size: u128,
+    pub(crate) size: u128,
     /// How many of them are held; `None` where that cannot be told.
-    pub held: Option<u128>,
+    pub(crate) held: Option<u128>,
 }
 
 impl LeaseState {
     const ALL: [Self; 3] = [Self::Held, Self::Leftover, Self::Unreadable];
 
     /// The word on the wire.
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Held => "held",
             Self::Leftover => "leftover",
@@ -104,7 +104,7 @@ impl LeaseRow {
     }
 
     /// The row on the wire.
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         let mut row = Row::default();
         row.text("address", &self.address.to_string());
         row.text_or_null("pool", self.pool.as_deref());
@@ -143,7 +143,7 @@ impl PoolRow {
     }
 
     /// The row on the wire.
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         let blocks: Vec<Value> = self.blocks.iter().copied().map(Block::to_json).collect();
         let mut row = Row::default();
         row.text_or_null("pool", self.pool.as_deref());

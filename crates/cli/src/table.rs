@@ -18,7 +18,7 @@ impl Column {
     }
 
     /// Cells stand right.
-    pub const fn number(head: &'static str, key: &'static str) -> Self {
+    pub(crate) const fn number(head: &'static str, key: &'static str) -> Self {
         Self { head, key, right: true }
     }
 

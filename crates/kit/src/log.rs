@@ -3,6 +3,9 @@
 //! Each line carries time (UTC), level, verb and attachment, so that `grep` follows one attachment
 //! across all delegates. One record is one write in append mode, so that lines of processes that
 //! log at once stay whole.
+//!
+//! A delegate logs by the macros of the crate `log`: [`run`](crate::run) has its log started. Only the
+//! meta-plugin starts one itself.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -64,7 +67,7 @@ pub fn to_stderr(text: &[u8]) {
 }
 
 /// Writes what the descriptor takes without waiting; the rest is dropped.
-pub fn write_without_waiting(fd: BorrowedFd<'_>, text: &[u8]) {
+pub(crate) fn write_without_waiting(fd: BorrowedFd<'_>, text: &[u8]) {
     // A pipe that is ready takes at least this much (PIPE_BUF) at once.
     for piece in text.chunks(4096) {
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];

@@ -110,7 +110,7 @@ impl Kube {
     ///
     /// # Errors
     /// The authority's certificate cannot be read.
-    pub fn cluster(&self) -> Result<String> {
+    pub(crate) fn cluster(&self) -> Result<String> {
         self.login.cluster()
     }
 

@@ -64,7 +64,7 @@ impl Source {
     }
 
     /// What tells this source from another one, as a key for what was read by it: no secret.
-    pub fn identity(&self) -> String {
+    pub(crate) fn identity(&self) -> String {
         match &self.place {
             Place::Named(Named { file, .. }) | Place::Home(file) => file.display().to_string(),
             Place::List(files) => joined(files, ":"),

@@ -67,4 +67,5 @@ mod report;
 pub mod subject;
 mod table;
 
-pub use report::{Finding, Outcome, Report, Verdict};
+use report::{Finding, Verdict};
+pub use report::{Outcome, Report};

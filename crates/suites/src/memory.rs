@@ -124,7 +124,7 @@ impl Store {
     }
 
     /// The kind of store it is.
-    pub fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> Shape {
         *lock(&self.0.shape)
     }
 
@@ -246,7 +246,7 @@ pub struct Memory {
 #[derive(Debug, serde::Deserialize)]
 pub struct Config {
     /// The [`Store::named`] that it works on.
-    pub memory: String,
+    pub(crate) memory: String,
 }
 
 /// What a view was asked, for the view that comes with a lost commit; and the lock.

@@ -62,10 +62,10 @@ pub struct Mutant {
 #[derive(Debug, serde::Deserialize)]
 pub struct Config {
     /// The [`Store::named`] that it works on.
-    pub memory: String,
+    pub(crate) memory: String,
     /// The bug.
     #[serde(default)]
-    pub bug: Option<Bug>,
+    pub(crate) bug: Option<Bug>,
 }
 
 type Index = BTreeMap<(String, String), Vec<IpAddr>>;

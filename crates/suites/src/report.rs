@@ -4,11 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ipam_kit::error::Error;
 
 /// What a check found.
-pub type Verdict = Result<(), Finding>;
+pub(crate) type Verdict = Result<(), Finding>;
 
 /// Why a check did not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub(crate) enum Finding {
     /// A promise is broken, in this way.
     Broken(String),
     /// The check cannot be made here, for this reason.

@@ -84,7 +84,7 @@ impl Asked {
     }
 
     /// Fails when nothing is asked of this allocator, nor of another.
-    pub fn refuse_nothing(&self) -> Result<()> {
+    pub(crate) fn refuse_nothing(&self) -> Result<()> {
         const SELECTOR: &str = "put a selector (ipam-ds-…) before this delegate in ipam.delegates";
         const RANGES: &str =
             r#"or give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
@@ -98,7 +98,7 @@ impl Asked {
     }
 
     /// The result to append addresses to, with the pools that are left to others.
-    pub fn begin(self, before: IpamResult) -> IpamResult {
+    pub(crate) fn begin(self, before: IpamResult) -> IpamResult {
         let mut result = before;
         let mut left = Vec::new();
         if let Source::Alone(alone) = self.source {

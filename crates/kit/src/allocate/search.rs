@@ -21,7 +21,7 @@ pub enum Strategy {
 
 impl Strategy {
     /// Reads `round-robin`, `lowest` or `random`.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         match text {
             "round-robin" => Some(Self::RoundRobin),
             "lowest" => Some(Self::Lowest),
@@ -146,7 +146,7 @@ impl Search<'_> {
     }
 
     /// What to try in one commit: the best addresses, and scattered ones where `tries` says so.
-    pub fn to_try(&self, view: &PoolView, tries: Tries) -> Vec<IpAddr> {
+    pub(crate) fn to_try(self, view: &PoolView, tries: Tries) -> Vec<IpAddr> {
         let blind = view.used == Used::Unknown && self.strategy == Strategy::RoundRobin;
         let scattered = if blind { tries.scattered.min(tries.each) } else { 0 };
         let mut found = self.candidates(view, tries.each - scattered);

@@ -23,9 +23,9 @@ pub struct Want {
     /// How to choose an address.
     pub strategy: Strategy,
     /// Whether the address asked for is taken from another owner who holds it.
-    pub takeover: bool,
+    pub(crate) takeover: bool,
     /// Whether leases of a pool of another name are none of this one, be they in its ranges.
-    pub apart: bool,
+    pub(crate) apart: bool,
 }
 
 impl Want {
@@ -95,7 +95,7 @@ impl Want {
     }
 
     /// An address of the pool as a lease, with prefix length and gateway of its range.
-    pub fn lease(&self, set: &RangeSet, address: IpAddr, revision: Value) -> Lease {
+    pub(crate) fn lease(&self, set: &RangeSet, address: IpAddr, revision: Value) -> Lease {
         let range = set.find(address);
         let prefix = range.and_then(|range| IpNet::new(address, range.subnet().prefix_len()).ok());
         Lease {

@@ -58,7 +58,7 @@ pub fn parse_address_or_cidr(text: &str) -> Result<(IpAddr, Option<u8>), Malform
 }
 
 /// The number of bits of an address of this family.
-pub fn bits(address: IpAddr) -> u8 {
+pub(crate) fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 

@@ -54,7 +54,7 @@ impl Environment {
     }
 
     /// The attachment the verb is about: the variables the specification requires for it.
-    pub fn attachment(&self, verb: Verb) -> Result<Option<Attachment>> {
+    pub(crate) fn attachment(&self, verb: Verb) -> Result<Option<Attachment>> {
         if !verb.has_attachment() {
             return Ok(None);
         }
@@ -79,7 +79,7 @@ impl Environment {
     }
 
     /// The pairs of `CNI_ARGS`.
-    pub fn args(&self) -> Args {
+    pub(crate) fn args(&self) -> Args {
         Args::parse(self.text("CNI_ARGS").unwrap_or_default())
     }
 

@@ -97,7 +97,7 @@ impl Network {
     }
 
     /// The addresses asked for in the configuration and in `args`.
-    pub fn requested(&self, args: &Args) -> Result<Vec<Requested>> {
+    pub(crate) fn requested(&self, args: &Args) -> Result<Vec<Requested>> {
         Requested::all(args, &self.config)
     }
 

@@ -195,7 +195,7 @@ impl IpamResult {
 
 impl Route {
     /// Reads a route; `path` is where it stands, for errors.
-    pub fn parse(value: Value, path: &str) -> Result<Self> {
+    pub(crate) fn parse(value: Value, path: &str) -> Result<Self> {
         let mut extra = into_object(value, path)?;
         let dst = cidr(extra.remove("dst"), &format!("{path}.dst"))?;
         let gw = address_of(extra.remove("gw"), &format!("{path}.gw"))?;

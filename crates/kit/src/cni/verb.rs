@@ -19,7 +19,7 @@ pub enum Verb {
 
 impl Verb {
     /// Every verb.
-    pub const ALL: [Self; 6] =
+    pub(crate) const ALL: [Self; 6] =
         [Self::Add, Self::Del, Self::Check, Self::Gc, Self::Status, Self::Version];
 
     /// The text on the wire.
@@ -40,7 +40,7 @@ impl Verb {
     }
 
     /// The verb of this name, in upper case.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|verb| verb.as_str() == text)
     }
 }

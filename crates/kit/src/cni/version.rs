@@ -84,7 +84,7 @@ impl Version {
 
     /// Refuses a verb that this version does not have (CHECK before 0.4.0, GC and STATUS before
     /// 1.1.0).
-    pub fn allows(self, verb: Verb) -> Result<()> {
+    pub(crate) fn allows(self, verb: Verb) -> Result<()> {
         let since = match verb {
             Verb::Add | Verb::Del | Verb::Version => Self::V0_1_0,
             Verb::Check => Self::V0_4_0,
@@ -103,7 +103,7 @@ impl Version {
     }
 
     /// The answer to VERSION.
-    pub fn supported() -> Value {
+    pub(crate) fn supported() -> Value {
         serde_json::json!({
             "cniVersion": Self::NEWEST.as_str(),
             "supportedVersions": Self::ALL.map(Self::as_str),

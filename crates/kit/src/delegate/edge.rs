@@ -25,7 +25,7 @@ const DELIVERY: Duration = Duration::from_millis(100);
 /// Whether an answer has been begun: there must be only one.
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
-/// What a call prints and how it exits.
+/// What a call prints and how it exits: of use where a delegate is called without a process.
 #[derive(Debug)]
 pub struct Reply {
     /// One JSON object, or nothing.
@@ -108,7 +108,8 @@ fn answer_by_hand(
     delegate.by_hand(&ByHand { name, arguments, stdin, environment, settings })
 }
 
-/// Answers the call this process was started for.
+/// Answers the call this process was started for, as a plugin alone: for the meta-plugin, which has other
+/// verbs for people. A delegate calls [`run`].
 pub fn serve(name: &'static str, delegate: &dyn Delegate, environment: Environment) -> ExitCode {
     answer_panics(name);
     if delegate.waits() {

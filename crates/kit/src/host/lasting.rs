@@ -11,7 +11,7 @@ const RAMFS: u64 = 0x8584_58f6;
 const OVERLAY: u64 = 0x794c_7630;
 
 /// Why a reboot empties this folder, where it does: the file system of the folder, or of its
-/// nearest parent that is there.
+/// nearest parent that is there. For `lint`.
 pub fn emptied_by_reboot(folder: &Path) -> Option<&'static str> {
     let standing = folder.ancestors().find(|folder| folder.exists())?;
     match file_system(standing)? {
@@ -51,7 +51,8 @@ fn upper_folder(mounts: &str, path: &Path) -> Option<String> {
     nearest.1.split(',').find_map(|option| option.strip_prefix("upperdir=")).map(str::to_owned)
 }
 
-/// Why this machine's identity does not last, where it does not: `file` is `/etc/machine-id`.
+/// Why this machine's identity does not last, where it does not: `file` is `/etc/machine-id`. For
+/// `lint`.
 pub fn transient_machine_id(file: &Path) -> Option<&'static str> {
     let Ok(text) = read_regular(file) else { return Some("is missing") };
     match text.trim_ascii() {

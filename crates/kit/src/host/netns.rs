@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::statfs;
 use rustix::io::Errno;
 
-/// What stands at the path of a network namespace.
+/// What stands at the path of a network namespace. For `reap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Netns {
     /// A namespace is mounted there.
@@ -46,7 +46,7 @@ impl Netns {
     }
 }
 
-/// The network namespaces that processes live in, by device and inode.
+/// The network namespaces that processes live in, by device and inode. For `reap`.
 #[derive(Debug)]
 pub struct Inhabited(BTreeSet<(u64, u64)>);
 

@@ -57,7 +57,7 @@ const RESOLV_DIRS: [&str; 3] = ["/etc", "/run/systemd/resolve", "/run/NetworkMan
 
 impl Settings {
     /// The settings file.
-    pub const PATH: &'static str = "/etc/cni/ipam-delegated.json";
+    pub(crate) const PATH: &'static str = "/etc/cni/ipam-delegated.json";
 
     /// Reads the settings file; the defaults when there is none.
     pub fn load() -> Result<Self> {
@@ -124,7 +124,7 @@ impl Settings {
 
     /// Whether a selector's answer may set `dataDir` to this folder: absolute, without `..`, in
     /// one of [`Settings::data_dirs`], and not where our own state lies.
-    pub fn allows_data_dir(&self, folder: &Path) -> bool {
+    pub(crate) fn allows_data_dir(&self, folder: &Path) -> bool {
         is_plain_absolute(folder)
             && self.data_dirs.iter().any(|allowed| folder.starts_with(allowed))
             && !folder.starts_with(&self.state_dir)
@@ -132,7 +132,7 @@ impl Settings {
 
     /// Whether a selector's answer may set `resolvConf` to this file: a regular one that lies in one of
     /// [`Settings::resolv_dirs`] when all links are resolved.
-    pub fn allows_resolv_conf(&self, file: &Path) -> bool {
+    pub(crate) fn allows_resolv_conf(&self, file: &Path) -> bool {
         let real = if is_plain_absolute(file) { file.canonicalize().ok() } else { None };
         let Some(real) = real.filter(|real| real.is_file()) else { return false };
         // Such a folder may be a link itself, as /var/run is.

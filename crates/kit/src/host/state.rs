@@ -24,7 +24,7 @@ impl StateDir {
 
     /// The state folder for calls with this network configuration: `ipam.stateDir`, else the
     /// host-wide one.
-    pub fn of(network: &Network, settings: &Settings) -> Result<Self> {
+    pub(crate) fn of(network: &Network, settings: &Settings) -> Result<Self> {
         match network.ipam().get("stateDir") {
             None => Ok(Self::of_host(settings)),
             Some(value) => match value.as_str().map(PathBuf::from) {

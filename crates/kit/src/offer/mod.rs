@@ -66,14 +66,14 @@ impl Offer {
     /// of `ipam`.
     ///
     /// They are empty when a pool has no ranges: host-local could not serve it.
-    pub fn for_host_local(&self) -> Map<String, Value> {
+    pub(crate) fn for_host_local(&self) -> Map<String, Value> {
         host_local::patch(&self.pools)
     }
 }
 
 /// Adds routes and name resolution to a result: a route that is there already stays once, and name
 /// resolution that says nothing changes nothing.
-pub fn add_to(result: &mut IpamResult, routes: Vec<Route>, dns: Dns) {
+pub(crate) fn add_to(result: &mut IpamResult, routes: Vec<Route>, dns: Dns) {
     for route in routes {
         if !result.routes.contains(&route) {
             result.routes.push(route);

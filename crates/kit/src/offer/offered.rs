@@ -38,7 +38,7 @@ impl Offered {
     }
 
     /// The pool, with the address asked for.
-    pub fn into_pool(self) -> Pool {
+    pub(crate) fn into_pool(self) -> Pool {
         let requested_ip = self.wanted().map(|(address, _)| address);
         let mut pool = self.pool;
         pool.requested_ip = requested_ip;

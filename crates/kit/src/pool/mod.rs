@@ -18,9 +18,8 @@ use serde_json::{Map, Value, json};
 
 pub use answer::compare_answer;
 pub use range::Range;
-pub use range_config::{
-    DefaultGateway, GatewayPlace, HostBits, RangeConfig, RangeRules, SmallSubnets,
-};
+use range_config::{DefaultGateway, GatewayPlace, HostBits, SmallSubnets};
+pub use range_config::{RangeConfig, RangeRules};
 pub use range_set::RangeSet;
 
 use crate::cni::{address, parse_value};

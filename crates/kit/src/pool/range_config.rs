@@ -33,18 +33,18 @@ pub struct RangeConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeRules {
     /// Whether the subnet may have host bits.
-    pub host_bits: HostBits,
+    pub(crate) host_bits: HostBits,
     /// Where the gateway may lie.
-    pub gateway: GatewayPlace,
+    pub(crate) gateway: GatewayPlace,
     /// Whether subnets of one or two addresses are ranges.
-    pub small: SmallSubnets,
+    pub(crate) small: SmallSubnets,
     /// Which gateway a range has that writes none.
-    pub default_gateway: DefaultGateway,
+    pub(crate) default_gateway: DefaultGateway,
 }
 
 /// What a subnet as `10.1.2.3/24` means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostBits {
+pub(crate) enum HostBits {
     /// An error.
     Refuse,
     /// Gateway and start are by default the address after the one written.
@@ -55,7 +55,7 @@ pub enum HostBits {
 
 /// Where a gateway may lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GatewayPlace {
+pub(crate) enum GatewayPlace {
     /// Anywhere in the subnet's family.
     Anywhere,
     /// In the subnet only.
@@ -64,7 +64,7 @@ pub enum GatewayPlace {
 
 /// Which gateway a range has that writes none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DefaultGateway {
+pub(crate) enum DefaultGateway {
     /// The first address, which is not given out then.
     First,
     /// None.
@@ -73,7 +73,7 @@ pub enum DefaultGateway {
 
 /// What a /31, /32, /127 or /128 means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SmallSubnets {
+pub(crate) enum SmallSubnets {
     /// Too small to allocate from: an error.
     Refuse,
     /// Every address is given out; there is no gateway unless one is written.

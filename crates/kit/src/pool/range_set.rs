@@ -32,29 +32,11 @@ impl RangeSet {
         fault.map_or(Ok(set), |fault| Err(Error::config(path, fault)))
     }
 
-    /// Reads all sets of a network; `path` is their place, as in `ipam.ranges`.
-    ///
-    /// # Errors
-    /// A set is invalid, or two overlap.
-    pub fn parse_sets(
-        sets: &[Vec<RangeConfig>],
-        rules: RangeRules,
-        path: &str,
-    ) -> Result<Vec<Self>> {
-        let place = |index| format!("{path}[{index}]");
-        let read = |(index, ranges): (usize, &Vec<_>)| {
-            Ok((place(index), Self::parse(ranges, rules, &place(index))?))
-        };
-        let sets: Vec<(String, Self)> = sets.iter().enumerate().map(read).collect::<Result<_>>()?;
-        Self::refuse_overlaps(sets.iter().map(|(place, set)| (place.as_str(), set)))?;
-        Ok(sets.into_iter().map(|(_, set)| set).collect())
-    }
-
     /// Refuses sets of which two overlap; each comes with its place, for the error.
     ///
     /// # Errors
     /// The later of the two is named as the place, with the ranges and the earlier one.
-    pub fn refuse_overlaps<'a>(
+    pub(crate) fn refuse_overlaps<'a>(
         sets: impl Iterator<Item = (&'a str, &'a Self)> + Clone,
     ) -> Result<()> {
         for (index, (place, set)) in sets.clone().enumerate() {
@@ -105,7 +87,7 @@ impl RangeSet {
     }
 
     /// The first range of this set, with that of the other, that overlap.
-    pub fn overlap<'a>(&'a self, other: &'a Self) -> Option<(&'a Range, &'a Range)> {
+    pub(crate) fn overlap<'a>(&'a self, other: &'a Self) -> Option<(&'a Range, &'a Range)> {
         self.ranges.iter().find_map(|range| {
             let clash = other.ranges.iter().find(|others| range.overlaps(others));
             clash.map(|others| (range, others))
@@ -179,7 +161,13 @@ mod tests {
 
     fn sets(json: Value) -> Result<Vec<RangeSet>> {
         let configs: Vec<Vec<RangeConfig>> = serde_json::from_value(json).unwrap();
-        RangeSet::parse_sets(&configs, RangeRules::HOST_LOCAL, "ipam.ranges")
+        let places: Vec<String> = (0..configs.len()).map(|i| format!("ipam.ranges[{i}]")).collect();
+        let read = |(place, ranges): (&String, &Vec<_>)| {
+            RangeSet::parse(ranges, RangeRules::HOST_LOCAL, place)
+        };
+        let sets: Vec<RangeSet> = places.iter().zip(&configs).map(read).collect::<Result<_>>()?;
+        RangeSet::refuse_overlaps(places.iter().map(String::as_str).zip(&sets))?;
+        Ok(sets)
     }
 
     #[test]

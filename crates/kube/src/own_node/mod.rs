@@ -23,8 +23,9 @@ use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use machine::Machine;
 use memory::{Memory, Noted};
+use settings::NodeName;
 
-pub use settings::{Keys, NodeName, Settings};
+pub use settings::{Keys, Settings};
 
 /// How to reach the API server, and by which name to look for the node.
 #[derive(Debug)]

@@ -15,18 +15,18 @@ pub struct Settings {
     /// [`Source::find`]: crate::Source::find
     pub kubeconfig: Option<Named>,
     /// `nodeName`: the node's name, where it is to be neither guessed nor looked for.
-    pub node_name: Option<NodeName>,
+    pub(crate) node_name: Option<NodeName>,
     /// `cacheTtl`: for how long an answer is believed. Default: a minute.
-    pub ttl: Option<Duration>,
+    pub(crate) ttl: Option<Duration>,
 }
 
 /// A node's name, and where it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeName {
+pub(crate) struct NodeName {
     /// The name.
-    pub name: String,
+    pub(crate) name: String,
     /// The place, as in `ipam.nodeName`.
-    pub path: String,
+    pub(crate) path: String,
 }
 
 /// The keys as they are written.
