@@ -9,7 +9,7 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::kube::{self, Kube, Kubeconfig, Login};
-use crate::world::{Host, Outcome, World, binary, start, wait};
+use crate::world::{Host, Outcome, World, binary, host_local, start, wait};
 
 /// Where pages have kubeconfigs, and where they are here: on a file system of the test's own.
 const FOLDERS: [&str; 2] = ["/etc/kubernetes", "/etc/cni/kubernetes"];
@@ -118,6 +118,40 @@ impl Site {
         fs::copy(script, self.world.path("install.sh")).unwrap();
         let command = command.replace("./install.sh", &format!("./install.sh --dir {plugins}"));
         self.shell(&command.replace("/opt/cni/bin", &plugins))
+    }
+
+    /// By a page's commands, a preset takes the place of the program of its name and gives it back:
+    /// each releases what the other gave, and `lint` tells a difference. The program is played by
+    /// host-local, to which it hands `theirs`.
+    #[track_caller]
+    pub fn assert_there_and_back(
+        &self,
+        program: &str,
+        commands: &[(String, String)],
+        difference: &str,
+        [network, theirs]: [&Value; 2],
+        addresses: [&str; 3],
+    ) {
+        let preset = self.world.path("plugins").join(program);
+        fs::create_dir(preset.parent().unwrap()).unwrap();
+        fs::write(&preset, "the replaced program").unwrap();
+        let host_local = host_local();
+        let call = |program: &Path, verb: &str, container: &str, network: &Value| {
+            self.call_of(program, verb, container, "", network)
+        };
+        assert_eq!(call(&host_local, "ADD", "before", theirs).ips(), addresses[..1]);
+
+        let [install, lint, back] = [0, 1, 2].map(|i| &*commands[i].0);
+        self.install(install);
+        let told = self.install(lint);
+        assert!(told.contains(difference), "{told}");
+        assert_eq!(call(&preset, "ADD", "since", network).ips(), addresses[1..2]);
+        call(&preset, "DEL", "before", network).success();
+        assert_eq!(call(&preset, "ADD", "last", network).ips(), addresses[2..]);
+        call(&preset, "DEL", "last", network).success();
+        self.install(back);
+        assert_eq!(fs::read_to_string(preset).unwrap(), "the replaced program");
+        call(&host_local, "DEL", "since", theirs).success();
     }
 
     /// Runs commands, each of which prints what a page shows.

@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::path::Path;
 
 use ipam_testkit::kube::Node;
 use ipam_testkit::kube_site::Site;
@@ -100,31 +99,15 @@ fn the_preset_takes_the_place_of_kube_node_and_gives_it_back() {
         "type": "host-local", "dataDir": network["ipam"]["dataDir"],
         "ranges": [[{"subnet": "11.0.3.0/24"}]],
     });
-    let plugins = site.world.path("plugins");
-    fs::create_dir(&plugins).unwrap();
-    fs::write(plugins.join("kube-node"), "the replaced program").unwrap();
     let file = site.host.path("/etc/cni/net.d/10-k8snet.conf");
     fs::write(file, network.to_string()).unwrap();
-    let call = |program: &str, verb: &str, container: &str, network: &Value| {
-        site.call_of(Path::new(program), verb, container, "", network)
-    };
-    let host_local = "/usr/lib/cni/host-local";
-    assert_eq!(call(host_local, "ADD", "before", &theirs).ips(), ["11.0.3.2/24"]);
-
-    let commands = page.commands("Coming from kube-node", "console");
-    let [install, lint, back] = [0, 1, 2].map(|i| &*commands[i].0);
-    site.install(install);
-    let told = site.install(lint);
-    assert!(told.contains(ipam_delegated::presets::KUBE_NODE_DIFFERENCES[1]), "{told}");
-    let preset = plugins.join("kube-node");
-    let preset = preset.to_str().unwrap();
-    assert_eq!(call(preset, "ADD", "since", &network).ips(), ["11.0.3.3/24"]);
-    call(preset, "DEL", "before", &network).success();
-    assert_eq!(call(preset, "ADD", "last", &network).ips(), ["11.0.3.4/24"]);
-    call(preset, "DEL", "last", &network).success();
-    site.install(back);
-    assert_eq!(fs::read_to_string(preset).unwrap(), "the replaced program");
-    call(host_local, "DEL", "since", &theirs).success();
+    site.assert_there_and_back(
+        "kube-node",
+        &page.commands("Coming from kube-node", "console"),
+        ipam_delegated::presets::KUBE_NODE_DIFFERENCES[1],
+        [&network, &theirs],
+        ["11.0.3.2/24", "11.0.3.3/24", "11.0.3.4/24"],
+    );
     let leases =
         ipam_testkit::world::names(&site.host.path("/run/container-ipam-state/k8snet/k8snet"));
     assert!(!leases.iter().any(|name| name.parse::<IpAddr>().is_ok()), "{leases:?}");

@@ -1,4 +1,4 @@
-//! Pages on moving from a replaced plugin: what they say, and a node on which their commands are run.
+//! A node on which the commands of a page on moving from a replaced plugin are run.
 
 use std::fs;
 use std::path::Path;
@@ -6,58 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use super::{Here, Page, copy, masked, root};
 use crate::world::{Host, Outcome, binary, start, wait};
-
-/// A page below the root of the project.
-#[derive(Clone, Debug)]
-pub struct Page(String);
-
-impl Page {
-    #[track_caller]
-    pub fn read(file: &str) -> Self {
-        Self(fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}")))
-    }
-
-    /// The text between a heading and the next one.
-    #[track_caller]
-    pub fn section(&self, heading: &str) -> &str {
-        let begins = |line: &&str| line.trim_start_matches('#') == format!(" {heading}");
-        let line = self.0.lines().filter(|line| line.starts_with('#')).find(begins);
-        let line = line.unwrap_or_else(|| panic!("no heading {heading}"));
-        let (_, rest) = self.0.split_once(&format!("\n{line}\n")).unwrap();
-        rest.split("\n#").next().unwrap()
-    }
-
-    /// The blocks of a kind below a heading.
-    pub fn blocks(&self, heading: &str, kind: &str) -> Vec<&str> {
-        let opening = format!("\n```{kind}\n");
-        let blocks = self.section(heading).split(&opening).skip(1);
-        blocks.map(|rest| rest.split("\n```").next().unwrap()).collect()
-    }
-
-    /// The commands of the blocks of a kind below a heading, each with what it prints.
-    #[track_caller]
-    pub fn commands(&self, heading: &str, kind: &str) -> Vec<(String, String)> {
-        let mut commands: Vec<(String, String)> = Vec::new();
-        for line in self.blocks(heading, kind).into_iter().flat_map(str::lines) {
-            match line.strip_prefix("$ ") {
-                Some(command) => commands.push((command.to_owned(), String::new())),
-                None => commands.last_mut().unwrap().1.extend([line, "\n"]),
-            }
-        }
-        assert!(!commands.is_empty(), "{heading}");
-        commands
-    }
-
-    /// The items of the first list below a heading.
-    pub fn items(&self, heading: &str) -> Vec<String> {
-        let mut texts = self.section(heading).split("\n\n");
-        let list = texts.find(|text| text.trim_start().starts_with("- ")).unwrap();
-        // An item may go on in the next line.
-        let list = list.trim().replace("\n  ", " ");
-        list.lines().map(|line| line.strip_prefix("- ").unwrap().to_owned()).collect()
-    }
-}
 
 /// A node with the plugin and the network of a page, and a folder as a release archive has it.
 pub struct Node {
@@ -69,9 +19,7 @@ pub struct Node {
     plugin: &'static str,
     /// The replaced program.
     original: Vec<u8>,
-    /// What a text of the page stands for here.
-    stands_for: Vec<(&'static str, String)>,
-    variables: Vec<(&'static str, String)>,
+    here: Here,
 }
 
 impl Node {
@@ -90,9 +38,8 @@ impl Node {
         );
         copy(original, &host.path(&format!("/opt/cni/bin/{plugin}")));
         let original = fs::read(original).unwrap();
-        let (stands_for, variables, network) = (Vec::new(), Vec::new(), Value::Null);
-        let mut node =
-            Self { host, page, network, archive, plugin, original, stands_for, variables };
+        let (here, network) = (Here::default(), Value::Null);
+        let mut node = Self { host, page, network, archive, plugin, original, here };
         node.configure();
         node
     }
@@ -104,21 +51,21 @@ impl Node {
         url: &str,
         variables: &[(&'static str, &str)],
     ) -> Self {
-        self.stands_for.push((named, url.to_owned()));
-        self.variables.extend(variables.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        self.here.put(named, url);
+        variables.iter().for_each(|(name, value)| self.here.set(name, value));
         self.configure();
         self
     }
 
     /// A text of the page that is another one here.
     pub fn with(mut self, text: &'static str, here: &str) -> Self {
-        self.stands_for.push((text, here.to_owned()));
+        self.here.put(text, here);
         self
     }
 
     /// Writes the network of the page.
     fn configure(&mut self) {
-        let conflist = self.here(self.page.blocks("Before", "json")[0]);
+        let conflist = self.here.text(self.page.blocks("Before", "json")[0]);
         fs::write(self.host.path("/etc/cni/net.d/10-racknet.conflist"), &conflist).unwrap();
         let conflist: Value = serde_json::from_str(&conflist).unwrap();
         self.network = conflist["plugins"][0].clone();
@@ -184,24 +131,14 @@ impl Node {
 
     #[track_caller]
     pub fn run(&self, command: &str, expected: &str) {
-        let mut shell = self.host.enter("/bin/sh");
-        let (folder, here) = (self.archive.path().display(), self.here(command));
-        shell.args(["-ec", &format!("cd '{folder}'; {here}")]).env("LC_ALL", "C");
-        shell.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        let output = shell.output().unwrap();
-        assert!(output.status.success(), "{command}: {output:?}");
-        let printed = String::from_utf8(output.stdout).unwrap().replace(&format!("{folder}/"), "");
+        let folder = self.archive.path();
+        let printed = self.here.run(self.host.enter("/bin/sh"), folder, command);
+        let printed = printed.replace(&format!("{}/", folder.display()), "");
         // install.sh also waits for the calls of other tests: their nodes have the same processes.
         // A test's state folder lies on a tmpfs, which lint warns of.
         let is_own = |line: &&str| !line.contains("under way") && !line.contains("tmpfs");
         let printed: String = printed.split_inclusive('\n').filter(is_own).collect();
-        assert_eq!(plain(&printed), plain(&self.here(expected)), "{command}");
-    }
-
-    /// A text of the page as it is on this node.
-    fn here(&self, text: &str) -> String {
-        let named = |text: String, (named, here): &(&str, String)| text.replace(named, here);
-        self.stands_for.iter().fold(text.to_owned(), named)
+        assert_eq!(masked(&printed), masked(&self.here.text(expected)), "{command}");
     }
 
     /// What a program of ours prints for a person.
@@ -219,35 +156,4 @@ impl Node {
     pub fn in_archive(&self, command: &str) {
         self.host.shell(&format!("cd '{}'; {command}", self.archive.path().display()));
     }
-}
-
-/// A text without what differs from run to run: the width of columns, ages in seconds, the node.
-fn plain(text: &str) -> Vec<Vec<String>> {
-    let is_age = |word: &str| {
-        let number = word.strip_suffix('s').unwrap_or_default();
-        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    let is_node = |word: &str| {
-        let lengths: Vec<usize> = word.split('-').map(str::len).collect();
-        lengths == [8, 4, 4, 4, 12]
-    };
-    let word = |word: &str| match word {
-        age if is_age(age) => "AGE".to_owned(),
-        node if is_node(node) => "NODE".to_owned(),
-        other => other.to_owned(),
-    };
-    text.lines().map(|line| line.split_whitespace().map(word).collect()).collect()
-}
-
-fn root() -> &'static Path {
-    // A delegate's tests have a folder of their own.
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let is_root = |folder: &&Path| folder.join("install.sh").exists();
-    manifest.ancestors().find(is_root).unwrap()
-}
-
-pub fn copy(from: &Path, to: &Path) {
-    // Not by this process: what it has open for writing, no other thread's child may run.
-    let status = Command::new("cp").args([from, to]).status().unwrap();
-    assert!(status.success());
 }
