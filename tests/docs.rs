@@ -152,7 +152,8 @@ fn every_room_is_in_the_drawing() {
 /// Every Markdown file of the project.
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut folders = vec![root().to_owned(), root().join("delegates"), root().join("examples")];
+    let mut folders = vec![root().to_owned()];
+    folders.extend(["benches", "delegates", "examples"].map(|name| root().join(name)));
     let delegates = fs::read_dir(root().join("delegates")).unwrap();
     folders.extend(delegates.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()));
     for folder in folders {
