@@ -31,6 +31,11 @@ pub fn http(status: u16, body: &str) -> String {
 }
 
 pub fn fake(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Fake {
+    answering(move |_, number| reply(number))
+}
+
+/// The same, where what is done about a request depends on it, too.
+pub fn answering(reply: impl Fn(&str, usize) -> Reply + Send + Sync + 'static) -> Fake {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let fake =
@@ -50,16 +55,16 @@ pub fn fake(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Fake {
     fake
 }
 
-fn converse(stream: TcpStream, seen: &Mutex<Vec<String>>, reply: &dyn Fn(usize) -> Reply) {
+fn converse(stream: TcpStream, seen: &Mutex<Vec<String>>, reply: &dyn Fn(&str, usize) -> Reply) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut stream = stream;
     while let Some(request) = request(&mut reader) {
         let number = {
             let mut seen = seen.lock().unwrap();
-            seen.push(request);
+            seen.push(request.clone());
             seen.len() - 1
         };
-        match reply(number) {
+        match reply(&request, number) {
             Say(text) => stream.write_all(text.as_bytes()).unwrap(),
             SayAndClose(text) => return stream.write_all(text.as_bytes()).unwrap(),
             Drip(text) => {

@@ -2,11 +2,9 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "test support; each test file uses a part of it")]
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 
+use ipam_testkit::fake_http::{self, Fake};
 use ipam_testkit::world::{Outcome, World, start, wait};
 use serde_json::{Value, json};
 
@@ -27,7 +25,7 @@ pub enum Reply {
 /// A server of Nomad's.
 pub struct Nomad {
     pub url: String,
-    requests: Arc<Mutex<Vec<String>>>,
+    server: Fake,
 }
 
 impl Nomad {
@@ -55,22 +53,27 @@ impl Nomad {
 
     /// One that answers by path and number of the request.
     pub fn start(reply: impl Fn(&str, usize) -> Reply + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let nomad = Self { url, requests: Arc::default() };
-        let (requests, reply) = (Arc::clone(&nomad.requests), Arc::new(reply));
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (requests, reply) = (Arc::clone(&requests), Arc::clone(&reply));
-                std::thread::spawn(move || converse(stream.unwrap(), &requests, &*reply));
+        let say = move |request: &str, number| {
+            let path = request.split(' ').nth(1).unwrap();
+            match reply(path, number) {
+                Reply::Say(status, body) => fake_http::Reply::Say(format!(
+                    "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nVary: Accept-Encoding\r\n\
+                     X-Nomad-Index: 54\r\nX-Nomad-Knownleader: true\r\nContent-Length: {}\r\n\r\n{body}",
+                    body.len()
+                )),
+                Reply::Redirect(to) => fake_http::Reply::Say(format!(
+                    "HTTP/1.1 307 X\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n"
+                )),
+                Reply::Silence => fake_http::Reply::Silence,
             }
-        });
-        nomad
+        };
+        let server = fake_http::answering(say);
+        Self { url: server.url.clone(), server }
     }
 
     /// The first lines of the requests so far, without the protocol, and the heads that show a token.
     pub fn requests(&self) -> Vec<String> {
-        let heads = self.requests.lock().unwrap();
+        let heads = self.server.seen.lock().unwrap();
         heads
             .iter()
             .map(|head| {
@@ -82,44 +85,6 @@ impl Nomad {
                 }
             })
             .collect()
-    }
-}
-
-fn converse(
-    stream: TcpStream,
-    requests: &Mutex<Vec<String>>,
-    reply: &(dyn Fn(&str, usize) -> Reply + Send + Sync),
-) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let mut stream = stream;
-    loop {
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            match reader.read_line(&mut head) {
-                Ok(1..) => {}
-                _ => return,
-            }
-        }
-        let path = head.split(' ').nth(1).unwrap().to_owned();
-        let number = {
-            let mut requests = requests.lock().unwrap();
-            requests.push(head);
-            requests.len() - 1
-        };
-        let answer = match reply(&path, number) {
-            Reply::Say(status, body) => format!(
-                "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nVary: Accept-Encoding\r\n\
-                 X-Nomad-Index: 54\r\nX-Nomad-Knownleader: true\r\nContent-Length: {}\r\n\r\n{body}",
-                body.len()
-            ),
-            Reply::Redirect(to) => {
-                format!("HTTP/1.1 307 X\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n")
-            }
-            Reply::Silence => continue,
-        };
-        if stream.write_all(answer.as_bytes()).is_err() {
-            return;
-        }
     }
 }
 
