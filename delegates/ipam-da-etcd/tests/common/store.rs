@@ -1,16 +1,13 @@
 //! What is in a store, and filling one fast.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
 
 use super::PREFIX;
-use ipam_testkit::etcd::{Etcd, find};
-use ipam_testkit::world::{start_raw, wait};
+use ipam_testkit::etcd::Etcd;
 
 /// Everything in a store: each key with its value and its revisions.
 #[track_caller]
@@ -88,22 +85,11 @@ pub fn owner_key(network: &str, node: &str, container: &str) -> String {
     format!("{PREFIX}networks/{network}/owners/{node}/{container}/eth0")
 }
 
-/// Runs a transaction of etcdctl that only puts.
+/// Writes many keys in one transaction.
 #[track_caller]
 pub fn put_all(etcd: &Etcd, pairs: impl IntoIterator<Item = (String, String)>) {
-    let mut lines = "\n".to_owned();
-    for (key, value) in pairs {
-        // Of its two kinds of quotes, only this one works everywhere.
-        writeln!(lines, "put {key:?} {value:?}").unwrap();
-    }
-    lines.push_str("\n\n");
-    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    let mut command = Command::new(find("etcdctl", path.as_ref()).unwrap());
-    command.env_clear().env("ETCDCTL_API", "3").arg(format!("--endpoints={}", etcd.url()));
-    command.args(["--command-timeout=60s", "txn"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let outcome = wait(start_raw(command, lines.as_bytes()));
-    assert!(outcome.stdout.starts_with("SUCCESS"), "{outcome:?}");
+    let pairs: Vec<_> = pairs.into_iter().collect();
+    etcd.requests().put_all(&pairs).unwrap();
 }
 
 /// Makes a server that takes large transactions, for [`fill`] and [`occupy`].
