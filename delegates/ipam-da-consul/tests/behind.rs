@@ -8,14 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use ipam_testkit::consul::{Consul, Fate, Relay, Request};
+use ipam_testkit::node::{addresses, given};
+use ipam_testkit::world::{World, start, wait};
+use serde_json::{Value, json};
+
 use common::chains::{chain, failing};
 use common::counting::{behind, define_with_folders};
 use common::filling::age;
 use common::store::{books, holdings};
-use common::{Node, POOL, SUBNET, addresses, given};
-use ipam_testkit::consul::{Consul, Fate, Relay, Request};
-use ipam_testkit::world::{World, start, wait};
-use serde_json::{Value, json};
+use common::{Node, POOL, SUBNET};
 
 /// A server that has only begun to apply its log: whatever is read without a proof shows the pool, and that
 /// nobody holds anything.

@@ -12,13 +12,14 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use beside::{Ours, amid, define, given, held, holdings, insisting, owners};
-use common::at_once;
 use ipam_testkit::consul::{Consul, Relay};
 use ipam_testkit::kills::strace;
+use ipam_testkit::node::at_once;
 use ipam_testkit::old::passcod::Passcod;
 use ipam_testkit::world::{start, wait};
 use serde_json::{Value, json};
+
+use beside::{Ours, amid, define, given, held, holdings, insisting, owners};
 
 const POOL: &str = "p";
 

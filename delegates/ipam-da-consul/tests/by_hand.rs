@@ -7,13 +7,15 @@ mod common;
 
 use std::process::Command;
 
+use ipam_testkit::consul::Consul;
+use ipam_testkit::node::{addresses, named};
+use ipam_testkit::world::World;
+use serde_json::{Value, json};
+
 use common::chains::chain;
 use common::filling::{occupy, usable};
 use common::store::{books, everything, holdings};
-use common::{Node, PROGRAM, addresses, define, named, stocked};
-use ipam_testkit::consul::Consul;
-use ipam_testkit::world::World;
-use serde_json::{Value, json};
+use common::{Node, PROGRAM, define, stocked};
 
 /// Some members of rows.
 fn members(rows: &Value, keys: &[&str]) -> Vec<Vec<String>> {

@@ -6,12 +6,14 @@ mod common;
 
 use std::fs;
 
-use common::chains::{chain, failing};
-use common::store::{books, holdings, ours};
-use common::{Node, addresses, define, stocked};
 use ipam_testkit::consul::{Consul, Relay};
+use ipam_testkit::node::{addresses, named};
 use ipam_testkit::world::Host;
 use serde_json::{Value, json};
+
+use common::chains::{chain, failing};
+use common::store::{books, holdings, ours};
+use common::{Node, define, stocked};
 
 /// A server with a pool of each family.
 fn dual() -> Consul {
@@ -119,7 +121,7 @@ fn alone_it_gives_checks_and_releases() {
     let consul = dual();
     let node = Node::of(&consul);
     let mut network = node.network();
-    network["ipam"]["pools"] = common::named(&["blue", "six"]);
+    network["ipam"]["pools"] = named(&["blue", "six"]);
     network.as_object_mut().unwrap().remove("prevResult");
     network["ipam"].as_object_mut().unwrap().remove("node");
     let call = |verb: &str, network: &Value| {
@@ -295,7 +297,7 @@ fn a_pool_that_is_asked_for_no_more_is_given_back() {
     let (world, network) = chain(&consul, &["blue", "six"]);
     world.call("ADD", "c1", &network).success();
     let mut fewer = network.clone();
-    fewer["ipam"]["pools"] = common::named(&["six"]);
+    fewer["ipam"]["pools"] = named(&["six"]);
     assert_eq!(addresses(&world.call("ADD", "c1", &fewer).success()), ["fd00:1::1"]);
     assert_eq!(books(&consul).len(), 1);
     let more = world.call("ADD", "c1", &network).success();

@@ -7,11 +7,13 @@ mod common;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
+use ipam_testkit::consul::Consul;
+use ipam_testkit::node::{addresses, at_once};
+use serde_json::json;
+
 use common::filling::{are_distinct, occupy, some, usable};
 use common::store::{books, holdings};
-use common::{Node, addresses, at_once, define, stocked};
-use ipam_testkit::consul::Consul;
-use serde_json::json;
+use common::{Node, define, stocked};
 
 const WORKERS: usize = 20;
 const ADDS: usize = 100;

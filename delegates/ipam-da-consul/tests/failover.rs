@@ -12,11 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::store::{books, holdings};
-use common::{Node, POOL, SUBNET, VERBS, addresses, at_once, define, given, stocked, within};
 use ipam_testkit::consul::{Cluster, Consul, Fate, Relay, Silent};
+use ipam_testkit::node::{VERBS, addresses, at_once, given, within};
 use ipam_testkit::world::Outcome;
 use serde_json::{Value, json};
+
+use common::store::{books, holdings};
+use common::{Node, POOL, SUBNET, define, stocked};
 
 /// What several servers that do not answer may cost a call, on a machine under load.
 const BOUND: Duration = Duration::from_secs(25);

@@ -4,11 +4,12 @@
 
 mod common;
 
-use common::Node;
 use consul::kv::{KV, KVPair};
 use consul::{Client, Config};
 use ipam_testkit::consul::{Consul, decode};
 use serde_json::{Value, json};
+
+use common::Node;
 
 const POOL: &str = r#"[{"subnet":"10.1.2.0/26","gateway":"10.1.2.62"}]"#;
 

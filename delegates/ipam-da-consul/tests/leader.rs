@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::store::{books, holdings};
-use common::{Node, POOL, SUBNET, VERBS, addresses, at_once, define, given, within};
 use ipam_testkit::consul::{Cluster, Consul, Cut};
+use ipam_testkit::node::{VERBS, addresses, at_once, given, within};
 use ipam_testkit::world::until;
 use serde_json::{Value, json};
+
+use common::store::{books, holdings};
+use common::{Node, POOL, SUBNET, define};
 
 const WORKERS: usize = 8;
 

@@ -7,12 +7,13 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use common::chains::chain;
-use common::stocked;
-use common::store::holdings;
 use ipam_testkit::consul::{Consul, Passage, Relay};
 use ipam_testkit::world::{World, start, until};
 use serde_json::{Value, json};
+
+use common::chains::chain;
+use common::stocked;
+use common::store::holdings;
 
 fn moved(network: &Value, endpoint: &str) -> Value {
     let mut network = network.clone();

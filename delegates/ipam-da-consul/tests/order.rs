@@ -6,10 +6,12 @@ mod common;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipam_testkit::consul::{Consul, Relay};
+use ipam_testkit::node::addresses;
+
 use common::counting::{behind, requests};
 use common::filling::{occupy, usable};
-use common::{Node, addresses, define};
-use ipam_testkit::consul::{Consul, Relay};
+use common::{Node, define};
 
 #[test]
 fn the_lowest_address_is_given_while_it_is_calm() {

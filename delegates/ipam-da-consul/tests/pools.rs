@@ -4,11 +4,13 @@
 
 mod common;
 
+use ipam_testkit::consul::Consul;
+use ipam_testkit::node::{addresses, named};
+use serde_json::{Value, json};
+
 use common::chains::chain;
 use common::store::{books, everything, holdings, ours};
-use common::{Node, addresses, define, stocked};
-use ipam_testkit::consul::Consul;
-use serde_json::{Value, json};
+use common::{Node, define, stocked};
 
 /// All that a pool gives, one ADD after the other.
 fn all_of(consul: &Consul, ranges: &Value) -> Vec<String> {
@@ -244,7 +246,7 @@ fn who_asks_for_another_pool_gets_an_address_of_that() {
         let (world, network) = chain(&consul, &["blue"]);
         assert_eq!(addresses(&world.call("ADD", "c1", &network).success()), ["10.1.0.1"]);
         let mut renamed = network.clone();
-        renamed["ipam"]["pools"] = common::named(&[pool]);
+        renamed["ipam"]["pools"] = named(&[pool]);
         let result = world.call("ADD", "c1", &renamed).success();
         let address = addresses(&result).swap_remove(0);
         let key = format!("ipam/{pool}/{address}");

@@ -8,11 +8,13 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::store::{books, everything, holdings, ours};
-use common::{Node, POOL, PROGRAM, SUBNET, addresses, define, given, stocked};
 use ipam_testkit::consul::{Consul, Entry};
+use ipam_testkit::node::{addresses, at_once, given, named};
 use ipam_testkit::world::{Outcome, World, binary};
 use serde_json::{Value, json};
+
+use common::store::{books, everything, holdings, ours};
+use common::{Node, POOL, PROGRAM, SUBNET, define, stocked};
 
 const REASON: &str = "the store does not know of this node's latest claim";
 
@@ -105,7 +107,7 @@ fn import(consul: &Consul, content: &[Entry]) {
 
 #[test]
 fn a_store_that_was_set_back_or_swapped_is_refused_until_it_is_accepted() {
-    common::at_once(WAYS.len(), |number| {
+    at_once(WAYS.len(), |number| {
         let way = WAYS[number];
         let site = Site::restored(way);
         site.assert_refused(way);
@@ -126,7 +128,7 @@ fn a_store_that_was_set_back_or_swapped_is_refused_until_it_is_accepted() {
 
 #[test]
 fn a_store_that_was_set_back_takes_del_and_check() {
-    common::at_once(2 * WAYS.len(), |number| {
+    at_once(2 * WAYS.len(), |number| {
         let (way, by_record) = (WAYS[number / 2], number % 2 == 0);
         let site = Site::restored(way);
         // Before and after it is known to be set back.
@@ -201,7 +203,7 @@ fn a_person_sees_what_is_in_a_swapped_store() {
 
 #[test]
 fn leases_are_claimed_anew_before_the_store_is_accepted() {
-    common::at_once(WAYS.len(), |number| {
+    at_once(WAYS.len(), |number| {
         let way = WAYS[number];
         let Site { consul, mut node, old, lost } = Site::restored(way);
         for (container, result) in [("old", &old), ("lost", &lost)] {
@@ -214,7 +216,7 @@ fn leases_are_claimed_anew_before_the_store_is_accepted() {
                 assert_eq!(addresses(&again), addresses(result), "{way:?}");
             }
         }
-        node.pools = common::named(&[POOL, "red"]);
+        node.pools = named(&[POOL, "red"]);
         assert_eq!(books(&consul).len(), 4, "{way:?}");
         // Claiming is not accepting.
         let (code, text) = node.call("ADD", "new").failure();
@@ -333,7 +335,7 @@ impl Chain {
 
 #[test]
 fn reassert_on_every_node_makes_a_restored_store_right_again() {
-    common::at_once(WAYS.len(), |number| {
+    at_once(WAYS.len(), |number| {
         let way = WAYS[number];
         let mut consul = stocked();
         define(&consul, "red", "fd00:1::/64");

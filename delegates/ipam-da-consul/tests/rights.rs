@@ -6,12 +6,14 @@ mod common;
 
 use std::fs;
 
-use common::rights::{ALL, assert_failed, assert_works, guarded, with_rules, with_token};
-use common::store::{books, everything, holdings, targets};
-use common::{Node, VERBS, addresses, given};
 use ipam_testkit::consul::Consul;
+use ipam_testkit::node::{VERBS, addresses, at_once, given};
 use ipam_testkit::world::Outcome;
 use serde_json::{Value, json};
+
+use common::Node;
+use common::rights::{ALL, assert_failed, assert_works, guarded, with_rules, with_token};
+use common::store::{books, everything, holdings, targets};
 
 /// What the ancestor needs for one pool.
 const POOL_ALONE: &str = r#"
@@ -278,7 +280,7 @@ fn nodes_with_and_without_the_index_respect_each_other() {
     let nodes: Vec<Node> = (0..4)
         .map(|n| with_token(&consul, [&few, &all][n % 2]).named(&format!("node-{n}")))
         .collect();
-    common::at_once(nodes.len(), |number| {
+    at_once(nodes.len(), |number| {
         let node = &nodes[number];
         for round in 0..6 {
             let container = format!("c{round}");

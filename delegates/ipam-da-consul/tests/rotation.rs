@@ -7,12 +7,14 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::rights::{ALL, guarded};
-use common::store::holdings;
-use common::{PROGRAM, named};
 use ipam_testkit::consul::{Consul, Relay};
+use ipam_testkit::node::named;
 use ipam_testkit::world::{Host, Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
+
+use common::PROGRAM;
+use common::rights::{ALL, guarded};
+use common::store::holdings;
 
 /// A node on a host whose settings say where its state is, and a server that asks who calls.
 struct Site {

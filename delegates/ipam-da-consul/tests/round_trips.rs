@@ -6,12 +6,14 @@ mod common;
 
 use std::time::Duration;
 
+use ipam_testkit::consul::{Consul, Relay};
+use ipam_testkit::node::{addresses, given};
+use serde_json::{Value, json};
+
 use common::counting::{behind, define_with_folders, requests};
 use common::filling::{age, occupy, some, usable};
 use common::store::{books, holdings};
-use common::{Node, addresses, define, given};
-use ipam_testkit::consul::{Consul, Relay};
-use serde_json::{Value, json};
+use common::{Node, define};
 
 /// What the verbs of an attachment cost.
 #[derive(Debug, PartialEq)]

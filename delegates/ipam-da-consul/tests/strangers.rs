@@ -8,12 +8,13 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::thread;
 
-use common::chains::chain;
-use common::stocked;
-use common::store::holdings;
 use ipam_testkit::consul::Silent;
 use ipam_testkit::world::World;
 use serde_json::{Value, json};
+
+use common::chains::chain;
+use common::stocked;
+use common::store::holdings;
 
 /// A server that answers whatever comes with these bytes; its endpoint.
 fn saying(bytes: &'static [u8]) -> String {

@@ -10,13 +10,15 @@ use std::process::Command;
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use common::rights::assert_works;
-use common::store::{everything, holdings};
-use common::{Node, POOL, PROGRAM, SUBNET, VERBS, at_once, define, stocked, within};
 use ipam_testkit::certificates::{Certificates, Pair};
 use ipam_testkit::consul::{Cluster, Consul, Tls};
+use ipam_testkit::node::{VERBS, at_once, within};
 use ipam_testkit::world::{Host, start, wait};
 use serde_json::json;
+
+use common::rights::assert_works;
+use common::store::{everything, holdings};
+use common::{Node, POOL, PROGRAM, SUBNET, define, stocked};
 
 /// `ipam.consul.timeout` of what fails is 1 s; a machine under load may need some more.
 const BOUND: Duration = Duration::from_secs(6);

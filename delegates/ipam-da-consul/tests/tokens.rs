@@ -9,12 +9,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::rights::{ALL, assert_failed, assert_works, guarded};
-use common::store::{everything, holdings};
-use common::{Node, POOL, PROGRAM, VERBS};
 use ipam_testkit::consul::{Fate, Relay};
+use ipam_testkit::node::VERBS;
 use ipam_testkit::world::{Host, Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
+
+use common::rights::{ALL, assert_failed, assert_works, guarded};
+use common::store::{everything, holdings};
+use common::{Node, POOL, PROGRAM};
 
 fn started(mut command: Command, node: &Node) -> Outcome {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -9,12 +9,14 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::store::{books, holdings};
-use common::unsaid::{Gate, Spoiler, url};
-use common::{Node, PROGRAM, addresses, define, given, stocked};
 use ipam_testkit::consul::{Consul, Fate};
+use ipam_testkit::node::{addresses, at_once, given};
 use ipam_testkit::world::{Outcome, World, binary, start, until, wait};
 use serde_json::{Value, json};
+
+use common::store::{books, holdings};
+use common::unsaid::{Gate, Spoiler, url};
+use common::{Node, PROGRAM, define, stocked};
 
 /// What a leader says that steps down while it commits; the change is carried out all the same.
 const LOST: &str = "rpc error making call: leadership lost while committing log";
@@ -44,7 +46,7 @@ fn fates() -> Vec<Fate> {
 /// or two.
 fn in_every_way(with: impl Fn(&Consul, &Spoiler, &dyn Fn() -> Node) + Sync) {
     let fates = fates();
-    common::at_once(2 * fates.len(), |number| {
+    at_once(2 * fates.len(), |number| {
         let consul = stocked();
         define(&consul, "red", "fd00:1::/64");
         let spoiler = Spoiler::of(&consul, &fates[number / 2]);

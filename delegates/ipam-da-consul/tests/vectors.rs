@@ -7,11 +7,12 @@ mod common;
 
 use std::path::Path;
 
-use common::PROGRAM;
 use ipam_testkit::consul::Consul;
 use ipam_testkit::vectors::{Fixture, Stage};
 use ipam_testkit::world::{Outcome, World};
 use serde_json::{Map, Value, json};
+
+use common::PROGRAM;
 
 fn fixture() -> Fixture {
     Fixture::parse(include_str!("../../../tests/vectors/passcod-consul.json"))

@@ -4,13 +4,15 @@
 
 mod common;
 
+use ipam_testkit::consul::Consul;
+use ipam_testkit::node::addresses;
+use ipam_testkit::world::{Host, World};
+use serde_json::{Value, json};
+
 use common::chains::{chain, chain_of};
 use common::filling::occupy;
 use common::store::{books, holdings, ours, targets};
-use common::{Node, addresses, define, stocked};
-use ipam_testkit::consul::Consul;
-use ipam_testkit::world::{Host, World};
-use serde_json::{Value, json};
+use common::{Node, define, stocked};
 
 fn add(world: &World, container: &str, network: &Value) -> Vec<String> {
     addresses(&world.call("ADD", container, network).success())

@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use common::at_once;
-use common::beside::{Ours, amid, given, held, holdings};
-use common::relay::Relay;
 use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::at_once;
 use ipam_testkit::old::{Done, Old};
 use ipam_testkit::world::{until, wait};
 use serde_json::{Value, json};
+
+use common::beside::{Ours, amid, given, held, holdings};
+use common::relay::Relay;
 
 /// Both families.
 fn both() -> Value {

@@ -9,12 +9,13 @@ use std::fs;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use common::at_once;
-use common::beside::{Ours, amid, given, held, holdings};
 use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::at_once;
 use ipam_testkit::old::{Done, Old};
 use ipam_testkit::world::{until, wait};
 use serde_json::{Value, json};
+
+use common::beside::{Ours, amid, given, held, holdings};
 
 /// Both families.
 fn both() -> Value {

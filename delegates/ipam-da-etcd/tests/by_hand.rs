@@ -4,10 +4,12 @@
 
 mod common;
 
-use common::store::{books, fill, holdings, lease_key, owner_key, roomy, usable};
-use common::{Node, addresses};
 use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::addresses;
 use serde_json::{Value, json};
+
+use common::Node;
+use common::store::{books, fill, holdings, lease_key, owner_key, roomy, usable};
 
 const NET: &str = "/ipam-delegated/networks/net/";
 

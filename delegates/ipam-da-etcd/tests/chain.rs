@@ -9,12 +9,14 @@ use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use common::relay::Relay;
-use common::store::{books, holdings, ours};
-use common::{Node, PROGRAM, addresses};
 use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::addresses;
 use ipam_testkit::world::{World, binary, kill_now, start, until, wait};
 use serde_json::{Value, json};
+
+use common::relay::Relay;
+use common::store::{books, holdings, ours};
+use common::{Node, PROGRAM};
 
 /// A world in which `ipam-ds-static → ipam-da-etcd` gives addresses of two families.
 fn chain(etcd: &Etcd) -> (World, Value) {

@@ -7,10 +7,12 @@ mod common;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use common::store::{are_distinct, books, holdings, occupy, roomy, some, usable};
-use common::{Node, addresses, at_once};
 use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::{addresses, at_once};
 use serde_json::Value;
+
+use common::Node;
+use common::store::{are_distinct, books, holdings, occupy, roomy, some, usable};
 
 const WORKERS: usize = 20;
 const ADDS: usize = 100;

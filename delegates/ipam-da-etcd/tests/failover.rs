@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ipam_testkit::etcd::{Cluster, Cut, Etcd, Silent};
+use ipam_testkit::node::{VERBS, addresses, at_once, given};
+use serde_json::{Value, json};
+
+use common::Node;
 use common::relay::Relay;
 use common::store::{are_distinct, books, holdings};
-use common::{Node, VERBS, addresses, at_once, given};
-use ipam_testkit::etcd::{Cluster, Cut, Etcd, Silent};
-use serde_json::{Value, json};
 
 /// What one endpoint that does not answer may cost: its connect deadline of one second, and what a
 /// machine under load needs besides.

@@ -7,11 +7,13 @@ mod common;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use common::layouts::{BOTH, Old, all, on, shown, told};
-use common::{Node, addresses, subnets};
 use ipam_kit::cni::address;
 use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::{addresses, subnets};
 use serde_json::{Value, json};
+
+use common::Node;
+use common::layouts::{BOTH, Old, all, on, shown, told};
 
 fn keys<const N: usize>(expected: [(&str, &str); N]) -> BTreeMap<String, String> {
     expected.map(|(key, value)| (key.to_owned(), value.to_owned())).into()

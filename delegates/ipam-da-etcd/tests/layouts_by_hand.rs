@@ -4,10 +4,12 @@
 
 mod common;
 
-use common::layouts::{HOUR, Old, all, assert_books, assert_empty, each, on};
-use common::{Node, addresses, subnets};
 use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::{addresses, given, subnets};
 use serde_json::{Value, json};
+
+use common::Node;
+use common::layouts::{HOUR, Old, all, assert_books, assert_empty, each, on};
 
 #[test]
 fn check_believes_the_store_alone() {
@@ -194,9 +196,7 @@ fn an_owners_key_that_is_not_ours_is_named() {
         let result = on(&node).add("c1");
         let key = old.owner("node-1", "c1");
         etcd.put(&key, "garbage");
-        for (verb, known) in
-            [("ADD", json!({})), ("CHECK", common::given(&result)), ("DEL", json!({}))]
-        {
+        for (verb, known) in [("ADD", json!({})), ("CHECK", given(&result)), ("DEL", json!({}))] {
             let (code, text) = on(&node).call(verb, "c1", &known).failure();
             assert_eq!(code, 103, "{old:?} {verb} {text}");
             assert!(text.contains(&key), "{old:?} {text}");

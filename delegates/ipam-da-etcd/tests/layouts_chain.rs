@@ -8,13 +8,15 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::addresses;
+use ipam_testkit::world::{Outcome, World, binary, start, wait};
+use serde_json::{Value, json};
+
+use common::PROGRAM;
 use common::layouts::{BOTH, Old, on, told};
 use common::rights::Rights::Theirs;
 use common::rights::{calling_as, guarded};
-use common::{PROGRAM, addresses};
-use ipam_testkit::etcd::Etcd;
-use ipam_testkit::world::{Outcome, World, binary, start, wait};
-use serde_json::{Value, json};
 
 /// A host on which a chain has a replaced plugin's place.
 struct Host {

@@ -7,13 +7,15 @@ mod common;
 use std::fs;
 use std::process::{Command, Stdio};
 
+use ipam_testkit::kills::strace;
+use ipam_testkit::node::{addresses, given, subnets};
+use ipam_testkit::world::{Outcome, start, wait};
+use serde_json::{Value, json};
+
+use common::Node;
 use common::layouts::{HOUR, age_notes, assert_books, on, told};
 use common::rights::Rights::Theirs;
 use common::rights::{POOR, each, node_of};
-use common::{Node, addresses, given, subnets};
-use ipam_testkit::kills::strace;
-use ipam_testkit::world::{Outcome, start, wait};
-use serde_json::{Value, json};
 
 #[test]
 fn a_node_that_has_lost_its_state_leaves_nothing_after_del() {

@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::layouts::{Old, assert_books, assert_empty, each, on};
-use common::{addresses, subnets};
 use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::{addresses, subnets};
+
+use common::layouts::{Old, assert_books, assert_empty, each, on};
 
 #[test]
 fn del_of_one_interface_leaves_the_others() {

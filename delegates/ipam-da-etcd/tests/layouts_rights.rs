@@ -8,12 +8,13 @@ mod common;
 use std::fs;
 use std::time::Duration;
 
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::{addresses, subnets};
+use serde_json::{Value, json};
+
 use common::layouts::{BOTH, HOUR, Old, age_notes, all, assert_books, on, told};
 use common::rights::Rights::{All, None, Theirs, TheirsAndRead};
 use common::rights::{POOR, each, forget_refusal, grant_all, guarded, node_of, revoke_all};
-use common::{addresses, subnets};
-use ipam_testkit::etcd::Etcd;
-use serde_json::{Value, json};
 
 #[track_caller]
 fn assert_no_key_of_ours(old: Old, etcd: &Etcd) {

@@ -4,12 +4,14 @@
 
 mod common;
 
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::addresses;
+use serde_json::{Value, json};
+
+use common::Node;
 use common::layouts::{BOTH, Old};
 use common::rights::{Rights, guarded, node_of};
 use common::store::{roomy, some, usable};
-use common::{Node, addresses};
-use ipam_testkit::etcd::Etcd;
-use serde_json::{Value, json};
 
 /// How many leases of others lie about, and how many pages a look at all of them takes.
 const OTHERS: (usize, u64) = (2_500, 3);

@@ -6,13 +6,15 @@ mod common;
 
 use std::fs;
 
+use ipam_testkit::etcd::{ClusterId, Etcd, Silent};
+use ipam_testkit::node::{addresses, given, subnets};
+use serde_json::{Value, json};
+
+use common::Node;
 use common::layouts::{BOTH, Old, all, assert_books, on, shown, told};
 use common::relay::Relay;
 use common::rights::Rights::Theirs;
 use common::rights::{calling_as, grant_all, guarded, node_of};
-use common::{Node, addresses, given, subnets};
-use ipam_testkit::etcd::{ClusterId, Etcd, Silent};
-use serde_json::{Value, json};
 
 #[track_caller]
 fn accept(node: &Node) {

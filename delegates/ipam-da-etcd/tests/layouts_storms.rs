@@ -12,13 +12,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::{addresses, at_once};
+use ipam_testkit::world::{binary, full_size, start, until, wait};
+use serde_json::{Value, json};
+
 use common::layouts::{BOTH, Old, On, notes, on, told};
 use common::rights::Rights::Theirs;
 use common::rights::{calling_as, guarded};
-use common::{Node, PROGRAM, addresses, at_once};
-use ipam_testkit::etcd::Etcd;
-use ipam_testkit::world::{binary, full_size, start, until, wait};
-use serde_json::{Value, json};
+use common::{Node, PROGRAM};
 
 /// Numbers that look random, and are the same each time.
 struct Dice(u64);

@@ -4,10 +4,12 @@
 
 mod common;
 
-use common::layouts::{Old, On, assert_books, assert_empty, each, on};
-use common::{Node, addresses, subnets};
 use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::{addresses, subnets};
 use serde_json::json;
+
+use common::Node;
+use common::layouts::{Old, On, assert_books, assert_empty, each, on};
 
 #[test]
 fn an_interface_is_not_given_what_another_of_its_container_holds() {

@@ -8,12 +8,14 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::store::holdings;
-use common::{PROGRAM, addresses, tls};
 use ipam_testkit::certificates::Certificates;
 use ipam_testkit::etcd::{Etcd, Passage};
+use ipam_testkit::node::addresses;
 use ipam_testkit::world::{World, binary, start, until, wait};
 use serde_json::{Value, json};
+
+use common::store::holdings;
+use common::{PROGRAM, tls};
 
 /// A world whose chain ends in a store behind this endpoint.
 fn world(endpoint: &str) -> (World, Value) {

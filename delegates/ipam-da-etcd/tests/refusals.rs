@@ -9,12 +9,14 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
-use common::relay::Relay;
-use common::store::{books, everything};
-use common::{Node, VERBS, at_once, secured, tls, within};
 use ipam_testkit::certificates::{Certificates, Pair};
 use ipam_testkit::etcd::{Cluster, Etcd, Silent};
+use ipam_testkit::node::{VERBS, at_once, within};
 use serde_json::{Value, json};
+
+use common::relay::Relay;
+use common::store::{books, everything};
+use common::{Node, secured, tls};
 
 /// `ipam.etcd.timeout` of these tests is 1 s; a machine under load may need some more.
 const BOUND: Duration = Duration::from_secs(4);

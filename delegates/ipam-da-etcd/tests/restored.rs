@@ -7,10 +7,12 @@ mod common;
 
 use std::fs;
 
-use common::store::{books, holdings, lease_key, ours};
-use common::{Node, addresses, given};
 use ipam_testkit::etcd::{ClusterId, Etcd};
+use ipam_testkit::node::{addresses, given, subnets};
 use serde_json::{Value, json};
+
+use common::Node;
+use common::store::{books, holdings, lease_key, ours};
 
 /// A store, a node that has used it, and what it answered to the ADD of `old`.
 struct Site {
@@ -221,7 +223,7 @@ fn addresses_of_the_store_used_before_can_be_given_back_to_it() {
 #[test]
 fn a_refused_add_takes_back_what_it_wrote_for_two_families_too() {
     let Site { etcd, mut node, .. } = Site::swapped();
-    node.pools = common::subnets(&["10.1.0.0/16", "fd00:1::/64"]);
+    node.pools = subnets(&["10.1.0.0/16", "fd00:1::/64"]);
     assert_eq!(node.call("ADD", "new").failure().0, 11);
     assert_eq!(holdings(&etcd), [""; 0]);
 }

@@ -7,10 +7,11 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::PROGRAM;
 use ipam_testkit::etcd::Etcd;
 use ipam_testkit::world::{Host, Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
+
+use common::PROGRAM;
 
 const USER: &str = "node";
 

@@ -7,10 +7,12 @@ mod common;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use common::store::{age, books, holdings, lease_key, ours, owner_key};
-use common::{Node, addresses, given};
 use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::{addresses, given, subnets};
 use serde_json::json;
+
+use common::Node;
+use common::store::{age, books, holdings, lease_key, ours, owner_key};
 
 const NET: &str = "/ipam-delegated/networks/net/";
 
@@ -199,7 +201,7 @@ fn two(etcd: &Etcd) -> [Node; 2] {
 fn a_node_may_take_an_address_over_from_another() {
     let etcd = Etcd::start();
     let [mut first, mut second] = two(&etcd);
-    first.pools = common::subnets(&["10.5.0.0/24", "fd05::/64"]);
+    first.pools = subnets(&["10.5.0.0/24", "fd05::/64"]);
     let held = first.add("vm");
     second.pools[0]["requested-ip"] = "10.5.0.2".into();
     let (code, text) = second.call("ADD", "vm").failure();

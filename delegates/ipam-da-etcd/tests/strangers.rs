@@ -9,12 +9,13 @@ use std::net::{Shutdown, TcpListener};
 use std::path::Path;
 use std::thread;
 
-use common::store::holdings;
-use common::{PROGRAM, tls};
 use ipam_testkit::certificates::Certificates;
 use ipam_testkit::etcd::{Etcd, Silent};
 use ipam_testkit::world::{World, binary};
 use serde_json::{Value, json};
+
+use common::store::holdings;
+use common::{PROGRAM, tls};
 
 /// A chain whose allocator knows this endpoint.
 fn world(endpoint: &str) -> (World, Value) {

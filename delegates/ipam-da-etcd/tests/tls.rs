@@ -10,12 +10,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::store::holdings;
-use common::{Node, PREFIX, PROGRAM, VERBS, at_once, given, secured, tls};
 use ipam_testkit::certificates::{CLIENT, Certificates};
 use ipam_testkit::etcd::{Cluster, Etcd};
+use ipam_testkit::node::{VERBS, at_once, given};
 use ipam_testkit::world::{Host, start, wait};
 use serde_json::json;
+
+use common::store::holdings;
+use common::{Node, PREFIX, PROGRAM, secured, tls};
 
 const PASSWORD: &str = "word-that-nobody-may-see";
 

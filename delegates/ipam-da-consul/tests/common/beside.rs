@@ -7,12 +7,13 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-
-use super::common::{PROGRAM, addresses};
 use ipam_testkit::consul::Consul;
+use ipam_testkit::node::addresses;
 use ipam_testkit::old::passcod::{Call, Passcod};
 use ipam_testkit::world::{Outcome, World, binary, start, wait};
+use serde_json::{Value, json};
+
+use super::common::PROGRAM;
 
 /// A node with one of our programs and the network `net`.
 pub struct Ours {

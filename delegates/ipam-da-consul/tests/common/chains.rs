@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
+use ipam_testkit::consul::Consul;
+use ipam_testkit::node::named;
+use ipam_testkit::world::{World, binary};
 use serde_json::{Value, json};
 
 use super::PROGRAM;
-use ipam_testkit::consul::Consul;
-use ipam_testkit::world::{World, binary};
 
 /// A world with both programs, and a network that asks for one address of each of these pools.
 pub fn chain(consul: &Consul, pools: &[&str]) -> (World, Value) {
-    chain_of(consul, &super::named(pools))
+    chain_of(consul, &named(pools))
 }
 
 /// The same with these pools.

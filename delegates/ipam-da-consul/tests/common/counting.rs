@@ -1,7 +1,8 @@
 //! Counting what a server is asked for.
 
-use super::{Node, define};
 use ipam_testkit::consul::{Consul, Relay};
+
+use super::{Node, define};
 
 /// A node that talks to a server through a relay.
 pub fn behind(relay: &Relay) -> Node {

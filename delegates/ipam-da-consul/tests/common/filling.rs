@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
 use ipam_testkit::consul::Client;
+use serde_json::{Value, json};
 
 /// Takes addresses of a pool as the ancestor does, without owners.
 #[track_caller]

@@ -1,12 +1,6 @@
 //! A place for the process tests of `ipam-da-consul`: nodes that call the program, and real servers.
 
-#![allow(
-    dead_code,
-    missing_docs,
-    unused_imports,
-    clippy::unwrap_used,
-    reason = "test support; each test file uses a part of it"
-)]
+#![allow(dead_code, clippy::unwrap_used, reason = "test support; each test file uses a part of it")]
 
 pub mod chains;
 pub mod counting;
@@ -16,8 +10,7 @@ pub mod store;
 pub mod unsaid;
 
 use ipam_testkit::consul::{Client, Consul};
-pub use ipam_testkit::node::{VERBS, addresses, at_once, given, named, subnets, within};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// A node that calls the program.
 pub type Node = ipam_testkit::node::Node<Consul>;

@@ -1,8 +1,10 @@
 //! Servers that ask who calls, and tokens that may do more or less.
 
-use super::{Node, POOL, SUBNET, addresses, define};
 use ipam_testkit::consul::{Consul, Token};
+use ipam_testkit::node::addresses;
 use ipam_testkit::world::Outcome;
+
+use super::{Node, POOL, SUBNET, define};
 
 /// All rights that we ask for.
 pub const ALL: &str = r#"key_prefix "ipam/" { policy = "write" }"#;

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use serde_json::Value;
-
 use ipam_testkit::consul::{Client, Entry};
+use serde_json::Value;
 
 const OWNERS: &str = "ipam/.owners/";
 

@@ -8,12 +8,13 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-
-use super::{PROGRAM, addresses};
 use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::addresses;
 use ipam_testkit::old::Call;
 use ipam_testkit::world::{Outcome, World, binary, start, wait};
+use serde_json::{Value, json};
+
+use super::PROGRAM;
 
 /// A node with one of our programs and the network `net`.
 pub struct Ours {

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::{addresses, given};
+use ipam_testkit::world::{Outcome, start, wait};
 use serde_json::{Value, json};
 
+use super::Node;
 use super::store::put_all;
-use super::{Node, addresses, given};
-use ipam_testkit::etcd::Etcd;
-use ipam_testkit::world::{Outcome, start, wait};
 
 /// A layout of a replaced plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,6 @@
 //! A place for the process tests of `ipam-da-etcd`: nodes that call the program, and real servers.
 
-#![allow(
-    dead_code,
-    missing_docs,
-    unused_imports,
-    clippy::unwrap_used,
-    reason = "test support; each test file uses a part of it"
-)]
+#![allow(dead_code, clippy::unwrap_used, reason = "test support; each test file uses a part of it")]
 
 pub mod beside;
 pub mod layouts;
@@ -16,8 +10,6 @@ pub mod store;
 
 use ipam_testkit::certificates::{Certificates, Pair};
 use ipam_testkit::etcd::{Etcd, Tls};
-pub use ipam_testkit::node::{VERBS, addresses, at_once, given, subnets, within};
-use serde_json::json;
 
 /// A node that calls the program.
 pub type Node = ipam_testkit::node::Node<Etcd>;

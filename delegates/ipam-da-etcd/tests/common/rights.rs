@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use ipam_testkit::etcd::Etcd;
+
 use super::Node;
 use super::layouts::{BOTH, Old};
-use ipam_testkit::etcd::Etcd;
 
 const PASSWORD: &str = "secret-word";
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, UNIX_EPOCH};
 
+use ipam_testkit::etcd::Etcd;
 use serde_json::Value;
 
 use super::PREFIX;
-use ipam_testkit::etcd::Etcd;
 
 /// Everything in a store: each key with its value and its revisions.
 #[track_caller]
