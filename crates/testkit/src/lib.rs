@@ -30,6 +30,7 @@ pub mod kube_site;
 pub mod leftovers;
 pub mod machine;
 pub mod node;
+pub mod node_site;
 pub mod old;
 pub mod pages;
 pub mod servers;

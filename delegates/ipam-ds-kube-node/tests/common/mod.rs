@@ -9,25 +9,15 @@
     reason = "test support; each test file uses a part of it"
 )]
 
-pub mod memory;
 pub mod site;
-
-use std::process::{Command, Stdio};
 
 pub use ipam_testkit::kube::{Kube, Kubeconfig, Login, Node};
 pub use ipam_testkit::machine::Machine;
+pub use ipam_testkit::node_site::{by, subnets};
 use serde_json::Value;
 pub use site::Site;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ipam-ds-kube-node");
-
-/// The subnets of the pools that a selector answers.
-#[track_caller]
-pub fn subnets(result: &Value) -> Vec<String> {
-    let pools = result["pools"].as_array().unwrap_or_else(|| panic!("no pools: {result}"));
-    let subnet = |pool: &Value| pool["ranges"][0]["subnet"].as_str().unwrap().to_owned();
-    pools.iter().map(subnet).collect()
-}
 
 /// The addresses of a result.
 #[track_caller]
@@ -39,12 +29,4 @@ pub fn addresses(result: &Value) -> Vec<String> {
 /// `CNI_ARGS` of a pod in a namespace of Kubernetes, as kubelet says it.
 pub fn pod_in(namespace: &str) -> String {
     format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME=p")
-}
-
-/// A call that another program makes, which gets it as its last arguments.
-pub fn by(mut program: Command, call: &Command) -> Command {
-    program.arg(call.get_program()).args(call.get_args()).env_clear();
-    program.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    program
 }

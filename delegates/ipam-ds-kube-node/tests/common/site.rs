@@ -2,24 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::PROGRAM;
-use ipam_testkit::kube::{Grant, Kube, Kubeconfig, Login, Node};
-use ipam_testkit::world::{Outcome, World, binary, host_local, start, wait, with};
+use ipam_testkit::kube::{Kube, Node};
+use ipam_testkit::node_site::NodeSite;
+use ipam_testkit::world::{Outcome, binary, host_local, with};
 
-/// A node object, and a machine with a login that may read this node and nothing else. Every test has
-/// a name of its own for it.
-pub struct Site {
-    pub kube: &'static Kube,
-    pub world: World,
-    pub login: Login,
-    pub node: String,
-    _grant: Grant<'static>,
+/// A node object, and a machine with the program, alone, in a chain, or as the preset `kube-node`.
+pub struct Site(NodeSite);
+
+impl Deref for Site {
+    type Target = NodeSite;
+
+    fn deref(&self) -> &NodeSite {
+        &self.0
+    }
 }
 
 impl Site {
@@ -37,51 +40,27 @@ impl Site {
 
     #[track_caller]
     pub fn of(kube: &'static Kube, node: &Node) -> Self {
-        kube.create_node(node);
-        Self::without_object(kube, node.name())
+        Self::on(NodeSite::of(kube, node))
     }
 
     /// A machine whose node object is not there.
     #[track_caller]
     pub fn without_object(kube: &'static Kube, node: &str) -> Self {
-        let (world, login) = (World::new(), kube.user());
-        let grant = kube.allow_reading_nodes(&login, &[node]);
+        Self::on(NodeSite::without_object(kube, node))
+    }
+
+    fn on(site: NodeSite) -> Self {
+        let world = &site.world;
         world.install(Path::new(PROGRAM)).install(&binary("ipam-delegated"));
         world.install(&binary("ipam-da-local"));
         symlink("ipam-delegated", world.path("bin/kube-node")).unwrap();
-        let this = Self { kube, world, login, node: node.to_owned(), _grant: grant };
-        this.kubeconfig().write(&this.kubeconfig_path());
-        this
+        Self(site)
     }
 
     /// Puts Debian's host-local beside.
     pub fn with_host_local(self) -> Self {
         self.world.install(&host_local());
         self
-    }
-
-    pub fn kubeconfig_path(&self) -> PathBuf {
-        self.world.path("kubeconfig")
-    }
-
-    /// The kubeconfig of this machine, to be changed and written.
-    pub fn kubeconfig(&self) -> Kubeconfig {
-        Kubeconfig::of(self.kube, &self.login)
-    }
-
-    /// Has the machine call this URL as its API server.
-    pub fn calls(&self, url: &str) {
-        self.kubeconfig().server(url).write(&self.kubeconfig_path());
-    }
-
-    /// Has the machine call nobody.
-    pub fn calls_nobody(&self) {
-        self.calls("https://127.0.0.1:1");
-    }
-
-    /// Has the machine call the real server again.
-    pub fn calls_home(&self) {
-        self.kubeconfig().write(&self.kubeconfig_path());
     }
 
     /// What a network has that knows kube-node; `stateDir` keeps this machine's own records out of it.
@@ -164,40 +143,6 @@ impl Site {
         let mut command = self.selecting("ADD", "c1");
         command.env("IPAM_DELEGATED_DEADLINE_MS", "1500");
         self.run(command, &of_selector(network))
-    }
-
-    /// Runs a call, which shows no secret.
-    #[track_caller]
-    pub fn run(&self, command: Command, network: &Value) -> Outcome {
-        let outcome = wait(start(command, network));
-        self.tells_no_secret(&outcome.stdout);
-        self.tells_no_secret(&outcome.stderr);
-        outcome
-    }
-
-    #[track_caller]
-    pub fn tells_no_secret(&self, text: &str) {
-        assert!(!text.contains(self.login.token().unwrap()), "{text}");
-    }
-
-    /// What the server was asked by this machine's login, as `VERB PATH CODE`.
-    #[track_caller]
-    pub fn requests(&self) -> Vec<String> {
-        let requests = self.kube.requests_of(&self.login.user);
-        requests.iter().map(ipam_testkit::kube::Request::line).collect()
-    }
-
-    /// How many requests come while something is done.
-    #[track_caller]
-    pub fn requests_during<T>(&self, done: impl FnOnce() -> T) -> (usize, T) {
-        let before = self.requests().len();
-        let result = done();
-        (self.requests().len() - before, result)
-    }
-
-    /// What the selector remembers of a network.
-    pub fn memory(&self, network: &str) -> PathBuf {
-        self.world.path("state/kubernetes/networks").join(network)
     }
 
     /// All files below the folder of leases, with what they hold, by their path.

@@ -1,15 +1,11 @@
-//! How the program as a whole finds its login: in the order that the README tells, as whoever may read
+//! How a delegate as a whole finds its login: in the order that the README tells, as whoever may read
 //! the node.
-
-#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
-
-mod common;
 
 use std::fs;
 use std::process::Command;
 
-use common::{Site, by, subnets};
-use ipam_testkit::kube::{Key, Kube, Kubeconfig, Material, Node, Style};
+use crate::site::{Site, by, subnets};
+use ipam_testkit::kube::{Key, Kube, Kubeconfig, Material};
 use ipam_testkit::world::{Outcome, without};
 use serde_json::json;
 
@@ -21,9 +17,9 @@ fn site(node: &str) -> Site {
 /// Has the selector look for a login with these variables.
 #[track_caller]
 fn select(site: &Site, variables: &[(&str, String)]) -> Outcome {
-    let mut command = site.selecting("ADD", "c1");
+    let mut command = site.selecting();
     command.envs(variables.iter().map(|(name, value)| (name, value)));
-    let network = common::site::of_selector(&without(&site.network(), &["kubeconfig"]));
+    let network = without(&site.network(), &["kubeconfig"]);
     // What it was told before is of the login before.
     let _ = fs::remove_dir_all(site.world.path("state/kubernetes"));
     site.run(command, &network)
@@ -80,9 +76,9 @@ fn a_pods_service_account_is_found_after_what_is_named() {
              shift; exec \"$@\"",
         );
         unshare.arg("sh").arg(&folder);
-        let mut command = by(unshare, &site.selecting("ADD", "c1"));
+        let mut command = by(unshare, &site.selecting());
         command.env("KUBERNETES_SERVICE_HOST", &host).env("KUBERNETES_SERVICE_PORT", &port);
-        let outcome = site.run(command, &common::site::of_selector(network));
+        let outcome = site.run(command, network);
         assert!(!outcome.stderr.contains(login.token().unwrap()), "{}", outcome.stderr);
         assert_eq!(subnets(&outcome.success()), ["11.0.1.0/24"]);
     };
@@ -92,24 +88,6 @@ fn a_pods_service_account_is_found_after_what_is_named() {
     // kube-node would have taken the account.
     call(&site.network());
     assert_eq!((asked(), site.requests().len()), (1, 1));
-}
-
-#[test]
-fn a_kubelet_may_use_its_own_login() {
-    let kube = Kube::shared();
-    let site = site("with-kubelet");
-    kube.create_node(&Node::named("with-kubelet-2").cidrs(&["11.0.2.0/24"]));
-    let kubelet = kube.kubelet("with-kubelet");
-    for material in [Material::Inline, Material::Files, Material::RelativeFiles] {
-        for style in [Style::Block, Style::Flow, Style::Json] {
-            let kubeconfig = Kubeconfig::of(kube, &kubelet).material(material).style(style);
-            kubeconfig.write(&site.kubeconfig_path());
-            let file = site.kubeconfig_path().display().to_string();
-            let outcome = select(&site, &[("KUBECONFIG", file)]);
-            assert_eq!(subnets(&outcome.success()), ["11.0.1.0/24"], "{material:?} {style:?}");
-        }
-    }
-    assert_eq!(kube.requests_of(&kubelet.user).len(), 9);
 }
 
 #[test]

@@ -1,21 +1,17 @@
-//! What is remembered of a node, for how long, and what serves while the API server is away.
+//! What a network remembers of its node, for how long, and what serves while the API server is away.
 
-#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
-
-mod common;
-
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Site, by, subnets};
-use ipam_testkit::kube::{Credential, End, Kube, Login, Node, Silent, Speaker};
+use crate::site::{Kube, Site, by, subnets, without_override};
+use ipam_testkit::kube::{Credential, End, Login, Node, Silent, Speaker};
 use ipam_testkit::world::with;
 use serde_json::{Value, json};
 
 const ANNOTATION: &str = "kube-node.nordix.org/net1";
+
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// A node with two subnets, one of them in its annotation.
@@ -66,39 +62,20 @@ fn for_how_long_is_what_cache_ttl_says() {
 }
 
 #[test]
-fn a_chain_asks_once() {
-    let site = site("chain-asks");
-    let mut network = site.network();
-    network["cniVersion"] = "1.1.0".into();
-    let count = |verb: &str, container: &str| {
-        let (count, outcome) = site.requests_during(|| site.call(verb, container, &network));
-        outcome.success();
-        count
-    };
-    assert_eq!(count("ADD", "c1"), 1);
-    assert_eq!([count("ADD", "c2"), count("ADD", "c1")], [0, 0]);
-    assert_eq!([count("STATUS", ""), count("DEL", "c1"), count("DEL", "c2")], [0, 0, 0]);
-    assert_eq!(count("DEL", "never-there"), 0);
-    site.age_out("k8snet");
-    assert_eq!([count("STATUS", ""), count("STATUS", "")], [1, 0]);
-}
-
-#[test]
 fn networks_share_nothing_though_they_share_a_folder() {
     let site = site("two-networks");
     let one = site.network();
     let mut other = with(&one, "annotation", ANNOTATION);
     other["name"] = "net1".into();
     for _ in 0..2 {
-        assert_eq!(site.call("ADD", "c1", &one).ips(), ["11.0.1.2/24"]);
-        assert_eq!(site.call("ADD", "c1", &other).ips(), ["172.20.2.2/24"]);
+        assert_eq!(asked(&site, &one).0, ["11.0.1.0/24"]);
+        assert_eq!(asked(&site, &other).0, ["172.20.2.0/24"]);
     }
     assert_eq!(site.requests().len(), 2);
     // The same question of another network is asked again.
     let mut third = one.clone();
     third["name"] = "third".into();
     assert_eq!(site.requests_during(|| asked(&site, &third)).0, 1);
-    // The file that kube-node would have shared among them is nobody's.
     site.calls_nobody();
     let mut fourth = one;
     fourth["name"] = "fourth".into();
@@ -198,7 +175,6 @@ fn an_edited_configuration_is_asked_anew() {
 fn an_edited_configuration_gets_nothing_of_the_one_before_while_the_server_is_away() {
     let site = site("edited-away");
     assert_eq!(asked(&site, &site.network()).0, ["11.0.1.0/24"]);
-    assert!(site.world.path("data/kube-node.json").exists());
     site.calls_nobody();
     for network in edited(&site) {
         let (code, text) = site.select_briefly(&network).failure();
@@ -276,7 +252,7 @@ fn a_server_that_refuses_is_obeyed_though_there_is_an_older_answer() {
     let site = site("refused");
     let wrong = Login { credential: Credential::Token("wrong-token".into()), ..site.kube.nobody() };
     let stranger = site.kube.user();
-    let kubeconfig = |login: &Login| common::Kubeconfig::of(site.kube, login);
+    let kubeconfig = |login: &Login| crate::site::Kubeconfig::of(site.kube, login);
     let other_authority = site.kube.certificates().other_authority();
     let page = speaker("200 OK", "Content-Type: text/html\r\n", "<html>Log in</html>");
     for (name, kubeconfig, part) in [
@@ -303,59 +279,39 @@ fn a_real_server_may_go_and_come_back() {
     // One of its own: nobody else may be at it.
     let kube: &'static Kube = Box::leak(Box::new(Kube::start()));
     let site = Site::of(kube, &Node::named("n").cidrs(&["11.0.1.0/24"]));
-    let mut network = site.network();
-    network["cniVersion"] = "1.1.0".into();
-    let add = |container: &str| {
-        let outcome = site.call("ADD", container, &network);
-        let warning = outcome.stderr.contains("does not answer now");
-        (outcome.ips(), warning)
+    let network = site.network();
+    let ask = |away: bool| {
+        let (found, warning) = asked(&site, &network);
+        assert_eq!(found, ["11.0.1.0/24"]);
+        assert_eq!(warning.contains("does not answer now"), away, "{warning}");
     };
-    let status = || site.call("STATUS", "", &network);
-    assert_eq!(add("c1"), (vec!["11.0.1.2/24".to_owned()], false));
+    ask(false);
 
     kube.kill();
-    status().success();
+    ask(false);
     site.age_out("k8snet");
-    assert_eq!(add("c2"), (vec!["11.0.1.3/24".to_owned()], true));
-    status().success();
-    site.call("DEL", "c1", &network).success();
+    ask(true);
     // Another network knows nothing yet.
     let mut other = network.clone();
     other["name"] = "other".into();
-    let (code, text) = site.call_briefly("STATUS", "", &other).failure();
-    assert!(code == 50 && text.contains("Connection refused"), "{code}: {text}");
+    let (code, text) = site.select_briefly(&other).failure();
+    assert!(code == 105 && text.contains("Connection refused"), "{code}: {text}");
 
     kube.restart();
     site.age_out("k8snet");
-    assert_eq!(add("c3"), (vec!["11.0.1.4/24".to_owned()], false));
+    ask(false);
 
     kube.stop();
     site.age_out("k8snet");
-    assert_eq!(add("c4"), (vec!["11.0.1.5/24".to_owned()], true));
-    status().success();
+    ask(true);
     kube.cont();
     site.age_out("k8snet");
-    assert_eq!(add("c5"), (vec!["11.0.1.6/24".to_owned()], false));
+    ask(false);
     kube.kill();
     kube.etcd().kill();
     for folder in kube.folders() {
         let _ = fs::remove_dir_all(folder);
     }
-}
-
-#[test]
-fn a_network_is_ready_by_what_it_remembers() {
-    let site = site("ready");
-    let mut network = site.network();
-    network["cniVersion"] = "1.1.0".into();
-    site.calls_nobody();
-    let (code, text) = site.call_briefly("STATUS", "", &network).failure();
-    assert!(code == 50 && text.contains("ipam-ds-kube-node"), "{code}: {text}");
-    site.calls_home();
-    site.call("STATUS", "", &network).success();
-    site.calls_nobody();
-    site.age_out("k8snet");
-    site.call("STATUS", "", &network).success();
 }
 
 #[test]
@@ -402,10 +358,10 @@ fn a_memory_that_cannot_be_used_is_done_without() {
 #[test]
 fn a_state_folder_that_is_full_or_read_only_hinders_no_selector() {
     let site = site("full");
-    let network = common::site::of_selector(&site.network());
+    let network = site.network();
     let state = site.world.path("state").display().to_string();
     for options in ["size=4k,nr_inodes=2", "ro"] {
-        let call = site.selecting("ADD", "c1");
+        let call = site.selecting();
         let mut unshare = Command::new("unshare");
         unshare.args(["--mount", "--propagation", "private", "sh", "-c"]);
         unshare.arg("mount -t tmpfs -o \"$1\" tmpfs \"$2\" || exit 99; shift 2; exec \"$@\"");
@@ -421,30 +377,23 @@ fn a_memory_that_may_not_be_read_is_done_without() {
     let site = site("unreadable-memory");
     asked(&site, &site.network());
     fs::set_permissions(site.memory("k8snet"), PermissionsExt::from_mode(0o000)).unwrap();
-    // Root without the right to pass over permissions.
-    let mut setpriv = Command::new("setpriv");
-    setpriv.arg("--bounding-set=-dac_override,-dac_read_search");
-    let command = by(setpriv, &site.selecting("ADD", "c1"));
-    let (count, outcome) = site.requests_during(|| site.run(command, &site.for_selector()));
+    let command = by(without_override(), &site.selecting());
+    let (count, outcome) = site.requests_during(|| site.run(command, &site.network()));
     assert_eq!((count, subnets(&outcome.success())), (1, vec!["11.0.1.0/24".to_owned()]));
 }
 
 #[test]
-fn many_adds_at_once_on_a_cold_cache_succeed() {
-    const ADDS: usize = 20;
-    let site = Site::dual("crowd");
+fn many_questions_at_once_on_a_cold_cache_are_answered() {
+    const QUESTIONS: usize = 20;
+    let site = site("crowd");
     let network = site.network();
-    let given: Vec<String> = std::thread::scope(|scope| {
-        let add = |number: usize| {
-            let (site, network) = (&site, &network);
-            scope.spawn(move || site.call("ADD", &format!("c{number}"), network).ips())
-        };
-        let calls: Vec<_> = (0..ADDS).map(add).collect();
-        calls.into_iter().flat_map(|call| call.join().unwrap()).collect()
+    std::thread::scope(|scope| {
+        for _ in 0..QUESTIONS {
+            scope.spawn(|| assert_eq!(asked(&site, &network).0, ["11.0.1.0/24"]));
+        }
     });
-    assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), 2 * ADDS, "{given:?}");
     let requests = site.requests();
-    assert!((1..=ADDS).contains(&requests.len()), "{requests:?}");
+    assert!((1..=QUESTIONS).contains(&requests.len()), "{requests:?}");
     assert!(requests.iter().all(|request| request == "get /api/v1/nodes/crowd 200"));
     assert_eq!(site.requests_during(|| asked(&site, &network)).0, 0);
 }

@@ -1,12 +1,8 @@
-//! Which node object is this machine's.
-
-#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
-
-mod common;
+//! Which node object is this machine's, as machines find it that differ in name, machine-id and instance.
 
 use std::fs;
 
-use common::{Machine, Site, subnets};
+use crate::site::{Machine, Site, subnets};
 use ipam_testkit::kube::{Kube, Node};
 use ipam_testkit::world::{Outcome, with, without};
 use serde_json::{Value, json};
@@ -41,11 +37,10 @@ impl Lost {
 
     #[track_caller]
     fn select_as(&self, node_name: Option<&str>) -> Outcome {
-        let mut command = self.site.selecting("ADD", "c1");
+        let mut command = self.site.selecting();
         command.env("IPAM_DELEGATED_LOG", "debug");
         command.envs(node_name.map(|name| ("NODE_NAME", name)));
-        let network = common::site::of_selector(&self.network);
-        self.site.run(self.machine.run(&command), &network)
+        self.site.run(self.machine.run(&command), &self.network)
     }
 
     /// The subnets, with the lines of the log that tell which node this is.
@@ -241,7 +236,7 @@ fn a_machine_that_is_no_node_is_told_what_was_looked_for() {
         for part in ["this machine is no node", &machine.host_name, &id, "nodeName", "NODE_NAME"] {
             assert!(text.contains(part), "{part:?}: {text}");
         }
-        lost.site.is_untouched();
+        assert!(!lost.site.memory("k8snet").exists());
     }
 }
 
@@ -273,6 +268,16 @@ fn a_name_that_was_said_is_not_searched_for() {
 
 fn found_nothing(lost: &Lost, node_name: Option<&str>) -> (u64, String) {
     lost.select_as(node_name).failure()
+}
+
+#[test]
+fn what_no_node_can_be_called_is_refused_and_nothing_asked() {
+    let lost = Lost::on(Machine::named("elsewhere"));
+    for odd in ["absent/status", "../../pods/x?y=z", "Absent", "a b", "-", ".."] {
+        let network = with(&lost.network, "nodeName", odd);
+        lost.site.fails(&network, 7, &["nodeName", odd, "no name of a node"]);
+    }
+    assert!(lost.site.requests().is_empty());
 }
 
 #[test]
@@ -314,10 +319,9 @@ fn a_clone_does_not_take_itself_for_its_original() {
     let copy = Lost { machine: Machine::named("elsewhere").id("1d-copy"), ..lost };
     // What the original was told is not for the copy, not even while nobody else can say.
     copy.site.calls_nobody();
-    let mut command = copy.site.selecting("ADD", "c1");
+    let mut command = copy.site.selecting();
     command.env("IPAM_DELEGATED_DEADLINE_MS", "1500");
-    let network = common::site::of_selector(&copy.network);
-    let (code, text) = copy.site.run(copy.machine.run(&command), &network).failure();
+    let (code, text) = copy.site.run(copy.machine.run(&command), &copy.network).failure();
     assert_eq!(code, 105, "{text}");
     copy.site.calls_home();
     assert_eq!(copy.found().0, ["10.12.2.0/24"]);
@@ -352,19 +356,4 @@ fn what_was_remembered_of_another_cluster_is_not_believed() {
     let mut seen = moved.site.requests().len();
     moved.found();
     assert_eq!(moved.requests(&mut seen)[0], "get /api/v1/nodes/elsewhere 404");
-}
-
-#[test]
-fn the_preset_finds_its_node_and_releases_by_the_record() {
-    make(&[node("whole-chain", "10.14.1.0/24").machine_id("1d-whole")]);
-    let lost = Lost::on(Machine::named("elsewhere").id("1d-whole"));
-    let call = |verb: &str, machine: &Machine| {
-        lost.site.run(machine.run(&lost.site.command(verb, "c1")), &lost.network)
-    };
-    assert_eq!(call("ADD", &lost.machine).ips(), ["10.14.1.2/24"]);
-    let mut seen = lost.site.requests().len();
-    // The host has got another name and lost its id.
-    call("DEL", &Machine::named("renamed")).success();
-    assert!(lost.site.held("k8snet").is_empty());
-    assert_eq!(lost.requests(&mut seen), Vec::<String>::new());
 }

@@ -1,0 +1,58 @@
+//! Chooses the subnets that this machine's node object has in `spec.podCIDRs`, or in an annotation.
+
+use std::process::ExitCode;
+
+use ipam_kit::cni::address::parse_cidr;
+use ipam_kit::pool::Pool;
+use ipam_kit::{Request, Result, Select, Selection, Selector};
+use ipam_kube::own_node::{Keys, Node, OwnNode, Wish, unfit};
+use serde_json::{Value, json};
+
+/// What it reads of `ipam`, beside the keys that say how to find the node.
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Config {
+    annotation: Option<String>,
+}
+
+struct NodeRanges;
+
+impl Selector for NodeRanges {
+    type Config = Config;
+
+    fn select(&self, Config { annotation }: Config, request: &Request) -> Result<Selection> {
+        let settings = request.network.settings::<Keys>()?.read("ipam.")?;
+        let (network, ttl) = (request.network.name().as_str(), settings.ttl());
+        let (environment, code) = (&request.environment, request.unreached());
+        let own = OwnNode::new(settings, environment, code, request.deadline)?;
+        let own = own.remembering(request.state_dir()?.root());
+        let what = annotation.as_ref().map_or("spec.podCIDRs".to_owned(), |name| place(name));
+        let wish = Wish { network, what: &what, ttl };
+        let known = own.ask(&wish, |node| subnets(node, annotation.as_deref()))?;
+        let pool = |subnet| Pool::parse(&json!({"ranges": [{"subnet": subnet}]}), &what);
+        Ok(Selection::of(known.value.into_iter().map(pool).collect::<Result<Vec<_>>>()?))
+    }
+}
+
+fn place(annotation: &str) -> String {
+    format!("annotation {annotation}")
+}
+
+fn subnets(node: &Node, annotation: Option<&str>) -> Result<Vec<String>> {
+    let Some(annotation) = annotation else {
+        let subnets = node.object.pointer("/spec/podCIDRs").and_then(Value::as_array);
+        let subnets = subnets.into_iter().flatten().filter_map(Value::as_str);
+        return Ok(subnets.map(str::to_owned).collect());
+    };
+    let unfit = |message: &str| unfit(&node.name, &place(annotation), message);
+    let text = node.annotation(annotation).ok_or_else(|| unfit("missing"))?;
+    let subnets = text.split(',').map(|subnet| match parse_cidr(subnet) {
+        Ok(_) => Ok(subnet.to_owned()),
+        Err(_) => Err(unfit(&format!("{subnet:?} is no CIDR"))),
+    });
+    subnets.collect()
+}
+
+fn main() -> ExitCode {
+    ipam_kit::run("ipam-ds-node-ranges", Select(NodeRanges))
+}
