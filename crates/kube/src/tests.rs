@@ -139,6 +139,8 @@ fn what_refuses_is_told_with_what_to_do_and_is_not_away() {
             &["it says 400 and \"Client sent an HTTP request"],
         ),
         (http(200, ""), &["it says 200 and nothing"]),
+        (http(200, "null"), &["is no Kubernetes API server"]),
+        (http(200, "[]"), &["is no Kubernetes API server"]),
         (http(200, r#"{"ok":true}"#), &["is no Kubernetes API server"]),
         (http(200, &object("m")), &["is no Kubernetes API server"]),
         (http(200, &object("n")[..30]), &["is no Kubernetes API server"]),

@@ -160,22 +160,6 @@ fn an_api_server_that_is_away_fails_who_was_never_answered() {
 }
 
 #[test]
-fn what_an_earlier_network_remembers_is_not_anothers() {
-    let site = Site::new(DUAL);
-    site.kube.annotate_node(&site.node, "example.com/other", Some(r#"subnet: "10.7.0.0/24""#));
-    site.conf(&json!({"cacheTtl": "5m"}));
-    assert_eq!(site.call("ADD", "c1").success()["ips"], ips("2", "2"));
-    let mut other = site.network();
-    other["name"] = json!("other");
-    other["ipam"]["annotation"] = json!("example.com/other");
-    assert_eq!(site.call_with("ADD", "c1", &other).ips(), ["10.7.0.2/24"]);
-    // Nor is another annotation of the same network.
-    other["name"] = json!("net");
-    assert_eq!(site.call_with("ADD", "c2", &other).ips(), ["10.7.0.2/24"]);
-    assert_eq!(site.asked(), 3);
-}
-
-#[test]
 fn an_annotation_that_changes_counts_for_the_next_add_and_not_for_a_del() {
     let site = Site::new(DUAL);
     let network = site.network();

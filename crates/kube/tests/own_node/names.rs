@@ -255,8 +255,9 @@ fn a_name_that_was_said_is_not_searched_for() {
     let lost = Lost::on(Machine::named("elsewhere").id("1d-said"));
     make(&[node("not-said", "10.9.1.0/24").machine_id("1d-said")]);
     let (code, text) = found_nothing(&lost, Some("gone-1"));
+    let file = lost.site.kubeconfig_path().display().to_string();
     assert!(code == 103 && text.contains("no node gone-1"), "{code}: {text}");
-    assert!(text.contains("NODE_NAME names it"), "{text}");
+    assert!(text.contains("NODE_NAME names it") && text.contains(&file), "{text}");
     let mut seen = 0;
     assert_eq!(lost.requests(&mut seen), ["get /api/v1/nodes/gone-1 404"]);
     let mut named = lost;

@@ -1,4 +1,5 @@
-//! What an API server that is away, in trouble or cut off is told as, in the time that a call has.
+//! A kubeconfig that cannot be read, and an API server that is away, in trouble or cut off: what is said,
+//! in the time that a call has.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +10,32 @@ use crate::site::{Kubeconfig, PROGRAM, Site, by, subnets, without_override};
 use ipam_testkit::kube::{Credential, End, Key, Silent, Speaker};
 use ipam_testkit::world::{Host, names};
 use serde_json::json;
+
+#[test]
+fn a_kubeconfig_that_is_none_is_named() {
+    let site = Site::new("bad-kubeconfig", &["11.0.1.0/24"]);
+    let file = site.kubeconfig_path();
+    let name = file.display().to_string();
+    let token = site.login.token().unwrap().to_owned();
+    for (text, part) in [
+        ("", "is empty"),
+        ("\0\u{1}garbage", ""),
+        ("<html>Log in</html>", ""),
+        ("- a\n- b\n", ""),
+        ("clusters: {a: [\n", ""),
+        ("apiVersion: v1\nkind: Config\n", "current-context"),
+        ("current-context: other\ncontexts: []\n", "other"),
+        (&format!("{token}: [{token}"), ""),
+    ] {
+        fs::write(&file, text).unwrap();
+        site.fails(&site.network(), 7, &["ipam.kubeconfig", &name, part]);
+    }
+    fs::remove_file(&file).unwrap();
+    site.fails(&site.network(), 7, &["ipam.kubeconfig", &name, "No such file"]);
+    fs::create_dir(&file).unwrap();
+    site.fails(&site.network(), 7, &["ipam.kubeconfig", &name]);
+    assert!(site.requests().is_empty());
+}
 
 #[test]
 fn a_kubeconfig_that_may_not_be_read_is_named() {
