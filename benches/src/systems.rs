@@ -31,7 +31,7 @@ fn main() {
     let known = |name: &String| SYSTEMS.iter().any(|system| system.name == name);
     // `cargo test --benches` starts this program without the option.
     if !options.iter().any(|option| option == "--bench") || !names.iter().all(known) {
-        println!("cargo bench -p ipam-benches [local] [etcd] [consul] [kube] [chain]");
+        println!("cargo bench -p ipam-benches [local|etcd|consul|kube|chain]");
         return;
     }
     for build in programs::builds() {
