@@ -100,8 +100,11 @@ impl System {
             "bare processes: {}",
             BARE.map(|name| format!("{name} {}", results.series[0].1[name])).join(", ")
         );
+        if !results.rates.is_empty() {
+            println!("\n{AT_A_TIME} at a time, a second:");
+        }
         for (name, rates) in &results.rates {
-            println!("{AT_A_TIME} at a time, a second: {name} {:.0}", rates.median());
+            println!("- {name}: {:.0}", rates.median());
         }
         let rows = results.sites.last().unwrap().more(&stage);
         println!("\n| target | measured | |\n|---|---|---|");

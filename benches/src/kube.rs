@@ -161,7 +161,7 @@ impl Site for Server {
             });
             chain.call("DEL", "counted");
             let what = format!("requests of an ADD of the chain with {name}: {wanted}");
-            Row { what, value: asked.len().to_string(), met: asked.len() == wanted }
+            Row::new(what, asked.len().to_string(), asked.len() == wanted)
         };
         CHAINS[1..].iter().map(row).collect()
     }

@@ -74,6 +74,9 @@ fn row(table: &mut String, cells: &[String]) {
 }
 
 fn quotient(times: &Times, others: &Times) -> String {
-    let ratio = times.ratio(others);
+    ratio(times.ratio(others))
+}
+
+pub fn ratio(ratio: f64) -> String {
     if ratio < 0.1 { format!("{ratio:.4}") } else { format!("{ratio:.2}") }
 }

@@ -2,6 +2,7 @@ use std::fmt;
 
 use crate::crowd::AT_A_TIME;
 use crate::harness::{HELD, Results};
+use crate::table;
 
 /// What a system is asked for. Series are given by their names, as in tables.
 #[derive(Clone, Copy)]
@@ -22,63 +23,51 @@ pub enum Target {
 
 /// A row of the table of targets.
 pub struct Row {
-    pub what: String,
-    pub value: String,
-    pub met: bool,
+    what: String,
+    value: String,
+    met: bool,
 }
 
 impl Target {
     /// Whether it is met, as far as that was measured.
     pub fn rows(&self, results: &Results<'_>) -> Vec<Row> {
         let Results { build, sites, series, rates } = results;
-        let at =
-            |number: usize| series.iter().find(|(held, _)| *held == number).map(|found| &found.1);
-        let times = |ratio: f64| {
-            if ratio < 0.1 { format!("{ratio:.4} ×") } else { format!("{ratio:.2} ×") }
+        let at = |number: usize| Some(&series.iter().find(|(held, _)| *held == number)?.1);
+        let held_of = |held: usize| match series.len() {
+            1 => String::new(),
+            _ => format!(", {held} held"),
         };
-        let most_held = HELD[HELD.len() - 1];
         match *self {
             Self::Ratio { of, to, held, most } => {
                 let most = most[usize::from(!build.is_static())];
-                let row = |ratio| Row {
-                    what: format!("{of} ≤ {most} × {to}, {held} held"),
-                    value: times(ratio),
-                    met: ratio <= most,
-                };
-                at(held).map(|series| row(series[of].ratio(&series[to]))).into_iter().collect()
+                let what = format!("{of} ≤ {most} × {to}{}", held_of(held));
+                let found = at(held).map(|series| series[of].ratio(&series[to]));
+                found.map(|found| Row::new(what, times(found), found <= most)).into_iter().collect()
             }
             Self::Growth { of, most } => {
-                let row = |ratio| Row {
-                    what: format!("{of} at {most_held} ≤ {most} × its own at none"),
-                    value: times(ratio),
-                    met: ratio <= most,
-                };
-                let both = at(0).zip(at(most_held));
-                both.map(|(none, full)| row(full[of].ratio(&none[of]))).into_iter().collect()
+                let most_held = HELD[HELD.len() - 1];
+                let what = format!("{of} at {most_held} ≤ {most} × its own at none");
+                let found = at(0).zip(at(most_held)).map(|(none, full)| full[of].ratio(&none[of]));
+                found.map(|found| Row::new(what, times(found), found <= most)).into_iter().collect()
             }
             Self::Rate { of, least } => {
+                let what = format!("{AT_A_TIME} at a time, {of} a second ≥ {least}, none failing");
                 let rate = rates[of].median();
-                vec![Row {
-                    what: format!("{AT_A_TIME} at a time, {of} a second ≥ {least}, none failing"),
-                    value: format!("{rate:.0}"),
-                    met: rate >= least,
-                }]
+                vec![Row::new(what, format!("{rate:.0}"), rate >= least)]
             }
             Self::RateRatio { of, to, least } => {
-                let ratio = rates[of].ratios(&rates[to]).median();
-                vec![Row {
-                    what: format!("{AT_A_TIME} at a time, {of} a second ≥ {least} × {to}"),
-                    value: times(ratio),
-                    met: ratio >= least,
-                }]
+                let what = format!("{AT_A_TIME} at a time, {of} a second ≥ {least} × {to}");
+                let found = rates[of].ratios(&rates[to]).median();
+                vec![Row::new(what, times(found), found >= least)]
             }
             Self::Memory { of, verbs, most } => {
                 let caller = &sites.last().unwrap().callers()[of];
+                let held = held_of(series.last().unwrap().0);
                 let row = |verb: &&str| {
+                    let what =
+                        format!("peak memory of {}, {verb}{held} ≤ {most} KiB", caller.name());
                     let memory = caller.peak_memory(verb);
-                    let (name, held) = (caller.name(), series.last().unwrap().0);
-                    let what = format!("peak memory of {name}, {verb} at {held} ≤ {most} KiB");
-                    Row { what, value: format!("{memory} KiB"), met: memory <= most }
+                    Row::new(what, format!("{memory} KiB"), memory <= most)
                 };
                 verbs.iter().map(row).collect()
             }
@@ -86,11 +75,21 @@ impl Target {
                 let row = |name: &&str| {
                     let size = build.size(name);
                     let what = format!("size of {name} ≤ {most} KiB");
-                    Row { what, value: format!("{size} KiB"), met: size <= most }
+                    Row::new(what, format!("{size} KiB"), size <= most)
                 };
                 of.iter().filter(|_| build.is_static()).map(row).collect()
             }
         }
+    }
+}
+
+fn times(ratio: f64) -> String {
+    format!("{} ×", table::ratio(ratio))
+}
+
+impl Row {
+    pub fn new(what: String, value: String, met: bool) -> Self {
+        Self { what, value, met }
     }
 }
 
