@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::Command;
 
 use ipam_testkit::world::names;
-
 use serde_json::Value;
 
 use super::{LIST, Site, source};

@@ -7,9 +7,10 @@ mod common;
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use common::{C1, LONG, Place, Program, leases, owned_by};
 use ipam_testkit::world::{Outcome, binary, start, wait};
 use serde_json::{Value, json};
+
+use common::{C1, LONG, Place, Program, leases, owned_by};
 
 const BOTH: [&str; 2] = ["10.5.0.0/24", "fd05::/64"];
 

@@ -9,8 +9,9 @@ use std::fs::{self, File};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use common::{LONG, Place, Program, owned_by, plain, set_age, until_open};
 use ipam_testkit::world::{start, wait};
+
+use common::{LONG, Place, Program, owned_by, plain, set_age, until_open};
 
 /// Runs a function in so many threads, each with its number.
 fn at_once(threads: usize, work: impl Fn(usize) + Sync) {

@@ -17,10 +17,11 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use common::{LONG, Place, Program, owned_by, plain, set_age};
 use ipam_testkit::kills::{CALLS, changing_calls, strace};
 use ipam_testkit::world::{binary, full_size, start, wait};
 use serde_json::json;
+
+use common::{LONG, Place, Program, owned_by, plain, set_age};
 
 /// Whose call is killed, and who holds addresses all the while.
 const VICTIM: &str = "c1";

@@ -17,6 +17,7 @@ use std::sync::Mutex;
 
 use ipam_testkit::errors::{Call, calls, is_injected};
 use ipam_testkit::world::{Host, full_size};
+
 use stage::{ALL, Scenario, Stage, Who};
 
 /// Every day one point of so many is tried.

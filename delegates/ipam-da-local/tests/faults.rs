@@ -8,10 +8,11 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{C1, Place, Program, owned_by, until_open};
 use ipam_testkit::kills::strace;
 use ipam_testkit::world::{Host, Outcome, start, until, wait, with};
 use serde_json::Value;
+
+use common::{C1, Place, Program, owned_by, until_open};
 
 const SUBNET: &str = "10.5.0.0/24";
 

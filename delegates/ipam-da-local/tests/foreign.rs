@@ -8,10 +8,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use common::{C1, LONG, Place, Program, owned_by, set_age};
 use ipam_testkit::kills::strace;
 use ipam_testkit::world::{start, wait};
 use serde_json::{Value, json};
+
+use common::{C1, LONG, Place, Program, owned_by, set_age};
 
 /// Two addresses can be given: 10.5.0.1 is the gateway.
 const SMALL: &str = "10.5.0.0/29";

@@ -9,10 +9,11 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::process::Command;
 
-use common::{C1, Place, Program, owned_by};
 use ipam_testkit::kills::strace;
 use ipam_testkit::world::{Outcome, start, wait};
 use serde_json::Value;
+
+use common::{C1, Place, Program, owned_by};
 
 const SUBNET: &str = "10.5.0.0/24";
 

@@ -8,9 +8,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
-use common::{C1, LONG, Place, Program, owned_by, plain, set_age};
 use ipam_testkit::world::{start, wait, with};
 use serde_json::{Value, json};
+
+use common::{C1, LONG, Place, Program, owned_by, plain, set_age};
 
 const SUBNET: &str = "10.5.0.0/24";
 const BOTH: [&str; 2] = ["10.5.0.0/24", "fd05::/64"];

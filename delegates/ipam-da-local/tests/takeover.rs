@@ -7,8 +7,9 @@ mod common;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use common::{LONG, Place, Program, plain};
 use serde_json::Value;
+
+use common::{LONG, Place, Program, plain};
 
 const BOTH: [&str; 2] = ["10.5.0.0/24", "fd05::/64"];
 

@@ -8,10 +8,11 @@ mod common;
 use std::fs;
 use std::thread;
 
-use common::{C1, LONG, Place, Program, owned_by, plain, set_age};
 use ipam_testkit::kills::strace;
 use ipam_testkit::world::{Outcome, start, wait};
 use serde_json::{Value, json};
+
+use common::{C1, LONG, Place, Program, owned_by, plain, set_age};
 
 const SUBNET: &str = "10.5.0.0/24";
 

@@ -9,9 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{ID, Nomad, PROGRAM, Reply, usual};
 use ipam_testkit::world::{Host, World, names, start, wait, without};
 use serde_json::{Value, json};
+
+use common::{ID, Nomad, PROGRAM, Reply, usual};
 
 fn chain(nomad: &Nomad) -> (World, Value) {
     let world = World::new();

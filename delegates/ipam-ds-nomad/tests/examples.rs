@@ -7,8 +7,9 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{ID, Nomad, allocation, call};
 use serde_json::{Map, Value, json};
+
+use common::{ID, Nomad, allocation, call};
 
 fn example(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);

@@ -7,9 +7,10 @@ mod common;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use common::{ID, Nomad, Reply, allocation, call, command, network, usual};
 use ipam_testkit::world::{World, start, wait};
 use serde_json::{Value, json};
+
+use common::{ID, Nomad, Reply, allocation, call, command, network, usual};
 
 /// The URL of nobody.
 fn closed() -> String {

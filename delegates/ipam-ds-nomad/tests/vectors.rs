@@ -7,10 +7,11 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{ID, Nomad, call};
 use ipam_testkit::vectors::Difference;
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use common::{ID, Nomad, call};
 
 #[derive(Deserialize)]
 struct Fixture {

@@ -6,10 +6,11 @@ mod common;
 
 use std::path::Path;
 
-use common::{ID, Nomad, PROGRAM, Reply, usual};
 use ipam_testkit::consul::Consul;
 use ipam_testkit::world::{Host, World, binary};
 use serde_json::{Value, json};
+
+use common::{ID, Nomad, PROGRAM, Reply, usual};
 
 /// A server with the pool that the job names.
 fn site() -> Consul {

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::call;
 use serde_json::{Value, json};
+
+use common::call;
 
 fn config() -> String {
     json!({

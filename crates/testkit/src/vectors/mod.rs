@@ -5,11 +5,11 @@ mod difference;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-pub use difference::Difference;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::world::{Outcome, World, start_raw, wait};
+pub use difference::Difference;
 
 /// The cases of one system.
 #[derive(Deserialize)]

@@ -1,12 +1,7 @@
 //! A place for the tests of `ipam-da-local`: leases in a folder, and every program that works on
 //! them.
 
-#![allow(
-    dead_code,
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "test support; each test file uses a part of it"
-)]
+#![allow(dead_code, clippy::unwrap_used, reason = "test support; each test file uses a part of it")]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ipam_testkit::errors::{Call, traced};
+use ipam_testkit::world::{Host, Outcome, binary, names, start, wait};
 use serde_json::{Value, json};
 
 use super::common::{LONG, Place, Program, owned_by, set_age};
-use ipam_testkit::errors::{Call, traced};
-use ipam_testkit::world::{Host, Outcome, binary, names, start, wait};
 
 /// Whose call meets the error, and who holds addresses all the while.
 const VICTIM: &str = "c1";
