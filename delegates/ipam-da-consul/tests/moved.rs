@@ -8,7 +8,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use ipam_testkit::consul::{Consul, Passage, Relay};
-use ipam_testkit::world::{World, start, until};
+use ipam_testkit::world::World;
 use serde_json::{Value, json};
 
 use common::chains::chain;
@@ -28,28 +28,13 @@ fn world(consul: &Consul, endpoint: &str) -> (World, Value) {
     (world, moved(&network, endpoint))
 }
 
-/// An ADD that is killed once its claim is in the store.
-fn killed_add(world: &World, network: &Value, consul: &Consul, container: &str) {
-    let wait = format!("[ $CNI_COMMAND != ADD ] || {{ {}; }}", world.gate("zz"));
-    world.delegate("ipam-da-zz", &wait);
-    let mut network = network.clone();
-    network["ipam"]["delegates"].as_array_mut().unwrap().push("ipam-da-zz".into());
-    let before = holdings(consul).len();
-    let mut child = start(world.command("ADD", container), &network);
-    until("a claim", || holdings(consul).len() > before);
-    world.at_gate("zz");
-    ipam_testkit::world::kill_now(&mut child);
-    world.open_gate("zz");
-    assert!(world.is_quiet_within(Duration::from_secs(10)));
-}
-
 #[test]
 fn the_same_store_under_a_new_url_is_released_by_the_corrected_configuration() {
     let consul = stocked();
     let mut passage = Passage::to(&consul.endpoint());
     let (world, network) = world(&consul, &passage.endpoint());
     world.call("ADD", "c1", &network).success();
-    killed_add(&world, &network, &consul, "c2");
+    world.killed_add("c2", &network, || holdings(&consul).len());
     passage.shut();
     let moved = moved(&network, &consul.endpoint());
     world.call("CHECK", "c1", &moved).success();
@@ -68,7 +53,7 @@ fn another_store_under_the_new_url_releases_nothing() {
     let mut passage = Passage::to(&consul.endpoint());
     let (world, network) = world(&consul, &passage.endpoint());
     world.call("ADD", "c1", &network).success();
-    killed_add(&world, &network, &consul, "c2");
+    world.killed_add("c2", &network, || holdings(&consul).len());
     passage.shut();
     let strange = moved(&network, &other.endpoint());
     let fails = |containers: &[&str]| {

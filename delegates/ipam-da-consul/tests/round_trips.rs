@@ -7,11 +7,12 @@ mod common;
 use std::time::Duration;
 
 use ipam_testkit::consul::{Consul, Relay};
+use ipam_testkit::contention::some;
 use ipam_testkit::node::{addresses, given};
 use serde_json::{Value, json};
 
 use common::counting::{behind, define_with_folders, requests};
-use common::filling::{age, occupy, some, usable};
+use common::filling::{age, occupy, usable};
 use common::store::{books, holdings};
 use common::{Node, define};
 

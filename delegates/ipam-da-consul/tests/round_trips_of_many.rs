@@ -11,12 +11,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ipam_testkit::consul::{Consul, Relay, Request};
+use ipam_testkit::contention::{are_distinct, some};
 use ipam_testkit::node::{addresses, at_once};
 use serde_json::Value;
 
 use common::Node;
 use common::counting::{behind, define_with_folders, requests};
-use common::filling::{are_distinct, occupy, some, usable};
+use common::filling::{occupy, usable};
 
 /// Nodes that call at once, by so many workers.
 struct Writers {

@@ -4,32 +4,13 @@
 
 mod common;
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener};
-use std::thread;
-
-use ipam_testkit::consul::Silent;
+use ipam_testkit::consul::{Silent, saying};
 use ipam_testkit::world::World;
 use serde_json::{Value, json};
 
 use common::chains::chain;
 use common::stocked;
 use common::store::holdings;
-
-/// A server that answers whatever comes with these bytes; its endpoint.
-fn saying(bytes: &'static [u8]) -> String {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let endpoint = listener.local_addr().unwrap().to_string();
-    thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            let _ = client.read(&mut [0; 4096]);
-            let _ = client.write_all(bytes);
-            let _ = client.shutdown(Shutdown::Write);
-            let _ = io::copy(&mut client, &mut io::sink());
-        }
-    });
-    endpoint
-}
 
 fn at(network: &Value, endpoint: &str) -> Value {
     let mut network = network.clone();

@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ipam_testkit::contention::are_distinct;
 use ipam_testkit::etcd::{Cluster, Cut, Etcd, Silent};
 use ipam_testkit::node::{VERBS, addresses, at_once, given};
 use serde_json::{Value, json};
 
 use common::Node;
 use common::relay::Relay;
-use common::store::{are_distinct, books, holdings};
+use common::store::{books, holdings};
 
 /// What one endpoint that does not answer may cost: its connect deadline of one second, and what a
 /// machine under load needs besides.

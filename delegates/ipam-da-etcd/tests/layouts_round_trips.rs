@@ -4,6 +4,7 @@
 
 mod common;
 
+use ipam_testkit::contention::some;
 use ipam_testkit::etcd::Etcd;
 use ipam_testkit::node::addresses;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use common::Node;
 use common::layouts::{BOTH, Old};
 use common::rights::{Rights, guarded, node_of};
-use common::store::{roomy, some, usable};
+use common::store::{roomy, usable};
 
 /// How many leases of others lie about, and how many pages a look at all of them takes.
 const OTHERS: (usize, u64) = (2_500, 3);

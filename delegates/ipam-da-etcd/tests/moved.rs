@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ipam_testkit::certificates::Certificates;
 use ipam_testkit::etcd::{Etcd, Passage};
 use ipam_testkit::node::addresses;
-use ipam_testkit::world::{World, binary, start, until, wait};
+use ipam_testkit::world::{World, binary, start, wait};
 use serde_json::{Value, json};
 
 use common::store::holdings;
@@ -33,21 +33,6 @@ fn moved(network: &Value, endpoint: &str) -> Value {
     network
 }
 
-/// An ADD that is killed once its claim is in the store.
-fn killed_add(world: &World, network: &Value, etcd: &Etcd, container: &str) {
-    world
-        .delegate("ipam-da-zz", &format!("[ $CNI_COMMAND != ADD ] || {{ {}; }}", world.gate("zz")));
-    let mut network = network.clone();
-    network["ipam"]["delegates"] = json!(["ipam-ds-static", "ipam-da-etcd", "ipam-da-zz"]);
-    let before = holdings(etcd).len();
-    let mut child = start(world.command("ADD", container), &network);
-    until("a claim", || holdings(etcd).len() > before);
-    world.at_gate("zz");
-    ipam_testkit::world::kill_now(&mut child);
-    world.open_gate("zz");
-    assert!(world.is_quiet_within(Duration::from_secs(10)));
-}
-
 #[test]
 fn the_same_store_at_a_new_port_is_released_by_the_corrected_configuration() {
     let etcd = Etcd::start();
@@ -55,7 +40,7 @@ fn the_same_store_at_a_new_port_is_released_by_the_corrected_configuration() {
     let (world, network) = world(&passage.endpoint());
     let result = world.call("ADD", "c1", &network).success();
     assert_eq!(addresses(&result), ["10.1.0.2"]);
-    killed_add(&world, &network, &etcd, "c2");
+    world.killed_add("c2", &network, || holdings(&etcd).len());
     passage.shut();
     let moved = moved(&network, &etcd.endpoint());
     world.call("CHECK", "c1", &moved).success();
@@ -107,7 +92,7 @@ fn another_store_at_the_new_port_releases_nothing() {
     let mut passage = Passage::to(&etcd.endpoint());
     let (world, network) = world(&passage.endpoint());
     world.call("ADD", "c1", &network).success();
-    killed_add(&world, &network, &etcd, "c2");
+    world.killed_add("c2", &network, || holdings(&etcd).len());
     passage.shut();
     let strange = moved(&network, &other.endpoint());
     for container in ["c1", "c2"] {

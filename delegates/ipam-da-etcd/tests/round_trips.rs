@@ -7,12 +7,13 @@ mod common;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ipam_testkit::contention::{are_distinct, some};
 use ipam_testkit::etcd::Etcd;
 use ipam_testkit::node::{addresses, at_once, given};
 use serde_json::{Value, json};
 
 use common::Node;
-use common::store::{are_distinct, fill, holdings, occupy, roomy, some, usable};
+use common::store::{fill, holdings, occupy, roomy, usable};
 
 /// How many requests the server answers while something is done.
 #[track_caller]

@@ -4,13 +4,10 @@
 
 mod common;
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener};
 use std::path::Path;
-use std::thread;
 
 use ipam_testkit::certificates::Certificates;
-use ipam_testkit::etcd::{Etcd, Silent};
+use ipam_testkit::etcd::{Etcd, Silent, saying};
 use ipam_testkit::world::{World, binary};
 use serde_json::{Value, json};
 
@@ -25,21 +22,6 @@ fn world(endpoint: &str) -> (World, Value) {
     network["ipam"]["ranges"] = json!([[{"subnet": "10.1.0.0/16"}]]);
     network["ipam"]["etcd"] = json!({"endpoints": [endpoint], "timeout": "2s"});
     (world, network)
-}
-
-/// A server that answers whatever comes with these bytes; its endpoint.
-fn saying(bytes: &'static [u8]) -> String {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let endpoint = listener.local_addr().unwrap().to_string();
-    thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            let _ = client.read(&mut [0; 1024]);
-            let _ = client.write_all(bytes);
-            let _ = client.shutdown(Shutdown::Write);
-            let _ = io::copy(&mut client, &mut io::sink());
-        }
-    });
-    endpoint
 }
 
 /// An ADD at an endpoint fails with 105 and these words, and leaves nothing to release.

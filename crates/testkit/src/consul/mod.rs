@@ -13,7 +13,7 @@ pub use crate::servers::http::Answer;
 pub use crate::servers::network::Cut;
 pub use crate::servers::passage::Passage;
 pub use crate::servers::relay::{Fate, Relay, Request};
-pub use crate::servers::silent::Silent;
+pub use crate::servers::silent::{Silent, saying};
 pub use client::{Client, Entry, Token};
 pub use program::consul as program;
 pub use server::{Builder, Consul, Snapshot, Tls};

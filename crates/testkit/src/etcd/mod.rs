@@ -11,7 +11,7 @@ mod store;
 
 pub use crate::servers::network::Cut;
 pub use crate::servers::passage::Passage;
-pub use crate::servers::silent::Silent;
+pub use crate::servers::silent::{Silent, saying};
 pub use requests::{Answer, Entry, Requests};
 pub use server::{Account, Builder, Etcd, Tls};
 pub use store::{ClusterId, Snapshot};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{World, binary, until};
+use super::{World, binary, kill_now, start, until};
 
 impl World {
     /// The record of an attachment on `net`.
@@ -118,6 +118,21 @@ impl World {
             name,
             "case $CNI_COMMAND in ADD) printf '{\"code\":100,\"msg\":\"full\"}'; exit 1;; esac",
         )
+    }
+
+    /// An ADD that is killed once its claim is in a store, which holds so much.
+    pub fn killed_add(&self, container: &str, network: &Value, held: impl Fn() -> usize) {
+        let wait = format!("[ $CNI_COMMAND != ADD ] || {{ {}; }}", self.gate("zz"));
+        self.delegate("ipam-da-zz", &wait);
+        let mut network = network.clone();
+        network["ipam"]["delegates"].as_array_mut().unwrap().push("ipam-da-zz".into());
+        let before = held();
+        let mut child = start(self.command("ADD", container), &network);
+        until("a claim", || held() > before);
+        self.at_gate("zz");
+        kill_now(&mut child);
+        self.open_gate("zz");
+        assert!(self.is_quiet_within(Duration::from_secs(10)));
     }
 
     /// What is in the record, line by line.

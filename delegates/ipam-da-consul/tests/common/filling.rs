@@ -1,6 +1,5 @@
 //! Filling pools fast, and making what is held look older.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -21,29 +20,6 @@ pub fn occupy(client: &Client, pool: &str, addresses: &[IpAddr]) {
 pub fn usable(network: &str, count: u32) -> Vec<IpAddr> {
     let first = network.parse::<Ipv4Addr>().unwrap().to_bits() + 1;
     (first..first + count).map(|bits| Ipv4Addr::from_bits(bits).into()).collect()
-}
-
-/// So many of some addresses, chosen at random but always the same.
-pub fn some(mut addresses: Vec<IpAddr>, count: usize) -> Vec<IpAddr> {
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    let mut next = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        usize::try_from(state % u64::try_from(below).unwrap()).unwrap()
-    };
-    for place in 0..count {
-        let other = place + next(addresses.len() - place);
-        addresses.swap(place, other);
-    }
-    addresses.truncate(count);
-    addresses
-}
-
-/// Whether all of them are different.
-pub fn are_distinct<T: Ord>(items: impl IntoIterator<Item = T>) -> bool {
-    let mut seen = BTreeSet::new();
-    items.into_iter().all(|item| seen.insert(item))
 }
 
 /// Writes what owners hold again, each owner's in one transaction as the program does, with an older

@@ -1,6 +1,6 @@
 //! What is in a store, and filling one fast.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -156,27 +156,4 @@ pub fn usable(network: &str, count: u32) -> Vec<IpAddr> {
         IpAddr::V6(address) => address.to_bits() + 2,
     };
     (0..count).map(|n| Ipv6Addr::from_bits(first + u128::from(n)).into()).collect()
-}
-
-/// So many of some addresses, chosen at random but always the same.
-pub fn some(mut addresses: Vec<IpAddr>, count: usize) -> Vec<IpAddr> {
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    let mut next = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        usize::try_from(state % u64::try_from(below).unwrap()).unwrap()
-    };
-    for place in 0..count {
-        let other = place + next(addresses.len() - place);
-        addresses.swap(place, other);
-    }
-    addresses.truncate(count);
-    addresses
-}
-
-/// Whether all of them are different.
-pub fn are_distinct<T: Ord>(items: impl IntoIterator<Item = T>) -> bool {
-    let mut seen = BTreeSet::new();
-    items.into_iter().all(|item| seen.insert(item))
 }
