@@ -33,6 +33,7 @@ pub mod machine;
 pub mod node;
 pub mod node_site;
 pub mod old;
+pub mod outlasting;
 pub mod pages;
 pub mod servers;
 pub mod typed;

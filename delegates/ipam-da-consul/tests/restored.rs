@@ -5,11 +5,11 @@
 
 mod common;
 
-use std::fs;
 use std::path::Path;
 
 use ipam_testkit::consul::{Consul, Entry};
 use ipam_testkit::node::{addresses, at_once, given, named};
+use ipam_testkit::outlasting::assert_works_without_memory;
 use ipam_testkit::world::{Outcome, World, binary};
 use serde_json::{Value, json};
 
@@ -277,31 +277,7 @@ fn an_address_that_another_took_meanwhile_is_not_claimed_from_it() {
 fn a_node_that_forgot_the_store_or_cannot_remember_it_works() {
     let consul = stocked();
     let node = Node::of(&consul);
-    node.add("c1");
-    fs::remove_file(node.memory()).unwrap();
-    node.add("c2");
-    for garbage in ["", "{", "[]", "{\"\":7}", "\u{0}\u{1}", "{\"marks\":7}"] {
-        fs::write(node.memory(), garbage).unwrap();
-        let outcome = node.call("ADD", "c3");
-        assert!(!outcome.stderr.contains("cannot be written"), "{outcome:?}");
-        outcome.success();
-        node.del("c3");
-    }
-    // A folder in its place cannot be written, by root neither.
-    fs::remove_file(node.memory()).unwrap();
-    fs::create_dir(node.memory()).unwrap();
-    let outcome = node.call("ADD", "c4");
-    let warning = format!("{} cannot be written", node.memory().display());
-    assert!(outcome.stderr.contains(&warning), "{outcome:?}");
-    outcome.success();
-    node.call("STATUS", "").success();
-    node.del("c4");
-    fs::remove_dir(node.memory()).unwrap();
-    fs::remove_dir_all(node.memory().parent().unwrap()).unwrap();
-    fs::write(node.memory().parent().unwrap(), "no folder").unwrap();
-    let outcome = node.call("ADD", "c5");
-    assert!(outcome.stderr.contains("cannot be written"), "{outcome:?}");
-    outcome.success();
+    assert_works_without_memory(&node, &["", "{", "[]", "{\"\":7}", "\u{0}\u{1}", "{\"marks\":7}"]);
     node.del("c5");
     assert_eq!(books(&consul).len(), 2);
 }

@@ -9,6 +9,7 @@ use std::fs;
 
 use ipam_testkit::etcd::{ClusterId, Etcd};
 use ipam_testkit::node::{addresses, given, subnets};
+use ipam_testkit::outlasting::assert_works_without_memory;
 use serde_json::{Value, json};
 
 use common::Node;
@@ -232,31 +233,7 @@ fn a_refused_add_takes_back_what_it_wrote_for_two_families_too() {
 fn a_node_that_forgot_the_store_or_cannot_remember_it_works() {
     let etcd = Etcd::start();
     let node = Node::of(&etcd);
-    node.add("c1");
-    fs::remove_file(node.memory()).unwrap();
-    node.add("c2");
-    for garbage in ["", "{", "[]", "{\"\":7}", "\u{0}\u{1}"] {
-        fs::write(node.memory(), garbage).unwrap();
-        let outcome = node.call("ADD", "c3");
-        assert!(!outcome.stderr.contains("cannot be written"), "{outcome:?}");
-        outcome.success();
-        node.del("c3");
-    }
-    // A folder in its place cannot be written, by root neither.
-    fs::remove_file(node.memory()).unwrap();
-    fs::create_dir(node.memory()).unwrap();
-    let outcome = node.call("ADD", "c4");
-    let warning = format!("{} cannot be written", node.memory().display());
-    assert!(outcome.stderr.contains(&warning), "{outcome:?}");
-    outcome.success();
-    node.call("STATUS", "").success();
-    node.del("c4");
-    fs::remove_dir(node.memory()).unwrap();
-    fs::remove_dir_all(node.memory().parent().unwrap()).unwrap();
-    fs::write(node.memory().parent().unwrap(), "no folder").unwrap();
-    let outcome = node.call("ADD", "c5");
-    assert!(outcome.stderr.contains("cannot be written"), "{outcome:?}");
-    outcome.success();
+    assert_works_without_memory(&node, &["", "{", "[]", "{\"\":7}", "\u{0}\u{1}"]);
     assert_eq!(books(&etcd).len(), 3);
     assert!(etcd.get(&lease_key("net", "10.1.0.2".parse().unwrap())).is_some());
 }

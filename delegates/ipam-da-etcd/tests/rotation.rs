@@ -2,55 +2,39 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ipam_testkit::etcd::Etcd;
-use ipam_testkit::world::{Host, Outcome, World, binary, start, wait};
+use ipam_testkit::outlasting::{Rotation, stripped};
 use serde_json::{Value, json};
-
-use common::PROGRAM;
 
 const USER: &str = "node";
 
-/// A node on a host whose settings say where its state is, and a server that asks who calls.
+/// A node of a server that asks who calls.
 struct Site {
     etcd: Etcd,
-    world: World,
-    host: Host,
+    node: Rotation,
 }
 
 impl Site {
     /// The user's password is `first`, as in the file `password`.
     fn new() -> Self {
         let etcd = Etcd::builder().auth(USER, "first", "/ipam-delegated/").start();
-        let (world, host) = (World::new(), Host::new());
-        world.install(&binary("ipam-ds-static")).install(Path::new(PROGRAM));
-        host.settings(&json!({"stateDir": world.path("state")}));
-        let site = Self { etcd, world, host };
+        let site = Self { etcd, node: Rotation::new("ipam-da-etcd") };
         fs::write(site.file("password"), "first").unwrap();
         site
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.world.path(name)
+        self.node.world.path(name)
     }
 
     fn network(&self, file: &str, endpoints: &[String]) -> Value {
-        json!({
-            "cniVersion": "1.1.0", "name": "net", "type": "bridge",
-            "ipam": {
-                "type": "ipam-delegated", "delegates": ["ipam-ds-static", "ipam-da-etcd"],
-                "ranges": [[{"subnet": "10.1.0.0/24"}]],
-                "etcd": {"endpoints": endpoints, "username": USER, "passwordFile": self.file(file)},
-            },
-        })
-    }
-
-    fn call(&self, verb: &str, container: &str, network: &Value) -> Outcome {
-        wait(start(self.host.command(&self.world, verb, container), network))
+        self.node.network(json!({
+            "ranges": [[{"subnet": "10.1.0.0/24"}]],
+            "etcd": {"endpoints": endpoints, "username": USER, "passwordFile": self.file(file)},
+        }))
     }
 
     /// Gives the user another password; what it has signed in with before counts no more.
@@ -62,16 +46,8 @@ impl Site {
 
     #[track_caller]
     fn release(&self, container: &str, network: &Value) {
-        self.call("DEL", container, network).success();
-        assert!(!self.world.record(container).exists());
-        let left = self.etcd.keys("");
-        assert!(left.iter().all(|key| !key.contains(container)), "{left:?}");
+        self.node.release(container, network, || self.etcd.keys(""));
     }
-}
-
-/// What a runtime sends that keeps no more than the type.
-fn stripped() -> Value {
-    json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": {"type": "ipam-delegated"}})
 }
 
 #[test]
@@ -79,10 +55,10 @@ fn a_del_reads_the_password_file_as_it_is_now() {
     let site = Site::new();
     let network = site.network("password", &[site.etcd.endpoint()]);
     for container in ["container-a", "container-b", "container-c"] {
-        site.call("ADD", container, &network).success();
+        site.node.call("ADD", container, &network).success();
     }
     site.exchange("second");
-    let (code, text) = site.call("DEL", "container-a", &stripped()).failure();
+    let (code, text) = site.node.call("DEL", "container-a", &stripped()).failure();
     assert!(code != 0 && text.contains("passwordFile") && !text.contains("first"), "{text}");
     fs::write(site.file("password"), "second").unwrap();
     site.release("container-a", &stripped());
@@ -96,11 +72,11 @@ fn a_del_reads_the_password_file_as_it_is_now() {
 fn a_del_by_the_configuration_reads_the_password_where_it_is_now() {
     let site = Site::new();
     let endpoints = [site.etcd.endpoint()];
-    site.call("ADD", "container-a", &site.network("password", &endpoints)).success();
+    site.node.call("ADD", "container-a", &site.network("password", &endpoints)).success();
     site.exchange("second");
     fs::write(site.file("moved"), "second").unwrap();
     fs::remove_file(site.file("password")).unwrap();
-    let (code, text) = site.call("DEL", "container-a", &stripped()).failure();
+    let (code, text) = site.node.call("DEL", "container-a", &stripped()).failure();
     assert!(code == 7 && text.contains(site.file("password").to_str().unwrap()), "{text}");
     site.release("container-a", &site.network("moved", &endpoints));
 }
