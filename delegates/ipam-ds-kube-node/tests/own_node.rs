@@ -107,23 +107,27 @@ fn nothing_older_serves_once_the_node_or_the_question_is_another() {
     let edited = [annotated.clone(), with(&network, "nodeName", "another-node")];
     site.select(&network).success();
     assert!(site.world.path("data/kube-node.json").exists());
-    for other in &edited {
-        knows_nothing(&site, other);
-    }
+    knows_nothing(&site, &edited);
     site.select(&annotated).success();
     site.kube.annotate_node("another", ANNOTATION, Some("blah"));
     site.age_out("k8snet");
     let (code, text) = site.select(&annotated).failure();
     assert!(code == 7 && text.contains("\"blah\" is no CIDR"), "{code}: {text}");
-    knows_nothing(&site, &annotated);
+    knows_nothing(&site, &edited[..1]);
 }
 
 /// While the server is away, nothing older serves, be it ours or kube-node's.
 #[track_caller]
-fn knows_nothing(site: &Site, network: &Value) {
+fn knows_nothing(site: &Site, networks: &[Value]) {
     site.calls_nobody();
-    let (code, text) = site.select_briefly(network).failure();
-    assert_eq!(code, 105, "{text}");
+    std::thread::scope(|scope| {
+        for network in networks {
+            scope.spawn(move || {
+                let (code, text) = site.select_briefly(network).failure();
+                assert_eq!(code, 105, "{text}");
+            });
+        }
+    });
     site.calls_home();
 }
 

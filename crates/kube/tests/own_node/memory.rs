@@ -176,10 +176,16 @@ fn an_edited_configuration_gets_nothing_of_the_one_before_while_the_server_is_aw
     let site = site("edited-away");
     assert_eq!(asked(&site, &site.network()).0, ["11.0.1.0/24"]);
     site.calls_nobody();
-    for network in edited(&site) {
-        let (code, text) = site.select_briefly(&network).failure();
+    let fails = |network: &Value| {
+        let (code, text) = site.select_briefly(network).failure();
         assert_eq!(code, 105, "{text}");
-    }
+    };
+    let networks = edited(&site);
+    std::thread::scope(|scope| {
+        for network in &networks {
+            scope.spawn(move || fails(network));
+        }
+    });
     // The one before is still known.
     assert_eq!(asked(&site, &site.network()).0, ["11.0.1.0/24"]);
 }

@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::site::{Kubeconfig, PROGRAM, Site, by, subnets, without_override};
+use crate::site::{Kube, Kubeconfig, PROGRAM, Site, by, subnets, without_override};
 use ipam_testkit::kube::{Credential, End, Key, Silent, Speaker};
-use ipam_testkit::world::{Host, names};
+use ipam_testkit::world::{Host, names, with};
 use serde_json::json;
 
 #[test]
@@ -52,42 +52,71 @@ fn a_kubeconfig_that_may_not_be_read_is_named() {
 
 /// Has the machine call an endpoint that says this, and then does something else with the connection.
 fn saying(site: &Site, text: impl Into<Vec<u8>>, end: End) -> Speaker {
-    let speaker = Speaker::saying(site.kube.certificates(), text, end);
+    let speaker = speaker(text, end);
     site.calls(&speaker.url());
     speaker
+}
+
+fn speaker(text: impl Into<Vec<u8>>, end: End) -> Speaker {
+    Speaker::saying(Kube::shared().certificates(), text, end)
+}
+
+/// Calls of these URLs fail, all at once, for they wait in vain.
+#[track_caller]
+fn fail_at_once(site: &Site, code: u64, cases: &[(String, &[&str])]) {
+    std::thread::scope(|scope| {
+        for (number, (url, parts)) in cases.iter().enumerate() {
+            let file = site.world.path(&format!("kubeconfig-{number}"));
+            site.kubeconfig().server(url).write(&file);
+            let network = with(&site.network(), "kubeconfig", json!(file));
+            scope.spawn(move || site.fails(&network, code, parts));
+        }
+    });
 }
 
 #[test]
 fn a_server_that_is_away_is_told_with_its_address() {
     let site = Site::new("gone", &["11.0.1.0/24"]);
-    site.calls_nobody();
-    site.fails(&site.network(), 105, &["https://127.0.0.1:1", "Connection refused"]);
     let silent = Silent::listen();
-    site.calls(&format!("https://{}", silent.endpoint()));
-    site.fails(&site.network(), 105, &[&silent.endpoint()]);
-    site.calls("https://no-such-host.invalid:6443");
-    site.fails(&site.network(), 105, &["no-such-host.invalid"]);
-    let speaker = saying(&site, "", End::Silent);
-    site.fails(&site.network(), 11, &[&speaker.endpoint(), "no answer within"]);
-    assert!(silent.connections() > 0 && !speaker.requests().is_empty());
+    let refusing = &["https://127.0.0.1:1", "Connection refused"];
+    fail_at_once(
+        &site,
+        105,
+        &[
+            ("https://127.0.0.1:1".to_owned(), refusing),
+            (format!("https://{}", silent.endpoint()), &[&silent.endpoint()]),
+            ("https://no-such-host.invalid:6443".to_owned(), &["no-such-host.invalid"]),
+        ],
+    );
+    let mute = speaker("", End::Silent);
+    fail_at_once(&site, 11, &[(mute.url(), &[&mute.endpoint(), "no answer within"])]);
+    assert!(silent.connections() > 0 && !mute.requests().is_empty());
 }
 
 #[test]
 fn a_server_in_trouble_is_told_with_what_it_says() {
     let site = Site::new("trouble", &["11.0.1.0/24"]);
     let html = "Content-Type: text/html\r\n";
-    for (status, said) in [("502 Bad Gateway", "<h1>Bad Gateway</h1>"), ("500 Oops", "{\"a\"")] {
-        let _speaker = saying(&site, Speaker::answer(status, html, said), End::Next);
-        site.fails(&site.network(), 11, &[&status[..3], said]);
-    }
     let status =
         json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "slow down"});
-    let busy =
-        Speaker::answer("429 Too Many Requests", "Retry-After: 3600\r\n", &status.to_string());
-    let speaker = saying(&site, busy, End::Next);
-    site.fails(&site.network(), 11, &["429", "3600 s", "slow down"]);
+    let retry = "Retry-After: 3600\r\n";
+    let [bad, oops, busy] = [
+        ("502 Bad Gateway", html, "<h1>Bad Gateway</h1>"),
+        ("500 Oops", html, "{\"a\""),
+        ("429 Too Many Requests", retry, &*status.to_string()),
+    ]
+    .map(|(status, headers, said)| speaker(Speaker::answer(status, headers, said), End::Next));
+    fail_at_once(
+        &site,
+        11,
+        &[
+            (bad.url(), &["502", "<h1>Bad Gateway</h1>"]),
+            (oops.url(), &["500", "{\"a\""]),
+            (busy.url(), &["429", "3600 s", "slow down"]),
+        ],
+    );
     // It is not asked again when it does not want to be.
-    assert_eq!(speaker.requests().len(), 1);
+    assert_eq!(busy.requests().len(), 1);
 }
 
 #[test]
@@ -113,10 +142,8 @@ fn an_answer_that_is_cut_or_endless_ends_in_time() {
     let node = site.kube.node("cut").unwrap().to_string();
     let whole = Speaker::answer("200 OK", "Content-Type: application/json\r\n", &node);
     let half = whole[..whole.len() - 40].to_vec();
-    for end in [End::Closed, End::Cut, End::Silent] {
-        let _speaker = saying(&site, half.clone(), end);
-        site.fails(&site.network(), 11, &["127.0.0.1"]);
-    }
+    let cut = [End::Closed, End::Cut, End::Silent].map(|end| speaker(half.clone(), end));
+    fail_at_once(&site, 11, &cut.each_ref().map(|cut| (cut.url(), &["127.0.0.1"][..])));
     // What does not speak HTTP is not an API server.
     let _speaker = saying(&site, "garbage\r\n\r\n", End::Closed);
     site.fails(&site.network(), 103, &["127.0.0.1"]);

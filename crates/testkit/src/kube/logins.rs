@@ -24,7 +24,7 @@ pub struct Login {
 }
 
 /// How many users with a static token a server has.
-const USERS: usize = 64;
+const USERS: usize = 128;
 
 /// Who may do everything.
 const ADMIN: &str = "admin";
