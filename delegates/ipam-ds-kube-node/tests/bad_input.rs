@@ -7,10 +7,11 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use common::Site;
 use ipam_testkit::kube::{End, Kube, Node, Speaker};
 use ipam_testkit::world::{with, without};
 use serde_json::{Value, json};
+
+use common::Site;
 
 /// An ADD that has three seconds, and needs little more, fails with this code, tells all of this, and
 /// leaves nothing.

@@ -8,10 +8,12 @@ mod common;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-use common::{Site, addresses, by, pod_in};
 use ipam_testkit::kube::{End, Speaker};
+use ipam_testkit::node_site::by;
 use ipam_testkit::world::{Host, with};
 use serde_json::{Value, json};
+
+use common::{Site, addresses, pod_in};
 
 /// The chains, each with the network that has it.
 fn chains(site: &Site) -> [(&'static str, Value); 3] {

@@ -12,11 +12,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cluster::Cluster;
 use ipam_testkit::kube::Node;
 use ipam_testkit::world::{names, until, with};
-use machine::{Keeper, LOGIN, Machine};
 use serde_json::json;
+
+use cluster::Cluster;
+use machine::{Keeper, LOGIN, Machine};
 
 const MANIFESTS: [&str; 3] = ["rbac.yaml", "daemonset.yaml", "network-attachment-definitions.yaml"];
 

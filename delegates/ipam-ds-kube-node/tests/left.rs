@@ -7,9 +7,12 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{Site, by, subnets};
+use ipam_testkit::kube::Kubeconfig;
+use ipam_testkit::node_site::{by, subnets};
 use ipam_testkit::world::{Host, names, with, without};
 use serde_json::{Value, json};
+
+use common::Site;
 
 /// What kube-node leaves of a node that had 10.77.0.0/24.
 fn write_left(site: &Site, folder: &Path) {
@@ -44,7 +47,7 @@ fn it_serves_while_the_server_is_away_and_nothing_is_remembered() {
 fn it_is_not_read_where_the_server_answers_or_refuses() {
     let site = Site::new("left-unread", &["11.0.1.0/24"]);
     write_left(&site, &site.world.path("data"));
-    common::Kubeconfig::of(site.kube, &site.kube.user()).write(&site.kubeconfig_path());
+    Kubeconfig::of(site.kube, &site.kube.user()).write(&site.kubeconfig_path());
     let (code, text) = site.select(&site.network()).failure();
     assert!(code == 103 && text.contains("(403)"), "{code}: {text}");
     site.calls_home();

@@ -5,10 +5,12 @@
 
 mod common;
 
-use common::{Kubeconfig, Machine, Site};
-use ipam_testkit::kube::{Kube, Node};
+use ipam_testkit::kube::{Kube, Kubeconfig, Node};
+use ipam_testkit::machine::Machine;
 use ipam_testkit::world::{with, without};
 use serde_json::{Value, json};
+
+use common::Site;
 
 const ANNOTATION: &str = "kube-node.nordix.org/net1";
 

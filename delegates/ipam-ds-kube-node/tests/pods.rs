@@ -7,11 +7,12 @@ mod common;
 
 use std::net::IpAddr;
 
-use common::Site;
 use ipam_testkit::bridge::{BridgeHost, Pod, addresses};
 use ipam_testkit::doorway::Doorway;
 use ipam_testkit::world::with;
 use serde_json::{Value, json};
+
+use common::Site;
 
 const BRIDGE: &str = "br-kube-node";
 

@@ -6,10 +6,12 @@ mod common;
 
 use std::fs;
 
-use common::{Site, addresses, pod_in, subnets};
 use ipam_testkit::kube::{Kube, Node};
+use ipam_testkit::node_site::subnets;
 use ipam_testkit::world::{with, without};
 use serde_json::{Value, json};
+
+use common::{Site, addresses, pod_in};
 
 /// A dual-stack node whose pods have IPv4 in these namespaces.
 fn listing(node: &str, namespaces: Value) -> (Site, Value) {

@@ -7,12 +7,14 @@ mod common;
 
 use std::fs;
 
-use common::{Machine, Site};
 use ipam_testkit::kube::Kube;
+use ipam_testkit::machine::Machine;
 use ipam_testkit::vectors::{Fixture, Stage, Vector};
 use ipam_testkit::world::Outcome;
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use common::Site;
 
 const TEXT: &str = include_str!("vectors.json");
 

@@ -7,9 +7,10 @@ mod common;
 use std::fs;
 use std::net::TcpListener;
 
-use common::{ANNOTATION, SELECTOR, Site};
 use ipam_testkit::world::{binary, with};
 use serde_json::{Value, json};
+
+use common::{ANNOTATION, SELECTOR, Site};
 
 const SUBNET: &str = r#""ranges": [[{"subnet": "172.16.5.0/24"}]]"#;
 

@@ -9,12 +9,13 @@ use std::fs;
 use std::net::IpAddr;
 use std::process::Stdio;
 
-use common::{SELECTOR, Site};
 use ipam_testkit::bridge::{BridgeHost, PLUGINS, Pod, addresses};
 use ipam_testkit::doorway::Doorway;
 use ipam_testkit::kube::Kubeconfig;
 use ipam_testkit::world::{Outcome, World, binary, host_local, start, wait};
 use serde_json::{Value, json};
+
+use common::{SELECTOR, Site};
 
 const DUAL: &str = r#""ranges": [
   [{ "subnet": "4000::16.0.0.0/120" }],

@@ -8,10 +8,11 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use common::{ANNOTATION, CONF, PRESET, PROGRAM, SELECTOR, Site};
 use ipam_testkit::kube::{Kubeconfig, Node};
 use ipam_testkit::world::{Outcome, start, wait, with};
 use serde_json::{Value, json};
+
+use common::{ANNOTATION, CONF, PRESET, PROGRAM, SELECTOR, Site};
 
 const SETTINGS: &str = r#"ranges: [[{subnet: "10.9.0.0/24"}]]"#;
 

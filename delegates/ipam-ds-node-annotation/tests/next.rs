@@ -8,9 +8,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use common::{SELECTOR, Site};
 use ipam_testkit::world::{Outcome, binary, host_local, start, wait};
 use serde_json::{Value, json};
+
+use common::{SELECTOR, Site};
 
 const SETTINGS: &str =
     r#""ranges": [[{"subnet": "10.9.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]"#;

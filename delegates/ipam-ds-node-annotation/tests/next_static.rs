@@ -7,9 +7,10 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{CONF, SELECTOR, Site};
 use ipam_testkit::world::{Outcome, start, wait};
 use serde_json::{Value, json};
+
+use common::{CONF, SELECTOR, Site};
 
 /// Addresses, and ranges that have nothing to do with them: `static` reads no ranges.
 const SETTINGS: &str = r#"

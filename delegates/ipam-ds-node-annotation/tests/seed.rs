@@ -8,10 +8,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{ANNOTATION, PROGRAM, Site};
 use ipam_testkit::kube::{self, Kubeconfig, Node};
 use ipam_testkit::world::{Outcome, start_raw, wait};
 use serde_json::{Value, json};
+
+use common::{ANNOTATION, PROGRAM, Site};
 
 /// The commands of `node-annotation -h`.
 const COMMANDS: &str = "

@@ -4,10 +4,11 @@
 
 mod common;
 
-use common::{SELECTOR, Site};
 use ipam_testkit::etcd::Etcd;
 use ipam_testkit::world::binary;
 use serde_json::{Value, json};
+
+use common::{SELECTOR, Site};
 
 const RANGES: &str = r#"ranges: [[{subnet: "10.44.0.0/24"}]]"#;
 

@@ -7,12 +7,13 @@ mod common;
 
 use std::fs;
 
-use common::{CONF, Site};
 use ipam_delegated::presets::NODE_ANNOTATION_DIFFERENCES;
 use ipam_testkit::kube::Node;
 use ipam_testkit::vectors::{Fixture, Vector};
 use ipam_testkit::world::Outcome;
 use serde_json::{Map, Value, json};
+
+use common::{CONF, Site};
 
 const MACHINE_ID: &str = "0123456789abcdef0123456789abcdef";
 

@@ -7,10 +7,11 @@ mod common;
 
 use std::fs;
 
-use common::{SELECTOR, Site};
 use ipam_testkit::etcd::Etcd;
 use ipam_testkit::world::binary;
 use serde_json::{Value, json};
+
+use common::{SELECTOR, Site};
 
 const DUAL: &str = r#""ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]], "routes": [{"dst": "0.0.0.0/0"}]"#;
 

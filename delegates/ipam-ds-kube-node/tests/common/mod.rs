@@ -1,20 +1,12 @@
 //! A place for the process tests of `ipam-ds-kube-node`: nodes of a real Kubernetes API server, each
 //! with a machine that calls the program, alone, in a chain, or as the preset `kube-node`.
 
-#![allow(
-    dead_code,
-    missing_docs,
-    unused_imports,
-    clippy::unwrap_used,
-    reason = "test support; each test file uses a part of it"
-)]
+#![allow(dead_code, clippy::unwrap_used, reason = "test support; each test file uses a part of it")]
 
 pub mod site;
 
-pub use ipam_testkit::kube::{Kube, Kubeconfig, Login, Node};
-pub use ipam_testkit::machine::Machine;
-pub use ipam_testkit::node_site::{by, subnets};
 use serde_json::Value;
+
 pub use site::Site;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ipam-ds-kube-node");

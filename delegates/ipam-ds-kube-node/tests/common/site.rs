@@ -7,12 +7,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::{Value, json};
-
-use super::PROGRAM;
 use ipam_testkit::kube::{Kube, Node};
 use ipam_testkit::node_site::NodeSite;
 use ipam_testkit::world::{Outcome, binary, host_local, with};
+use serde_json::{Value, json};
+
+use super::PROGRAM;
 
 /// A node object, and a machine with the program, alone, in a chain, or as the preset `kube-node`.
 pub struct Site(NodeSite);

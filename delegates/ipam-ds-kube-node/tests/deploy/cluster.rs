@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use ipam_testkit::kube::{self, Kube, Kubeconfig, ServiceAccount};
+use ipam_testkit::world::until;
 use serde_json::{Value, json};
 
 use super::{MANIFESTS, deploy};
-use ipam_testkit::kube::{self, Kube, Kubeconfig, ServiceAccount};
-use ipam_testkit::world::until;
 
 /// A cluster with DaemonSets and Multus' kind of object, and a node that is this machine.
 pub struct Cluster {

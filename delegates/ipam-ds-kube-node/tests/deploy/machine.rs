@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use ipam_testkit::world::{Host, Outcome, binary, start, wait};
 use serde_json::Value;
 
 use super::script;
-use ipam_testkit::world::{Host, Outcome, binary, start, wait};
 
 /// Where the login lies on the host.
 pub const LOGIN: &str = "/etc/cni/net.d/ipam-delegated.d";
