@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "node_annotation/common.rs"]
 mod common;
 
 use std::fs;

@@ -4,10 +4,11 @@
 use std::fs;
 use std::process::Command;
 
-use crate::site::{Site, by, subnets};
 use ipam_testkit::kube::{Key, Kube, Kubeconfig, Material};
 use ipam_testkit::world::{Outcome, without};
 use serde_json::json;
+
+use crate::site::{Site, by, subnets};
 
 /// A site whose network names no kubeconfig.
 fn site(node: &str) -> Site {

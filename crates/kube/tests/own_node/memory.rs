@@ -5,10 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::site::{Kube, Site, by, subnets, without_override};
 use ipam_testkit::kube::{Credential, End, Login, Node, Silent, Speaker};
 use ipam_testkit::world::with;
 use serde_json::{Value, json};
+
+use crate::site::{Kube, Site, by, subnets, without_override};
 
 const ANNOTATION: &str = "kube-node.nordix.org/net1";
 

@@ -2,10 +2,11 @@
 
 use std::fs;
 
-use crate::site::{Machine, Site, subnets};
 use ipam_testkit::kube::{Kube, Node};
 use ipam_testkit::world::{Outcome, with, without};
 use serde_json::{Value, json};
+
+use crate::site::{Machine, Site, subnets};
 
 /// A site that may read and list all nodes, on a machine of its own.
 struct Lost {

@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::site::{Kube, Kubeconfig, PROGRAM, Site, by, subnets, without_override};
 use ipam_testkit::kube::{Credential, End, Key, Silent, Speaker};
 use ipam_testkit::world::{Host, names, with};
 use serde_json::json;
+
+use crate::site::{Kube, Kubeconfig, PROGRAM, Site, by, subnets, without_override};
 
 #[test]
 fn a_kubeconfig_that_is_none_is_named() {

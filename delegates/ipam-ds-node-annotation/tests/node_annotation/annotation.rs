@@ -1,16 +1,12 @@
 //! What an annotation says, in every form, and what it cannot make anybody do.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::fs;
 use std::net::TcpListener;
 
 use ipam_testkit::world::{binary, with};
 use serde_json::{Value, json};
 
-use common::{ANNOTATION, SELECTOR, Site};
+use crate::common::{ANNOTATION, SELECTOR, Site};
 
 const SUBNET: &str = r#""ranges": [[{"subnet": "172.16.5.0/24"}]]"#;
 

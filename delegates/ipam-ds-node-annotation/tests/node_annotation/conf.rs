@@ -1,9 +1,5 @@
 //! The host's own file: where it lies, whom it leads to, and who may have written it.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -12,7 +8,7 @@ use ipam_testkit::kube::{Kubeconfig, Node};
 use ipam_testkit::world::{Outcome, start, wait, with};
 use serde_json::{Value, json};
 
-use common::{ANNOTATION, CONF, PRESET, PROGRAM, SELECTOR, Site};
+use crate::common::{ANNOTATION, CONF, PRESET, PROGRAM, SELECTOR, Site};
 
 const SETTINGS: &str = r#"ranges: [[{subnet: "10.9.0.0/24"}]]"#;
 

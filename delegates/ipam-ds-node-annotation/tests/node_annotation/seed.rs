@@ -1,9 +1,5 @@
 //! What the documents of node-annotation show, as they show it: the commands for people, and the networks.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -12,7 +8,7 @@ use ipam_testkit::kube::{self, Kubeconfig, Node};
 use ipam_testkit::world::{Outcome, start_raw, wait};
 use serde_json::{Value, json};
 
-use common::{ANNOTATION, PROGRAM, Site};
+use crate::common::{ANNOTATION, PROGRAM, Site};
 
 /// The commands of `node-annotation -h`.
 const COMMANDS: &str = "
@@ -177,7 +173,7 @@ fn entire(site: &Site, program: &Path, words: &[&str], stdin: &str) -> Outcome {
 #[test]
 fn the_entire_function_is_tested_by_cat() {
     let site = Site::new("x");
-    fs::remove_file(site.host.path(common::CONF)).unwrap();
+    fs::remove_file(site.host.path(crate::common::CONF)).unwrap();
     fs::write(site.world.path("nacfg"), "{\n  \"nextipam\": \"cat\"\n}\n").unwrap();
     for (text, ranges) in [
         (FLAT, json!([{"subnet": "4000::16.0.0.0/120"}, {"subnet": "16.0.0.0/24"}])),
@@ -207,7 +203,7 @@ fn the_entire_function_is_tested_by_cat() {
 #[test]
 fn a_network_that_says_all_of_it_needs_no_file() {
     let site = Site::new(r#"ranges: [[{"subnet": "172.16.5.0/24"}]]"#);
-    fs::remove_file(site.host.path(common::CONF)).unwrap();
+    fs::remove_file(site.host.path(crate::common::CONF)).unwrap();
     let mut network = site.network();
     network["ipam"]["kubeconfig"] = json!(site.world.path("kubeconfig"));
     network["ipam"]["nodeName"] = json!(site.node);

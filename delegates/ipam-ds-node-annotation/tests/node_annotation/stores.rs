@@ -1,14 +1,10 @@
 //! The delegate before an allocator for a whole cluster: the network names the store, the annotation the addresses.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use ipam_testkit::etcd::Etcd;
 use ipam_testkit::world::binary;
 use serde_json::{Value, json};
 
-use common::{SELECTOR, Site};
+use crate::common::{SELECTOR, Site};
 
 const RANGES: &str = r#"ranges: [[{subnet: "10.44.0.0/24"}]]"#;
 

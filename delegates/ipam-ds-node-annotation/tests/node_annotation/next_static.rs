@@ -1,16 +1,12 @@
 //! The real `static` of the standard plugins as the program that the host's file names.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use ipam_testkit::world::{Outcome, start, wait};
 use serde_json::{Value, json};
 
-use common::{CONF, SELECTOR, Site};
+use crate::common::{CONF, SELECTOR, Site};
 
 /// Addresses, and ranges that have nothing to do with them: `static` reads no ranges.
 const SETTINGS: &str = r#"

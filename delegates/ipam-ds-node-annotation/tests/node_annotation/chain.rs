@@ -1,10 +1,6 @@
 //! The delegate at the head of a chain, and the preset: an attachment's life, what it costs the API server,
 //! and what becomes of it when that is away.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::fs;
 use std::net::IpAddr;
 use std::process::Stdio;
@@ -15,7 +11,7 @@ use ipam_testkit::kube::Kubeconfig;
 use ipam_testkit::world::{Outcome, World, binary, host_local, start, wait};
 use serde_json::{Value, json};
 
-use common::{SELECTOR, Site};
+use crate::common::{SELECTOR, Site};
 
 const DUAL: &str = r#""ranges": [
   [{ "subnet": "4000::16.0.0.0/120" }],
@@ -200,9 +196,9 @@ fn status_fails_while_the_annotation_gives_no_ranges() {
         site.annotate(DUAL);
         status().success();
         for text in [Some("ranges: oops"), Some(""), None] {
-            site.kube.annotate_node(&site.node, common::ANNOTATION, text);
+            site.kube.annotate_node(&site.node, crate::common::ANNOTATION, text);
             let (code, error) = status().failure();
-            assert!(code == 50 && error.contains(common::ANNOTATION), "{error}");
+            assert!(code == 50 && error.contains(crate::common::ANNOTATION), "{error}");
         }
     }
 }

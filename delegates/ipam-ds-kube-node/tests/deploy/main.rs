@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "deploy/cluster.rs"]
 mod cluster;
-#[path = "deploy/machine.rs"]
 mod machine;
 
 use std::fs;

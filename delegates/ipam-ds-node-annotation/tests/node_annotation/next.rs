@@ -1,9 +1,5 @@
 //! The program that the host's file names as the next, from ADD to the last DEL.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -11,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ipam_testkit::world::{Outcome, binary, host_local, start, wait};
 use serde_json::{Value, json};
 
-use common::{SELECTOR, Site};
+use crate::common::{SELECTOR, Site};
 
 const SETTINGS: &str =
     r#""ranges": [[{"subnet": "10.9.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]"#;
@@ -52,7 +48,7 @@ fn check(site: &Site, container: &str, result: &Value) -> Outcome {
 
 /// Takes away whatever led to the next program: file, selector, its name in `CNI_PATH`.
 fn forget(site: &Site) {
-    fs::remove_file(site.host.path(common::CONF)).unwrap();
+    fs::remove_file(site.host.path(crate::common::CONF)).unwrap();
     fs::remove_file(site.world.path("bin").join(SELECTOR)).unwrap();
     site.world.full("host-local");
 }
@@ -132,7 +128,7 @@ fn another_host_local_of_cni_path_is_not_the_one() {
     site.world.full("host-local");
     let (code, error) = site.call("ADD", "c1").failure();
     assert_eq!(code, 7, "{error}");
-    let said = format!("{}: nextipam: \"host-local\" is not there", common::CONF);
+    let said = format!("{}: nextipam: \"host-local\" is not there", crate::common::CONF);
     assert!(error.starts_with(&said), "{error}");
     names(&site, real(&site));
     site.call("ADD", "c1").success();
@@ -319,7 +315,7 @@ fn our_own_allocator_by_its_path_reads_what_the_annotation_says() {
     let result = site.call("ADD", "c1").success();
     assert_eq!(result["ips"], json!([{"address": "10.9.0.2/24", "gateway": "10.9.0.1"}]));
     assert_eq!(result["routes"], json!([{"dst": "0.0.0.0/0"}]));
-    fs::remove_file(site.host.path(common::CONF)).unwrap();
+    fs::remove_file(site.host.path(crate::common::CONF)).unwrap();
     check(&site, "c1", &result).success();
     site.call("DEL", "c1").success();
     assert_eq!(site.leases("net"), [""; 0]);

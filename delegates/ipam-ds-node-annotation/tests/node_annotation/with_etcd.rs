@@ -1,17 +1,13 @@
 //! The annotation as the head of a chain that ends in etcd: the ranges are the annotation's, the store is
 //! the network configuration's.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::fs;
 
 use ipam_testkit::etcd::Etcd;
 use ipam_testkit::world::binary;
 use serde_json::{Value, json};
 
-use common::{SELECTOR, Site};
+use crate::common::{SELECTOR, Site};
 
 const DUAL: &str = r#""ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]], "routes": [{"dst": "0.0.0.0/0"}]"#;
 
