@@ -1,8 +1,6 @@
 //! A place for the process tests of `ipam-ds-kube-node`: nodes of a real Kubernetes API server, each
 //! with a machine that calls the program, alone, in a chain, or as the preset `kube-node`.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "test support; each test file uses a part of it")]
-
 pub mod site;
 
 use serde_json::Value;

@@ -1,9 +1,5 @@
 //! What is wrong is told in time, with its code and its place, and nothing is changed.
 
-#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
-
-mod common;
-
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -11,7 +7,7 @@ use ipam_testkit::kube::{End, Kube, Node, Speaker};
 use ipam_testkit::world::{with, without};
 use serde_json::{Value, json};
 
-use common::Site;
+use crate::common::Site;
 
 /// An ADD that has three seconds, and needs little more, fails with this code, tells all of this, and
 /// leaves nothing.

@@ -1,9 +1,5 @@
 //! What becomes of the node's subnets: pools, addresses, routes, requests, and who gets IPv4.
 
-#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
-
-mod common;
-
 use std::fs;
 
 use ipam_testkit::kube::{Kube, Node};
@@ -11,7 +7,7 @@ use ipam_testkit::node_site::subnets;
 use ipam_testkit::world::{with, without};
 use serde_json::{Value, json};
 
-use common::{Site, addresses, pod_in};
+use crate::common::{Site, addresses, pod_in};
 
 /// A dual-stack node whose pods have IPv4 in these namespaces.
 fn listing(node: &str, namespaces: Value) -> (Site, Value) {
@@ -299,7 +295,7 @@ fn the_answer_has_settings_for_a_plain_host_local() {
     let select = |namespace: &str| {
         let mut command = site.selecting("ADD", "c1");
         command.env("CNI_ARGS", pod_in(namespace));
-        site.run(command, &common::site::of_selector(&network)).success()["ipam"].clone()
+        site.run(command, &crate::common::site::of_selector(&network)).success()["ipam"].clone()
     };
     let four = json!([{"subnet": "11.0.1.0/24", "rangeStart": "11.0.1.1", "rangeEnd": "11.0.1.254", "gateway": "11.0.1.1"}]);
     let six = json!([{

@@ -1,10 +1,6 @@
 //! The selector at the head of a chain: the life of an attachment, with our allocator and with
 //! Debian's host-local, from kube-node's state and without the API server.
 
-#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
-
-mod common;
-
 use std::fs;
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +9,7 @@ use ipam_testkit::node_site::by;
 use ipam_testkit::world::{Host, with};
 use serde_json::{Value, json};
 
-use common::{Site, addresses, pod_in};
+use crate::common::{Site, addresses, pod_in};
 
 /// The chains, each with the network that has it.
 fn chains(site: &Site) -> [(&'static str, Value); 3] {

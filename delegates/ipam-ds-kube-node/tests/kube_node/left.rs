@@ -1,9 +1,5 @@
 //! kube-node's own cache, `kube-node.json`: when it is read, and when it is written.
 
-#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
-
-mod common;
-
 use std::fs;
 use std::path::Path;
 
@@ -12,7 +8,7 @@ use ipam_testkit::node_site::{by, subnets};
 use ipam_testkit::world::{Host, names, with, without};
 use serde_json::{Value, json};
 
-use common::Site;
+use crate::common::Site;
 
 /// What kube-node leaves of a node that had 10.77.0.0/24.
 fn write_left(site: &Site, folder: &Path) {

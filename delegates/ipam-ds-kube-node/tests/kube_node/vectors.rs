@@ -1,10 +1,6 @@
 //! What kube-node did, case by case, and where the preset `kube-node` differs, with the reason:
 //! `vectors.json`. All else is equal, and so are the files that it leaves.
 
-#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
-
-mod common;
-
 use std::fs;
 
 use ipam_testkit::kube::Kube;
@@ -14,7 +10,7 @@ use ipam_testkit::world::Outcome;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use common::Site;
+use crate::common::Site;
 
 const TEXT: &str = include_str!("vectors.json");
 

@@ -1,16 +1,12 @@
 //! The own node as this selector asks for it: its name is found, its answers are remembered for the
 //! whole chain, and a server that refuses is obeyed. crates/kube tests the rest.
 
-#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
-
-mod common;
-
 use ipam_testkit::kube::{Kube, Kubeconfig, Node};
 use ipam_testkit::machine::Machine;
 use ipam_testkit::world::{with, without};
 use serde_json::{Value, json};
 
-use common::Site;
+use crate::common::Site;
 
 const ANNOTATION: &str = "kube-node.nordix.org/net1";
 

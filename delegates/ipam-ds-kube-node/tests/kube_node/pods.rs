@@ -1,10 +1,6 @@
 //! The preset `kube-node` under Debian's bridge plugin, in network namespaces: pods that reach each
 //! other and their gateway.
 
-#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
-
-mod common;
-
 use std::net::IpAddr;
 
 use ipam_testkit::bridge::{BridgeHost, Pod, addresses};
@@ -12,7 +8,7 @@ use ipam_testkit::doorway::Doorway;
 use ipam_testkit::world::with;
 use serde_json::{Value, json};
 
-use common::Site;
+use crate::common::Site;
 
 const BRIDGE: &str = "br-kube-node";
 
