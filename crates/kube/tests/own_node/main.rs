@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+mod away;
 mod login;
 mod memory;
 mod names;

@@ -1,11 +1,11 @@
-//! What a network remembers of its node, for how long, and what serves while the API server is away.
+//! What a network remembers of its node, and for how long.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use ipam_testkit::kube::{Credential, End, Login, Node, Silent, Speaker};
+use ipam_testkit::kube::Node;
 use ipam_testkit::world::with;
 use serde_json::{Value, json};
 
@@ -16,14 +16,14 @@ const ANNOTATION: &str = "kube-node.nordix.org/net1";
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// A node with two subnets, one of them in its annotation.
-fn site(node: &str) -> Site {
+pub(crate) fn site(node: &str) -> Site {
     let node = Node::named(node).cidrs(&["11.0.1.0/24"]).annotation(ANNOTATION, "172.20.2.0/24");
     Site::of(Kube::shared(), &node)
 }
 
 /// The subnets of the network, with what is warned of.
 #[track_caller]
-fn asked(site: &Site, network: &Value) -> (Vec<String>, String) {
+pub(crate) fn asked(site: &Site, network: &Value) -> (Vec<String>, String) {
     let outcome = site.select(network);
     let warning = outcome.stderr.clone();
     (subnets(&outcome.success()), warning)
@@ -203,122 +203,6 @@ fn an_older_answer_is_of_one_cluster_alone() {
     assert_eq!(code, 105, "{text}");
     site.calls_nobody();
     assert_eq!(asked(&site, &site.network()).0, ["11.0.1.0/24"]);
-}
-
-/// What stands in an answer of a proxy, or of a server in trouble.
-fn speaker(status: &str, headers: &str, body: &str) -> Speaker {
-    let certificates = Kube::shared().certificates();
-    Speaker::saying(certificates, Speaker::answer(status, headers, body), End::Next)
-}
-
-#[test]
-fn an_older_answer_serves_while_the_server_is_away() {
-    let silent = Silent::listen();
-    let failing = speaker("503 Service Unavailable", "", "");
-    let busy = speaker("429 Too Many Requests", "Retry-After: 3600\r\n", "{}");
-    std::thread::scope(|scope| {
-        for (name, url) in [
-            ("away-nobody", "https://127.0.0.1:1".to_owned()),
-            ("away-silent", format!("https://{}", silent.endpoint())),
-            ("away-failing", failing.url()),
-            ("away-busy", busy.url()),
-        ] {
-            scope.spawn(move || serves_what_is_older(name, &url));
-        }
-    });
-    assert!(silent.connections() > 0 && !failing.requests().is_empty());
-    assert_eq!(busy.requests().len(), 1);
-}
-
-#[track_caller]
-fn serves_what_is_older(name: &str, url: &str) {
-    let site = site(name);
-    let network = site.network();
-    asked(&site, &network);
-    site.calls(url);
-    // A warm cache does not notice.
-    assert_eq!(asked(&site, &network).1, "", "{name}");
-    site.age_out("k8snet");
-    let (found, warning) = asked(&site, &network);
-    assert_eq!(found, ["11.0.1.0/24"], "{name}");
-    for part in ["[WARN]", "spec.podCIDRs as it was 36", "the API server does not answer now"] {
-        assert!(warning.contains(part), "{name}: {part}: {warning}");
-    }
-    // Then it is left alone for some seconds, be it there or not.
-    site.calls_home();
-    let (count, (found, warning)) = site.requests_during(|| asked(&site, &network));
-    assert_eq!((count, found), (0, vec!["11.0.1.0/24".to_owned()]), "{name}");
-    assert!(warning.contains("it was away a moment ago"), "{name}: {warning}");
-    site.age("k8snet", Duration::from_secs(10));
-    let (count, (_, warning)) = site.requests_during(|| asked(&site, &network));
-    assert_eq!((count, &*warning), (1, ""), "{name}");
-}
-
-#[test]
-fn a_server_that_refuses_is_obeyed_though_there_is_an_older_answer() {
-    let site = site("refused");
-    let wrong = Login { credential: Credential::Token("wrong-token".into()), ..site.kube.nobody() };
-    let stranger = site.kube.user();
-    let kubeconfig = |login: &Login| crate::site::Kubeconfig::of(site.kube, login);
-    let other_authority = site.kube.certificates().other_authority();
-    let page = speaker("200 OK", "Content-Type: text/html\r\n", "<html>Log in</html>");
-    for (name, kubeconfig, part) in [
-        ("forbidden", kubeconfig(&stranger), "(403)"),
-        ("unknown", kubeconfig(&wrong), "(401)"),
-        ("authority", site.kubeconfig().authority(Some(&other_authority)), "certificate"),
-        ("page", site.kubeconfig().server(&page.url()), "no Kubernetes API server"),
-    ] {
-        let mut network = site.network();
-        network["name"] = name.into();
-        site.calls_home();
-        asked(&site, &network);
-        site.age_out(name);
-        kubeconfig.write(&site.kubeconfig_path());
-        for _ in 0..2 {
-            let (code, text) = site.select(&network).failure();
-            assert!(code == 103 && text.contains(part), "{name}: {code}: {text}");
-        }
-    }
-}
-
-#[test]
-fn a_real_server_may_go_and_come_back() {
-    // One of its own: nobody else may be at it.
-    let kube: &'static Kube = Box::leak(Box::new(Kube::start()));
-    let site = Site::of(kube, &Node::named("n").cidrs(&["11.0.1.0/24"]));
-    let network = site.network();
-    let ask = |away: bool| {
-        let (found, warning) = asked(&site, &network);
-        assert_eq!(found, ["11.0.1.0/24"]);
-        assert_eq!(warning.contains("does not answer now"), away, "{warning}");
-    };
-    ask(false);
-
-    kube.kill();
-    ask(false);
-    site.age_out("k8snet");
-    ask(true);
-    // Another network knows nothing yet.
-    let mut other = network.clone();
-    other["name"] = "other".into();
-    let (code, text) = site.select_briefly(&other).failure();
-    assert!(code == 105 && text.contains("Connection refused"), "{code}: {text}");
-
-    kube.restart();
-    site.age_out("k8snet");
-    ask(false);
-
-    kube.stop();
-    site.age_out("k8snet");
-    ask(true);
-    kube.cont();
-    site.age_out("k8snet");
-    ask(false);
-    kube.kill();
-    kube.etcd().kill();
-    for folder in kube.folders() {
-        let _ = fs::remove_dir_all(folder);
-    }
 }
 
 #[test]
