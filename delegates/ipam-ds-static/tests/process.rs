@@ -2,6 +2,7 @@
 
 mod common;
 
+use ipam_testkit::world::Outcome;
 use serde_json::{Value, json};
 
 use common::call;
@@ -16,13 +17,13 @@ fn config() -> String {
 }
 
 #[track_caller]
-fn answer(output: std::process::Output, exit: i32) -> Value {
-    assert_eq!(output.status.code(), Some(exit), "{}", String::from_utf8_lossy(&output.stdout));
+fn answer(outcome: Outcome, exit: i32) -> Value {
+    assert_eq!(outcome.exit, Some(exit), "{outcome:?}");
     // Errors, and nothing else, are also lines of the log.
-    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr = &outcome.stderr;
     assert_eq!(stderr.contains("[ERROR] ipam-ds-static: "), exit != 0, "{stderr}");
     assert_eq!(stderr.lines().count(), usize::from(exit != 0), "{stderr}");
-    serde_json::from_slice(&output.stdout).expect("stdout is JSON")
+    outcome.json()
 }
 
 fn expected(pool: Value) -> Value {

@@ -35,9 +35,8 @@ fn answers_are_the_ancestors_but_for_the_intended_differences() {
         let id = vector["id"].as_str().unwrap();
         for step in vector["steps"].as_array().unwrap() {
             let verb = step["command"].as_str().unwrap();
-            let output = common::call(verb, "", &vector["config"].to_string());
-            let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-            let found = (output.status.code().unwrap(), answer);
+            let outcome = common::call(verb, "", &vector["config"].to_string());
+            let found = (outcome.exit.unwrap(), outcome.json());
             assert_eq!(found, expected(id, &step["expect"]), "{id}");
         }
     }
