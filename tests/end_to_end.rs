@@ -8,61 +8,11 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use ipam_testkit::bridge::{Namespace, PLUGINS, Pod, addresses};
 use ipam_testkit::world::{Outcome, World, binary, host_local, start, wait};
 use serde_json::{Value, json};
-
-const PLUGINS: &str = "/usr/lib/cni";
-
-/// A network namespace, removed with all that is in it even when the test panics.
-struct Namespace(String);
-
-impl Namespace {
-    fn new(role: &str) -> Self {
-        assert!(
-            rustix::process::geteuid().is_root(),
-            "network namespaces need root: run tests/run.sh as root"
-        );
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let name = format!("ipamd-{role}-{}-{:x}", std::process::id(), since.subsec_nanos());
-        run("ip", &["netns", "add", &name]);
-        let this = Self(name);
-        this.run("ip", &["link", "set", "lo", "up"]);
-        this
-    }
-
-    fn path(&self) -> PathBuf {
-        Path::new("/run/netns").join(&self.0)
-    }
-
-    /// Runs a program inside; it must succeed.
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let net = format!("--net={}", self.path().display());
-        run("nsenter", &[&[net.as_str(), program], arguments].concat())
-    }
-
-    fn ping(&self, address: IpAddr) {
-        // The first packet may be lost while an IPv6 address is tentative.
-        self.run("ping", &["-c", "1", "-i", "0.2", "-w", "10", &address.to_string()]);
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
-    }
-}
-
-fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| {
-        panic!("{program}: {error}: tests/run.sh installs what the tests need")
-    });
-    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// A host of its own: its bridge, forwarding setting and plugin folders are not this machine's.
 struct Host {
@@ -109,7 +59,7 @@ impl Host {
     }
 
     /// Calls the bridge plugin as a runtime does, on this host.
-    fn bridge(&self, verb: &str, container: &Container, network: &Value) -> Outcome {
+    fn bridge(&self, verb: &str, container: &Pod, network: &Value) -> Outcome {
         let mut command = self.world.command_of(Path::new("nsenter"), verb, container.id);
         command
             .arg(format!("--net={}", self.outside.path().display()))
@@ -133,29 +83,13 @@ impl Host {
     }
 }
 
-struct Container {
-    id: &'static str,
-    namespace: Namespace,
-}
-
-impl Container {
-    fn new(id: &'static str) -> Self {
-        Self { id, namespace: Namespace::new(id) }
-    }
-}
-
-fn addresses(result: &Value) -> Vec<IpAddr> {
-    let ips = result["ips"].as_array().expect("ips");
-    let address = |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().parse();
-    ips.iter().map(|ip| address(ip).unwrap()).collect()
-}
-
 /// Two containers on one bridge, from ADD to DEL; they reach each other by every address.
 fn two_containers(host: &Host, network: &Value, families: usize) {
-    let containers = [Container::new("one"), Container::new("two")];
+    let containers = [Pod::new("one"), Pod::new("two")];
     let results: Vec<Value> =
         containers.iter().map(|c| host.bridge("ADD", c, network).success()).collect();
-    let held: Vec<Vec<IpAddr>> = results.iter().map(addresses).collect();
+    let held: Vec<Vec<IpAddr>> =
+        results.iter().map(|result| addresses(result, "address")).collect();
     assert!(held.iter().all(|held| held.len() == families), "{held:?}");
     let all: BTreeSet<String> = held.iter().flatten().map(IpAddr::to_string).collect();
     assert_eq!(all.len(), 2 * families, "{held:?}");
@@ -223,15 +157,15 @@ fn the_preset_serves_a_bridge_that_knows_host_local_alone() {
 fn containers_of_host_local_stay_connected_while_the_preset_takes_over() {
     let host = Host::new();
     let network = host.unchanged(&both_families());
-    let [before, after] = [Container::new("one"), Container::new("two")];
+    let [before, after] = [Pod::new("one"), Pod::new("two")];
     let held = host.bridge("ADD", &before, &network).success();
     assert!(!host.world.record(before.id).exists());
 
     host.move_to_preset();
     let given = host.bridge("ADD", &after, &network).success();
     assert!(host.world.record(after.id).exists());
-    addresses(&held).into_iter().for_each(|address| after.namespace.ping(address));
-    addresses(&given).into_iter().for_each(|address| before.namespace.ping(address));
+    addresses(&held, "address").into_iter().for_each(|address| after.namespace.ping(address));
+    addresses(&given, "address").into_iter().for_each(|address| before.namespace.ping(address));
     for (container, result) in [(&before, held), (&after, given)] {
         let mut checked = network.clone();
         checked["prevResult"] = result;
@@ -249,7 +183,7 @@ fn a_failed_add_leaves_nothing() {
     let host = Host::new();
     let ranges = json!([[{"subnet": "10.93.0.0/30"}]]);
     let network = host.chain(json!(["ipam-ds-static", "host-local"]), &ranges);
-    let containers = [Container::new("one"), Container::new("two")];
+    let containers = [Pod::new("one"), Pod::new("two")];
     host.bridge("ADD", &containers[0], &network).success();
     let (_, text) = host.bridge("ADD", &containers[1], &network).failure();
     assert!(text.contains("host-local"), "the error names the delegate: {text}");
