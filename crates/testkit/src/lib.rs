@@ -15,6 +15,7 @@
 //! ```
 
 #![allow(missing_docs, clippy::new_without_default, clippy::unwrap_used, reason = "test support")]
+#![warn(unreachable_pub)]
 
 pub mod bridge;
 pub mod certificates;

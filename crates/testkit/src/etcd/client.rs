@@ -13,7 +13,7 @@ use super::server::Etcd;
 use crate::servers::process;
 
 /// The password of root where authentication is on.
-pub const ROOT_PASSWORD: &str = "root's own";
+pub(super) const ROOT_PASSWORD: &str = "root's own";
 
 impl Etcd {
     /// Runs etcdctl, as root where authentication is on, and gives what it printed.

@@ -11,7 +11,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use crate::certificates::Pair;
 
 /// Trusts this authority alone.
-pub fn client(authority: &Path, shown: Option<&Pair>) -> Arc<ClientConfig> {
+pub(super) fn client(authority: &Path, shown: Option<&Pair>) -> Arc<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -22,7 +22,7 @@ pub fn client(authority: &Path, shown: Option<&Pair>) -> Arc<ClientConfig> {
     })
 }
 
-pub fn server(shown: &Pair) -> Arc<ServerConfig> {
+pub(super) fn server(shown: &Pair) -> Arc<ServerConfig> {
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .unwrap()

@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 /// In block style, as kubectl, kind and kubeadm write it: keys sorted, lists not indented.
-pub fn block(value: &Value) -> String {
+pub(super) fn block(value: &Value) -> String {
     let mut text = String::new();
     write_block(&mut text, value, 0, false);
     text
 }
 
 /// In flow style, but for the topmost object.
-pub fn flow(value: &Value) -> String {
+pub(super) fn flow(value: &Value) -> String {
     let mut text = String::new();
     for (key, value) in value.as_object().unwrap() {
         text.push_str(key);

@@ -27,7 +27,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub fn new(
+    pub(super) fn new(
         steps: Steps,
         network: &str,
         sets: &[RangeSet],

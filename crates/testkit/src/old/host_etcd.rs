@@ -26,7 +26,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub fn new(steps: Steps, pause: Duration) -> Self {
+    pub(super) fn new(steps: Steps, pause: Duration) -> Self {
         Self { steps, pause, session: 0 }
     }
 

@@ -64,12 +64,12 @@ impl Range {
 }
 
 impl RangeSet {
-    pub fn contains(&self, address: IpAddr) -> bool {
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|range| range.contains(address))
     }
 
     /// Whether an address of the set is the gateway of its range.
-    pub fn has_gateway(&self, address: IpAddr) -> bool {
+    pub(super) fn has_gateway(&self, address: IpAddr) -> bool {
         let range = self.0.iter().find(|range| range.contains(address));
         range.is_some_and(|range| range.gateway == address)
     }
@@ -94,7 +94,7 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     /// From the address after this one; from the first where it lies in no range.
-    pub fn after(set: &'a RangeSet, last: Option<IpAddr>) -> Self {
+    pub(super) fn after(set: &'a RangeSet, last: Option<IpAddr>) -> Self {
         let place = last.and_then(|last| set.0.iter().position(|range| range.contains(last)));
         let range = place.unwrap_or(0);
         Self {

@@ -71,7 +71,7 @@ pub(super) struct Steps<R, D> {
 
 impl<R, D> Steps<R, D> {
     /// One request, and what to tell of it.
-    pub fn step<T, E>(
+    pub(super) fn step<T, E>(
         &self,
         request: impl FnOnce(&R) -> Result<T, E>,
         done: impl FnOnce(&T) -> D,

@@ -44,7 +44,7 @@ impl Window {
 }
 
 /// Faults that come one after the other, as the work goes on.
-pub struct Faults<'a, M> {
+pub(super) struct Faults<'a, M> {
     cluster: &'a Cluster<M>,
     seed: u64,
     /// Each comes at least once.
@@ -85,7 +85,7 @@ impl Fault {
 }
 
 impl<'a, M: Member> Faults<'a, M> {
-    pub fn new(
+    pub(super) fn new(
         cluster: &'a Cluster<M>,
         seed: u64,
         kinds: &'static [Fault],
@@ -95,7 +95,7 @@ impl<'a, M: Member> Faults<'a, M> {
     }
 
     /// Lets faults come until the work is done and each has come.
-    pub fn run(&self, progress: &Progress) -> Vec<Window> {
+    pub(super) fn run(&self, progress: &Progress) -> Vec<Window> {
         let mut random = Random(self.seed ^ 0x5bf0_3635);
         let (mut windows, mut next) = (Vec::new(), self.every / 2);
         let mut turns: Vec<Fault> = Vec::new();
