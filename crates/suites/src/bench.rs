@@ -68,9 +68,7 @@ impl Bench {
         if self.is_delegate() {
             return Ok(());
         }
-        Err(Finding::NotApplicable(
-            "a standard plugin is not told this; a delegate of a chain is: --delegate",
-        ))
+        Err(Finding::NotApplicable("this check is for a delegate of a chain: --delegate"))
     }
 
     /// ADD by `container/interface`.

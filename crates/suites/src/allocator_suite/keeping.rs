@@ -90,7 +90,7 @@ fn gc_spares_other_nodes(bench: &Bench) -> Verdict {
     bench.delegates_only()?;
     if bench.subject.reach() == Reach::Node {
         return Err(Finding::NotApplicable(
-            "its store serves one node; one that serves several is told by --cluster",
+            "this check is for a store that several nodes share: --cluster",
         ));
     }
     let elsewhere = bench.on_node("node-2");
