@@ -1,5 +1,5 @@
-//! The meta-plugin `ipam-delegated` as a library: a chain of small parts that gives containers their
-//! addresses, with a table of presets of one's own.
+//! The meta-plugin `ipam-delegated` as a library: a chain of small parts that gives containers
+//! their addresses, with a table of presets of one's own.
 //!
 //! Every system that gives containers their addresses is a chain: something chooses the pools for
 //! a container, and something takes an address out of each. The program `ipam-delegated` is a CNI
@@ -10,8 +10,8 @@
 //! it succeeds, a record says what a later DEL has to release, whatever has become of the
 //! configuration meanwhile.
 //!
-//! Delegates in Rust depend on the library `ipam-kit`. This one is for a meta-plugin with presets of
-//! your own, whole chains under one name:
+//! Delegates in Rust depend on the library `ipam-kit`. This one is for a meta-plugin with presets
+//! of your own, whole chains under one name:
 //!
 //! ```no_run
 #![doc = include_str!("../examples/own-preset.rs")]

@@ -1,5 +1,6 @@
-//! What may use what, as ARCHITECTURE.md draws it, where the compiler does not hold it: which package
-//! stands on which, the rooms inside `ipam-kit`, and who touches the process, files and backends.
+//! What may use what, as ARCHITECTURE.md draws it, where the compiler does not hold it: which
+//! package stands on which, the rooms inside `ipam-kit`, and who touches the process, files and
+//! backends.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -82,7 +83,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The folders of sources that are nobody's tests.
+/// The folders of sources outside tests.
 const SOURCES: &[&str] = &[
     "src",
     "crates/cli/src",

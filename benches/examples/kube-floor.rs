@@ -1,4 +1,5 @@
-//! The least that a process costs which reads a Kubernetes object: what selectors are compared with:
+//! The least that a process costs which reads a Kubernetes object: what selectors are compared
+//! with:
 //!
 //! ```text
 //! kube-floor SERVER PATH AUTHORITY TOKEN              a GET with the token of a file

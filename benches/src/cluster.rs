@@ -40,8 +40,8 @@ pub const fn drawing(allocator: &'static str) -> (Scale, Curves) {
     (Scale::FromZero, curves)
 }
 
-/// A store with leases of other nodes in it, spread over the pool, and who uses it: `floor`, `alone`,
-/// `chain` and, where it takes part, `passcod's chain`.
+/// A store with leases of other nodes in it, spread over the pool, and who uses it: `floor`,
+/// `alone`, `chain` and, where it takes part, `passcod's chain`.
 pub struct Store {
     pub callers: Callers,
     /// What `alone` remembers of pools, where it does.

@@ -1,5 +1,5 @@
-//! `ipam-da-etcd`, alone and as the chain `ipam-ds-static`, `ipam-da-etcd`, beside a bare process that
-//! makes one transaction.
+//! `ipam-da-etcd`, alone and as the chain `ipam-ds-static`, `ipam-da-etcd`, beside a bare process
+//! that makes one transaction.
 //!
 //! For scale, measured elsewhere and not here: cni-ipam-etcd took 10.3 ms for an ADD, 71 ms for a DEL
 //! with 50,000 leases held, and served 1.0 ADD a second to 20 callers.

@@ -16,8 +16,8 @@ use crate::times::Series;
 /// The numbers of leases held.
 pub const HELD: [usize; 4] = [0, 1_000, 10_000, 50_000];
 
-/// What is measured of a system, and what is asked of it. Series are named `CALLER VERB` where nothing
-/// else is said.
+/// What is measured of a system, and what is asked of it. Series are named `CALLER VERB` where
+/// nothing else is said.
 pub struct System {
     /// As it is named to `cargo bench`.
     pub name: &'static str,
@@ -54,8 +54,8 @@ pub trait Site {
     /// As [`Site::round`], of callers that leave cold caches to the others; after all other sites.
     fn last(&self, _turn: &mut Turn<'_>) {}
 
-    /// Measures what has no rounds, where the most leases are held: prints it, or gives rows for the
-    /// table of targets.
+    /// Measures what has no rounds, where the most leases are held: prints it, or gives rows for
+    /// the table of targets.
     fn more(&self, _stage: &Stage<'_>) -> Vec<Row> {
         Vec::new()
     }

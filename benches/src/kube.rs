@@ -69,8 +69,8 @@ const LOGINS: [&str; 2] = ["with a client certificate", "with a token"];
 
 const FLOORS: [&str; 2] = ["floor with a client certificate", "floor with a token"];
 
-/// By their selectors: one that asks nobody, then those that believe what they remember, and those that
-/// ask each time.
+/// By their selectors: one that asks nobody, then those that believe what they remember, and those
+/// that ask each time.
 const CHAINS: [&str; 5] = [
     "ipam-ds-static",
     "ipam-ds-kube-node, warm",

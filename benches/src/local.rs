@@ -165,8 +165,8 @@ impl Folders {
     }
 }
 
-/// ADDs that have to look at the whole folder because of what was done before each, with a DEL after
-/// it that is not measured.
+/// ADDs that have to look at the whole folder because of what was done before each, with a DEL
+/// after it that is not measured.
 fn adds(caller: &Caller, runs: usize, before: impl Fn()) -> Times {
     let add = |_| {
         before();

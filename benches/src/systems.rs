@@ -1,5 +1,5 @@
-//! Whole processes, timed beside the systems that they replace and beside the least processes that do
-//! the same work. `benches/README.md` says what is measured and how.
+//! Whole processes, timed beside the systems that they replace and beside the least processes that
+//! do the same work. `benches/README.md` says what is measured and how.
 
 #![allow(clippy::print_stdout, reason = "a table for the one who runs it")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run ends")]

@@ -4,11 +4,11 @@ use crate::times::{Series, Times};
 
 /// What is shown of the times. A row or column without any time is left out.
 pub enum Table {
-    /// A row for each number of leases held: series, some of them with how many times another one they
-    /// are.
-    Held(&'static [(&'static str, Option<&'static str>)]),
-    /// A row for each case, with the series `CASE COLUMN` and how many times those of the first case
+    /// A row for each number of leases held: series, some of them with how many times another one
     /// they are.
+    Held(&'static [(&'static str, Option<&'static str>)]),
+    /// A row for each case, with the series `CASE COLUMN` and how many times those of the first
+    /// case they are.
     Cases { corner: &'static str, cases: &'static [&'static str], columns: [&'static str; 2] },
 }
 

@@ -90,8 +90,8 @@ impl<'a> Process<'a> {
         })
     }
 
-    /// Attends it to its end, and reads what came of that. Where that is of no use, what it has left
-    /// running is killed: it may still take a lease.
+    /// Attends it to its end, and reads what came of that. Where that is of no use, what it has
+    /// left running is killed: it may still take a lease.
     pub(super) fn answer<T, E>(
         &mut self,
         read: impl FnOnce(Result<Ended, Killed>) -> Result<T, E>,

@@ -4,8 +4,8 @@
 //! across all delegates. One record is one write in append mode, so that lines of processes that
 //! log at once stay whole.
 //!
-//! A delegate logs by the macros of the crate `log`: [`run`](crate::run) has its log started. Only the
-//! meta-plugin starts one itself.
+//! A delegate logs by the macros of the crate `log`: [`run`](crate::run) has its log started. Only
+//! the meta-plugin starts one itself.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,8 +1,8 @@
-//! A small Kubernetes client: where the login comes from, one request per question, no discovery and
-//! no watch.
+//! A small Kubernetes client: where the login comes from, one request per question, no discovery
+//! and no watch.
 //!
-//! A delegate that asks Kubernetes depends on this package. [`Source`] finds the login, [`Kube`] asks
-//! for any object, and [`own_node`] knows the node object of this machine:
+//! A delegate that asks Kubernetes depends on this package. [`Source`] finds the login, [`Kube`]
+//! asks for any object, and [`own_node`] knows the node object of this machine:
 //!
 //! ```no_run
 //! use ipam_kit::{Request, Result};

@@ -6,7 +6,7 @@ pub(crate) use ipam_kit::host::read_regular as read;
 /// A regular file as UTF-8 text; bounded, and never waiting as a pipe would.
 ///
 /// # Errors
-/// It cannot be read, or is no text.
+/// It cannot be read, or is not text.
 pub fn read_text(file: &Path) -> io::Result<String> {
     String::from_utf8(read(file)?).map_err(|_| io::Error::other("it is no UTF-8 text"))
 }

@@ -1,8 +1,10 @@
-//! What the tests of this workspace stand on: worlds of processes, real servers, pages that are run.
+//! What the tests of this workspace stand on: worlds of processes, real servers, pages that are
+//! run.
 //!
-//! Tests of every package depend on it, by `[dev-dependencies]`. It knows programs and their output,
-//! and stands on no package of this workspace, so that a test sees a program as its users do. Its
-//! clients of servers are its own, as witnesses that share no code with the programs under test.
+//! Tests of every package depend on it, by `[dev-dependencies]`. It knows programs and their
+//! output, and stands on no package of this workspace, so that a test sees a program as its users
+//! do. Its clients of servers are its own, as witnesses that share no code with the programs under
+//! test.
 //!
 //! ```no_run
 //! use ipam_testkit::world::World;

@@ -1,7 +1,7 @@
 //! A node that calls a program of ours, as the chain and as a person.
 //!
-//! A [`Store`] says which program is called, how its section of `ipam` and its memory are named, and how
-//! a node finds its servers.
+//! A [`Store`] says which program is called, how its section of `ipam` and its memory are named,
+//! and how a node finds its servers.
 
 use std::marker::PhantomData;
 use std::path::PathBuf;

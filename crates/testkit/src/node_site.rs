@@ -1,5 +1,5 @@
-//! A node object, and a machine with a login that may read it and nothing else: where selectors that
-//! ask for their own node are called.
+//! A node object, and a machine with a login that may read it and nothing else: where selectors
+//! that ask for their own node are called.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! What outlasts a change of the host: secrets that are exchanged, a memory of the store that is lost.
+//! What outlasts a change of the host: secrets that are exchanged, a memory of the store that is
+//! lost.
 
 use std::fs;
 
@@ -35,7 +36,8 @@ impl Rotation {
         wait(start(self.host.command(&self.world, verb, container), network))
     }
 
-    /// A DEL after which neither the node nor the store, which holds these keys, knows the container.
+    /// A DEL after which neither the node nor the store, which holds these keys, knows the
+    /// container.
     #[track_caller]
     pub fn release(&self, container: &str, network: &Value, held: impl Fn() -> Vec<String>) {
         self.call("DEL", container, network).success();

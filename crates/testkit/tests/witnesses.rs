@@ -1,5 +1,5 @@
-//! What tests rely on without a look: a cut is a cut, a lost answer is of a request that was carried
-//! out, and a kubeconfig is one to the program that made the form.
+//! What tests rely on without a look: a cut is a cut, a lost answer is of a request that was
+//! carried out, and a kubeconfig is one to the program that made the form.
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 

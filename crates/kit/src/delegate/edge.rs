@@ -108,8 +108,8 @@ fn answer_by_hand(
     delegate.by_hand(&ByHand { name, arguments, stdin, environment, settings })
 }
 
-/// Answers the call this process was started for, as a plugin alone: for the meta-plugin, which has other
-/// verbs for people. A delegate calls [`run`].
+/// Answers the call this process was started for, as a plugin alone: for the meta-plugin, which has
+/// other verbs for people. A delegate calls [`run`].
 pub fn serve(name: &'static str, delegate: &dyn Delegate, environment: Environment) -> ExitCode {
     answer_panics(name);
     if delegate.waits() {

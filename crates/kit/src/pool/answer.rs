@@ -10,12 +10,12 @@ use super::{REQUESTED, Range, RangeConfig, RangeRules};
 use crate::cni::{address, parse_value};
 use crate::error::{Error, ErrorCode, Result};
 
-/// Compares an answer with the pools that it is for: each pool has an address of its own, inside its
-/// ranges and the one that it asks for, and no address is beside them.
+/// Compares an answer with the pools that it is for: each pool has an address of its own, inside
+/// its ranges and the one that it asks for, and no address is beside them.
 ///
-/// The chain compares so what standard plugins answer: `shown` are the pools that a delegate was shown,
-/// `left` those that it did not serve, and `given` the addresses that it gave. A pool that shows no ranges
-/// takes any address.
+/// The chain compares so what standard plugins answer: `shown` are the pools that a delegate was
+/// shown, `left` those that it did not serve, and `given` the addresses that it gave. A pool that
+/// shows no ranges takes any address.
 ///
 /// # Errors
 /// A pool has no address, or an address has no pool (112); both are named. So is a pool whose ranges or

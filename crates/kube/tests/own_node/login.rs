@@ -1,5 +1,5 @@
-//! How a delegate as a whole finds its login: in the order that the README tells, as whoever may read
-//! the node.
+//! How a delegate as a whole finds its login: in the order that the README tells, as whoever may
+//! read the node.
 
 use std::fs;
 use std::process::Command;

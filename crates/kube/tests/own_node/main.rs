@@ -1,5 +1,5 @@
-//! The node object of the machine that this runs on, as selectors ask for it: which one it is, what is
-//! remembered of it, by which login it is read, and what is said when that goes wrong.
+//! The node object of the machine that this runs on, as selectors ask for it: which one it is, what
+//! is remembered of it, by which login it is read, and what is said when that goes wrong.
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 

@@ -1,4 +1,5 @@
-//! Which node object is this machine's, as machines find it that differ in name, machine-id and instance.
+//! Which node object is this machine's, as machines find it that differ in name, machine-id and
+//! instance.
 
 use std::fs;
 

@@ -1,5 +1,6 @@
-//! A node of a real Kubernetes API server, with a machine on which the example `ipam-ds-node-ranges`
-//! asks for it: a process of its own for each call, with an environment and a deadline.
+//! A node of a real Kubernetes API server, with a machine on which the example
+//! `ipam-ds-node-ranges` asks for it: a process of its own for each call, with an environment and a
+//! deadline.
 
 use std::ops::Deref;
 use std::process::Command;

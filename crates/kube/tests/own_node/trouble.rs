@@ -1,5 +1,5 @@
-//! A kubeconfig that cannot be read, and an API server that is away, in trouble or cut off: what is said,
-//! in the time that a call has.
+//! A kubeconfig that cannot be read, and an API server that is away, in trouble or cut off: what is
+//! said, in the time that a call has.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -76,7 +76,8 @@ impl Page {
         serde_json::from_str(&format!("{{{}}}", self.blocks(heading, "json")[0])).unwrap()
     }
 
-    /// The table of keys below a heading names each field of `Section` in this source, in its order.
+    /// The table of keys below a heading names each field of `Section` in this source, in its
+    /// order.
     #[track_caller]
     pub fn assert_table_is_of(&self, heading: &str, source: &Path) {
         let source = fs::read_to_string(source).unwrap();

@@ -84,8 +84,8 @@ impl Shell {
         }
     }
 
-    /// Restores a store in which two addresses are held, to when one was, and runs each of these two
-    /// commands: the second lets addresses be given again. It gives the next one.
+    /// Restores a store in which two addresses are held, to when one was, and runs each of these
+    /// two commands: the second lets addresses be given again. It gives the next one.
     #[track_caller]
     pub fn assert_reasserted<S>(
         &self,

@@ -49,8 +49,8 @@ impl Place {
     }
 }
 
-/// A server that runs, with a folder of its own. It is killed and the folder is removed when this is
-/// dropped.
+/// A server that runs, with a folder of its own. It is killed and the folder is removed when this
+/// is dropped.
 pub struct Daemon<S> {
     place: Place,
     child: Mutex<Option<Child>>,

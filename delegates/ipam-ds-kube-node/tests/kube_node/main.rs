@@ -1,5 +1,5 @@
-//! The delegate and its preset on machines with a node of a real Kubernetes API server, which all of
-//! these tests share.
+//! The delegate and its preset on machines with a node of a real Kubernetes API server, which all
+//! of these tests share.
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
