@@ -3,9 +3,10 @@
 use serde_json::json;
 
 use crate::caller::{Callers, callers};
-use crate::harness::{Site, Sites, Stage, System, Turn};
+use crate::harness::System;
 use crate::network::{network, pool};
 use crate::programs::host_local;
+use crate::site::{Site, Sites, Stage, Turn};
 use crate::table::Table;
 use crate::target::Target::{Memory, Ratio, Size};
 

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::caller::Callers;
-use crate::harness::{Curves, Site, Turn};
 use crate::network::{NETWORK, extend};
-use crate::plot::{Class, Scale};
+use crate::plot::{Class, Curves, Scale};
+use crate::site::{Site, Turn};
 use crate::table::Table;
 
 /// The node of the floor.

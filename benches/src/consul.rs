@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 
 use crate::caller::callers;
 use crate::cluster::{self, CROWD, NODE, Store, TABLES};
-use crate::harness::{Site, Sites, Stage, System};
+use crate::harness::System;
 use crate::network::{NETWORK, SUBNET, after, network, spread};
+use crate::site::{Site, Sites, Stage};
 use crate::target::Target::{Growth, Memory, Rate, Ratio, Size};
 
 pub const SYSTEM: System = System {

@@ -3,14 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::caller::{Caller, VERBS};
-use crate::harness::count;
 
 /// How many processes there are at a time.
 pub const AT_A_TIME: usize = 20;
 
-/// Calls a second: of ADD for as many containers, then of DEL.
-pub fn throughput(caller: &Caller) -> [f64; 2] {
-    let each = count("BENCH_EACH", 10);
+/// Calls a second: of ADD for as many containers, then of DEL; so many calls of each process.
+pub fn throughput(caller: &Caller, each: usize) -> [f64; 2] {
     VERBS.map(|verb| {
         let began = Instant::now();
         std::thread::scope(|scope| {

@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use crate::caller::callers;
 use crate::cluster::{self, CROWD, NODE, Store, TABLES};
-use crate::harness::{Site, Sites, Stage, System};
+use crate::harness::System;
 use crate::network::{NETWORK, SUBNET, after, network, pool, pools, spread};
+use crate::site::{Site, Sites, Stage};
 use crate::target::Target::{self, Growth, Memory, Rate, Ratio, Size};
 
 /// On our own keys.

@@ -1,20 +1,15 @@
 //! How a system is measured: interleaved rounds, 20 at a time, targets.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
-use tempfile::TempDir;
-
-use crate::caller::{Caller, Callers, Plugins, VERBS};
+use crate::caller::{Caller, VERBS};
 use crate::crowd::{AT_A_TIME, throughput};
-use crate::plot::{self, Class, Curve, Drawing, Scale};
+use crate::plot::{self, Curve, Curves, Drawing, Scale};
 use crate::programs::Build;
+use crate::site::{HELD, Results, Site, Sites, Stage, Turn};
 use crate::table::Table;
-use crate::target::{Row, Target};
+use crate::target::Target;
 use crate::times::Series;
-
-/// The numbers of leases held.
-pub const HELD: [usize; 4] = [0, 1_000, 10_000, 50_000];
 
 /// What is measured of a system, and what is asked of it. Series are named `CALLER VERB` where
 /// nothing else is said.
@@ -36,52 +31,6 @@ pub struct System {
     pub targets: &'static [Target],
     /// The least program that does the same.
     pub floor: Option<&'static str>,
-}
-
-/// What is drawn: class, name and series.
-pub type Curves = [(Class, &'static str, &'static str); 3];
-
-/// By the leases held.
-pub type Sites = Vec<Box<dyn Site>>;
-
-/// A place where leases are held, with those who use it.
-pub trait Site {
-    fn callers(&self) -> &Callers;
-
-    /// One call of each, in turn.
-    fn round(&self, turn: &mut Turn<'_>);
-
-    /// As [`Site::round`], of callers that leave cold caches to the others; after all other sites.
-    fn last(&self, _turn: &mut Turn<'_>) {}
-
-    /// Measures what has no rounds, where the most leases are held: prints it, or gives rows for
-    /// the table of targets.
-    fn more(&self, _stage: &Stage<'_>) -> Vec<Row> {
-        Vec::new()
-    }
-}
-
-/// Folders for one build of the programs.
-pub struct Stage<'a> {
-    pub build: &'a Build,
-    programs: TempDir,
-    state: TempDir,
-}
-
-/// One round at one site.
-pub struct Turn<'a> {
-    pub container: &'a str,
-    series: &'a mut Series,
-}
-
-/// All that was measured of one build.
-pub struct Results<'a> {
-    pub build: &'a Build,
-    pub sites: Sites,
-    /// By the leases held.
-    pub series: Vec<(usize, Series)>,
-    /// Calls a second, 20 at a time.
-    pub rates: Series,
 }
 
 impl System {
@@ -136,9 +85,10 @@ impl System {
             self::round(round, &bare, &sites, &mut series);
         }
         let mut rates = Series::new();
+        let each = count("BENCH_EACH", 10);
         for _ in 0..count("BENCH_BATCHES", 9) {
             for name in self.crowd {
-                let now = throughput(&sites[0].callers()[*name]);
+                let now = throughput(&sites[0].callers()[*name], each);
                 for (verb, rate) in VERBS.iter().zip(now) {
                     rates.entry(format!("{name} {verb}")).or_default().push(rate);
                 }
@@ -170,42 +120,8 @@ fn round(round: usize, bare: &Caller, sites: &[Box<dyn Site>], series: &mut [(us
     }
 }
 
-impl Turn<'_> {
-    pub fn push(&mut self, name: &str, time: Duration) {
-        self.series.entry(name.to_owned()).or_default().push(time.as_secs_f64() * 1000.0);
-    }
-
-    /// One ADD and one DEL of a caller.
-    pub fn pair(&mut self, callers: &Callers, name: &str) {
-        for verb in VERBS {
-            let time = callers[name].call(verb, self.container);
-            self.push(&format!("{name} {verb}"), time);
-        }
-    }
-}
-
-impl<'a> Stage<'a> {
-    /// State lies in memory where there is such a place, or in `BENCH_DIR`.
-    fn new(build: &'a Build) -> Self {
-        let memory = || Some("/dev/shm".into()).filter(|path: &PathBuf| path.is_dir());
-        let chosen = std::env::var_os("BENCH_DIR").map(Into::into).or_else(memory);
-        let state = TempDir::new_in(chosen.unwrap_or_else(std::env::temp_dir)).unwrap();
-        Self { build, programs: TempDir::new().unwrap(), state }
-    }
-
-    /// A plugin folder of this name with these programs.
-    pub fn plugins(&self, name: &str, programs: &[&str]) -> Plugins {
-        Plugins::new(&self.programs.path().join(name), self.build, programs)
-    }
-
-    /// Where leases and state lie.
-    pub fn state(&self) -> &Path {
-        self.state.path()
-    }
-}
-
 /// A number from the environment.
-pub fn count(variable: &str, otherwise: usize) -> usize {
+fn count(variable: &str, otherwise: usize) -> usize {
     let Ok(text) = std::env::var(variable) else { return otherwise };
     text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, no number"))
 }

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use self::node::{ANNOTATION, NODE, create_node, path};
 use crate::caller::{Callers, Plugins};
-use crate::harness::{Site, Sites, Stage, System, Turn};
+use crate::harness::System;
 use crate::network::{after, network, pool};
 use crate::programs::installed;
-use crate::table::Table;
-use crate::target::Row;
+use crate::site::{Site, Sites, Stage, Turn};
+use crate::table::{Row, Table};
 use crate::target::Target::{self, Memory, Ratio, Size};
 
 pub const SYSTEM: System = System {

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::caller::{Caller, Callers, Plugins, callers};
-use crate::harness::{HELD, Site, Sites, Stage, System, Turn};
+use crate::harness::System;
 use crate::network::{NETWORK, SIZE, address, after, network, pool, pools};
 use crate::plot::{Class, Scale};
 use crate::programs::host_local;
-use crate::table::Table;
-use crate::target::Row;
+use crate::site::{HELD, Site, Sites, Stage, Turn};
+use crate::table::{Row, Table};
 use crate::target::Target::{Growth, Memory, RateRatio, Ratio, Size};
 use crate::times::Times;
 

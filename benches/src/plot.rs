@@ -41,6 +41,9 @@ pub struct Drawing<'a> {
     pub curves: Vec<Curve<'a>>,
 }
 
+/// The curves of a system: class, name and series.
+pub type Curves = [(Class, &'static str, &'static str); 3];
+
 /// How costs are spread.
 #[derive(Clone, Copy)]
 pub enum Scale {

@@ -16,6 +16,7 @@ mod local;
 mod network;
 mod plot;
 mod programs;
+mod site;
 mod table;
 mod target;
 mod times;

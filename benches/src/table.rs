@@ -1,4 +1,4 @@
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use crate::times::{Series, Times};
 
@@ -12,6 +12,13 @@ pub enum Table {
     Cases { corner: &'static str, cases: &'static [&'static str], columns: [&'static str; 2] },
 }
 
+/// A row of the table of targets.
+pub struct Row {
+    what: String,
+    value: String,
+    met: bool,
+}
+
 impl Table {
     /// As Markdown.
     pub fn of(&self, series: &[(usize, Series)]) -> String {
@@ -21,6 +28,20 @@ impl Table {
                 self::cases(corner, cases, *columns, &series[0].1)
             }
         }
+    }
+}
+
+impl Row {
+    pub fn new(what: String, value: String, met: bool) -> Self {
+        Self { what, value, met }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, value, met } = self;
+        let verdict = if *met { "met" } else { "**missed**" };
+        write!(f, "| {what} | {value} | {verdict} |")
     }
 }
 

@@ -1,8 +1,6 @@
-use std::fmt;
-
 use crate::crowd::AT_A_TIME;
-use crate::harness::{HELD, Results};
-use crate::table;
+use crate::site::{HELD, Results};
+use crate::table::{self, Row};
 
 /// What a system is asked for. Series are given by their names, as in tables.
 #[derive(Clone, Copy)]
@@ -19,13 +17,6 @@ pub enum Target {
     Memory { of: &'static str, verbs: &'static [&'static str], most: u64 },
     /// The most KiB of static programs.
     Size { of: &'static [&'static str], most: u64 },
-}
-
-/// A row of the table of targets.
-pub struct Row {
-    what: String,
-    value: String,
-    met: bool,
 }
 
 impl Target {
@@ -85,18 +76,4 @@ impl Target {
 
 fn times(ratio: f64) -> String {
     format!("{} ×", table::ratio(ratio))
-}
-
-impl Row {
-    pub fn new(what: String, value: String, met: bool) -> Self {
-        Self { what, value, met }
-    }
-}
-
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, value, met } = self;
-        let verdict = if *met { "met" } else { "**missed**" };
-        write!(f, "| {what} | {value} | {verdict} |")
-    }
 }
