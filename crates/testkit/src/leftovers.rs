@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::servers::cluster::{Cluster, Member};
-use crate::waiting::until;
+use crate::world::until;
 
 /// All that a cluster is on this machine: its processes and folders, namespaces and links.
 pub fn traces(cluster: &Cluster<impl Member>) -> Vec<PathBuf> {

@@ -41,5 +41,4 @@ pub mod pages;
 pub mod servers;
 pub mod typed;
 pub mod vectors;
-pub mod waiting;
 pub mod world;

@@ -12,7 +12,7 @@ use ipam_testkit::consul::{self, Consul};
 use ipam_testkit::etcd::{self, Etcd};
 use ipam_testkit::kube::Kube;
 use ipam_testkit::leftovers::{assert_nothing_is_left_of_a_killed_test, traces};
-use ipam_testkit::waiting::until;
+use ipam_testkit::world::until;
 
 #[test]
 fn another_server_on_its_port_is_not_taken_for_it() {

@@ -8,13 +8,15 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::Output;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ipam_testkit::consul::{self, Client, Consul, Cut, Fate, Relay};
 use ipam_testkit::etcd;
 use ipam_testkit::kube::{Key, Kube, Kubeconfig, Material, Node, Request, Style};
 use ipam_testkit::servers::process;
-use ipam_testkit::waiting::{SECOND, until};
+use ipam_testkit::world::until;
+
+const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn a_member_that_is_cut_off_is_silent() {

@@ -82,7 +82,7 @@ pub fn wait(child: Child) -> Outcome {
 /// Waits until a condition holds; a bounded time, so that a defect fails the test.
 #[track_caller]
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let give_up = Instant::now() + Duration::from_secs(20);
+    let give_up = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < give_up, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));
