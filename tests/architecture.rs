@@ -53,10 +53,15 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("stdin()", &["crates/kit/src/delegate/edge.rs"]),
-    // An operator's verb prints what it found.
+    // An operator's verb and the suite's program print what they found.
     (
         "stdout()",
-        &["crates/kit/src/delegate/edge.rs", "src/operator/mod.rs", "src/operator/typed.rs"],
+        &[
+            "crates/kit/src/delegate/edge.rs",
+            "src/operator/mod.rs",
+            "src/operator/typed.rs",
+            "crates/suites/src/bin/ipam-conformance.rs",
+        ],
     ),
     // All that goes to stderr goes without waiting for a reader.
     ("stderr()", &["crates/kit/src/log.rs"]),

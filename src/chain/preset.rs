@@ -14,16 +14,18 @@ use ipam_kit::error::{Error, Result};
 /// configuration keeps working on the same state.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// The name of the replaced plugin.
+    /// The name of the replaced plugin, or a new name.
     pub name: &'static str,
     /// The chains to choose from: the first whose condition holds.
     pub chains: &'static [PresetChain],
     /// The replaced system keeps its state in a place that needs no configuration, so a DEL whose
-    /// configuration was stripped can still release what was held before the take-over.
+    /// configuration was stripped can still release what was held before the take-over. False where
+    /// the preset replaces nothing.
     pub has_default_place: bool,
     /// Where the host may name another last program for the chain.
     pub next: Option<Next>,
-    /// The delegate that answers what a person types under the preset's name.
+    /// The delegate that answers what a person types under the preset's name; `None` for the
+    /// operator's verbs.
     pub by_hand: Option<&'static str>,
     /// In what the chain differs from the replaced system, a sentence each, for who is about to
     /// switch.
@@ -37,7 +39,8 @@ pub struct PresetChain {
     pub when: Option<(&'static str, &'static str)>,
     /// The delegates, in order.
     pub delegates: &'static [&'static str],
-    /// Settings put over `ipam`: keys, and values as JSON text.
+    /// Settings put over `ipam`: keys, and values as JSON text. An object is joined with that of the
+    /// configuration, which must not contradict it; any other value takes the place of what it says.
     pub settings: &'static [(&'static str, &'static str)],
     /// Keys of `ipam` that its selectors may set for delegates of ours, beside those of every selector,
     /// as in `sets` of `ipam.delegates`.

@@ -30,7 +30,9 @@ const OPTIONS: &[Known] = &[
     Known { name: "node", value: Some("NODE") },
 ];
 
-/// Answers a verb that was typed.
+/// Answers a verb that was typed: for `Allocate::answering`.
+///
+/// `version` and `about` tell the version of this package, not of the program.
 pub fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
     let first = call.arguments.first().and_then(|word| word.to_str()).unwrap_or_default();
     if !first.starts_with('-') {

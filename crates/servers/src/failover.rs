@@ -21,7 +21,7 @@ use ipam_kit::error::{Error, ErrorCode, Result};
 /// How to reach a service.
 #[derive(Debug)]
 pub struct Access {
-    /// What errors call the service.
+    /// What errors call the service: what stands before the word "server", as in `Consul`.
     pub service: &'static str,
     /// At least one.
     pub servers: Vec<Server>,

@@ -19,7 +19,7 @@
 //! /// Asks whichever server answers for the pool of a rack.
 //! fn pool_of(rack: &str, urls: &[String], request: &Request) -> Result<Option<Answer>> {
 //!     let access = Access {
-//!         service: "the rack service",
+//!         service: "rack",
 //!         servers: Server::parse_all(urls, "ipam.rackServers", 8080)?,
 //!         tls: Tls::default(),
 //!         headers: Vec::new(),

@@ -68,7 +68,9 @@ impl Bench {
         if self.is_delegate() {
             return Ok(());
         }
-        Err(Finding::NotApplicable("this check is for a delegate of a chain: --delegate"))
+        Err(Finding::NotApplicable(
+            "this check is for a delegate of a chain: in Rust `Form::Delegate`, else --delegate",
+        ))
     }
 
     /// ADD by `container/interface`.
@@ -171,8 +173,8 @@ impl Bench {
         }
         Err(Finding::NotApplicable(
             "\
-            its leases cannot be made to look old; this check is for leases that are files in \
-            ipam.dataDir, or in Rust for a subject with `aging`",
+            its leases cannot be made to look old; leases that are files in ipam.dataDir, or in \
+            Rust `aging` of the subject, make this check run",
         ))
     }
 
@@ -183,7 +185,9 @@ impl Bench {
         if self.subject.kill_during(environment, stdin.as_bytes(), after) {
             return Ok(());
         }
-        Err(Finding::NotApplicable("there is no process to kill; this check is for a program"))
+        Err(Finding::NotApplicable(
+            "there is no process to kill; in Rust, the subject `Binary` makes this check run",
+        ))
     }
 
     /// Takes all that is left in a pool, each address once.

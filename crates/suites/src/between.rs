@@ -1,4 +1,41 @@
 //! Coming between a ledger's look and its change, whatever the store.
+//!
+//! Both suites have checks in which another call changes the store after a look. They run where the
+//! test puts the ledger into [`Between`] and hands the suites [`next_commit`]:
+//!
+//! ```
+//! use ipam_kit::Result;
+//! use ipam_kit::allocate::{Allocate, Bookkeeper, Reach};
+//! use ipam_kit::cni::NetworkName;
+//! use ipam_suites::between::{Between, next_commit};
+//! use ipam_suites::ledger_suite::Stage;
+//! use ipam_suites::subject::InProcess;
+//! # // A ledger that exists stands in for the author's.
+//! # use ipam_suites::memory::{Memory as Site, Store};
+//! # use serde_json::json;
+//!
+//! #[derive(Clone)]
+//! struct Opened;
+//!
+//! impl Stage for Opened {
+//!     type Ledger = Between<Site>;
+//!
+//!     fn open(&self, network: &NetworkName) -> Result<Between<Site>> {
+//!         Ok(Between(Site::on(&Store::named("between"), network.clone())))
+//!     }
+//!
+//!     fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
+//!         next_commit(between)
+//!     }
+//! }
+//! # let report = ipam_suites::ledger_suite::run(&Opened);
+//! # assert_eq!(report.passed().len(), report.outcomes.len(), "{report}");
+//!
+//! let delegate = Allocate::<Bookkeeper<Between<Site>>>::default();
+//! let ipam = json!({"memory": "between"});
+//! let subject = InProcess::new(delegate, Reach::Cluster, ipam).interleaved(next_commit);
+//! # let _ = subject;
+//! ```
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;

@@ -51,7 +51,9 @@
 //! assert!(report.failed().is_empty(), "{report}");
 //! ```
 //!
-//! `subject::Binary` has the allocator suite run a program instead.
+//! `subject::Binary` has the allocator suite run a program instead. [`between`] makes the checks run
+//! in which another call comes between look and change, `InProcess::aging` those with old leases. A
+//! report's line says so where a check was not made.
 
 #![warn(unreachable_pub)]
 

@@ -28,7 +28,8 @@ impl fmt::Display for Owner {
 /// One node's part of a network: what its GC may judge.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope {
-    /// The node's identity.
+    /// The node's identity. Empty on DEL and CHECK of an allocator whose reach is
+    /// [`Node`](super::Reach::Node), where the state folder does not tell it.
     pub node: String,
     /// The network.
     pub network: NetworkName,

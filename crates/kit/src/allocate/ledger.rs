@@ -18,6 +18,11 @@ use crate::pool::RangeSet;
 /// retries nothing: that is the [`Bookkeeper`](super::Bookkeeper)'s, once for every ledger. What
 /// keeps two owners from one address is the store's own atomic create inside
 /// [`commit`](Self::commit), never a lock and a look.
+///
+/// A change names the owner's leases by address and revision: [`commit`](Self::commit) gives each
+/// lease that it writes a new revision, and is [`Commit::Lost`] unless the owner holds exactly the
+/// leases that the change names. The ledger in memory of `ipam-suites` is a complete one to read
+/// (`crates/suites/src/memory.rs` and `table.rs`).
 pub trait Ledger: Sized {
     /// What the ledger reads of the section `ipam`. Keys it does not know are other delegates'.
     type Config: DeserializeOwned;

@@ -90,7 +90,7 @@ fn gc_spares_other_nodes(bench: &Bench) -> Verdict {
     bench.delegates_only()?;
     if bench.subject.reach() == Reach::Node {
         return Err(Finding::NotApplicable(
-            "this check is for a store that several nodes share: --cluster",
+            "this check is for a store of several nodes: in Rust `Reach::Cluster`, else --cluster",
         ));
     }
     let elsewhere = bench.on_node("node-2");

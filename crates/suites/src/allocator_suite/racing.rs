@@ -25,8 +25,8 @@ checks!(
 const C1: &str = "c1/eth0";
 const C2: &str = "c2/eth0";
 
-const NEVER_BETWEEN: &str = "nothing comes between look and change of a program; \
-    this check is for a ledger in Rust, in its own tests (InProcess::interleaved)";
+const NEVER_BETWEEN: &str = "nothing comes between look and change here; \
+    in Rust, `InProcess::interleaved` on a ledger in `Between` makes this check run";
 
 /// Calls of several threads, their answers in order.
 fn at_once<T: Send>(

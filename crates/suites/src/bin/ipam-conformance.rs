@@ -4,8 +4,8 @@
 //! $ cargo run --release -p ipam-suites --bin ipam-conformance -- /opt/cni/bin/host-local
 //! ```
 
-#![allow(clippy::print_stdout, reason = "a command for people")]
-
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ and a stateDir that are removed afterwards.
 options:
   --delegate         PROGRAM is a delegate: also the checks that a standard plugin cannot pass
   --cluster          other nodes take leases from its store too: also the checks with two nodes
-  --config FILE      a network configuration with the further keys that it needs
+  --config FILE      a network configuration with the further keys that it needs, as in
+                     {\"ipam\": {\"server\": \"http://[fd00::53]:8080\"}}
   --unclaimed CHECK  the program does not promise this: report it as a difference
   --skip CHECK       do not make this check
   --only CHECK       make this check, and no others but those that are named like this
@@ -42,6 +43,13 @@ A line of the report begins with the name of a check. A check with \"-\" was not
 which option, or which kind of program, it needs.
 
 exit status: 1 when a check fails, 2 when the suite could not be started.
+";
+
+const VERSION: &str = concat!("ipam-conformance ", env!("CARGO_PKG_VERSION"), "\n");
+
+const NO_ADD: &str = "\
+ipam-conformance: ADD of one address of each pool fails, so that most checks fail. Its line says why.
+A key of `ipam` that PROGRAM needs comes from --config FILE, as in {\"ipam\": {\"KEY\": \"VALUE\"}}.
 ";
 
 struct Options {
@@ -57,16 +65,15 @@ struct Options {
 fn main() -> ExitCode {
     let words = ["--list", "--help", "-h", "--version", "-V"];
     match env::args_os().skip(1).find_map(|word| words.into_iter().find(|known| word == *known)) {
-        Some("--list") => names().iter().for_each(|name| println!("{name}")),
-        Some("--help" | "-h") => print!("{USAGE}{HELP}"),
-        Some("--version" | "-V") => println!("ipam-conformance {}", env!("CARGO_PKG_VERSION")),
-        _ => return check_program(),
+        Some("--list") => ended(print(&(names().join("\n") + "\n")).map(|()| true)),
+        Some("--help" | "-h") => ended(print(&format!("{USAGE}{HELP}")).map(|()| true)),
+        Some("--version" | "-V") => ended(print(VERSION).map(|()| true)),
+        _ => ended(Options::parse().and_then(Options::check)),
     }
-    ExitCode::SUCCESS
 }
 
-fn check_program() -> ExitCode {
-    match Options::parse().and_then(Options::check) {
+fn ended(well: Result<bool, String>) -> ExitCode {
+    match well {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(message) => {
@@ -96,8 +103,7 @@ impl Options {
             }
         }
         let program = program.ok_or("PROGRAM is missing")?;
-        let program = fs::canonicalize(&program)
-            .map_err(|error| format!("{}: {error}", program.display()))?;
+        let program = executable(&program)?;
         Ok(Self { program, form, reach, config, unclaimed, skipped, only })
     }
 
@@ -107,10 +113,10 @@ impl Options {
         let ends = self.check_in(&folder);
         // What is left of it harms nobody.
         let _ = fs::remove_dir_all(&folder);
-        Ok(ends)
+        ends
     }
 
-    fn check_in(self, folder: &Path) -> bool {
+    fn check_in(self, folder: &Path) -> Result<bool, String> {
         let others = |name: &&str| !self.only.is_empty() && !self.only.iter().any(|o| o == name);
         let skipped: Vec<&str> = names()
             .into_iter()
@@ -122,12 +128,37 @@ impl Options {
             .configured(self.config);
         let subject: Arc<dyn Subject> = Arc::new(binary);
         let report = run(&subject, &unclaimed, &skipped);
-        print!("{report}");
+        print(&report.to_string())?;
         if !skipped.is_empty() {
-            println!("{} left out by --skip and --only", skipped.len());
+            print(&format!("{} left out by --skip and --only\n", skipped.len()))?;
         }
-        report.failed().is_empty()
+        if report.failed().contains(&"an_add_gives_one_address_of_each_pool") {
+            eprint!("{NO_ADD}");
+        }
+        Ok(report.failed().is_empty())
     }
+}
+
+/// A reader that has seen enough closes the pipe: that is no failure.
+fn print(text: &str) -> Result<(), String> {
+    let mut stdout = io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(format!("cannot print: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The absolute path of a program that can be started.
+fn executable(program: &Path) -> Result<PathBuf, String> {
+    let failed = |error| format!("{}: {error}", program.display());
+    let path = fs::canonicalize(program).map_err(failed)?;
+    let metadata = fs::metadata(&path).map_err(failed)?;
+    if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
+        return Ok(path);
+    }
+    Err(format!("{}: not an executable file", program.display()))
 }
 
 fn text(parser: &mut lexopt::Parser) -> Result<String, String> {

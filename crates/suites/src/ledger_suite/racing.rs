@@ -20,7 +20,8 @@ checks!(
 const A: &str = "10.1.2.7";
 
 const NEVER_BETWEEN: &str = "\
-    nothing comes between look and change; a stage with `interleave` makes this check run";
+    nothing comes between look and change; `Stage::interleave` on a ledger in `Between` makes \
+    this check run";
 
 fn take_any<S: Stage>(room: &Room<'_, S>, container: &str, addresses: &[&str]) -> Result<Ended> {
     let want = pool_of(A)?;

@@ -31,7 +31,8 @@ pub trait Stage: Clone + Send + Sync + 'static {
     fn open(&self, network: &NetworkName) -> Result<Self::Ledger>;
 
     /// Calls `between` inside the next commit, after its caller has looked and before anything is
-    /// changed. False where that cannot be done.
+    /// changed. False where that cannot be done. Any ledger can do it inside of
+    /// [`Between`](crate::between::Between).
     fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
         drop(between);
         false
