@@ -26,8 +26,8 @@ pub trait Site {
     /// As [`Site::round`], of callers that leave cold caches to the others; after all other sites.
     fn last(&self, _turn: &mut Turn<'_>) {}
 
-    /// Measures what has no rounds, where the most leases are held: prints it, or gives rows for the
-    /// table of targets.
+    /// Measures what has no rounds, where the most leases are held: prints it, or gives rows for
+    /// the table of targets.
     fn more(&self, _stage: &Stage<'_>) -> Vec<Row> {
         Vec::new()
     }
