@@ -10,20 +10,6 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The packages of the workspace that others stand on, each with those it stands on itself.
-const PACKAGES: &[(&str, &[&str])] = &[
-    ("ipam-kit", &[]),
-    ("ipam-cli", &["ipam-kit"]),
-    ("ipam-servers", &["ipam-kit"]),
-    ("ipam-kube", &["ipam-kit", "ipam-servers"]),
-    ("ipam-suites", &["ipam-kit"]),
-    ("ipam-testkit", &[]),
-    ("ipam-delegated", &["ipam-cli", "ipam-kit"]),
-];
-
-/// All that a delegate may stand on.
-const BELOW_DELEGATES: &[&str] = &["ipam-cli", "ipam-kit", "ipam-kube", "ipam-servers"];
-
 /// Each room of `ipam-kit` with the rooms it may import.
 const ROOMS: &[(&str, &[&str])] = &[
     ("error", &[]),
@@ -154,31 +140,61 @@ fn imports(line: &str, from: &str) -> Vec<String> {
     found
 }
 
-/// The packages of the workspace, each with those of them that it needs to run.
-fn packages() -> Vec<(String, Vec<String>)> {
+/// The packages of the workspace, as cargo tells them.
+fn packages() -> Vec<Value> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).current_dir(root());
     let metadata: Value = serde_json::from_slice(&cargo.output().unwrap().stdout).unwrap();
-    let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let package = |package: &Value| {
-        let needed = package["dependencies"].as_array().unwrap().iter();
-        let needed = needed.filter(|needed| needed["kind"].is_null() && !needed["path"].is_null());
-        (text(&package["name"]), needed.map(|needed| text(&needed["name"])).collect())
-    };
-    metadata["packages"].as_array().unwrap().iter().map(package).collect()
+    metadata["packages"].as_array().unwrap().clone()
+}
+
+/// The folder of a package, below the workspace's.
+fn folder_of(package: &Value) -> &str {
+    let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+    let folder = manifest.parent().unwrap().strip_prefix(root()).unwrap();
+    folder.to_str().filter(|folder| !folder.is_empty()).unwrap_or(".")
+}
+
+/// The packages of the workspace that a package needs to run.
+fn needed_by(package: &Value) -> Vec<&str> {
+    let needed = package["dependencies"].as_array().unwrap().iter();
+    let needed = needed.filter(|needed| needed["kind"].is_null() && !needed["path"].is_null());
+    let mut needed: Vec<&str> = needed.map(|needed| needed["name"].as_str().unwrap()).collect();
+    needed.sort_unstable();
+    needed
+}
+
+/// What a cell of a table has between backticks.
+fn quoted(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
 }
 
 #[test]
-fn packages_stand_on_lower_ones() {
-    for (name, needs) in packages() {
-        let is_delegate = name.starts_with("ipam-ds-") || name.starts_with("ipam-da-");
-        match PACKAGES.iter().find(|(package, _)| *package == name) {
-            Some((_, allowed)) => assert_eq!(needs, *allowed, "{name}"),
-            None if is_delegate => {
-                let wrong = needs.iter().find(|needed| !BELOW_DELEGATES.contains(&needed.as_str()));
-                assert_eq!(wrong, None, "{name}");
+fn packages_stand_on_what_the_table_says() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let (_, table) = page.split_once("\n| package | folder | holds | stands on |\n").unwrap();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    for package in packages() {
+        let name = package["name"].as_str().unwrap();
+        let is_meant = |told: &str| match told.strip_suffix('…') {
+            Some(start) => name.starts_with(start),
+            None => name == told,
+        };
+        let row = rows.iter().find(|row| quoted(row[0]).into_iter().any(is_meant));
+        let row = row.unwrap_or_else(|| panic!("{name} is not in the table of ARCHITECTURE.md"));
+        let folder = quoted(row[1])[0].replace("NAME", name);
+        assert_eq!(folder, folder_of(&package), "{name}");
+        let (needed, told) = (needed_by(&package), quoted(row[3]));
+        match row[3].starts_with("any") {
+            true if told.is_empty() => {}
+            true => {
+                assert!(needed.iter().all(|needed| told.contains(needed)), "{name}: {needed:?}")
             }
-            None => assert_eq!(name, "ipam-benches", "it is not in tests/architecture.rs"),
+            false => assert_eq!(needed, told, "{name}"),
         }
     }
 }
