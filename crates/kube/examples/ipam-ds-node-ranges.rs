@@ -48,7 +48,7 @@ fn subnets(node: &Node, annotation: Option<&str>) -> Result<Vec<String>> {
     let text = node.annotation(annotation).ok_or_else(|| unfit("missing"))?;
     let subnets = text.split(',').map(|subnet| match parse_cidr(subnet) {
         Ok(_) => Ok(subnet.to_owned()),
-        Err(_) => Err(unfit(&format!("{subnet:?} is not a CIDR"))),
+        Err(_) => Err(unfit(&format!("{subnet:?} is no CIDR"))),
     });
     subnets.collect()
 }
