@@ -1,8 +1,11 @@
-//! The program `ipam-conformance`: what it says of a program that cannot be tested.
+//! The program `ipam-conformance`: which program it starts, and what it says of one that it cannot test.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::fs::{self, Permissions};
 use std::io::pipe;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::process::Command;
 
 const CONFORMANCE: &str = env!("CARGO_BIN_EXE_ipam-conformance");
@@ -39,4 +42,20 @@ fn a_reader_that_has_seen_enough_ends_the_command_in_silence() {
     drop(reader);
     let output = command.arg("--list").stdout(writer).output().unwrap();
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+}
+
+/// A preset is a link to `ipam-delegated`, which reads the name that it is called by.
+#[test]
+fn a_link_is_started_by_its_own_name() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("link");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let script = "#!/bin/sh\nprintf '{\"code\":99,\"msg\":\"it is %s\"}' \"${0##*/}\"; exit 1\n";
+    fs::write(folder.join("program"), script).unwrap();
+    fs::set_permissions(folder.join("program"), Permissions::from_mode(0o755)).unwrap();
+    symlink("program", folder.join("preset")).unwrap();
+    let preset = folder.join("preset");
+    let (exit, stdout, _) = said(&[preset.to_str().unwrap(), "--only", "a_del_releases"]);
+    assert_eq!(exit, Some(1));
+    assert!(stdout.contains("it is preset"), "{stdout}");
 }

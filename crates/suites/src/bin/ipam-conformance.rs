@@ -6,7 +6,7 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::{env, fs};
@@ -150,10 +150,10 @@ fn print(text: &str) -> Result<(), String> {
     }
 }
 
-/// The absolute path of a program that can be started.
+/// The absolute path of a program that can be started; a link keeps its name, as a preset must.
 fn executable(program: &Path) -> Result<PathBuf, String> {
     let failed = |error| format!("{}: {error}", program.display());
-    let path = fs::canonicalize(program).map_err(failed)?;
+    let path = path::absolute(program).map_err(failed)?;
     let metadata = fs::metadata(&path).map_err(failed)?;
     if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
         return Ok(path);
