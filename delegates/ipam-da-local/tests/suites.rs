@@ -77,6 +77,15 @@ fn the_allocator_on_disk_passes_without_an_index() {
 }
 
 #[test]
+fn the_program_passes_as_a_standard_plugin() {
+    let temp = TempDir::new().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_ipam-da-local"));
+    let subject: Arc<dyn Subject> = Arc::new(Binary::new(program, Form::Standard, temp.path()));
+    let report = allocator_suite::run(&subject, &[], &[]);
+    assert!(report.failed().is_empty() && report.passed().len() > 38, "{report}");
+}
+
+#[test]
 fn the_program_passes() {
     let temp = TempDir::new().unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_ipam-da-local"));

@@ -54,7 +54,8 @@ pub struct Lease {
     /// The pool's name, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// The address with the prefix length of its subnet.
+    /// The address with the prefix length of its subnet. The type is that of the crate `ipnet`, and
+    /// reads a text such as `10.1.2.3/24` by `parse`.
     pub address: IpNet,
     /// The gateway of the subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -57,7 +57,11 @@ pub trait Allocator: Sized {
 
     /// ADD: one lease for each pool, in order; all of them or, after an error, none.
     ///
-    /// The same owner gets its leases again.
+    /// The same owner gets its leases again, with [`Lease::kept`]. What it holds beside them is
+    /// released; where `ipam.serves` is there, leases of other pools stay. An address asked for
+    /// ([`Pool::requested_ip`]) is the one that is given, or the ADD fails:
+    /// [`ErrorCode::NOT_IN_POOL`](crate::ErrorCode::NOT_IN_POOL) outside of the pool's ranges,
+    /// [`ErrorCode::TAKEN`](crate::ErrorCode::TAKEN) where another owner holds it.
     fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>>;
 
     /// DEL: releases everything the owner holds and tells what that was.
@@ -77,7 +81,8 @@ pub trait Allocator: Sized {
     /// what that was. Leases younger than the host-wide `gcGrace` stay.
     fn retain(&self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>>;
 
-    /// STATUS: fails when the store cannot be reached; else tells what is free.
+    /// STATUS: fails when the store cannot be reached; else tells what is free. Where that is
+    /// nothing, STATUS fails for those who ask for it (`ipam.statusExhaustion`).
     fn ready(&self, want: &[Pool]) -> Result<Headroom>;
 
     /// What people can read and release by hand; `None` when only the server itself can tell.
