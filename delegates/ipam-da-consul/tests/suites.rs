@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipam_da_consul::Consul;
+use ipam_kit::Result;
 use ipam_kit::allocate::{Allocate, Bookkeeper, Ledger, Reach};
-use ipam_kit::cni::{Environment, NetworkName, Verb};
-use ipam_kit::host::Settings;
-use ipam_kit::{Request, Result};
+use ipam_kit::cni::NetworkName;
 use ipam_suites::between::{Between, next_commit};
 use ipam_suites::ledger_suite::{self, Stage};
 use ipam_suites::subject::{Binary, Form, InProcess, Subject};
@@ -76,15 +75,7 @@ impl Stage for Store {
         // Networks may share pools, which are told apart by their names: here by that of the network.
         let mut ipam = self.0.clone();
         ipam["ranges"] = json!([[{"subnet": "10.1.2.0/24"}]]);
-        let config = json!({"cniVersion": "1.1.0", "name": network.as_str(), "ipam": ipam});
-        let environment = Environment::new([
-            ("CNI_COMMAND", "DEL"),
-            ("CNI_CONTAINERID", "c1"),
-            ("CNI_IFNAME", "eth0"),
-        ]);
-        let stdin = config.to_string();
-        let request =
-            Request::parse(Verb::Del, environment, stdin.as_bytes(), Settings::default())?;
+        let request = ledger_suite::request(network, &ipam)?;
         Ledger::open(request.network.settings()?, &request)
     }
 

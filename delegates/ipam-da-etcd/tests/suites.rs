@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use ipam_da_etcd::{Etcd, LAYOUTS, Layout};
 use ipam_kit::allocate::{Allocate, Bookkeeper, Ledger, Reach};
-use ipam_kit::cni::{Environment, IpamResult, Keep, NetworkName, Verb};
+use ipam_kit::cni::{IpamResult, Keep, NetworkName};
 use ipam_kit::delegate::Delegate;
-use ipam_kit::host::Settings;
 use ipam_kit::{Request, Result};
 use ipam_suites::between::{Between, next_commit};
 use ipam_suites::ledger_suite::{self, Stage};
@@ -142,15 +141,7 @@ impl Stage for Store {
     fn open(&self, network: &NetworkName) -> Result<Between<Etcd>> {
         let mut ipam = self.0.as_object().unwrap().clone();
         set_apart(&mut ipam, network.as_str());
-        let config = json!({"cniVersion": "1.1.0", "name": network.as_str(), "ipam": ipam});
-        let environment = Environment::new([
-            ("CNI_COMMAND", "DEL"),
-            ("CNI_CONTAINERID", "c1"),
-            ("CNI_IFNAME", "eth0"),
-        ]);
-        let stdin = config.to_string();
-        let request =
-            Request::parse(Verb::Del, environment, stdin.as_bytes(), Settings::default())?;
+        let request = ledger_suite::request(network, &ipam.into())?;
         Ledger::open(request.network.settings()?, &request)
     }
 

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ipam_da_local::Local;
+use ipam_kit::Result;
 use ipam_kit::allocate::{Allocate, Bookkeeper, Ledger, Reach};
-use ipam_kit::cni::{Environment, NetworkName, Verb};
-use ipam_kit::host::Settings;
-use ipam_kit::{Request, Result};
+use ipam_kit::cni::NetworkName;
 use ipam_suites::ledger_suite::{self, Stage};
 use ipam_suites::subject::{Binary, Form, InProcess, Subject};
 use ipam_suites::{Report, allocator_suite};
@@ -30,15 +29,7 @@ impl Stage for Disk {
     type Ledger = Local;
 
     fn open(&self, network: &NetworkName) -> Result<Local> {
-        let config = json!({"cniVersion": "1.1.0", "name": network.as_str(), "ipam": self.ipam()});
-        let environment = Environment::new([
-            ("CNI_COMMAND", "DEL"),
-            ("CNI_CONTAINERID", "c1"),
-            ("CNI_IFNAME", "eth0"),
-        ]);
-        let stdin = config.to_string();
-        let request =
-            Request::parse(Verb::Del, environment, stdin.as_bytes(), Settings::default())?;
+        let request = ledger_suite::request(network, &self.ipam())?;
         Local::open(request.network.settings()?, &request)
     }
 }

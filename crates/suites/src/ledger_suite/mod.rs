@@ -8,7 +8,7 @@ mod room;
 mod scanning;
 mod steps;
 
-pub use room::Stage;
+pub use room::{Stage, request};
 
 use room::Room;
 

@@ -15,8 +15,10 @@ use ipam_kit::allocate::ledger::{
 };
 use ipam_kit::allocate::{Lease, Owner, Scope, Strategy, Want};
 use ipam_kit::cni::address::parse_address;
-use ipam_kit::cni::{ContainerId, IfName, NetworkName};
+use ipam_kit::cni::{ContainerId, Environment, IfName, NetworkName, Verb};
+use ipam_kit::delegate::Request;
 use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::Settings;
 use ipam_kit::pool::Pool;
 
 /// Where ledgers of one kind are opened, all on one store.
@@ -24,7 +26,7 @@ pub trait Stage: Clone + Send + Sync + 'static {
     /// The kind.
     type Ledger: Ledger;
 
-    /// A ledger for one network, as a process opens it.
+    /// A ledger for one network, as a process opens it: [`request`] makes what it is opened by.
     ///
     /// # Errors
     /// The store cannot be used.
@@ -37,6 +39,17 @@ pub trait Stage: Clone + Send + Sync + 'static {
         drop(between);
         false
     }
+}
+
+/// What [`Ledger::open`] gets for this network, with this section `ipam`: the request of a DEL.
+///
+/// # Errors
+/// A process could not be called so.
+pub fn request(network: &NetworkName, ipam: &Value) -> Result<Request> {
+    let config = json!({"cniVersion": "1.1.0", "name": network.as_str(), "ipam": ipam});
+    let variables = [("CNI_COMMAND", "DEL"), ("CNI_CONTAINERID", "c1"), ("CNI_IFNAME", "eth0")];
+    let (environment, stdin) = (Environment::new(variables), config.to_string());
+    Request::parse(Verb::Del, environment, stdin.as_bytes(), Settings::default())
 }
 
 /// A network that no other check uses.
