@@ -5,27 +5,16 @@
 mod common;
 
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ipam_testkit::certificates::Certificates;
 use ipam_testkit::etcd::{Etcd, Passage};
 use ipam_testkit::node::addresses;
-use ipam_testkit::world::{World, binary, start, wait};
+use ipam_testkit::world::{start, wait};
 use serde_json::{Value, json};
 
 use common::store::holdings;
-use common::{PROGRAM, tls};
-
-/// A world whose chain ends in a store behind this endpoint.
-fn world(endpoint: &str) -> (World, Value) {
-    let world = World::new();
-    world.install(&binary("ipam-ds-static")).install(Path::new(PROGRAM));
-    let mut network = world.network(json!(["ipam-ds-static", "ipam-da-etcd"]));
-    network["ipam"]["ranges"] = json!([[{"subnet": "10.1.0.0/16"}]]);
-    network["ipam"]["etcd"] = json!({"endpoints": [endpoint], "timeout": "2s"});
-    (world, network)
-}
+use common::{chain, tls};
 
 fn moved(network: &Value, endpoint: &str) -> Value {
     let mut network = network.clone();
@@ -37,7 +26,7 @@ fn moved(network: &Value, endpoint: &str) -> Value {
 fn the_same_store_at_a_new_port_is_released_by_the_corrected_configuration() {
     let etcd = Etcd::start();
     let mut passage = Passage::to(&etcd.endpoint());
-    let (world, network) = world(&passage.endpoint());
+    let (world, network) = chain(&passage.endpoint());
     let result = world.call("ADD", "c1", &network).success();
     assert_eq!(addresses(&result), ["10.1.0.2"]);
     world.killed_add("c2", &network, || holdings(&etcd).len());
@@ -58,7 +47,7 @@ fn the_same_store_at_a_new_port_is_released_by_the_corrected_configuration() {
 fn gc_and_reap_go_to_the_new_port_of_the_corrected_configuration() {
     let etcd = Etcd::start();
     let mut passage = Passage::to(&etcd.endpoint());
-    let (world, network) = world(&passage.endpoint());
+    let (world, network) = chain(&passage.endpoint());
     let gone = world.path("gone");
     fs::write(&gone, "").unwrap();
     for container in ["c1", "c2"] {
@@ -90,7 +79,7 @@ fn gc_and_reap_go_to_the_new_port_of_the_corrected_configuration() {
 fn another_store_at_the_new_port_releases_nothing() {
     let (etcd, other) = (Etcd::start(), Etcd::start());
     let mut passage = Passage::to(&etcd.endpoint());
-    let (world, network) = world(&passage.endpoint());
+    let (world, network) = chain(&passage.endpoint());
     world.call("ADD", "c1", &network).success();
     world.killed_add("c2", &network, || holdings(&etcd).len());
     passage.shut();
@@ -121,7 +110,7 @@ fn another_store_at_the_new_port_releases_nothing() {
 #[test]
 fn a_store_that_stands_where_it_was_is_released_there_whatever_the_configuration_names() {
     let (etcd, other) = (Etcd::start(), Etcd::start());
-    let (world, network) = world(&etcd.endpoint());
+    let (world, network) = chain(&etcd.endpoint());
     world.call("ADD", "c1", &network).success();
     world.call("ADD", "c2", &network).success();
     world.call("DEL", "c1", &moved(&network, &other.endpoint())).success();
@@ -133,7 +122,7 @@ fn a_store_that_stands_where_it_was_is_released_there_whatever_the_configuration
 fn certificates_that_were_moved_are_read_where_the_corrected_configuration_names_them() {
     let certificates = Certificates::make();
     let etcd = Etcd::builder().tls(tls(&certificates, true)).start();
-    let (world, mut network) = world(&etcd.endpoint());
+    let (world, mut network) = chain(&etcd.endpoint());
     let client = certificates.client();
     let copy = |folder: &str| {
         fs::create_dir_all(world.path(folder)).unwrap();

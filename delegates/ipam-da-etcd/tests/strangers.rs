@@ -4,29 +4,17 @@
 
 mod common;
 
-use std::path::Path;
-
 use ipam_testkit::certificates::Certificates;
 use ipam_testkit::etcd::{Etcd, Silent, saying};
-use ipam_testkit::world::{World, binary};
+use ipam_testkit::world::World;
 use serde_json::{Value, json};
 
 use common::store::holdings;
-use common::{PROGRAM, tls};
-
-/// A chain whose allocator knows this endpoint.
-fn world(endpoint: &str) -> (World, Value) {
-    let world = World::new();
-    world.install(&binary("ipam-ds-static")).install(Path::new(PROGRAM));
-    let mut network = world.network(json!(["ipam-ds-static", "ipam-da-etcd"]));
-    network["ipam"]["ranges"] = json!([[{"subnet": "10.1.0.0/16"}]]);
-    network["ipam"]["etcd"] = json!({"endpoints": [endpoint], "timeout": "2s"});
-    (world, network)
-}
+use common::{chain, tls};
 
 /// An ADD at an endpoint fails with 105 and these words, and leaves nothing to release.
 fn asks_nothing(endpoint: &str, words: &[&str]) -> (World, Value) {
-    let (world, network) = world(endpoint);
+    let (world, network) = chain(endpoint);
     let (code, text) = world.call("ADD", "c1", &network).failure();
     assert_eq!(code, 105, "{text}");
     for words in words {

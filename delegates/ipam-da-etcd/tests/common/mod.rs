@@ -8,8 +8,12 @@ pub mod relay;
 pub mod rights;
 pub mod store;
 
+use std::path::Path;
+
 use ipam_testkit::certificates::{Certificates, Pair};
 use ipam_testkit::etcd::{Etcd, Tls};
+use ipam_testkit::world::{World, binary};
+use serde_json::{Value, json};
 
 /// A node that calls the program.
 pub type Node = ipam_testkit::node::Node<Etcd>;
@@ -18,6 +22,16 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ipam-da-etcd");
 
 /// What every key of ours begins with.
 pub const PREFIX: &str = "/ipam-delegated/";
+
+/// A world, and a network whose chain ends in a store behind this endpoint.
+pub fn chain(endpoint: &str) -> (World, Value) {
+    let world = World::new();
+    world.install(&binary("ipam-ds-static")).install(Path::new(PROGRAM));
+    let mut network = world.network(json!(["ipam-ds-static", "ipam-da-etcd"]));
+    network["ipam"]["ranges"] = json!([[{"subnet": "10.1.0.0/16"}]]);
+    network["ipam"]["etcd"] = json!({"endpoints": [endpoint], "timeout": "2s"});
+    (world, network)
+}
 
 /// Serves TLS with certificates that a test made.
 pub fn tls(certificates: &Certificates, needs_certificate: bool) -> Tls {
