@@ -1,14 +1,16 @@
 //! What a system did that a preset replaces, and where we differ.
 
+mod comparison;
 mod difference;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::world::{Outcome, World, start_raw, wait};
+pub use comparison::Comparison;
 pub use difference::Difference;
 
 /// The cases of one system.
@@ -97,35 +99,24 @@ impl Fixture {
     /// that is no difference. `play` gives the outcomes and the state after.
     #[track_caller]
     pub fn differs_only_as_listed(&self, play: impl Fn(&Vector) -> (Vec<Outcome>, Value)) {
-        let mut faults = Vec::new();
-        let mut reasons = BTreeSet::new();
+        let mut comparison = Comparison::with(&self.reasons);
         for vector in &self.vectors {
             let place = format!("{} ({})", vector.id, vector.about);
-            let mut expected = vector.recorded(self);
-            for difference in &vector.differences {
-                assert!(self.reasons.contains_key(&difference.why), "{}", difference.why);
-                reasons.insert(&difference.why);
-                let fault = difference.apply(&mut expected).err();
-                faults.extend(fault.map(|fault| format!("{place}: {fault}")));
-            }
             let (outcomes, after) = play(vector);
             let steps: Vec<_> = outcomes.iter().map(describe).collect();
             let observed = json!({"steps": steps, "after": after});
-            if observed != expected {
-                faults.push(format!("{place}:\nexpected {expected}\nobserved {observed}"));
-            }
+            comparison.add(&place, vector.recorded(self), &vector.differences, &observed);
             for (step, outcome) in vector.steps.iter().zip(outcomes) {
                 let Some(error) = &step.error else { continue };
                 if self.classes[&error.class].same_words && outcome.exit == Some(1) {
                     let (_, text) = outcome.failure();
                     if !text.contains(&error.msg) {
-                        faults.push(format!("{place}: {text} lacks {:?}", error.msg));
+                        comparison.fault(&place, &format!("{text} lacks {:?}", error.msg));
                     }
                 }
             }
         }
-        assert!(faults.is_empty(), "{}", faults.join("\n"));
-        assert_eq!(reasons.len(), self.reasons.len(), "a reason that nothing needs");
+        comparison.finish();
     }
 
     /// Whoever is about to switch is told every reason.
