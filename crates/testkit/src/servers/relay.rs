@@ -63,7 +63,6 @@ struct Books {
     /// What becomes of the next requests, before `decide` is asked.
     fates: Mutex<VecDeque<Fate>>,
     requests: Mutex<Vec<Request>>,
-    connections: Mutex<usize>,
 }
 
 impl Relay {
@@ -93,12 +92,10 @@ impl Relay {
             decide: Box::new(decide),
             fates: Mutex::default(),
             requests: Mutex::default(),
-            connections: Mutex::default(),
         });
         let kept = books.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                *lock(&books.connections) += 1;
                 let books = books.clone();
                 // What fails ends the connection.
                 thread::spawn(move || drop(serve(&client, &books)));
@@ -127,11 +124,6 @@ impl Relay {
         let before = lock(&self.books.requests).len();
         done();
         lock(&self.books.requests)[before..].iter().map(Request::line).collect()
-    }
-
-    /// How many connections have come so far.
-    pub fn connections(&self) -> usize {
-        *lock(&self.books.connections)
     }
 }
 
