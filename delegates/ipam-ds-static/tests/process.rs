@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::process::Command;
+
 use ipam_testkit::world::Outcome;
 use serde_json::{Value, json};
 
@@ -52,6 +54,19 @@ fn add_and_del_answer_with_the_pools() {
 fn version_needs_no_stdin() {
     let answer = answer(call("VERSION", "", ""), 0);
     assert_eq!(answer["supportedVersions"].as_array().unwrap().len(), 7);
+}
+
+#[test]
+fn a_start_by_hand_tells_name_and_version() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ipam-ds-static"));
+    let output = command.env_remove("CNI_COMMAND").output().unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    let told = format!(
+        "ipam-ds-static {version}: a CNI IPAM delegate. Runtimes call it with CNI_COMMAND set and \
+         a network configuration on stdin.\n"
+    );
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), told);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
 }
 
 #[test]

@@ -75,7 +75,7 @@ pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
     }
     let version = env!("CARGO_PKG_VERSION");
     eprintln!(
-        "{name}: a CNI IPAM delegate, made with ipam-kit {version}. Runtimes call it with CNI_COMMAND set and a network configuration on stdin."
+        "{name} {version}: a CNI IPAM delegate. Runtimes call it with CNI_COMMAND set and a network configuration on stdin."
     );
     ExitCode::SUCCESS
 }
