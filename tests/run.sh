@@ -89,6 +89,9 @@ if command -v rustup >/dev/null && ! rustup target list --installed | grep -qx "
     rustup target add "$target" || echo "tests/run.sh: no $target; going on without it" >&2
 fi
 
+# Tests wait for servers and timeouts far more than they compute.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS-$((2 * $(nproc)))}
+
 # The tests run the programs of the whole workspace, which `cargo test` builds only in part.
 cargo build --workspace --bins --examples
 cargo test --workspace "$@"
