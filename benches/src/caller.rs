@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ipam_testkit::world::cni_command;
 use serde_json::Value;
 
 use crate::programs::Build;
@@ -129,19 +130,8 @@ impl Caller {
 
     fn command(&self, verb: &str, container: &str) -> Command {
         let argument = |text: &String| text.replace("VERB", verb).replace("CONTAINER", container);
-        let mut command = Command::new(&self.program);
-        command
-            .args(self.arguments.iter().map(argument))
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .env("CNI_PATH", &self.folder)
-            .env("CNI_COMMAND", verb)
-            .env("CNI_CONTAINERID", container)
-            .env("CNI_IFNAME", "eth0")
-            .env("CNI_NETNS", "/run/netns/none")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+        let mut command = cni_command(&self.program, &self.folder, verb, container);
+        command.args(self.arguments.iter().map(argument)).stderr(Stdio::null());
         command
     }
 }

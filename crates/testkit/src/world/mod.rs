@@ -152,19 +152,7 @@ impl World {
     }
 
     pub fn command_of(&self, program: &Path, verb: &str, container: &str) -> Command {
-        let mut command = Command::new(program);
-        command
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .env("CNI_PATH", self.path("bin"))
-            .env("CNI_COMMAND", verb)
-            .env("CNI_CONTAINERID", container)
-            .env("CNI_IFNAME", "eth0")
-            .env("CNI_NETNS", "/run/netns/none")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
+        cni_command(program, &self.path("bin"), verb, container)
     }
 
     /// Calls `ipam-delegated` and waits.
@@ -190,6 +178,24 @@ impl World {
             .map(|call| format!("{} {}", text(call, "delegate"), text(call, "verb")))
             .collect()
     }
+}
+
+/// A call of a plugin as a runtime makes it, with plugins in this folder, ready to be changed and
+/// started.
+pub fn cni_command(program: &Path, plugins: &Path, verb: &str, container: &str) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("CNI_PATH", plugins)
+        .env("CNI_COMMAND", verb)
+        .env("CNI_CONTAINERID", container)
+        .env("CNI_IFNAME", "eth0")
+        .env("CNI_NETNS", "/run/netns/none")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
 }
 
 /// The names in a folder, sorted; none where there is no folder.
