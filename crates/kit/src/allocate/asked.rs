@@ -6,7 +6,7 @@ use crate::cni::{Dns, IpamResult, Network, Route};
 use crate::delegate::Request;
 use crate::error::{Error, Result};
 use crate::offer::{self, Offer, Offered};
-use crate::pool::{Pool, RangeRules, RangeSet};
+use crate::pool::{Pool, RangeConfig, RangeRules, RangeSet};
 
 const PATH: &str = "prevResult.pools";
 
@@ -61,7 +61,15 @@ impl Asked {
         match before.extra.get("pools") {
             None | Some(Value::Null) => Self::alone(request),
             Some(Value::Array(pools)) => {
-                let parse = |(i, pool)| Pool::parse(pool, &format!("{PATH}[{i}]"));
+                let judged = request.is_judged();
+                let parse = |(i, pool)| {
+                    let path = format!("{PATH}[{i}]");
+                    let pool = Pool::parse(pool, &path)?;
+                    if judged {
+                        RangeConfig::refuse_strategy(pool.ranges(), &format!("{path}.ranges"))?;
+                    }
+                    Ok(pool)
+                };
                 let pools = pools.iter().enumerate().map(parse).collect::<Result<_>>()?;
                 Ok(Self { pools, source: Source::Before })
             }

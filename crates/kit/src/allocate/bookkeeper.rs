@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::attempt::{Attempt, Plan, collect};
 use super::ledger::{Change, Commit, Entry, Fault, Ledger, Need, Question, View};
-use super::{Allocator, Books, Headroom, Lease, Owner, Part, Reach, Scope, Want};
+use super::{Allocator, Books, Headroom, Lease, Owner, Part, Reach, Scope, Strategy, Want};
 use crate::cni::{Keep, parse_value};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
@@ -23,6 +23,8 @@ pub struct Bookkeeper<L> {
     grace: Duration,
     /// Whether addresses in use may be taken over, for pools that do not forbid it.
     takeover: bool,
+    /// How an address is chosen, for pools that do not say.
+    strategy: Strategy,
     /// STATUS counts what is free.
     counts: bool,
     deadline: Deadline,
@@ -51,13 +53,14 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
             counts: ipam.get("statusExhaustion").and_then(serde_json::Value::as_bool) == Some(true),
             grace: request.settings.gc_grace,
             takeover: takeover(request)?,
+            strategy: strategy(request)?.unwrap_or(L::STRATEGY),
             deadline: request.deadline,
             ledger: L::open(config, request)?,
         })
     }
 
     fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
-        let mut wants = Want::read(want, L::STRATEGY)?;
+        let mut wants = Want::read(want, self.strategy)?;
         for (want, pool) in wants.iter_mut().zip(want) {
             // What a pool says may be a selector's word, which is data.
             want.takeover = self.takeover && pool.takeover.unwrap_or(true);
@@ -146,7 +149,7 @@ impl<L: Ledger> Books for Bookkeeper<L> {
     }
 
     fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
-        Want::read(pools, L::STRATEGY)?.iter().map(|want| self.ledger.ranges(want)).collect()
+        Want::read(pools, self.strategy)?.iter().map(|want| self.ledger.ranges(want)).collect()
     }
 }
 
@@ -327,6 +330,18 @@ fn takeover(request: &Request) -> Result<bool> {
     let told = request.network.ipam().get("takeover");
     let told = told.map(|value| parse_value(value, key)).transpose()?.flatten();
     Ok(told.unwrap_or(request.settings.takeover))
+}
+
+/// How an address is chosen where a pool does not say: `strategy` of `ipam`. A release and a CHECK need
+/// none, and the configuration of their record may hold anything.
+fn strategy(request: &Request) -> Result<Option<Strategy>> {
+    if !request.is_judged() {
+        return Ok(None);
+    }
+    let key = "ipam.strategy";
+    let told = request.network.ipam().get("strategy");
+    let told: Option<String> = told.map(|value| parse_value(value, key)).transpose()?.flatten();
+    told.map(|text| Strategy::read(&text, key)).transpose()
 }
 
 /// What the store did not say.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::ledger::{Look, PoolView, Used};
 use crate::cni::address;
+use crate::error::{Error, Result};
 use crate::pool::RangeSet;
 
 /// How an address is chosen among the free ones.
@@ -20,6 +21,14 @@ pub enum Strategy {
 }
 
 impl Strategy {
+    /// [`Strategy::parse`], with the place of the text for an error.
+    pub(crate) fn read(text: &str, path: &str) -> Result<Self> {
+        Self::parse(text).ok_or_else(|| {
+            Error::config(path, format!("unknown strategy {text:?}"))
+                .advise("write round-robin, lowest or random")
+        })
+    }
+
     /// Reads `round-robin`, `lowest` or `random`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text {

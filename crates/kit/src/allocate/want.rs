@@ -49,10 +49,7 @@ impl Want {
         let path = format!("prevResult.pools[{place}]");
         let strategy = match &pool.strategy {
             None => default,
-            Some(text) => Strategy::parse(text).ok_or_else(|| {
-                Error::config(format_args!("{path}.strategy"), format!("{text:?} is none"))
-                    .advise("expected round-robin, lowest or random")
-            })?,
+            Some(text) => Strategy::read(text, &format!("{path}.strategy"))?,
         };
         let this = Self {
             pool: pool.name().map(str::to_owned),

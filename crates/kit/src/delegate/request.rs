@@ -83,6 +83,15 @@ impl Request {
         before.is_some_and(|before| before.extra.get("reassert") == Some(&true.into()))
     }
 
+    /// Whether what earlier releases ignored in the configuration is refused: on ADD and STATUS. Other verbs
+    /// and a reassert may run with the configuration of a record that such a release wrote.
+    pub(crate) fn is_judged(&self) -> bool {
+        match self.verb {
+            Verb::Add => !self.is_reassert(),
+            verb => verb == Verb::Status,
+        }
+    }
+
     /// The network with the section `ipam` that its configuration has now, where the record names the store
     /// by another one: `prevResult.present`.
     ///

@@ -57,6 +57,9 @@ impl Offer {
         if pools.is_empty() {
             return Ok(None);
         }
+        if request.is_judged() {
+            pools.iter().try_for_each(Offered::refuse_strategy_in_ranges)?;
+        }
         pools.retain(keep);
         requested::place(&mut pools, request)?;
         Ok(Some(Self { pools, routes: config.routes()?, dns: dns(&config, request.verb)? }))

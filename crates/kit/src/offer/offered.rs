@@ -45,6 +45,11 @@ impl Offered {
         pool
     }
 
+    pub(super) fn refuse_strategy_in_ranges(&self) -> Result<()> {
+        let inside = if self.path.starts_with("ipam.pools") { ".ranges" } else { "" };
+        RangeConfig::refuse_strategy(self.pool.ranges(), &[&self.path, inside].concat())
+    }
+
     fn of_pool(value: &Value, rules: RangeRules, path: String) -> Result<Self> {
         let pool = Pool::parse(value, &path)?;
         Ok(Self { set: pool.range_set(rules, &path)?, path, pool, request: None })

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+use crate::error::{Error, Result};
+
 /// A range as it stands in a configuration, unread; members in the order the etcd plugin stores.
 ///
 /// Null and, for the addresses, `""` mean absent, as in Go.
@@ -27,6 +29,21 @@ pub struct RangeConfig {
     /// Members of others, kept as they came.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
+}
+
+impl RangeConfig {
+    /// Refuses `strategy` in a range, where it would have no effect. `path` is the place of the ranges.
+    ///
+    /// # Errors
+    /// A range has it; the advice names the places where it counts.
+    pub(crate) fn refuse_strategy(ranges: &[Self], path: &str) -> Result<()> {
+        let asks = |range: &Self| range.unknown.contains_key("strategy");
+        ranges.iter().position(asks).map_or(Ok(()), |place| {
+            let message = "an address is chosen among all ranges of a pool";
+            Err(Error::config(format!("{path}[{place}].strategy"), message)
+                .advise("write strategy into ipam, for all pools, or into one of ipam.pools"))
+        })
+    }
 }
 
 /// How a system reads a [`RangeConfig`].
