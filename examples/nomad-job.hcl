@@ -10,7 +10,7 @@ job "shop" {
 
     meta {
       network-pool = "shop"
-      network-ip   = "10.92.0.10"
+      network-ip   = "10.217.0.10"
     }
 
     task "lead" {

@@ -44,7 +44,7 @@ cat >"$work/network.json" <<END
   "ipam": {
     "type": "ipam-delegated",
     "delegates": ["ipam-ds-static", "ipam-da-local"],
-    "ranges": [[{"subnet": "10.123.0.0/24"}]],
+    "ranges": [[{"subnet": "10.218.0.0/24"}]],
     "routes": [{"dst": "0.0.0.0/0"}],
     "stateDir": "$work/state",
     "dataDir": "$work/leases"
@@ -79,9 +79,9 @@ leases() {
 
 say "ADD runs ipam-ds-static, which chooses the pool, then ipam-da-local, which gives an address"
 chain ADD by-hand | tee "$work/result"
-grep -q '"address":"10.123.0.2/24"' "$work/result" || fail "10.123.0.2/24 was expected"
+grep -q '"address":"10.218.0.2/24"' "$work/result" || fail "10.218.0.2/24 was expected"
 leases quickstart
-[ -f "$work/leases/quickstart/10.123.0.2" ] || fail "a lease file was expected"
+[ -f "$work/leases/quickstart/10.218.0.2" ] || fail "a lease file was expected"
 
 say "ADD again, as a runtime does that has lost the answer, or after a reboot: the same address"
 chain ADD by-hand | tee "$work/again"
@@ -99,7 +99,7 @@ say "DEL releases it: no output"
 chain DEL by-hand
 attachments
 [ "$(held)" = 0 ] || fail "no attachment was expected"
-if find "$work/leases" -name '10.123.*' | grep .; then fail "an address is still held"; fi
+if find "$work/leases" -name '10.218.*' | grep .; then fail "an address is still held"; fi
 
 say "Under the name host-local the same program takes a configuration that host-local has"
 ln -s ipam-delegated "$work/bin/host-local"
@@ -110,7 +110,7 @@ cat >"$work/unchanged.json" <<END
   "type": "bridge",
   "ipam": {
     "type": "host-local",
-    "subnet": "10.124.0.0/24",
+    "subnet": "10.219.0.0/24",
     "stateDir": "$work/state",
     "dataDir": "$work/leases"
   }
@@ -121,9 +121,9 @@ cni "$work/bin/host-local" ADD by-hand /run/netns/none unchanged.json
 echo
 leases unchanged
 attachments
-[ -f "$work/leases/unchanged/10.124.0.2" ] || fail "a lease file was expected"
+[ -f "$work/leases/unchanged/10.219.0.2" ] || fail "a lease file was expected"
 cni "$work/bin/host-local" DEL by-hand /run/netns/none unchanged.json
-[ ! -e "$work/leases/unchanged/10.124.0.2" ] || fail "the address is still held"
+[ ! -e "$work/leases/unchanged/10.219.0.2" ] || fail "the address is still held"
 
 not_shown() {
     say "Done. Not shown: two network namespaces that ping each other, for $*"

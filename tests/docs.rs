@@ -173,6 +173,21 @@ fn every_link_leads_somewhere() {
     }
 }
 
+/// podman owns 10.88.0.0/16, and gives its further networks subnets from 10.89.0.0/24 upwards.
+#[test]
+fn no_page_shows_a_subnet_that_podman_may_have() {
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for rest in text.split("subnet\"").skip(1) {
+            let subnet = rest.trim_start_matches([':', ' ', '"']).split('"').next().unwrap();
+            let mut numbers = subnet.split('.').map(str::parse::<u8>);
+            if let (Some(Ok(10)), Some(Ok(second))) = (numbers.next(), numbers.next()) {
+                assert!((210..240).contains(&second), "{}: {subnet}", document.display());
+            }
+        }
+    }
+}
+
 /// The folders at the root whose files pages name by their whole path.
 const FOLDERS: [&str; 6] = [".ci/", "benches/", "crates/", "delegates/", "examples/", "src/"];
 

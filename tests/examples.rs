@@ -4,10 +4,12 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::IpAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ipam_kit::cni::address::parse_cidr;
 use ipam_testkit::certificates::Certificates;
 use ipam_testkit::etcd::{Etcd, Tls};
 use ipam_testkit::world::{Outcome, World, binary, start, wait, without};
@@ -337,6 +339,45 @@ fn every_conflist_runs_a_chain() {
     );
 }
 
+/// Whoever copies two of them has two networks that do not disturb each other, nor podman, whose
+/// networks begin at 10.88.0.0 and go upwards.
+#[test]
+fn every_example_has_names_and_subnets_of_its_own() {
+    let files = fs::read_dir(example("")).unwrap().map(|entry| entry.unwrap().path());
+    let texts: Vec<(PathBuf, String)> =
+        files.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect();
+
+    let subnets = texts.iter().flat_map(|(path, text)| {
+        let named = text.split("\"subnet\": \"").skip(1);
+        named.map(move |rest| (path, parse_cidr(rest.split('"').next().unwrap()).unwrap()))
+    });
+    let subnets: Vec<_> = subnets.collect();
+    for (i, (path, subnet)) in subnets.iter().enumerate() {
+        if let IpAddr::V4(address) = subnet.addr() {
+            let [first, second, ..] = address.octets();
+            assert!(first == 10 && (210..240).contains(&second), "{}: {subnet}", path.display());
+        }
+        for (_, other) in &subnets[..i] {
+            let is_apart = !subnet.contains(&other.network()) && !other.contains(&subnet.network());
+            assert!(is_apart, "{}: {subnet} overlaps {other}", path.display());
+        }
+    }
+    // Six conflists have ranges, two of them in both families, and the quick start has two.
+    assert_eq!(subnets.len(), 10);
+
+    let mut names = Vec::new();
+    for (path, text) in texts.iter().filter(|(path, _)| path.to_str().unwrap().ends_with("list")) {
+        let conflist: Value = serde_json::from_str(text).unwrap();
+        let plugins = conflist["plugins"].as_array().unwrap();
+        let bridges = plugins.iter().filter_map(|plugin| plugin["bridge"].as_str());
+        for name in bridges.chain(conflist["name"].as_str()) {
+            assert!(!names.contains(&name.to_owned()), "{}: {name}", path.display());
+            names.push(name.to_owned());
+        }
+    }
+    assert_eq!(names.len(), 20);
+}
+
 #[test]
 fn the_conflist_for_etcd_runs_on_a_real_one() {
     let certificates = Certificates::make();
@@ -363,7 +404,7 @@ fn the_conflist_for_etcd_runs_on_a_real_one() {
 
     let result = world.call("ADD", "c1", &network).success();
     let address = |i: usize| result["ips"][i]["address"].as_str();
-    assert_eq!([address(0), address(1)], [Some("10.91.1.0/16"), Some("fd00:91::2/64")]);
+    assert_eq!([address(0), address(1)], [Some("10.214.1.0/16"), Some("fd00:214::2/64")]);
     network["prevResult"] = result;
     world.call("CHECK", "c1", &network).success();
     assert_eq!(etcd.keys("/ipam-delegated/networks/clusternet/leases/").len(), 2);
@@ -376,9 +417,9 @@ fn the_conflist_for_etcd_runs_on_a_real_one() {
 #[test]
 fn the_conflist_for_the_keys_of_cni_ipam_etcd_goes_on_where_that_was() {
     let etcd = Etcd::start();
-    let used = "/etcd-cni/networks/racknet/used/";
-    etcd.put(&format!("{used}10.88.0.7"), "before");
-    etcd.put("/etcd-cni/networks/racknet/lastReserved/0", "10.88.0.7");
+    let used = "/etcd-cni/networks/sharednet/used/";
+    etcd.put(&format!("{used}10.215.0.7"), "before");
+    etcd.put("/etcd-cni/networks/sharednet/lastReserved/0", "10.215.0.7");
     let world = World::new();
     world.install(&binary("ipam-ds-static")).install(&binary("ipam-da-etcd"));
     let conflist = fs::read(example("60-ipam-delegated-cni-ipam-etcd.conflist")).unwrap();
@@ -387,8 +428,8 @@ fn the_conflist_for_the_keys_of_cni_ipam_etcd_goes_on_where_that_was() {
     network["ipam"]["etcd"]["endpoints"] = json!([etcd.url()]);
     network["ipam"]["etcd"]["resultCache"] = json!(world.path("results"));
 
-    assert_eq!(world.call("ADD", "after", &network).ips(), ["10.88.0.8/16"]);
-    assert_eq!(etcd.get(&format!("{used}10.88.0.8")).as_deref(), Some("after"));
+    assert_eq!(world.call("ADD", "after", &network).ips(), ["10.215.0.8/16"]);
+    assert_eq!(etcd.get(&format!("{used}10.215.0.8")).as_deref(), Some("after"));
     for container in ["after", "before"] {
         world.call("DEL", container, &network).success();
     }

@@ -33,7 +33,7 @@ fn there_and_back(kind: &str) {
     node.check("after", &after);
     node.follow("Whether it worked", "console");
     node.del("before");
-    assert_eq!(leases(&node), ["10.88.0.3", "fd00:88::3"]);
+    assert_eq!(leases(&node), ["10.210.0.3", "fd00:210::3"]);
     let third = node.add("third");
 
     let back = &node.page.commands("Going back", kind)[..1];
@@ -44,7 +44,7 @@ fn there_and_back(kind: &str) {
         node.del(container);
     }
     assert!(leases(&node).is_empty());
-    assert_eq!(node.add("fourth")["ips"][0]["address"], "10.88.0.5/16");
+    assert_eq!(node.add("fourth")["ips"][0]["address"], "10.210.0.5/16");
     node.del("fourth");
 }
 
@@ -83,7 +83,7 @@ fn a_record_of_a_container_that_host_local_released_can_be_dropped() {
     for (command, expected) in &going_back[1..] {
         node.run(command, expected);
     }
-    assert_eq!(leases(&node), ["10.88.0.2", "fd00:88::2"]);
+    assert_eq!(leases(&node), ["10.210.0.2", "fd00:210::2"]);
 }
 
 #[test]

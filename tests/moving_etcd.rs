@@ -140,7 +140,7 @@ fn addresses(result: &Value) -> Vec<String> {
 fn there_and_back(system: System, kind: &str) {
     let site = Site::new(system);
     let Site { node, old, .. } = &site;
-    assert_eq!(site.add_before("before"), ["10.88.0.2", "fd00:88::2"]);
+    assert_eq!(site.add_before("before"), ["10.210.0.2", "fd00:210::2"]);
     node.follow("Before", "console");
 
     if matches!(system, HostEtcd) && kind == "console" {
@@ -149,7 +149,7 @@ fn there_and_back(system: System, kind: &str) {
     node.follow("Moving", kind);
     assert!(!node.is_original());
     let before = json!({"cniVersion": "0.4.0", "ips": [
-        {"version": "4", "address": "10.88.0.2/16"}, {"version": "6", "address": "fd00:88::2/64"}]});
+        {"version": "4", "address": "10.210.0.2/16"}, {"version": "6", "address": "fd00:210::2/64"}]});
     node.check("before", &before);
     let after = node.add("after");
     node.check("after", &after);
@@ -163,7 +163,7 @@ fn there_and_back(system: System, kind: &str) {
     node.run(command, expected);
     assert!(node.is_original());
     // The replaced plugin goes on behind ours, and releases what ours gave.
-    assert_eq!(site.add_before("fourth"), ["10.88.0.5", "fd00:88::5"]);
+    assert_eq!(site.add_before("fourth"), ["10.210.0.5", "fd00:210::5"]);
     for container in ["after", "third", "fourth"] {
         assert_eq!(site.of(container).len(), 2, "{container}");
         old.del(container).run().unwrap();
@@ -203,20 +203,20 @@ fn each_page_lists_what_its_preset_says_that_changes() {
 fn two_containers_with_one_address_are_found_before_the_move_and_mended_after_it() {
     let site = Site::new(HostEtcd);
     let node = &site.node;
-    for (address, holder) in [("10.88.0.2", "zeroth"), ("10.88.0.3", "second")] {
+    for (address, holder) in [("10.210.0.2", "zeroth"), ("10.210.0.3", "second")] {
         site.etcd.put(&format!("/ipam/ips/{address}"), holder);
     }
-    site.etcd.put("/ipam/last_reserved_ip0", "10.88.0.4");
-    site.cache("zeroth", &["10.88.0.2/16"]);
-    site.cache("first", &["10.88.0.3/16"]);
-    site.cache("third", &["10.88.0.4/16"]);
+    site.etcd.put("/ipam/last_reserved_ip0", "10.210.0.4");
+    site.cache("zeroth", &["10.210.0.2/16"]);
+    site.cache("first", &["10.210.0.3/16"]);
+    site.cache("third", &["10.210.0.4/16"]);
     node.in_archive("./install.sh");
     node.follow("Two containers with one address", "console");
 
     site.install();
     node.del("first");
-    assert_eq!(site.of("second"), ["10.88.0.3"]);
-    assert_eq!(addresses(&node.add("first"))[0], "10.88.0.5");
+    assert_eq!(site.of("second"), ["10.210.0.3"]);
+    assert_eq!(addresses(&node.add("first"))[0], "10.210.0.5");
 }
 
 #[test]
@@ -239,8 +239,8 @@ fn a_call_of_host_etcd_is_seen_in_its_queue_and_warned_of() {
 fn a_container_that_podman_starts_again_has_its_addresses_whoever_gave_them() {
     for system in [CniIpamEtcd, HostEtcd] {
         let site = Site::moved(system);
-        site.cache("before", &["10.88.0.2/16", "fd00:88::2/64"]);
-        assert_eq!(addresses(&site.node.add("before")), ["10.88.0.2", "fd00:88::2"]);
+        site.cache("before", &["10.210.0.2/16", "fd00:210::2/64"]);
+        assert_eq!(addresses(&site.node.add("before")), ["10.210.0.2", "fd00:210::2"]);
         let ours = site.node.add("since");
         assert_eq!(addresses(&site.node.add("since")), addresses(&ours));
         for container in ["before", "since"] {
@@ -259,12 +259,12 @@ fn a_record_of_a_container_that_the_replaced_plugin_released_can_be_dropped() {
         site.node.run(&back[0].0, &back[0].1);
         site.old.del("after").run().unwrap();
         // Its addresses are another's by now; moved again.
-        site.etcd.put(&format!("{}10.88.0.3", system.leases()), "other");
+        site.etcd.put(&format!("{}10.210.0.3", system.leases()), "other");
         site.install();
         for (command, expected) in &back[1..] {
             site.node.run(command, expected);
         }
-        assert_eq!(site.of("other"), ["10.88.0.3"]);
+        assert_eq!(site.of("other"), ["10.210.0.3"]);
     }
 }
 
@@ -281,15 +281,15 @@ fn a_record_from_before_going_back_frees_what_its_container_holds_now_and_nothin
         for container in ["again", "gone"] {
             site.old.del(container).run().unwrap();
         }
-        for address in ["10.88.0.3", "10.88.0.4"] {
+        for address in ["10.210.0.3", "10.210.0.4"] {
             site.etcd.put(&format!("{}{address}", system.leases()), "other");
         }
-        assert_eq!(site.add_before("again"), ["10.88.0.5", "fd00:88::5"]);
+        assert_eq!(site.add_before("again"), ["10.210.0.5", "fd00:210::5"]);
         site.install();
         site.node.del("again");
         site.node.del("gone");
         assert_eq!(site.of("again"), [""; 0]);
-        assert_eq!(site.of("other"), ["10.88.0.3", "10.88.0.4"]);
+        assert_eq!(site.of("other"), ["10.210.0.3", "10.210.0.4"]);
         assert_eq!(site.of("before").len(), 2);
     }
 }
@@ -308,10 +308,10 @@ fn what_is_left_for_good_is_removed_in_etcd_and_on_the_node() {
         let (code, text) = node.call("ADD", "next", &node.network).failure();
         assert!(code == 11 && text.contains("has gone back"), "{code}: {text}");
         node.run(&forget, "");
-        assert_eq!(addresses(&node.add("next"))[0], "10.88.0.4");
+        assert_eq!(addresses(&node.add("next"))[0], "10.210.0.4");
         node.del("after");
         node.del("next");
-        assert_eq!(site.of("before"), ["10.88.0.2", "fd00:88::2"]);
+        assert_eq!(site.of("before"), ["10.210.0.2", "fd00:210::2"]);
         assert_eq!(site.leases().len(), 2);
     }
 }
@@ -327,7 +327,7 @@ fn a_stripped_del_of_a_container_from_before_says_that_it_releases_nothing() {
         let said = "no record of this attachment, and the configuration names no delegates";
         assert!(outcome.exit == Some(0) && outcome.stderr.contains(said), "{outcome:?}");
         assert!(system.page().section("When something is wrong").contains(said));
-        site.node.ask(&["release", "racknet", "10.88.0.2", "fd00:88::2", "--yes"]);
+        site.node.ask(&["release", "racknet", "10.210.0.2", "fd00:210::2", "--yes"]);
         assert_eq!(site.leases(), []);
     }
 }

@@ -35,7 +35,7 @@ impl Site {
         for key in ["ipam/", "ipam/web/"] {
             consul.put(key, "");
         }
-        consul.put("ipam/web", r#"[{"subnet": "10.88.0.0/16", "gateway": "10.88.0.1"}]"#);
+        consul.put("ipam/web", r#"[{"subnet": "10.210.0.0/16", "gateway": "10.210.0.1"}]"#);
         // What stands under the old names runs nothing here: the player does what it would do.
         let originals = TempDir::new().unwrap();
         let original = |name: &str| {
@@ -122,25 +122,25 @@ fn address(result: &Value) -> &str {
 fn there_and_back() {
     let site = Site::new();
     let node = &site.node;
-    assert_eq!(site.add_before("before"), "10.88.0.0");
+    assert_eq!(site.add_before("before"), "10.210.0.0");
     node.follow("Before", "console");
 
     node.follow("Moving", "console");
     assert!(!site.are_original());
-    let before = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.88.0.0/16"}]});
+    let before = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.210.0.0/16"}]});
     node.check("before", &before);
     let after = node.add("after");
     node.check("after", &after);
     node.follow("Whether it worked", "console");
     node.del("before");
-    assert_eq!(site.leases(), pairs(&[("10.88.0.2", "after")]));
+    assert_eq!(site.leases(), pairs(&[("10.210.0.2", "after")]));
     node.add("third");
 
     node.follow("Going back", "console");
     assert!(site.are_original());
     assert!(!site.installed(".ipam-delegated.installed").exists());
     // passcod's goes on beside ours, and releases what ours gave.
-    assert_eq!(site.add_before("fourth"), "10.88.0.0");
+    assert_eq!(site.add_before("fourth"), "10.210.0.0");
     for container in ["after", "third", "fourth"] {
         site.old.del(container).run().unwrap();
     }
@@ -151,13 +151,13 @@ fn there_and_back() {
 fn a_requested_address_is_taken_over_as_before() {
     let site = Site::moved();
     let mut network = site.node.network.clone();
-    network["ipam"]["pools"][0]["requested_ip"] = json!("10.88.0.9");
+    network["ipam"]["pools"][0]["requested_ip"] = json!("10.210.0.9");
     for container in ["first", "second"] {
         let given = site.node.call("ADD", container, &network).success();
-        assert_eq!(address(&given), "10.88.0.9/16", "{container}");
+        assert_eq!(address(&given), "10.210.0.9/16", "{container}");
     }
     site.node.call("DEL", "first", &network).success();
-    assert_eq!(site.leases(), pairs(&[("10.88.0.0", "before"), ("10.88.0.9", "second")]));
+    assert_eq!(site.leases(), pairs(&[("10.210.0.0", "before"), ("10.210.0.9", "second")]));
 
     fs::remove_file(site.node.host.path("/etc/cni/ipam-delegated.json")).unwrap();
     let (code, text) = site.node.call("ADD", "third", &network).failure();
@@ -169,11 +169,11 @@ fn a_container_that_podman_starts_again_has_its_address_whoever_gave_it() {
     let site = Site::moved();
     // The lowest address is not given out any more.
     let early: Vec<_> = ["c1", "c2"].map(|container| site.add_before(container)).into();
-    assert_eq!(early, ["10.88.0.2", "10.88.0.3"]);
-    site.cache("c2", "10.88.0.3/16");
-    assert_eq!(address(&site.node.add("c2")), "10.88.0.3/16");
-    site.cache("before", "10.88.0.0/16");
-    assert_eq!(address(&site.node.add("before")), "10.88.0.4/16");
+    assert_eq!(early, ["10.210.0.2", "10.210.0.3"]);
+    site.cache("c2", "10.210.0.3/16");
+    assert_eq!(address(&site.node.add("c2")), "10.210.0.3/16");
+    site.cache("before", "10.210.0.0/16");
+    assert_eq!(address(&site.node.add("before")), "10.210.0.4/16");
     let ours = site.node.add("since");
     assert_eq!(address(&site.node.add("since")), address(&ours));
     for container in ["before", "c1", "c2", "since"] {
@@ -187,7 +187,7 @@ fn a_container_that_podman_starts_again_has_its_address_whoever_gave_it() {
 fn an_address_that_passcod_has_taken_from_ours_is_noticed_and_left_to_it() {
     let site = Site::moved();
     let after = site.node.add("after");
-    let pools = json!([{"name": "web", "requested_ip": "10.88.0.2"}]);
+    let pools = json!([{"name": "web", "requested_ip": "10.210.0.2"}]);
     Passcod::with_pools(&[site.consul.endpoint()], &pools).add("taker").run().unwrap();
     let network = ipam_testkit::world::with(&site.node.network, "type", "ipam-delegated");
     let mut checked = network.clone();
@@ -195,7 +195,7 @@ fn an_address_that_passcod_has_taken_from_ours_is_noticed_and_left_to_it() {
     let (code, text) = site.node.call("CHECK", "after", &checked).failure();
     assert_eq!(code, 104, "{text}");
     site.node.del("after");
-    assert_eq!(site.leases(), pairs(&[("10.88.0.0", "before"), ("10.88.0.2", "taker")]));
+    assert_eq!(site.leases(), pairs(&[("10.210.0.0", "before"), ("10.210.0.2", "taker")]));
 }
 
 /// Moved, back, and moved again: what passcod has given in between, to others or to the same container,
@@ -209,14 +209,14 @@ fn a_record_from_before_going_back_frees_what_its_container_holds_now_and_nothin
     for container in ["again", "gone"] {
         site.old.del(container).run().unwrap();
     }
-    for address in ["10.88.0.2", "10.88.0.3"] {
+    for address in ["10.210.0.2", "10.210.0.3"] {
         site.consul.put(&format!("ipam/web/{address}"), r#"{"target": "other"}"#);
     }
-    assert_eq!(site.add_before("again"), "10.88.0.4");
+    assert_eq!(site.add_before("again"), "10.210.0.4");
     site.node.in_archive("./install.sh");
     site.node.del("again");
     site.node.del("gone");
-    let held = [("10.88.0.0", "before"), ("10.88.0.2", "other"), ("10.88.0.3", "other")];
+    let held = [("10.210.0.0", "before"), ("10.210.0.2", "other"), ("10.210.0.3", "other")];
     assert_eq!(site.leases(), pairs(&held));
 }
 
@@ -227,10 +227,10 @@ fn a_record_of_a_container_that_passcod_released_can_be_dropped() {
     site.node.follow("Going back", "console");
     site.old.del("after").run().unwrap();
     // Its address is another's by now; moved again.
-    site.consul.put("ipam/web/10.88.0.2", r#"{"target": "other"}"#);
+    site.consul.put("ipam/web/10.210.0.2", r#"{"target": "other"}"#);
     site.node.in_archive("./install.sh");
     site.node.follow("Going back", "console again");
-    assert_eq!(site.leases(), pairs(&[("10.88.0.0", "before"), ("10.88.0.2", "other")]));
+    assert_eq!(site.leases(), pairs(&[("10.210.0.0", "before"), ("10.210.0.2", "other")]));
 }
 
 #[test]
@@ -248,10 +248,10 @@ fn what_is_left_for_good_is_removed_in_consul_and_on_the_node() {
     assert!(code == 11 && text.contains(said), "{code}: {text}");
     assert!(node.page.section("When something is wrong").contains(said));
     node.run(&forget, "");
-    assert_eq!(address(&node.add("next")), "10.88.0.3/16");
+    assert_eq!(address(&node.add("next")), "10.210.0.3/16");
     node.del("after");
     node.del("next");
-    assert_eq!(site.leases(), pairs(&[("10.88.0.0", "before")]));
+    assert_eq!(site.leases(), pairs(&[("10.210.0.0", "before")]));
 }
 
 /// What systems did, and why we differ.

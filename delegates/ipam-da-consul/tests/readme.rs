@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const TOKEN: &str = "/etc/cni/consul.token";
 const BACKUP: &str = "/var/backups/consul.snap";
 
-const POOL: &str = r#"[{"subnet": "10.1.0.0/16", "gateway": "10.1.0.1"}]"#;
+const POOL: &str = r#"[{"subnet": "10.216.0.0/16", "gateway": "10.216.0.1"}]"#;
 
 fn readme() -> Page {
     Page::read("delegates/ipam-da-consul/README.md")
@@ -44,9 +44,9 @@ fn the_commands_print_what_is_shown() {
     shell.try_all(&readme().commands_of("Example configuration", "consul kv put"));
     assert_eq!(consul.get("ipam/web").as_deref(), Some(POOL));
     for (container, node, address) in [
-        ("3f9c1e", "rack1-7", "10.1.0.2"),
-        ("c0ffee", "rack2-1", "10.1.0.3"),
-        ("77ab02", "rack1-7", "10.1.0.7"),
+        ("3f9c1e", "rack1-7", "10.216.0.2"),
+        ("c0ffee", "rack2-1", "10.216.0.3"),
+        ("77ab02", "rack1-7", "10.216.0.7"),
     ] {
         let mut network = network(&shell, &consul, node);
         network["ipam"]["pools"][0]["requested-ip"] = json!(address);
@@ -64,7 +64,7 @@ fn the_commands_print_what_is_shown() {
     // The table names every key that is there.
     let page = readme();
     let table = page.section("Pools and keys");
-    let is_other = |key: &str| ["10.1.0.2", "3f9c1e", "rack2-1"].iter().any(|o| key.ends_with(o));
+    let is_other = |key: &str| ["10.216.0.2", "3f9c1e", "rack2-1"].iter().any(|o| key.ends_with(o));
     let keys = consul.keys("ipam/");
     for key in keys.iter().filter(|key| !is_other(key.trim_end_matches("/eth0"))) {
         assert!(table.contains(&format!("| `{key}` |")), "{key}");
@@ -81,7 +81,7 @@ fn each_policy_lets_everything_be_done() {
             consul.put(key, "");
         }
         consul.put("ipam/web", POOL);
-        consul.put("ipam/web/10.1.0.9", r#"{"target": "before"}"#);
+        consul.put("ipam/web/10.216.0.9", r#"{"target": "before"}"#);
         shell.try_all(&readme().commands_of("Rights", "consul acl policy"));
         // The token of the page has the first policy.
         let (command, printed) = readme().commands_of("Rights", "consul acl token").remove(0);
@@ -139,8 +139,8 @@ fn the_networks_work() {
         network["ipam"]["consul_servers"] = json!([consul.url()]);
         network["ipam"]["stateDir"] = json!(shell.world.path("state"));
         let given = shell.call(&program, "ADD", &program, &network).success();
-        assert_eq!(given["ips"][0]["address"], format!("10.1.0.{i}/16"), "{heading}");
-        assert_eq!(given["routes"], json!([{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}]), "{heading}");
+        assert_eq!(given["ips"][0]["address"], format!("10.216.0.{i}/16"), "{heading}");
+        assert_eq!(given["routes"], json!([{"dst": "0.0.0.0/0", "gw": "10.216.0.1"}]), "{heading}");
     }
 }
 
@@ -174,8 +174,8 @@ fn the_example_works_with_a_token_over_tls() {
 
     let call = |verb: &str, network: &Value| shell.call("ipam-delegated", verb, "c1", network);
     let result = call("ADD", &network).success();
-    assert_eq!(result["ips"][0]["address"], "10.1.0.2/16");
-    assert_eq!(result["routes"], json!([{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}]));
+    assert_eq!(result["ips"][0]["address"], "10.216.0.2/16");
+    assert_eq!(result["routes"], json!([{"dst": "0.0.0.0/0", "gw": "10.216.0.1"}]));
     network["prevResult"] = result;
     call("CHECK", &network).success();
     // The record knows the store.
@@ -193,17 +193,17 @@ fn a_definition_gives_what_is_said_of_it() {
     let mut network = network(&shell, &consul, "rack1-7");
     let call =
         |container: &str, network: &Value| shell.call("ipam-da-consul", "ADD", container, network);
-    assert_eq!(call("c0", &network).ips(), ["10.0.21.100/23"]);
+    assert_eq!(call("c0", &network).ips(), ["10.216.21.100/23"]);
     for (address, refused) in [
-        ("10.0.21.150", false),
-        ("10.0.21.151", true),
-        ("10.0.20.1", true),
-        ("10.7.0.0", true),
-        ("10.7.0.1", false),
-        ("10.7.0.53", true),
-        ("10.7.9.7", true),
-        ("10.7.255.254", false),
-        ("10.7.255.255", true),
+        ("10.216.21.150", false),
+        ("10.216.21.151", true),
+        ("10.216.20.1", true),
+        ("10.217.0.0", true),
+        ("10.217.0.1", false),
+        ("10.217.0.53", true),
+        ("10.217.9.7", true),
+        ("10.217.255.254", false),
+        ("10.217.255.255", true),
     ] {
         network["ipam"]["pools"][0]["requested-ip"] = json!(address);
         let outcome = call(address, &network);
@@ -226,19 +226,19 @@ fn a_requested_address_is_taken_over_where_the_pool_says_so() {
     }
     let call =
         |container: &str, network: &Value| shell.call("ipam-da-consul", "ADD", container, network);
-    assert_eq!(call("first", &network).ips(), ["10.1.0.7/16"]);
+    assert_eq!(call("first", &network).ips(), ["10.216.0.7/16"]);
     let mut plain = network.clone();
     plain["ipam"].as_object_mut().unwrap().remove("takeover");
     let (code, text) = call("second", &plain).failure();
     assert!(code == 102 && text.contains("first/eth0 of node rack1-7"), "{code}: {text}");
     let second = call("second", &network);
-    assert!(second.stderr.contains("takes over 10.1.0.7"), "{second:?}");
-    assert_eq!(second.ips(), ["10.1.0.7/16"]);
+    assert!(second.stderr.contains("takes over 10.216.0.7"), "{second:?}");
+    assert_eq!(second.ips(), ["10.216.0.7/16"]);
     plain["ipam"]["pools"][0]["takeover"] = json!(true);
     assert_eq!(call("third", &plain).failure().0, 102);
-    consul.put("ipam/web/10.1.0.7", "by hand");
+    consul.put("ipam/web/10.216.0.7", "by hand");
     let (code, text) = call("fourth", &network).failure();
-    assert!(code == 102 && text.contains("ipam/web/10.1.0.7"), "{code}: {text}");
+    assert!(code == 102 && text.contains("ipam/web/10.216.0.7"), "{code}: {text}");
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
         |snapshot| consul.restore(snapshot),
         || consul.keys("ipam/web/10"),
     );
-    assert!(!["10.1.0.2/16", "10.1.0.3/16"].contains(&given[0].as_str()), "{given:?}");
+    assert!(!["10.216.0.2/16", "10.216.0.3/16"].contains(&given[0].as_str()), "{given:?}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn shell_of(etcd: &Etcd) -> Shell {
 
 fn network(shell: &Shell, etcd: &Etcd, node: &str) -> Value {
     json!({"cniVersion": "1.0.0", "name": "racknet", "type": "bridge", "ipam": {
-        "type": "ipam-da-etcd", "ranges": [[{"subnet": "10.1.0.0/16"}]], "node": node,
+        "type": "ipam-da-etcd", "ranges": [[{"subnet": "10.214.0.0/16"}]], "node": node,
         "stateDir": shell.world.path(node), "etcd": {"endpoints": [etcd.url()]}}})
 }
 
@@ -34,9 +34,9 @@ fn the_commands_print_what_is_shown() {
     let etcd = Etcd::start();
     let shell = shell_of(&etcd);
     for (container, node, address) in [
-        ("3f9c1e", "rack1-7", "10.1.0.2"),
-        ("c0ffee", "rack2-1", "10.1.0.3"),
-        ("77ab02", "rack1-7", "10.1.0.7"),
+        ("3f9c1e", "rack1-7", "10.214.0.2"),
+        ("c0ffee", "rack2-1", "10.214.0.3"),
+        ("77ab02", "rack1-7", "10.214.0.7"),
     ] {
         let mut network = network(&shell, &etcd, node);
         network["args"] = json!({"cni": {"ips": [address]}});
@@ -121,18 +121,18 @@ fn the_old_commands_show_every_lease() {
     let etcd = Etcd::start();
     let shell = shell_of(&etcd);
     for (layout, leases) in OLD {
-        etcd.put(&format!("{leases}10.1.0.2"), "3f9c1e");
+        etcd.put(&format!("{leases}10.214.0.2"), "3f9c1e");
         let mut network = network(&shell, &etcd, "rack1-7");
         network["ipam"]["etcd"]["layout"] = json!(layout);
         network["ipam"]["stateDir"] = json!(shell.world.path(layout));
-        network["args"] = json!({"cni": {"ips": ["10.1.0.7"]}});
+        network["args"] = json!({"cni": {"ips": ["10.214.0.7"]}});
         shell.call("ipam-da-etcd", "ADD", "77ab02", &network).success();
     }
     shell.try_all(&readme().commands_of("The layouts of two older plugins", "etcdctl get"));
     // The table names every key that is there, and the lock.
     let page = readme();
     let table = page.section("The layouts of two older plugins");
-    for key in etcd.keys("/").iter().filter(|key| !key.ends_with("/10.1.0.2")) {
+    for key in etcd.keys("/").iter().filter(|key| !key.ends_with("/10.214.0.2")) {
         assert!(table.contains(&format!("| `{key}` |")), "{key}");
     }
 }
@@ -157,7 +157,7 @@ fn each_role_for_an_old_layout_lets_everything_be_done() {
         for (role, is_indexed) in [(layout.to_owned(), true), (format!("{layout}-alone"), false)] {
             let etcd = Etcd::builder().flag("--bcrypt-cost=4").start();
             let shell = shell_of(&etcd);
-            etcd.put(&format!("{leases}10.1.0.9"), "before");
+            etcd.put(&format!("{leases}10.214.0.9"), "before");
             shell.try_all(&readme().commands_of("Rights", "etcdctl role"));
             etcd.etcdctl(&["user", "add", "cni:secret"]);
             etcd.etcdctl(&["user", "grant-role", "cni", &role]);
@@ -210,7 +210,7 @@ fn the_networks_work() {
     let shell = shell_of(&etcd);
     let page = readme();
     let networks = ["Example configuration", "Without a chain"].map(|heading| page.json(heading));
-    let expected: [&[&str]; 2] = [&["10.1.0.2/16"], &["10.1.0.3/16", "fd00:1::2/64"]];
+    let expected: [&[&str]; 2] = [&["10.214.0.2/16"], &["10.214.0.3/16", "fd00:214::2/64"]];
     assert_eq!(networks.len(), expected.len());
     for (mut network, expected) in networks.into_iter().zip(expected) {
         let program = network["ipam"]["type"].as_str().unwrap().to_owned();
@@ -231,7 +231,7 @@ fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
         |snapshot| etcd.restore(snapshot, ClusterId::Other),
         || etcd.keys("/ipam-delegated/networks/racknet/leases/"),
     );
-    assert_eq!(given, ["10.1.0.4/16"]);
+    assert_eq!(given, ["10.214.0.4/16"]);
 }
 
 #[test]

@@ -52,6 +52,6 @@ fn the_groups_of_the_job_get_their_pools() {
         chosen.push(outcome.success()["pools"][0].clone());
     }
     let leader =
-        json!({"name": "shop", "requested-ip": "10.92.0.10", "requested_ip": "10.92.0.10"});
+        json!({"name": "shop", "requested-ip": "10.217.0.10", "requested_ip": "10.217.0.10"});
     assert_eq!(chosen, [leader, json!({"name": "shop"})]);
 }

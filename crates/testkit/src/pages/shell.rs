@@ -107,9 +107,11 @@ impl Shell {
         fs::write(conf_dir.join("10-racknet.conf"), network.to_string()).unwrap();
         let add = |container: &str| self.call("ipam-delegated", "ADD", container, &network);
 
-        assert_eq!(add("3f9c1e").ips(), ["10.1.0.2/16"]);
+        let first = add("3f9c1e").ips();
+        assert!(first[0].ends_with(".2/16"), "{first:?}");
         let snapshot = snapshot();
-        assert_eq!(add("77ab02").ips(), ["10.1.0.3/16"]);
+        let second = add("77ab02").ips();
+        assert!(second[0].ends_with(".3/16"), "{second:?}");
         restore(&snapshot);
         let (code, text) = add("c0ffee").failure();
         assert!(code == 11 && text.contains("ipam-delegated reassert"), "{code} {text}");
