@@ -277,7 +277,12 @@ fn every_conflist_runs_a_chain() {
         let with_ipam: Vec<Value> =
             plugins(&conflist).into_iter().filter(|plugin| plugin["ipam"].is_object()).collect();
         assert_eq!(with_ipam.len(), 1, "{}", path.display());
-        for mut network in with_ipam {
+        // containerd 1.6 and 1.7 refuse 1.1.0, and Nomad 1.0 what is above 0.4.0.
+        assert_eq!(conflist["cniVersion"], "1.0.0", "{}", path.display());
+        for (mut network, version) in
+            with_ipam.iter().flat_map(|plugin| ["1.0.0", "0.4.0"].map(|v| (plugin.clone(), v)))
+        {
+            network["cniVersion"] = json!(version);
             assert_eq!(network["ipam"]["type"], "ipam-delegated", "{}", path.display());
             let world = World::new();
             let delegates = network["ipam"]["delegates"].as_array().unwrap().clone();

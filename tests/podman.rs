@@ -224,3 +224,20 @@ fn with_host_local_itself_they_do_not() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("duplicate allocation is not allowed"), "{output:?}");
 }
+
+/// No container runs in it, so that its bridge is missing.
+#[test]
+fn a_new_network_avoids_the_subnet_of_the_preset_and_not_that_of_the_chain() {
+    for (name, expected) in [("host-local", "10.89.1.0/24"), ("ipam-delegated", "10.89.0.0/24")] {
+        let node = Node::new();
+        let network = json!({"cniVersion": "0.4.0", "name": "first", "plugins": [{
+            "type": "bridge", "bridge": "br-first", "isGateway": true,
+            "ipam": {"type": name, "delegates": ["ipam-ds-static", "ipam-da-local"],
+                "ranges": [[{"subnet": "10.89.0.0/24"}]]},
+        }]});
+        fs::write(node.world.path("net.d/20-first.conflist"), network.to_string()).unwrap();
+        node.podman(&["network", "create", "second"]);
+        let second = node.podman(&["network", "inspect", "second"]);
+        assert!(second.contains(&format!("\"subnet\": \"{expected}\"")), "{name}: {second}");
+    }
+}
