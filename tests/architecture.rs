@@ -14,14 +14,15 @@ use serde_json::Value;
 const ROOMS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("presence", &["error"]),
-    ("cni", &["error"]),
-    ("pool", &["cni", "presence", "error"]),
-    ("host", &["pool", "cni", "presence", "error"]),
+    ("keys", &["error"]),
+    ("cni", &["keys", "error"]),
+    ("pool", &["cni", "keys", "presence", "error"]),
+    ("host", &["pool", "cni", "keys", "presence", "error"]),
     ("log", &["host"]),
-    ("delegate", &["log", "host", "pool", "cni", "presence", "error"]),
-    ("offer", &["delegate", "host", "pool", "cni", "presence", "error"]),
-    ("select", &["offer", "delegate", "host", "pool", "cni", "presence", "error"]),
-    ("allocate", &["offer", "delegate", "host", "pool", "cni", "presence", "error"]),
+    ("delegate", &["log", "host", "pool", "cni", "keys", "presence", "error"]),
+    ("offer", &["delegate", "host", "pool", "cni", "keys", "presence", "error"]),
+    ("select", &["offer", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
+    ("allocate", &["offer", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
 ];
 
 /// All that the meta-plugin takes of the room `pool`: whether an answer is what its pools ask for.

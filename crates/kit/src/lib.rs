@@ -61,6 +61,7 @@
 //! Imports point up this list only; ARCHITECTURE.md says why, and a test holds it.
 //!
 //! - [`error`]: [`Error`] and the only table of error codes.
+//! - [`keys`]: the keys that a delegate declares, and those that are misspelt.
 //! - [`presence`]: held, absent or unreadable: the three answers of a look.
 //! - [`cni`]: the protocol, without I/O: verbs, environment, network configuration, results of
 //!   every version, addresses read as Go reads them.
@@ -80,6 +81,7 @@ pub mod cni;
 pub mod delegate;
 pub mod error;
 pub mod host;
+pub mod keys;
 pub mod log;
 pub mod offer;
 pub mod pool;

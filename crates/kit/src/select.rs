@@ -9,6 +9,7 @@ use crate::cni::{Dns, IpamResult, Keep, Route};
 use crate::delegate::selected::is_chain_key;
 use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::Result;
+use crate::keys::Key;
 use crate::offer::{self, Offer, Offered};
 use crate::pool::Pool;
 
@@ -22,6 +23,9 @@ pub trait Selector {
 
     /// Whether choosing may have to wait for a server: see [`Delegate::waits`].
     const WAITS: bool = true;
+
+    /// The keys of `ipam` that the selector reads; `None` claims every key.
+    const KEYS: Option<&'static [Key]> = None;
 
     /// Chooses the pools for this call.
     ///
@@ -120,6 +124,10 @@ impl<S: Selector> Select<S> {
 }
 
 impl<S: Selector> Delegate for Select<S> {
+    fn keys(&self) -> Option<Vec<Key>> {
+        S::KEYS.map(<[Key]>::to_vec)
+    }
+
     fn waits(&self) -> bool {
         S::WAITS
     }

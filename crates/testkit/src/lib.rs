@@ -27,6 +27,7 @@ pub mod doorway;
 pub mod errors;
 pub mod etcd;
 pub mod fake_http;
+pub mod fields;
 pub mod history;
 pub mod kills;
 pub mod kube;

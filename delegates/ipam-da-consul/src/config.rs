@@ -2,9 +2,27 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipam_kit::host::{ResultCache, parse_duration};
+use ipam_kit::keys::Key;
 use ipam_kit::{Error, Request, Result};
 use ipam_servers::{Named, Secret, Server, Tls, escape};
 use serde::Deserialize;
+
+/// The keys of [`Config`].
+pub(crate) const KEYS: &[Key] = &[Key::Value("consul_servers"), Key::Section("consul", SECTION)];
+
+const SECTION: &[Key] = &[
+    Key::Value("token"),
+    Key::Value("tokenFile"),
+    Key::Value("datacenter"),
+    Key::Value("consistency"),
+    Key::Value("caFile"),
+    Key::Value("certFile"),
+    Key::Value("keyFile"),
+    Key::Value("timeout"),
+    Key::Value("resultCache"),
+    Key::Value("namespace"),
+    Key::Value("partition"),
+];
 
 /// What this delegate reads of `ipam`.
 #[derive(Debug, Default, Deserialize)]
@@ -164,4 +182,18 @@ fn timeout(text: Option<&str>) -> Result<Duration> {
         Error::config("ipam.consul.timeout", format_args!("{text:?} is no duration"))
             .advise(r#"as in "10s" or "1m30s""#)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use ipam_kit::keys::names;
+    use ipam_testkit::fields::assert_fields;
+
+    use super::*;
+
+    #[test]
+    fn every_key_is_declared() {
+        assert_fields::<Config>(&names(KEYS));
+        assert_fields::<Section>(&names(SECTION));
+    }
 }

@@ -12,13 +12,14 @@ use ipam_kit::allocate::ledger::{Change, Commit, Entry, Holder, Ledger, Question
 use ipam_kit::allocate::{Lease, Owner, Reach, Strategy, Tries, Want, asked_pools, scope};
 use ipam_kit::cni::Verb;
 use ipam_kit::host::ResultCache;
+use ipam_kit::keys::Key;
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{ErrorCode, Request, Result};
 use ipam_servers::escape;
 use log::debug;
 
 use crate::cache::Cache;
-use crate::config::Config;
+use crate::config::{Config, KEYS};
 use crate::held::{State, refused};
 use crate::keys::{Keys, ROOT, judge_name};
 use crate::memory::{self, Mark, Memory};
@@ -78,6 +79,7 @@ impl Ledger for Consul {
     type Config = Config;
     type Token = Seen;
 
+    const KEYS: Option<&'static [Key]> = Some(KEYS);
     const REACH: Reach = Reach::Cluster;
     const DEFAULT_ROUTES: bool = true;
     const NAMES_APART: bool = true;

@@ -2,13 +2,43 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipam_kit::host::{ResultCache, parse_duration};
-use ipam_kit::offer::refuse_other_letters;
+use ipam_kit::keys::{Key, names, refuse_other_letters};
 use ipam_kit::{Error, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::endpoint::{self, Endpoint};
 use crate::layout::{self, LAYOUTS, Layout, NATIVE};
+
+/// The keys of [`Config`].
+pub(crate) const KEYS: &[Key] = &[
+    Key::Section("etcd", SECTION),
+    Key::Section("etcdConfig", STORE),
+    Key::Value("endpoints"),
+    Key::Value("certfile"),
+    Key::Value("keyfile"),
+    Key::Value("trustedcafile"),
+];
+
+const SECTION: &[Key] = &[
+    Key::Value("endpoints"),
+    Key::Value("certFile"),
+    Key::Value("keyFile"),
+    Key::Value("trustedCaFile"),
+    Key::Value("username"),
+    Key::Value("passwordFile"),
+    Key::Value("timeout"),
+    Key::Value("layout"),
+    Key::Value("prefix"),
+    Key::Value("resultCache"),
+];
+
+const STORE: &[Key] = &[
+    Key::Value("etcdURL"),
+    Key::Value("etcdCertFile"),
+    Key::Value("etcdKeyFile"),
+    Key::Value("etcdTrustedCAFileFile"),
+];
 
 /// What this delegate reads of `ipam`: the section `etcd`, or the keys of a system that it replaces.
 #[derive(Debug, Default, Deserialize)]
@@ -99,12 +129,6 @@ struct Spelling {
     ca: &'static str,
 }
 
-/// The keys of `ipam` by which the replaced plugins name their store.
-const KEYS: [&str; 5] = ["certfile", "endpoints", "etcdConfig", "keyfile", "trustedcafile"];
-
-/// Those of `ipam.etcdConfig`.
-const STORE_KEYS: [&str; 4] = ["etcdCertFile", "etcdKeyFile", "etcdTrustedCAFileFile", "etcdURL"];
-
 const OURS: Spelling = Spelling {
     endpoints: "ipam.etcd.endpoints",
     listed: true,
@@ -176,9 +200,10 @@ impl Config {
 
     /// The replaced plugins are written in Go, which takes their keys in any letters.
     fn refuse_other_letters(&self) -> Result<()> {
-        refuse_other_letters(&self.others, &KEYS, "ipam")?;
+        refuse_other_letters(&self.others, &names(KEYS), "ipam")?;
         let theirs = self.etcd_config.as_ref().map(|theirs| &theirs.others);
-        theirs.map_or(Ok(()), |others| refuse_other_letters(others, &STORE_KEYS, "ipam.etcdConfig"))
+        let place = "ipam.etcdConfig";
+        theirs.map_or(Ok(()), |others| refuse_other_letters(others, &names(STORE), place))
     }
 
     /// The settings in our own form, and how they were spelled. What the spellings of others have no
@@ -300,10 +325,54 @@ fn prefix(text: Option<&str>, layout: &Layout) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ipam_testkit::fields::assert_fields;
     use serde_json::json;
 
     fn store(ipam: Value) -> Result<Store> {
         serde_json::from_value::<Config>(ipam).unwrap().store()
+    }
+
+    #[test]
+    fn every_key_is_declared() {
+        assert_fields::<Section>(&names(SECTION));
+        let all = |keys: &[Key], value: &dyn Fn(&str) -> Value| -> Value {
+            names(keys)
+                .into_iter()
+                .map(|key| (key.to_owned(), value(key)))
+                .collect::<Map<_, _>>()
+                .into()
+        };
+        let theirs = serde_json::from_value(all(STORE, &|_| "x".into())).unwrap();
+        let CniIpamEtcd {
+            url: Some(_),
+            cert_file: Some(_),
+            key_file: Some(_),
+            trusted_ca_file: Some(_),
+            others,
+        } = theirs
+        else {
+            panic!("{theirs:?}")
+        };
+        assert!(others.is_empty(), "{others:?}");
+        let config = serde_json::from_value(all(KEYS, &|key| match key {
+            "etcd" | "etcdConfig" => json!({}),
+            "endpoints" => json!(["x"]),
+            _ => "x".into(),
+        }));
+        let config = config.unwrap();
+        let Config {
+            etcd: Some(_),
+            etcd_config: Some(_),
+            endpoints: Some(_),
+            certfile: Some(_),
+            keyfile: Some(_),
+            trustedcafile: Some(_),
+            others,
+        } = config
+        else {
+            panic!("{config:?}")
+        };
+        assert!(others.is_empty(), "{others:?}");
     }
 
     #[test]

@@ -12,13 +12,14 @@ use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
 use ipam_kit::allocate::{Owner, Reach, Tries, asked_sets};
 use ipam_kit::cni::{ContainerId, IfName, Verb};
 use ipam_kit::delegate::Deadline;
+use ipam_kit::keys::Key;
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{ErrorCode, Request, Result};
 use serde_json::Value;
 
 use crate::claim::Along;
 use crate::client::{Answer, Client};
-use crate::config::{Config, Store};
+use crate::config::{Config, KEYS, Store};
 
 use crate::hints::Hints;
 use crate::keys::{Keys, plain};
@@ -75,6 +76,7 @@ impl Ledger for Etcd {
     type Config = Config;
     type Token = Seen;
 
+    const KEYS: Option<&'static [Key]> = Some(KEYS);
     const REACH: Reach = Reach::Cluster;
     // It waits for servers, but gives each up in its time, and the whole call in the chain's.
     const WAITS: bool = false;

@@ -1,7 +1,11 @@
 use std::path::{Path, PathBuf};
 
+use ipam_kit::keys::Key;
 use ipam_kit::{Error, Result};
 use serde::Deserialize;
+
+/// The keys of [`Config`].
+pub(crate) const KEYS: &[Key] = &[Key::Value("dataDir")];
 
 /// What this delegate reads of `ipam`.
 #[derive(Debug, Default, Deserialize)]
@@ -26,5 +30,16 @@ impl Config {
             Error::io(format!("ipam.dataDir: {} has no place", path.display()), error)
                 .advise(format!("give an absolute path such as {}", Self::DATA_DIR))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipam_kit::keys::names;
+
+    #[test]
+    fn every_key_is_declared() {
+        ipam_testkit::fields::assert_fields::<Config>(&names(KEYS));
     }
 }

@@ -14,10 +14,10 @@ use ipam_kit::allocate::{Lease, Owner, Reach};
 use ipam_kit::host::{StateDir, can_write};
 use ipam_kit::pool::RangeSet;
 use ipam_kit::presence::Presence;
-use ipam_kit::{Error, ErrorCode, Request, Result};
+use ipam_kit::{Error, ErrorCode, Request, Result, keys};
 use log::{debug, warn};
 
-use crate::config::Config;
+use crate::config::{Config, KEYS};
 use crate::folder::{Cursor, Folder, Locked};
 use crate::index::{Index, Key, Stamp, is_plain};
 use crate::lease_file::{Content, LeaseFile};
@@ -66,6 +66,7 @@ impl Ledger for Local {
     /// None where there is no folder, and so nothing to change.
     type Token = Option<Seen>;
 
+    const KEYS: Option<&'static [keys::Key]> = Some(KEYS);
     const REACH: Reach = Reach::Node;
     // All it waits for is a lock, and that for a bounded time.
     const WAITS: bool = false;

@@ -1,7 +1,22 @@
 use std::path::PathBuf;
 
-use ipam_kit::cni::Args;
+use ipam_kit::cni::{Args, Route};
+use ipam_kit::keys::Key;
+use ipam_kube::own_node::Keys;
 use serde::Deserialize;
+
+/// The keys of `ipam` that this delegate reads: those of [`Config`], and what an offer needs beside
+/// the subnets.
+pub(crate) const KEYS: &[Key] = &[
+    Key::All(OWN),
+    Key::All(Keys::KEYS),
+    Key::Section("routes", Route::KEYS),
+    Key::Value("resolvConf"),
+    Key::Value("rangeRules"),
+];
+
+const OWN: &[Key] =
+    &[Key::Value("annotation"), Key::Value("ipv4-namespaces"), Key::Value("dataDir")];
 
 /// What this delegate reads of `ipam`, beside the keys that say how to find the node.
 #[derive(Debug, Default, Deserialize)]
@@ -35,9 +50,15 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use ipam_kit::keys::names;
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn every_key_is_declared() {
+        ipam_testkit::fields::assert_fields::<Config>(&names(OWN));
+    }
 
     #[test]
     fn ipv4_is_for_the_namespaces_that_are_listed() {

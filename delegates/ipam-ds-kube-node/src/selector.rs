@@ -1,6 +1,7 @@
 use std::net::IpAddr;
 
 use ipam_kit::cni::{Network, Verb};
+use ipam_kit::keys::Key;
 use ipam_kit::offer::{Offer, Offered};
 use ipam_kit::{Error, ErrorCode, Request, Result, Selection, Selector};
 use ipam_kube::is_away;
@@ -8,7 +9,7 @@ use ipam_kube::own_node::{Keys, Known, OwnNode, Settings, Wish};
 use log::{debug, warn};
 use serde_json::{Map, Value, json};
 
-use crate::config::Config;
+use crate::config::{Config, KEYS};
 use crate::left::Left;
 use crate::subnets;
 
@@ -22,6 +23,8 @@ const OTHER_RANGES: [&str; 7] =
 
 impl Selector for KubeNode {
     type Config = Config;
+
+    const KEYS: Option<&'static [Key]> = Some(KEYS);
 
     // It waits for the API server, but gives it up in its time.
     const WAITS: bool = false;

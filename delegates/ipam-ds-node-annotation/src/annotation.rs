@@ -1,11 +1,17 @@
 //! The annotation of a node object: its name in the configuration, its text, and the settings in it.
 
+use ipam_kit::keys::Key;
 use ipam_kit::{Error, Result};
-use ipam_kube::own_node::unfit;
+use ipam_kube::own_node::{Keys, unfit};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::fragment;
+
+/// The keys of `ipam` that this delegate reads: the annotation's own take the place of all others.
+pub(crate) const KEYS: &[Key] = &[Key::All(OWN), Key::All(Keys::KEYS), Key::Value("rangeRules")];
+
+const OWN: &[Key] = &[Key::Value("annotation")];
 
 /// What this delegate reads of `ipam`, beside the keys that say how to find the node.
 #[derive(Debug, Default, Deserialize)]
@@ -55,4 +61,15 @@ pub(crate) fn of_node(node: &str, name: &str) -> String {
 /// The annotation, as errors name it.
 pub(crate) fn place(name: &str) -> String {
     format!("annotation {name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipam_kit::keys::names;
+
+    #[test]
+    fn every_key_is_declared() {
+        ipam_testkit::fields::assert_fields::<Config>(&names(OWN));
+    }
 }

@@ -2,13 +2,14 @@ use std::ffi::OsString;
 
 use ipam_kit::cni::Verb;
 use ipam_kit::delegate::{ByHand, selected};
+use ipam_kit::keys::Key;
 use ipam_kit::offer::Offer;
 use ipam_kit::{ErrorCode, Request, Result, Selection, Selector};
 use ipam_kube::own_node::{Keys, OwnNode, Settings, Wish};
 use log::debug;
 use serde_json::{Map, Value};
 
-use crate::annotation::{Config, of_node, parse, place, text};
+use crate::annotation::{Config, KEYS, of_node, parse, place, text};
 use crate::by_hand;
 use crate::conf::Conf;
 use crate::log_file::logged;
@@ -20,6 +21,8 @@ pub(crate) struct Annotation;
 
 impl Selector for Annotation {
     type Config = Config;
+
+    const KEYS: Option<&'static [Key]> = Some(KEYS);
 
     // It waits for the API server, but gives it up in its time.
     const WAITS: bool = false;

@@ -2,9 +2,24 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipam_kit::host::parse_duration;
+use ipam_kit::keys::Key;
 use ipam_kit::{Error, Request, Result};
 use ipam_servers::{Access, Named, Secret, Server, Tls};
 use serde::Deserialize;
+
+/// The keys of [`Config`].
+pub(crate) const KEYS: &[Key] = &[Key::Value("nomad_servers"), Key::Section("nomad", SECTION)];
+
+const SECTION: &[Key] = &[
+    Key::Value("token"),
+    Key::Value("tokenFile"),
+    Key::Value("namespace"),
+    Key::Value("region"),
+    Key::Value("caFile"),
+    Key::Value("certFile"),
+    Key::Value("keyFile"),
+    Key::Value("timeout"),
+];
 
 /// What this delegate reads of `ipam`.
 #[derive(Debug, Default, Deserialize)]
@@ -143,6 +158,8 @@ mod tests {
     use ipam_kit::ErrorCode;
     use ipam_kit::cni::{Environment, Verb};
     use ipam_kit::host::Settings;
+    use ipam_kit::keys::names;
+    use ipam_testkit::fields::assert_fields;
     use serde_json::{Value, json};
 
     fn store(ipam: Value, token: &str) -> Result<Store> {
@@ -154,6 +171,12 @@ mod tests {
         let request =
             Request::parse(Verb::Add, Environment::new(variables), network, Settings::default());
         config.store(&request.unwrap())
+    }
+
+    #[test]
+    fn every_key_is_declared() {
+        assert_fields::<Config>(&names(KEYS));
+        assert_fields::<Section>(&names(SECTION));
     }
 
     #[test]

@@ -1,12 +1,13 @@
 use std::time::{Duration, Instant};
 
 use ipam_kit::cni::Verb;
+use ipam_kit::keys::Key;
 use ipam_kit::{Error, ErrorCode, Request, Result, Selection, Selector};
 use ipam_servers::{Answer, Ask, Client, Method};
 use log::{debug, warn};
 
 use crate::allocation::Allocation;
-use crate::config::{Config, Store};
+use crate::config::{Config, KEYS, Store};
 use crate::question::{Question, with_query};
 
 /// Chooses the pool that the job names. It keeps no state.
@@ -22,6 +23,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 impl Selector for Nomad {
     type Config = Config;
+
+    const KEYS: Option<&'static [Key]> = Some(KEYS);
 
     // It waits for servers, but gives each up in its time, and the whole call in the chain's.
     const WAITS: bool = false;

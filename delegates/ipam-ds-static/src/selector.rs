@@ -1,4 +1,5 @@
-use ipam_kit::offer::Offer;
+use ipam_kit::keys::Key;
+use ipam_kit::offer::{self, Offer};
 use ipam_kit::{Error, Request, Result, Selection, Selector};
 use serde::de::IgnoredAny;
 
@@ -8,6 +9,8 @@ pub(crate) struct Static;
 
 impl Selector for Static {
     type Config = IgnoredAny;
+
+    const KEYS: Option<&'static [Key]> = Some(offer::KEYS);
 
     const WAITS: bool = false;
 

@@ -12,6 +12,7 @@ use crate::cni::{Keep, parse_value};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::is_old;
+use crate::keys::Key;
 use crate::pool::{Pool, RangeSet};
 
 /// An [`Allocator`] over a [`Ledger`].
@@ -42,6 +43,7 @@ const BATCH: usize = 4096;
 impl<L: Ledger> Allocator for Bookkeeper<L> {
     type Config = L::Config;
 
+    const KEYS: Option<&'static [Key]> = L::KEYS;
     const REACH: Reach = L::REACH;
     const DEFAULT_ROUTES: bool = L::DEFAULT_ROUTES;
     const WAITS: bool = L::WAITS;

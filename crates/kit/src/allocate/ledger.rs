@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use super::{Lease, Owner, Reach, Strategy, Tries, Want};
 use crate::delegate::Request;
 use crate::error::{Error, Result};
+use crate::keys::Key;
 use crate::pool::RangeSet;
 
 /// Where leases are recorded: a disk, a key-value store, a cluster's objects.
@@ -26,6 +27,10 @@ use crate::pool::RangeSet;
 pub trait Ledger: Sized {
     /// What the ledger reads of the section `ipam`. Keys it does not know are other delegates'.
     type Config: DeserializeOwned;
+
+    /// The keys of `ipam` that the ledger reads: see
+    /// [`Allocator::KEYS`](super::Allocator::KEYS).
+    const KEYS: Option<&'static [Key]> = None;
 
     /// What a commit is guarded with, beside the leases' revisions: a lock that is held, the
     /// revision of an index.

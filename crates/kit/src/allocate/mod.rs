@@ -31,7 +31,18 @@ use serde::de::DeserializeOwned;
 use crate::cni::Keep;
 use crate::delegate::Request;
 use crate::error::Result;
+use crate::keys::Key;
+use crate::offer;
 use crate::pool::Pool;
+
+/// The keys of `ipam` that every allocator reads.
+pub const KEYS: &[Key] = &[
+    Key::All(offer::KEYS),
+    Key::Value("serves"),
+    Key::Value("takeover"),
+    Key::Value("strategy"),
+    Key::Value("statusExhaustion"),
+];
 
 /// What gives addresses out of pools, one for each.
 ///
@@ -40,6 +51,10 @@ use crate::pool::Pool;
 pub trait Allocator: Sized {
     /// What the allocator reads of the section `ipam`. Keys it does not know are other delegates'.
     type Config: DeserializeOwned;
+
+    /// The keys of `ipam` that the allocator reads beside those that every allocator does; `None`
+    /// claims every key.
+    const KEYS: Option<&'static [Key]> = None;
 
     /// Who else takes leases from the same store.
     const REACH: Reach = Reach::Cluster;

@@ -9,11 +9,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::asked::Asked;
-use super::{Allocator, Lease, Owner, Part, Reach, Scope};
+use super::{Allocator, KEYS, Lease, Owner, Part, Reach, Scope};
 use crate::cni::{IpConfig, IpamResult, Keep, Route, Verb, parse_value};
 use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, emptied_by_reboot, transient_machine_id};
+use crate::keys::Key;
 use crate::pool::{Pool, RangeRules, RangeSet};
 
 /// An [`Allocator`] as a [`Delegate`].
@@ -37,6 +38,10 @@ impl<A> Allocate<A> {
 }
 
 impl<A: Allocator> Delegate for Allocate<A> {
+    fn keys(&self) -> Option<Vec<Key>> {
+        A::KEYS.map(|keys| vec![Key::All(KEYS), Key::All(keys)])
+    }
+
     fn waits(&self) -> bool {
         A::WAITS
     }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::Version;
 use super::address::{parse_address, parse_cidr};
 use crate::error::{Error, ErrorCode, Result};
+use crate::keys::Key;
 
 /// The result of an IPAM plugin, in whatever version it came, with members that are not known
 /// here kept.
@@ -48,6 +49,19 @@ pub struct Route {
     pub gw: Option<IpAddr>,
     /// Further members: `mtu`, `advmss`, `priority`, `table`, `scope`.
     pub extra: Map<String, Value>,
+}
+
+impl Route {
+    /// The members of a route, those of the main plugins included.
+    pub const KEYS: &'static [Key] = &[
+        Key::Value("dst"),
+        Key::Value("gw"),
+        Key::Value("mtu"),
+        Key::Value("advmss"),
+        Key::Value("priority"),
+        Key::Value("table"),
+        Key::Value("scope"),
+    ];
 }
 
 /// The `dns` of a result: `nameservers`, `domain`, `search`, `options`, kept as they came.

@@ -20,6 +20,7 @@ use std::ffi::OsString;
 
 use crate::cni::{IpamResult, Keep};
 use crate::error::Result;
+use crate::keys::Key;
 
 /// A program that answers the verbs of CNI as a delegate.
 ///
@@ -44,6 +45,11 @@ pub trait Delegate {
     /// STATUS: fails when an ADD could not be served.
     fn status(&self, _request: &Request) -> Result<Option<IpamResult>> {
         Ok(None)
+    }
+
+    /// The keys of `ipam` that the delegate reads; `None` claims every key.
+    fn keys(&self) -> Option<Vec<Key>> {
+        None
     }
 
     /// Whether a call may have to wait for somebody: a server, a lock, another process.

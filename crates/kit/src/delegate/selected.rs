@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::cni::shown;
 use crate::error::{Error, Result};
 use crate::host::Settings;
+use crate::keys::folded;
 
 /// Keys of `ipam` that decide about the chain itself: the network configuration alone sets them.
 pub const CHAIN_KEYS: [&str; 11] = [
@@ -115,16 +116,6 @@ fn is_empty(value: &Value) -> bool {
 
 fn is_key(key: &str, known: &str) -> bool {
     folded(key) == folded(known)
-}
-
-/// A key as Go compares it: without regard to case, where two letters beyond ASCII count as well.
-fn folded(key: &str) -> String {
-    let letters = key.chars().map(|letter| match letter {
-        '\u{17f}' => 's',
-        '\u{212a}' => 'k',
-        letter => letter.to_ascii_lowercase(),
-    });
-    letters.collect()
 }
 
 #[cfg(test)]

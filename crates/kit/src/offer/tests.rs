@@ -103,3 +103,22 @@ fn what_a_result_has_already_stays_once() {
     add_to(&mut result, named.routes, named.dns.clone());
     assert_eq!(result.dns, named.dns);
 }
+
+#[test]
+fn keys_in_other_letters_are_not_passed_over() {
+    let details = Call::ipam(json!({"subnet": "10.1.2.0/24", "RangeStart": "10.1.2.9"}))
+        .err(7, "ipam.RangeStart: write rangeStart");
+    assert_eq!(details, "keys are read in these very letters");
+    Call::ipam(json!({"subnet": "10.1.2.0/24", "DATADIR": "/leases"}))
+        .err(7, "ipam.DATADIR: write dataDir");
+    Call::ipam(json!({"ranges": [[], [{"subnet": "10.1.2.0/24", "Gateway": "10.1.2.9"}]]}))
+        .err(7, "ipam.ranges[1][0].Gateway: write gateway");
+    Call::ipam(json!({"subnet": "10.1.2.0/24", "routes": [{"dst": "::/0", "GW": "fd00::1"}]}))
+        .err(7, "ipam.routes[0].GW: write gw");
+}
+
+#[test]
+fn keys_of_others_are_none_of_its_business() {
+    Call::ipam(json!({"subnet": "10.1.2.0/24", "Server": 1, "subnets": 2})).ok();
+    Call::ipam(json!({"ranges": [[{"subnet": "10.1.2.0/24", "comment": "x"}]]})).ok();
+}

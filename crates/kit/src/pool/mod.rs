@@ -24,6 +24,7 @@ pub use range_set::RangeSet;
 
 use crate::cni::{address, parse_value};
 use crate::error::{Error, Result};
+use crate::keys::Key;
 
 /// A pool of the contract between delegates: a name or ranges or both, and what is asked of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,17 @@ pub struct Pool {
 const REQUESTED: [&str; 2] = ["requested-ip", "requested_ip"];
 
 impl Pool {
+    /// The members of a pool.
+    pub const KEYS: &'static [Key] = &[
+        Key::Value("name"),
+        Key::Value(REQUESTED[0]),
+        Key::Value(REQUESTED[1]),
+        Key::Section("ranges", RangeConfig::KEYS),
+        Key::Value("index"),
+        Key::Value("strategy"),
+        Key::Value("takeover"),
+    ];
+
     /// A pool of which nothing is asked; none when there is neither a name nor a range.
     pub fn new(name: Option<String>, ranges: Vec<RangeConfig>) -> Option<Self> {
         let name = name.filter(|name| !name.is_empty());
@@ -162,6 +174,7 @@ impl Members<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::names;
 
     fn parse(value: Value) -> Result<Pool> {
         Pool::parse(&value, "prevResult.pools[0]")
@@ -180,6 +193,25 @@ mod tests {
         assert_eq!(pool.unknown, *json!({"colour": {"r": 1}}).as_object().unwrap());
         let set = pool.range_set(RangeRules::OURS, "p").unwrap().unwrap();
         assert_eq!(set.size(), 252);
+    }
+
+    #[test]
+    fn every_member_is_declared() {
+        let members: Map<String, Value> =
+            names(Pool::KEYS).into_iter().map(|key| (key.to_owned(), Value::Null)).collect();
+        let mut members = Value::Object(members);
+        members["name"] = json!("blue");
+        assert_eq!(parse(members).unwrap().unknown, Map::new());
+        let Pool {
+            name: _,
+            ranges: _,
+            requested_ip: _,
+            index: _,
+            strategy: _,
+            takeover: _,
+            unknown: _,
+        } = Pool::new(Some("blue".to_owned()), Vec::new()).unwrap();
+        assert_eq!(Pool::KEYS.len(), 7, "one for each, the requested address in two spellings");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::keys::Key;
 
 /// A range as it stands in a configuration, unread; members in the order the etcd plugin stores.
 ///
@@ -32,6 +33,15 @@ pub struct RangeConfig {
 }
 
 impl RangeConfig {
+    /// The members of a range.
+    pub const KEYS: &'static [Key] = &[
+        Key::Value("subnet"),
+        Key::Value("rangeStart"),
+        Key::Value("rangeEnd"),
+        Key::Value("gateway"),
+        Key::Value("exclude"),
+    ];
+
     /// Refuses `strategy` in a range, where it would have no effect. `path` is the place of the ranges.
     ///
     /// # Errors
@@ -137,7 +147,28 @@ fn null_is_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Strin
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::keys::names;
+
+    #[test]
+    fn every_member_is_declared() {
+        let range = RangeConfig {
+            range_start: Some("a".to_owned()),
+            range_end: Some("b".to_owned()),
+            subnet: Some("c".to_owned()),
+            gateway: Some("d".to_owned()),
+            exclude: vec!["e".to_owned()],
+            unknown: Map::new(),
+        };
+        let written = json!(range);
+        let mut members: Vec<_> = written.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut declared = names(RangeConfig::KEYS);
+        members.sort_unstable();
+        declared.sort_unstable();
+        assert_eq!(members, declared);
+    }
 
     #[test]
     fn members_keep_the_order_the_etcd_plugin_stores() {

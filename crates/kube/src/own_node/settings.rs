@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use ipam_kit::error::{Error, Result};
 use ipam_kit::host::parse_duration;
+use ipam_kit::keys::Key;
 use ipam_servers::Named;
 
 /// The keys that say how to find the node.
@@ -39,6 +40,10 @@ pub struct Keys {
 }
 
 impl Keys {
+    /// The keys, as a delegate declares them.
+    pub const KEYS: &'static [Key] =
+        &[Key::Value("kubeconfig"), Key::Value("nodeName"), Key::Value("cacheTtl")];
+
     /// Reads the keys. `place` is what errors put in front of each, as in `ipam.`.
     ///
     /// # Errors
@@ -83,12 +88,18 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use ipam_kit::keys::names;
     use serde_json::json;
 
     use super::*;
 
     fn read(value: serde_json::Value) -> Result<Settings> {
         Keys::deserialize(value).unwrap().read("ipam.")
+    }
+
+    #[test]
+    fn every_key_is_declared() {
+        ipam_testkit::fields::assert_fields::<Keys>(&names(Keys::KEYS));
     }
 
     #[test]

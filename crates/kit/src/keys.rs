@@ -1,0 +1,304 @@
+//! The keys that a delegate declares, and the known key that a misspelt one means.
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// A key of a configuration, as whoever reads it declares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// A key with any value.
+    Value(&'static str),
+    /// A key of an object with these keys, or of arrays of such objects at any depth.
+    Section(&'static str, &'static [Key]),
+    /// Each key of a list.
+    All(&'static [Key]),
+}
+
+/// A key that nobody has declared, beside a known one that it resembles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misspelt {
+    /// Its place, as in `ipam.ranges[0][0].rangeStat`.
+    pub path: String,
+    /// The key as it is written.
+    pub key: String,
+    /// The known key.
+    pub meant: &'static str,
+}
+
+impl Misspelt {
+    /// The key as an error: code 7.
+    pub fn error(&self) -> Error {
+        let error = Error::config(&self.path, ["write ", self.meant].concat());
+        if folded(&self.key) == folded(self.meant) {
+            return error.advise(OTHER_LETTERS);
+        }
+        let key = self.key.escape_debug();
+        error.advise(format!(
+            "{key} is ignored: correct it, or give a key of your own a name that differs more"
+        ))
+    }
+
+    /// The key as a line of a log.
+    pub fn warning(&self) -> String {
+        format!("{} is ignored: write {} if that is meant", self.path, self.meant)
+    }
+}
+
+/// Each key of a list with the keys inside it, those of [`Key::All`] in its place.
+pub fn listed(keys: &[Key]) -> Vec<(&'static str, &'static [Key])> {
+    let list = |key: &Key| match *key {
+        Key::Value(name) => vec![(name, &[][..])],
+        Key::Section(name, inside) => vec![(name, inside)],
+        Key::All(keys) => listed(keys),
+    };
+    keys.iter().flat_map(list).collect()
+}
+
+/// The names of the keys of a list.
+pub fn names(keys: &[Key]) -> Vec<&'static str> {
+    listed(keys).into_iter().map(|(name, _)| name).collect()
+}
+
+/// The known key that a misspelt one resembles most: it differs in upper and lower case as Go reads
+/// it, in `-` or `_`, in a plural `s`, or in at most two letters (one, where the known key has at
+/// most five letters). Two letters in each other's place count as one. `None` for a known key.
+pub fn nearest<'a>(key: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let written = Letters::of(key);
+    let mut nearest: Option<(usize, &str)> = None;
+    for known in known {
+        if known == key {
+            return None;
+        }
+        let meant = Letters::of(known);
+        let Some(distance) = written.distance(&meant) else { continue };
+        if nearest.is_none_or(|(least, _)| distance < least) {
+            nearest = Some((distance, known));
+        }
+    }
+    nearest.map(|(_, known)| known)
+}
+
+/// The misspelt keys of an object with these keys, and of the sections in it; of each object in
+/// arrays at any depth. `path` is the place of `value`.
+pub fn misspelt(value: &Value, keys: &[Key], path: &str) -> Vec<Misspelt> {
+    match value {
+        Value::Object(object) => {
+            let keys = listed(keys);
+            let mut found = Vec::new();
+            for key in object.keys() {
+                if let Some(meant) = nearest(key, keys.iter().map(|(name, _)| *name)) {
+                    // A key of others may hold control characters.
+                    let path = format!("{path}.{}", key.escape_debug());
+                    found.push(Misspelt { path, key: key.clone(), meant });
+                }
+            }
+            found.extend(inside(object, &keys, path));
+            found
+        }
+        Value::Array(values) => {
+            let numbered = values.iter().enumerate();
+            numbered.flat_map(|(i, it)| misspelt(it, keys, &format!("{path}[{i}]"))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The misspelt keys in the sections of an object whose own keys may be anybody's, as those of
+/// `ipam` are.
+pub fn misspelt_inside(object: &Map<String, Value>, keys: &[Key], path: &str) -> Vec<Misspelt> {
+    inside(object, &listed(keys), path)
+}
+
+fn inside(
+    object: &Map<String, Value>,
+    keys: &[(&'static str, &'static [Key])],
+    path: &str,
+) -> Vec<Misspelt> {
+    let sections = keys.iter().filter(|(_, inside)| !inside.is_empty());
+    let there = sections.filter_map(|(name, keys)| Some((name, keys, object.get(*name)?)));
+    there.flat_map(|(name, keys, value)| misspelt(value, keys, &format!("{path}.{name}"))).collect()
+}
+
+const OTHER_LETTERS: &str = "keys are read in these very letters";
+
+/// Refuses keys of an object that differ from known ones in upper and lower case alone, which a
+/// system written in Go reads.
+///
+/// # Errors
+/// There is such a key; the error names its place.
+pub fn refuse_other_letters(object: &Map<String, Value>, known: &[&str], path: &str) -> Result<()> {
+    for key in object.keys().filter(|key| !known.contains(&key.as_str())) {
+        let folded_key = folded(key);
+        if let Some(meant) = known.iter().find(|known| folded(known) == folded_key) {
+            let place = format!("{path}.{}", key.escape_debug());
+            return Err(Error::config(place, format!("write {meant}")).advise(OTHER_LETTERS));
+        }
+    }
+    Ok(())
+}
+
+/// A key as Go compares it: without regard to case, where two letters beyond ASCII count as well.
+pub(crate) fn folded(key: &str) -> String {
+    let letters = key.chars().map(|letter| match letter {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        letter => letter.to_ascii_lowercase(),
+    });
+    letters.collect()
+}
+
+/// The letters of a key by which it is compared.
+struct Letters(Vec<char>);
+
+impl Letters {
+    fn of(key: &str) -> Self {
+        Self(folded(key).chars().filter(|letter| !matches!(letter, '-' | '_')).collect())
+    }
+
+    /// How many letters differ from a known key's; `None` where these are too many.
+    fn distance(&self, known: &Self) -> Option<usize> {
+        if self.singular() == known.singular() {
+            return Some(0);
+        }
+        let limit = if known.0.len() > 5 { 2 } else { 1 };
+        if self.0.len().abs_diff(known.0.len()) > limit {
+            return None;
+        }
+        Some(optimal_string_alignment(&self.0, &known.0)).filter(|distance| *distance <= limit)
+    }
+
+    fn singular(&self) -> &[char] {
+        self.0.strip_suffix(&['s']).unwrap_or(&self.0)
+    }
+}
+
+/// Letters to insert, remove, replace or swap with their neighbours, each letter once.
+fn optimal_string_alignment(one: &[char], other: &[char]) -> usize {
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, b) in other.iter().enumerate() {
+            let replaced = last[j] + usize::from(a != b);
+            let mut least = replaced.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && one[i - 1] == *b && other[j - 1] == *a {
+                least = least.min(before[j - 1] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const RANGE: &[Key] = &[
+        Key::Value("subnet"),
+        Key::Value("rangeStart"),
+        Key::Value("rangeEnd"),
+        Key::Value("gateway"),
+        Key::Value("exclude"),
+    ];
+    const IPAM: &[Key] = &[
+        Key::All(&[Key::Section("ranges", RANGE)]),
+        Key::Section("pools", &[Key::Value("name"), Key::Section("ranges", RANGE)]),
+        Key::Value("timeout"),
+    ];
+
+    #[test]
+    fn the_key_that_is_meant_is_found() {
+        let known = ["timeout", "routes", "rangeStart", "rangeEnd", "exclude", "name", "tokenFile"];
+        for (key, meant) in [
+            ("rangeStat", "rangeStart"),
+            ("range_start", "rangeStart"),
+            ("RANGE-END", "rangeEnd"),
+            ("excludes", "exclude"),
+            ("route", "routes"),
+            ("rouets", "routes"),
+            ("timeot", "timeout"),
+            ("tiemotu", "timeout"),
+            ("tokenfile", "tokenFile"),
+            ("to\u{212a}enFile\u{17f}", "tokenFile"),
+            ("nmae", "name"),
+            ("names", "name"),
+        ] {
+            assert_eq!(nearest(key, known), Some(meant), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_somebody_elses_resembles_none() {
+        let known = ["timeout", "routes", "rangeStart", "exclude", "name", "index", "gw"];
+        for key in
+            ["node", "vlan", "time", "rangeSize", "", "_", "s", "comment", "Ü", "name", "vrf"]
+        {
+            assert_eq!(nearest(key, known), None, "{key}");
+        }
+        assert_eq!(nearest(&"s".repeat(1 << 20), known), None);
+    }
+
+    #[test]
+    fn the_nearest_of_several_counts() {
+        assert_eq!(nearest("rangeEn", ["rangeIn", "rangeEnd"]), Some("rangeIn"));
+        assert_eq!(nearest("rangesEnd", ["rangeSend", "rangeEnd"]), Some("rangeSend"));
+        assert_eq!(nearest("certfile", ["keyFile", "certFile"]), Some("certFile"));
+        assert_eq!(nearest("requestedip", ["requested-ip", "requested_ip"]), Some("requested-ip"));
+    }
+
+    #[test]
+    fn a_misspelt_key_is_named_by_its_place_at_any_depth() {
+        let ipam = json!({
+            "timeot": 1, "range": [[{"rangeStat": 1}]],
+            "ranges": [[{"subnet": 1, "vlan": 7}], [{"Subnet": 1}, {"gatway": 1, "excludes": []}]],
+            "pools": [{"nmae": "a", "ranges": [{"range\n-start": 1}]}, 5],
+        });
+        let found = misspelt_inside(ipam.as_object().unwrap(), IPAM, "ipam");
+        let found: Vec<_> = found.iter().map(|it| format!("{}: {}", it.path, it.meant)).collect();
+        let expected = [
+            "ipam.ranges[1][0].Subnet: subnet",
+            "ipam.ranges[1][1].excludes: exclude",
+            "ipam.ranges[1][1].gatway: gateway",
+            "ipam.pools[0].nmae: name",
+            "ipam.pools[0].ranges[0].range\\n-start: rangeStart",
+        ];
+        assert_eq!(found, expected);
+        let all = misspelt(&ipam, IPAM, "ipam");
+        assert_eq!((all.len(), all[1].path.as_str()), (7, "ipam.timeot"));
+    }
+
+    #[test]
+    fn errors_and_warnings_say_what_to_write() {
+        let of = |range: Value| misspelt(&range, RANGE, "p").remove(0);
+        let error = of(json!({"rangeStat": 1})).error();
+        assert_eq!(
+            (error.to_string().as_str(), error.code().number()),
+            ("p.rangeStat: write rangeStart", 7)
+        );
+        assert_eq!(
+            error.details(),
+            "rangeStat is ignored: correct it, or give a key of your own a name that differs more"
+        );
+        let letters = of(json!({"SUBNET": 1}));
+        assert_eq!(letters.error().details(), OTHER_LETTERS);
+        assert_eq!(letters.warning(), "p.SUBNET is ignored: write subnet if that is meant");
+    }
+
+    #[test]
+    fn other_letters_are_refused_as_go_reads_them() {
+        let refused = |key: &str| {
+            let object = json!({ key: 1, "other": 2 });
+            refuse_other_letters(object.as_object().unwrap(), &["subnet"], "ipam")
+        };
+        for key in ["Subnet", "\u{17f}ubnet"] {
+            let error = refused(key).unwrap_err();
+            assert_eq!(error.to_string(), format!("ipam.{key}: write subnet"));
+        }
+        assert!(refused("subnet").is_ok() && refused("subnets").is_ok());
+    }
+}
