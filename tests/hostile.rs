@@ -270,7 +270,7 @@ fn programs_that_cannot_be_run_are_named_and_the_rest_is_undone() {
     // Found before anything runs.
     let (code, text) = unrunnable(&|world| file(world, "#!/bin/sh\n", 0o644));
     assert_eq!(code, 7, "{text}");
-    assert!(text.contains("is not in CNI_PATH") && text.contains("chmod +x"), "{text}");
+    assert!(text.contains("hostile may not be run") && text.contains("chmod +x"), "{text}");
     for (code, text) in [
         unrunnable(&|world| fs::create_dir(world.path("bin/hostile")).unwrap()),
         unrunnable(&|_| ()),

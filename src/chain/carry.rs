@@ -159,6 +159,11 @@ impl<'a> Carry<'a> {
         Ok(self.result.clone())
     }
 
+    /// The pools that are known so far; `None` while no delegate has named any.
+    pub(crate) fn pools(&self) -> Option<&[Value]> {
+        self.pools.as_deref()
+    }
+
     fn shown_to(&self, step: &Step) -> Option<Vec<&Value>> {
         let pools = self.pools.as_ref()?;
         Some(pools.iter().filter(|pool| serves(step, pool)).collect())

@@ -3,6 +3,7 @@
 use log::warn;
 
 use super::configured::{walk, walk_plan};
+use super::foreseen::refuse_twice;
 use super::record::{AttemptState, Held, Opened, RecordFile};
 use super::served::refuse_without_allocator;
 use super::session::Session;
@@ -98,6 +99,7 @@ pub(crate) fn status(session: &Session<'_>) -> Result<()> {
     })?;
     let plan = session.plan()?;
     refuse_without_allocator(&plan.steps)?;
+    refuse_twice(&plan.steps)?;
     let name = session.request.network.name().as_str();
     if name.len() > NAME_MAX {
         let message = format!("has {} bytes, and no record can be made below it", name.len());

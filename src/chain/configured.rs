@@ -1,5 +1,6 @@
 //! The whole chain as configured, for the verbs that take nothing.
 
+use super::foreseen::Foresight;
 use super::plan::Plan;
 use super::session::Session;
 use ipam_kit::cni::{IpamResult, Verb};
@@ -29,7 +30,8 @@ pub(crate) fn walk(
 
 /// Runs a verb through every delegate of a plan in order, whatever fails on the way.
 ///
-/// Each gets this `prev_result` with the pools that the selectors before it answered.
+/// Each gets this `prev_result` with the pools that the selectors before it answered. STATUS fails also
+/// where no delegate is shown one of them.
 pub(crate) fn walk_plan(
     session: &Session<'_>,
     plan: &Plan,
@@ -38,7 +40,7 @@ pub(crate) fn walk_plan(
     deadline: Deadline,
 ) -> Result<Failures> {
     let mut carry = session.carry(prev_result.clone());
-    let mut errors = Vec::new();
+    let (mut errors, mut foresight) = (Vec::new(), Foresight::default());
     for (i, step) in plan.steps.iter().enumerate() {
         let Some(run) = carry.run_of(step) else { continue };
         let time = deadline.share(plan.steps.len() - i);
@@ -51,6 +53,13 @@ pub(crate) fn walk_plan(
             let role = if step.is_selector() { Role::Selector } else { Role::Other };
             errors.push((role, error));
         }
+        foresight.pass(step, carry.pools());
+    }
+    if verb == Verb::Status
+        && errors.is_empty()
+        && let Err(error) = foresight.end(&plan.steps)
+    {
+        errors.push((Role::Other, error));
     }
     Ok(Failures { errors })
 }

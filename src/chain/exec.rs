@@ -182,6 +182,9 @@ pub(crate) fn error_of(object: &Map<String, Value>) -> (Error, Ending) {
     if !text("details").is_empty() {
         error = error.caused_by(text("details").to_owned());
     }
+    if code == ErrorCode::INCOMPATIBLE_VERSION && !text("details").contains("cniVersion") {
+        error = error.advise("set cniVersion to a version that it supports");
+    }
     let ending = match code {
         // One that met a defect of its own may have met it after its claim.
         ErrorCode::TRY_AGAIN | ErrorCode::TIMED_OUT | ErrorCode::INTERNAL => Ending::Unsure,

@@ -12,6 +12,7 @@ mod configured;
 pub(crate) mod del;
 mod entry;
 pub(crate) mod exec;
+pub(crate) mod foreseen;
 pub(crate) mod gc;
 pub(crate) mod next;
 pub(crate) mod patch;

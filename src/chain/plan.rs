@@ -140,6 +140,11 @@ impl Planner<'_> {
         // The record outlives this process' working folder.
         let found = found.map(|file| std::path::absolute(&file).unwrap_or(file));
         found.ok_or_else(|| {
+            if let Some(file) = search_unfit(self.path, name) {
+                let file = file.display();
+                return Error::config("ipam.delegates", format!("{name} may not be run"))
+                    .advise(format!("chmod +x {file}"));
+            }
             let folders: Vec<_> = self.path.iter().map(|p| p.display().to_string()).collect();
             let error = Error::new(
                 ErrorCode::INVALID_CONFIG,
@@ -150,10 +155,7 @@ impl Planner<'_> {
                     .with_code(ErrorCode::INVALID_ENVIRONMENT)
                     .advise("the runtime must set CNI_PATH")
             } else {
-                error.advise(match search_unfit(self.path, name) {
-                    Some(file) => format!("{0} may not be run: chmod +x {0}", file.display()),
-                    None => format!("install {name} there, or correct the name"),
-                })
+                error.advise(format!("install {name} there, or correct the name"))
             }
         })
     }

@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 use super::Chain;
 use super::away::Away;
 use super::carry::{Carry, strip_call_keys};
-use super::exec::{Answer, Call, Failure};
+use super::exec::{Answer, Call, Ending, Failure};
 use super::plan::{Missing, Plan, Planner, Step};
 use super::process::adopt_orphans;
 use super::question::Question;
 use super::record::{Attempt, Run, now};
-use ipam_kit::cni::{Attachment, Environment, IpamResult, Network, Verb};
+use ipam_kit::cni::{Attachment, Environment, IpamResult, Network, Verb, Version};
 use ipam_kit::delegate::{Deadline, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::{StateDir, boot_id, parse_duration};
@@ -184,6 +184,40 @@ impl<'a> Session<'a> {
         self.exec_in(self.environment.clone(), verb, step, stdin, time)
     }
 
+    /// Fails where a delegate's program cannot be started, or says that it does not support a version.
+    ///
+    /// # Errors
+    /// Error 1 names the versions that it supports.
+    pub(crate) fn refuse_version(&self, step: &Step, version: Version) -> Result<()> {
+        let stdin = self.request.network.with("cniVersion", version.as_str().into());
+        let stdin = Value::Object(stdin.config().clone()).to_string();
+        let answer = match self.exec(Verb::Version, step, stdin, self.timeout()) {
+            Ok(answer) => answer.unwrap_or_default(),
+            Err(Failure { error, ending: Ending::NotRun }) => return Err(error),
+            // What it does not say is not known.
+            Err(Failure { error, .. }) => {
+                debug!("{}", error.in_full());
+                return Ok(());
+            }
+        };
+        let supported = answer.get("supportedVersions").and_then(Value::as_array);
+        let supported: Vec<&str> =
+            supported.into_iter().flatten().filter_map(Value::as_str).collect();
+        if supported.is_empty() || supported.contains(&version.as_str()) {
+            return Ok(());
+        }
+        let (name, listed) = (&*step.name, supported.join(", "));
+        let message = format!("{name} does not support cniVersion {version}, only {listed}");
+        let error = Error::new(ErrorCode::INCOMPATIBLE_VERSION, message);
+        let newest = Version::ALL.iter().rev().find(|known| supported.contains(&known.as_str()));
+        Err(match newest {
+            Some(newest) => {
+                error.advise(format!("set cniVersion to \"{newest}\", or install a newer {name}"))
+            }
+            None => error.advise(format!("install another {name}")),
+        })
+    }
+
     /// Asks an allocator for its rows, or any delegate what it is; `stdin` is its configuration.
     pub(crate) fn ask(&self, step: &Step, arguments: &[&str], stdin: &str) -> Result<Value> {
         let environment = &self.environment;
@@ -285,6 +319,10 @@ impl<'a> Session<'a> {
         match call.run() {
             Err(failure) if has_nothing_to_say(verb, &failure.error) => {
                 debug!("{} does not know {verb}", step.name);
+                if verb == Verb::Status {
+                    // Older than the version that has STATUS, it may refuse that of an ADD as well.
+                    self.refuse_version(step, self.request.network.version())?;
+                }
                 Ok(None)
             }
             other => other,

@@ -18,6 +18,8 @@ pub(crate) struct Stage {
     /// The configuration it gets on stdin; `None` when no pool is for it.
     pub input: Option<Value>,
     pub outcome: Outcome,
+    /// The pools that are known after it; `None` while no delegate has named any.
+    pub pools: Option<Vec<Value>>,
 }
 
 /// What became of a delegate in a dry run.
@@ -38,8 +40,9 @@ pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<
     let mut carry = session.carry(IpamResult::default());
     let mut stages = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
-        let mut stage =
-            Stage { step: step.clone(), run: None, input: None, outcome: Outcome::NotRun };
+        let (step, outcome) = (step.clone(), Outcome::NotRun);
+        let mut stage = Stage { step, run: None, input: None, outcome, pools: None };
+        let step = &stage.step;
         if let Some(run) = carry.run_of(step) {
             let stdin = run.stdin(&session.request.network, &carry.result, &[])?;
             stage.input = serde_json::from_slice(stdin.as_bytes()).ok();
@@ -61,6 +64,7 @@ pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<
             }
             stage.run = Some(run);
         }
+        stage.pools = carry.pools().map(<[Value]>::to_vec);
         let ends = verb == Verb::Add && matches!(stage.outcome, Outcome::Failed(_));
         stages.push(stage);
         if ends {

@@ -19,7 +19,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let mut printed = Printed::default();
     let mut reports = Vec::new();
     for ours in operator.ours(&found)? {
-        let stages = explain(operator, &ours)?;
+        let stages = dry_add(operator, &ours)?;
         for stage in &stages {
             printed.failed |= matches!(stage.outcome, Outcome::Failed(_));
         }
@@ -44,7 +44,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     Ok(printed)
 }
 
-fn explain(operator: &Operator, ours: &Ours) -> Result<Vec<Stage>> {
+/// A dry run of ADD, for the container that was typed or for one that does not exist.
+pub(super) fn dry_add(operator: &Operator, ours: &Ours) -> Result<Vec<Stage>> {
     let words = &operator.words;
     let container = ContainerId::parse(words.value("container").unwrap_or("explain"))?;
     let ifname = IfName::parse(words.value("ifname").unwrap_or("eth0"))?;

@@ -13,7 +13,7 @@ use super::ours::Ours;
 use crate::chain::plan::Step;
 use crate::chain::program::is_allocator;
 use crate::chain::record::{RecordFile, attachments};
-use crate::chain::served::{refuse_unknown_ranges, serves, unserved};
+use crate::chain::served::{refuse_unknown_ranges, serves};
 use crate::chain::session::Session;
 use crate::chain::way::changed;
 use ipam_cli::Row;
@@ -100,25 +100,6 @@ impl Findings {
                  accept any answer of {name}, write {{\"type\": \"{name}\", \"answers\": \"any\"}} in ipam.delegates"
             );
             self.push(level, &message);
-        }
-    }
-
-    /// The pools that no delegate of the plan is shown, as far as the pools of STATUS tell.
-    pub(super) fn of_unserved(&mut self, stages: &[Stage]) {
-        let answered = |stage: &Stage| match &stage.outcome {
-            Outcome::Answered(answer) => answer.get("pools").and_then(Value::as_array).cloned(),
-            _ => None,
-        };
-        let chosen = stages.iter().enumerate().rev().find_map(|(i, it)| Some((i, answered(it)?)));
-        let Some((last, mut pools)) = chosen else { return };
-        let steps: Vec<Step> = stages.iter().map(|stage| stage.step.clone()).collect();
-        let later = |pool: &Value| {
-            steps[last..].iter().any(|step| !step.is_selector() && serves(step, pool))
-        };
-        pools.retain(|pool| !later(pool));
-        // A chain of selectors alone is told otherwise.
-        if !pools.is_empty() && steps.iter().any(|step| !step.is_selector()) {
-            self.error(&unserved(&pools, &steps));
         }
     }
 

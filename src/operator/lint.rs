@@ -3,19 +3,17 @@
 use serde_json::Value;
 
 use super::compare::compare;
-use super::dry_run::dry_run;
+use super::dry_run::{Stage, dry_run};
 use super::findings::{Findings, reach};
 use super::ours::Ours;
 use super::{Operator, Printed, line, say};
 use crate::chain::patch::masked;
 use crate::chain::plan::Step;
-use crate::chain::served::refuse_without_allocator;
 use crate::chain::session::Session;
 use ipam_cli::{Column, Row, Words, table};
 use ipam_kit::cni::Verb;
 use ipam_kit::delegate::Reach;
 use ipam_kit::error::Result;
-use ipam_kit::host::ResultCache;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {
@@ -60,10 +58,10 @@ impl Report {
         let request = operator.request(ours.for_status(), &operator.cni_path())?;
         let session = Session::open(&ours.chain, &request)?;
         let mut findings = Findings::default();
-        let chain = match chain(&operator.cache(), &session, ours, &mut findings) {
+        let chain = match chain(operator, &session, ours, &mut findings) {
             Ok(chain) => chain,
             Err(error) => {
-                findings.error(&error);
+                findings.of_unplanned(&session, &error);
                 sketch(&session)
             }
         };
@@ -117,19 +115,24 @@ fn values(rows: Vec<Row>) -> Value {
 /// The planned chain; its selectors and allocators have been tried with STATUS, and their stores
 /// compared with the runtimes' result cache.
 fn chain(
-    cache: &ResultCache,
+    operator: &Operator,
     session: &Session<'_>,
     ours: &Ours,
     findings: &mut Findings,
 ) -> Result<Vec<Row>> {
     let plan = ours.plan(session)?;
-    if let Err(error) = refuse_without_allocator(&plan.steps) {
-        findings.error(&error);
-    }
+    findings.of_plan(session, &plan, ours);
     let stages = dry_run(session, &plan, Verb::Status)?;
     findings.of_selectors(&stages);
     findings.of_answers(&stages);
     findings.of_unserved(&stages);
+    if !findings.failed {
+        findings.of_latecomers(session, &stages);
+        let is_named = |stage: &Stage| stage.pools.as_ref().is_some_and(|pools| !pools.is_empty());
+        if !stages.iter().any(is_named) {
+            findings.of_nothing_asked(operator, session, ours);
+        }
+    }
     let mut chain = Vec::new();
     for step in &plan.steps {
         let reach = reach(session, step);
@@ -142,7 +145,7 @@ fn chain(
     // Without a selector's pools an allocator would be asked about another configuration.
     if !findings.failed && findings.of_allocators(session, &stages, plan.timeout) {
         findings.of_pools(session, &stages);
-        compare(cache, session, &stages, findings);
+        compare(&operator.cache(), session, &stages, findings);
     }
     Ok(chain)
 }

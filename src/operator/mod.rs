@@ -16,6 +16,7 @@ mod pools;
 mod reap;
 mod reassert;
 mod recorded;
+mod refusals;
 mod release;
 mod stores;
 pub(crate) mod typed;

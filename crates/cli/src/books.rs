@@ -208,7 +208,19 @@ impl Desk<'_> {
         no_operands(words)?;
         let asked = self.known_pools()?;
         let sets = self.books.sets(&asked.pools).map_err(|error| asked.explain(error))?;
-        let rows = verdict::findings(self.books, &asked.pools, &sets)?;
+        let rows = verdict::findings(self.books, &asked.pools, &sets);
+        // Without a previous result no delegate before this one has been asked.
+        let is_chained = self.request.network.config().contains_key("prevResult");
+        let refusal = asked.refuse_nothing().err().filter(|_| is_chained);
+        let rows = match refusal {
+            // It holds also where the store is away.
+            Some(error) => {
+                let mut rows = rows.unwrap_or_default();
+                rows.insert(0, verdict::row("error", error.in_full()));
+                rows
+            }
+            None => rows?,
+        };
         if words.has("json") {
             return Ok(json_array(rows.into_iter().map(Value::from)));
         }

@@ -59,7 +59,8 @@ pub(crate) fn findings(books: &dyn Books, pools: &[Pool], sets: &[RangeSet]) -> 
     Ok(rows)
 }
 
-fn row(level: &str, message: String) -> Row {
+/// A finding.
+pub(crate) fn row(level: &str, message: String) -> Row {
     let mut row = Row::default();
     row.text("level", level);
     row.text("message", &message);

@@ -235,7 +235,17 @@ fn with_nothing_to_serve_both_ways_out_are_named() {
     let mut network = place.network(Program::Alone);
     network["prevResult"] = json!({"ips": [{"address": "10.9.0.2/24"}], "pools": []});
     let error = place.call_with(Program::Alone, "ADD", C1, &network).failure();
+    let served = "prevResult.pools: missing or empty: an earlier delegate has served every pool: \
+                  remove this delegate from ipam.delegates, or name in serves of each which pools it serves";
+    assert_eq!(error, (7, served.to_owned()));
+    network["prevResult"] = json!({"pools": []});
+    let error = place.call_with(Program::Alone, "ADD", C1, &network).failure();
     assert_eq!(error, (7, format!("{message}: {SELECTOR}")));
+    // The selectors before it alone.
+    network["ipam"]["delegates"] =
+        json!(["ipam-ds-x", {"type": "ipam-ds-y"}, "ipam-da-local", "ipam-ds-z"]);
+    let (_, text) = place.call_with(Program::Alone, "ADD", C1, &network).failure();
+    assert!(text.contains(": ipam-ds-x, ipam-ds-y answered no pools: look at what"), "{text}");
     network["prevResult"] = json!({"pools": null});
     assert_eq!(place.call_with(Program::Alone, "ADD", C1, &network).ips().len(), 2);
 }

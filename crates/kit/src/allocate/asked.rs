@@ -35,12 +35,47 @@ pub struct Asked {
 #[derive(Debug)]
 enum Source {
     /// `prevResult.pools`.
-    Before,
+    Before(Earlier),
     /// `ipam`: no delegate before named pools.
     Alone(Box<Alone>),
     /// There are none anywhere.
-    Nobody,
+    Nobody(Earlier),
 }
+
+/// What ran before this delegate, as far as its input tells.
+#[derive(Debug)]
+struct Earlier {
+    /// The selectors before this delegate in `ipam.delegates`.
+    selectors: Vec<String>,
+    /// An address was given.
+    gave: bool,
+}
+
+impl Earlier {
+    fn of(request: &Request, before: &IpamResult) -> Self {
+        let ipam = request.network.ipam();
+        let own = ipam.get("type").and_then(Value::as_str);
+        let entries = ipam.get("delegates").and_then(Value::as_array).into_iter().flatten();
+        let names = entries.map(|entry| entry.as_str().or(entry["type"].as_str()));
+        let before_it = names.take_while(|name| *name != own).flatten().map(str::to_owned);
+        let selectors = before_it.filter(|name| name.starts_with("ipam-ds-")).collect();
+        Self { selectors, gave: !before.ips.is_empty() }
+    }
+
+    /// Why no pools came, and what to do about it.
+    fn explain(&self) -> (String, String) {
+        if self.selectors.is_empty() {
+            return ("nothing says which pools to serve".to_owned(), SELECTOR.to_owned());
+        }
+        let names = self.selectors.join(", ");
+        (
+            [&names, " answered no pools"].concat(),
+            format!("look at what {names} chooses: ipam-delegated explain NETWORK"),
+        )
+    }
+}
+
+const SELECTOR: &str = "put a selector (ipam-ds-…) before this delegate in ipam.delegates";
 
 #[derive(Debug)]
 struct Alone {
@@ -59,7 +94,7 @@ impl Asked {
     /// Pools are malformed, or the offer cannot be read.
     pub fn of(request: &Request, before: &IpamResult) -> Result<Self> {
         match before.extra.get("pools") {
-            None | Some(Value::Null) => Self::alone(request),
+            None | Some(Value::Null) => Self::alone(request, before),
             Some(Value::Array(pools)) => {
                 let judged = request.is_judged();
                 let parse = |(i, pool)| {
@@ -71,16 +106,17 @@ impl Asked {
                     Ok(pool)
                 };
                 let pools = pools.iter().enumerate().map(parse).collect::<Result<_>>()?;
-                Ok(Self { pools, source: Source::Before })
+                Ok(Self { pools, source: Source::Before(Earlier::of(request, before)) })
             }
             Some(_) => Err(Error::config(PATH, "expected an array of pools")),
         }
     }
 
-    fn alone(request: &Request) -> Result<Self> {
+    fn alone(request: &Request, before: &IpamResult) -> Result<Self> {
         refuse_flat(request.network.ipam().get("ranges"))?;
         let Some(Offer { pools, routes, dns }) = Offer::read(request)? else {
-            return Ok(Self { pools: Vec::new(), source: Source::Nobody });
+            let source = Source::Nobody(Earlier::of(request, before));
+            return Ok(Self { pools: Vec::new(), source });
         };
         let is_ours = |offered: &Offered| serves(&request.network, &offered.pool);
         let (ours, others): (Vec<_>, Vec<_>) = pools.into_iter().partition(is_ours);
@@ -92,16 +128,27 @@ impl Asked {
     }
 
     /// Fails when nothing is asked of this allocator, nor of another.
-    pub(crate) fn refuse_nothing(&self) -> Result<()> {
-        const SELECTOR: &str = "put a selector (ipam-ds-…) before this delegate in ipam.delegates";
+    ///
+    /// # Errors
+    /// Error 7, which says who named no pools.
+    pub fn refuse_nothing(&self) -> Result<()> {
         const RANGES: &str =
-            r#"or give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
-        let advice = match &self.source {
-            Source::Nobody => format!("{SELECTOR}, {RANGES}"),
-            Source::Before if self.pools.is_empty() => SELECTOR.to_owned(),
-            _ => return Ok(()),
+            r#"give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
+        let (why, advice) = match &self.source {
+            Source::Before(_) if !self.pools.is_empty() => return Ok(()),
+            Source::Alone(_) => return Ok(()),
+            Source::Before(Earlier { gave: true, .. }) => (
+                "an earlier delegate has served every pool".to_owned(),
+                "remove this delegate from ipam.delegates, or name in serves of each which pools it serves"
+                    .to_owned(),
+            ),
+            Source::Before(earlier) => earlier.explain(),
+            Source::Nobody(earlier) => {
+                let (why, advice) = earlier.explain();
+                (why, [&advice, ", or ", RANGES].concat())
+            }
         };
-        let message = "missing or empty: nothing says which pools to serve";
+        let message = ["missing or empty: ", &why].concat();
         Err(Error::config(PATH, message).advise(advice))
     }
 

@@ -1,0 +1,144 @@
+//! The chains by which every ADD fails, as `lint` finds them.
+
+use serde_json::{Value, json};
+
+use super::Operator;
+use super::ask::rows;
+use super::dry_run::{Outcome, Stage};
+use super::explain::dry_add;
+use super::findings::Findings;
+use super::ours::Ours;
+use crate::chain::foreseen::{Foresight, refuse_twice};
+use crate::chain::plan::{Plan, Step};
+use crate::chain::served::{refuse_without_allocator, serves};
+use crate::chain::session::Session;
+use ipam_kit::error::{Error, ErrorCode};
+
+impl Findings {
+    /// A chain that cannot be planned: all of its programs that are missing, else why.
+    pub(super) fn of_unplanned(&mut self, session: &Session<'_>, error: &Error) {
+        let planner = session.planner();
+        let mut names = planner.names(session.request.network.ipam());
+        names.dedup();
+        let missing: Vec<Error> =
+            names.iter().filter_map(|name| planner.find(name).err()).collect();
+        missing.iter().for_each(|error| self.error(error));
+        if missing.iter().all(|missing| missing.in_full() != error.in_full()) {
+            self.error(error);
+        }
+    }
+
+    /// The plan as it is, whatever selectors answer.
+    pub(super) fn of_plan(&mut self, session: &Session<'_>, plan: &Plan, ours: &Ours) {
+        for outcome in [refuse_without_allocator(&plan.steps), refuse_twice(&plan.steps)] {
+            if let Err(error) = outcome {
+                self.error(&error);
+            }
+        }
+        for step in plan.steps.iter().filter(|step| !step.is_ours()) {
+            if let Err(error) = session.refuse_version(step, ours.network.version()) {
+                self.error(&error);
+            }
+        }
+    }
+
+    /// The pools that no delegate of the plan is shown, as far as the pools of STATUS tell.
+    pub(super) fn of_unserved(&mut self, stages: &[Stage]) {
+        let mut foresight = Foresight::default();
+        for stage in stages {
+            foresight.pass(&stage.step, stage.pools.as_deref());
+        }
+        let steps: Vec<Step> = stages.iter().map(|stage| stage.step.clone()).collect();
+        if let Err(error) = foresight.end(&steps) {
+            self.error(&error);
+        }
+    }
+
+    /// The delegates to which those before them leave no pool.
+    pub(super) fn of_latecomers(&mut self, session: &Session<'_>, stages: &[Stage]) {
+        if stages.iter().filter(|stage| !stage.step.is_selector()).count() < 2 {
+            return;
+        }
+        // Those that surely serve all that they are shown.
+        let mut served: Vec<&Step> = Vec::new();
+        for stage in stages {
+            if stage.step.is_selector() {
+                // It may name pools for those behind it.
+                served.clear();
+                continue;
+            }
+            let Stage { step, run: Some(run), .. } = stage else { continue };
+            let is_taken = |pool: &Value| served.iter().any(|other| serves(other, pool));
+            let is_late = match &run.pools {
+                Some(pools) => !pools.is_empty() && pools.iter().all(is_taken),
+                None => served.iter().any(|other| other.serves.is_none()),
+            };
+            let insists = !step.is_allocator() || insists_on_pools(session, stage);
+            let knows_pools = step.is_allocator() || run.pools.is_some();
+            let first = served.first().map(|first| &*first.name).unwrap_or_default();
+            if is_late && insists && knows_pools && !(step.answers_any || step.is_plain()) {
+                let name = &*step.name;
+                let message = format!("{name} is shown no pool: {first} before it serves all");
+                let error = Error::config("ipam.delegates", message).advise(format!(
+                    "remove {name}, or name in serves of each which pools it serves"
+                ));
+                self.error(&error);
+            }
+            if insists {
+                served.push(step);
+            }
+        }
+    }
+
+    /// Delegates that no pool is for, where the selectors name none on STATUS, nor on a dry run of ADD.
+    pub(super) fn of_nothing_asked(
+        &mut self,
+        operator: &Operator,
+        session: &Session<'_>,
+        ours: &Ours,
+    ) {
+        let stages = match dry_add(operator, ours) {
+            Ok(stages) => stages,
+            Err(error) => return log::debug!("{}", error.in_full()),
+        };
+        // One that fails may know real containers alone.
+        if stages.iter().any(|stage| matches!(stage.outcome, Outcome::Failed(_))) {
+            return;
+        }
+        let Some(stage) = stages.iter().find(|stage| !stage.step.is_selector()) else { return };
+        let Some(input) = &stage.input else { return };
+        let name = &*stage.step.name;
+        let has_ranges = ["ranges", "subnet"].iter().any(|key| !input["ipam"][key].is_null())
+            || !input["runtimeConfig"]["ipRanges"].is_null();
+        if name.trim_end_matches(".orig") == "host-local" && !has_ranges {
+            let message = format!("{name} finds no ranges");
+            self.error(&Error::config("ipam", message).advise(
+                r#"give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]], or put a selector before it that answers pools"#,
+            ));
+        }
+        if stage.step.is_allocator() {
+            for message in errors_told(session, &stage.step, input) {
+                self.error(&Error::new(ErrorCode::INVALID_CONFIG, [name, ": ", &message].concat()));
+            }
+        }
+    }
+}
+
+/// Whether an allocator fails where it is shown no pool. Those that do are made with the library: they
+/// serve every pool that they are shown.
+fn insists_on_pools(session: &Session<'_>, stage: &Stage) -> bool {
+    let mut input = stage.input.clone().unwrap_or_default();
+    input["prevResult"]["pools"] = json!([]);
+    !errors_told(session, &stage.step, &input).is_empty()
+}
+
+/// What an allocator says by which every ADD would fail.
+fn errors_told(session: &Session<'_>, step: &Step, input: &Value) -> Vec<String> {
+    let told = session.ask(step, &["lint", "--json", "--config", "-"], &input.to_string());
+    let told = told.and_then(|answer| rows(&step.name, answer)).unwrap_or_else(|error| {
+        log::debug!("{}", error.in_full());
+        Vec::new()
+    });
+    let errors = told.iter().filter(|finding| finding["level"] == "error");
+    errors.filter_map(|finding| finding["message"].as_str().map(str::to_owned)).collect()
+}
