@@ -193,7 +193,11 @@ impl IpamResult {
             object.insert(key.to_owned(), entry);
         }
         // A selector has routes before there is an address to hang them on: the next delegate
-        // reads them here. Runtimes do not look.
+        // reads them here. The form itself has no place for them.
+        let pools = self.extra.get("pools").and_then(Value::as_array);
+        if !self.ips.is_empty() && pools.is_none_or(Vec::is_empty) {
+            return Ok(());
+        }
         let homeless = |route: &&Route| {
             let v4 = route.dst.addr().is_ipv4();
             !self.ips.iter().any(|ip| ip.address.addr().is_ipv4() == v4)
@@ -313,6 +317,23 @@ mod tests {
         selected.ips.clear();
         let written = selected.to_json(Version::V0_2_0).unwrap();
         assert_eq!(IpamResult::parse(&written, "prevResult").unwrap(), selected);
+        // The other family's allocator comes next.
+        let mut between = sample();
+        between.ips.truncate(1);
+        between.extra.insert("pools".to_owned(), json!([{"name": "six"}]));
+        let written = between.to_json(Version::V0_2_0).unwrap();
+        assert_eq!(written["routes"], json!([{"dst": "::/0", "gw": "fd00::1", "mtu": 1400}]));
+    }
+
+    #[test]
+    fn an_old_form_drops_routes_of_a_family_without_address() {
+        let mut four = sample();
+        four.ips.truncate(1);
+        for result in [four.clone(), IpamResult { extra: Map::new(), ..four }] {
+            let written = result.to_json(Version::V0_2_0).unwrap();
+            assert_eq!(written["ip4"]["routes"], json!([{"dst": "0.0.0.0/0"}]));
+            assert_eq!((written.get("routes"), written.get("ip6")), (None, None));
+        }
     }
 
     #[test]
