@@ -41,6 +41,7 @@ pub(crate) fn findings(books: &dyn Books, pools: &[Pool], sets: &[RangeSet]) -> 
             level,
             format!("pool{name} ({set}): {held} of {size} addresses are held{full}"),
         ));
+        rows.extend(set.remarks().iter().map(|remark| row("warning", remark.clone())));
     }
     let more = unreadable.len().saturating_sub(NAMED);
     rows.extend(unreadable.into_iter().take(NAMED).map(|what| row("warning", what)));

@@ -106,8 +106,6 @@ fn a_pool_that_is_none_is_refused_by_its_key() {
             "ipam/blue[0]",
         ),
         (&json!([{"subnet": subnet, "gateway": "fd00::1"}]).to_string(), "gateway"),
-        (&json!([{"subnet": subnet}, {"subnet": "fd00::/64"}]).to_string(), "ipam/blue"),
-        (&json!([{"subnet": subnet}, {"subnet": subnet}]).to_string(), "ipam/blue"),
     ] {
         consul.put("ipam/blue", value);
         assert_refused(&consul, &["the value of the key ipam/blue", word]);

@@ -9,7 +9,8 @@ use log::warn;
 use super::ledger::{
     Change, Claim, Entry, Look, Need, PoolView, Question, Taken, Used, View, unknown_ranges,
 };
-use super::search::{Search, scramble};
+use super::piece::scramble;
+use super::search::Search;
 use super::{Lease, Owner, Strategy, Tries, Want};
 use crate::error::{Error, ErrorCode, Result};
 use crate::pool::RangeSet;

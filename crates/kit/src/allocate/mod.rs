@@ -11,6 +11,7 @@ mod books;
 pub mod document;
 mod lease;
 pub mod ledger;
+mod piece;
 mod role;
 pub mod search;
 mod want;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::ledger::{Look, PoolView, Used};
+use super::piece::{Count, Piece, clip, nth, scramble, shown};
 use crate::cni::address;
 use crate::error::{Error, Result};
 use crate::pool::RangeSet;
@@ -99,16 +100,22 @@ impl Search<'_> {
         }
         let mut pieces = self.pieces();
         if let Used::Windows(windows, _) = &view.used {
-            let within =
-                |piece| windows.iter().filter_map(move |(from, to)| clip(piece, *from, *to));
-            pieces = pieces.into_iter().flat_map(within).collect();
+            pieces = match self.strategy {
+                Strategy::Lowest => shown(pieces, windows),
+                _ => {
+                    let within = |piece| {
+                        windows.iter().filter_map(move |(from, to)| clip(piece, *from, *to))
+                    };
+                    pieces.into_iter().flat_map(within).collect()
+                }
+            };
         }
         let after = match self.strategy {
             Strategy::Random => nth(&pieces, self.random),
             _ => self.start(view.cursor),
         };
-        let addresses =
-            self.ring(pieces, after).into_iter().flat_map(|(first, last)| Count::new(first, last));
+        let ring = self.ring(pieces, after);
+        let addresses = ring.into_iter().flat_map(|(first, last)| Count::new(first, last));
         match &view.used {
             Used::Windows(_, taken) | Used::All(taken) => {
                 let free = addresses.filter(|a| usable(a) && !taken.contains(a));
@@ -260,60 +267,6 @@ impl Search<'_> {
         found.extend(rest.collect::<Vec<_>>());
         found
     }
-}
-
-/// Addresses from one to another, both included.
-type Piece = (IpAddr, IpAddr);
-
-/// The address at a random place.
-fn nth(pieces: &[Piece], random: u64) -> Option<IpAddr> {
-    let length =
-        |&(first, last): &Piece| address::distance(first, last).unwrap_or(0).saturating_add(1);
-    let total = pieces.iter().map(length).fold(0, u128::saturating_add);
-    let wide = (u128::from(scramble(random)) << 64) | u128::from(scramble(!random));
-    let mut place = wide % total.max(1);
-    for piece in pieces {
-        if place < length(piece) {
-            return address::offset(piece.0, place);
-        }
-        place -= length(piece);
-    }
-    None
-}
-
-/// The addresses from one to another, both included.
-struct Count {
-    next: Option<IpAddr>,
-    last: IpAddr,
-}
-
-impl Count {
-    fn new(first: IpAddr, last: IpAddr) -> Self {
-        Self { next: Some(first).filter(|first| *first <= last), last }
-    }
-}
-
-impl Iterator for Count {
-    type Item = IpAddr;
-
-    fn next(&mut self) -> Option<IpAddr> {
-        let this = self.next?;
-        self.next = if this < self.last { address::next(this) } else { None };
-        Some(this)
-    }
-}
-
-fn clip((first, last): (IpAddr, IpAddr), from: IpAddr, to: IpAddr) -> Option<(IpAddr, IpAddr)> {
-    let (first, last) = (first.max(from), last.min(to));
-    (first <= last).then_some((first, last))
-}
-
-/// Mixes the bits of a number (splitmix64).
-pub(super) fn scramble(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

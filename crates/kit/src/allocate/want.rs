@@ -93,7 +93,8 @@ impl Want {
 
     /// An address of the pool as a lease, with prefix length and gateway of its range.
     pub(crate) fn lease(&self, set: &RangeSet, address: IpAddr, revision: Value) -> Lease {
-        let range = set.find(address);
+        let is_asked = self.requested == Some(address);
+        let range = if is_asked { set.find_last(address) } else { set.find(address) };
         let prefix = range.and_then(|range| IpNet::new(address, range.subnet().prefix_len()).ok());
         Lease {
             pool: self.pool.clone(),

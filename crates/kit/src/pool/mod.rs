@@ -7,6 +7,7 @@
 
 mod answer;
 mod bounds;
+mod lenient;
 mod range;
 mod range_config;
 mod range_set;
@@ -18,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 pub use answer::compare_answer;
 pub use range::Range;
-use range_config::{DefaultGateway, GatewayPlace, HostBits, SmallSubnets};
+use range_config::{DefaultGateway, GatewayPlace, HostBits, Sets, SmallSubnets};
 pub use range_config::{RangeConfig, RangeRules};
 pub use range_set::RangeSet;
 

@@ -35,14 +35,9 @@ impl Range {
     /// start and end are outside of the subnet or in the wrong order.
     pub fn parse(config: &RangeConfig, rules: RangeRules, path: &str) -> Result<Self> {
         let Bounds { subnet, start, end, gateway, exclude } = Bounds::read(config, rules, path)?;
-        Ok(Self {
-            segments: cut(start, end, exclude.iter().chain([&IPV4_MAPPED])),
-            subnet,
-            start,
-            end,
-            gateway,
-            exclude,
-        })
+        let holes = exclude.iter().chain([&IPV4_MAPPED]);
+        let holes = holes.map(|hole| (hole.network(), hole.broadcast())).collect();
+        Ok(Self { segments: cut(start, end, holes), subnet, start, end, gateway, exclude })
     }
 
     /// The subnet as written, host bits kept.
@@ -70,7 +65,7 @@ impl Range {
         &self.exclude
     }
 
-    /// Start to end without what is excluded, in order and never adjacent.
+    /// Start to end without what is excluded or another range's, in order and never adjacent.
     ///
     /// The gateway is not cut out. IPv4-mapped addresses are: Go would print them as IPv4.
     pub fn segments(&self) -> &[(IpAddr, IpAddr)] {
@@ -113,6 +108,12 @@ impl Range {
         }
     }
 
+    /// The range without some stretches of addresses, which it still spans.
+    pub(super) fn without(self, holes: &[(IpAddr, IpAddr)]) -> Self {
+        let cut = |(first, last): &(IpAddr, IpAddr)| cut(*first, *last, holes.to_vec());
+        Self { segments: self.segments.iter().flat_map(cut).collect(), ..self }
+    }
+
     fn in_segment(&self, address: IpAddr) -> bool {
         let after = self.segments.partition_point(|&(first, _)| first <= address);
         after > 0 && address <= self.segments[after - 1].1
@@ -125,15 +126,8 @@ impl fmt::Display for Range {
     }
 }
 
-fn cut<'a>(
-    start: IpAddr,
-    end: IpAddr,
-    holes: impl Iterator<Item = &'a IpNet>,
-) -> Vec<(IpAddr, IpAddr)> {
-    let mut holes: Vec<_> = holes
-        .map(|hole| (hole.network(), hole.broadcast()))
-        .filter(|&(first, last)| start <= last && first <= end)
-        .collect();
+fn cut(start: IpAddr, end: IpAddr, mut holes: Vec<(IpAddr, IpAddr)>) -> Vec<(IpAddr, IpAddr)> {
+    holes.retain(|&(first, last)| start <= last && first <= end);
     holes.sort_unstable();
     let mut segments = Vec::new();
     let mut from = Some(start);

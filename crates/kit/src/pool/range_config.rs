@@ -67,6 +67,8 @@ pub struct RangeRules {
     pub(crate) small: SmallSubnets,
     /// Which gateway a range has that writes none.
     pub(crate) default_gateway: DefaultGateway,
+    /// Which ranges make a set.
+    pub(crate) sets: Sets,
 }
 
 /// What a subnet as `10.1.2.3/24` means.
@@ -107,6 +109,16 @@ pub(crate) enum SmallSubnets {
     Accept,
 }
 
+/// Which ranges make a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sets {
+    /// Ranges of one family, none overlapping another, each with its bounds in its subnet.
+    Strict,
+    /// Any ranges, in order: the first that spans an address decides about it. Bounds only filter
+    /// the addresses of the subnet.
+    Lenient,
+}
+
 impl RangeRules {
     /// host-local's rules.
     pub const HOST_LOCAL: Self = Self {
@@ -114,6 +126,7 @@ impl RangeRules {
         gateway: GatewayPlace::Anywhere,
         small: SmallSubnets::Refuse,
         default_gateway: DefaultGateway::First,
+        sets: Sets::Strict,
     };
 
     /// The rules of the etcd plugins, cni-ipam-etcd and host-etcd.
@@ -122,6 +135,7 @@ impl RangeRules {
         gateway: GatewayPlace::InsideSubnet,
         small: SmallSubnets::Refuse,
         default_gateway: DefaultGateway::First,
+        sets: Sets::Strict,
     };
 
     /// What an allocator accepts: whoever wrote the pool has judged it by its own rules.
@@ -130,12 +144,17 @@ impl RangeRules {
         gateway: GatewayPlace::Anywhere,
         small: SmallSubnets::Accept,
         default_gateway: DefaultGateway::First,
+        sets: Sets::Strict,
     };
 
     /// The rules of passcod's ipam-da-consul, but for the network and the broadcast address, which are
     /// not given out unless they are written.
-    pub const CONSUL: Self =
-        Self { host_bits: HostBits::Ignore, default_gateway: DefaultGateway::Nothing, ..Self::ANY };
+    pub const CONSUL: Self = Self {
+        host_bits: HostBits::Ignore,
+        default_gateway: DefaultGateway::Nothing,
+        sets: Sets::Lenient,
+        ..Self::ANY
+    };
 
     /// Our own rules: host-local's, with small subnets.
     pub const OURS: Self = Self { small: SmallSubnets::Accept, ..Self::HOST_LOCAL };

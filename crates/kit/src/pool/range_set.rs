@@ -3,33 +3,75 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Range, RangeConfig, RangeRules};
+use super::lenient::{Clipped, clip, each_address_once};
+use super::{Range, RangeConfig, RangeRules, Sets};
 use crate::error::{Error, Result};
 
 /// At least one range, all of one family, none overlapping another, not wholly excluded.
+///
+/// By [`RangeRules::CONSUL`] ranges may overlap and be of both families. Then the first range that
+/// spans an address decides about it, and the gateway of one range is given by no other.
 ///
 /// `Display` shows `start-end,start-end`, host-local's form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeSet {
     ranges: Vec<Range>,
+    remarks: Vec<String>,
 }
 
 impl RangeSet {
     /// Reads one set; `path` is its place in the configuration, as in `ipam.ranges[0]`.
     ///
     /// # Errors
-    /// There is no range, a range is invalid, two are of different families or overlap, or no
-    /// address is left by their excludes.
+    /// There is no range, a range is invalid, no address is left by their excludes, or, but for
+    /// [`RangeRules::CONSUL`], two are of different families or overlap.
     pub fn parse(ranges: &[RangeConfig], rules: RangeRules, path: &str) -> Result<Self> {
-        let set = Self {
-            ranges: ranges
-                .iter()
-                .enumerate()
-                .map(|(index, range)| Range::parse(range, rules, &format!("{path}[{index}]")))
-                .collect::<Result<_>>()?,
-        };
-        let fault = set.fault();
-        fault.map_or(Ok(set), |fault| Err(Error::config(path, fault)))
+        let mut set = Self { ranges: Vec::new(), remarks: Vec::new() };
+        let mut emptied = None;
+        for (index, config) in ranges.iter().enumerate() {
+            let path = format!("{path}[{index}]");
+            let clipped = match rules.sets {
+                Sets::Strict => Clipped::Unchanged,
+                Sets::Lenient => clip(config, &path),
+            };
+            match clipped {
+                Clipped::Unchanged => set.ranges.push(Range::parse(config, rules, &path)?),
+                Clipped::Smaller(config, remarks) => {
+                    set.ranges.push(Range::parse(&config, rules, &path)?);
+                    set.remarks.extend(remarks);
+                }
+                Clipped::Empty(error) => {
+                    set.remarks.push(format!("{error}: the range gives no address"));
+                    emptied = emptied.or(Some(error));
+                }
+            }
+        }
+        if set.ranges.is_empty() {
+            let empty = || Error::config(path, "empty range set");
+            return Err(emptied.unwrap_or_else(empty));
+        }
+        match rules.sets {
+            Sets::Strict => {
+                let mixed = set.mixture().map(str::to_owned);
+                if let Some(fault) = mixed.or_else(|| set.overlaps_inside().next()) {
+                    return Err(Error::config(path, fault));
+                }
+            }
+            Sets::Lenient => {
+                let mixed = set.mixture().map(|mixture| {
+                    format!("{path}: {mixture}: each ADD gets one address, of the first range that has one")
+                });
+                let overlaps = set.overlaps_inside();
+                let overlaps = overlaps.map(|o| format!("{path}: {o}: each address is given once"));
+                let remarks: Vec<String> = mixed.into_iter().chain(overlaps).collect();
+                set.remarks.extend(remarks);
+                set.ranges = each_address_once(set.ranges);
+            }
+        }
+        if set.ranges.iter().all(|range| range.segments().is_empty()) {
+            return Err(Error::config(path, format!("every address of {set} is excluded")));
+        }
+        Ok(set)
     }
 
     /// Refuses sets of which two overlap; each comes with its place, for the error.
@@ -55,7 +97,7 @@ impl RangeSet {
         &self.ranges
     }
 
-    /// Whether the set is of IPv4; else it is of IPv6.
+    /// Whether all ranges are of IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.ranges.iter().all(|range| range.start().is_ipv4())
     }
@@ -63,6 +105,17 @@ impl RangeSet {
     /// The range whose start and end the address lies between, usable or not.
     pub fn find(&self, address: IpAddr) -> Option<&Range> {
         self.ranges.iter().find(|range| range.spans(address))
+    }
+
+    /// The last range whose start and end the address lies between: another one than the first only
+    /// where ranges overlap, and then the one that passcod takes for a requested address.
+    pub(crate) fn find_last(&self, address: IpAddr) -> Option<&Range> {
+        self.ranges.iter().rfind(|range| range.spans(address))
+    }
+
+    /// What the rules let pass that others refuse, each with its place.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
     }
 
     /// Why the address may not be given out of these ranges; none when it may.
@@ -73,9 +126,13 @@ impl RangeSet {
         if range.usable(address) {
             return None;
         }
+        // By lenient rules it may be the gateway of another range.
+        let mut ranges = [range].into_iter().chain(&self.ranges);
+        if let Some(of) = ranges.find(|range| range.gateway() == Some(address)) {
+            return Some(format!("the gateway of {of}"));
+        }
         let hole = range.exclude().iter().find(|hole| hole.contains(&address));
         Some(match hole {
-            _ if range.gateway() == Some(address) => format!("the gateway of {range}"),
             Some(hole) => format!("excluded from {range} by {hole}"),
             None => format!("never given out of {range}"),
         })
@@ -94,7 +151,7 @@ impl RangeSet {
         })
     }
 
-    /// How many addresses may be given out; saturating.
+    /// How many addresses may be given out, each counted once; saturating.
     pub fn size(&self) -> u128 {
         self.ranges.iter().map(Range::size).fold(0, u128::saturating_add)
     }
@@ -123,23 +180,18 @@ impl RangeSet {
         self.ranges.iter().flat_map(segments).collect()
     }
 
-    fn fault(&self) -> Option<String> {
-        let Some(first) = self.ranges.first() else {
-            return Some("empty range set".into());
-        };
-        let ipv4 = first.start().is_ipv4();
-        if self.ranges.iter().any(|range| range.start().is_ipv4() != ipv4) {
-            return Some("mixed address families".into());
-        }
-        let clash = self.ranges.iter().enumerate().find_map(|(index, range)| {
+    fn mixture(&self) -> Option<&'static str> {
+        let mut families = self.ranges.iter().map(|range| range.start().is_ipv4());
+        let first = families.next()?;
+        families.any(|ipv4| ipv4 != first).then_some("mixed address families")
+    }
+
+    /// For each range the next one that overlaps it.
+    fn overlaps_inside(&self) -> impl Iterator<Item = String> {
+        self.ranges.iter().enumerate().filter_map(|(index, range)| {
             let other = self.ranges[index + 1..].iter().find(|other| range.overlaps(other))?;
             Some(format!("{range} and {other} overlap"))
-        });
-        let excluded = || {
-            let all = self.ranges.iter().all(|range| range.segments().is_empty());
-            all.then(|| format!("every address of {self} is excluded"))
-        };
-        clash.or_else(excluded)
+        })
     }
 }
 
