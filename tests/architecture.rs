@@ -13,13 +13,14 @@ use serde_json::Value;
 /// Each room of `ipam-kit` with the rooms it may import.
 const ROOMS: &[(&str, &[&str])] = &[
     ("error", &[]),
+    ("text", &[]),
     ("presence", &["error"]),
     ("keys", &["error"]),
     ("cni", &["keys", "error"]),
     ("pool", &["cni", "keys", "presence", "error"]),
     ("host", &["pool", "cni", "keys", "presence", "error"]),
-    ("log", &["host"]),
-    ("delegate", &["log", "host", "pool", "cni", "keys", "presence", "error"]),
+    ("log", &["host", "text"]),
+    ("delegate", &["log", "text", "host", "pool", "cni", "keys", "presence", "error"]),
     ("offer", &["delegate", "host", "pool", "cni", "keys", "presence", "error"]),
     ("select", &["offer", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
     ("allocate", &["offer", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),

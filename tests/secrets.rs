@@ -212,6 +212,34 @@ fn a_token_that_a_server_repeats_is_hidden_wherever_its_words_are_cut() {
 }
 
 #[test]
+fn a_password_and_a_token_that_etcd_repeats_are_hidden() {
+    let world = World::new();
+    world.install(&binary("ipam-da-etcd"));
+    fs::write(world.path("password"), SECRET).unwrap();
+    for (status, said) in [
+        (2, "no such user: "),
+        (3, "etcdserver: authentication failed for "),
+        (9, "etcdserver: "),
+        (14, "gateway: "),
+    ] {
+        let server =
+            ipam_testkit::fake_grpc::refusing(status, &format!("{said}{SECRET}, {SECRET}"));
+        let mut network = world.network(json!(["ipam-da-etcd"]));
+        network["ipam"]["ranges"] = json!([[{"subnet": "10.1.2.0/24"}]]);
+        network["ipam"]["etcd"] = json!({
+            "endpoints": [server], "timeout": "300ms", "username": "u",
+            "passwordFile": world.path("password"),
+        });
+        let mut command = world.command("ADD", "c1");
+        command.env("IPAM_DELEGATED_LOG", "debug");
+        let outcome = wait(ipam_testkit::world::start(command, &network));
+        let printed = format!("{}\n{}", outcome.stdout, outcome.stderr);
+        assert!(printed.contains(&format!("{said}…, …")), "{printed}");
+        assert_hidden(&printed, said);
+    }
+}
+
+#[test]
 fn explain_and_lint_mask_what_others_call_their_secrets() {
     let world = World::new();
     world.selector("ipam-ds-x", &json!([{"name": "blue"}])).allocator("ipam-da-x", "10.0.0.2/24");
@@ -232,6 +260,8 @@ fn explain_and_lint_mask_what_others_call_their_secrets() {
         network["ipam"]["central"][key] = json!([SECRET]);
     }
     network["ipam"]["central"]["server"] = json!(format!("https://user:{SECRET}@ipam.test/api"));
+    let url = format!("https://ipam.test/v2?Access-Token={SECRET}&site=1#passphrase={SECRET}");
+    network["ipam"]["central"]["callback"] = json!([url]);
     network["ipam"]["central"]["keyFile"] = json!("/etc/central/key");
     world.conflist("10-net.conflist", &network);
     for words in [
@@ -244,6 +274,7 @@ fn explain_and_lint_mask_what_others_call_their_secrets() {
         let printed = format!("{}\n{}", outcome.stdout, outcome.stderr);
         assert_hidden(&printed, words);
         assert!(printed.contains("https://…@ipam.test/api"), "{printed}");
+        assert!(printed.contains("/v2?Access-Token=…&site=1#passphrase=…"), "{printed}");
         assert!(printed.contains("/etc/central/key"), "{printed}");
     }
 }

@@ -81,7 +81,7 @@ fn mask(value: &mut Value) {
         }
         Value::Array(array) => array.iter_mut().for_each(mask),
         Value::String(text) => {
-            if let Some(bare) = without_user(text) {
+            if let Some(bare) = bare_url(text) {
                 *text = bare;
             }
         }
@@ -98,12 +98,27 @@ fn looks_secret(key: &str) -> bool {
     ends.iter().any(|end| bare.ends_with(end)) || bare.ends_with("credential") || is_secret(bare)
 }
 
-/// A URL without a user's name and password; none where it has neither.
-fn without_user(text: &str) -> Option<String> {
+/// A URL without a user's name and password, and without the secrets of its query and fragment.
+fn bare_url(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://")?;
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let user = rest[..end].rfind('@')?;
-    Some([scheme, "://…", &rest[user..]].concat())
+    let (place, values) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+    let host = place.find('/').unwrap_or(place.len());
+    let mut bare = [scheme, "://"].concat();
+    match place[..host].rfind('@') {
+        Some(user) => bare.extend(["…", &place[user..]]),
+        None => bare.push_str(place),
+    }
+    for value in values.split_inclusive(['?', '#', '&', ';']) {
+        match value.split_once('=') {
+            Some((key, secret)) if is_secret(key) || looks_secret(key) => {
+                let after =
+                    secret.ends_with(['?', '#', '&', ';']).then(|| &secret[secret.len() - 1..]);
+                bare.extend([key, "=…", after.unwrap_or_default()]);
+            }
+            _ => bare.push_str(value),
+        }
+    }
+    Some(bare)
 }
 
 fn is_secret(key: &str) -> bool {
@@ -142,8 +157,16 @@ mod tests {
         }
         let shown = json!({"tokenFile": "/t", "keyFile": "/k", "key": "k", "url": "http://a/b@c"});
         assert_eq!(masked(shown.clone()), shown);
-        let urls = json!(["http://u:p@w@h:1/a?b", "https://u@h", "u:p@h"]);
-        assert_eq!(masked(urls), json!(["http://…@h:1/a?b", "https://…@h", "u:p@h"]));
+        for (url, shown) in [
+            ("http://u:p@w@h:1/a?b", "http://…@h:1/a?b"),
+            ("https://u@h", "https://…@h"),
+            ("u:p@h", "u:p@h"),
+            ("http://h/?token=t&a=b&API-Key=k;c=d", "http://h/?token=…&a=b&API-Key=…;c=d"),
+            ("http://u:p@h?x=@&secret=s#token=t", "http://…@h?x=@&secret=…#token=…"),
+            ("https://h/a=b?token", "https://h/a=b?token"),
+        ] {
+            assert_eq!(masked(json!([url])), json!([shown]));
+        }
     }
 
     #[test]

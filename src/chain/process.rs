@@ -14,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
 use ipam_kit::cni::Environment;
 use ipam_kit::log::to_stderr;
+use ipam_kit::text::visible_lines;
 
 /// How much of its stderr an error quotes.
 const STDERR_TAIL: usize = 512;
@@ -107,7 +108,7 @@ impl<'a> Process<'a> {
     /// long.
     fn attend(&mut self) -> Result<Ended, Killed> {
         let mut stdout = Vec::new();
-        let mut stderr_tail = Vec::new();
+        let (mut stderr_tail, mut unsaid) = (Vec::new(), Vec::new());
         loop {
             let left = self.time.saturating_sub(self.began.elapsed());
             if left.is_zero() {
@@ -118,7 +119,7 @@ impl<'a> Process<'a> {
             self.stdin.feed();
             read_available(&mut self.stdout, |piece| stdout.extend_from_slice(piece));
             read_available(&mut self.stderr, |piece| {
-                to_stderr(piece);
+                pass_on(piece, &mut unsaid);
                 stderr_tail.extend_from_slice(piece);
                 let excess = stderr_tail.len().saturating_sub(STDERR_TAIL);
                 stderr_tail.drain(..excess);
@@ -280,6 +281,18 @@ fn children_now() -> Vec<i32> {
             list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
         })
         .collect()
+}
+
+/// Passes on what a delegate says on stderr, without what a terminal would obey. A character that
+/// this piece begins and the next one ends waits in `unsaid`.
+fn pass_on(piece: &[u8], unsaid: &mut Vec<u8>) {
+    unsaid.extend_from_slice(piece);
+    let whole = match std::str::from_utf8(unsaid) {
+        Err(error) if error.error_len().is_none() => error.valid_up_to(),
+        _ => unsaid.len(),
+    };
+    let said: Vec<u8> = unsaid.drain(..whole).collect();
+    to_stderr(visible_lines(&String::from_utf8_lossy(&said)).as_bytes());
 }
 
 /// Reads what is there now; the pipe is given up at its end.

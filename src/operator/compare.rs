@@ -116,7 +116,6 @@ impl Books {
         for (before, part) in [("/", &lease.ifname), (" on node ", &self.other_node(lease))] {
             part.iter().for_each(|part| says.extend([before, part]));
         }
-        says = says.replace(char::is_control, "?");
         let same = container == cached.container.as_str();
         says.push_str(if same { SAME_CONTAINER } else { OTHER_CONTAINER });
         Some(says)

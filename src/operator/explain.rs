@@ -103,7 +103,8 @@ fn describe(delegate: &Row, before: &Value, text: &mut String) {
 fn section(head: &str, without: &str, text: &mut String, lines: impl FnOnce(&mut String)) {
     let mut below = String::new();
     lines(&mut below);
-    say(text, &[if below.is_empty() { without } else { head }, &below]);
+    text.push_str(if below.is_empty() { without } else { head });
+    text.push_str(&below);
 }
 
 /// The pools and settings of an input that the one before it did not have so; `null` for a setting

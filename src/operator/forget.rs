@@ -1,12 +1,11 @@
 //! `forget`: drops the record of an attachment that no DEL can end: its store does not come back, or it cannot be read.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Operator, Printed};
+use super::{Operator, Printed, say};
 use crate::chain::gc::BUSY;
 use crate::chain::record::{Record, RecordFile, SetAside, Unsure, attachments, set_aside};
 use ipam_cli::Words;
@@ -36,7 +35,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         if yes {
             Unsure::of(&state).remove(&network, attachment);
         }
-        say(&mut text, yes, &format!("{attachment} on {network}; {left}"));
+        tell(&mut text, yes, &format!("{attachment} on {network}; {left}"));
     }
     for SetAside { attachment, path } in set_aside(&folder)? {
         if !is_meant(&attachment) {
@@ -47,7 +46,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         }
         let path = path.display();
         let about = format!("{attachment} on {network}, unreadable in {path}; {UNKNOWN}");
-        say(&mut text, yes, &about);
+        tell(&mut text, yes, &about);
     }
     if text.is_empty() {
         return Err(Error::new(
@@ -62,11 +61,11 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
 /// What a record that cannot be read leaves.
 const UNKNOWN: &str = "what it held is not known, so an allocator may still hold it";
 
-fn say(text: &mut String, yes: bool, about: &str) {
-    let _ = match yes {
-        true => writeln!(text, "forgot {about}"),
-        false => writeln!(text, "would forget {about}; add --yes to do it"),
-    };
+fn tell(text: &mut String, yes: bool, about: &str) {
+    match yes {
+        true => say(text, &["forgot ", about, "\n"]),
+        false => say(text, &["would forget ", about, "; add --yes to do it\n"]),
+    }
 }
 
 /// What dropping a record would leave behind; `None` where there is none.

@@ -87,7 +87,8 @@ impl Report {
         let of = |key: &str| plugin.text_of(key);
         let head = [of("network"), " (", of("file"), "), ", of("plugin"), ": ", of("type"), "\n"];
         say(text, &head);
-        say(text, &[&table(COLUMNS, &self.chain), "state folder ", &self.state_dir, "\n"]);
+        text.push_str(&table(COLUMNS, &self.chain));
+        say(text, &["state folder ", &self.state_dir, "\n"]);
         for (key, value) in self.keys.as_object().into_iter().flatten() {
             line("ipam.", key, value, text);
         }

@@ -36,6 +36,7 @@ use ipam_kit::cni::Environment;
 use ipam_kit::error::{Error, Result};
 use ipam_kit::host::{ResultCache, Settings, StateDir};
 use ipam_kit::log::Wanted;
+use ipam_kit::text::visible;
 use verbs::{FIND, KNOWN, VERBS, help};
 
 /// Runs an operator's verb and prints what it found: exit 0, or 1 with the error on stderr.
@@ -55,7 +56,7 @@ pub(crate) fn main(
         failed: true,
     });
     for warning in &printed.warnings {
-        eprintln!("ipam-delegated: {warning}");
+        eprintln!("ipam-delegated: {}", visible(warning));
     }
     let mut stdout = io::stdout();
     let written = stdout.write_all(printed.text.as_bytes()).and_then(|()| stdout.flush());
@@ -137,11 +138,12 @@ fn line(section: &str, key: &str, value: &Value, text: &mut String) {
     say(text, &["  ", section, key, " = ", &value.to_string(), "\n"]);
 }
 
-/// Adds to a text.
+/// Adds a line to a text, or the beginning of one: nothing but the end of the last part ends it.
 fn say(text: &mut String, parts: &[&str]) {
-    for part in parts {
-        text.push_str(part);
-    }
+    let said = parts.concat();
+    let line = said.strip_suffix('\n');
+    text.push_str(&visible(line.unwrap_or(&said)));
+    text.push_str(if line.is_some() { "\n" } else { "" });
 }
 
 /// A person's call.

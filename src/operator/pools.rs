@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::ask::{Told, ask};
-use super::{Operator, Printed, say};
+use super::{Operator, Printed};
 use ipam_cli::{Glyphs, POOL_COLUMNS, PoolRow, Words, maps, use_percent};
 use ipam_kit::error::{ErrorCode, Result};
 
@@ -30,7 +30,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if !operator.words.has("json") {
         let ascii = operator.words.has("ascii");
         let glyphs = if ascii { Glyphs::Ascii } else { Glyphs::of(&operator.environment) };
-        say(&mut printed.text, &[&maps(&pools, glyphs)]);
+        printed.text.push_str(&maps(&pools, glyphs));
     }
     Ok(printed)
 }

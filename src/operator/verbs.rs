@@ -163,7 +163,8 @@ pub(crate) fn help(presets: &[Preset]) -> String {
     if !presets.is_empty() {
         let names: Vec<&str> = presets.iter().map(|preset| preset.name).collect();
         // install.sh reads this line.
-        say(&mut text, &["\npresets: ", &names.join(", "), "\n"]);
+        text.push('\n');
+        say(&mut text, &["presets: ", &names.join(", "), "\n"]);
     }
     text
 }

@@ -14,6 +14,7 @@ use ipam_kit::cni::address::parse_address;
 use ipam_kit::delegate::{ByHand, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::pool::{Pool, RangeSet};
+use ipam_kit::text::visible;
 
 use crate::verdict;
 use crate::{
@@ -224,7 +225,10 @@ impl Desk<'_> {
         if words.has("json") {
             return Ok(json_array(rows.into_iter().map(Value::from)));
         }
-        let line = |row: &Row| format!("{}: {}\n", row.text_of("level"), row.text_of("message"));
+        let line = |row: &Row| {
+            let line = [row.text_of("level"), ": ", row.text_of("message")].concat();
+            [&visible(&line), "\n"].concat()
+        };
         Ok(rows.iter().map(line).collect())
     }
 

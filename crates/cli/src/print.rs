@@ -1,6 +1,7 @@
 //! Leases and pools as people read them.
 
 use super::{Column, Glyphs, PoolRow, Row, map};
+use ipam_kit::text::visible;
 
 const LEASE: [Column; 7] = [
     Column::text("ADDRESS", "address"),
@@ -49,7 +50,7 @@ pub fn maps(pools: &[PoolRow], glyphs: Glyphs) -> String {
         let title = pool.pool.as_deref().unwrap_or(&pool.ranges);
         let drawn = map(pool, glyphs);
         if !drawn.is_empty() {
-            for part in ["\n", title, "\n", &drawn] {
+            for part in ["\n", &visible(title), "\n", &drawn] {
                 text.push_str(part);
             }
         }

@@ -1,6 +1,7 @@
 use serde_json::Value;
 
 use super::{Row, age};
+use ipam_kit::text::visible;
 
 /// A column of a table: its heading, the member of each row that it shows, and the side that the
 /// cells stand on.
@@ -30,7 +31,8 @@ impl Column {
 
 /// Rows as a table for people: a line of headings, then one line a row, two blanks between columns.
 ///
-/// What is empty is shown as `-`, a control character as `?`, and `ageSeconds` as an age.
+/// What is empty is shown as `-`, what a terminal would obey as an escape,
+/// and `ageSeconds` as an age.
 pub fn table(columns: &[Column], rows: &[Row]) -> String {
     let mut lines: Vec<Vec<String>> = Vec::new();
     lines.push(columns.iter().map(|column| column.head.to_owned()).collect());
@@ -77,7 +79,7 @@ fn cell(key: &str, value: &Value) -> String {
         Value::Number(seconds) if key == "ageSeconds" => age(seconds.as_u64().unwrap_or_default()),
         other => other.to_string(),
     };
-    if text.is_empty() { "-".to_owned() } else { text.replace(char::is_control, "?") }
+    if text.is_empty() { "-".to_owned() } else { visible(&text).into_owned() }
 }
 
 #[cfg(test)]
@@ -101,7 +103,7 @@ mod tests {
         let rows = rows.map(|row| Row::from(row.as_object().unwrap().clone()));
         assert_eq!(
             table(&columns, &rows),
-            "POOL     SIZE  IPS  AGE\nblåtänd     7  -    1m\nb?       1000  a,b  -\n"
+            "POOL     SIZE  IPS  AGE\nblåtänd     7  -    1m\nb\\u{1b}  1000  a,b  -\n"
         );
     }
 }

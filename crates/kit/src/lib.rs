@@ -62,6 +62,7 @@
 //!
 //! - [`error`]: [`Error`] and the only table of error codes.
 //! - [`keys`]: the keys that a delegate declares, and those that are misspelt.
+//! - [`text`]: text of others on its way to people.
 //! - [`presence`]: held, absent or unreadable: the three answers of a look.
 //! - [`cni`]: the protocol, without I/O: verbs, environment, network configuration, results of
 //!   every version, addresses read as Go reads them.
@@ -87,6 +88,7 @@ pub mod offer;
 pub mod pool;
 pub mod presence;
 pub mod select;
+pub mod text;
 
 pub use allocate::{Allocate, Allocator};
 pub use delegate::{Delegate, Request, run};

@@ -19,6 +19,7 @@ use rustix::fs::OFlags;
 use simplelog::{Config, ConfigBuilder, WriteLogger, format_description};
 
 use crate::host::{make_folder, open_own};
+use crate::text::visible;
 
 /// What a call logs.
 pub struct Wanted<'a> {
@@ -48,8 +49,8 @@ impl Wanted<'_> {
             match open(folder, name) {
                 Ok(file) => loggers.push(Lines::new(LevelFilter::Debug, context, file)),
                 Err(error) => {
-                    let line = format!("{name}: no verbose log in {}: {error}\n", folder.display());
-                    to_stderr(line.as_bytes());
+                    let line = format!("{name}: no verbose log in {}: {error}", folder.display());
+                    line_to_stderr(&line);
                 }
             }
             ::log::set_max_level(LevelFilter::Debug);
@@ -64,6 +65,11 @@ impl Wanted<'_> {
 /// must not hold up an attachment.
 pub fn to_stderr(text: &[u8]) {
     write_without_waiting(rustix::stdio::stderr(), text);
+}
+
+/// Writes one line as [`to_stderr`] does, without what a terminal would obey.
+pub(crate) fn line_to_stderr(line: &str) {
+    to_stderr([&visible(line), "\n"].concat().as_bytes());
 }
 
 /// Writes what the descriptor takes without waiting; the rest is dropped.
@@ -159,13 +165,13 @@ impl Lines {
             return;
         }
         let text = String::from_utf8_lossy(&pieces);
-        // One line a record, whatever the message holds.
-        let text = text.trim_end().replace('\n', "\\n");
+        let text = text.trim_end();
         let line = match text.split_once("] ") {
-            Some((head, message)) => format!("{head}] {}: {message}\n", self.context),
-            None => format!("{}: {text}\n", self.context),
+            Some((head, message)) => format!("{head}] {}: {message}", self.context),
+            None => format!("{}: {text}", self.context),
         };
-        let _ = out.write_all(line.as_bytes());
+        // One line a record, whatever the message holds.
+        let _ = out.write_all([&visible(&line), "\n"].concat().as_bytes());
     }
 }
 
@@ -194,13 +200,16 @@ mod tests {
         let (mut reader, writer) = io::pipe().unwrap();
         let lines = Lines::new(LevelFilter::Debug, "ADD c1/eth0".to_owned(), writer);
         lines.log(
-            &Record::builder().args(format_args!("a\nb {}", 1)).level(::log::Level::Warn).build(),
+            &Record::builder()
+                .args(format_args!("a\nb\r\u{1b}[2J {}", 1))
+                .level(::log::Level::Warn)
+                .build(),
         );
         drop(lines);
         let mut text = String::new();
         io::Read::read_to_string(&mut reader, &mut text).unwrap();
         let (time, rest) = text.split_once(' ').unwrap();
         assert!(time.ends_with('Z') && time.contains('T'), "{time}");
-        assert_eq!(rest, "[WARN] ADD c1/eth0: a\\nb 1\n");
+        assert_eq!(rest, "[WARN] ADD c1/eth0: a\\nb\\r\\u{1b}[2J 1\n");
     }
 }

@@ -17,6 +17,7 @@ use super::tls::{Tls, Trust};
 use super::trouble::{self, Trouble};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::text::redacted;
 
 /// How to reach a service.
 #[derive(Debug)]
@@ -401,20 +402,11 @@ impl Client {
         if several { PATIENCE * (1 << round.min(4)) } else { self.access.timeout }
     }
 
-    /// A server's words without the secrets that it may have repeated, and without the beginning of one where
-    /// the words end: they may have been cut.
+    /// A server's words without the secrets that it was shown.
     fn redacted(&self, text: String) -> String {
         let secrets = self.access.headers.iter().map(|(_, secret)| secret.expose());
         let bare = secrets.map(|secret| secret.strip_prefix("Bearer ").unwrap_or(secret));
-        bare.fold(text, |text, secret| {
-            let mut text = text.replace(secret, "…");
-            let mut lengths = (4..secret.len()).rev();
-            if let Some(length) = lengths.find(|length| text.ends_with(&secret[..*length])) {
-                text.truncate(text.len() - length);
-                text.push('…');
-            }
-            text
-        })
+        redacted(text, bare)
     }
 
     fn nobody_answered(&self) -> Error {

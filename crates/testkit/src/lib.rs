@@ -26,6 +26,7 @@ pub mod contention;
 pub mod doorway;
 pub mod errors;
 pub mod etcd;
+pub mod fake_grpc;
 pub mod fake_http;
 pub mod fields;
 pub mod history;

@@ -178,7 +178,10 @@ impl Client {
         };
         let reason = match asked {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(error)) => match &self.caller {
+                Some(caller) => caller.redacted(error.to_string()),
+                None => error.to_string(),
+            },
             Err(_) => "no answer in time".to_owned(),
         };
         Err(Error::new(ErrorCode::TRY_AGAIN, format!("etcd gives no lease: {reason}")))

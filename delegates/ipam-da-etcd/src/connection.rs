@@ -66,11 +66,14 @@ impl Connection {
     ) -> Result<TxnResponse, Trouble> {
         match self.kv.txn(txn.clone()).await {
             Ok(answer) => Ok(answer),
-            Err(error) => match (Trouble::sending(&error), caller) {
+            Err(error) => match (Trouble::sending(&error, caller), caller) {
                 (Trouble::StaleToken, Some(caller)) => {
                     let token = authenticate(&self.channel, caller).await?;
                     (self.kv, self.leases) = clients(&self.channel, token.as_deref()).await?;
-                    self.kv.txn(txn.clone()).await.map_err(|error| Trouble::sending(&error))
+                    self.kv
+                        .txn(txn.clone())
+                        .await
+                        .map_err(|error| Trouble::sending(&error, Some(caller)))
                 }
                 (trouble, _) => Err(trouble),
             },
@@ -125,7 +128,7 @@ async fn clients(
         }
     };
     let client = Client::from_channel(channel, Some(options)).await;
-    let client = client.map_err(|error| Trouble::sending(&error))?;
+    let client = client.map_err(|error| Trouble::sending(&error, None))?;
     let kv = client.kv_client().max_decoding_message_size(LARGEST);
     Ok((kv, client.lease_client()))
 }
@@ -137,7 +140,7 @@ async fn authenticate(
 ) -> Result<Option<String>, Trouble> {
     let password = caller.password().map_err(Trouble::Refused)?;
     let client = Client::from_channel(Channel::Tonic(channel.clone()), None).await;
-    let client = client.map_err(|error| Trouble::sending(&error))?;
+    let client = client.map_err(|error| Trouble::sending(&error, Some(caller)))?;
     match client.auth_client().authenticate(caller.user.clone(), password).await {
         Ok(answer) => {
             caller.keep(answer.token());
@@ -148,7 +151,7 @@ async fn authenticate(
         {
             Ok(None)
         }
-        Err(error) => Err(match Trouble::sending(&error) {
+        Err(error) => Err(match Trouble::sending(&error, Some(caller)) {
             // Asking for a token changes nothing.
             Trouble::Unknown(reason) => Trouble::NotSent(reason),
             other => other,

@@ -3,6 +3,8 @@ use std::error::Error as StdError;
 use ipam_kit::{Error, ErrorCode};
 use tonic::Code;
 
+use crate::token::Caller;
+
 /// Why a request brought no answer.
 #[derive(Debug)]
 pub(crate) enum Trouble {
@@ -36,19 +38,22 @@ impl Trouble {
         Self::NotSent(text + hint)
     }
 
-    /// Why a request that was sent has failed.
-    pub(crate) fn sending(error: &etcd_client::Error) -> Self {
+    /// Why a request that was sent has failed. A server may repeat the secrets that it was shown.
+    pub(crate) fn sending(error: &etcd_client::Error, caller: Option<&Caller>) -> Self {
         match error {
-            etcd_client::Error::GRpcStatus(status) => Self::of(status),
+            etcd_client::Error::GRpcStatus(status) => Self::of(status, &|said| match caller {
+                Some(caller) => caller.redacted(said),
+                None => said,
+            }),
             other => Self::Unknown(chain(other)),
         }
     }
 
-    fn of(status: &tonic::Status) -> Self {
-        let message = status.message();
+    fn of(status: &tonic::Status, redacted: &dyn Fn(String) -> String) -> Self {
+        let message = &*redacted(status.message().to_owned());
         // What etcd itself says begins so; anything else is of the connection.
         let Some(told) = message.strip_prefix("etcdserver: ") else {
-            return Self::of_connection(status);
+            return Self::of_connection(status.code(), redacted(chain(status)));
         };
         match status.code() {
             Code::Unauthenticated => Self::StaleToken,
@@ -89,13 +94,12 @@ impl Trouble {
         }
     }
 
-    fn of_connection(status: &tonic::Status) -> Self {
-        let text = chain(status);
+    fn of_connection(code: Code, text: String) -> Self {
         // With TLS 1.3 a server says so only when it is asked for something, and has not done it.
         if REFUSALS.iter().any(|alert| text.contains(&format!("fatal alert: {alert}"))) {
             return Self::Unfit(with_advice(text));
         }
-        match status.code() {
+        match code {
             Code::Unimplemented => Self::Unfit(format!("{text}: this is no etcd with the v3 API")),
             _ => Self::Unknown(text),
         }
@@ -158,14 +162,17 @@ mod tests {
 
     #[test]
     fn what_the_server_says_is_told_apart() {
-        let trouble = |code, message: &str| match Trouble::of(&tonic::Status::new(code, message)) {
-            Trouble::NotSent(_) => "not sent",
-            Trouble::Unknown(_) => "unknown",
-            Trouble::Unfit(_) => "unfit",
-            Trouble::StaleToken => "stale token",
-            Trouble::Refused(_) => "refused",
-            Trouble::Denied(_) => "denied",
-        };
+        let trouble =
+            |code, message: &str| match Trouble::of(&tonic::Status::new(code, message), &|said| {
+                said
+            }) {
+                Trouble::NotSent(_) => "not sent",
+                Trouble::Unknown(_) => "unknown",
+                Trouble::Unfit(_) => "unfit",
+                Trouble::StaleToken => "stale token",
+                Trouble::Refused(_) => "refused",
+                Trouble::Denied(_) => "denied",
+            };
         for (code, message, expected) in [
             (Code::Unavailable, "etcdserver: no leader", "not sent"),
             (Code::ResourceExhausted, "etcdserver: too many requests", "not sent"),

@@ -1,8 +1,10 @@
+use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
 use ipam_kit::host::{beside, make_private_folder, read_own, read_regular, replace_own};
+use ipam_kit::text::redacted;
 use ipam_kit::{Error, Result};
 use log::debug;
 
@@ -17,12 +19,14 @@ pub(crate) struct Caller {
     pub(crate) user: String,
     password: Named,
     cache: PathBuf,
+    /// The token that was shown last.
+    shown: RefCell<String>,
 }
 
 impl Caller {
     /// A caller whose token is kept in this file.
     pub(crate) fn new(user: String, password: Named, cache: PathBuf) -> Self {
-        Self { user, password, cache }
+        Self { user, password, cache, shown: RefCell::default() }
     }
 
     /// The password.
@@ -52,7 +56,15 @@ impl Caller {
     pub(crate) fn cached(&self) -> Option<String> {
         let text = String::from_utf8(read_own(&self.cache).ok()?).ok()?;
         let whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
-        whole.then_some(text)
+        let token = whole.then_some(text)?;
+        self.shown.replace(token.clone());
+        Some(token)
+    }
+
+    /// A server's words without the password and the token.
+    pub(crate) fn redacted(&self, text: String) -> String {
+        let password = self.password().unwrap_or_default();
+        redacted(text, [&*password, &**self.shown.borrow()])
     }
 
     /// Lets go of a kept token: a store that was restored from a backup waits for the time it names, and does
@@ -63,6 +75,7 @@ impl Caller {
 
     /// Keeps a token; without a place for it the next process asks for another.
     pub(crate) fn keep(&self, token: &str) {
+        self.shown.replace(token.to_owned());
         let kept = || {
             let folder = self.cache.parent().unwrap_or(&self.cache);
             make_private_folder(folder)?;

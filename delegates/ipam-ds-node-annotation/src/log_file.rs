@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ipam_kit::Result;
 use ipam_kit::host::open_own;
+use ipam_kit::text::visible;
 use log::warn;
 use rustix::fs::OFlags;
 
@@ -12,9 +13,10 @@ use rustix::fs::OFlags;
 pub(crate) fn logged<T>(file: Option<&Path>, about: &str, outcome: Result<T>) -> Result<T> {
     let Some(file) = file else { return outcome };
     let line = match &outcome {
-        Ok(_) => format!("Ipam from annotation: [{about}]\n"),
-        Err(error) => format!("ERROR: {}\n", error.in_full()),
+        Ok(_) => format!("Ipam from annotation: [{about}]"),
+        Err(error) => format!("ERROR: {}", error.in_full()),
     };
+    let line = [&visible(&line), "\n"].concat();
     let opened = open_own(file, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE, 0o640);
     if let Err(error) = opened.and_then(|mut file| file.write_all(line.as_bytes())) {
         warn!("{} cannot be written: {error}", file.display());

@@ -14,7 +14,8 @@ use super::{ByHand, Delegate, Request};
 use crate::cni::{Environment, Verb, Version};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
-use crate::log::{Wanted, to_stderr, write_without_waiting};
+use crate::log::{Wanted, line_to_stderr, write_without_waiting};
+use crate::text::visible;
 
 /// A network configuration is a few KiB; a caller that never ends must not fill the memory.
 const STDIN_LIMIT: u64 = 16 * 1024 * 1024;
@@ -67,7 +68,7 @@ pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
                     let reply = Reply::error(Version::NEWEST, &error);
                     let _ = writeln!(std::io::stdout(), "{}", reply.stdout);
                 } else {
-                    eprintln!("{name}: {}", error.in_full());
+                    eprintln!("{name}: {}", visible(&error.in_full()));
                 }
                 return ExitCode::FAILURE;
             }
@@ -99,7 +100,7 @@ fn answer_by_hand(
     let typed = arguments.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     let wanted = Wanted {
         name,
-        context: typed.replace(char::is_control, "?"),
+        context: typed.into_owned(),
         verbose: settings.verbose,
         by_hand: environment.text(Wanted::VARIABLE) == Some("debug"),
         folder: &settings.log_dir,
@@ -239,8 +240,7 @@ fn log_refusal(name: &str, verbose: Option<PathBuf>, error: &Error) {
         [text("CNI_COMMAND"), " ", text("CNI_CONTAINERID"), "/", text("CNI_IFNAME")].concat();
     let wanted = Wanted {
         name,
-        // Nothing has looked at these variables yet.
-        context: subject.replace(char::is_control, "?"),
+        context: subject,
         verbose: verbose.is_some(),
         by_hand: environment.text(Wanted::VARIABLE) == Some("debug"),
         folder: &verbose.unwrap_or_else(|| Settings::default().log_dir),
@@ -272,11 +272,11 @@ fn deliver(name: &str, delegate: &dyn Delegate, reply: Reply) -> ExitCode {
     let Err(error) = written else {
         return ExitCode::from(reply.exit);
     };
-    to_stderr(format!("{name}: cannot deliver the answer on stdout: {error}\n").as_bytes());
+    line_to_stderr(&format!("{name}: cannot deliver the answer on stdout: {error}"));
     if let Some(request) = &reply.granted
         && let Err(error) = delegate.undelivered(request)
     {
-        to_stderr(format!("{name}: {}\n", error.in_full()).as_bytes());
+        line_to_stderr(&format!("{name}: {}", error.in_full()));
     }
     ExitCode::FAILURE
 }
@@ -286,15 +286,15 @@ impl Reply {
         Self { stdout, exit: 0, granted: None }
     }
 
-    /// An error as the protocol has it, with exit code 1.
+    /// An error as the protocol has it, with exit code 1. Runtimes log and print it.
     pub fn error(version: Version, error: &Error) -> Self {
         let mut object = Map::new();
         object.insert("cniVersion".to_owned(), version.as_str().into());
         object.insert("code".to_owned(), error.code().number().into());
-        object.insert("msg".to_owned(), error.to_string().into());
+        object.insert("msg".to_owned(), visible(&error.to_string()).into());
         let details = error.details();
         if !details.is_empty() {
-            object.insert("details".to_owned(), details.into());
+            object.insert("details".to_owned(), visible(&details).into());
         }
         Self { stdout: Value::Object(object).to_string(), exit: 1, granted: None }
     }
@@ -315,7 +315,7 @@ fn answer_panics(name: &'static str) {
         let error = Error::new(ErrorCode::INTERNAL, format!("{name} met a defect of its own"))
             .caused_by(panic.to_string())
             .advise("report it with the verbose log");
-        to_stderr(format!("{name}: {}\n", error.in_full()).as_bytes());
+        line_to_stderr(&format!("{name}: {}", error.in_full()));
         let reply = Reply::error(Version::NEWEST, &error);
         let _ = std::io::stdout().write_all(reply.stdout.as_bytes());
         std::process::exit(1);

@@ -1,0 +1,94 @@
+//! Text of others on its way out: to stderr, a log, a table, the message of an error.
+//!
+//! A terminal obeys some characters instead of showing them, and a log begins a new line at others.
+//! Servers, files and programs may send either, so each place that composes a line for people calls
+//! [`visible`]. Rows for programs (`--json`) stay as they are.
+
+use std::borrow::Cow;
+
+/// A text as a part of one line: each character that moves the cursor, ends the line or turns the
+/// direction of writing is escaped as in Rust, such as `\n` and `\u{1b}`.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    escaped(text, is_hidden)
+}
+
+/// The same for several lines, which keep their ends and their tabs: for what a program says on
+/// stderr.
+pub fn visible_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| is_hidden(c) && !matches!(c, '\n' | '\t'))
+}
+
+fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_meant) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match is_meant(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// The words of a server without the secrets that it may have repeated, and without the beginning of
+/// one where the words end: they may have been cut.
+pub fn redacted<'a>(text: String, secrets: impl IntoIterator<Item = &'a str>) -> String {
+    secrets.into_iter().filter(|secret| !secret.is_empty()).fold(text, |text, secret| {
+        let mut text = text.replace(secret, "…");
+        let mut lengths =
+            (LEAST..secret.len()).rev().filter(|length| secret.is_char_boundary(*length));
+        if let Some(length) = lengths.find(|length| text.ends_with(&secret[..*length])) {
+            text.truncate(text.len() - length);
+            text.push('…');
+        }
+        text
+    })
+}
+
+/// How many bytes of a secret at the end of a text are more than chance.
+const LEAST: usize = 4;
+
+/// Whether a terminal or a log obeys a character: controls (ASCII's and C1), the separators of lines
+/// and paragraphs, and the marks of bidirectional text.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_escaped() {
+        for (text, shown) in [
+            ("\u{1b}[2J\rforged\n", r"\u{1b}[2J\rforged\n"),
+            ("\0\t\u{7f}\u{9b}31m", r"\u{0}\t\u{7f}\u{9b}31m"),
+            ("a\u{202e}b\u{2066}c\u{200f}d\u{61c}", r"a\u{202e}b\u{2066}c\u{200f}d\u{61c}"),
+            ("\u{2028}\u{2029}", r"\u{2028}\u{2029}"),
+            (r"a\b é ✓ 中", r"a\b é ✓ 中"),
+            ("", ""),
+        ] {
+            assert_eq!(visible(text), shown);
+            assert_eq!(visible(shown), shown);
+        }
+        assert_eq!(visible_lines("a\n\tb\r\u{1b}\n"), "a\n\tb\\r\\u{1b}\n");
+    }
+
+    #[test]
+    fn secrets_leave_no_piece_in_the_words_of_a_server() {
+        let secrets = ["s3crét-word", "t0ken", ""];
+        for (said, shown) in [
+            ("no s3crét-word, no t0ken.", "no …, no …."),
+            ("cut at s3cré", "cut at …"),
+            ("cut at s3cr", "cut at …"),
+            ("cut at t0ke", "cut at …"),
+            ("s3c", "s3c"),
+        ] {
+            assert_eq!(redacted(said.to_owned(), secrets), shown);
+        }
+    }
+}
