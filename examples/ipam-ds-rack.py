@@ -50,10 +50,12 @@ def answer(verb):
     ipam = config.get("ipam")
     if not isinstance(ipam, dict):
         raise Failure(7, "ipam: expected an object")
-    # The previous result goes on, with our pools in it.
+    # The previous result goes on, our pools behind those that are there.
     result = {"cniVersion": config.get("cniVersion", "0.1.0"), "ips": []}
     result.update(config.get("prevResult") or {})
-    result["pools"] = select(ipam)
+    there = result.get("pools") or []
+    names = [pool.get("name") for pool in there]
+    result["pools"] = there + [pool for pool in select(ipam) if pool["name"] not in names]
     return result
 
 

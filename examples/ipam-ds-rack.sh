@@ -48,6 +48,6 @@ rack=$(jq -nr --arg text "$text" '$text | gsub("^\\s+|\\s+$"; "")')
 pool=$(ask '.ipam.racks[$rack] | strings | select(. != "")' --arg rack "$rack") ||
     answer_error 7 "ipam.racks: no pool for rack \"$rack\""
 
-# The previous result goes on, with our pools in it.
-ask '{cniVersion: (.cniVersion // "0.1.0"), ips: []} + .prevResult + {pools: [{name: $pool}]}' \
-    --arg pool "$pool"
+# The previous result goes on, our pool behind those that are there.
+ask '{cniVersion: (.cniVersion // "0.1.0"), ips: []} + .prevResult | .pools |= ((. // []) |
+    if any(.name == $pool) then . else . + [{name: $pool}] end)' --arg pool "$pool"

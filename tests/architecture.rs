@@ -26,8 +26,12 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("allocate", &["offer", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
 ];
 
-/// All that the meta-plugin takes of the room `pool`: whether an answer is what its pools ask for.
-const COMPARISON: &str = "use ipam_kit::pool::compare_answer;";
+/// All that the meta-plugin takes of the room `pool`: what becomes of the pools that are there, and whether
+/// an answer is what its pools ask for.
+const OF_POOLS: [&str; 2] = [
+    "src/chain/entry.rs: pub(super) use ipam_kit::pool::Placing;",
+    "src/chain/served.rs: use ipam_kit::pool::compare_answer;",
+];
 
 /// What touches the process, and the files that may.
 const EDGES: &[(&str, &[&str])] = &[
@@ -236,7 +240,7 @@ fn the_meta_plugin_knows_processes_and_one_function_of_the_pools() {
         };
         taken.extend(lines.iter().filter(addresses).map(|line| format!("{path}: {line}")));
     }
-    assert_eq!(taken, [format!("src/chain/served.rs: {COMPARISON}")]);
+    assert_eq!(taken, OF_POOLS);
 }
 
 #[test]

@@ -123,15 +123,18 @@ fn the_three_selectors_answer_alike() {
     });
     let old = json!({"cniVersion": "0.2.0", "ip4": {"ip": "10.0.0.2/24", "gateway": "10.0.0.1"}});
     let blue = json!([{"name": "blue"}]);
+    let behind = json!([{"name": "an earlier selector's"}, {"name": "blue"}]);
+    let same = json!({"ips": [], "pools": [{"name": "blue", "requested-ip": "10.0.0.9"}]});
 
     // Verb, stdin, and the pools or the code and the beginning of the message.
     let cases = [
         ("ADD", config("1.0.0", ipam.clone(), Value::Null), Ok(&blue)),
         ("ADD", config("1.0.0", ipam.clone(), json!({})), Ok(&blue)),
-        ("ADD", config("1.0.0", ipam.clone(), full.clone()), Ok(&blue)),
+        ("ADD", config("1.0.0", ipam.clone(), full.clone()), Ok(&behind)),
+        ("ADD", config("1.0.0", ipam.clone(), same.clone()), Ok(&same["pools"])),
         ("ADD", config("0.2.0", ipam.clone(), old), Ok(&blue)),
-        ("DEL", config("1.0.0", ipam.clone(), full.clone()), Ok(&blue)),
-        ("CHECK", config("1.0.0", ipam.clone(), full), Ok(&blue)),
+        ("DEL", config("1.0.0", ipam.clone(), full.clone()), Ok(&behind)),
+        ("CHECK", config("1.0.0", ipam.clone(), full), Ok(&behind)),
         ("STATUS", config("1.1.0", ipam.clone(), Value::Null), Ok(&blue)),
         ("ADD", String::new(), Err((6, ""))),
         ("ADD", "[]".to_owned(), Err((6, ""))),

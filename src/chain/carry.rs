@@ -67,8 +67,14 @@ impl<'a> Carry<'a> {
             return None;
         }
         let pools = pools.map(|pools| pools.into_iter().cloned().collect());
+        // The chain itself puts them together with its own.
+        let pools = pools.filter(|_| step.placing.is_none());
         let plain = step.is_plain();
         let mut ipam = self.ipam.of(step).clone();
+        // They are in the pools by now.
+        if self.folded && step.is_selector() {
+            ipam.remove("ranges");
+        }
         if plain {
             for key in CHAIN_KEYS {
                 ipam.remove(key);
@@ -171,7 +177,13 @@ impl<'a> Carry<'a> {
 
     fn serve(&mut self, step: &Step, answered: Option<Vec<Value>>, gave: bool) {
         let left = match answered {
-            Some(pools) => pools,
+            Some(pools) => match step.placing {
+                Some(placing) => {
+                    let there = self.shown_to(step).unwrap_or_default();
+                    placing.place(&there.into_iter().cloned().collect::<Vec<_>>(), pools)
+                }
+                None => pools,
+            },
             // A standard plugin knows no pools: with an address it served all it was shown.
             None if gave => Vec::new(),
             None => return,

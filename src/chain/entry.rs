@@ -8,6 +8,7 @@ use ipam_kit::cni::{kind, shown};
 use ipam_kit::delegate::selected::is_chain_key;
 use ipam_kit::error::{Error, Result};
 use ipam_kit::host::parse_duration;
+pub(super) use ipam_kit::pool::Placing;
 
 /// The entries of `ipam.delegates`.
 ///
@@ -43,7 +44,7 @@ pub(crate) fn object_form(name: Value) -> Map<String, Value> {
 }
 
 /// Whether a key of an entry steers the chain: a delegate is not run with it, but for the names of pools
-/// that an allocator of ours serves.
+/// that an allocator of ours serves. `pools` steers where it is a word, which an allocator's entry never has.
 pub(crate) fn steers(key: &str) -> bool {
     matches!(key, "type" | "timeout" | "serves" | "answers" | "sets")
 }
@@ -57,6 +58,7 @@ pub(crate) struct Entry {
     pub serves: Option<Vec<String>>,
     pub answers_any: bool,
     pub sets: Vec<String>,
+    pub placing: Option<Placing>,
     pub overrides: Map<String, Value>,
 }
 
@@ -102,8 +104,35 @@ impl Entry {
             }
         };
         let sets = object.remove("sets").map_or(Ok(Vec::new()), |sets| opened(&sets, &path))?;
-        Ok(Self { path, name, timeout, serves, answers_any, sets, overrides: object })
+        let placing = take_placing(&mut object, &path)?;
+        Ok(Self { path, name, timeout, serves, answers_any, sets, placing, overrides: object })
     }
+
+    /// Fails where the entry says what only a selector's may, and is of none.
+    pub(crate) fn refuse_a_selectors(&self) -> Result<()> {
+        let (key, does) = match (self.sets.is_empty(), self.placing) {
+            (false, _) => ("sets", "sets nothing"),
+            (true, Some(_)) => ("pools", "names no pools"),
+            (true, None) => return Ok(()),
+        };
+        let message = format!("{} is not a selector, and {does}", self.name);
+        Err(Error::config(format!("{}.{key}", self.path), message)
+            .advise("write it into the object of a selector (ipam-ds-…)"))
+    }
+}
+
+/// What becomes of the pools that are there: a word. Anything else is the delegate's own setting.
+fn take_placing(object: &mut Map<String, Value>, path: &str) -> Result<Option<Placing>> {
+    let Some(value @ Value::String(word)) = object.get("pools") else { return Ok(None) };
+    let Some(placing) = Placing::parse(word) else {
+        let found = shown(value);
+        let message = format!("expected \"add\", \"replace\" or an array of pools, found {found}");
+        return Err(Error::config(format!("{path}.pools"), message).advise(
+            "add keeps the pools of the selectors before it, replace puts its own in their place",
+        ));
+    };
+    object.remove("pools");
+    Ok(Some(placing))
 }
 
 /// The sections that an entry opens to its selector.

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::entry::{Entry, duration, listed};
+use super::entry::{Entry, Placing, duration, listed};
 use super::preset::{OwnFile, Preset, no_preset};
 use super::program::{is_allocator, is_selector, search, search_unfit};
 use ipam_kit::cni::Environment;
@@ -31,6 +31,8 @@ pub(crate) struct Step {
     pub answers_any: bool,
     /// Keys of `ipam` that this selector may set for delegates of ours, beside those of every selector.
     pub sets: Vec<String>,
+    /// What the chain makes of its pools; `None` where the selector does so itself.
+    pub placing: Option<Placing>,
     /// The first allocator of ours after it.
     pub before: Option<String>,
     /// Keys that override `ipam` for this delegate alone.
@@ -70,9 +72,21 @@ impl Step {
     }
 
     fn of(entry: Entry, program: PathBuf) -> Self {
-        let Entry { name, timeout, serves, answers_any, sets, overrides, .. } = entry;
-        let before = None;
-        Self { name, program, timeout, serves, answers_any, sets, before, overrides, fixed: false }
+        let Entry { name, timeout, serves, answers_any, sets, placing, overrides, .. } = entry;
+        let (placing, before) = (placing.filter(|_| is_selector(&name)), None);
+        let fixed = false;
+        Self {
+            name,
+            program,
+            timeout,
+            serves,
+            answers_any,
+            sets,
+            placing,
+            before,
+            overrides,
+            fixed,
+        }
     }
 
     /// Whether the delegate is a selector: the name is the role.
@@ -176,10 +190,8 @@ impl Planner<'_> {
     fn step(&self, entry: Entry, ipam: &Map<String, Value>, steps: &mut Vec<Step>) -> Result<()> {
         let program = self.locate(&entry.name)?;
         if !self.own.is(&program) {
-            if !entry.sets.is_empty() && !is_selector(&entry.name) {
-                let message = format!("{} is not a selector, and sets nothing", entry.name);
-                return Err(Error::config(format!("{}.sets", entry.path), message)
-                    .advise("write it into the object of a selector (ipam-ds-…)"));
+            if !is_selector(&entry.name) {
+                entry.refuse_a_selectors()?;
             }
             steps.push(Step::of(entry, program));
             return Ok(());
@@ -211,6 +223,9 @@ impl Planner<'_> {
                 format!("the preset {} needs one of {}", preset.name, keys.join(", ")),
             )
         })?;
+        if !chain.delegates.iter().any(|name| is_selector(name)) {
+            entry.refuse_a_selectors()?;
+        }
         let next = preset.next.as_ref();
         let mut named = next.map_or(Ok(None), |next| next.find(self.environment))?;
         for (left, name) in (0..chain.delegates.len()).rev().zip(chain.delegates) {

@@ -145,6 +145,7 @@ impl<'a> Session<'a> {
         if let Some(result) = &mut prev_result {
             strip_call_keys(result);
             result.extra.remove("leases");
+            result.extra.remove("pools");
         }
         Ok(prev_result)
     }

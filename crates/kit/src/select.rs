@@ -11,7 +11,7 @@ use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::Result;
 use crate::keys::Key;
 use crate::offer::{self, Offer, Offered};
-use crate::pool::Pool;
+use crate::pool::{Placing, Pool};
 
 /// What chooses the pools that a later delegate allocates from.
 ///
@@ -48,6 +48,8 @@ pub trait Selector {
 pub struct Selection {
     /// The pools, one address each; `None` leaves it to the allocator to read `ipam` by itself.
     pub pools: Option<Vec<Pool>>,
+    /// What becomes of the pools of the selectors before it.
+    pub placing: Placing,
     /// Routes of the selector's source.
     pub routes: Vec<Route>,
     /// Name resolution of the selector's source.
@@ -64,10 +66,11 @@ impl Selection {
     }
 
     /// Puts these settings in the place of the whole section `ipam` of the configuration, less what decides
-    /// about the chain itself. Delegates of ours find what a selector may not set, such as the store, as the
-    /// configuration has it.
+    /// about the chain itself, and the pools in the place of those of the selectors before it. Delegates of
+    /// ours find what a selector may not set, such as the store, as the configuration has it.
     #[must_use]
     pub fn replacing(mut self, old: &Map<String, Value>, new: Map<String, Value>) -> Self {
+        self.placing = Placing::Replace;
         self.ipam = replacement(old, new);
         self.ipam.retain(|key, value| !(value.is_null() && is_chain_key(key)));
         self
@@ -82,6 +85,7 @@ impl From<Offer> for Selection {
             pools: Some(offer.pools.into_iter().map(Offered::into_pool).collect()),
             routes: offer.routes,
             dns: offer.dns,
+            ..Self::default()
         }
     }
 }
@@ -109,10 +113,18 @@ pub struct Select<S>(pub S);
 impl<S: Selector> Select<S> {
     /// The previous result with the selected pools, and with routes and dns where there are any.
     fn answer(&self, request: &Request) -> Result<IpamResult> {
-        let selection = self.0.select(request.network.settings()?, request)?;
+        let mut selection = self.0.select(request.network.settings()?, request)?;
         let mut result = request.prev_result()?;
         if let Some(pools) = selection.pools {
-            let pools = pools.iter().map(Pool::to_json).collect();
+            let there = result.extra.get("pools").and_then(Value::as_array);
+            let there = there.filter(|_| selection.placing == Placing::Add);
+            let there = there.map(Vec::as_slice).unwrap_or_default();
+            let own = pools.iter().map(Pool::to_json).collect();
+            let pools = selection.placing.place(there, own);
+            // A plain host-local serves all pools or fails.
+            if !there.is_empty() && selection.ipam.contains_key("ranges") {
+                selection.ipam.extend(offer::for_host_local(&pools));
+            }
             result.extra.insert("pools".to_owned(), Value::Array(pools));
         }
         offer::add_to(&mut result, selection.routes, selection.dns);

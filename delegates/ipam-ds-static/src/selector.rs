@@ -75,8 +75,9 @@ mod tests {
         assert_eq!(answer["ips"], json!([{"address": "10.9.9.9/24"}]));
         assert_eq!(answer["routes"], json!([{"dst": "::/0"}]));
         assert_eq!(answer["dns"], json!({"domain": "a"}));
-        assert_eq!(answer["pools"].as_array().unwrap().len(), 1);
-        assert_eq!(answer["pools"][0]["index"], 0);
+        assert_eq!(answer["pools"].as_array().unwrap().len(), 2);
+        assert_eq!(answer["pools"][0], json!({"name": "old"}));
+        assert_eq!(answer["pools"][1]["index"], 1);
         assert_eq!(answer["other"], 1);
     }
 

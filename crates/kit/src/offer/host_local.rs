@@ -3,11 +3,26 @@ use std::net::IpAddr;
 use serde_json::{Map, Value, json};
 
 use super::Offered;
-use crate::pool::{RangeConfig, RangeSet};
+use crate::pool::{Pool, RangeConfig, RangeRules, RangeSet};
 
 /// What stands in for the pools: empty when one has no ranges.
 pub(super) fn patch(pools: &[Offered]) -> Map<String, Value> {
-    let sets: Option<Vec<_>> = pools.iter().map(ranges).collect();
+    // host-local sees the runtime's requests itself, but not a pool's own.
+    let ranges = |offered: &Offered| Some(ranges(offered.set.as_ref()?, offered.pool.requested_ip));
+    of_sets(pools.iter().map(ranges).collect())
+}
+
+/// What stands in for the pools of several selectors: empty when one has no ranges that can be read.
+pub(super) fn joint(pools: &[Value]) -> Map<String, Value> {
+    let ranges = |pool: &Value| {
+        let pool = Pool::parse(pool, "").ok()?;
+        let set = pool.range_set(RangeRules::ANY, "").ok()??;
+        Some(ranges(&set, pool.requested_ip))
+    };
+    of_sets(pools.iter().map(ranges).collect())
+}
+
+fn of_sets(sets: Option<Vec<Vec<RangeConfig>>>) -> Map<String, Value> {
     let Some(sets) = sets else {
         return Map::new();
     };
@@ -18,11 +33,9 @@ pub(super) fn patch(pools: &[Offered]) -> Map<String, Value> {
     patch
 }
 
-/// host-local sees the runtime's requests itself, but not a pool's own.
-fn ranges(offered: &Offered) -> Option<Vec<RangeConfig>> {
-    let set = offered.set.as_ref()?;
-    let own = offered.pool.requested_ip.filter(|own| set.refusal(*own).is_none());
-    Some(own.and_then(|own| only(set, own)).unwrap_or_else(|| set.without_excludes()))
+fn ranges(set: &RangeSet, requested: Option<IpAddr>) -> Vec<RangeConfig> {
+    let requested = requested.filter(|address| set.refusal(*address).is_none());
+    requested.and_then(|address| only(set, address)).unwrap_or_else(|| set.without_excludes())
 }
 
 fn only(set: &RangeSet, address: IpAddr) -> Option<Vec<RangeConfig>> {

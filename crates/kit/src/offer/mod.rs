@@ -84,6 +84,12 @@ impl Offer {
     }
 }
 
+/// The ranges of pools of several selectors for a plain host-local: a patch of `ipam`, empty when a pool
+/// has none.
+pub(crate) fn for_host_local(pools: &[Value]) -> Map<String, Value> {
+    host_local::joint(pools)
+}
+
 /// Adds routes and name resolution to a result: a route that is there already stays once, and name
 /// resolution that says nothing changes nothing.
 pub(crate) fn add_to(result: &mut IpamResult, routes: Vec<Route>, dns: Dns) {

@@ -8,6 +8,7 @@
 mod answer;
 mod bounds;
 mod lenient;
+mod placing;
 mod range;
 mod range_config;
 mod range_set;
@@ -18,6 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 pub use answer::compare_answer;
+pub use placing::Placing;
 pub use range::Range;
 use range_config::{DefaultGateway, GatewayPlace, HostBits, Sets, SmallSubnets};
 pub use range_config::{RangeConfig, RangeRules};

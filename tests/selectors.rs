@@ -1,0 +1,198 @@
+//! Several selectors in one chain: whose pools an allocator is shown.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+
+use ipam_testkit::world::{World, binary, host_local, names, with};
+use serde_json::{Value, json};
+
+const FIRST: &str = "10.210.1.0/24";
+const SECOND: &str = "10.210.2.0/24";
+
+/// An object of `ipam-ds-static` with one range set.
+fn of(subnet: &str) -> Value {
+    json!({"type": "ipam-ds-static", "ranges": [[{"subnet": subnet}]]})
+}
+
+/// A world with `ipam-ds-static` and the rack's selector, which is to name the pool `blue`.
+fn world() -> World {
+    let world = World::new();
+    world.install(&binary("ipam-ds-static")).install(&binary("ipam-da-local"));
+    world.install(&binary("examples/ipam-ds-rack"));
+    fs::write(world.path("rack"), "r1").unwrap();
+    world
+}
+
+fn network(world: &World, delegates: Value) -> Value {
+    let network = with(&world.network(delegates), "rackFile", json!(world.path("rack")));
+    with(&network, "racks", json!({"r1": "blue"}))
+}
+
+/// The pools that a delegate was shown last.
+fn shown(world: &World, delegate: &str) -> Value {
+    let calls = world.calls();
+    let call = calls.iter().rfind(|call| call["delegate"] == delegate).unwrap();
+    call["stdin"]["prevResult"]["pools"].clone()
+}
+
+/// The names of the pools that an allocator in shell is shown after these selectors.
+fn named(world: &World, selectors: &[Value]) -> Vec<String> {
+    world.allocator("ipam-da-x", "10.210.1.2/24");
+    let mut delegates = selectors.to_vec();
+    delegates.push(json!({"type": "ipam-da-x", "answers": "any"}));
+    world.call("ADD", "c1", &network(world, delegates.into())).success();
+    let pools = shown(world, "ipam-da-x");
+    pools.as_array().unwrap().iter().map(|pool| pool["name"].as_str().unwrap().into()).collect()
+}
+
+#[test]
+fn a_selector_keeps_the_pools_that_are_there_and_adds_its_own_behind() {
+    let world = world();
+    let red = json!({"type": "ipam-ds-static", "pools": [{"name": "red"}]});
+    assert_eq!(named(&world, &[red.clone(), json!("ipam-ds-rack")]), ["red", "blue"]);
+    assert_eq!(named(&world, &[json!("ipam-ds-rack"), red]), ["blue", "red"]);
+}
+
+#[test]
+fn two_selectors_give_two_addresses_each_with_a_cursor_of_its_own() {
+    let world = world();
+    let network = network(&world, json!([of(FIRST), of(SECOND), "ipam-da-local"]));
+    for (container, host) in [("c1", 2), ("c2", 3)] {
+        let ips = world.call("ADD", container, &network).ips();
+        let expected = [1, 2].map(|net| format!("10.210.{net}.{host}/24"));
+        assert_eq!(ips, expected);
+    }
+    let files = names(&world.path("data/net"));
+    let cursors: Vec<&String> = files.iter().filter(|it| it.starts_with("last")).collect();
+    assert_eq!(cursors, ["last_reserved_ip.0", "last_reserved_ip.1"]);
+    world.call("CHECK", "c1", &network).ended_well();
+    for container in ["c1", "c2"] {
+        world.call("DEL", container, &network).ended_well();
+    }
+    let left = names(&world.path("data/net"));
+    assert!(!left.iter().any(|file| file.starts_with("10.")), "{left:?}");
+}
+
+#[test]
+fn a_plain_host_local_gets_the_ranges_of_all_selectors() {
+    let world = world();
+    world.install(&host_local());
+    let network = network(&world, json!([of(FIRST), of(SECOND), "host-local"]));
+    let ips = world.call("ADD", "c1", &network).ips();
+    assert_eq!(ips, ["10.210.1.2/24", "10.210.2.2/24"]);
+    world.call("DEL", "c1", &network).ended_well();
+}
+
+#[test]
+fn a_selector_names_no_pools_anew_that_one_before_it_made_of_ranges() {
+    let world = world();
+    let other = json!({"type": "ipam-ds-static", "pools": [{"name": "red"}]});
+    world.allocator("ipam-da-x", "10.210.1.2/24");
+    let allocator = json!({"type": "ipam-da-x", "answers": "any"});
+    let network = network(&world, json!([of(FIRST), other, allocator]));
+    world.call("ADD", "c1", &network).success();
+    let pools = shown(&world, "ipam-da-x");
+    assert_eq!(pools[0]["ranges"][0]["subnet"], FIRST);
+    assert_eq!(pools[1], json!({"name": "red"}));
+}
+
+#[test]
+fn a_pool_of_the_same_name_is_enriched() {
+    let world = world();
+    let ranges = json!([{"subnet": FIRST}]);
+    let pools = json!([{"name": "blue", "ranges": ranges}]);
+    let first = json!({"type": "ipam-ds-static", "pools": pools});
+    let second = json!({"type": "ipam-ds-static", "pools": [{"name": "blue", "requested-ip": "10.210.1.77"}]});
+    for chain in [[&first, &second], [&second, &first]] {
+        let network = network(&world, json!([chain[0], chain[1], "ipam-da-local"]));
+        assert_eq!(world.call("ADD", "c1", &network).ips(), ["10.210.1.77/24"]);
+        world.call("DEL", "c1", &network).ended_well();
+    }
+}
+
+#[test]
+fn a_selector_of_others_is_shown_the_pools_and_its_answer_is_taken_as_it_is() {
+    let world = world();
+    world.selector("ipam-ds-x", &json!([{"name": "green"}]));
+    assert_eq!(named(&world, &[json!("ipam-ds-rack"), json!("ipam-ds-x")]), ["green"]);
+    assert_eq!(shown(&world, "ipam-ds-x"), json!([{"name": "blue"}]));
+    assert_eq!(named(&world, &[json!("ipam-ds-x"), json!("ipam-ds-rack")]), ["green", "blue"]);
+}
+
+#[test]
+fn a_word_in_the_object_says_whether_a_selector_adds_or_replaces() {
+    let world = world();
+    world.selector("ipam-ds-x", &json!([{"name": "green"}]));
+    let with_word = |name: &str, word: &str| json!({"type": name, "pools": word});
+    let rack = json!("ipam-ds-rack");
+    for (second, expected) in [
+        (with_word("ipam-ds-x", "add"), &["blue", "green"][..]),
+        (with_word("ipam-ds-x", "replace"), &["green"]),
+    ] {
+        assert_eq!(named(&world, &[rack.clone(), second.clone()]), expected, "{second}");
+        let calls = world.calls();
+        let call = calls.iter().rfind(|call| call["delegate"] == "ipam-ds-x").unwrap();
+        assert!(call["stdin"]["ipam"].get("pools").is_none(), "it steers the chain: {call}");
+        assert!(call["stdin"]["prevResult"].get("pools").is_none(), "{call}");
+    }
+    for (word, expected) in [("add", &["green", "blue"][..]), ("replace", &["blue"])] {
+        let chain = [json!("ipam-ds-x"), with_word("ipam-ds-rack", word)];
+        assert_eq!(named(&world, &chain), expected);
+    }
+}
+
+#[test]
+fn a_selector_that_names_no_pools_leaves_those_that_are_there() {
+    let world = world();
+    world.delegate("ipam-ds-x", "printf '{\"cniVersion\": \"1.0.0\"}'");
+    for word in ["add", "replace"] {
+        let silent = json!({"type": "ipam-ds-x", "pools": word});
+        assert_eq!(named(&world, &[json!("ipam-ds-rack"), silent]), ["blue"]);
+    }
+}
+
+#[test]
+fn a_word_that_is_unknown_or_not_a_selectors_is_an_error() {
+    let world = world();
+    world.allocator("ipam-da-x", "10.210.1.2/24");
+    for (delegates, start) in [
+        (
+            json!([{"type": "ipam-ds-rack", "pools": "merge"}, "ipam-da-x"]),
+            "ipam.delegates[0].pools: expected \"add\", \"replace\" or an array of pools",
+        ),
+        (
+            json!(["ipam-ds-rack", {"type": "ipam-da-x", "pools": "replace"}]),
+            "ipam.delegates[1].pools: ipam-da-x is not a selector",
+        ),
+    ] {
+        let (code, error) = world.call("ADD", "c1", &network(&world, delegates)).failure();
+        assert_eq!(code, 7, "{error}");
+        assert!(error.starts_with(start), "{error}");
+    }
+    assert_eq!(world.take_calls(), [""; 0]);
+}
+
+#[test]
+fn pools_of_the_runtimes_previous_result_reach_no_delegate() {
+    let world = world();
+    world.allocator("ipam-da-x", "10.210.1.2/24");
+    let mut network = network(&world, json!(["ipam-ds-rack", "ipam-da-x"]));
+    let result = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.210.1.2/24"}],
+                        "pools": [{"name": "foreign"}]});
+    network["prevResult"] = result;
+    for recorded in [false, true] {
+        for verb in ["CHECK", "DEL"] {
+            if recorded && verb == "CHECK" {
+                world.call("ADD", "c1", &network).success();
+            }
+            world.take_calls();
+            fs::write(world.path("held/ipam-da-x-c1-eth0"), "").unwrap();
+            world.call(verb, "c1", &network).ended_well();
+            assert_eq!(shown(&world, "ipam-da-x"), json!([{"name": "blue"}]), "{verb} {recorded}");
+        }
+    }
+    network["ipam"]["delegates"] = json!(["ipam-da-x"]);
+    world.call("DEL", "c2", &network).ended_well();
+    assert_eq!(shown(&world, "ipam-da-x"), Value::Null);
+}
