@@ -9,9 +9,9 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use ipam_kit::allocate::ledger::{Entry, Fault};
-use ipam_kit::allocate::{Allocator, Asked, Books, Reach, open, scope};
+use ipam_kit::allocate::{Allocate, Allocator, Asked, Books, Reach, open, scope};
 use ipam_kit::cni::address::parse_address;
-use ipam_kit::delegate::{ByHand, Request};
+use ipam_kit::delegate::{ByHand, Delegate, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::pool::{Pool, RangeSet};
 use ipam_kit::text::visible;
@@ -54,7 +54,7 @@ pub fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
     match verb {
         "" | "help" => return Ok(help(call.name)),
         "version" => return Ok(format!("{} {}\n", call.name, env!("CARGO_PKG_VERSION"))),
-        "about" => return Ok(about::<A>(call.name, words.has("json"))),
+        "about" => return Ok(about::<A>(call, words.has("json"))),
         _ => {}
     }
     let request = request(call, &words)?;
@@ -367,12 +367,12 @@ fn json_array(rows: impl Iterator<Item = Value>) -> String {
     text + "]\n"
 }
 
-fn about<A: Allocator>(name: &str, as_json: bool) -> String {
-    let (version, reach) = (env!("CARGO_PKG_VERSION"), A::REACH.as_str());
+fn about<A: Allocator>(call: &ByHand, as_json: bool) -> String {
     if as_json {
-        let about = json!({"name": name, "version": version, "role": "allocator", "reach": reach});
-        return format!("{about}\n");
+        let keys = Allocate::<A>::default().keys();
+        return format!("{}\n", call.about("allocator", Some(A::REACH), keys.as_deref()));
     }
+    let (name, version, reach) = (call.name, env!("CARGO_PKG_VERSION"), A::REACH.as_str());
     format!("{name} {version}: an allocator whose store serves this {reach}\n")
 }
 

@@ -60,6 +60,15 @@ pub fn names(keys: &[Key]) -> Vec<&'static str> {
     listed(keys).into_iter().map(|(name, _)| name).collect()
 }
 
+/// Keys as `about --json` says them: each with an object of the keys inside it, or with null.
+pub fn to_json(keys: &[Key]) -> Value {
+    let member = |(name, inside): (&'static str, &'static [Key])| {
+        let inside = if inside.is_empty() { Value::Null } else { to_json(inside) };
+        (name.to_owned(), inside)
+    };
+    Value::Object(listed(keys).into_iter().map(member).collect())
+}
+
 /// The known key that a misspelt one resembles most: it differs in upper and lower case as Go reads
 /// it, in `-` or `_`, in a plural `s`, or in at most two letters (one, where the known key has at
 /// most five letters). Two letters in each other's place count as one. `None` for a known key.

@@ -37,7 +37,7 @@ pub trait Selector {
         typed
     }
 
-    /// See [`Delegate::by_hand`].
+    /// See [`Delegate::by_hand`]. `about` is answered without it.
     fn by_hand(&self, _call: &ByHand) -> Option<Result<String>> {
         None
     }
@@ -149,7 +149,15 @@ impl<S: Selector> Delegate for Select<S> {
     }
 
     fn by_hand(&self, call: &ByHand) -> Option<Result<String>> {
-        self.0.by_hand(call)
+        let words: Vec<&str> = call.arguments.iter().filter_map(|word| word.to_str()).collect();
+        let about = || call.about("selector", None, S::KEYS);
+        match words[..] {
+            ["about"] => {
+                Some(Ok(format!("{} {}: a selector\n", call.name, env!("CARGO_PKG_VERSION"))))
+            }
+            ["about", "--json"] => Some(Ok(format!("{}\n", about()))),
+            _ => self.0.by_hand(call),
+        }
     }
 
     fn add(&self, request: &Request) -> Result<IpamResult> {

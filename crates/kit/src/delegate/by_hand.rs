@@ -1,9 +1,12 @@
 use std::ffi::OsString;
 
-use super::{Deadline, Request};
+use serde_json::{Value, json};
+
+use super::{Deadline, Reach, Request};
 use crate::cni::{Args, Environment, Keep, Network, Verb, parse_object};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
+use crate::keys::{self, Key};
 
 /// A call without `CNI_COMMAND`: by a person, or by a program on a person's behalf.
 #[derive(Clone, Debug)]
@@ -21,6 +24,21 @@ pub struct ByHand {
 }
 
 impl ByHand {
+    /// What `about --json` answers.
+    ///
+    /// `keys` are those of `ipam` that the delegate reads; a delegate without them claims every key.
+    pub fn about(&self, role: &str, reach: Option<Reach>, keys: Option<&[Key]>) -> Value {
+        let mut about =
+            json!({"name": self.name, "version": env!("CARGO_PKG_VERSION"), "role": role});
+        if let Some(reach) = reach {
+            about["reach"] = reach.as_str().into();
+        }
+        if let Some(keys) = keys {
+            about["keys"] = keys::to_json(keys);
+        }
+        about
+    }
+
     /// The request a network configuration stands for, about no attachment.
     ///
     /// In a list of plugins it is the first one with a section `ipam`.

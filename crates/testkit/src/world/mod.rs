@@ -74,11 +74,12 @@ impl World {
         self
     }
 
-    /// A delegate in shell. It notes each call, with `$in` its stdin; `body` does the rest.
+    /// A delegate in shell. It notes each call, with `$in` its stdin; `body` does the rest. People get no
+    /// answer.
     pub fn delegate(&self, name: &str, body: &str) -> &Self {
         let calls = self.path("calls");
         let script = format!(
-            "#!/bin/sh\nin=$(cat)\nprintf '{{\"delegate\":\"{name}\",\"verb\":\"%s\",\"container\":\"%s\",\"stdin\":%s}}\\n' \
+            "#!/bin/sh\n[ -n \"$CNI_COMMAND\" ] || exit 0\nin=$(cat)\nprintf '{{\"delegate\":\"{name}\",\"verb\":\"%s\",\"container\":\"%s\",\"stdin\":%s}}\\n' \
              \"$CNI_COMMAND\" \"$CNI_CONTAINERID\" \"$in\" >>'{}'\n{body}\n",
             calls.display()
         );
