@@ -46,8 +46,11 @@ pub(crate) fn object_form(name: Value) -> Map<String, Value> {
 /// Whether a key of an entry steers the chain: a delegate is not run with it, but for the names of pools
 /// that an allocator of ours serves. `pools` steers where it is a word, which an allocator's entry never has.
 pub(crate) fn steers(key: &str) -> bool {
-    matches!(key, "type" | "timeout" | "serves" | "answers" | "sets")
+    STEERING.contains(&key)
 }
+
+/// The keys of an entry that steer the chain.
+pub(crate) const STEERING: [&str; 5] = ["type", "timeout", "serves", "answers", "sets"];
 
 /// An entry of `ipam.delegates`.
 #[derive(Clone, Debug, Default)]

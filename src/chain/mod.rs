@@ -10,7 +10,7 @@ mod carry;
 mod check;
 mod configured;
 pub(crate) mod del;
-mod entry;
+pub(crate) mod entry;
 pub(crate) mod exec;
 pub(crate) mod foreseen;
 pub(crate) mod gc;

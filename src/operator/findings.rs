@@ -18,7 +18,7 @@ use crate::chain::session::Session;
 use crate::chain::way::changed;
 use ipam_cli::Row;
 use ipam_kit::cni::{Verb, Version};
-use ipam_kit::delegate::{Deadline, Reach};
+use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode};
 use ipam_kit::host::{emptied_by_reboot, transient_machine_id};
 use ipam_kit::presence::Presence;
@@ -35,16 +35,6 @@ pub(crate) struct Findings {
     pub failed: bool,
     /// An allocator's ledger is shared with other nodes.
     pub shared: bool,
-}
-
-/// Whose store an allocator says it takes leases from: `None` of a standard plugin, which is not
-/// asked, and of one that does not say.
-pub(super) fn reach(session: &Session<'_>, step: &Step) -> Option<Reach> {
-    if !step.is_allocator() {
-        return None;
-    }
-    let about = session.ask(step, &["about", "--json"], "").unwrap_or_default();
-    about["reach"].as_str().and_then(Reach::parse)
 }
 
 impl Findings {

@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
+use super::about::About;
 use super::compare::compare;
 use super::dry_run::{Stage, dry_run};
-use super::findings::{Findings, reach};
+use super::findings::Findings;
 use super::ours::Ours;
 use super::{Operator, Printed, line, say};
 use crate::chain::patch::masked;
@@ -19,13 +20,14 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {
         return Err(Words::refusal("lint takes one network"));
     }
-    // Where it is broken, so is all that would be said of a network.
-    operator.settings()?;
     let found = operator.network()?;
     let mut printed = Printed::default();
     let mut reports = Vec::new();
     for ours in operator.ours_and_replaceable(&found)? {
-        let report = Report::of(operator, &ours)?;
+        let mut report = Report::of(operator, &ours)?;
+        if reports.is_empty() {
+            report.findings.of_plugins(&found.plugins);
+        }
         printed.failed |= report.findings.failed;
         let mut row = found.row(&ours);
         report.describe(&row, &mut printed.text);
@@ -136,11 +138,12 @@ fn chain(
             findings.of_nothing_asked(operator, session, ours);
         }
     }
+    let abouts: Vec<About> = plan.steps.iter().map(|step| About::of(session, step)).collect();
+    findings.of_keys(session, &stages, &abouts);
     let mut chain = Vec::new();
-    for step in &plan.steps {
-        let reach = reach(session, step);
-        findings.shared |= reach == Some(Reach::Cluster);
-        let reach = reach.map_or("unknown", Reach::as_str);
+    for (step, about) in plan.steps.iter().zip(&abouts) {
+        findings.shared |= about.reach == Some(Reach::Cluster);
+        let reach = about.reach.map_or("unknown", Reach::as_str);
         let reach = Some(reach).filter(|_| !step.is_selector());
         let program = step.program.display().to_string();
         chain.push(link(&step.name, role(step), reach, Some(&program)));

@@ -1,5 +1,6 @@
 //! The verbs an operator types, in a call without `CNI_COMMAND`: one file a verb.
 
+mod about;
 mod ask;
 mod attachments;
 mod compare;
@@ -16,10 +17,12 @@ mod pools;
 mod reap;
 mod reassert;
 mod recorded;
+mod reference;
 mod refusals;
 mod release;
 mod stores;
 pub(crate) mod typed;
+mod unclaimed;
 mod verbs;
 mod who;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::about::About;
 use super::attachments::identified;
-use super::findings::reach;
 use super::network::{configured, find};
 use super::ours::Ours;
 use super::stores::{Store, Stores};
@@ -273,7 +273,7 @@ impl Claims<'_> {
     fn kept(&mut self, session: &Session<'_>, step: &Step) -> Result<Option<&'static str>> {
         let known = self.reaches.iter().find(|(program, _)| *program == step.program);
         let reach = known.map(|(_, reach)| *reach).unwrap_or_else(|| {
-            let reach = reach(session, step);
+            let reach = About::of(session, step).reach;
             self.reaches.push((step.program.clone(), reach));
             reach
         });

@@ -1,0 +1,45 @@
+//! What delegates say of themselves: `about --json`.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::reference;
+use crate::chain::plan::Step;
+use crate::chain::session::Session;
+use ipam_kit::delegate::Reach;
+
+/// What is known of a delegate.
+#[derive(Debug, Default)]
+pub(super) struct About {
+    /// Whose store an allocator takes leases from; `None` of one that does not say.
+    pub reach: Option<Reach>,
+    /// The keys of `ipam` that it reads; `None` claims every key.
+    pub keys: Option<BTreeSet<String>>,
+    /// The keys that it reads of a range in `ipam.ranges`.
+    pub of_ranges: BTreeSet<String>,
+}
+
+impl About {
+    /// Asks a selector or an allocator. A standard plugin is never asked: its keys are in the table.
+    pub(super) fn of(session: &Session<'_>, step: &Step) -> Self {
+        if step.is_plain() {
+            // It gets another section ipam.
+            return Self { keys: Some(BTreeSet::new()), ..Self::default() };
+        }
+        if !step.is_ours() {
+            // With the name that a preset leaves it.
+            let keys = reference::of_ipam(step.name.trim_end_matches(".orig"));
+            let keys = keys.map(|keys| keys.iter().map(|key| (*key).to_owned()).collect());
+            return Self { keys, ..Self::default() };
+        }
+        let told = session.ask(step, &["about", "--json"], "").unwrap_or_default();
+        let reach = told["reach"].as_str().and_then(Reach::parse);
+        let names = |keys: &Value| Some(keys.as_object()?.keys().cloned().collect());
+        Self {
+            reach: reach.filter(|_| step.is_allocator()),
+            keys: names(&told["keys"]),
+            of_ranges: names(&told["keys"]["ranges"]).unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Keys that are read by no delegate of a chain, nor by the chain, nor by the plugin they stand in: each
+//! with the known key that is nearest.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::about::About;
+use super::dry_run::Stage;
+use super::findings::Findings;
+use super::reference::{EVERY_PLUGIN, of_plugin};
+use crate::chain::entry::{STEERING, listed};
+use crate::chain::session::Session;
+use ipam_kit::delegate::selected::CHAIN_KEYS;
+use ipam_kit::keys::nearest;
+
+impl Findings {
+    /// The keys of `ipam` and of the delegates' objects in it. Each stage comes with what its delegate
+    /// says of itself.
+    pub(super) fn of_keys(&mut self, session: &Session<'_>, stages: &[Stage], abouts: &[About]) {
+        let ipam = session.request.network.ipam();
+        let chain = Claims::of(abouts);
+        let steps = || stages.iter().zip(abouts);
+        for key in ipam.keys().filter(|key| !is_idle(key)) {
+            self.unclaimed("ipam", key, &chain, "no delegate of the chain reads it");
+        }
+        if !chain.open {
+            self.of_lone_range_keys(ipam, stages, abouts);
+        }
+        if session.planner().preset.is_some() {
+            return;
+        }
+        for entry in listed(ipam).unwrap_or_default() {
+            let its = steps().filter(|(stage, _)| stage.step.name == entry.name);
+            let its: Vec<&About> = its.map(|(_, about)| about).collect();
+            // A preset that stands for its delegates is no step by itself.
+            let mut claims = if its.is_empty() { chain.clone() } else { Claims::of(its) };
+            // What stands in the object of a delegate that does not say is its own.
+            if claims.open {
+                continue;
+            }
+            claims.known.extend(STEERING);
+            // Of a selector it may be a word.
+            claims.known.insert("pools");
+            let why = format!("{} does not read it", entry.name);
+            for key in entry.overrides.keys().filter(|key| !is_idle(key)) {
+                self.unclaimed(&entry.path, key, &claims, &why);
+            }
+        }
+    }
+
+    /// `exclude` and the like in `ipam` are about `ipam.subnet`.
+    fn of_lone_range_keys(
+        &mut self,
+        ipam: &Map<String, Value>,
+        stages: &[Stage],
+        abouts: &[About],
+    ) {
+        let is_there = |ipam: &Value| ipam["subnet"].as_str().is_some_and(|it| !it.is_empty());
+        let inputs = stages.iter().filter_map(|stage| stage.input.as_ref());
+        if inputs.into_iter().any(|input| is_there(&input["ipam"])) {
+            return;
+        }
+        let keys: BTreeSet<&String> = abouts.iter().flat_map(|about| &about.of_ranges).collect();
+        for key in keys {
+            if key != "subnet" && ipam.get(key).is_some_and(|value| !value.is_null()) {
+                let message = format!(
+                    "ipam.{key} has an effect only beside ipam.subnet: write it into each range that it is for"
+                );
+                self.push("warning", &message);
+            }
+        }
+    }
+
+    /// The keys of the plugins of a network.
+    pub(super) fn of_plugins(&mut self, plugins: &[Map<String, Value>]) {
+        for plugin in plugins {
+            let name = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
+            let its = of_plugin(name);
+            let known = its.unwrap_or_default().iter().chain(EVERY_PLUGIN).copied().collect();
+            let claims = Claims { known, open: its.is_none() };
+            let is_read = |key: &str| claims.known.iter().any(|it| it.eq_ignore_ascii_case(key));
+            let why = format!("{name} does not read it");
+            let of_cni = |key: &str| key.starts_with("cni.dev/");
+            for key in plugin.keys().filter(|key| !is_read(key) && !of_cni(key)) {
+                self.unclaimed(name, key, &claims, &why);
+            }
+        }
+    }
+
+    fn unclaimed(&mut self, path: &str, key: &str, claims: &Claims<'_>, why: &str) {
+        if claims.known.contains(key) {
+            return;
+        }
+        let place = format!("{path}.{}", key.escape_debug());
+        let message = match nearest(key, claims.known.iter().copied()) {
+            Some(meant) if claims.open => format!("{place}: write {meant} if that is meant"),
+            Some(meant) => format!("{place}: {why}: write {meant} if that is meant"),
+            None if claims.open => return,
+            None => format!("{place}: {why}: remove it, or correct its name"),
+        };
+        self.push("warning", &message);
+    }
+}
+
+/// The keys that somebody reads.
+#[derive(Clone)]
+struct Claims<'a> {
+    known: BTreeSet<&'a str>,
+    /// There is somebody who may read every key, so that only a misspelt one is told.
+    open: bool,
+}
+
+impl<'a> Claims<'a> {
+    /// What delegates claim, with the chain's own keys.
+    fn of(abouts: impl IntoIterator<Item = &'a About>) -> Self {
+        let mut this = Self { known: CHAIN_KEYS.into(), open: false };
+        for about in abouts {
+            this.open |= about.keys.is_none();
+            this.known.extend(about.keys.iter().flatten().map(String::as_str));
+        }
+        this.known.remove(SERVES);
+        this
+    }
+}
+
+/// In `ipam` it is the chain's to write: somebody's `server` is not a misspelt one.
+const SERVES: &str = "serves";
+
+/// Whether a key is one that replaced systems have and that says nothing here: a name, and where their
+/// logs go.
+fn is_idle(key: &str) -> bool {
+    matches!(key, "name" | SERVES) || key.starts_with("log")
+}
