@@ -534,3 +534,20 @@ fn further_keys_lie_beside_the_old_ones_and_tell_the_owner() {
         node.holds(&[]);
     });
 }
+
+/// As with the documents of both, which name their network alike.
+#[test]
+fn one_network_name_with_both_presets_is_refused_in_one_sentence() {
+    let etcd = Etcd::start();
+    let [first, second] = Old::BOTH.map(|old| Node::new(old, &etcd));
+    first.call("ADD", "c1", &first.network(one_set())).success();
+    let mut network = second.network(one_set());
+    network["ipam"]["stateDir"] = json!(first.world.path("state"));
+    let (code, text) = second.call("ADD", "c2", &network).failure();
+    assert_eq!(code, 11, "{text}");
+    let sentence = "ipam-da-etcd: this node's leases of the network lie below /etcd-cni in the \
+        layout cni-ipam-etcd, and the configuration names /ipam in the layout host-etcd of the \
+        same etcd cluster: give the network another name, ";
+    assert!(text.starts_with(sentence) && text.matches("host-etcd").count() == 1, "{text}");
+    assert!(text.contains("`; the undo failed with the same error"), "{text}");
+}

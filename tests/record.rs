@@ -390,6 +390,15 @@ fn interfaces_of_one_container_have_records_of_their_own() {
 }
 
 #[test]
+fn an_undo_that_fails_alike_does_not_say_it_again() {
+    let world = World::new();
+    world.delegate("a", "printf '{\"code\":103,\"msg\":\"away\"}'; exit 1");
+    let (code, text) = world.call("ADD", "c1", &world.network(json!(["a"]))).failure();
+    assert_eq!(code, 103, "{text}");
+    assert!(text.starts_with("a: away; the undo failed with the same error"), "{text}");
+}
+
+#[test]
 fn an_undo_that_fails_leaves_the_record_for_del() {
     let world = World::new();
     world.delegate("a", "case $CNI_COMMAND in ADD) printf '{\"ips\":[{\"address\":\"10.0.0.2/24\"}]}';; DEL) printf '{\"code\":103,\"msg\":\"away\"}'; exit 1;; esac");

@@ -56,7 +56,8 @@ pub(crate) fn add(session: &Session<'_>) -> Result<IpamResult> {
     } else {
         let errors = walk.undo();
         walk.refused &= errors.is_empty();
-        error = error.and(errors);
+        let said = error.in_full();
+        error = error.and(errors.into_iter().map(|undo| of_undo(undo, &said)));
     }
     let failed = Failed { time: now(), unsure, not_run: walk.not_run, refused: walk.refused };
     if let Err(error) = file.append(&Event::Failed(failed)) {
@@ -110,7 +111,8 @@ pub(crate) fn undeliver(session: &Session<'_>) -> Result<()> {
         let deadline = Deadline::after(session.timeout() / 4);
         let undos = mine.runs.iter().zip(&held.gave);
         let undos = undos.map(|(run, gave)| Undo { run, leases: &gave.leases, told: true });
-        errors = undo(session, undos, mine.attempt.time, &result, deadline);
+        let failures = undo(session, undos, mine.attempt.time, &result, deadline);
+        errors.extend(failures.into_iter().map(|failure| of_undo(failure, "")));
     }
     // Else CHECK would go by what the runtime never got.
     errors.extend(file.append(&Event::Failed(Failed { time: now(), ..Failed::default() })).err());
@@ -221,7 +223,15 @@ fn undo<'a>(
     // The one that did not tell is the last. What the owner held before this ADD is not its affair.
     let fenced = fence(result.clone(), began, None);
     errors.extend(session.release_all(&owner, &owed(&unsure), &fenced, deadline));
-    errors.into_iter().map(|error| error.within("the undo failed")).collect()
+    errors
+}
+
+/// An error of the undo, which does not repeat what was said already.
+fn of_undo(error: Error, said: &str) -> Error {
+    if error.in_full() == said {
+        return Error::new(error.code(), "the undo failed with the same error");
+    }
+    error.within("the undo failed")
 }
 
 fn addresses(result: &IpamResult) -> String {

@@ -96,17 +96,19 @@ impl Memory {
         let former = known.former.iter().find(|former| releasing && former.id == id);
         let cluster = former.unwrap_or(current).clone();
         drop(known);
-        let what = if cluster.id != id {
-            format!(
-                "the store is the etcd cluster (with prefix) {id}, but this node's leases are in {}",
-                cluster.id
-            )
-        } else if cluster.is_set_back(answer) {
-            return Err(self.set_back(&cluster));
-        } else {
-            return Ok(());
-        };
-        Err(not_known(what))
+        if cluster.id == id {
+            return if cluster.is_set_back(answer) { Err(self.set_back(&cluster)) } else { Ok(()) };
+        }
+        let elsewhere_in_it = cluster.id.strip_prefix(&format!("{:x} ", answer.cluster));
+        Err(elsewhere_in_it.map_or_else(
+            || {
+                not_known(format!(
+                    "the store is the etcd cluster (with prefix) {id}, but this node's leases are in {}",
+                    cluster.id
+                ))
+            },
+            |known| elsewhere(known, &self.place),
+        ))
     }
 
     /// Fails when the latest claim that the store knows is older than the one that was known before the
@@ -346,10 +348,23 @@ fn now() -> u64 {
 }
 
 fn not_known(what: String) -> Error {
-    Error::new(ErrorCode::TRY_AGAIN, what).advise(
-        "addresses that containers use may be free in it: on every node run `ipam-delegated reassert --claim-only --yes`, then `ipam-delegated reassert --yes`",
-    )
+    Error::new(ErrorCode::TRY_AGAIN, what)
+        .advise(format!("addresses that containers use may be free in it: {REASSERT}"))
 }
+
+/// The leases of this network lie below other keys of the same cluster.
+fn elsewhere(known: &str, configured: &str) -> Error {
+    let what = format!(
+        "this node's leases of the network lie below {known}, and the configuration names \
+         {configured} of the same etcd cluster"
+    );
+    Error::new(ErrorCode::TRY_AGAIN, what).advise(format!(
+        "give the network another name, or go back to the keys of before; to move the leases, {REASSERT}"
+    ))
+}
+
+const REASSERT: &str = "on every node run `ipam-delegated reassert --claim-only --yes`, then \
+    `ipam-delegated reassert --yes`";
 
 #[cfg(test)]
 mod tests {
