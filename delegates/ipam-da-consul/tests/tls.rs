@@ -13,6 +13,7 @@ use std::{fs, io, thread};
 use ipam_testkit::certificates::{Certificates, Pair};
 use ipam_testkit::consul::{Cluster, Consul, Tls};
 use ipam_testkit::node::{VERBS, at_once, within};
+use ipam_testkit::pages::Page;
 use ipam_testkit::world::{Host, start, wait};
 use serde_json::json;
 
@@ -149,6 +150,11 @@ fn a_server_that_cannot_be_trusted_is_asked_for_nothing() {
     let trusting = |file: &Path| Node::of(&consul).with("caFile", file.to_str().unwrap());
     let other = trusting(&certificates.other_authority());
     assert_refused(other, &[103, 105], &[&consul.url(), "UnknownIssuer", why]);
+    let page = Page::read("delegates/ipam-da-consul/README.md");
+    let known = json!({"ips": [{"address": "10.1.0.1/16"}]});
+    page.assert_codes_of_an_untrusted_server(|verb| {
+        trusting(&certificates.other_authority()).call_with(verb, "c1", &known).failure().0
+    });
     // The authorities of the host do not know it either.
     assert_refused(Node::of(&consul), &[103, 105], &[&consul.url(), "UnknownIssuer", why]);
     // Its certificate is for 127.0.0.1.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use ipam_testkit::certificates::{Certificates, Pair};
 use ipam_testkit::etcd::{Cluster, Etcd, Silent};
 use ipam_testkit::node::{VERBS, at_once, within};
+use ipam_testkit::pages::Page;
 use serde_json::{Value, json};
 
 use common::relay::Relay;
@@ -159,6 +160,11 @@ fn a_server_that_cannot_be_trusted_is_told_nothing() {
     let calls = etcd.rpcs_during(|| {
         let node = trusting(&certificates.other_authority());
         assert_refused(&node, [103, 50], &[&etcd.url(), "UnknownIssuer", advice]);
+        let page = Page::read("delegates/ipam-da-etcd/README.md");
+        let known = json!({"ips": [{"address": "10.1.0.2/16"}]});
+        page.assert_codes_of_an_untrusted_server(|verb| {
+            node.call_with(verb, "c1", &known).failure().0
+        });
         // The authorities of the host do not know it either.
         let node = hasty(Node::at(&[etcd.url()]));
         assert_refused(&node, [103, 50], &[&etcd.url(), "UnknownIssuer", advice]);

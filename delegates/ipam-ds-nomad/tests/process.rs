@@ -5,8 +5,12 @@
 mod common;
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use ipam_testkit::certificates::Certificates;
+use ipam_testkit::kube::{End, Speaker};
+use ipam_testkit::pages::Page;
 use ipam_testkit::world::{World, start, wait};
 use serde_json::{Value, json};
 
@@ -202,6 +206,22 @@ fn status_is_ready_when_the_servers_have_a_leader() {
     );
     let (code, _) = status(&network(&[])).failure();
     assert_eq!(code, 7);
+}
+
+#[test]
+fn a_server_that_cannot_be_trusted_is_asked_for_nothing() {
+    let (certificates, body) = (Certificates::make(), usual().to_string());
+    let server = Speaker::saying(&certificates, Speaker::answer("200 OK", "", &body), End::Closed);
+    let trusting = |authority: PathBuf| {
+        with(network(&[&server.url()]), json!({"caFile": authority, "token": "secret"}))
+    };
+    call("ADD", ID, &trusting(certificates.authority())).success();
+    let asked = server.requests().len();
+    let page = Page::read("delegates/ipam-ds-nomad/README.md");
+    page.assert_codes_of_an_untrusted_server(|verb| {
+        call(verb, ID, &trusting(certificates.other_authority())).failure().0
+    });
+    assert_eq!(server.requests().len(), asked);
 }
 
 #[test]

@@ -99,6 +99,21 @@ impl Page {
         assert_eq!(documented, fields);
     }
 
+    /// The table of errors says with which code each verb fails where the server's certificate is
+    /// not to be trusted.
+    #[track_caller]
+    pub fn assert_codes_of_an_untrusted_server(&self, code_of: impl Fn(&str) -> u64) {
+        for (verb, code) in [("ADD", 105), ("CHECK", 103), ("DEL", 103), ("STATUS", 50)] {
+            assert_eq!(code_of(verb), code, "{verb}");
+        }
+        for (code, verbs) in [(105, "| ADD: "), (103, "other verbs than ADD")] {
+            let rows = self.section("Errors").lines();
+            let mut rows = rows.filter(|row| row.starts_with(&format!("| {code} |")));
+            let says = |row: &str| row.contains("certificate") && row.contains(verbs);
+            assert!(rows.any(says), "no row {code} of the table tells of a certificate");
+        }
+    }
+
     /// The items of the first list below a heading.
     pub fn items(&self, heading: &str) -> Vec<String> {
         let mut texts = self.section(heading).split("\n\n");
