@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds ipam-delegated and runs a chain of two delegates by hand: ADD, the same ADD again, CHECK and
-# DEL, with a look at the lease files; then the same under the name host-local. As root it also gives
-# two network namespaces addresses and pings across.
+# Runs a chain of two delegates by hand: ADD, the same ADD again, CHECK and DEL, with a look at the
+# lease files; then the same under the name host-local. As root it also gives two network namespaces
+# addresses and pings across.
 #
-# Needs Rust and nothing else; installs nothing and leaves nothing behind. What cannot be shown here,
-# it says.
+# A release archive has the programs; in a source tree they are built first, which needs Rust and
+# nothing else. Installs nothing and leaves nothing behind. What cannot be shown here, it says.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,6 @@ say() { printf '\n== %s\n' "$*"; }
 fail() { echo "quickstart: $*" >&2; exit 1; }
 has() { command -v "$1" >/dev/null; }
 
-has cargo || fail "cargo is missing: install Rust first"
 work=$(mktemp -d)
 host=ipamd-host-$$ one=ipamd-one-$$ two=ipamd-two-$$
 cleanup() {
@@ -25,10 +24,15 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-say "Building"
-# What needs more than Rust to build is not needed here.
-cargo build --release -p ipam-delegated -p ipam-ds-static -p ipam-da-local --bins
-built=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release
+if [ -f Cargo.toml ]; then
+    say "Building"
+    has cargo || fail "cargo is missing: install Rust first"
+    # What needs more than Rust to build is not needed here.
+    cargo build --release -p ipam-delegated -p ipam-ds-static -p ipam-da-local --bins
+    built=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release
+else
+    built=$PWD/bin
+fi
 mkdir "$work/bin"
 cp "$built"/ipam-delegated "$built"/ipam-ds-static "$built"/ipam-da-local "$work/bin/"
 

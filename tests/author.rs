@@ -29,6 +29,17 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The dependencies of the delegate that the README shows, with this checkout as the repository.
+fn of_readme(kit: &Path) -> String {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, rest) = readme.split_once("\n```toml\n[dependencies]\n").unwrap();
+    let (lines, _) = rest.split_once("```\n").unwrap();
+    let (_, line) = lines.split_once("ipam-kit = { git = \"").unwrap();
+    let (line, _) = line.split_once(" }").unwrap();
+    let there = format!("git = \"{line}");
+    format!("[dependencies]\n{}", lines.replace(&there, &format!("path = {kit:?}")))
+}
+
 /// A crate outside the workspace that stands on three of its packages.
 fn author() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("author");
@@ -39,12 +50,16 @@ fn author() -> PathBuf {
         format!("{name} = {{ path = {path:?} }}\n")
     };
     let manifest = format!(
-        "[package]\nname = \"author\"\nedition = \"2024\"\n\n[workspace]\n\n\
-         [profile.dev]\ndebug = false\nincremental = false\n\n[dependencies]\n{}{}{}",
-        dependency("ipam-kit"),
+        "[package]\nname = \"author\"\nedition = \"2024\"\ndefault-run = \"author\"\n\n[workspace]\n\n\
+         [profile.dev]\ndebug = false\nincremental = false\n\n{}{}{}",
+        of_readme(&crates.join("kit")),
         dependency("ipam-servers"),
         dependency("ipam-kube"),
     );
+    // The delegate of the README, by the README's lines.
+    fs::create_dir_all(folder.join("src/bin")).unwrap();
+    let rack = root().join("examples/ipam-ds-rack.rs");
+    fs::copy(rack, folder.join("src/bin/ipam-ds-rack.rs")).unwrap();
     fs::write(folder.join("Cargo.toml"), manifest).unwrap();
     fs::write(folder.join("src/main.rs"), AUTHOR).unwrap();
     // Or else other versions might be built than those that the workspace is tested with.
@@ -65,8 +80,10 @@ fn cargo(folder: &Path, words: &[&str]) -> String {
 fn a_crate_with_an_allocator_of_its_own_builds_with_kit_servers_and_kube() {
     let folder = author();
     let target = folder.join("target");
-    let said = cargo(&folder, &["run", "--quiet", "--target-dir", target.to_str().unwrap()]);
+    let target = ["--quiet", "--target-dir", target.to_str().unwrap()];
+    let said = cargo(&folder, &[&["run"], &target[..]].concat());
     assert_eq!(said, "1 server, away: false\n");
+    cargo(&folder, &[&["check", "--bin", "ipam-ds-rack"], &target[..]].concat());
 
     let metadata = ["metadata", "--format-version", "1", "--filter-platform", MUSL];
     let metadata: Value = serde_json::from_str(&cargo(&folder, &metadata)).unwrap();

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
 
 use ipam_delegated::chain::Preset;
 use ipam_kit::ErrorCode;
@@ -171,6 +172,54 @@ fn every_link_leads_somewhere() {
             }
         }
     }
+}
+
+/// Pages about work on the sources, which the archive has not.
+const OF_SOURCES: [&str; 5] = [
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benches/README.md",
+    "delegates/README.md",
+];
+
+#[test]
+fn the_release_archive_has_what_its_pages_name() {
+    let list = Command::new(root().join(".ci/release")).arg("--list").output().unwrap();
+    assert!(list.status.success(), "{list:?}");
+    let packed = String::from_utf8(list.stdout).unwrap();
+    let packed: Vec<&Path> = packed.lines().map(Path::new).collect();
+    assert!(packed.contains(&Path::new("README.md")), "{packed:?}");
+    let is_page = |file: &&&Path| {
+        let is_of_sources = OF_SOURCES.iter().any(|other| Path::new(other) == **file);
+        !is_of_sources && file.extension().is_some_and(|end| end == "md")
+    };
+    for page in packed.iter().filter(is_page) {
+        let text = read(page.to_str().unwrap());
+        let links = text.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap());
+        let typed = text.split("\n$ ").skip(1).map(|rest| rest.split_whitespace().next().unwrap());
+        let code = text.split('`').skip(1).step_by(2);
+        let beside = page.parent().unwrap();
+        for name in links.chain(typed).chain(code).filter(|name| !name.starts_with('/')) {
+            for folder in [beside, Path::new("")] {
+                let path = normal(&folder.join(name.trim_start_matches("./")));
+                let is_file = root().join(&path).is_file() && !path.starts_with(".ci");
+                assert!(!is_file || packed.contains(&&*path), "{}: {name}", page.display());
+            }
+        }
+    }
+}
+
+/// A relative path without the steps upwards.
+fn normal(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut normal, part| {
+        if part == Component::ParentDir {
+            normal.pop();
+        } else {
+            normal.push(part);
+        }
+        normal
+    })
 }
 
 /// podman owns 10.88.0.0/16, and gives its further networks subnets from 10.89.0.0/24 upwards.

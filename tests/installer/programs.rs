@@ -194,7 +194,8 @@ fn a_preset_is_not_installed_without_a_delegate_that_may_be_missing() {
 #[test]
 fn what_the_quick_start_builds_needs_rust_alone() {
     let script = fs::read_to_string(source("examples/quickstart.sh")).unwrap();
-    let builds: Vec<&str> = script.lines().filter(|line| line.starts_with("cargo build")).collect();
+    let builds: Vec<&str> =
+        script.lines().map(str::trim).filter(|line| line.starts_with("cargo build")).collect();
     let chosen = ["-p", "ipam-delegated", "-p", "ipam-ds-static", "-p", "ipam-da-local"];
     assert_eq!(builds, [format!("cargo build --release {} --bins", chosen.join(" "))]);
     // Neither does all but one, nor what the root builds without any option.
