@@ -146,7 +146,9 @@ fn delegates_that_hang_are_killed_with_all_they_started() {
                     assert!(trial.world.is_unlocked("c1"), "{case}");
                     let (code, text) = outcome.failure();
                     assert_eq!(code, 111, "{text}: {case}");
-                    assert!(text.starts_with("hostile: not done after"), "{text}");
+                    let time = text.strip_prefix("hostile: not done after ").unwrap();
+                    let (time, _) = time.split_once(", killed").unwrap();
+                    assert!(time.len() <= "2.999s".len(), "{text}");
                     assert!(text.contains("ipam.timeout"), "no advice: {text}");
                     assert!(trial.world.held().is_empty(), "not undone: {case}");
                     assert_eq!(trial.world.events("c1").last().unwrap(), "failed");

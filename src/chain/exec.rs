@@ -11,6 +11,7 @@ use super::program::not_started;
 use ipam_kit::cni::{Environment, Verb, parse_object};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode};
+use ipam_kit::host::show_duration;
 
 /// A delegate that prints more than this on stdout is killed.
 const STDOUT_LIMIT: usize = 1024 * 1024;
@@ -90,16 +91,17 @@ impl Call<'_> {
             Ok(_) => "done".to_owned(),
             Err(failure) => format!("error {}: {}", failure.error.code(), failure.error.in_full()),
         };
-        debug!("{} {} in {:?}: {outcome}", self.name, self.verb, began.elapsed());
+        debug!("{} {} in {:.1?}: {outcome}", self.name, self.verb, began.elapsed());
         answer
     }
 
     fn killed(&self, killed: &Killed) -> Failure {
         let error = match killed {
-            Killed::TimedOut => {
-                Error::new(ErrorCode::TIMED_OUT, format!("not done after {:?}, killed", self.time))
-                    .advise("look at what it waits for, or raise ipam.timeout or its own timeout")
-            }
+            Killed::TimedOut => Error::new(
+                ErrorCode::TIMED_OUT,
+                format!("not done after {}, killed", show_duration(self.time)),
+            )
+            .advise("look at what it waits for, or raise ipam.timeout or its own timeout"),
             Killed::TooLong => {
                 Error::new(ErrorCode::DELEGATE, "it printed more than 1 MiB, killed")
                     .advise("an answer is one JSON object; logs belong on stderr")

@@ -11,6 +11,7 @@ use super::process::{Ended, Killed, Process, Start};
 use super::program::not_started;
 use ipam_kit::cni::Environment;
 use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::show_duration;
 
 /// A list of all that a large ledger holds is long, but no memory is filled with it.
 const STDOUT_LIMIT: usize = 64 * 1024 * 1024;
@@ -52,9 +53,10 @@ impl Question<'_> {
 
     fn killed(&self, killed: &Killed) -> Error {
         match killed {
-            Killed::TimedOut => {
-                Error::new(ErrorCode::TIMED_OUT, format!("not done after {:?}, killed", self.time))
-            }
+            Killed::TimedOut => Error::new(
+                ErrorCode::TIMED_OUT,
+                format!("not done after {}, killed", show_duration(self.time)),
+            ),
             Killed::TooLong => {
                 Error::new(ErrorCode::DELEGATE, "it printed more than 64 MiB, killed")
             }

@@ -107,7 +107,13 @@ fn remove(path: &Path) -> Result<()> {
 
 /// What stays behind in the stores when a record is dropped.
 fn leaves(record: &Record) -> String {
-    let delegates: Vec<&str> = record.runs().iter().map(|run| run.delegate.as_str()).collect();
+    let mut delegates: Vec<&str> = Vec::new();
+    for run in record.runs() {
+        // After `reassert` one may hold it in several stores.
+        if !delegates.contains(&run.delegate.as_str()) {
+            delegates.push(&run.delegate);
+        }
+    }
     if delegates.is_empty() {
         return "no delegate had run for it".to_owned();
     }

@@ -295,7 +295,7 @@ impl Client {
             None => broken(&error),
         })?;
         let status = response.status().as_u16();
-        debug!("{server}: {} {}: {status} in {:?}", ask.method, ask.path, began.elapsed());
+        debug!("{server}: {} {}: {status} in {:.1?}", ask.method, ask.path, began.elapsed());
         if !ask.answers.contains(&status) {
             let wait = trouble::asked_to_wait(status, response.headers().get(RETRY_AFTER));
             self.again.set(wait.map(|wait| Instant::now() + wait));

@@ -5,9 +5,11 @@
 mod common;
 
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
+use ipam_kit::cni::address::{next, previous};
 use ipam_testkit::world::{start, wait, with};
 use serde_json::{Value, json};
 
@@ -29,6 +31,43 @@ fn an_add_writes_what_host_local_would_write_and_nothing_else() {
             assert_eq!(mode & 0o777, 0o600, "{program:?}");
         }
     }
+}
+
+/// host-local's documents name `.2` and `.254`, and `.255` for IPv6.
+#[test]
+fn ranges_begin_and_end_where_the_subnet_and_the_gateway_leave_room() {
+    for (range, first, last) in [
+        (json!({"subnet": "10.5.7.0/24"}), "10.5.7.2", "10.5.7.254"),
+        (json!({"subnet": "10.5.7.0/24", "gateway": "10.5.7.254"}), "10.5.7.1", "10.5.7.253"),
+        (json!({"subnet": "10.5.0.0/16"}), "10.5.0.2", "10.5.255.254"),
+        (json!({"subnet": "fd05::/120"}), "fd05::2", "fd05::ff"),
+    ] {
+        for program in [Program::Allocator, Program::Chain, Program::Preset, Program::HostLocal] {
+            let place = Place::new(&[range["subnet"].as_str().unwrap()]);
+            let mut network = place.network(program);
+            let pools = network.pointer_mut("/prevResult/pools/0/ranges");
+            *pools.unwrap_or(&mut Value::Null) = json!([range]);
+            let ranges = network.pointer_mut("/ipam/ranges/0");
+            *ranges.unwrap_or(&mut Value::Null) = json!([range]);
+            let add =
+                |container: &str| plain(place.call_with(program, "ADD", container, &network).ips());
+            assert_eq!(add(C1), [first], "{program:?} {range}");
+            let [first, last] = [first, last].map(|address| address.parse::<IpAddr>().unwrap());
+            place.put("last_reserved_ip.0", previous(last).unwrap().to_string());
+            let after = next(first).unwrap().to_string();
+            assert_eq!([add("c2"), add("c3")].concat(), [last.to_string(), after], "{program:?}");
+        }
+    }
+}
+
+#[test]
+fn a_release_is_logged_as_an_address() {
+    let place = Place::new(&["10.5.0.0/22"]);
+    place.add(Program::Chain, C1);
+    let mut command = place.command(Program::Chain, "DEL", C1);
+    command.env("IPAM_DELEGATED_LOG", "debug");
+    let outcome = wait(start(command, &place.network(Program::Chain)));
+    assert!(outcome.stderr.contains("gave back 10.5.0.2\n"), "{outcome:?}");
 }
 
 #[test]

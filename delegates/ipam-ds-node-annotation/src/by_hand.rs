@@ -12,7 +12,9 @@ use crate::annotation::{Config, of_node, parse, text};
 use crate::conf::Conf;
 use crate::log_file::logged;
 
-const HELP: &str = "\
+const HELP: &str = "
+ node-annotation --
+
 Commands:
 
   ipam
@@ -30,7 +32,8 @@ Commands:
 
 The API server is found by kubeconfig of the network configuration, of
 /etc/cni/node-annotation.conf (or of the file that $NODE_ANNOTATION_CFG names), else by
-$KUBECONFIG, a pod's service account or ~/.kube/config.
+$KUBECONFIG, a pod's service account or ~/.kube/config. ipam-ds-node-annotation has these
+commands, too; its ipam prints.
 ";
 
 /// The words that are answered: nothing means `ipam`, which reads stdin, and what is of use to programs
@@ -59,7 +62,7 @@ pub(crate) fn answer(call: &ByHand) -> Result<String> {
     let operands: Vec<&str> =
         operands.iter().copied().filter(|word| !matches!(*word, "-" | "--json")).collect();
     match (command, &operands[..]) {
-        ("-h" | "--help" | "help", _) => Ok(format!("\n {} --\n\n{HELP}", call.name)),
+        ("-h" | "--help" | "help", _) => Ok(HELP.to_owned()),
         ("error_quit", said) => {
             let said = if said.is_empty() { call.name.to_owned() } else { said.join(" ") };
             Err(Error::new(ErrorCode::TRY_AGAIN, format!("FAILED: {said}")))

@@ -83,7 +83,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
             Some(part) => allocator.release_part(&owner, &part)?,
             None => allocator.release(&owner, &known(request))?,
         };
-        released.iter().for_each(|lease| debug!("{owner} gave back {}", lease.address));
+        released.iter().for_each(|lease| debug!("{owner} gave back {}", lease.address.addr()));
         Ok(None)
     }
 

@@ -13,7 +13,7 @@ use super::request::told;
 use super::{ByHand, Delegate, Request};
 use crate::cni::{Environment, Verb, Version};
 use crate::error::{Error, ErrorCode, Result};
-use crate::host::Settings;
+use crate::host::{Settings, show_duration};
 use crate::log::{Wanted, line_to_stderr, write_without_waiting};
 use crate::text::visible;
 
@@ -333,8 +333,11 @@ fn end_in_time(environment: &Environment) {
             // The answer is on its way, or stuck in a pipe that nobody reads.
             std::thread::sleep(DELIVERY);
         } else {
-            let error = Error::new(ErrorCode::TIMED_OUT, format!("not done within {time:?}"))
-                .advise("look at what it waits for, or raise ipam.timeout or its own timeout");
+            let error = Error::new(
+                ErrorCode::TIMED_OUT,
+                format!("not done within {}", show_duration(time)),
+            )
+            .advise("look at what it waits for, or raise ipam.timeout or its own timeout");
             let reply = Reply::error(Version::NEWEST, &error);
             write_without_waiting(rustix::stdio::stdout(), reply.stdout.as_bytes());
         }

@@ -23,9 +23,24 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     (!total.is_zero()).then_some(total)
 }
 
+/// A time for people: `750ms` or `1.5s`, rounded to milliseconds.
+pub fn show_duration(time: Duration) -> String {
+    let milliseconds = time.as_micros().saturating_add(500) / 1000;
+    format!("{:?}", Duration::from_millis(u64::try_from(milliseconds).unwrap_or(u64::MAX)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people_read_whole_milliseconds() {
+        for (nanoseconds, shown) in
+            [(749_944_297, "750ms"), (1_500_000_000, "1.5s"), (59_999_999_999, "60s"), (1, "0ns")]
+        {
+            assert_eq!(show_duration(Duration::from_nanos(nanoseconds)), shown);
+        }
+    }
 
     #[test]
     fn numbers_need_units() {

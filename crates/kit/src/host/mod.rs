@@ -18,7 +18,7 @@ mod trusted;
 
 pub use age::is_old;
 pub use boot::boot_id;
-pub use duration::parse_duration;
+pub use duration::{parse_duration, show_duration};
 pub use file::read_regular;
 pub use lasting::{emptied_by_reboot, transient_machine_id};
 pub use lock::{lock, lock_folder};

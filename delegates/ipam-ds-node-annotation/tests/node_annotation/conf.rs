@@ -172,8 +172,12 @@ fn a_file_that_is_none_of_ours_is_refused_and_nothing_runs() {
     assert_eq!(site.world.calls(), [Value::Null; 0]);
     assert_eq!((site.asked(), site.world.lines("c1").len()), (0, 0));
     fs::write(&file, &good).unwrap();
-    call_with_file(&site, &file, "c1").failure();
-    assert_eq!(site.world.take_calls(), ["elsewhere-lucky ADD", "elsewhere-lucky DEL"]);
+    // In a sticky folder nobody else can.
+    fs::set_permissions(site.world.path("open"), Permissions::from_mode(0o1777)).unwrap();
+    for file in [&file, &inside] {
+        call_with_file(&site, file, "c1").failure();
+        assert_eq!(site.world.take_calls(), ["elsewhere-lucky ADD", "elsewhere-lucky DEL"]);
+    }
 }
 
 #[test]
