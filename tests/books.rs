@@ -82,6 +82,18 @@ fn an_address_names_its_holder() {
     let nobody = office.ask(&["who", "10.9.0.3"]);
     assert_eq!(nobody.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&nobody.stderr).contains("nobody holds 10.9.0.3"));
+    for (address, why) in [
+        ("10.9.0.3", "it is free"),
+        ("10.9.0.1", "it is the gateway of 10.9.0."),
+        ("10.10.0.3", "it is in no range of the pools"),
+    ] {
+        let file = office.world.path("net.json");
+        std::fs::write(&file, office.network.to_string()).unwrap();
+        let mut who = Command::new(binary("ipam-da-local"));
+        who.args(["who", address, "--config", file.to_str().unwrap()]).env_clear();
+        let told = String::from_utf8(who.output().unwrap().stderr).unwrap();
+        assert!(told.contains(&format!("nobody holds {address} on net: {why}")), "{told}");
+    }
 }
 
 #[test]
@@ -101,8 +113,10 @@ fn nothing_is_released_before_it_is_meant() {
     let dry = office.rows(&["release", "--owner", "c1/eth0"]);
     assert_eq!(column(&dry, "address"), ["10.9.0.2", "fd00:9::2"]);
     assert!(office.lease("10.9.0.2").exists());
-    let none = office.rows(&["release", "--owner", "c1/eth1", "--yes"]);
-    assert!(none.is_empty() && office.lease("10.9.0.2").exists());
+    let none = office.ask(&["release", "--owner", "c1/eth1", "--yes"]);
+    let told = String::from_utf8_lossy(&none.stderr);
+    assert!(!none.status.success() && told.contains("c1/eth1 holds no address"), "{none:?}");
+    assert!(office.lease("10.9.0.2").exists());
     let done = office.rows(&["release", "10.9.0.2", "--yes"]);
     assert_eq!(column(&done, "address"), ["10.9.0.2"]);
     assert!(!office.lease("10.9.0.2").exists() && office.lease("fd00:9::2").exists());

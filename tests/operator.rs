@@ -110,6 +110,20 @@ fn who_tells_the_owner_of_one_address_and_where_it_came_from() {
     assert_eq!(nobody.exit, Some(1));
     assert!(nobody.stderr.contains("nobody holds 10.0.0.4"), "{nobody:?}");
     assert_eq!(world.typed(&["who", "net", "ten"]).exit, Some(1));
+
+    let pool = json!({"pool": "blue", "ranges": "10.0.0.1-10.0.0.9", "size": 8, "held": 2, "free": 6,
+        "blocks": [{"from": "10.0.0.1", "to": "10.0.0.9", "size": 8, "held": 2}]});
+    world.answer("ipam-da-x", "pools", &json!([pool]));
+    for (address, place) in [
+        (
+            "10.0.0.4",
+            "nobody holds 10.0.0.4: it lies in the pool blue, and is free, or never given",
+        ),
+        ("10.0.1.4", "nobody holds 10.0.1.4: it lies outside of the pools: 10.0.0.1-10.0.0.9"),
+    ] {
+        let nobody = world.typed(&["who", "net", address]);
+        assert!(nobody.exit == Some(1) && nobody.stderr.contains(place), "{nobody:?}");
+    }
 }
 
 #[test]
@@ -172,9 +186,38 @@ fn release_of_an_address_that_nobody_holds_is_an_error() {
     assert!(one.stdout.contains("10.0.0.2") && one.stdout.ends_with("released\n"), "{one:?}");
     assert!(one.stderr.contains("nobody holds 10.0.0.3"), "{one:?}");
     world.answer("ipam-da-x", "release", &json!([]));
-    let nothing = world.typed(&["release", "net", "--owner", "c7", "--yes"]);
+    let nothing = world.typed(&["release", "net", "--node", "n7", "--yes"]);
     assert!(nothing.stdout.ends_with("nothing to release\n"), "{nothing:?}");
     nothing.ended_well();
+    let nobody = world.typed(&["release", "net", "--owner", "c7", "--yes"]);
+    assert_eq!((nobody.exit, nobody.stdout.as_str()), (Some(1), ""), "{nobody:?}");
+    assert!(nobody.stderr.contains("c7 holds no address: name the container"), "{nobody:?}");
+}
+
+#[test]
+fn a_subnet_is_no_address_to_release_or_to_ask_for() {
+    let world = world();
+    world.answer("ipam-da-x", "release", &json!([lease("10.0.0.0", "c1")]));
+    for words in [["release", "net", "10.0.0.0/24"], ["who", "net", "fd00::/64"]] {
+        let refused = world.typed(&words);
+        assert!(refused.exit == Some(1) && refused.stderr.contains(" is a subnet"), "{refused:?}");
+    }
+    assert_eq!(world.asked().len(), 0);
+    world.typed(&["release", "net", "10.0.0.0/32"]).ended_well();
+    world.typed(&["release", "net", "10.0.0.0"]).ended_well();
+}
+
+#[test]
+fn forget_names_a_delegate_that_holds_in_two_stores_once() {
+    let world = World::new();
+    world.allocator("a", "10.0.0.2/24");
+    for server in ["one", "two"] {
+        let mut network = world.network(json!(["a"]));
+        network["ipam"]["server"] = json!(server);
+        world.call("ADD", "c1", &network).success();
+    }
+    let dry = world.typed(&["forget", "net", "c1"]);
+    assert!(dry.stdout.contains("on net; a may still hold 10.0.0.2/24;"), "{dry:?}");
 }
 
 #[test]

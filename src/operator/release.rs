@@ -44,6 +44,11 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
             let message = ["nobody holds ", address].concat();
             printed.fail(&Error::new(ErrorCode::NOT_HELD, message));
         }
+        if let (Some(owner), true) = (words.value("owner"), leases.is_empty()) {
+            let message = [owner, " holds no address"].concat();
+            let error = Error::new(ErrorCode::NOT_HELD, message);
+            printed.fail(&error.advise("name the container by its whole id, as list shows it"));
+        }
         if leases.is_empty() && printed.failed {
             return Ok(printed);
         }

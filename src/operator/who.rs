@@ -2,11 +2,13 @@
 
 use std::net::IpAddr;
 
-use super::ask::ask_leases;
+use serde_json::Value;
+
+use super::ask::{Told, ask, ask_leases};
 use super::list::{QUESTION, show};
-use super::{Operator, Printed, say};
-use ipam_cli::Words;
-use ipam_kit::cni::address::parse_address_or_cidr;
+use super::{Operator, Printed, pools, say};
+use ipam_cli::{PoolRow, Words};
+use ipam_kit::cni::address::{parse_address_or_cidr, parse_cidr};
 use ipam_kit::error::{Error, ErrorCode, Result};
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
@@ -18,7 +20,11 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let mut leases = ask_leases(operator, &QUESTION, &mut printed)?;
     leases.retain(|lease| lease.address == address);
     if leases.is_empty() && !printed.failed {
-        return Err(Error::new(ErrorCode::NOT_HELD, format!("nobody holds {address}")));
+        let nobody = Error::new(ErrorCode::NOT_HELD, format!("nobody holds {address}"));
+        return Err(match place_of(operator, address) {
+            Some(place) => nobody.advise(place),
+            None => nobody,
+        });
     }
     show(operator, &leases, &mut printed);
     if operator.words.has("json") {
@@ -34,8 +40,36 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     Ok(printed)
 }
 
-/// An address as it is typed; a prefix length beside it is passed over.
+/// Whether an address that nobody holds lies in a pool; `None` where an allocator does not say.
+fn place_of(operator: &Operator, address: IpAddr) -> Option<String> {
+    let mut printed = Printed::default();
+    let told = ask(operator, &pools::QUESTION, &mut printed).ok()?;
+    let mut ranges = Vec::new();
+    for Told { row, place, .. } in told {
+        let pool = PoolRow::parse(&Value::from(row.clone()), &place).ok()?;
+        if pool.blocks.iter().any(|block| (block.from..=block.to).contains(&address)) {
+            let name =
+                row.get("pool").as_str().map_or("a pool".to_owned(), |it| format!("the pool {it}"));
+            return Some(format!(
+                "it lies in {name}, and is free, or never given as the gateway is"
+            ));
+        }
+        ranges.push(row.text_of("ranges").to_owned());
+    }
+    let ranges = Error::listed(ranges, ", ");
+    (!printed.failed).then(|| format!("it lies outside of the pools: {ranges}"))
+}
+
+/// An address as it is typed, with the prefix length of its subnet or without.
 pub(crate) fn parse(text: &str) -> Result<IpAddr> {
-    let parsed = parse_address_or_cidr(text);
-    parsed.map(|(address, _)| address).map_err(|error| Words::refusal(error.to_string()))
+    let (address, prefix) =
+        parse_address_or_cidr(text).map_err(|error| Words::refusal(error.to_string()))?;
+    let subnet = prefix.and_then(|_| parse_cidr(text).ok());
+    if subnet
+        .is_some_and(|net| net.addr() == net.network() && net.prefix_len() < net.max_prefix_len())
+    {
+        return Err(Words::refusal(format!("{text} is a subnet"))
+            .advise("name each address, without a prefix length"));
+    }
+    Ok(address)
 }

@@ -180,6 +180,11 @@ impl Desk<'_> {
                 return Err(self.nobody_holds(*address));
             }
         }
+        if let (Some(owner), true, false) = (owner, chosen.is_empty(), words.has("json")) {
+            let message = format!("{owner} holds no address on {}", self.request.network.name());
+            return Err(Error::new(ErrorCode::NOT_HELD, message)
+                .advise("name the container by its whole id, as list shows it"));
+        }
         let rows = if words.has("yes") { self.books.remove(&chosen)? } else { chosen };
         let mut text = self.print(words, &rows)?;
         if !words.has("json") {
@@ -234,7 +239,15 @@ impl Desk<'_> {
 
     fn nobody_holds(&self, address: IpAddr) -> Error {
         let message = format!("nobody holds {address} on {}", self.request.network.name());
-        Error::new(ErrorCode::NOT_HELD, message)
+        let error = Error::new(ErrorCode::NOT_HELD, message);
+        let sets = self.known_pools().and_then(|asked| self.books.sets(&asked.pools));
+        let Ok(sets) = sets else { return error };
+        let set = sets.iter().find(|set| set.find(address).is_some());
+        let why = set.map_or_else(
+            || Some("in no range of the pools".to_owned()),
+            |set| set.refusal(address),
+        );
+        error.advise(format!("it is {}", why.unwrap_or("free".to_owned())))
     }
 
     fn entries(&self, wanted: impl Fn(&Entry) -> bool) -> Result<Vec<Entry>> {
