@@ -29,7 +29,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 /// All that the meta-plugin takes of the room `pool`: what becomes of the pools that are there, and whether
 /// an answer is what its pools ask for.
 const OF_POOLS: [&str; 2] = [
-    "src/chain/entry.rs: pub(super) use ipam_kit::pool::Placing;",
+    "src/chain/entry.rs: pub(crate) use ipam_kit::pool::Placing;",
     "src/chain/served.rs: use ipam_kit::pool::compare_answer;",
 ];
 

@@ -196,3 +196,97 @@ fn pools_of_the_runtimes_previous_result_reach_no_delegate() {
     world.call("DEL", "c2", &network).ended_well();
     assert_eq!(shown(&world, "ipam-da-x"), Value::Null);
 }
+
+#[test]
+fn explain_tells_whose_each_pool_is() {
+    let world = world();
+    let pools = json!([{"name": "blue", "ranges": [{"subnet": FIRST}]}, {"name": "red"}]);
+    let first = json!({"type": "ipam-ds-static", "pools": pools});
+    let second = json!({"type": "ipam-ds-static", "pools": [{"name": "blue", "requested-ip": "10.210.1.9"}]});
+    world.selector("ipam-ds-x", &json!([{"name": "green", "password": "hush"}]));
+    let third = json!({"type": "ipam-ds-x", "pools": "add"});
+    let chain = json!([first, second, third, "ipam-da-local"]);
+    world.conflist("10-net.conflist", &network(&world, chain));
+    let text = world.typed(&["explain", "net"]).stdout;
+    let told: Vec<&str> = text.split("  whose the pools are\n").skip(1).collect();
+    let red = "    the pool \"red\": ipam-ds-static (delegate 1)\n";
+    let blue = "    the pool \"blue\": ipam-ds-static (delegate 1), changed by ipam-ds-static (delegate 2)\n";
+    assert!(told.len() == 2 && told[0].starts_with(&[blue, red, "- "].concat()), "{text}");
+    let green = "    the pool \"green\": ipam-ds-x\n";
+    assert!(told[1].starts_with(&[blue, red, green, "- "].concat()), "{text}");
+
+    let told = world.typed(&["explain", "net", "--json"]).success();
+    let pools = told[0]["delegates"][2]["pools"].as_array().unwrap();
+    let of = |pool: &Value| json!([pool["pool"]["name"], pool["namedBy"], pool["changedBy"]]);
+    let found: Vec<Value> = pools.iter().map(of).collect();
+    assert_eq!(found, [json!(["blue", 0, [1]]), json!(["red", 0, []]), json!(["green", 2, []])]);
+    assert!(!told.to_string().contains("hush"), "{told}");
+    assert!(told[0]["delegates"][3].get("pools").is_none(), "an allocator names none: {told}");
+}
+
+#[test]
+fn a_pool_that_is_replaced_is_of_the_last_selector_alone() {
+    let world = world();
+    world.selector("ipam-ds-x", &json!([{"name": "blue"}]));
+    let last = json!({"type": "ipam-ds-rack", "pools": "replace"});
+    world
+        .conflist("10-net.conflist", &network(&world, json!(["ipam-ds-x", last, "ipam-da-local"])));
+    let told = world.typed(&["explain", "net", "--json"]).success();
+    let expected = json!([{"pool": {"name": "blue"}, "namedBy": 1, "changedBy": []}]);
+    assert_eq!(told[0]["delegates"][1]["pools"], expected);
+}
+
+/// What `lint` says of two selectors.
+fn of_two_selectors(world: &World, delegates: Value) -> Vec<String> {
+    world.conflist("10-net.conflist", &network(world, delegates));
+    let cache = format!("--cache-dir={}", world.path("results").display());
+    let text = world.typed(&["lint", "net", &cache]).stdout;
+    text.lines().filter(|line| line.contains(" each choose ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn lint_warns_where_two_selectors_choose_pools_of_one_family() {
+    let world = world();
+    let six = of("fd00:210::/64");
+    let chain = |delegates: &[Value]| {
+        of_two_selectors(&world, json!([delegates, &[json!("ipam-da-local")]].concat()))
+    };
+    let warnings = chain(&[of(FIRST), of(SECOND)]);
+    assert_eq!(
+        warnings,
+        [
+            "warning: ipam-ds-static (delegate 1) and ipam-ds-static (delegate 2) each choose an IPv4 pool (the pool \
+          10.210.1.1-10.210.1.254, the pool 10.210.2.1-10.210.2.254), and a container gets an address of each; if \
+          one is enough, write {\"type\": \"ipam-ds-static\", \"pools\": \"replace\"} in ipam.delegates"
+        ]
+    );
+    for silent in [vec![of(FIRST), six.clone()], vec![of(FIRST)]] {
+        assert_eq!(chain(&silent), [""; 0], "{silent:?}");
+    }
+    let mut replacing = of(SECOND);
+    replacing["pools"] = json!("replace");
+    assert_eq!(chain(&[of(FIRST), replacing]), [""; 0]);
+    // Which family a name is of, the store knows.
+    let notes = chain(&[of(FIRST), six, json!("ipam-ds-rack")]);
+    assert!(notes.len() == 2 && notes.iter().all(|it| it.starts_with("note: ")), "{notes:?}");
+    assert!(notes[0].contains("and ipam-ds-rack each choose a pool (the pool "), "{notes:?}");
+}
+
+#[test]
+fn what_a_selector_remembers_is_shown_by_explain_and_goes_no_further() {
+    let world = World::new();
+    let answer = json!({"cniVersion": "1.0.0", "pools": [{"name": "blue"}], "remembered": "rack 7, 35s ago"});
+    world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
+    world.allocator("ipam-da-x", "10.210.1.2/24");
+    let network = world.network(json!(["ipam-ds-x", "ipam-da-x"]));
+    world.conflist("10-net.conflist", &network);
+    let text = world.typed(&["explain", "net"]).stdout;
+    assert!(text.contains("\n    remembered = \"rack 7, 35s ago\"\n"), "{text}");
+    let result = world.call("ADD", "c1", &network).success();
+    let record = fs::read_to_string(world.record("c1")).unwrap();
+    let calls = world.calls();
+    let shown = &calls.iter().rfind(|call| call["delegate"] == "ipam-da-x").unwrap()["stdin"];
+    for seen in [result.to_string(), record, shown.to_string()] {
+        assert!(!seen.contains("remembered"), "{seen}");
+    }
+}

@@ -14,7 +14,7 @@ use super::section::Section;
 use super::served::{describe_pools, judge, serves, unserved};
 use super::way::is_configured;
 use ipam_kit::cni::{IpConfig, IpamResult, Network, Route};
-use ipam_kit::delegate::selected::CHAIN_KEYS;
+use ipam_kit::delegate::selected::{CHAIN_KEYS, REMEMBERED};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
 
@@ -278,6 +278,9 @@ impl Extras {
             Some(_) => return Err(against_contract(name, "its answer's leases are no array")),
         };
         let unsure = result.extra.remove("unsure") == Some(Value::Bool(true));
+        if step.is_selector() {
+            result.extra.remove(REMEMBERED);
+        }
         let ipam = match result.extra.remove("ipam") {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(ipam)) if ipam.is_empty() || step.is_selector() => ipam,

@@ -8,7 +8,7 @@ use ipam_kit::cni::{kind, shown};
 use ipam_kit::delegate::selected::is_chain_key;
 use ipam_kit::error::{Error, Result};
 use ipam_kit::host::parse_duration;
-pub(super) use ipam_kit::pool::Placing;
+pub(crate) use ipam_kit::pool::Placing;
 
 /// The entries of `ipam.delegates`.
 ///

@@ -135,7 +135,7 @@ pub(crate) fn describe_pools(pools: &[Value]) -> String {
     Error::listed(pools.iter().map(describe_pool), ", ")
 }
 
-fn describe_pool(pool: &Value) -> String {
+pub(crate) fn describe_pool(pool: &Value) -> String {
     let ranges = pool["ranges"].as_array().into_iter().flatten();
     match pool["name"].as_str() {
         Some(name) => format!("the pool {name:?}"),

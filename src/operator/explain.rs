@@ -3,12 +3,14 @@
 use serde_json::{Map, Value};
 
 use super::dry_run::{Outcome, Stage, dry_run};
+use super::origins::Origins;
 use super::ours::Ours;
 use super::{Operator, Printed, line, say};
 use crate::chain::patch::masked;
 use crate::chain::session::Session;
 use ipam_cli::{Row, Words};
 use ipam_kit::cni::{Args, ContainerId, IfName, Verb};
+use ipam_kit::delegate::selected::REMEMBERED;
 use ipam_kit::error::Result;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
@@ -26,9 +28,15 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         say(&mut printed.text, &[&found.name, ", ", &ours.plugin, ": ", &ours.kind, "\n"]);
         let mut delegates = Vec::new();
         let mut before = Value::Null;
-        for stage in stages {
-            let delegate = of_stage(stage);
+        let origins = Origins::of(&stages);
+        for (place, stage) in stages.into_iter().enumerate() {
+            let chooses = matches!(stage.outcome, Outcome::Answered(_));
+            let mut delegate = of_stage(stage);
             describe(&delegate, &before, &mut printed.text);
+            if chooses {
+                origins.describe(place, &mut printed.text);
+                delegate.value("pools", origins.to_json(place));
+            }
             if !delegate.get("input").is_null() {
                 before = delegate.get("input").clone();
             }
@@ -125,13 +133,17 @@ fn arrives(before: &Value, input: &Value, text: &mut String) {
     }
 }
 
-/// What a selector's answer adds to what it got: pools, routes, dns, and settings.
+/// What a selector's answer adds to what it got: pools, routes, dns, and settings; and what of its source
+/// it only remembers.
 fn changes(input: &Value, output: &Map<String, Value>, text: &mut String) {
     for key in ["pools", "routes", "dns"] {
         match output.get(key) {
             Some(after) if *after != input["prevResult"][key] => line("  ", key, after, text),
             _ => {}
         }
+    }
+    if let Some(remembered) = output.get(REMEMBERED) {
+        line("  ", REMEMBERED, remembered, text);
     }
     for (key, value) in output.get("ipam").and_then(Value::as_object).into_iter().flatten() {
         if *value != input["ipam"][key] {

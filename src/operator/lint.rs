@@ -131,6 +131,7 @@ fn chain(
     findings.of_selectors(&stages);
     findings.of_answers(&stages);
     findings.of_unserved(&stages);
+    findings.of_two_selectors(&stages);
     if !findings.failed {
         findings.of_latecomers(session, &stages);
         let is_named = |stage: &Stage| stage.pools.as_ref().is_some_and(|pools| !pools.is_empty());

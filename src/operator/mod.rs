@@ -12,6 +12,7 @@ mod gone;
 mod lint;
 mod list;
 mod network;
+mod origins;
 mod ours;
 mod pools;
 mod reap;

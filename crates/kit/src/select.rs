@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::cni::{Dns, IpamResult, Keep, Route};
-use crate::delegate::selected::is_chain_key;
+use crate::delegate::selected::{REMEMBERED, is_chain_key};
 use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::Result;
 use crate::keys::Key;
@@ -57,6 +57,9 @@ pub struct Selection {
     /// Settings put over what later delegates find in `ipam`: a JSON merge patch. Of use where a
     /// standard plugin follows, which knows nothing of pools.
     pub ipam: Map<String, Value>,
+    /// Where the source was not asked now: what is remembered of it, and since when, in words. `explain`
+    /// shows it.
+    pub remembered: Option<String>,
 }
 
 impl Selection {
@@ -130,6 +133,9 @@ impl<S: Selector> Select<S> {
         offer::add_to(&mut result, selection.routes, selection.dns);
         if !selection.ipam.is_empty() {
             result.extra.insert("ipam".to_owned(), Value::Object(selection.ipam));
+        }
+        if let Some(remembered) = selection.remembered {
+            result.extra.insert(REMEMBERED.to_owned(), remembered.into());
         }
         Ok(result)
     }

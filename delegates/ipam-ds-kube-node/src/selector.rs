@@ -58,11 +58,12 @@ fn choose(config: &Config, settings: Settings, request: &Request) -> Result<Sele
         Ok(subnets)
     });
     match known {
-        Ok(Known { node, value, is_new }) => {
-            if is_new {
+        Ok(Known { node, value, remembered }) => {
+            if remembered.is_none() {
                 left.keep(&value);
             }
-            select(&value, &node, config, request)
+            let remembered = remembered.map(|when| format!("{what} of node {node}, {when}"));
+            Ok(Selection { remembered, ..select(&value, &node, config, request)? })
         }
         // What we have read since may have been kept in it for another question.
         Err(error) if is_away(&error) && !own.remembers(network) => {
@@ -70,7 +71,9 @@ fn choose(config: &Config, settings: Settings, request: &Request) -> Result<Sele
             let path = left.path().display().to_string();
             let why = error.in_full();
             warn!("as kube-node left them in {path}, for the API server does not answer: {why}");
-            select(&subnets, &format!("(by {path})"), config, request)
+            let remembered = Some(format!("{what}, as kube-node left them in {path}"));
+            let node = format!("(by {path})");
+            Ok(Selection { remembered, ..select(&subnets, &node, config, request)? })
         }
         Err(error) => Err(error),
     }

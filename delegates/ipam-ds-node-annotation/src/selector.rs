@@ -68,7 +68,9 @@ fn choose(
         select(&text, &node.name, name, conf, &of_nobody)?;
         Ok(text)
     })?;
-    select(&known.value, &known.node, name, conf, request)
+    let selection = select(&known.value, &known.node, name, conf, request)?;
+    let remembered = known.remembered.map(|when| format!("{}, {when}", of_node(&known.node, name)));
+    Ok(Selection { remembered, ..selection })
 }
 
 /// The settings that an annotation's text says, and the pools where it names ranges.

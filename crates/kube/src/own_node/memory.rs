@@ -94,7 +94,15 @@ impl Noted {
     /// The answer, if it is one of this kind.
     pub(super) fn known<T: DeserializeOwned>(&self) -> Option<Known<T>> {
         let value = T::deserialize(&self.value).ok()?;
-        Some(Known { node: self.node.clone(), value, is_new: false })
+        Some(Known { node: self.node.clone(), value, remembered: Some(self.when()) })
+    }
+
+    /// How long ago it was told, in words.
+    pub(super) fn when(&self) -> String {
+        match self.since() {
+            Some(since) => format!("{since:?} ago"),
+            None => "before the clock was set back".to_owned(),
+        }
     }
 
     /// How long ago it was told; very long, where the clock has been set back since.
@@ -103,7 +111,7 @@ impl Noted {
     }
 
     /// The same; nothing where the clock has been set back since.
-    pub(super) fn since(&self) -> Option<Duration> {
+    fn since(&self) -> Option<Duration> {
         since(self.read)
     }
 
@@ -142,11 +150,13 @@ mod tests {
         let memory = Memory::below(state.path());
         assert!(memory.network("a").is_none());
         let value = vec!["10.0.0.0/24".to_owned()];
-        let known = Known { node: "n".to_owned(), value, is_new: false };
+        let known = Known { node: "n".to_owned(), value, remembered: None };
         memory
             .note_network("a", |noted| *noted = Noted::now("q".to_owned(), "s".to_owned(), &known));
         let noted = memory.network("a").unwrap();
-        assert_eq!(noted.known::<Vec<String>>(), Some(known));
+        let told = noted.known::<Vec<String>>().unwrap();
+        assert!(told.remembered.as_ref().is_some_and(|when| when.ends_with("s ago")), "{told:?}");
+        assert_eq!((told.node, told.value), (known.node.clone(), known.value.clone()));
         assert_eq!(noted.known::<bool>(), None);
         assert!(noted.age() < Duration::from_secs(60) && noted.failed_since().is_none());
         assert!(memory.network("b").is_none());

@@ -65,8 +65,8 @@ pub struct Known<T> {
     pub node: String,
     /// What was asked for.
     pub value: T,
-    /// Whether the API server was asked.
-    pub is_new: bool,
+    /// How long ago the API server said so, in words; `None` where it said so now.
+    pub remembered: Option<String>,
 }
 
 /// How much of a node object is kept.
@@ -249,7 +249,7 @@ impl OwnNode {
     ) -> Result<Result<Known<T>>> {
         let picked = self
             .find(kube, Extent::Told)?
-            .and_then(|node| Ok(Known { value: pick(&node)?, node: node.name, is_new: true }));
+            .and_then(|node| Ok(Known { value: pick(&node)?, node: node.name, remembered: None }));
         if let Ok(known) = &picked {
             let cluster = kube.cluster()?;
             self.note(wish, |noted| *noted = Noted::now(question.to_owned(), cluster, known));
@@ -313,11 +313,7 @@ fn is_name(text: &str) -> bool {
 }
 
 fn warn_of_age(wish: &Wish<'_>, noted: &Noted, why: &str) {
-    let what = wish.what;
-    let when = match noted.since() {
-        Some(since) => format!("{since:?} ago"),
-        None => "before the clock was set back".to_owned(),
-    };
+    let (what, when) = (wish.what, noted.when());
     warn!("{what} as it was {when}, for the API server does not answer now: {why}");
 }
 

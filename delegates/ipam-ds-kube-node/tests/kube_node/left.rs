@@ -32,6 +32,8 @@ fn it_serves_while_the_server_is_away_and_nothing_is_remembered() {
         assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
     }
     assert_eq!(outcome.ips(), ["10.77.0.2/24"]);
+    let told = site.select_briefly(&network).json();
+    assert_eq!(told["remembered"], format!("spec.podCIDRs, as kube-node left them in {file}"));
     // It is not taken for what the server has said.
     assert!(!site.memory("k8snet").exists());
     site.calls_home();

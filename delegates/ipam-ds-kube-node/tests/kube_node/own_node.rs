@@ -35,6 +35,21 @@ fn a_chain_asks_once() {
 }
 
 #[test]
+fn explain_tells_what_is_only_remembered() {
+    let site = site("explains-memory");
+    let network = site.chain(json!(["ipam-ds-kube-node", "ipam-da-local"]));
+    site.world.conflist("10-net.conflist", &network);
+    let explained = || site.world.typed(&["explain", "k8snet"]).stdout;
+    let now = explained();
+    assert!(now.contains("pools = [") && !now.contains("remembered"), "{now}");
+    let later = explained();
+    let start = format!("    remembered = \"spec.podCIDRs of node {}, ", site.node);
+    let line = later.lines().find(|line| line.starts_with(&start));
+    assert!(line.is_some_and(|line| line.ends_with("s ago\"")), "{later}");
+    assert_eq!(site.requests().len(), 1);
+}
+
+#[test]
 fn networks_share_nothing_though_they_share_a_folder() {
     let site = site("two-networks");
     let one = site.network();

@@ -188,6 +188,26 @@ fn an_annotation_of_no_use_is_not_remembered() {
 }
 
 #[test]
+fn explain_tells_what_is_only_remembered() {
+    let site = Site::new(DUAL);
+    let mut network = site.chain("ipam-da-local");
+    let more = json!({
+        "kubeconfig": site.world.path("kubeconfig"), "nodeName": site.node, "cacheTtl": "5m",
+        "stateDir": site.world.path("state"),
+    });
+    network["ipam"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    site.world.conflist("10-net.conflist", &network);
+    let explained = || site.world.typed(&["explain", "net"]).stdout;
+    let now = explained();
+    assert!(now.contains("pools = [") && !now.contains("remembered"), "{now}");
+    let later = explained();
+    let about = format!("annotation {} of node {}, ", crate::common::ANNOTATION, site.node);
+    let start = ["    remembered = \"", &about].concat();
+    let line = later.lines().find(|line| line.starts_with(&start));
+    assert!(line.is_some_and(|line| line.ends_with("s ago\"")), "{later}");
+}
+
+#[test]
 fn status_fails_while_the_annotation_gives_no_ranges() {
     let site = Site::new(DUAL);
     for (_, mut network) in networks(&site) {
