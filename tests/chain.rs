@@ -209,6 +209,21 @@ fn pools_that_nobody_served_are_an_error_and_what_was_served_is_undone() {
 }
 
 #[test]
+fn a_delegate_is_a_program_of_the_plugin_folders() {
+    let world = World::new();
+    world.allocator("ipam-da-x", "10.0.0.2/24").program("elsewhere", "#!/bin/sh\n: >\"$0.ran\"\n");
+    let elsewhere = world.path("bin/elsewhere").display().to_string();
+    for name in [&*elsewhere, "./elsewhere", "../bin/elsewhere", "..", ""] {
+        for delegate in [json!(name), json!({"type": name})] {
+            let network = world.network(json!(["ipam-da-x", delegate]));
+            let (code, text) = world.call("ADD", "c1", &network).failure();
+            assert!(code == 7 && text.contains("is no delegate's name"), "{text}");
+        }
+    }
+    assert!(world.take_calls().is_empty() && !world.path("bin/elsewhere.ran").exists());
+}
+
+#[test]
 fn a_standard_plugin_that_looks_at_no_result_loses_none() {
     let world = World::new();
     let first = json!({

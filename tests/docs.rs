@@ -237,6 +237,24 @@ fn no_page_shows_a_subnet_that_podman_may_have() {
     }
 }
 
+#[test]
+fn every_test_that_the_page_on_security_names_exists() {
+    let page = read("SECURITY.md");
+    let named: Vec<(&str, &str)> =
+        page.split('`').skip(1).step_by(2).filter_map(|code| code.split_once(".rs::")).collect();
+    assert!(named.len() > 40, "{named:?}");
+    for (file, test) in named {
+        let source = read(&format!("{file}.rs"));
+        let before = source.split_once(&format!("fn {test}()")).map(|(before, _)| before);
+        let is_test = before.is_some_and(|before| before.trim_end().ends_with("#[test]"));
+        assert!(is_test, "{file}.rs::{test}");
+    }
+    // Each row says what holds it.
+    for row in table(&page, "## Who may decide what") {
+        assert!(row.len() == 4 && !row[2].is_empty() && !row[3].is_empty(), "{row:?}");
+    }
+}
+
 /// The folders at the root whose files pages name by their whole path.
 const FOLDERS: [&str; 6] = [".ci/", "benches/", "crates/", "delegates/", "examples/", "src/"];
 
