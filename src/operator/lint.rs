@@ -132,7 +132,9 @@ fn chain(
     findings.of_answers(&stages);
     findings.of_unserved(&stages);
     findings.of_two_selectors(&stages);
+    findings.of_overlaps(operator, ours, &stages);
     if !findings.failed {
+        findings.of_gateways(ours, &stages);
         findings.of_latecomers(session, &stages);
         let is_named = |stage: &Stage| stage.pools.as_ref().is_some_and(|pools| !pools.is_empty());
         if !stages.iter().any(is_named) {

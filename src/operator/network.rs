@@ -86,6 +86,16 @@ pub(crate) fn configured(folder: Option<&str>) -> Vec<String> {
     names
 }
 
+/// Every configuration of `folder`, or of the runtimes' own folders, and of one more.
+pub(crate) fn configurations_of(
+    folder: Option<&str>,
+    more: &Path,
+) -> Vec<(PathBuf, Result<Map<String, Value>>)> {
+    let mut files = files(folder);
+    configurations(more, &mut files);
+    files.into_iter().map(|file| (file.clone(), read(&file))).collect()
+}
+
 fn folders(folder: Option<&str>) -> Vec<&str> {
     folder.map_or_else(|| FOLDERS.to_vec(), |folder| vec![folder])
 }

@@ -1,12 +1,13 @@
 //! What an allocator over a ledger says of its own pools when `lint` asks it.
 
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use crate::Row;
 use ipam_kit::allocate::Books;
 use ipam_kit::allocate::ledger::Fault;
 use ipam_kit::error::Result;
-use ipam_kit::pool::{Pool, RangeSet};
+use ipam_kit::pool::{Pool, Range, RangeSet};
 
 /// How many entries are named one by one.
 const NAMED: usize = 20;
@@ -41,6 +42,10 @@ pub(crate) fn findings(books: &dyn Books, pools: &[Pool], sets: &[RangeSet]) -> 
             level,
             format!("pool{name} ({set}): {held} of {size} addresses are held{full}"),
         ));
+        // Ranges that a configuration writes, its network is told of.
+        if pool.ranges().is_empty() {
+            rows.extend(set.ranges().iter().filter_map(strange_gateway));
+        }
         rows.extend(set.remarks().iter().map(|remark| row("warning", remark.clone())));
     }
     let more = unreadable.len().saturating_sub(NAMED);
@@ -58,6 +63,19 @@ pub(crate) fn findings(books: &dyn Books, pools: &[Pool], sets: &[RangeSet]) -> 
         rows.push(row("note", message));
     }
     Ok(rows)
+}
+
+/// A gateway that lies outside of its subnet; a link-local one is meant so.
+fn strange_gateway(range: &Range) -> Option<Row> {
+    let (gateway, subnet) = (range.gateway()?, range.subnet());
+    let is_link_local = match gateway {
+        IpAddr::V4(gateway) => gateway.is_link_local(),
+        IpAddr::V6(gateway) => gateway.is_unicast_link_local(),
+    };
+    let is_strange = !is_link_local && !subnet.contains(&gateway);
+    let message =
+        format!("the gateway {gateway} lies outside of its subnet {subnet}: correct one of them");
+    is_strange.then(|| row("warning", message))
 }
 
 /// A finding.

@@ -1,0 +1,197 @@
+//! Subnets that other networks or routes of this host have too, and gateways outside of theirs, as
+//! `lint` finds them.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::Operator;
+use super::dry_run::Stage;
+use super::findings::Findings;
+use super::network::configurations_of;
+use super::ours::Ours;
+use super::routes::routes;
+use ipam_kit::cni::address::{parse_address, parse_cidr};
+
+/// Where podman keeps networks that are no CNI configurations.
+const PODMAN: &str = "/etc/containers/networks";
+
+impl Findings {
+    /// The subnets of a network that overlap those of another one, or a route of the host.
+    pub(super) fn of_overlaps(&mut self, operator: &Operator, ours: &Ours, stages: &[Stage]) {
+        let plugin = Value::Object(ours.network.config().clone());
+        let own = subnets_of(&plugin, stages);
+        if own.is_empty() {
+            return;
+        }
+        let folder = operator.words.value("conf-dir");
+        for (file, config) in configurations_of(folder, Path::new(PODMAN)) {
+            let file = file.display().to_string();
+            match config {
+                Ok(config) if config.get("name") == plugin.get("name") => {}
+                Ok(config) => self.of_network(&file, &Value::Object(config), &plugin, &own),
+                Err(error) => {
+                    let message = ["its subnets are not compared: ", &error.in_full()].concat();
+                    self.push("note", &message);
+                }
+            }
+        }
+        self.of_routes(&plugin, &own);
+    }
+
+    fn of_network(&mut self, file: &str, other: &Value, plugin: &Value, own: &[Subnet]) {
+        let name = other["name"].as_str().unwrap_or_default();
+        let plugins = other["plugins"].as_array().cloned().unwrap_or_else(|| vec![other.clone()]);
+        for of_other in plugins {
+            let mut theirs = Vec::new();
+            collect(&of_other["ipam"], &mut theirs);
+            collect(&of_other["subnets"], &mut theirs);
+            // Two networks of one link may share a subnet, with ranges of their own.
+            let shares = link(plugin).is_some() && link(plugin) == link(&of_other);
+            let span = |subnet: &Subnet| if shares { subnet.given } else { subnet.whole };
+            for mine in own {
+                let Some(found) = theirs.iter().find(|it| overlap(span(mine), span(it))) else {
+                    continue;
+                };
+                let parts = [
+                    &*mine.text,
+                    " overlaps ",
+                    &*found.text,
+                    " of the network ",
+                    name,
+                    " (",
+                    file,
+                    "): give one of them ",
+                    if shares { "other ranges" } else { "another subnet" },
+                ];
+                self.push("warning", &parts.concat());
+            }
+        }
+    }
+
+    fn of_routes(&mut self, plugin: &Value, own: &[Subnet]) {
+        let is_ptp = plugin["type"] == "ptp";
+        // Behind a link of the host, its subnet is meant.
+        let Some(bridge) = bridge(plugin).or(is_ptp.then_some("")) else { return };
+        let routes = match routes() {
+            Ok(routes) => routes,
+            Err(error) => {
+                let parts = ["subnets are not compared with the host's routes: ", &error.in_full()];
+                return self.push("note", &parts.concat());
+            }
+        };
+        for route in routes.iter().filter(|route| route.interface != bridge) {
+            let Some(whole) = whole(&route.subnet) else { continue };
+            for mine in own.iter().filter(|mine| overlap(mine.whole, whole)) {
+                let parts = [
+                    &mine.text,
+                    " overlaps the host's route to ",
+                    &route.subnet,
+                    " by ",
+                    &route.interface,
+                    ": choose another subnet, or remove the route",
+                ];
+                self.push("warning", &parts.concat());
+            }
+        }
+    }
+
+    /// The gateways that lie outside of their subnets, where the rules of the ranges allow it.
+    pub(super) fn of_gateways(&mut self, ours: &Ours, stages: &[Stage]) {
+        let plugin = Value::Object(ours.network.config().clone());
+        for Subnet { text, whole, gateway, .. } in subnets_of(&plugin, stages) {
+            let Some(gateway) = gateway.filter(|gateway| !is_link_local(*gateway)) else {
+                continue;
+            };
+            if gateway < whole.0 || gateway > whole.1 {
+                let message = format!(
+                    "the gateway {gateway} lies outside of its subnet {text}: correct one of them"
+                );
+                self.push("warning", &message);
+            }
+        }
+    }
+}
+
+/// First and last address.
+type Span = (IpAddr, IpAddr);
+
+/// The subnet of a range.
+#[derive(Debug, PartialEq, Eq)]
+struct Subnet {
+    /// As written.
+    text: String,
+    whole: Span,
+    /// What the range gives of it.
+    given: Span,
+    gateway: Option<IpAddr>,
+}
+
+/// The subnets that a plugin's configuration names, and those that its selectors answer.
+fn subnets_of(plugin: &Value, stages: &[Stage]) -> Vec<Subnet> {
+    let (mut written, mut chosen) = (Vec::new(), Vec::new());
+    collect(&plugin["ipam"], &mut written);
+    for stage in stages {
+        stage.pools.iter().flatten().for_each(|pool| collect(pool, &mut chosen));
+    }
+    for subnet in chosen {
+        // A selector hands on what is written, with the bounds that it means.
+        if written.iter().all(|known| known.whole != subnet.whole) {
+            written.push(subnet);
+        }
+    }
+    written
+}
+
+/// Adds the subnets of a section as host-local reads it: at its top, in range sets, in pools, and in
+/// the objects of delegates.
+fn collect(section: &Value, found: &mut Vec<Subnet>) {
+    match section {
+        Value::Array(all) => all.iter().for_each(|each| collect(each, found)),
+        Value::Object(members) => {
+            for key in ["ranges", "pools", "delegates"] {
+                members.get(key).into_iter().for_each(|each| collect(each, found));
+            }
+            let text = |key: &str| members.get(key).and_then(Value::as_str);
+            let Some((subnet, whole)) = text("subnet").and_then(|it| Some((it, whole(it)?))) else {
+                return;
+            };
+            let address = |key: &str| parse_address(text(key)?).ok();
+            let given =
+                (address("rangeStart").unwrap_or(whole.0), address("rangeEnd").unwrap_or(whole.1));
+            let gateway = address("gateway");
+            found.push(Subnet { text: subnet.to_owned(), whole, given, gateway });
+        }
+        _ => {}
+    }
+}
+
+fn whole(subnet: &str) -> Option<Span> {
+    parse_cidr(subnet).ok().map(|net| (net.network(), net.broadcast()))
+}
+
+fn overlap(one: Span, other: Span) -> bool {
+    one.0 <= other.1 && other.0 <= one.1
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// The bridge that a plugin makes.
+fn bridge(plugin: &Value) -> Option<&str> {
+    let is_bridge = plugin["type"] == "bridge";
+    plugin["bridge"].as_str().filter(|name| !name.is_empty()).or(is_bridge.then_some("cni0"))
+}
+
+/// What a plugin connects its containers to, where networks can have it together.
+fn link(plugin: &Value) -> Option<&str> {
+    let kind = plugin["type"].as_str();
+    let is_part = matches!(kind, Some("macvlan" | "ipvlan"));
+    // Without a master it is the interface of the default route.
+    bridge(plugin).or(is_part.then(|| plugin["master"].as_str().unwrap_or_default()))
+}
