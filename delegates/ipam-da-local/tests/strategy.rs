@@ -5,8 +5,9 @@
 mod common;
 
 use std::fs;
+use std::process::{Command, Stdio};
 
-use ipam_testkit::world::Outcome;
+use ipam_testkit::world::{Outcome, binary, start, wait};
 use serde_json::{Value, json};
 
 use common::{C1, Place, Program};
@@ -110,6 +111,16 @@ fn ask_in_record(place: &Place) {
     }
 }
 
+/// What is held can be read and released by hand.
+#[track_caller]
+fn list_by_hand(place: &Place, program: Program) {
+    let mut command = Command::new(binary("ipam-da-local"));
+    command.env_clear().args(["list", "--json", "--config", "-"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let rows = wait(start(command, &place.network(program))).success();
+    assert_eq!(rows[0]["address"], "10.5.0.2", "{rows}");
+}
+
 /// Checks that ADD and STATUS refuse these members of `ipam`, and that DEL, CHECK and GC do not.
 /// The error of ADD.
 #[track_caller]
@@ -125,6 +136,7 @@ fn refused(program: Program, ipam: Value, words: &str) -> Value {
         assert!(code == 7 && text.contains(words), "{program:?} {verb}: {code} {text}");
     }
     let error = place.call(program, "ADD", "c2").json();
+    list_by_hand(&place, program);
     ask_in_record(&place);
     place.check(program, C1, &result).success();
     place.gc(program, &[C1]).success();

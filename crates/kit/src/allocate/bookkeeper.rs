@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime};
 
+use serde_json::Value;
+
 use super::attempt::{Attempt, Plan, collect};
 use super::ledger::{Change, Commit, Entry, Fault, Ledger, Need, Question, View};
 use super::{Allocator, Books, Headroom, Lease, Owner, Part, Reach, Scope, Strategy, Want};
@@ -24,8 +26,8 @@ pub struct Bookkeeper<L> {
     grace: Duration,
     /// Whether addresses in use may be taken over, for pools that do not forbid it.
     takeover: bool,
-    /// How an address is chosen, for pools that do not say.
-    strategy: Strategy,
+    /// `ipam.strategy`, as written: how an address is chosen, for pools that do not say.
+    strategy: Option<Value>,
     /// STATUS counts what is free.
     counts: bool,
     deadline: Deadline,
@@ -52,17 +54,17 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         let ipam = request.network.ipam();
         Ok(Self {
             shown_all: !ipam.contains_key("serves"),
-            counts: ipam.get("statusExhaustion").and_then(serde_json::Value::as_bool) == Some(true),
+            counts: ipam.get("statusExhaustion").and_then(Value::as_bool) == Some(true),
             grace: request.settings.gc_grace,
             takeover: takeover(request)?,
-            strategy: strategy(request)?.unwrap_or(L::STRATEGY),
+            strategy: ipam.get("strategy").filter(|_| !request.is_reassert()).cloned(),
             deadline: request.deadline,
             ledger: L::open(config, request)?,
         })
     }
 
     fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
-        let mut wants = Want::read(want, self.strategy)?;
+        let mut wants = Want::read(want, self.strategy()?)?;
         for (want, pool) in wants.iter_mut().zip(want) {
             // What a pool says may be a selector's word, which is data.
             want.takeover = self.takeover && pool.takeover.unwrap_or(true);
@@ -125,6 +127,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
     }
 
     fn ready(&self, want: &[Pool]) -> Result<Headroom> {
+        self.strategy()?;
         self.ledger.ready()?;
         if !self.counts || want.is_empty() {
             return Ok(Headroom::default());
@@ -151,11 +154,18 @@ impl<L: Ledger> Books for Bookkeeper<L> {
     }
 
     fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
-        Want::read(pools, self.strategy)?.iter().map(|want| self.ledger.ranges(want)).collect()
+        Want::read(pools, L::STRATEGY)?.iter().map(|want| self.ledger.ranges(want)).collect()
     }
 }
 
 impl<L: Ledger> Bookkeeper<L> {
+    /// How an address is chosen where a pool does not say. An ADD and STATUS alone need it.
+    fn strategy(&self) -> Result<Strategy> {
+        let key = "ipam.strategy";
+        let told = self.strategy.as_ref().map(|value| parse_value::<Option<String>>(value, key));
+        told.transpose()?.flatten().map_or(Ok(L::STRATEGY), |text| Strategy::read(&text, key))
+    }
+
     /// Walks an ADD through lost races.
     fn give(
         &self,
@@ -332,18 +342,6 @@ fn takeover(request: &Request) -> Result<bool> {
     let told = request.network.ipam().get("takeover");
     let told = told.map(|value| parse_value(value, key)).transpose()?.flatten();
     Ok(told.unwrap_or(request.settings.takeover))
-}
-
-/// How an address is chosen where a pool does not say: `strategy` of `ipam`. A release and a CHECK need
-/// none, and the configuration of their record may hold anything.
-fn strategy(request: &Request) -> Result<Option<Strategy>> {
-    if !request.is_judged() {
-        return Ok(None);
-    }
-    let key = "ipam.strategy";
-    let told = request.network.ipam().get("strategy");
-    let told: Option<String> = told.map(|value| parse_value(value, key)).transpose()?.flatten();
-    told.map(|text| Strategy::read(&text, key)).transpose()
 }
 
 /// What the store did not say.
