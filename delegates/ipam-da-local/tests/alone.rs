@@ -190,7 +190,7 @@ fn errors_of_the_allocator_name_what_is_written() {
         (json!([{"name": "blue"}]), "ipam.pools[0].ranges: missing: this store knows no pools"),
         (
             json!([{"ranges": [{"subnet": "10.5.0.0/24"}]}, {"name": "b", "strategy": "best"}]),
-            "ipam.pools[1].strategy: \"best\" is none: expected round-robin",
+            "ipam.pools[1].strategy: unknown strategy \"best\": write round-robin",
         ),
     ] {
         let place = place(json!({"pools": pools, "statusExhaustion": true}));
