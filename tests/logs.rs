@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use ipam_testkit::world::{Host, World, binary, host_local, names, start, start_raw, wait, with};
 use serde_json::{Value, json};
@@ -112,6 +113,27 @@ fn the_host_wide_settings_switch_on_and_choose_the_folder() {
     // A network may say otherwise.
     host.call(&world, "ADD", "c1", &with(&network, "verbose", false)).success();
     assert!(!folder.exists());
+}
+
+#[test]
+fn a_log_is_for_root_and_its_group_alone() {
+    let (world, network) = world();
+    let host = Host::new();
+    let call = host.command(&world, "ADD", "c1");
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(call.get_program());
+    command.args(call.get_args()).env_clear();
+    command.envs(call.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    for stream in
+        [std::process::Command::stdin, std::process::Command::stdout, std::process::Command::stderr]
+    {
+        stream(&mut command, std::process::Stdio::piped());
+    }
+    wait(start(command, &with(&network, "verbose", true))).success();
+    for name in ["ipam-delegated.log", "ipam-ds-static.log"] {
+        let file = fs::metadata(host.path(&format!("{LOGS}/{name}"))).unwrap();
+        assert_eq!(file.permissions().mode() & 0o7777, 0o640, "{name}");
+    }
 }
 
 #[test]

@@ -338,6 +338,24 @@ fn a_daemon_that_forks_once_more_after_its_delegate_has_ended_is_spared_too() {
     daemon_beside_a_timeout("sleep 0.4");
 }
 
+#[test]
+fn a_daemon_that_carries_no_mark_of_its_call_is_spared_too() {
+    let world = World::new();
+    let pid = world.path("daemon.pid");
+    // It is there, with an empty environment, before its delegate has ended.
+    let body = format!(
+        "setsid env -i /bin/sh -c 'echo $$ >\"{pid}.new\"; mv \"{pid}.new\" \"{pid}\"; exec sleep 30' &\n\
+         until [ -e '{pid}' ]; do sleep 0.01; done",
+        pid = pid.display()
+    );
+    world.delegate("a", &format!("case $CNI_COMMAND in ADD) {body}; printf '{{\"ips\":[{{\"address\":\"10.0.0.2/24\"}}]}}';; esac"));
+    world.delegate("b", "case $CNI_COMMAND in ADD) sleep 20;; esac");
+    let network = world.network(json!(["a", {"type": "b", "timeout": "500ms"}]));
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 111, "{text}");
+    assert!(Daemon::of(&world).lives());
+}
+
 /// Copies by another process: a file that this one has open for writing cannot be run.
 fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());

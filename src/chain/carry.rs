@@ -457,6 +457,11 @@ mod tests {
             ("ipam-ds-x", json!({"ipam": {"stateDir": null}}), "ipam.stateDir"),
             ("ipam-ds-x", json!({"ipam": {"dataDir": "/etc"}}), "ipam.dataDir"),
             ("a", json!({"ips": [{"address": "10.0.0.2"}]}), "its answer.ips[0].address"),
+            (
+                "a",
+                json!({"ips": [{"address": "10.0.0.2/24"}, {"address": "10.0.0.2/16"}]}),
+                "gives 10.0.0.2 twice",
+            ),
         ] {
             let error = chain(&[(step(name), answer)]).unwrap_err();
             assert_eq!(error.code(), ErrorCode::DELEGATE);

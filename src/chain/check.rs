@@ -80,6 +80,7 @@ fn refuse_unlisted(held: &Held, prev_result: &IpamResult) -> Result<()> {
 }
 
 fn check_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
+    session.refuse_unproved_absence()?;
     let prev_result = session.prev_result()?.unwrap_or_default();
     walk(session, Verb::Check, &prev_result, deadline)?.all()
 }

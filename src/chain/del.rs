@@ -283,6 +283,7 @@ fn release_configured(
     none_ran: bool,
     deadline: Deadline,
 ) -> Result<()> {
+    session.refuse_unproved_absence()?;
     let stripped = is_stripped(session);
     if stripped && !unreadable.is_empty() {
         let network = session.request.network.name();

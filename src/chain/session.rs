@@ -53,6 +53,8 @@ impl<'a> Session<'a> {
             Err(error) if request.verb == Verb::Add => return Err(error),
             // The records are another machine's, whose leases must stay.
             Err(error) if error.code() == ErrorCode::RECORD => return Err(error),
+            // Each record names its node.
+            Err(_) if request.settings.fault.is_some() => String::new(),
             Err(error) => {
                 warn!("{}", error.in_full());
                 String::new()
@@ -62,6 +64,15 @@ impl<'a> Session<'a> {
         environment.set(Self::MARKER, chain.name());
         let (path, away) = (request.environment.path(), Rc::default());
         Ok(Self { chain, request, state, node, away, path, environment })
+    }
+
+    /// Fails for an attachment without a record where the host-wide settings are broken: they may name
+    /// another state folder, so that nothing proves that there is none.
+    pub(crate) fn refuse_unproved_absence(&self) -> Result<()> {
+        let (root, attachment) = (self.state.root().display(), self.attachment()?);
+        let what =
+            format!("no state folder is known but {root}, which has no record of {attachment}");
+        self.request.settings.refuse_fault(&what)
     }
 
     /// The same call with another request.

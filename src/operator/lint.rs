@@ -20,6 +20,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {
         return Err(Words::refusal("lint takes one network"));
     }
+    // Where it is broken, so is all that would be said of a network.
+    operator.settings()?;
     let found = operator.network()?;
     let mut printed = Printed::default();
     let mut reports = Vec::new();

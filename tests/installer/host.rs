@@ -29,6 +29,13 @@ fn a_folder_that_cannot_be_written_or_is_too_small_is_refused() {
     assert_eq!(outcome.exit, Some(1), "{outcome:?}");
     assert!(outcome.stderr.contains("KiB are needed; nothing was changed"), "{outcome:?}");
     assert!(names(&host.path(&folder.to_string())).is_empty());
+    // Room for everything but the programs.
+    site.program("ipam-da-two", &format!("#!/bin/sh\nexit\n{}", "#".repeat(512 * 1024)));
+    host.shell(&format!("umount '{folder}'; mount -t tmpfs -o size=256k tmpfs '{folder}'"));
+    let outcome = run_in(&host, &site, &["--preset", "host-local"]);
+    assert_eq!(outcome.exit, Some(1), "{outcome:?}");
+    assert!(outcome.stderr.contains("KiB are needed; nothing was changed"), "{outcome:?}");
+    assert!(names(&host.path(&folder.to_string())).is_empty());
     assert_eq!(names(&site.plugins), ["host-local"]);
 }
 

@@ -1,6 +1,7 @@
 //! Options, readers of its output, runs that are killed and runs at the same time.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -41,10 +42,48 @@ fn what_is_not_understood_is_refused() {
         assert_eq!(outcome.exit, Some(2), "{arguments:?}: {outcome:?}");
         assert!(outcome.stderr.contains("usage:") && !site.plugins.exists(), "{outcome:?}");
     }
-    fs::create_dir_all(site.plugins.join("host-local")).unwrap();
-    let outcome = site.run(&["--preset", "host-local"]);
-    assert!(outcome.stderr.contains("is no file"), "{outcome:?}");
-    assert_eq!(names(&site.plugins), ["host-local"]);
+    for name in ["host-local", "host-local.orig"] {
+        fs::create_dir_all(site.plugins.join(name)).unwrap();
+        let outcome = site.run(&["--preset", "host-local"]);
+        assert!(outcome.stderr.contains(&format!("{name} is no file")), "{outcome:?}");
+        assert_eq!((outcome.exit, names(&site.plugins)), (Some(1), vec![name.to_owned()]));
+        fs::remove_dir(site.plugins.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn what_a_killed_run_installed_is_removed_by_uninstall() {
+    let site = Site::new();
+    // It ends install.sh once the first program is in place.
+    let folder = site.world.path("shim");
+    fs::create_dir(&folder).unwrap();
+    let shim = "#!/bin/sh\n/bin/mv \"$@\" || exit\n\
+                for to; do :; done\ncase $to in */ipam-da-two) kill -KILL $PPID ;; esac\n";
+    site.world.program("mv", shim);
+    fs::rename(site.world.path("bin/mv"), folder.join("mv")).unwrap();
+    let mut command = site.command(&[]);
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{}:{path}", folder.display()));
+    assert_eq!(run(&mut command).exit, None);
+    let there = names(&site.plugins);
+    assert!(there.contains(&"ipam-da-two".to_owned()), "{there:?}");
+    assert!(!there.contains(&"ipam-delegated".to_owned()), "{there:?}");
+    site.install(&["--uninstall"]);
+    assert_eq!(names(&site.plugins), [""; 0]);
+}
+
+#[test]
+fn a_strict_umask_of_the_caller_keeps_nobody_from_the_programs() {
+    let site = Site::new();
+    let inner = site.command(&["--preset", "host-local"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 077; exec sh \"$@\"", "sh"]).args(inner.get_args());
+    said(run(&mut command));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&site.plugins), 0o755);
+    for (name, expected) in [(LIST, 0o644), ("ipam-delegated", 0o755), ("ipam-da-two", 0o755)] {
+        assert_eq!(mode(&site.plugins.join(name)), expected, "{name}");
+    }
 }
 
 #[test]

@@ -171,6 +171,20 @@ proptest! {
     }
 
     #[test]
+    fn of_addresses_that_were_free_those_found_taken_are_not_tried_again(case in case()) {
+        // The store knows no ranges: what it showed as free may lie outside, and be taken by now.
+        let shown: BTreeSet<_> = (0..=255).map(v4).collect();
+        let lowest = case.candidates(Choice::Lowest, Used::Free(shown.clone()), &case.taken);
+        prop_assert_eq!(&lowest, &first(case.free(None), case.limit));
+        let next = case.candidates(Choice::RoundRobin, Used::Free(shown.clone()), &case.taken);
+        prop_assert_eq!(&next, &first(case.free(case.cursor), case.limit));
+        let free: BTreeSet<_> = case.free(None).into_iter().collect();
+        let any = case.candidates(Choice::Random, Used::Free(shown), &case.taken);
+        prop_assert!(distinct(&any) && any.iter().all(|a| free.contains(a)), "{:?}", any);
+        prop_assert_eq!(any.len(), case.limit.min(free.len()));
+    }
+
+    #[test]
     fn nothing_outside_a_window_is_tried(case in case()) {
         let (from, to) = case.window;
         let within: BTreeSet<_> =

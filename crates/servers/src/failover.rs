@@ -397,7 +397,7 @@ impl Client {
     }
 
     /// How long one server may take in this round.
-    fn patience(&self, round: u32) -> Duration {
+    pub(super) fn patience(&self, round: u32) -> Duration {
         let several = self.access.servers.len() > 1;
         if several { PATIENCE * (1 << round.min(4)) } else { self.access.timeout }
     }

@@ -347,6 +347,27 @@ fn a_secret_that_a_server_repeats_is_not_shown() {
 }
 
 #[test]
+fn each_round_waits_longer_for_one_of_several_servers() {
+    let patience = |urls: &[&str]| {
+        let client = client(urls);
+        [0, 1, 2, 3, 4, 5, u32::MAX].map(|round| client.patience(round).as_millis())
+    };
+    let several = [1_500, 3_000, 6_000, 12_000, 24_000, 24_000, 24_000];
+    assert_eq!(patience(&["http://a", "http://b"]), several);
+    // All the time is for the only one.
+    assert_eq!(patience(&["http://a"]), [20_000; 7]);
+    // Both need more than the first round gives.
+    let slow = || {
+        fake(|_| {
+            std::thread::sleep(Duration::from_millis(1_700));
+            Say(http(200, "a"))
+        })
+    };
+    let (one, other) = (slow(), slow());
+    assert_eq!(read(&client(&[&one.url, &other.url])).unwrap(), "a");
+}
+
+#[test]
 fn a_call_whose_time_is_over_asks_nobody() {
     let server = fake(|_| Say(http(200, "a")));
     let client = Client::new(access(&[&server.url]), Deadline::after(Duration::ZERO)).unwrap();

@@ -143,19 +143,22 @@ fn a_server_that_does_not_take_the_client_is_not_asked_again() {
 fn a_server_of_another_authority_or_name_is_not_trusted() {
     let certificates = Certificates::make();
     let url = server(&certificates, false);
-    let other =
-        Tls { authority: Some(named("caFile", &certificates.other_authority())), identity: None };
-    for (url, tls) in [
-        (url.clone(), other),
-        (url.clone(), Tls::default()),
-        (url.replace("127.0.0.1", "[::ffff:127.0.0.1]"), trusting(&certificates, None)),
-    ] {
-        let error = client(&[&url], tls).unwrap().read(&GET).unwrap_err();
-        assert!(
-            error.to_string().contains("is not of an authority that is trusted here"),
-            "{error}"
-        );
-        assert_eq!(error.code(), ErrorCode::UNREACHED);
+    // Whom a client trusts does not depend on what it shows of itself.
+    for pair in [None, Some(certificates.client())] {
+        let mine = || trusting(&certificates, pair.clone());
+        let other = Some(named("caFile", &certificates.other_authority()));
+        for (url, tls) in [
+            (url.clone(), Tls { authority: other, ..mine() }),
+            (url.clone(), Tls { authority: None, ..mine() }),
+            (url.replace("127.0.0.1", "[::ffff:127.0.0.1]"), mine()),
+        ] {
+            let error = client(&[&url], tls).unwrap().read(&GET).unwrap_err();
+            assert!(
+                error.to_string().contains("is not of an authority that is trusted here"),
+                "{pair:?}: {error}"
+            );
+            assert_eq!(error.code(), ErrorCode::UNREACHED);
+        }
     }
 }
 

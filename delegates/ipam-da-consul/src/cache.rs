@@ -304,6 +304,22 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_taken_out_while_another_process_takes() {
+        let folder = TempDir::new().unwrap();
+        let cache = Cache::at(folder.path().join("pool"));
+        let free = set(&["10.0.0.2", "10.0.0.3"]);
+        cache.renew(Ranges::Brought(&ranges()), &free, false);
+        let candidates: Vec<IpAddr> = free.iter().copied().collect();
+        let taking = lock_folder(folder.path()).unwrap();
+        // Nobody waits longer: Consul tells whether the address is free.
+        assert_eq!(cache.take(&candidates), Some(candidates[0]));
+        assert_eq!(cache.read().unwrap().free, free);
+        drop(taking);
+        assert_eq!(cache.take(&candidates), Some(candidates[0]));
+        assert_eq!(cache.read().unwrap().free, set(&["10.0.0.3"]));
+    }
+
+    #[test]
     fn a_file_to_which_is_only_added_does_not_grow_for_ever() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("pool");

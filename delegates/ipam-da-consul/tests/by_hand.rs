@@ -134,6 +134,27 @@ fn owners_and_whole_nodes_are_released() {
     assert!(text.ends_with("nothing to release\n"), "{text}");
 }
 
+#[test]
+fn an_owner_of_another_network_in_the_same_pool_is_released_by_its_address_alone() {
+    let consul = stocked();
+    let node = Node::of(&consul);
+    node.add("c1");
+    let mut elsewhere = node.network();
+    elsewhere["name"] = "other".into();
+    let add = node.command("ADD", "c1");
+    ipam_testkit::world::wait(ipam_testkit::world::start(add, &elsewhere)).success();
+    let released = |words: &[&str]| {
+        let words = [&["release", "--yes", "--json"], words].concat();
+        members(&node.typed(&words).success(), &["address"]).concat()
+    };
+    assert_eq!(released(&["--owner", "c1"]), ["10.1.0.1"]);
+    assert_eq!(released(&["--node", "node-1"]), [""; 0]);
+    assert_eq!(released(&["--owner", "c1", "--node", "node-1"]), [""; 0]);
+    assert_eq!(books(&consul).len(), 1);
+    assert_eq!(released(&["10.1.0.2"]), ["10.1.0.2"]);
+    assert_eq!(holdings(&consul), [""; 0]);
+}
+
 /// The owners of a node, once for each address.
 fn books_of(consul: &Consul, node: &str) -> Vec<String> {
     let keys = consul.list("ipam/").into_iter().filter(|entry| {

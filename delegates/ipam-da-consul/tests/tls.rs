@@ -155,6 +155,10 @@ fn a_server_that_cannot_be_trusted_is_asked_for_nothing() {
     page.assert_codes_of_an_untrusted_server(|verb| {
         trusting(&certificates.other_authority()).call_with(verb, "c1", &known).failure().0
     });
+    // A certificate that the client shows changes nothing.
+    let shown = secured(Node::of(&consul), &certificates, Some(&certificates.client()));
+    let other = shown.with("caFile", certificates.other_authority().to_str().unwrap());
+    assert_refused(other, &[103, 105], &[&consul.url(), "UnknownIssuer", why]);
     // The authorities of the host do not know it either.
     assert_refused(Node::of(&consul), &[103, 105], &[&consul.url(), "UnknownIssuer", why]);
     // Its certificate is for 127.0.0.1.
@@ -261,7 +265,7 @@ fn without_an_authority_those_that_the_host_trusts_are_asked() {
     let host = Host::new();
     host.shell("mount -t tmpfs tmpfs /etc/ssl/certs");
     let node = Node::of(&consul).with("timeout", "1s");
-    let call = |verb: &str| {
+    let call = |node: &Node, verb: &str| {
         let outside = node.command(verb, "c1");
         let mut command = host.enter(PROGRAM);
         command.env_clear();
@@ -271,14 +275,19 @@ fn without_an_authority_those_that_the_host_trusts_are_asked() {
         }
         wait(start(command, &node.network()))
     };
-    let (code, text) = call("ADD").failure();
+    let (code, text) = call(&node, "ADD").failure();
     assert!([103, 105].contains(&code) && text.contains("UnknownIssuer"), "{code}: {text}");
     let bundle = host.path("/etc/ssl/certs/ca-certificates.crt");
     let of = |path: &Path| fs::read_to_string(path).unwrap();
     let both = of(&certificates.other_authority()) + "# ours\n" + &of(&certificates.authority());
-    fs::write(bundle, both).unwrap();
+    fs::write(&bundle, both).unwrap();
     for verb in ["ADD", "STATUS", "DEL"] {
-        call(verb).success();
+        call(&node, verb).success();
     }
+    // An authority that is named is the only one.
+    fs::write(&bundle, of(&certificates.authority())).unwrap();
+    let node = node.with("caFile", certificates.other_authority().to_str().unwrap());
+    let (code, text) = call(&node, "ADD").failure();
+    assert!([103, 105].contains(&code) && text.contains("UnknownIssuer"), "{code}: {text}");
     assert_eq!(holdings(&consul), [""; 0]);
 }

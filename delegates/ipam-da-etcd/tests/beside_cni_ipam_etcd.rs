@@ -198,7 +198,7 @@ impl InTurn {
         assert!(requests.create(&lock, &foreign.to_string(), foreign).unwrap());
         let may_go = Arc::new(AtomicBool::new(false));
         let (key, opened) = (lock.clone(), may_go.clone());
-        let relay = Relay::gated(&etcd.endpoint(), move || {
+        let relay = Relay::gated(&etcd.endpoint(), move |_| {
             // With a lease of its own it asks for the lock, and once it has it, for an address.
             let is_held_up = || match requests.get(&key).unwrap() {
                 Some(found) if found.value == foreign.to_string() => {

@@ -165,6 +165,12 @@ fn a_server_that_cannot_be_trusted_is_told_nothing() {
         page.assert_codes_of_an_untrusted_server(|verb| {
             node.call_with(verb, "c1", &known).failure().0
         });
+        // A certificate that the client shows changes nothing.
+        let Pair { certificate, key } = certificates.client();
+        let shown = trusting(&certificates.other_authority())
+            .with("certFile", certificate.to_str().unwrap())
+            .with("keyFile", key.to_str().unwrap());
+        assert_refused(&shown, [103, 50], &[&etcd.url(), "UnknownIssuer", advice]);
         // The authorities of the host do not know it either.
         let node = hasty(Node::at(&[etcd.url()]));
         assert_refused(&node, [103, 50], &[&etcd.url(), "UnknownIssuer", advice]);

@@ -101,6 +101,20 @@ fn a_store_restored_under_its_id_is_known_by_its_revision() {
 }
 
 #[test]
+fn a_store_that_lacks_the_latest_claim_alone_is_refused() {
+    let Site { etcd, node, .. } = Site::new();
+    let snapshot = etcd.snapshot();
+    let claimed = etcd.revision();
+    node.add("lost");
+    assert_eq!(etcd.revision(), claimed + 1, "a claim is one revision");
+    etcd.restore(&snapshot, ClusterId::Kept);
+    let (before, held) = (etcd.revision(), ours(&etcd));
+    let (code, text) = node.call("ADD", "new").failure();
+    assert!(code == 11 && text.contains("it was restored from a backup"), "{code}: {text}");
+    assert_eq!((etcd.revision(), ours(&etcd)), (before, held), "what is refused writes nothing");
+}
+
+#[test]
 fn a_store_that_was_set_back_is_refused_though_others_go_on_in_it() {
     let Site { etcd, node, .. } = Site::restored(ClusterId::Kept);
     let fresh = Node::of(&etcd).named("fresh");

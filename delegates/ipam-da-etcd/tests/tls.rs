@@ -73,6 +73,32 @@ fn tls_needs_no_more_than_the_authority() {
 }
 
 #[test]
+fn the_authorities_of_the_host_are_trusted_where_none_is_named_and_only_there() {
+    let certificates = Certificates::make();
+    let etcd = Etcd::builder().tls(tls(&certificates, false)).start();
+    let host = Host::new();
+    host.shell("mount -t tmpfs tmpfs /etc/ssl/certs");
+    let bundle = host.path("/etc/ssl/certs/ca-certificates.crt");
+    fs::copy(certificates.authority(), bundle).unwrap();
+    let call = |node: &Node| {
+        let outside = node.command("ADD", "c1");
+        let mut command = host.enter(PROGRAM);
+        command.env_clear();
+        command.envs(outside.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        for stream in [Command::stdin, Command::stdout, Command::stderr] {
+            stream(&mut command, std::process::Stdio::piped());
+        }
+        wait(start(command, &node.network()))
+    };
+    let node = Node::at(&[etcd.url()]).with("timeout", "1s");
+    call(&node).success();
+    let other = certificates.other_authority();
+    let node = node.with("trustedCaFile", other.to_str().unwrap());
+    let (code, text) = call(&node).failure();
+    assert!([103, 105].contains(&code) && text.contains("UnknownIssuer"), "{code}: {text}");
+}
+
+#[test]
 fn clients_show_certificates_with_keys_of_any_kind() {
     let certificates = Certificates::make();
     let etcd = Etcd::builder().tls(tls(&certificates, true)).start();

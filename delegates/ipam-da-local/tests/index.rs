@@ -138,6 +138,23 @@ fn what_others_add_and_remove_is_seen_at_once() {
 }
 
 #[test]
+fn an_owner_that_lost_its_address_by_takeover_is_not_indexed_any_more() {
+    let place = Place::new(&[SUBNET]);
+    let program = Program::Allocator;
+    place.add(program, "a");
+    let mut asking = place.network(program);
+    asking["ipam"]["takeover"] = true.into();
+    asking["prevResult"]["pools"][0]["requested-ip"] = "10.5.0.2".into();
+    let taken = place.call_with(program, "ADD", "b", &asking).ips();
+    assert_eq!(taken, ["10.5.0.2/24"]);
+    let index = place.world.path("state/local/net");
+    let owners = index.join(&ipam_testkit::world::names(&index)[0]).join("owners");
+    assert_eq!(ipam_testkit::world::names(&owners), ["b:eth0"]);
+    place.del(program, "a");
+    all_is_well(&place, program, "b", "10.5.0.2");
+}
+
+#[test]
 fn the_index_is_readable_by_root_alone() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new(&[SUBNET]);

@@ -58,7 +58,10 @@ mod tests {
             (json!({"subnet": "10.1.2.0"}), "ipam.subnet: \"10.1.2.0\" is no CIDR"),
             (json!({"RANGES": []}), "ipam.RANGES: write ranges"),
         ] {
-            Call::ipam(ipam).err(7, message);
+            // STATUS is not to say that an ADD would succeed.
+            for verb in ["ADD", "STATUS", "DEL", "CHECK", "GC"] {
+                Call::ipam(ipam.clone()).verb(verb).err(7, message);
+            }
         }
     }
 

@@ -292,9 +292,9 @@ mod tests {
 
     use super::*;
     use crate::allocate::Scope;
-    use crate::allocate::ledger::{Look, PoolView, Used};
+    use crate::allocate::ledger::{Holder, Look, PoolView, Used};
     use crate::cni::{ContainerId, IfName, NetworkName};
-    use crate::pool::Pool;
+    use crate::pool::{Pool, RangeRules};
 
     fn owner() -> Owner {
         let scope = Scope { node: "n".into(), network: NetworkName::parse("n").unwrap() };
@@ -326,6 +326,60 @@ mod tests {
             attempt.learn(&change, &sources, vec![]).unwrap();
         }
         assert!(firsts.len() > 1, "{firsts:?}");
+    }
+
+    #[test]
+    fn pools_whose_ranges_the_store_knows_do_not_overlap() {
+        let named = ["blue", "red"].map(|name| Pool::parse(&json!({"name": name}), "p").unwrap());
+        let (owner, wants) = (owner(), Want::read(&named, Strategy::Lowest).unwrap());
+        let plan = |subnets: [&str; 2]| {
+            let pool = |subnet: &str| {
+                let range = serde_json::from_value(json!({"subnet": subnet})).unwrap();
+                let set = RangeSet::parse(&[range], RangeRules::OURS, "p").unwrap();
+                let used = Used::All(BTreeSet::new());
+                PoolView { set: Some(set), used, ..PoolView::default() }
+            };
+            let pools = subnets.map(pool).into();
+            let view = View { held: vec![], sure: true, pools, token: () };
+            Attempt::new(&owner, &wants, true, Tries::IN_ORDER).plan(&view).map(drop)
+        };
+        plan(["10.0.0.0/25", "10.0.0.128/25"]).unwrap();
+        let error = plan(["10.0.0.0/24", "10.0.0.128/25"]).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
+        assert!(error.to_string().starts_with("prevResult.pools[1]: "), "{error}");
+    }
+
+    #[test]
+    fn an_address_that_is_held_on_another_node_is_not_the_owners() {
+        let asking = json!({"ranges": [{"subnet": "10.0.0.0/24"}], "requested-ip": "10.0.0.9"});
+        let wants = [Pool::parse(&asking, "p").unwrap()];
+        let (owner, wants) = (owner(), Want::read(&wants, Strategy::Lowest).unwrap());
+        for (node, container, ifname, is_own) in [
+            (Some("n"), "c", Some("eth0"), true),
+            (None, "c", Some("eth0"), true),
+            (Some("another"), "c", Some("eth0"), false),
+            (Some("n"), "another", Some("eth0"), false),
+            (Some("n"), "c", Some("eth1"), false),
+            (Some("n"), "c", None, false),
+        ] {
+            let mut attempt = Attempt::new(&owner, &wants, true, Tries::IN_ORDER);
+            let pools = vec![PoolView::default()];
+            let view = View { held: vec![], sure: true, pools, token: () };
+            let Plan::Commit(change, sources) = attempt.plan(&view).unwrap() else { panic!() };
+            let address = change.claim[0].candidates[0];
+            let holder = Holder {
+                node: node.map(str::to_owned),
+                container: container.to_owned(),
+                ifname: ifname.map(str::to_owned),
+                network: None,
+            };
+            let lease = change.claim[0].lease(address, json!(1));
+            let entry = Entry { lease, holder: Some(holder), since: None, fault: None };
+            let taken = vec![Taken { claim: 0, address, holder: Some(entry) }];
+            let refused = attempt.learn(&change, &sources, taken).err().map(|error| error.code());
+            let expected = (!is_own).then_some(ErrorCode::TAKEN);
+            assert_eq!(refused, expected, "{node:?} {container} {ifname:?}");
+        }
     }
 
     #[test]

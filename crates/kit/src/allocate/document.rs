@@ -244,3 +244,57 @@ pub fn to_text(document: &impl Serialize) -> String {
     // Text keys and plain members: writing them cannot fail.
     serde_json::to_string(document).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocate::Scope;
+    use crate::cni::{ContainerId, IfName, NetworkName};
+
+    /// An owner of two addresses, which were written with its key.
+    fn both() -> Holding {
+        let scope = Scope { node: "n".into(), network: NetworkName::parse("n").unwrap() };
+        let container = ContainerId::parse("c").unwrap();
+        let owner = Owner { scope, container, ifname: IfName::parse("eth0").unwrap() };
+        let item = |address: &str| Item {
+            address: address.parse().unwrap(),
+            gateway: None,
+            pool: None,
+            taken: 1,
+            since: None,
+        };
+        let items = ["10.0.0.2/24", "10.0.1.2/24"].map(item).into();
+        Holding { revision: 7, document: OwnerDocument::written(&owner, 1, items) }
+    }
+
+    #[test]
+    fn what_an_owner_keeps_keeps_the_revision_of_its_keys() {
+        let both = both();
+        let gone = both.document.leases[0].address.addr();
+        let rest = Holding { revision: 9, document: both.without(|address| address == gone) };
+        let written = Revision { revision: 7, leases: 2 };
+        assert_eq!(rest.document.generation, 2);
+        assert_eq!(rest.document.leases[0].since, Some(written));
+        let leases = rest.leases();
+        assert_eq!(leases.len(), 1);
+        assert_eq!(Revision::read(&leases[0].revision), Some(written));
+        // A second time likewise, whatever became of the owner's key meanwhile.
+        let again = rest.without(|_| false);
+        assert_eq!(again.leases[0].since, Some(written));
+        // So nothing but the owner's key is written.
+        assert_eq!(again.together(), 0);
+    }
+
+    #[test]
+    fn some_leases_of_an_owner_are_not_all() {
+        let leases = both().leases();
+        assert_eq!(Revision::of_all(&leases), Some(Revision { revision: 7, leases: 2 }));
+        assert_eq!(Revision::of_all(&leases[..1]), None);
+        assert_eq!(Revision::of_all(&[]), None);
+        let mut later = leases.clone();
+        later[1].revision = Revision { revision: 8, leases: 2 }.to_json();
+        assert_eq!(Revision::of_all(&later), None);
+        later[1].revision = Value::Null;
+        assert_eq!(Revision::of_all(&later), None);
+    }
+}

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::log::error;
+use ::log::{error, warn};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, makedev};
 use serde_json::{Map, Value};
 
@@ -130,7 +130,8 @@ pub fn serve(name: &'static str, delegate: &dyn Delegate, environment: Environme
     }
     let mut stdin = Vec::with_capacity(8192);
     let read = std::io::stdin().take(STDIN_LIMIT).read_to_end(&mut stdin);
-    let reply = match (read, Settings::load()) {
+    let settings = Settings::load_for(environment.verb().ok().flatten());
+    let reply = match (read, settings) {
         (Err(error), _) => {
             let error = Error::io("cannot read stdin", error);
             log_refusal(name, None, &error);
@@ -230,6 +231,13 @@ fn start_log(name: &str, request: &Request) {
         folder: &settings.log_dir,
     };
     wanted.start();
+    // A chain that runs this delegate has told.
+    if let Some(fault) = &settings.fault
+        && told(&request.environment).is_none()
+    {
+        let folder = settings.state_dir.display();
+        warn!("{fault}; {} goes on by the records in {folder}", request.verb);
+    }
 }
 
 /// Logs why a call could not even be read, under what its environment says it was about.

@@ -51,6 +51,13 @@ impl Node {
         }
         let machine_id = read_machine_id(Path::new(MACHINE_ID))?;
         let path = state.root().join("node");
+        // To release by another machine's records would release its leases.
+        if Identity::read(&path).is_ok_and(|it| it.is_of_another(&machine_id)) {
+            let what =
+                format!("the records in {} may be another machine's", state.root().display());
+            settings.refuse_fault(&what).map_err(|error| error.with_code(ErrorCode::RECORD))?;
+        }
+        settings.refuse_fault("this node's name is not known")?;
         let failed = |error: io::Error| {
             let advice = match error.kind() {
                 ErrorKind::InvalidData => "remove the file: the next ADD makes a new identity",
@@ -130,6 +137,11 @@ impl Identity {
             return Err(io::Error::new(ErrorKind::InvalidData, "its uuid is none"));
         }
         Ok(identity)
+    }
+
+    /// Whether it was made on another machine.
+    fn is_of_another(&self, machine_id: &str) -> bool {
+        !machine_id.is_empty() && self.machine_id != machine_id && !self.is_of_this_boot()
     }
 
     /// Whether it was made without a machine-id, and the machine has not been started since.

@@ -95,6 +95,26 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_changed_while_another_process_changes_it() {
+        let folder = TempDir::new().unwrap();
+        let note = Note::at(folder.path().join("note.json"));
+        note.change(|number: &mut u32| *number = 7).unwrap();
+        let changing = lock_folder(folder.path()).unwrap();
+        let error = note.change(|number: &mut u32| *number += 1).unwrap_err();
+        assert!(error.to_string().contains("another process has it locked"), "{error}");
+        assert_eq!(note.read::<u32>(), 7);
+        drop(changing);
+        // A second change waits for the end of the first.
+        let other = note.clone();
+        note.change(|number: &mut u32| {
+            *number += 1;
+            assert!(other.change(|number: &mut u32| *number = 0).is_err());
+        })
+        .unwrap();
+        assert_eq!(note.read::<u32>(), 8);
+    }
+
+    #[test]
     fn a_note_that_cannot_be_read_is_not_taken_for_an_empty_one() {
         let folder = TempDir::new().unwrap();
         let note = Note::at(folder.path().join("note.json"));

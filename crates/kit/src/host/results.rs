@@ -274,7 +274,11 @@ mod tests {
             json!({"kind": "cniCacheV9", "result": result("10.0.0.2/24")}),
             json!({"kind": "cniCacheV1", "networkName": "net", "containerId": "c1", "ifName": "eth0"}),
             wrapped("net", "c1", "eth0", &json!({"ips": [{"address": "10.0.0.2"}]})),
+            // Its names make up the same file name, or another program wrote it there.
             wrapped("net-c1", "eth0", "eth0", &result("10.0.0.2/24")),
+            wrapped("other", "c1", "eth0", &result("10.0.0.2/24")),
+            wrapped("net", "c2", "eth0", &result("10.0.0.2/24")),
+            wrapped("net", "c1", "eth1", &result("10.0.0.2/24")),
             wrapped("../net", "c1", "eth0", &result("10.0.0.2/24")),
         ] {
             let (_temp, cache) = cache(&[("net-c1-eth0", content.clone())]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{parse_duration, read_trusted};
-use crate::cni::{parse_object, shown};
+use crate::cni::{Verb, parse_object, shown};
 use crate::error::{Error, ErrorCode, Result};
 
 /// Host-wide settings: the file `/etc/cni/ipam-delegated.json`, all of it optional.
@@ -31,6 +31,8 @@ pub struct Settings {
     /// Whether a requested address is taken from another owner, where `ipam.takeover` does not say
     /// (`takeover`).
     pub takeover: bool,
+    /// Why the file could not be read: these are the defaults in its place, for a verb that releases.
+    pub fault: Option<String>,
 }
 
 impl Default for Settings {
@@ -44,6 +46,7 @@ impl Default for Settings {
             resolv_dirs: RESOLV_DIRS.map(PathBuf::from).to_vec(),
             gc_grace: Duration::from_secs(300),
             takeover: false,
+            fault: None,
         }
     }
 }
@@ -65,6 +68,28 @@ impl Settings {
             Some(bytes) => Self::parse(&bytes).map_err(|error| error.within(Self::PATH)),
             None => Ok(Self::default()),
         }
+    }
+
+    /// [`Settings::load`] for a verb: DEL and CHECK go on with the defaults where the file is broken, for
+    /// a record in the default state folder says what is held.
+    pub(crate) fn load_for(verb: Option<Verb>) -> Result<Self> {
+        match Self::load() {
+            Err(error) if matches!(verb, Some(Verb::Del | Verb::Check)) => {
+                Ok(Self { fault: Some(error.in_full()), ..Self::default() })
+            }
+            loaded => loaded,
+        }
+    }
+
+    /// Fails where the file could not be read: then `what` is not known.
+    ///
+    /// # Errors
+    /// Error 7 names the file, its fault, and `what`.
+    pub fn refuse_fault(&self, what: &str) -> Result<()> {
+        let Some(fault) = &self.fault else { return Ok(()) };
+        let message = [fault, "; without it ", what].concat();
+        Err(Error::new(ErrorCode::INVALID_CONFIG, message)
+            .advise(["mend ", Self::PATH, "; the runtime repeats DEL"].concat()))
     }
 
     // By hand: what serde derives for it is several times as large.

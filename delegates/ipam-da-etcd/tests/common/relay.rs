@@ -18,14 +18,14 @@ impl Relay {
         Self::on(Ipv4Addr::LOCALHOST, endpoint)
     }
 
-    /// A relay on 127.0.0.1 that passes on what a client sends only once this returns, each time.
-    pub fn gated(endpoint: &str, gate: impl Fn() + Send + Sync + 'static) -> Self {
+    /// A relay on 127.0.0.1 that passes each piece of what a client sends on only once this returns.
+    pub fn gated(endpoint: &str, gate: impl Fn(&[u8]) + Send + Sync + 'static) -> Self {
         Self::with(Ipv4Addr::LOCALHOST, endpoint, Arc::new(gate))
     }
 
     /// A relay on an address of this machine.
     pub fn on(address: Ipv4Addr, endpoint: &str) -> Self {
-        Self::with(address, endpoint, Arc::new(|| ()))
+        Self::with(address, endpoint, Arc::new(|_| ()))
     }
 
     fn with(address: Ipv4Addr, endpoint: &str, gate: Gate) -> Self {
@@ -54,7 +54,7 @@ impl Relay {
     }
 }
 
-type Gate = Arc<dyn Fn() + Send + Sync>;
+type Gate = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
 fn relay(client: TcpStream, server: &str, losing: &AtomicUsize, gate: Gate) {
     let Ok(server) = TcpStream::connect(server) else { return };
@@ -63,7 +63,7 @@ fn relay(client: TcpStream, server: &str, losing: &AtomicUsize, gate: Gate) {
     thread::spawn(move || {
         let mut piece = [0; 16 * 1024];
         while let Ok(length @ 1..) = from_client.read(&mut piece) {
-            gate();
+            gate(&piece[..length]);
             if to_server.write_all(&piece[..length]).is_err() {
                 break;
             }
