@@ -34,11 +34,13 @@ pub enum Bug {
     LateDelUnguarded,
     /// A release and a CHECK believe a look that may be behind.
     StaleBelieved,
+    /// A drop of some leases is taken for one of all that the owner holds.
+    SomeForAll,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Overwrite,
         Self::CheckThenPut,
         Self::ReleaseOfAny,
@@ -48,6 +50,7 @@ impl Bug {
         Self::RestampUnguarded,
         Self::LateDelUnguarded,
         Self::StaleBelieved,
+        Self::SomeForAll,
     ];
 }
 
@@ -121,6 +124,11 @@ impl Mutant {
             }
             Some(Bug::LateDelUnguarded) if only_drops => {
                 change.drop.iter().all(|lease| held.iter().any(|other| same(lease, other)))
+            }
+            Some(Bug::SomeForAll) if only_drops => {
+                let named = |lease: &Lease| change.drop.iter().any(|drop| same(drop, lease));
+                let known: Vec<Lease> = held.into_iter().filter(named).collect();
+                fits(&known, &Change { drop: change.drop.clone(), ..Change::default() })
             }
             _ => fits(&held, change),
         }

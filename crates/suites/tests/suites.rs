@@ -168,6 +168,10 @@ fn found_by(bug: Bug) -> (&'static [&'static str], &'static [&'static str]) {
             &["what_is_held_and_what_is_not_is_proved_at_once"],
             &["a_missing_hint_leaves_nothing_behind", "a_check_passes_after_an_add"],
         ),
+        Bug::SomeForAll => (
+            &["a_change_that_leaves_out_a_lease_is_lost"],
+            &["a_hint_of_some_leases_leaves_nothing_behind"],
+        ),
     }
 }
 
@@ -179,7 +183,8 @@ fn hunt(bug: Bug) -> Vec<String> {
         let (of_ledgers, store) = (fresh_store(), fresh_store());
         let behind = bug == Bug::StaleBelieved;
         // A hint reaches the guards only where it is believed until then.
-        let shape = Shape { guesses: bug == Bug::ReleaseOfAny, behind, ..Shape::default() };
+        let guesses = matches!(bug, Bug::ReleaseOfAny | Bug::SomeForAll);
+        let shape = Shape { guesses, behind, ..Shape::default() };
         let _ = Store::named(&of_ledgers).shaped(Shape { behind, ..Shape::default() });
         let _ = Store::named(&store).shaped(shape);
         let ledger = ledger_suite::run(&Place { store: of_ledgers, bug: Some(bug) });

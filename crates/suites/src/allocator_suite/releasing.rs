@@ -18,6 +18,7 @@ checks!(
     a_del_releases_its_container_only,
     a_stale_hint_frees_nothing_of_others,
     a_missing_hint_leaves_nothing_behind,
+    a_hint_of_some_leases_leaves_nothing_behind,
     a_check_passes_after_an_add,
     a_check_fails_after_a_del,
     a_check_fails_for_an_address_not_held,
@@ -106,6 +107,21 @@ fn a_missing_hint_leaves_nothing_behind(bench: &Bench) -> Verdict {
     known.result["leases"] = first.result["leases"].clone();
     bench.del(C1, &[small(), other()], Some(&known))?;
     for pool in [small(), other()] {
+        let left = bench.fill_all(&pool)?;
+        expect(left.len() == 13, || format!("all of 13 is free, {} are given", left.len()))?;
+    }
+    Ok(())
+}
+
+fn a_hint_of_some_leases_leaves_nothing_behind(bench: &Bench) -> Verdict {
+    let pools = [small(), other()];
+    let added = bench.add(C1, &pools)?;
+    let mut known = added.with_ips(json!([added.result["ips"][0]]));
+    if let Some(leases) = known.result["leases"].as_array_mut() {
+        leases.truncate(1);
+    }
+    bench.del(C1, &pools, Some(&known))?;
+    for pool in pools {
         let left = bench.fill_all(&pool)?;
         expect(left.len() == 13, || format!("all of 13 is free, {} are given", left.len()))?;
     }
