@@ -457,6 +457,41 @@ mod tests {
     }
 
     #[test]
+    fn a_fence_covers_what_was_taken_between_its_ends() {
+        const HOUR: u64 = 3_600_000;
+        let part = |fence: Value| {
+            let config = json!({
+                "cniVersion": "1.1.0", "name": "n", "ipam": {}, "prevResult": {"fence": fence},
+            });
+            let variables =
+                [("CNI_COMMAND", "DEL"), ("CNI_CONTAINERID", "c1"), ("CNI_IFNAME", "eth0")];
+            let (environment, stdin) = (Environment::new(variables), config.to_string());
+            let settings = Settings::default();
+            let request = Request::parse(Verb::Del, environment, stdin.as_bytes(), settings);
+            super::part(&request.unwrap())
+        };
+        let covers = |fence: Value| {
+            let part = part(fence).unwrap().unwrap();
+            let taken = |hour: u64| Lease {
+                taken: UNIX_EPOCH.checked_add(Duration::from_millis(hour * HOUR)),
+                ..hint("10.0.0.2".parse().unwrap())
+            };
+            // Without a time nothing says that it is younger.
+            let unknown = Lease { taken: None, ..taken(0) };
+            assert!(!part.covers(&unknown));
+            [1, 2, 3, 4, 5].map(|hour| part.covers(&taken(hour)))
+        };
+        let closed = json!({"after": 2 * HOUR, "before": 4 * HOUR});
+        assert_eq!(covers(closed), [false, true, true, true, false]);
+        // An open one ends by now.
+        assert_eq!(covers(json!({"after": 4 * HOUR})), [false, false, false, true, true]);
+        let now = u64::try_from(UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+        let open = part(json!({"after": 0})).unwrap().unwrap();
+        let later = UNIX_EPOCH.checked_add(Duration::from_millis(now + HOUR));
+        assert!(!open.covers(&Lease { taken: later, ..hint("10.0.0.2".parse().unwrap()) }));
+    }
+
+    #[test]
     fn without_a_record_the_pools_tell_which_addresses_are_ours() {
         let ranges = json!([{"ranges": [{"subnet": "10.0.0.0/24"}]}]);
         let (_, result) = call("ADD", "c1", json!({"pools": ranges}), json!({}));
