@@ -368,6 +368,26 @@ fn each_round_waits_longer_for_one_of_several_servers() {
 }
 
 #[test]
+fn a_tenth_of_the_time_is_left_for_saying_what_is_wrong() {
+    let longest = Duration::from_secs(1_000);
+    let patient = || Access { timeout: longest, ..access(&["http://a"]) };
+    let left = |call: Duration| {
+        Client::new(patient(), Deadline::after(call)).unwrap().left().as_secs_f64()
+            / call.as_secs_f64()
+    };
+    for call in [10, 100, 1_000].map(Duration::from_secs) {
+        let part = left(call);
+        assert!((0.5..=0.9).contains(&part), "{part} of {call:?}");
+    }
+    // As of a deadline that comes later.
+    let mut client = Client::new(patient(), Deadline::after(Duration::ZERO)).unwrap();
+    assert_eq!(client.left(), Duration::ZERO);
+    client.go_on(Deadline::after(Duration::from_secs(100)));
+    assert!(client.left() <= Duration::from_secs(90), "{:?}", client.left());
+    assert!(client.left() > Duration::from_secs(50), "{:?}", client.left());
+}
+
+#[test]
 fn a_call_whose_time_is_over_asks_nobody() {
     let server = fake(|_| Say(http(200, "a")));
     let client = Client::new(access(&[&server.url]), Deadline::after(Duration::ZERO)).unwrap();
