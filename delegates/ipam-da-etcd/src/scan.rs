@@ -10,7 +10,7 @@ use ipam_kit::allocate::ledger::{Entry, Holder};
 use log::warn;
 
 use crate::client::Answer;
-use crate::document::{Holding, Revision, holding};
+use crate::document::{Holding, OwnerDocument, Revision, holding};
 use crate::ledger::Etcd;
 use crate::page::{READS, below, found_by_key};
 
@@ -22,10 +22,8 @@ impl Etcd {
     pub(crate) fn walk(&self, node: Option<&str>, each: Each<'_>) -> Result<()> {
         let Some(node) = node else { return self.walk_all(each) };
         let holdings = self.adapting(|| self.holdings(&self.keys.of_node(node)))?;
-        let its = |holding: &&Holding| {
-            let document = &holding.document;
-            document.node == node && document.network == self.keys.network().as_str()
-        };
+        let network = self.keys.network().as_str();
+        let its = |holding: &&Holding| is_of(&holding.document, node, network);
         let mut entries = holdings.iter().filter(its).flat_map(Holding::entries);
         // Whether it ended early is the caller's own doing.
         if entries.try_for_each(&mut *each).is_break() || self.keys.is_native() {
@@ -163,7 +161,31 @@ impl Etcd {
     }
 }
 
+/// Whether an owner is of this node and this network: keys of several networks may stand side by side.
+fn is_of(document: &OwnerDocument, node: &str, network: &str) -> bool {
+    document.node == node && document.network == network
+}
+
 fn warn_of_foreign(found: &KeyValue) {
     let key = String::from_utf8_lossy(found.key());
     warn!("the key {} is not ours: it counts as taken and is left alone", key.escape_debug());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_of_one_node_and_one_network() {
+        let document = serde_json::json!({
+            "network": "net", "node": "n", "container": "c", "ifname": "eth0",
+            "generation": 1, "confirmed": 1, "leases": [],
+        });
+        let document: OwnerDocument = serde_json::from_value(document).unwrap();
+        for (node, network, expected) in
+            [("n", "net", true), ("n", "other", false), ("other", "net", false)]
+        {
+            assert_eq!(is_of(&document, node, network), expected, "{node} {network}");
+        }
+    }
 }
