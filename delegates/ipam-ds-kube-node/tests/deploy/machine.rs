@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use ipam_testkit::world::{Host, Outcome, binary, start, wait};
+use ipam_testkit::world::{Host, Outcome, binary, start, until, wait};
 use serde_json::Value;
 
 use super::script;
@@ -149,6 +149,28 @@ impl Keeper {
     pub fn start(mut command: Command) -> Self {
         command.env("EVERY", "0.1").stdout(Stdio::null()).stderr(Stdio::piped());
         Self(command.spawn().unwrap())
+    }
+
+    /// Waits until it has looked once more: begun and ended a look after this call.
+    #[track_caller]
+    pub fn looks(&self) {
+        // It sleeps by a process of its own between two looks.
+        let pid = self.0.id();
+        let children = PathBuf::from(format!("/proc/{pid}/task/{pid}/children"));
+        let sleeping = || {
+            let all = fs::read_to_string(&children).unwrap_or_default();
+            let is_sleep = |pid: &&str| {
+                let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+                name.is_ok_and(|name| name.trim() == "sleep")
+            };
+            all.split_whitespace().find(is_sleep).map(str::to_owned)
+        };
+        let mut before = None;
+        until("it to sleep", || {
+            before = sleeping();
+            before.is_some()
+        });
+        until("it to sleep again", || sleeping().is_some_and(|now| Some(now) != before));
     }
 
     /// Ends it as a kubelet does, and gives what it said on stderr.

@@ -153,14 +153,14 @@ fn what_the_pod_installs_and_the_login_that_it_keeps_serve_both_networks() {
 
     // What a newer pod has written stays; what is gone comes again.
     fs::write(machine.login("token"), "newer").unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    keeper.looks();
     assert_eq!(machine.token(), "newer");
     assert!(!machine.is_ready());
     fs::remove_file(machine.login("token")).unwrap();
     until("it is there again", || machine.token() == second.token().unwrap());
     // Without a source it says so, and leaves what is there.
     fs::remove_dir_all(&account).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    keeper.looks();
     assert_eq!(machine.token(), second.token().unwrap());
     let said = keeper.end();
     assert!(said.contains(&format!("the login in {} stays as it is", "/host/login")), "{said}");
