@@ -184,6 +184,24 @@ fn a_del_does_not_need_a_delegate_that_was_not_there_for_its_add() {
 }
 
 #[test]
+fn a_del_that_is_refused_for_its_settings_fails_where_an_add_gave_something_by_them() {
+    let world = World::new();
+    world.allocator("a", "10.0.0.2/24");
+    let network = world.network(json!(["a"]));
+    world.call("ADD", "c1", &network).success();
+    let refuses = "printf '{\"code\":7,\"msg\":\"no such range\"}'; exit 1";
+    world.delegate("a", refuses);
+    let (code, text) = world.call("DEL", "c1", &network).failure();
+    assert!(code == 7 && text.contains("no such range"), "{code}: {text}");
+    assert_eq!(world.state_of("c1"), "held");
+    // By settings that gave nothing, nothing is held.
+    assert_eq!(world.call("ADD", "c2", &network).failure().0, 7);
+    let outcome = world.call("DEL", "c2", &network);
+    assert!(outcome.stderr.contains("no such range"), "{outcome:?}");
+    outcome.success();
+}
+
+#[test]
 fn an_add_for_want_of_a_delegate_leaves_what_is_recorded_as_it_is() {
     let world = World::new();
     world.allocator("a", "10.0.0.2/24");

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use ipam_testkit::world::{World, binary, kill_now, start, until, wait, with};
 use serde_json::{Value, json};
@@ -126,7 +126,10 @@ fn unsure(world: &World, network: &Value) {
 fn an_unsure_del_is_repeated_by_another_add_when_due() {
     let world = World::new();
     let network = world.network(json!(["a"]));
+    let now = || u64::try_from(UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+    let began = now();
     unsure(&world, &network);
+    let ended = now();
     world.call("ADD", "c2", &network).success();
     assert_eq!(world.take_calls(), ["a ADD"], "not before it is due");
     world.make_due();
@@ -135,6 +138,10 @@ fn an_unsure_del_is_repeated_by_another_add_when_due() {
     world.call("ADD", "c3", &network).success();
     let calls = world.calls();
     assert_eq!((&calls[0]["verb"], &calls[0]["container"]), (&json!("DEL"), &json!("c1")));
+    // It is about what was taken from the begin of the ADD to the end of the record.
+    let fence = &calls[0]["stdin"]["prevResult"]["fence"];
+    let [after, before] = ["after", "before"].map(|end| fence[end].as_u64().unwrap());
+    assert!(began <= after && after <= before && before <= ended, "{fence}: {began} to {ended}");
     assert_eq!(world.take_calls(), ["a DEL", "a ADD"]);
     assert_eq!(world.held(), ["a-c2-eth0", "a-c3-eth0"]);
     assert_eq!((world.state_of("c1").as_str(), world.unsure()), ("none", 0));
