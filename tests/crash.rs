@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ipam_testkit::kills::{CALLS, changing_calls, strace};
+use ipam_testkit::kills::{CALLS, changing_calls, del_by_the_record, strace};
 use ipam_testkit::world::{World, binary, host_local, start, wait};
 use serde_json::{Value, json};
 
@@ -305,9 +305,10 @@ impl Stage {
             self.call("ADD", VICTIM)?;
         } else {
             // host-local itself refuses the ADD of an owner that has an address.
-            match point.nth % 2 {
-                0 => self.release_by_the_record(before)?,
-                _ => drop(self.call("DEL", VICTIM)?),
+            // One of the two recoveries of each point has nothing but the record.
+            match (point.nth % 2 == 0) == (point.next == Next::Del) {
+                true => del_by_the_record(world, VICTIM, &self.network)?,
+                false => drop(self.call("DEL", VICTIM)?),
             }
             check!(self.leases_are(before), "after DEL: {:?}", self.leases());
         }
@@ -338,30 +339,6 @@ impl Stage {
         check!(self.all_leases().is_empty(), "at the end: {:?}", self.all_leases());
         self.state_is_clean()?;
         Ok(findings)
-    }
-
-    /// A DEL that the configuration is of no help to: it has neither delegates nor settings of theirs.
-    fn release_by_the_record(&self, before: &BTreeMap<String, String>) -> Result<(), String> {
-        let kept = ["type", "stateDir"];
-        let mut bare = self.network.clone();
-        bare["ipam"].as_object_mut().unwrap().retain(|key, _| kept.contains(&key.as_str()));
-        let is_owed = self.world.record(VICTIM).exists() && self.owes();
-        let outcome = self.world.call("DEL", VICTIM, &bare);
-        if is_owed {
-            check!(outcome.exit == Some(0), "DEL by the record: {outcome:?}");
-        } else {
-            // No record names a delegate, so that nothing may be held.
-            check!(outcome.stdout.contains("ipam.delegates: missing"), "{outcome:?}");
-        }
-        check!(self.leases_are(before), "after DEL by the record: {:?}", self.leases());
-        Ok(())
-    }
-
-    /// Whether the victim's record names a delegate. Its last line may be torn.
-    fn owes(&self) -> bool {
-        let text = fs::read_to_string(self.world.record(VICTIM)).unwrap();
-        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        whole.contains("\"event\":\"running\"")
     }
 
     fn leases_are(&self, expected: &BTreeMap<String, String>) -> bool {

@@ -17,7 +17,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ipam_testkit::kills::{CALLS, changing_calls, strace};
+use ipam_testkit::kills::{CALLS, changing_calls, del_by_the_record, strace};
 use ipam_testkit::world::{binary, full_size, start, wait};
 use serde_json::json;
 
@@ -85,6 +85,8 @@ enum Who {
 enum Next {
     /// The runtime's DEL.
     Del,
+    /// A DEL that the configuration is of no help to: it has neither delegates nor settings of theirs.
+    DelByRecord,
     /// The same call again.
     Retry,
     /// Nothing but a GC, later.
@@ -302,6 +304,10 @@ impl Stage {
                 self.call(program, "DEL", VICTIM)?;
                 check!(self.of(VICTIM).is_empty(), "after DEL: {:?}", self.held());
             }
+            Next::DelByRecord => {
+                del_by_the_record(&place.world, VICTIM, &place.network(Program::Chain))?;
+                check!(self.of(VICTIM).is_empty(), "after DEL: {:?}", self.held());
+            }
             Next::StateLost => {
                 fs::remove_dir_all(place.world.path("state")).unwrap();
                 self.retry(Program::Allocator)?;
@@ -371,11 +377,18 @@ fn points(scenario: Scenario) -> Vec<Point> {
         // Of a chain the workspace's tests know more; a lost state is the delegate's affair.
         let nexts: &[Next] = match who {
             Who::Alone => &[Next::Del, Next::Retry, Next::Gc, Next::StateLost],
-            _ => &[Next::Del, Next::Retry],
+            Who::InChain | Who::Chain if scenario != Gc => {
+                &[Next::Del, Next::Retry, Next::DelByRecord]
+            }
+            Who::InChain | Who::Chain => &[Next::Del, Next::Retry],
         };
+        // Whether the record says enough is told by each point of the chain's own.
+        let always = |next: Next| *who == Who::Chain && next == Next::DelByRecord;
+
         for (place, (call, nth)) in calls.into_iter().enumerate() {
             let turn = nexts[place % nexts.len()];
-            for next in nexts.iter().copied().filter(|next| full_size() || *next == turn) {
+            let wanted = |next: &Next| full_size() || *next == turn || always(*next);
+            for next in nexts.iter().copied().filter(wanted) {
                 points.push(Point { scenario, who: *who, verb, call: call.clone(), nth, next });
             }
         }
