@@ -11,6 +11,8 @@ pub enum Key {
     Value(&'static str),
     /// A key of an object with these keys, or of arrays of such objects at any depth.
     Section(&'static str, &'static [Key]),
+    /// A section in the form of a replaced system, which ignores a misspelt key.
+    Foreign(&'static str, &'static [Key]),
     /// Each key of a list.
     All(&'static [Key]),
 }
@@ -24,6 +26,8 @@ pub struct Misspelt {
     pub key: String,
     /// The known key.
     pub meant: &'static str,
+    /// Whether it is in a section in the form of a replaced system.
+    pub foreign: bool,
 }
 
 impl Misspelt {
@@ -47,12 +51,7 @@ impl Misspelt {
 
 /// Each key of a list with the keys inside it, those of [`Key::All`] in its place.
 pub fn listed(keys: &[Key]) -> Vec<(&'static str, &'static [Key])> {
-    let list = |key: &Key| match *key {
-        Key::Value(name) => vec![(name, &[][..])],
-        Key::Section(name, inside) => vec![(name, inside)],
-        Key::All(keys) => listed(keys),
-    };
-    keys.iter().flat_map(list).collect()
+    flat(keys).into_iter().map(|(name, inside, _)| (name, inside)).collect()
 }
 
 /// The names of the keys of a list.
@@ -91,42 +90,73 @@ pub fn nearest<'a>(key: &str, known: impl IntoIterator<Item = &'a str>) -> Optio
 /// The misspelt keys of an object with these keys, and of the sections in it; of each object in
 /// arrays at any depth. `path` is the place of `value`.
 pub fn misspelt(value: &Value, keys: &[Key], path: &str) -> Vec<Misspelt> {
-    match value {
-        Value::Object(object) => {
-            let keys = listed(keys);
-            let mut found = Vec::new();
-            for key in object.keys() {
-                if let Some(meant) = nearest(key, keys.iter().map(|(name, _)| *name)) {
-                    // A key of others may hold control characters.
-                    let path = format!("{path}.{}", key.escape_debug());
-                    found.push(Misspelt { path, key: key.clone(), meant });
-                }
-            }
-            found.extend(inside(object, &keys, path));
-            found
-        }
-        Value::Array(values) => {
-            let numbered = values.iter().enumerate();
-            numbered.flat_map(|(i, it)| misspelt(it, keys, &format!("{path}[{i}]"))).collect()
-        }
-        _ => Vec::new(),
-    }
+    let mut found = Vec::new();
+    Walk { found: &mut found, foreign: false }.value(value, keys, path);
+    found
 }
 
 /// The misspelt keys in the sections of an object whose own keys may be anybody's, as those of
 /// `ipam` are.
 pub fn misspelt_inside(object: &Map<String, Value>, keys: &[Key], path: &str) -> Vec<Misspelt> {
-    inside(object, &listed(keys), path)
+    let mut found = Vec::new();
+    Walk { found: &mut found, foreign: false }.sections(object, &flat(keys), path);
+    found
 }
 
-fn inside(
-    object: &Map<String, Value>,
-    keys: &[(&'static str, &'static [Key])],
-    path: &str,
-) -> Vec<Misspelt> {
-    let sections = keys.iter().filter(|(_, inside)| !inside.is_empty());
-    let there = sections.filter_map(|(name, keys)| Some((name, keys, object.get(*name)?)));
-    there.flat_map(|(name, keys, value)| misspelt(value, keys, &format!("{path}.{name}"))).collect()
+/// A key's name, the keys inside it, and whether these are in the form of a replaced system.
+type Flat = (&'static str, &'static [Key], bool);
+
+fn flat(keys: &[Key]) -> Vec<Flat> {
+    let list = |key: &Key| match *key {
+        Key::Value(name) => vec![(name, &[][..], false)],
+        Key::Section(name, inside) => vec![(name, inside, false)],
+        Key::Foreign(name, inside) => vec![(name, inside, true)],
+        Key::All(keys) => flat(keys),
+    };
+    keys.iter().flat_map(list).collect()
+}
+
+/// A search for misspelt keys.
+struct Walk<'a> {
+    found: &'a mut Vec<Misspelt>,
+    foreign: bool,
+}
+
+impl Walk<'_> {
+    fn value(&mut self, value: &Value, keys: &[Key], path: &str) {
+        match value {
+            Value::Object(object) => {
+                let keys = flat(keys);
+                for key in object.keys() {
+                    let known = keys.iter().map(|(name, ..)| *name);
+                    let Some(meant) = nearest(key, known) else { continue };
+                    // A key of others may hold control characters.
+                    let path = format!("{path}.{}", key.escape_debug());
+                    let foreign = self.foreign;
+                    self.found.push(Misspelt { path, key: key.clone(), meant, foreign });
+                }
+                self.sections(object, &keys, path);
+            }
+            Value::Array(values) => {
+                for (i, value) in values.iter().enumerate() {
+                    self.value(value, keys, &format!("{path}[{i}]"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn sections(&mut self, object: &Map<String, Value>, keys: &[Flat], path: &str) {
+        for (name, inside, foreign) in keys.iter().filter(|(_, inside, _)| !inside.is_empty()) {
+            let Some(value) = object.get(*name) else { continue };
+            let foreign = self.foreign || *foreign;
+            Walk { found: &mut *self.found, foreign }.value(
+                value,
+                inside,
+                &format!("{path}.{name}"),
+            );
+        }
+    }
 }
 
 const OTHER_LETTERS: &str = "keys are read in these very letters";
@@ -216,7 +246,7 @@ mod tests {
     ];
     const IPAM: &[Key] = &[
         Key::All(&[Key::Section("ranges", RANGE)]),
-        Key::Section("pools", &[Key::Value("name"), Key::Section("ranges", RANGE)]),
+        Key::Section("pools", &[Key::Value("name"), Key::Foreign("ranges", RANGE)]),
         Key::Value("timeout"),
     ];
 
@@ -277,6 +307,9 @@ mod tests {
             "ipam.pools[0].ranges[0].range\\n-start: rangeStart",
         ];
         assert_eq!(found, expected);
+        let foreign = misspelt_inside(ipam.as_object().unwrap(), IPAM, "ipam");
+        let foreign: Vec<_> = foreign.iter().map(|it| it.foreign).collect();
+        assert_eq!(foreign, [false, false, false, false, true]);
         let all = misspelt(&ipam, IPAM, "ipam");
         assert_eq!((all.len(), all[1].path.as_str()), (7, "ipam.timeot"));
     }

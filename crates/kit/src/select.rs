@@ -9,7 +9,7 @@ use crate::cni::{Dns, IpamResult, Keep, Route};
 use crate::delegate::selected::{REMEMBERED, is_chain_key};
 use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::Result;
-use crate::keys::Key;
+use crate::keys::{Key, Misspelt};
 use crate::offer::{self, Offer, Offered};
 use crate::pool::{Placing, Pool};
 
@@ -109,6 +109,16 @@ fn replacement(old: &Map<String, Value>, mut new: Map<String, Value>) -> Map<Str
     new
 }
 
+/// The misspelt keys of the configuration, and those of the pools that are not among them.
+fn not_twice(mut of_config: Vec<Misspelt>, of_pools: Vec<Misspelt>) -> Vec<Misspelt> {
+    for it in of_pools {
+        if !of_config.iter().any(|other| other.key == it.key) {
+            of_config.push(it);
+        }
+    }
+    of_config
+}
+
 /// A [`Selector`] as a [`Delegate`].
 #[derive(Clone, Copy, Debug)]
 pub struct Select<S>(pub S);
@@ -116,13 +126,21 @@ pub struct Select<S>(pub S);
 impl<S: Selector> Select<S> {
     /// The previous result with the selected pools, and with routes and dns where there are any.
     fn answer(&self, request: &Request) -> Result<IpamResult> {
+        let keys = S::KEYS.filter(|_| request.is_judged()).unwrap_or_default();
+        let mut misspelt = offer::misspelt_settings(&request.network, keys);
+        let ipam = request.network.ipam();
+        offer::refuse(ipam, &misspelt)?;
         let mut selection = self.0.select(request.network.settings()?, request)?;
         let mut result = request.prev_result()?;
         if let Some(pools) = selection.pools {
             let there = result.extra.get("pools").and_then(Value::as_array);
             let there = there.filter(|_| selection.placing == Placing::Add);
             let there = there.map(Vec::as_slice).unwrap_or_default();
-            let own = pools.iter().map(Pool::to_json).collect();
+            let own: Vec<Value> = pools.iter().map(Pool::to_json).collect();
+            // An allocator tells of the others.
+            if request.is_judged() && offer::reads_as_replaced(ipam) {
+                misspelt = not_twice(misspelt, Pool::misspelt(&own, "pools"));
+            }
             let pools = selection.placing.place(there, own);
             // A plain host-local serves all pools or fails.
             if !there.is_empty() && selection.ipam.contains_key("ranges") {
@@ -130,6 +148,7 @@ impl<S: Selector> Select<S> {
             }
             result.extra.insert("pools".to_owned(), Value::Array(pools));
         }
+        offer::warn_of(&misspelt);
         offer::add_to(&mut result, selection.routes, selection.dns);
         if !selection.ipam.is_empty() {
             result.extra.insert("ipam".to_owned(), Value::Object(selection.ipam));

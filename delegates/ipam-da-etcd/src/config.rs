@@ -13,7 +13,7 @@ use crate::layout::{self, LAYOUTS, Layout, NATIVE};
 /// The keys of [`Config`].
 pub(crate) const KEYS: &[Key] = &[
     Key::Section("etcd", SECTION),
-    Key::Section("etcdConfig", STORE),
+    Key::Foreign("etcdConfig", STORE),
     Key::Value("endpoints"),
     Key::Value("certfile"),
     Key::Value("keyfile"),

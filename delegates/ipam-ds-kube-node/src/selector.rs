@@ -81,7 +81,8 @@ fn choose(config: &Config, settings: Settings, request: &Request) -> Result<Sele
 
 /// The request as it would be without an attachment's own wishes.
 fn of_no_pod(request: &Request) -> Request {
-    Request { verb: Verb::Status, ..request.clone() }
+    let verb = if request.verb == Verb::Add { Verb::Status } else { request.verb };
+    Request { verb, ..request.clone() }
 }
 
 /// Chooses among the subnets of a node.

@@ -63,7 +63,7 @@ fn choose(
     let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
         let text = text(node.annotation(name), &node.name, name)?;
         // What is of no use is not remembered, be it of use to this container or not.
-        let verb = if releases(request) { request.verb } else { Verb::Status };
+        let verb = if request.verb == Verb::Add { Verb::Status } else { request.verb };
         let of_nobody = Request { verb, ..request.clone() };
         select(&text, &node.name, name, conf, &of_nobody)?;
         Ok(text)

@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::cni::{Dns, IpamResult, Network, Route};
 use crate::delegate::Request;
 use crate::error::{Error, Result};
+use crate::keys::Key;
 use crate::offer::{self, Offer, Offered};
 use crate::pool::{Pool, RangeConfig, RangeRules, RangeSet};
 
@@ -125,6 +126,31 @@ impl Asked {
         let alone = Alone { routes, dns, places, others };
         let pools = ours.into_iter().map(Offered::into_pool).collect();
         Ok(Self { pools, source: Source::Alone(Box::new(alone)) })
+    }
+
+    /// Judges the sections of `ipam` that an allocator with these keys of its own reads, and those of an
+    /// offer where it serves one. Warns of misspelt keys in the pools of a delegate before, and where a
+    /// replaced system ignores them.
+    ///
+    /// # Errors
+    /// A key is misspelt elsewhere.
+    pub(crate) fn judge(&self, request: &Request, keys: &'static [Key]) -> Result<()> {
+        if !request.is_judged() {
+            return Ok(());
+        }
+        let ipam = request.network.ipam();
+        let is_alone = !matches!(self.source, Source::Before);
+        let offered = if is_alone { offer::KEYS } else { &[] };
+        let keys = [Key::All(keys), Key::All(offered)];
+        let mut found = offer::misspelt_settings(&request.network, &keys);
+        offer::refuse(ipam, &found)?;
+        // Where a preset says how ranges are read, its selector has told.
+        if !is_alone && !offer::reads_as_replaced(ipam) {
+            let pools: Vec<Value> = self.pools.iter().map(Pool::to_json).collect();
+            found.extend(Pool::misspelt(&pools, PATH));
+        }
+        offer::warn_of(&found);
+        Ok(())
     }
 
     /// Fails when nothing is asked of this allocator, nor of another.

@@ -49,6 +49,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
     fn add(&self, request: &Request) -> Result<IpamResult> {
         let before = request.prev_result()?;
         let asked = Asked::of(request, &before)?;
+        asked.judge(request, A::KEYS.unwrap_or_default())?;
         asked.refuse_nothing()?;
         // Nothing is taken, nor is the store asked, where all pools are another's.
         let leases = match asked.pools[..] {
@@ -138,6 +139,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
 
     fn status(&self, request: &Request) -> Result<Option<IpamResult>> {
         let asked = Asked::of(request, &request.prev_result()?)?;
+        asked.judge(request, A::KEYS.unwrap_or_default())?;
         let headroom =
             open::<A>(request)?.ready(&asked.pools).map_err(|error| asked.explain(error))?;
         let asked = request.network.ipam().get("statusExhaustion").and_then(Value::as_bool);

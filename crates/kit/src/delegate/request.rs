@@ -84,11 +84,12 @@ impl Request {
     }
 
     /// Whether what earlier releases ignored in the configuration is refused: on ADD and STATUS. Other verbs
-    /// and a reassert may run with the configuration of a record that such a release wrote.
-    pub(crate) fn is_judged(&self) -> bool {
+    /// and a reassert may run with the configuration of a record that such a release wrote, and a person
+    /// reads and releases what such a release has given.
+    pub fn is_judged(&self) -> bool {
         match self.verb {
             Verb::Add => !self.is_reassert(),
-            verb => verb == Verb::Status,
+            verb => verb == Verb::Status && !matches!(self.environment.verb(), Ok(None)),
         }
     }
 

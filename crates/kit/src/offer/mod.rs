@@ -8,8 +8,11 @@ mod host_local;
 mod offered;
 mod requested;
 mod resolv_conf;
+mod spelling;
 
 pub use offered::Offered;
+pub use spelling::{misspelt_settings, reads_as_replaced};
+pub(crate) use spelling::{refuse, warn_of};
 
 use log::warn;
 use serde_json::{Map, Value};
@@ -19,15 +22,15 @@ use config::Config;
 use crate::cni::{Dns, IpamResult, Route, Verb};
 use crate::delegate::Request;
 use crate::error::Result;
-use crate::keys::{Key, refuse_other_letters};
+use crate::keys::Key;
 use crate::pool::{Pool, RangeConfig};
 
 /// The keys of `ipam` that an offer is made of.
 pub const KEYS: &[Key] = &[
     Key::Section("pools", Pool::KEYS),
-    Key::Section("ranges", RangeConfig::KEYS),
+    Key::Foreign("ranges", RangeConfig::KEYS),
     Key::All(RangeConfig::KEYS),
-    Key::Section("routes", Route::KEYS),
+    Key::Foreign("routes", Route::KEYS),
     Key::Value("resolvConf"),
     Key::Value("rangeRules"),
 ];
@@ -62,12 +65,13 @@ impl Offer {
     /// As of [`Offer::read`].
     pub fn read_where(request: &Request, keep: impl Fn(&Offered) -> bool) -> Result<Option<Self>> {
         let config = Config::read(request.network.ipam())?;
-        check_letters(request.network.ipam())?;
+        spelling::check_letters(request.network.ipam())?;
         let mut pools = offered::read(&config, &request.network)?;
         if pools.is_empty() {
             return Ok(None);
         }
         if request.is_judged() {
+            refuse(request.network.ipam(), &misspelt_settings(&request.network, KEYS))?;
             pools.iter().try_for_each(Offered::refuse_strategy_in_ranges)?;
         }
         pools.retain(keep);
@@ -101,35 +105,6 @@ pub(crate) fn add_to(result: &mut IpamResult, routes: Vec<Route>, dns: Dns) {
     if !dns.0.is_empty() {
         result.dns = dns;
     }
-}
-
-/// The keys of `ipam` that host-local reads.
-const IPAM_OF_HOST_LOCAL: &[&str] =
-    &["dataDir", "gateway", "rangeEnd", "rangeStart", "ranges", "resolvConf", "routes", "subnet"];
-
-const RANGE_OF_HOST_LOCAL: &[&str] = &["gateway", "rangeEnd", "rangeStart", "subnet"];
-
-const ROUTE_OF_HOST_LOCAL: &[&str] = &["dst", "gw"];
-
-/// Refuses keys that differ from host-local's in upper and lower case alone: host-local reads a
-/// `RANGESTART`, and here it would be ignored, with the addresses that it keeps free.
-fn check_letters(ipam: &Map<String, Value>) -> Result<()> {
-    refuse_other_letters(ipam, IPAM_OF_HOST_LOCAL, "ipam")?;
-    for (i, set) in elements(ipam.get("ranges")).enumerate() {
-        check_letters_of(Some(set), RANGE_OF_HOST_LOCAL, &format!("ipam.ranges[{i}]"))?;
-    }
-    check_letters_of(ipam.get("routes"), ROUTE_OF_HOST_LOCAL, "ipam.routes")
-}
-
-fn check_letters_of(array: Option<&Value>, known: &[&str], path: &str) -> Result<()> {
-    let objects = elements(array).enumerate().filter_map(|(i, v)| Some((i, v.as_object()?)));
-    let mut checked =
-        objects.map(|(i, object)| refuse_other_letters(object, known, &format!("{path}[{i}]")));
-    checked.try_for_each(|result| result)
-}
-
-fn elements(array: Option<&Value>) -> impl Iterator<Item = &Value> {
-    array.and_then(Value::as_array).into_iter().flatten()
 }
 
 /// A file that is gone must not stand in the way of a DEL.

@@ -27,7 +27,7 @@ pub use range_set::RangeSet;
 
 use crate::cni::{address, parse_value};
 use crate::error::{Error, Result};
-use crate::keys::Key;
+use crate::keys::{Key, Misspelt, misspelt};
 
 /// A pool of the contract between delegates: a name or ranges or both, and what is asked of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,11 +54,17 @@ impl Pool {
         Key::Value("name"),
         Key::Value(REQUESTED[0]),
         Key::Value(REQUESTED[1]),
-        Key::Section("ranges", RangeConfig::KEYS),
+        Key::Foreign("ranges", RangeConfig::KEYS),
         Key::Value("index"),
         Key::Value("strategy"),
         Key::Value("takeover"),
     ];
+
+    /// The misspelt keys of pools; `path` is their place, as in `prevResult.pools`.
+    pub fn misspelt(pools: &[Value], path: &str) -> Vec<Misspelt> {
+        let numbered = pools.iter().enumerate();
+        numbered.flat_map(|(i, pool)| misspelt(pool, Self::KEYS, &format!("{path}[{i}]"))).collect()
+    }
 
     /// A pool of which nothing is asked; none when there is neither a name nor a range.
     pub fn new(name: Option<String>, ranges: Vec<RangeConfig>) -> Option<Self> {
