@@ -27,10 +27,12 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 /// All that the meta-plugin takes of the room `pool`: what becomes of the pools that are there, and whether
-/// an answer is what its pools ask for.
-const OF_POOLS: [&str; 2] = [
+/// an answer is what its pools ask for. `lint` asks which of their keys are misspelt.
+const OF_POOLS: [&str; 4] = [
     "src/chain/entry.rs: pub(crate) use ipam_kit::pool::Placing;",
     "src/chain/served.rs: use ipam_kit::pool::compare_answer;",
+    "src/operator/misspelt.rs: use ipam_kit::offer;",
+    "src/operator/misspelt.rs: use ipam_kit::pool::Pool;",
 ];
 
 /// What touches the process, and the files that may.

@@ -138,9 +138,12 @@ impl Findings {
             };
             for finding in told {
                 let [level, message] = ["level", "message"].map(|key| finding[key].as_str());
-                let (Some(level @ ("warning" | "note")), Some(message)) = (level, message) else {
+                let (Some(level @ ("error" | "warning" | "note")), Some(message)) =
+                    (level, message)
+                else {
                     continue;
                 };
+                self.failed |= level == "error";
                 self.push(level, &[name, ": ", message].concat());
             }
         }

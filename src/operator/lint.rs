@@ -158,6 +158,7 @@ fn chain(
         findings.of_pools(session, &stages);
         compare(&operator.cache(), session, &stages, findings);
     }
+    findings.of_misspelt(&ours.network, &stages);
     Ok(chain)
 }
 

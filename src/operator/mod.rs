@@ -11,6 +11,7 @@ mod forget;
 mod gone;
 mod lint;
 mod list;
+mod misspelt;
 mod network;
 mod origins;
 mod ours;

@@ -139,7 +139,7 @@ impl Asked {
             return Ok(());
         }
         let ipam = request.network.ipam();
-        let is_alone = !matches!(self.source, Source::Before);
+        let is_alone = !matches!(self.source, Source::Before(_));
         let offered = if is_alone { offer::KEYS } else { &[] };
         let keys = [Key::All(keys), Key::All(offered)];
         let mut found = offer::misspelt_settings(&request.network, &keys);

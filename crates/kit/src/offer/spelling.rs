@@ -12,7 +12,7 @@ use crate::pool::RangeConfig;
 /// Whether a section `ipam` is read by the rules of a replaced system, as a preset sets them: its
 /// unchanged configurations keep working.
 pub fn reads_as_replaced(ipam: &Map<String, Value>) -> bool {
-    matches!(ipam.get("rangeRules").and_then(Value::as_str), Some("host-local" | "etcd"))
+    ipam.get("rangeRules").and_then(Value::as_str).is_some_and(|rules| rules != "own")
 }
 
 /// The misspelt keys in the sections of `ipam` that whoever declares these keys reads; with the ranges

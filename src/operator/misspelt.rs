@@ -1,0 +1,44 @@
+//! Misspelt keys that a call warns of, as `lint` finds them.
+
+use serde_json::Value;
+
+use super::dry_run::{Outcome, Stage};
+use super::findings::Findings;
+use ipam_kit::cni::Network;
+use ipam_kit::offer;
+use ipam_kit::pool::Pool;
+
+impl Findings {
+    /// The misspelt keys in ranges, pools and routes of a network, and in the pools that its selectors
+    /// chose: an error each, where nothing has named it yet.
+    pub(super) fn of_misspelt(&mut self, network: &Network, stages: &[Stage]) {
+        let found = offer::misspelt_settings(network, offer::KEYS);
+        let mut told: Vec<&str> = found.iter().map(|it| it.key.as_str()).collect();
+        for it in &found {
+            if !self.names(&it.path) {
+                self.error(&it.error());
+            }
+        }
+        let mut of_pools = Vec::new();
+        for Stage { step, outcome, .. } in stages {
+            let Outcome::Answered(answer) = outcome else { continue };
+            let pools = answer.get("pools").and_then(Value::as_array);
+            let pools = pools.map(Vec::as_slice).unwrap_or_default();
+            of_pools.extend(
+                Pool::misspelt(pools, "its answer's pools").into_iter().map(|it| (step, it)),
+            );
+        }
+        for (step, it) in &of_pools {
+            // What a selector took from `ipam`, or from one before it, is told once.
+            if !told.contains(&it.key.as_str()) {
+                told.push(&it.key);
+                self.error(&it.error().within(&step.name));
+            }
+        }
+    }
+
+    /// Whether a finding names this place.
+    fn names(&self, path: &str) -> bool {
+        self.list.iter().any(|finding| finding.text_of("message").contains(path))
+    }
+}
