@@ -4,7 +4,7 @@
 
 use std::os::unix::fs::symlink;
 
-use ipam_testkit::world::{World, binary, with};
+use ipam_testkit::world::{World, binary, start, wait, with};
 use serde_json::{Value, json};
 
 fn lease(address: &str, container: &str) -> Value {
@@ -425,4 +425,23 @@ fn a_verb_whose_output_cannot_be_written_fails_unless_its_reader_has_gone() {
             ipam_testkit::world::wait(world.typing(words).stdout(writer).spawn().unwrap());
         assert_eq!((outcome.exit, outcome.stderr.as_str()), (Some(0), ""), "{words:?}");
     }
+}
+
+#[test]
+fn a_record_that_a_call_works_on_is_busy_for_every_verb() {
+    let world = world();
+    world.gated_allocator("gated", "10.0.0.3/24");
+    let network = world.network(json!(["ipam-ds-x", "ipam-da-x", "gated"]));
+    world.conflist("10-net.conflist", &network);
+    world.answer("ipam-da-x", "list", &json!([lease("10.0.0.2", "c1")]));
+    let adding = start(world.command("ADD", "c1"), &network);
+    world.at_gate("gated");
+    assert_eq!(world.state_of("c1"), "busy");
+    for verb in [&["list", "net"][..], &["who", "net", "10.0.0.2"]] {
+        let told = world.typed(&[verb, &["--json"]].concat());
+        let rows: Value = serde_json::from_str(&told.stdout).unwrap();
+        assert_eq!(rows[0]["record"], "busy", "{told:?}");
+    }
+    world.open_gate("gated");
+    wait(adding);
 }
