@@ -398,7 +398,7 @@ fn interface_and_node_are_compared_where_the_store_names_them() {
                 "4 is used by c1/eth0 (result cache), but the store says c1/eth0 on node n2: \
                  its DEL will not release it; re-create the container"
             ),
-            used("5 is used by c1/eth0 (result cache), but the store says c2 on node n\\u{1b}2:")
+            used("5 is used by c1/eth0 (result cache), but the store says c2 on node n\u{1b}2:")
                 + both,
         ]
     );

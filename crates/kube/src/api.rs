@@ -1,3 +1,4 @@
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::refusal::Asked;
 use super::resource::Resource;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
-use ipam_servers::{Access, Answer, Ask, Client, Method, Secret, Tls, escape};
+use ipam_servers::{Access, Answer, Ask, Client, Method, Secret, Tls, each_element, escape};
 
 /// A Kubernetes API server, with a login.
 #[derive(Debug)]
@@ -67,11 +68,14 @@ pub enum Why {
 /// Objects in a page of a list.
 const PAGE: usize = 100;
 
-/// Bytes of one object: more than an API server keeps.
-const OBJECT: u64 = 8 << 20;
+/// Bytes of one object: twice what an API server keeps, which is 1.5 MiB in another form.
+const OBJECT: u64 = 4 << 20;
 
-/// Bytes of a page.
+/// Bytes of a page, which nothing holds as a whole.
 const LIST: u64 = 128 << 20;
+
+/// Objects that are read of a page: a server may ignore the limit that it is asked for, within reason.
+const MOST: usize = 500;
 
 /// How often a list begins anew.
 const AGAIN: usize = 3;
@@ -139,11 +143,13 @@ impl Kube {
         parse(&answer.body).map(Some).map_err(|error| asked.not_understood(error))
     }
 
-    /// Reads all objects of a kind, in pages of 100, until `each` breaks off. Where the server has
-    /// forgotten the list between two pages it begins anew, and shows what it has shown once more.
+    /// Reads all objects of a kind, in pages of 100, until `each` breaks off. Each is shown as soon as
+    /// it is read. Where a connection breaks, or the server has forgotten the list between two pages,
+    /// what was shown is shown once more.
     ///
     /// # Errors
-    /// The server is away or refuses, as the module tells; it has no such kind; its answer is no list.
+    /// The server is away or refuses, as the module tells; it has no such kind; its answer is no list,
+    /// or a page has more than 500 objects. What was shown before an error is of no list then.
     pub fn list<T: DeserializeOwned>(
         &self,
         what: &Resource<'_>,
@@ -154,7 +160,17 @@ impl Kube {
         let first = format!("{}?limit={PAGE}", what.path());
         let (mut path, mut begun) = (first.clone(), 1);
         loop {
-            let answer = self.read(&path, LIST)?;
+            let mut broken = false;
+            let mut take = |status: u16, body: &mut dyn Read| match status {
+                200 => read_page(&asked, body, &mut broken, each),
+                _ => {
+                    let mut answer = Answer { status, body: Vec::new() };
+                    body.take(STATUS).read_to_end(&mut answer.body)?;
+                    Ok(Ok(answer))
+                }
+            };
+            let read = self.client.read_with(&request(&path, LIST), &mut take);
+            let answer = read.map_err(|error| self.told(error))??;
             match answer.status {
                 200 => {}
                 410 if path != first && begun < AGAIN => {
@@ -165,16 +181,11 @@ impl Kube {
                 410 => return Err(asked.refused(&answer).with_code(ErrorCode::TRY_AGAIN)),
                 _ => return Err(asked.refused(&answer)),
             }
-            let head = Head::parse(&answer.body);
-            head.filter(Head::is_list).ok_or_else(|| asked.stranger(&answer))?;
-            let page: Page<T> = parse(&answer.body).map_err(|error| asked.not_understood(error))?;
-            for item in page.items.unwrap_or_default() {
-                if each(item).is_break() {
-                    return Ok(());
-                }
-            }
-            match page.metadata.next {
-                Some(token) if !token.is_empty() => {
+            let head = Head::parse(&answer.body).filter(Head::is_list);
+            let head = head.ok_or_else(|| asked.stranger(&answer))?;
+            parse::<Page>(&answer.body).map_err(|error| asked.not_understood(error))?;
+            match head.metadata.next {
+                Some(token) if !token.is_empty() && !broken => {
                     path = format!("{first}&continue={}", escape(&token));
                 }
                 _ => return Ok(()),
@@ -237,7 +248,36 @@ impl Kube {
     }
 }
 
+/// Reads a page of a list, and gives the answer without its objects.
+fn read_page<T: DeserializeOwned>(
+    asked: &Asked<'_>,
+    body: &mut dyn Read,
+    broken: &mut bool,
+    each: &mut dyn FnMut(T) -> ControlFlow<()>,
+) -> io::Result<Result<Answer>> {
+    let mut count = 0;
+    let rest = each_element(body, Some("items"), OBJECT as usize, |object| {
+        count += 1;
+        if count > MOST {
+            return Err(asked.too_many(PAGE, MOST));
+        }
+        // What a list is comes behind what is in it, where it is broken off.
+        if !*broken {
+            let place = format_args!("items[{}]", count - 1);
+            let item = parse(object);
+            let item =
+                item.map_err(|error| asked.not_understood(format_args!("{place}: {error}")))?;
+            *broken = each(item).is_break();
+        }
+        Ok(())
+    })?;
+    Ok(rest.map(|body| Answer { status: 200, body }))
+}
+
 const JSON: &str = "application/json";
+
+/// Bytes of an answer that says why there is no list.
+const STATUS: u64 = 64 << 10;
 
 fn request(path: &str, limit: u64) -> Ask<'_> {
     Ask { method: Method::Get, path, body: &[], answers: &ANSWERS, sign: None, limit }
@@ -271,13 +311,12 @@ struct Metadata {
     next: Option<String>,
 }
 
+/// A page whose objects were taken out.
 #[derive(Deserialize)]
-#[serde(bound = "T: DeserializeOwned")]
-struct Page<T> {
-    #[serde(default)]
-    metadata: Metadata,
+struct Page {
     /// Null where a list is empty, in old versions.
-    items: Option<Vec<T>>,
+    #[expect(dead_code, reason = "it is empty")]
+    items: Option<[(); 0]>,
 }
 
 impl Head {

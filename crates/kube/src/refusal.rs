@@ -65,6 +65,14 @@ impl Asked<'_> {
         self.fault(message).advise(advice)
     }
 
+    /// A page of a list that nobody asked for.
+    pub(super) fn too_many(&self, asked: usize, most: usize) -> Error {
+        self.fault(format_args!(
+            "gives more than {most} objects at once, where {asked} were asked for"
+        ))
+        .advise(self.look_at_the_server())
+    }
+
     /// An answer that is not understood, from what may be an API server.
     pub(super) fn not_understood(&self, error: impl std::fmt::Display) -> Error {
         self.fault("gives an answer that is not understood")

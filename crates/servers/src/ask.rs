@@ -15,7 +15,8 @@ pub struct Ask<'a> {
     /// A header that every answer of this service has, where there is one: by it another server that
     /// answers the same status is told apart.
     pub sign: Option<&'a str>,
-    /// The largest body that is read of an answer, in bytes; a larger one is an error.
+    /// The largest body that is read of an answer, in bytes; a larger one is an error, and one whose
+    /// values or texts would cost much more to hold.
     pub limit: u64,
 }
 

@@ -10,6 +10,7 @@ use ureq::http::{HeaderName, HeaderValue, Request, Response};
 
 use super::ask::{Answer, Ask, Bounded, End, Method};
 use super::dial::{self, Sent};
+use super::elements::Weight;
 use super::finding::{Finding, Findings};
 use super::secret::Secret;
 use super::server::Server;
@@ -454,6 +455,7 @@ fn within(deadline: Deadline) -> Deadline {
 fn whole(status: u16, body: &mut dyn Read) -> io::Result<Answer> {
     let mut answer = Answer { status, body: Vec::new() };
     body.read_to_end(&mut answer.body)?;
+    Weight::judge(&answer.body)?;
     Ok(answer)
 }
 

@@ -46,6 +46,7 @@
 
 mod ask;
 mod dial;
+mod elements;
 mod failover;
 mod file;
 mod finding;
@@ -58,6 +59,7 @@ mod trouble;
 mod tests;
 
 pub use ask::{Answer, Ask, Method, escape};
+pub use elements::each_element;
 pub use failover::{Access, Client};
 pub use file::read_text;
 pub use secret::{Named, Secret};

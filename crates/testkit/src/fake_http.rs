@@ -65,8 +65,13 @@ fn converse(stream: TcpStream, seen: &Mutex<Vec<String>>, reply: &dyn Fn(&str, u
             seen.len() - 1
         };
         match reply(&request, number) {
-            Say(text) => stream.write_all(text.as_bytes()).unwrap(),
-            SayAndClose(text) => return stream.write_all(text.as_bytes()).unwrap(),
+            // A client may have seen enough before the end.
+            Say(text) if stream.write_all(text.as_bytes()).is_err() => return,
+            Say(_) => {}
+            SayAndClose(text) => {
+                let _ = stream.write_all(text.as_bytes());
+                return;
+            }
             Drip(text) => {
                 for piece in text.as_bytes().chunks(1) {
                     if stream.write_all(piece).is_err() {

@@ -9,7 +9,6 @@ mod cache;
 mod change;
 mod claim;
 mod config;
-mod elements;
 #[doc(hidden)]
 pub mod fill;
 mod held;

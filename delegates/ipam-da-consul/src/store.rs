@@ -6,11 +6,10 @@ use std::ops::ControlFlow;
 
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_servers::{Access, Answer, Ask, Client, Method, escape};
+use ipam_servers::{Access, Answer, Ask, Client, Method, each_element, escape};
 use log::warn;
 
 use crate::config::{Consistency, Site};
-use crate::elements::each_element;
 use crate::txn::{self, Ended, Op, Pair};
 
 /// The store of a datacenter.
@@ -26,8 +25,9 @@ pub(crate) struct Store {
     insists: Cell<bool>,
 }
 
-/// The largest answer to a transaction, in bytes: its values may have 512 KiB each.
-const ANSWER: u64 = 48 * 1024 * 1024;
+/// The largest answer to a transaction, in bytes: ten definitions of the greatest size that Consul
+/// keeps, 512 KiB.
+const ANSWER: u64 = 8 * 1024 * 1024;
 
 /// What Consul says of every transaction that reads, whatever its outcome.
 const READ_SIGN: &str = "x-consul-knownleader";
@@ -37,6 +37,9 @@ const SIGN: &str = "x-consul-index";
 
 /// The largest listing, in bytes, which nothing holds as a whole.
 const LISTING: u64 = 4 * 1024 * 1024 * 1024;
+
+/// The longest element of a listing, in bytes: a value has 512 KiB at most, a third more as base64.
+const ELEMENT: usize = 1024 * 1024;
 
 impl Store {
     /// A store; it connects when there is something to ask. `unreached` is the code of the error when no
@@ -211,11 +214,12 @@ impl Store {
             if status == 404 {
                 return Ok(Ok(()));
             }
-            each_element(body, |element| match take(element) {
+            let taken = each_element(body, None, ELEMENT, |element| match take(element) {
                 Ok(ControlFlow::Continue(())) => Ok(()),
                 Ok(ControlFlow::Break(())) => Err(None),
                 Err(error) => Err(Some(error)),
-            })
+            })?;
+            Ok(taken.map(drop))
         };
         match self.client.read_with(&ask, &mut elements)? {
             Ok(()) | Err(None) => Ok(()),

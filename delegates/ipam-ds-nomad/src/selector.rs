@@ -15,7 +15,7 @@ use crate::question::{Question, with_query};
 pub(crate) struct Nomad;
 
 /// The largest allocation that is read, with its whole job, in bytes.
-const LARGEST: u64 = 16 * 1024 * 1024;
+const LARGEST: u64 = 8 * 1024 * 1024;
 
 /// How long STATUS waits for the end of an election, and how often it looks.
 const ELECTION: Duration = Duration::from_secs(10);

@@ -1,0 +1,328 @@
+use std::io::{self, Read};
+
+/// Gives each element of a long JSON array of objects or texts as its bytes, and in the end the rest of
+/// the answer, in which the array is empty. Nothing holds the whole.
+///
+/// The array is the answer itself, or the member `name` of an object. What stands inside an element is
+/// not judged: who takes it reads it.
+///
+/// # Errors
+/// Reading fails; it is no such array; an element or the rest is longer than `longest`, in bytes, or is
+/// more than [`Weight`] allows.
+pub fn each_element<E>(
+    source: &mut dyn Read,
+    name: Option<&str>,
+    longest: usize,
+    mut take: impl FnMut(&[u8]) -> Result<(), E>,
+) -> io::Result<Result<Vec<u8>, E>> {
+    let mut piece = [0; 16 * 1024];
+    let mut scanner = Scanner::new(name, longest);
+    loop {
+        let read = match source.read(&mut piece) {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if read == 0 {
+            return match scanner.is_whole() {
+                true => Ok(Ok(scanner.rest)),
+                false => Err(malformed("it ends early")),
+            };
+        }
+        for byte in &piece[..read] {
+            if scanner.step(*byte)? {
+                if let Err(error) = take(&scanner.element) {
+                    return Ok(Err(error));
+                }
+                scanner.element.clear();
+            }
+        }
+    }
+}
+
+/// What a JSON text costs whoever reads it: a value may take thirty times the bytes that it has in
+/// the text, and an error may quote a text in six times its bytes.
+#[derive(Default)]
+pub(super) struct Weight {
+    values: usize,
+    text: usize,
+    in_text: bool,
+    escaped: bool,
+}
+
+/// How many values a JSON text that is held may have, and how many bytes one of its texts.
+const VALUES: usize = 100_000;
+const TEXT: usize = 1024 * 1024;
+
+impl Weight {
+    /// Takes a byte.
+    fn step(&mut self, byte: u8) -> io::Result<()> {
+        self.text += 1;
+        match byte {
+            _ if self.escaped => self.escaped = false,
+            b'\\' if self.in_text => self.escaped = true,
+            b'"' => (self.in_text, self.text) = (!self.in_text, 0),
+            b',' | b'[' | b'{' if !self.in_text => self.values += 1,
+            _ => {}
+        }
+        match self {
+            Self { values, .. } if *values > VALUES => {
+                Err(malformed(&format!("it has more than {VALUES} values")))
+            }
+            Self { text, in_text: true, .. } if *text > TEXT => {
+                Err(malformed(&format!("one of its texts has more than {TEXT} bytes")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Judges a whole text.
+    ///
+    /// # Errors
+    /// It has too many values, or a text that is too long.
+    pub(super) fn judge(body: &[u8]) -> io::Result<()> {
+        let mut weight = Self::default();
+        body.iter().try_for_each(|byte| weight.step(*byte))
+    }
+}
+
+struct Scanner<'a> {
+    /// The member with the array; none where the array is all.
+    name: Option<&'a str>,
+    longest: usize,
+    rest: Vec<u8>,
+    element: Vec<u8>,
+    /// Of what is scanned now: the rest, or an element.
+    weight: Weight,
+    of_rest: Weight,
+    place: Place,
+    /// Open brackets and braces around the array, and in an element.
+    around: u32,
+    inside: u32,
+    /// Where the latest text begins that stands in the rest.
+    text: usize,
+    seen: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Before or after the array.
+    Around,
+    /// Behind the name of the member with the array.
+    Named,
+    Between,
+    Inside,
+}
+
+impl<'a> Scanner<'a> {
+    fn new(name: Option<&'a str>, longest: usize) -> Self {
+        Self {
+            name,
+            longest,
+            rest: Vec::new(),
+            element: Vec::new(),
+            weight: Weight::default(),
+            of_rest: Weight::default(),
+            place: if name.is_some() { Place::Around } else { Place::Named },
+            around: 0,
+            inside: 0,
+            text: 0,
+            seen: false,
+        }
+    }
+
+    /// Whether the answer may end here; what the rest says is judged by who reads it.
+    fn is_whole(&self) -> bool {
+        self.place == Place::Around && (self.seen || self.name.is_some())
+    }
+
+    /// Takes a byte; whether an element ends with it.
+    fn step(&mut self, byte: u8) -> io::Result<bool> {
+        match self.place {
+            Place::Around => self.around(byte).map(|()| false),
+            Place::Named => self.named(byte).map(|()| false),
+            Place::Between => self.between(byte).map(|()| false),
+            Place::Inside => self.inside(byte),
+        }
+    }
+
+    fn around(&mut self, byte: u8) -> io::Result<()> {
+        let space = matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+        if self.name.is_none() {
+            return if space { Ok(()) } else { Err(malformed("it goes on behind its end")) };
+        }
+        let was_text = self.of_rest.in_text;
+        self.keep(byte)?;
+        match byte {
+            b'"' if self.of_rest.in_text && !was_text => self.text = self.rest.len(),
+            b'{' | b'[' if !was_text => self.around += 1,
+            b'}' | b']' if !was_text => self.around = self.around.saturating_sub(1),
+            b':' if !was_text && self.around == 1 => {
+                let name =
+                    self.rest.get(self.text..).and_then(|it| it.split(|b| *b == b'"').next());
+                if name == self.name.map(str::as_bytes) {
+                    self.place = Place::Named;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn named(&mut self, byte: u8) -> io::Result<()> {
+        match byte {
+            b' ' | b'\n' | b'\r' | b'\t' => Ok(()),
+            b'[' => {
+                self.place = Place::Between;
+                self.keep(byte)
+            }
+            _ if self.name.is_none() => Err(malformed("it is no array of objects or texts")),
+            _ => {
+                self.place = Place::Around;
+                self.around(byte)
+            }
+        }
+    }
+
+    fn between(&mut self, byte: u8) -> io::Result<()> {
+        match byte {
+            b' ' | b'\n' | b'\r' | b'\t' | b',' => Ok(()),
+            b']' => {
+                (self.place, self.seen) = (Place::Around, true);
+                self.keep(byte)
+            }
+            b'{' | b'"' => {
+                self.place = Place::Inside;
+                (self.weight, self.inside) = (Weight::default(), 0);
+                self.inside(byte).map(drop)
+            }
+            _ => Err(malformed("it is no array of objects or texts")),
+        }
+    }
+
+    fn inside(&mut self, byte: u8) -> io::Result<bool> {
+        self.element.push(byte);
+        if self.element.len() > self.longest {
+            return Err(malformed(&format!("an element has more than {} bytes", self.longest)));
+        }
+        let was_text = self.weight.in_text;
+        self.weight.step(byte)?;
+        match byte {
+            b'{' | b'[' if !was_text => self.inside += 1,
+            b'}' | b']' if !was_text => self.inside -= 1,
+            _ => {}
+        }
+        let ended = self.inside == 0 && !self.weight.in_text;
+        if ended {
+            self.place = Place::Between;
+        }
+        Ok(ended)
+    }
+
+    fn keep(&mut self, byte: u8) -> io::Result<()> {
+        self.rest.push(byte);
+        if self.rest.len() > self.longest {
+            return Err(malformed(&format!("it has more than {} bytes", self.longest)));
+        }
+        self.of_rest.step(byte)
+    }
+}
+
+fn malformed(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads byte by byte.
+    struct Slow<'a>(&'a [u8]);
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let one = self.0.len().min(1);
+            self.0.read(&mut buffer[..one])
+        }
+    }
+
+    fn elements_of(text: &str, name: Option<&str>) -> io::Result<(Vec<String>, String)> {
+        let mut found = Vec::new();
+        let taken = each_element(&mut Slow(text.as_bytes()), name, 1000, |element| {
+            found.push(String::from_utf8_lossy(element).into_owned());
+            Ok::<(), ()>(())
+        });
+        taken.map(|rest| (found, String::from_utf8(rest.unwrap()).unwrap()))
+    }
+
+    fn elements(text: &str) -> io::Result<Vec<String>> {
+        elements_of(text, None).map(|(elements, _)| elements)
+    }
+
+    #[test]
+    fn elements_are_told_apart() {
+        assert_eq!(elements("[]").unwrap(), [""; 0]);
+        assert_eq!(
+            elements(r#" ["a","b\"],c" ,"\\"] "#).unwrap(),
+            [r#""a""#, r#""b\"],c""#, r#""\\""#]
+        );
+        let objects = r#"[{"a":[1,{"b":"}"}]},{}]"#;
+        assert_eq!(elements(objects).unwrap(), [r#"{"a":[1,{"b":"}"}]}"#, "{}"]);
+    }
+
+    #[test]
+    fn the_array_may_be_a_member_and_leaves_the_rest() {
+        for (text, found, rest) in [
+            (
+                r#"{"a":{"items":[1]},"items" : [{},"x"],"b":2}"#,
+                &["{}", "\"x\""][..],
+                r#"{"a":{"items":[1]},"items" :[],"b":2}"#,
+            ),
+            (r#"{"x":"items","items":null}"#, &[], r#"{"x":"items","items":null}"#),
+            (r#"{"items\"":[1],"y":":[{"}"#, &[], r#"{"items\"":[1],"y":":[{"}"#),
+            ("<html>", &[], "<html>"),
+            (r#"{"items":[{}]"#, &["{}"], r#"{"items":[]"#),
+            ("", &[], ""),
+        ] {
+            let (elements, left) = elements_of(text, Some("items")).unwrap();
+            assert_eq!(
+                (&elements[..], &*left),
+                (&found.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>()[..], rest),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn anything_else_is_an_error() {
+        for text in ["", "{}", "[1]", "[\"a\"", "[{}", "x", "[]]", "null", "[]x"] {
+            assert!(elements(text).is_err(), "{text}");
+        }
+        assert!(elements_of(r#"{"items":[1]}"#, Some("items")).is_err());
+    }
+
+    #[test]
+    fn what_would_cost_too_much_is_an_error() {
+        let long = "x".repeat(1001);
+        for text in [format!(r#"["{long}"]"#), format!(r#"[{{"a":{long}}}]"#)] {
+            assert!(elements(&text).is_err());
+        }
+        assert!(elements_of(&format!(r#"{{"a":"{long}","items":[]}}"#), Some("items")).is_err());
+        let many = |n: usize| ["[", &"[],".repeat(n), "0]"].concat();
+        assert!(Weight::judge(many(VALUES / 2 - 1).as_bytes()).is_ok());
+        assert!(Weight::judge(many(VALUES / 2).as_bytes()).is_err());
+        let text = |n: usize| format!(r#"["{}", "{0}"]"#, ",".repeat(n));
+        assert!(Weight::judge(text(TEXT).as_bytes()).is_ok());
+        assert!(Weight::judge(text(TEXT + 1).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn whoever_takes_may_end_it() {
+        let mut seen = 0;
+        let taken = each_element(&mut &b"[{},{},{}]"[..], None, 9, |_| {
+            seen += 1;
+            if seen < 2 { Ok(()) } else { Err("enough") }
+        });
+        assert_eq!((taken.unwrap(), seen), (Err("enough"), 2));
+    }
+}

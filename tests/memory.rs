@@ -1,0 +1,248 @@
+//! What a server sends costs no more memory than what is kept of it, whatever it sends.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use ipam_testkit::fake_grpc;
+use ipam_testkit::fake_http::{Fake, Reply, answering, http};
+use ipam_testkit::world::{Outcome, World, binary, start, wait};
+use serde_json::{Value, json};
+
+/// What a call may use, in KiB. One without an answer to speak of needs less than one MiB.
+const MEMORY: u64 = 32 * 1024;
+
+/// Runs a call with so much memory for its data; the kernel refuses more.
+fn run(command: &Command, network: &Value) -> Outcome {
+    let mut limited = Command::new("sh");
+    let script = format!("ulimit -d {MEMORY}; exec \"$@\"");
+    limited.args(["-c", &script, "sh"]);
+    limited.arg(command.get_program()).args(command.get_args()).env_clear();
+    limited.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    limited.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    wait(start(limited, network))
+}
+
+/// A server of Kubernetes whose node `n` is this object, and whose list of nodes this one.
+fn kube(object: &str, list: &str) -> Fake {
+    let (object, list) = (http(200, object), http(200, list));
+    let absent = http(
+        404,
+        r#"{"kind":"Status","apiVersion":"v1","reason":"NotFound","details":{"name":"x"}}"#,
+    );
+    answering(move |request, _| {
+        let path = request.split(' ').nth(1).unwrap();
+        Reply::Say(match path {
+            "/api/v1/nodes/n" => object.clone(),
+            _ if path.starts_with("/api/v1/nodes?") => list.clone(),
+            _ => absent.clone(),
+        })
+    })
+}
+
+/// A call of a selector for a node.
+fn select(world: &World, program: &str, server: &Fake, name: Option<&str>) -> Outcome {
+    let kubeconfig = json!({
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}],
+        "clusters": [{"name": "k", "cluster": {"server": server.url}}],
+    });
+    fs::write(world.path("kubeconfig"), kubeconfig.to_string()).unwrap();
+    let mut network = world.network(json!([]));
+    network["ipam"]["type"] = program.into();
+    network["ipam"]["kubeconfig"] = json!(world.path("kubeconfig"));
+    network["ipam"]["cacheTtl"] = "0s".into();
+    network["ipam"]["annotation"] = "a".into();
+    if let Some(name) = name {
+        network["ipam"]["nodeName"] = name.into();
+    }
+    run(&world.command_of(&binary(program), "ADD", "c1"), &network)
+}
+
+fn node(name: &str, metadata: &str, spec: &str) -> String {
+    format!(
+        r#"{{"kind":"Node","apiVersion":"v1","metadata":{{"name":"{name}"{metadata}}},"spec":{spec}}}"#
+    )
+}
+
+fn list(items: &str) -> String {
+    format!(r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{}},"items":[{items}]}}"#)
+}
+
+/// About so many bytes of this, with commas between.
+fn many(what: &str, bytes: usize) -> String {
+    vec![what; bytes / (what.len() + 1)].join(",")
+}
+
+const MIB: usize = 1024 * 1024;
+
+/// One text of this size.
+fn text(of: &str, bytes: usize) -> String {
+    of.repeat(bytes / of.len())
+}
+
+/// What an error quotes at the greatest length.
+const CONTROL: &str = "\u{7f}";
+
+#[test]
+fn a_list_of_nodes() {
+    let long = |size| node(&text(CONTROL, size), "", "{}");
+    for (what, items) in [
+        ("empty nodes", many("{}", 24 * MIB)),
+        ("numbers", many("1", MIB)),
+        ("a long name", long(24 * MIB)),
+        (
+            "a long text",
+            many(&format!(r#"{{"metadata":"{}"}}"#, text(CONTROL, MIB - 100)), 2 * MIB),
+        ),
+        ("a large node", node("x", &format!(r#","a":{{"b":{}}}"#, text("0", 8 * MIB)), "{}")),
+        ("arrays", node("x", &format!(r#","a":[{}]"#, many("[]", 24 * MIB)), "{}")),
+    ] {
+        let server = kube("", &list(&items));
+        let (code, text) = select(&World::new(), "ipam-ds-kube-node", &server, None).failure();
+        assert!(code == 103 && text.contains(&server.url), "{what}: {code} {text}");
+    }
+    // What is not kept may be long.
+    let pad = format!(r#","labels":{{"a":"{}"}}"#, text("x", 400_000));
+    let server = kube("", &list(&many(&node("x", &pad, "{}"), 40 * 400_000)));
+    let (_, text) = select(&World::new(), "ipam-ds-kube-node", &server, None).failure();
+    assert!(text.contains("this machine is no node of the cluster"), "{text}");
+}
+
+#[test]
+fn a_node() {
+    let annotations = |text: &str| node("n", &format!(r#","annotations":{text}"#), "{}");
+    let keys: Vec<String> = (0..90_000).map(|i| format!(r#""{i}":"""#)).collect();
+    for (what, object) in [
+        ("arrays", node("n", "", &format!("[{}]", many("[]", 24 * MIB)))),
+        ("as many arrays as are read", node("n", "", &format!("[{}]", many("[]", 140_000)))),
+        ("as many keys as are read", annotations(&format!("{{{}}}", keys.join(",")))),
+        ("a long annotation", annotations(&format!(r#"{{"a":"{}"}}"#, text("x", 2 * MIB)))),
+        ("a long text", annotations(&format!(r#""{}""#, text(CONTROL, MIB - 100)))),
+        ("a long subnet", annotations(&format!(r#"{{"a":"{}"}}"#, text(CONTROL, MIB - 100)))),
+    ] {
+        for program in ["ipam-ds-kube-node", "ipam-ds-node-annotation"] {
+            let server = kube(&object, "");
+            let (code, text) = select(&World::new(), program, &server, Some("n")).failure();
+            let named = text.contains(&server.url) || text.contains("of node n");
+            assert!([7, 103].contains(&code) && named, "{what}: {code} {text}");
+        }
+    }
+    // A large one of the usual kind.
+    let image = r#"{"names":["registry.example.com/image@sha256:0123456789"],"sizeBytes":12345}"#;
+    let about = format!(r#""a":"10.1.2.0/24","b":"{}""#, text("x", 250_000));
+    let object = annotations(&format!("{{{about}}}"));
+    let object = object.trim_end_matches('}').to_owned()
+        + &format!(r#"}},"status":{{"images":[{}]}}}}"#, many(image, 3 * MIB / 2));
+    let server = kube(&object, "");
+    let answer = select(&World::new(), "ipam-ds-kube-node", &server, Some("n")).success();
+    assert_eq!(answer["pools"][0]["ranges"][0]["subnet"], "10.1.2.0/24", "{answer}");
+}
+
+#[test]
+fn an_allocation_of_nomad() {
+    const ID: &str = "5456bd7a-9fc0-c0dd-6131-cbee77f57577";
+    let allocation = |mode: &str, meta: &str, more: &str| {
+        format!(
+            r#"{{"ID":"{ID}","TaskGroup":"g","Job":{{"ID":"j"{more},"TaskGroups":[{{"Name":"g","Meta":{meta},"Networks":[{{"Mode":"{mode}"}}]}}]}}}}"#
+        )
+    };
+    let ask = |answer: &str| {
+        let answer = http(200, answer);
+        let server = answering(move |_, _| Reply::Say(answer.clone()));
+        let world = World::new();
+        let mut network = world.network(json!([]));
+        network["ipam"]["type"] = "ipam-ds-nomad".into();
+        network["ipam"]["nomad_servers"] = json!([server.url]);
+        run(&world.command_of(&binary("ipam-ds-nomad"), "ADD", ID), &network)
+    };
+    let pool = r#"{"network-pool":"blue"}"#;
+    let arrays = |bytes| format!(r#"{{"network-pool":[{}]}}"#, many("[]", bytes));
+    for (what, answer) in [
+        ("arrays", format!("[{}]", many("[]", 16 * MIB))),
+        ("arrays as meta", allocation("cni/net", &arrays(7 * MIB), "")),
+        ("as many arrays as are read", allocation("cni/net", &arrays(140_000), "")),
+        ("a long mode", allocation(&text(CONTROL, MIB - 100), pool, "")),
+        (
+            "a long pool",
+            allocation(
+                "cni/net",
+                &format!(r#"{{"network-ip":"{}","network-pool":"p"}}"#, text(CONTROL, MIB - 100)),
+                "",
+            ),
+        ),
+        ("a long text", allocation("cni/net", &format!(r#""{}""#, text(CONTROL, MIB - 100)), "")),
+    ] {
+        let (code, text) = ask(&answer).failure();
+        assert!([7, 103].contains(&code), "{what}: {code} {text}");
+    }
+    // A large job of the usual kind.
+    let template = format!(r#"{{"EmbeddedTmpl":"{}","DestPath":"local/x"}}"#, text("x", 100_000));
+    let more = format!(r#","Templates":[{}]"#, many(&template, 6 * MIB));
+    let answer = ask(&allocation("cni/net", pool, &more)).success();
+    assert_eq!(answer["pools"][0]["name"], "blue", "{answer}");
+}
+
+#[test]
+fn answers_of_consul() {
+    let pair = |key: &str, value: &str| {
+        format!(
+            r#"{{"Key":"{key}","Value":"{value}","Flags":0,"LockIndex":0,"CreateIndex":1,"ModifyIndex":1}}"#
+        )
+    };
+    let results = |of: &str, bytes| format!(r#"{{"Results":[{}],"Errors":null}}"#, many(of, bytes));
+    let long = format!(r#"{{"KV":{}}}"#, pair("ipam/blue", &text("QUJD", MIB - 100)));
+    for (what, answer) in [
+        ("arrays", format!("[{}]", many("[]", 24 * MIB))),
+        ("as many arrays as are read", format!("[{}]", many("[]", 140_000))),
+        ("pairs", results(&format!(r#"{{"KV":{}}}"#, pair("", "")), 24 * MIB)),
+        ("as many pairs as are read", results(&format!(r#"{{"KV":{}}}"#, pair("", "")), 1_300_000)),
+        ("long values", results(&long, 8 * MIB - 100)),
+        (
+            "a long key",
+            results(&format!(r#"{{"KV":{}}}"#, pair(&text(CONTROL, MIB - 100), "%")), MIB),
+        ),
+    ] {
+        let body = answer.replace("\u{7f}", "\\u007f");
+        let head = "HTTP/1.1 200 OK\r\nX-Consul-Index: 1\r\nX-Consul-KnownLeader: true\r\n";
+        let say = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        let server = answering(move |_, _| Reply::Say(say.clone()));
+        let world = World::new();
+        let mut network = world.network(json!([]));
+        network["ipam"]["type"] = "ipam-da-consul".into();
+        network["ipam"]["consul_servers"] = json!([server.url]);
+        network["ipam"]["consul"] = json!({"timeout": "2s"});
+        network["ipam"]["pools"] = json!([{"name": "blue"}]);
+        for verb in ["ADD", "DEL"] {
+            let command = world.command_of(&binary("ipam-da-consul"), verb, "c1");
+            let (_, text) = run(&command, &network).failure();
+            assert!(!text.is_empty(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn files_that_etcd_needs() {
+    let server = fake_grpc::refusing(14, "away");
+    let secured = server.replace("http:", "https:");
+    let world = World::new();
+    assert!(Command::new("mkfifo").arg(world.path("fifo")).status().unwrap().success());
+    for file in ["/dev/zero", world.path("fifo").to_str().unwrap()] {
+        for (key, endpoint, more) in [
+            ("trustedCaFile", &secured, json!({})),
+            ("certFile", &secured, json!({"keyFile": "/dev/null"})),
+            ("passwordFile", &server, json!({"username": "u"})),
+        ] {
+            let mut etcd = json!({"endpoints": [endpoint], "timeout": "1s", key: file});
+            etcd.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let mut network = world.network(json!([]));
+            network["ipam"]["type"] = "ipam-da-etcd".into();
+            network["ipam"]["ranges"] = json!([[{"subnet": "10.1.2.0/24"}]]);
+            network["ipam"]["etcd"] = etcd;
+            let command = world.command_of(&binary("ipam-da-etcd"), "ADD", "c1");
+            let (code, text) = run(&command, &network).failure();
+            let place = format!("ipam.etcd.{key}: {file} cannot be read");
+            assert!(code == 7 && text.contains(&place), "{key}: {code} {text}");
+        }
+    }
+}
