@@ -24,6 +24,12 @@ fn run(command: &Command, network: &Value) -> Outcome {
     wait(start(limited, network))
 }
 
+/// The error is not that there was too little memory: some reading says so instead of ending.
+#[track_caller]
+fn assert_fits(text: &str, what: &str) {
+    assert!(!text.contains("memory"), "{what}: {text}");
+}
+
 /// A server of Kubernetes whose node `n` is this object, and whose list of nodes this one.
 fn kube(object: &str, list: &str) -> Fake {
     let (object, list) = (http(200, object), http(200, list));
@@ -101,6 +107,7 @@ fn a_list_of_nodes() {
         let server = kube("", &list(&items));
         let (code, text) = select(&World::new(), "ipam-ds-kube-node", &server, None).failure();
         assert!(code == 103 && text.contains(&server.url), "{what}: {code} {text}");
+        assert_fits(&text, what);
     }
     // What is not kept may be long.
     let pad = format!(r#","labels":{{"a":"{}"}}"#, text("x", 400_000));
@@ -114,7 +121,7 @@ fn a_node() {
     let annotations = |text: &str| node("n", &format!(r#","annotations":{text}"#), "{}");
     let keys: Vec<String> = (0..90_000).map(|i| format!(r#""{i}":"""#)).collect();
     for (what, object) in [
-        ("arrays", node("n", "", &format!("[{}]", many("[]", 24 * MIB)))),
+        ("arrays", node("n", "", &format!("[{}]", many("[]", 7 * MIB / 2)))),
         ("as many arrays as are read", node("n", "", &format!("[{}]", many("[]", 140_000)))),
         ("as many keys as are read", annotations(&format!("{{{}}}", keys.join(",")))),
         ("a long annotation", annotations(&format!(r#"{{"a":"{}"}}"#, text("x", 2 * MIB)))),
@@ -126,6 +133,7 @@ fn a_node() {
             let (code, text) = select(&World::new(), program, &server, Some("n")).failure();
             let named = text.contains(&server.url) || text.contains("of node n");
             assert!([7, 103].contains(&code) && named, "{what}: {code} {text}");
+            assert_fits(&text, what);
         }
     }
     // A large one of the usual kind.
@@ -175,6 +183,7 @@ fn an_allocation_of_nomad() {
     ] {
         let (code, text) = ask(&answer).failure();
         assert!([7, 103].contains(&code), "{what}: {code} {text}");
+        assert_fits(&text, what);
     }
     // A large job of the usual kind.
     let template = format!(r#"{{"EmbeddedTmpl":"{}","DestPath":"local/x"}}"#, text("x", 100_000));
@@ -193,30 +202,29 @@ fn answers_of_consul() {
     let results = |of: &str, bytes| format!(r#"{{"Results":[{}],"Errors":null}}"#, many(of, bytes));
     let long = format!(r#"{{"KV":{}}}"#, pair("ipam/blue", &text("QUJD", MIB - 100)));
     for (what, answer) in [
-        ("arrays", format!("[{}]", many("[]", 24 * MIB))),
+        ("arrays", format!("[{}]", many("[]", 7 * MIB))),
         ("as many arrays as are read", format!("[{}]", many("[]", 140_000))),
-        ("pairs", results(&format!(r#"{{"KV":{}}}"#, pair("", "")), 24 * MIB)),
-        ("as many pairs as are read", results(&format!(r#"{{"KV":{}}}"#, pair("", "")), 1_300_000)),
+        ("pairs", results(&format!(r#"{{"KV":{}}}"#, pair("", "")), 44 * MIB)),
+        ("as many pairs as are read", results(&format!(r#"{{"KV":{}}}"#, pair("", "")), 900_000)),
         ("long values", results(&long, 8 * MIB - 100)),
         (
             "a long key",
             results(&format!(r#"{{"KV":{}}}"#, pair(&text(CONTROL, MIB - 100), "%")), MIB),
         ),
     ] {
-        let body = answer.replace("\u{7f}", "\\u007f");
         let head = "HTTP/1.1 200 OK\r\nX-Consul-Index: 1\r\nX-Consul-KnownLeader: true\r\n";
-        let say = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        let say = format!("{head}Content-Length: {}\r\n\r\n{answer}", answer.len());
         let server = answering(move |_, _| Reply::Say(say.clone()));
         let world = World::new();
         let mut network = world.network(json!([]));
         network["ipam"]["type"] = "ipam-da-consul".into();
         network["ipam"]["consul_servers"] = json!([server.url]);
-        network["ipam"]["consul"] = json!({"timeout": "2s"});
+        network["ipam"]["consul"] = json!({"timeout": "30s"});
         network["ipam"]["pools"] = json!([{"name": "blue"}]);
         for verb in ["ADD", "DEL"] {
             let command = world.command_of(&binary("ipam-da-consul"), verb, "c1");
             let (_, text) = run(&command, &network).failure();
-            assert!(!text.is_empty(), "{what}");
+            assert_fits(&text, what);
         }
     }
 }
