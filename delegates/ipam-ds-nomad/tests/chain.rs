@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ipam_testkit::world::{Host, World, names, start, wait, without};
+use ipam_testkit::world::{Host, World, binary, names, start, wait, without};
 use serde_json::{Value, json};
 
 use common::{ID, Nomad, PROGRAM, Reply, usual};
@@ -38,6 +38,41 @@ fn the_allocator_sees_the_pool_of_the_job() {
     world.call("DEL", ID, &network).success();
     // CHECK and DEL went by the record.
     assert_eq!(nomad.requests().len(), 1);
+}
+
+#[test]
+fn the_job_enriches_the_pool_of_its_name_and_stays_behind_the_others() {
+    let nomad = Nomad::with(ID, &usual());
+    let (world, mut network) = chain(&nomad);
+    world.install(&binary("ipam-ds-static"));
+    let other = json!({"name": "other"});
+    let known =
+        json!({"name": "pool-name", "ranges": [{"subnet": "10.0.20.0/23"}], "strategy": "lowest"});
+    let mut enriched = known.clone();
+    let wish =
+        json!({"name": "pool-name", "requested-ip": "10.0.21.100", "requested_ip": "10.0.21.100"});
+    enriched.as_object_mut().unwrap().extend(wish.as_object().unwrap().clone());
+    for (named, word, expected) in [
+        (json!([known, other]), None, json!([enriched, other])),
+        (json!([other]), None, json!([other, wish])),
+        (json!([known, other]), Some("replace"), json!([wish])),
+    ] {
+        let mut own = json!({"type": "ipam-ds-nomad"});
+        if let Some(word) = word {
+            own["pools"] = json!(word);
+        }
+        let first = json!({"type": "ipam-ds-static", "pools": named});
+        let last = json!({"type": "ipam-da-x", "answers": "any"});
+        network["ipam"]["delegates"] = json!([first, own, last]);
+        // DEL and CHECK without a record run the selectors, too.
+        for verb in ["DEL", "CHECK", "ADD", "DEL"] {
+            std::fs::write(world.path(&format!("held/ipam-da-x-{ID}-eth0")), "").unwrap();
+            world.call(verb, ID, &network).ended_well();
+            let calls = world.calls();
+            let shown = &calls.last().unwrap()["stdin"]["prevResult"]["pools"];
+            assert_eq!(shown, &expected, "{verb} {word:?}");
+        }
+    }
 }
 
 #[test]

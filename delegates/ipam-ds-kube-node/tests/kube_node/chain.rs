@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use ipam_testkit::kube::{End, Speaker};
 use ipam_testkit::node_site::by;
-use ipam_testkit::world::{Host, with};
+use ipam_testkit::world::{Host, binary, with};
 use serde_json::{Value, json};
 
 use crate::common::{Site, addresses, pod_in};
@@ -37,6 +37,26 @@ fn call(site: &Site, program: &str, verb: &str, network: &Value) -> ipam_testkit
         command.env("CNI_CONTAINERID", "").env("CNI_IFNAME", "").env("CNI_NETNS", "");
     }
     site.run(command, network)
+}
+
+#[test]
+fn the_nodes_subnets_are_behind_the_pools_of_a_selector_before_it() {
+    let site = Site::new("behind-others", &["11.0.1.0/24"]).with_host_local();
+    site.world.install(&binary("ipam-ds-static"));
+    let first = json!({"type": "ipam-ds-static", "ranges": [[{"subnet": "10.210.1.0/24"}]]});
+    let alone = json!({"type": "ipam-ds-kube-node", "pools": "replace"});
+    for (allocator, own, expected) in [
+        ("ipam-da-local", json!("ipam-ds-kube-node"), &["10.210.1.2/24", "11.0.1.2/24"][..]),
+        ("host-local", json!("ipam-ds-kube-node"), &["10.210.1.2/24", "11.0.1.2/24"]),
+        ("ipam-da-local", alone.clone(), &["11.0.1.2/24"]),
+        ("host-local", alone, &["11.0.1.2/24"]),
+    ] {
+        let mut network = site.chain(json!([first, own, allocator]));
+        network["name"] = format!("{allocator}-{}", expected.len()).into();
+        let result = call(&site, "ipam-delegated", "ADD", &network).success();
+        assert_eq!(addresses(&result), expected, "{network}");
+        call(&site, "ipam-delegated", "DEL", &network).ended_well();
+    }
 }
 
 #[test]

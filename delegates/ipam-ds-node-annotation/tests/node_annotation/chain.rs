@@ -188,6 +188,25 @@ fn an_annotation_of_no_use_is_not_remembered() {
 }
 
 #[test]
+fn the_annotation_takes_the_place_of_the_pools_of_a_selector_before_it() {
+    let site = Site::new(r#"ranges: [[{subnet: "10.9.0.0/24"}]]"#);
+    site.world.install(&binary("ipam-ds-static")).install(&host_local());
+    let first = json!({"type": "ipam-ds-static", "ranges": [[{"subnet": "10.210.1.0/24"}]]});
+    for last in ["ipam-da-local", "host-local"] {
+        let mut network = site.chain(last);
+        network["name"] = json!(last);
+        network["ipam"]["delegates"] = json!([first, SELECTOR, last]);
+        assert_eq!(site.call_with("ADD", "c1", &network).ips(), ["10.9.0.2/24"], "{last}");
+        site.call_with("DEL", "c1", &network).ended_well();
+    }
+    let mut network = site.chain("ipam-da-local");
+    let own = json!({"type": SELECTOR, "pools": "add"});
+    network["ipam"]["delegates"] = json!([first, own, "ipam-da-local"]);
+    let both = ["10.210.1.2/24", "10.9.0.2/24"];
+    assert_eq!(site.call_with("ADD", "c1", &network).ips(), both);
+}
+
+#[test]
 fn explain_tells_what_is_only_remembered() {
     let site = Site::new(DUAL);
     let mut network = site.chain("ipam-da-local");
