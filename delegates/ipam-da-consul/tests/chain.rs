@@ -8,7 +8,7 @@ use std::fs;
 
 use ipam_testkit::consul::{Consul, Relay};
 use ipam_testkit::node::{addresses, named};
-use ipam_testkit::world::Host;
+use ipam_testkit::world::{Host, binary};
 use serde_json::{Value, json};
 
 use common::chains::{chain, failing};
@@ -197,6 +197,29 @@ fn one_address_of_each_pool_is_given_of_many() {
     let expected: Vec<String> = (0..8).map(|number| format!("10.{number}.0.1")).collect();
     assert_eq!(addresses(&result), expected);
     assert_eq!(books(&consul).len(), 8);
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(holdings(&consul), [""; 0]);
+}
+
+#[test]
+fn two_selectors_give_an_address_of_each_pool_or_of_the_last_one_alone() {
+    let consul = dual();
+    let (world, mut network) = chain(&consul, &["blue"]);
+    let own = |pools: Value| json!({"type": "ipam-ds-static", "pools": pools});
+    let chain = |last: Value| json!(["ipam-ds-static", last, "ipam-da-consul"]);
+    network["ipam"]["delegates"] = chain(own(json!([{"name": "six"}])));
+    let result = world.call("ADD", "c1", &network).success();
+    assert_eq!(addresses(&result), ["10.1.0.2", "fd00:1::1"]);
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(holdings(&consul), [""; 0]);
+    // As passcod's plugins have it.
+    world.install(&binary("examples/ipam-ds-rack"));
+    fs::write(world.path("rack"), "r1").unwrap();
+    network["ipam"]["rackFile"] = json!(world.path("rack"));
+    network["ipam"]["racks"] = json!({"r1": "six"});
+    network["ipam"]["delegates"] = chain(json!({"type": "ipam-ds-rack", "pools": "replace"}));
+    let result = world.call("ADD", "c1", &network).success();
+    assert_eq!(addresses(&result), ["fd00:1::1"]);
     world.call("DEL", "c1", &network).success();
     assert_eq!(holdings(&consul), [""; 0]);
 }

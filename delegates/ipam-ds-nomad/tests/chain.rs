@@ -66,7 +66,7 @@ fn the_job_enriches_the_pool_of_its_name_and_stays_behind_the_others() {
         network["ipam"]["delegates"] = json!([first, own, last]);
         // DEL and CHECK without a record run the selectors, too.
         for verb in ["DEL", "CHECK", "ADD", "DEL"] {
-            std::fs::write(world.path(&format!("held/ipam-da-x-{ID}-eth0")), "").unwrap();
+            fs::write(world.path(&format!("held/ipam-da-x-{ID}-eth0")), "").unwrap();
             world.call(verb, ID, &network).ended_well();
             let calls = world.calls();
             let shown = &calls.last().unwrap()["stdin"]["prevResult"]["pools"];
