@@ -5,7 +5,7 @@ use super::plan::Plan;
 use super::session::Session;
 use ipam_kit::cni::{IpamResult, Verb};
 use ipam_kit::delegate::Deadline;
-use ipam_kit::error::{Error, Result};
+use ipam_kit::error::{Error, ErrorCode, Result};
 
 /// What failed on a walk.
 pub(crate) struct Failures {
@@ -71,10 +71,16 @@ impl Failures {
     }
 
     /// A selector's failure counts only beside another delegate's, which may have failed for want
-    /// of its pools; alone it comes back as a warning.
-    pub(super) fn but_selectors(self) -> Result<Vec<Error>> {
+    /// of its pools; alone it comes back as a warning. With code 113 it counts alone as well, for the
+    /// selector knows that leases may lie where no delegate looks, unless nothing was given
+    /// (`is_bare`).
+    pub(super) fn but_selectors(self, is_bare: bool) -> Result<Vec<Error>> {
+        let counts = |error: &Error| error.code() == ErrorCode::RECORD && !is_bare;
         let (others, selectors): (Vec<_>, Vec<_>) =
-            self.errors.into_iter().partition(|(role, _)| *role == Role::Other);
+            self.errors.into_iter().partition(|(role, error)| match role {
+                Role::Other => true,
+                Role::Selector => counts(error),
+            });
         let warnings: Vec<Error> = selectors.into_iter().map(|(_, error)| error).collect();
         let mut errors = others.into_iter().map(|(_, error)| error);
         match errors.next() {

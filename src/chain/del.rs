@@ -25,6 +25,13 @@ pub(crate) fn del(session: &Session<'_>) -> Result<()> {
     let mut unreadable = set_aside_of(&path)?;
     let deadline = Deadline::after(session.timeout());
     match opened {
+        Presence::Held(Opened { file, record, .. })
+            if record.forgotten && unreadable.is_empty() =>
+        {
+            warn!("forgotten by hand: what the attachment held stays held");
+            remove(file);
+            Ok(())
+        }
         Presence::Held(Opened { file, record, .. }) if !record.runs().is_empty() => {
             let owner =
                 Owner { network: &session.request.network, attachment: session.attachment()? };
@@ -318,7 +325,7 @@ fn release_configured(
         Ok(plan)
     })?;
     let walked = walk_plan(session, &plan, Verb::Del, &prev_result, deadline)?;
-    let warnings = walked.but_selectors()?;
+    let warnings = walked.but_selectors(none_ran && prev_result.ips.is_empty())?;
     warnings.iter().for_each(|warning| warn!("{}", warning.in_full()));
     for path in unreadable {
         if let Err(error) = fs::remove_file(path) {

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::{Operator, Printed, say};
 use crate::chain::gc::BUSY;
-use crate::chain::record::{Record, RecordFile, SetAside, Unsure, attachments, set_aside};
+use crate::chain::record::{
+    Event, Opened, Record, RecordFile, SetAside, Unsure, attachments, set_aside,
+};
 use ipam_cli::Words;
 use ipam_kit::cni::{Attachment, ContainerId, IfName, NetworkName};
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -48,6 +50,18 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         let about = format!("{attachment} on {network}, unreadable in {path}; {UNKNOWN}");
         tell(&mut text, yes, &about);
     }
+    if let Some(ifname) = ifname.filter(|_| text.is_empty()) {
+        let netns = String::new();
+        let attachment = Attachment { container: container.clone(), ifname, netns };
+        let path = state.record(&network, &attachment);
+        // A record of another interface says that this one was not added.
+        if path.parent().is_some_and(|folder| !folder.exists()) {
+            if yes {
+                note_forgotten(&path)?;
+            }
+            tell(&mut text, yes, &format!("{attachment} on {network}; {UNRECORDED}"));
+        }
+    }
     if text.is_empty() {
         return Err(Error::new(
             ErrorCode::UNKNOWN_CONTAINER,
@@ -60,6 +74,16 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
 
 /// What a record that cannot be read leaves.
 const UNKNOWN: &str = "what it held is not known, so an allocator may still hold it";
+
+/// What there is to say of an attachment without a record, as of a container from before a move.
+const UNRECORDED: &str = "there is no record of it, and its next DEL releases nothing";
+
+/// Has the next DEL of an attachment without a record release nothing.
+fn note_forgotten(path: &Path) -> Result<()> {
+    let Opened { mut file, record, .. } = RecordFile::open(path)?;
+    // An ADD may have come between.
+    if record.is_empty() { file.append(&Event::Forgotten) } else { Ok(()) }
+}
 
 fn tell(text: &mut String, yes: bool, about: &str) {
     match yes {

@@ -47,10 +47,10 @@ fn choose(config: &Config, settings: Settings, request: &Request) -> Result<Sele
     let (what, ttl) = (subnets::place(config.annotation()), settings.ttl());
     let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
     let own = own.remembering(request.state_dir()?.root());
-    // Allocators release by the owner, whatever the subnets are.
-    let releases = matches!(request.verb, Verb::Del | Verb::Gc);
+    // Allocators release and check by the owner, whatever the subnets are.
+    let by_owner = matches!(request.verb, Verb::Del | Verb::Gc | Verb::Check);
     let has_other = !own.remembers(network) && left.read().is_some();
-    let own = if releases || has_other { own.briefly() } else { own };
+    let own = if by_owner || has_other { own.briefly() } else { own };
     let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
         let subnets = subnets::read(node, config.annotation())?;
         // What is of no use is not remembered, be it of use to this pod or not.

@@ -10,6 +10,7 @@ mod by_hand;
 mod conf;
 mod fragment;
 mod log_file;
+mod lost;
 mod selector;
 
 use ipam_kit::Select;

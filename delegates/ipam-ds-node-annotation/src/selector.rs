@@ -4,15 +4,16 @@ use ipam_kit::cni::Verb;
 use ipam_kit::delegate::{ByHand, selected};
 use ipam_kit::keys::Key;
 use ipam_kit::offer::Offer;
-use ipam_kit::{ErrorCode, Request, Result, Selection, Selector};
-use ipam_kube::own_node::{Keys, OwnNode, Settings, Wish};
-use log::debug;
+use ipam_kit::{Error, ErrorCode, Request, Result, Selection, Selector};
+use ipam_kube::own_node::{self, Keys, OwnNode, Settings, Wish};
+use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use crate::annotation::{Config, KEYS, of_node, parse, place, text};
 use crate::by_hand;
 use crate::conf::Conf;
 use crate::log_file::logged;
+use crate::lost;
 
 /// Puts the settings of an annotation in the place of `ipam`. It keeps no state but what it remembers of
 /// them.
@@ -28,13 +29,19 @@ impl Selector for Annotation {
     const WAITS: bool = false;
 
     fn select(&self, config: Config, request: &Request) -> Result<Selection> {
-        let conf = Conf::load(&request.environment)?;
-        let about = config.annotation().unwrap_or_default();
-        let settings = request.network.settings::<Keys>()?.read("ipam.")?;
-        let chosen = choose(&config, &conf, settings.or(conf.settings.clone()), request);
-        logged(conf.log.as_deref(), about, chosen).map_err(|error| match request.verb {
-            Verb::Status => error.with_code(ErrorCode::UNAVAILABLE),
-            _ => error,
+        let chosen = Conf::load(&request.environment).and_then(|conf| {
+            let about = config.annotation().unwrap_or_default();
+            let settings = request.network.settings::<Keys>().and_then(|keys| keys.read("ipam."));
+            let chosen = settings.and_then(|settings| {
+                choose(&config, &conf, settings.or(conf.settings.clone()), request)
+            });
+            let chosen = chosen.or_else(|error| recall(&config, &conf, request, error));
+            logged(conf.log.as_deref(), about, chosen)
+        });
+        chosen.or_else(|error| match request.verb {
+            Verb::Status => Err(error.with_code(ErrorCode::UNAVAILABLE)),
+            Verb::Del | Verb::Check => by_owner(request, error),
+            _ => Err(error),
         })
     }
 
@@ -58,8 +65,9 @@ fn choose(
     let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
     let what = place(name);
     let own = own.remembering(request.state_dir()?.root());
-    // Allocators release by the owner, whatever the settings are.
-    let own = if releases(request) { own.briefly() } else { own };
+    // Allocators release and check by the owner, whatever the settings are.
+    let goes_on = releases(request) || request.verb == Verb::Check;
+    let own = if goes_on { own.briefly() } else { own };
     let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
         let text = text(node.annotation(name), &node.name, name)?;
         // What is of no use is not remembered, be it of use to this container or not.
@@ -73,11 +81,73 @@ fn choose(
     Ok(Selection { remembered, ..selection })
 }
 
+/// What the network was told last, whatever its age, for a call that goes on without an answer.
+fn recall(config: &Config, conf: &Conf, request: &Request, error: Error) -> Result<Selection> {
+    if !matches!(request.verb, Verb::Del | Verb::Check) || is_final(&error) {
+        return Err(error);
+    }
+    let name = config.annotation()?;
+    let (network, what) = (request.network.name().as_str(), place(name));
+    let state = request.state_dir()?;
+    let Some(known) = own_node::recall::<String>(state.root(), network, &what) else {
+        return Err(error);
+    };
+    warn!("{what} as it was read last: {}", error.in_full());
+    select(&known.value, &known.node, name, conf, request)
+}
+
+/// Settings that lead to the attachment's leases where nobody knows the annotation.
+fn by_owner(request: &Request, error: Error) -> Result<Selection> {
+    if is_final(&error) {
+        return Err(error);
+    }
+    let why = error.in_full();
+    let settings = match lost::settings(request)? {
+        Some(settings) => {
+            let folder = settings.get("dataDir").and_then(Value::as_str).unwrap_or_default();
+            warn!("the annotation is not known, and the leases lie in {folder}: {why}");
+            settings
+        }
+        None if request.verb == Verb::Del => {
+            warn!("the annotation is not known, and no folder of dataDirs has a lease: {why}");
+            lost::nothing()
+        }
+        None => return Err(error),
+    };
+    Ok(Selection::default().replacing(request.network.ipam(), settings))
+}
+
+/// Whether leases may lie where no delegate may look.
+fn is_final(error: &Error) -> bool {
+    error.code() == ErrorCode::RECORD
+}
+
+/// Fails for a folder in which nothing may be released or checked, though leases may lie there.
+fn refuse_folder(settings: &Map<String, Value>, request: &Request) -> Result<()> {
+    let of_folder = |(key, _): &(&String, &Value)| key.eq_ignore_ascii_case("dataDir");
+    let folder = settings.iter().filter(of_folder);
+    let folder: Map<_, _> = folder.map(|(key, value)| (key.clone(), value.clone())).collect();
+    selected::judge(&folder, &request.settings, true, "").map_err(|error| {
+        let owner = request.attachment().map_or_else(
+            |_| "CONTAINER IFNAME".to_owned(),
+            |attachment| format!("{} {}", attachment.container, attachment.ifname),
+        );
+        error.with_code(ErrorCode::RECORD).advise(format!(
+            "add the folder to dataDirs in /etc/cni/ipam-delegated.json, and the runtime's next DEL \
+             releases what lies there; if it is gone for ever: ipam-delegated forget {} {owner} --yes",
+            request.network.name()
+        ))
+    })
+}
+
 /// The settings that an annotation's text says, and the pools where it names ranges.
 fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) -> Result<Selection> {
     let mut settings = parse(text, node, name)?;
     // Who comes next has its own name for it.
     settings.remove("type");
+    if matches!(request.verb, Verb::Del | Verb::Check) {
+        refuse_folder(&settings, request).map_err(|error| error.within(of_node(node, name)))?;
+    }
     selected::judge(&settings, &request.settings, releases(request), "")
         .map_err(|error| error.within(of_node(node, name)))?;
     if releases(request) {

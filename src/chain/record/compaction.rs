@@ -36,6 +36,7 @@ impl Record {
         for ((_, fate), group) in groups {
             merge(fate, &group, &mut events);
         }
+        events.extend(self.forgotten.then_some(Event::Forgotten));
         events
     }
 

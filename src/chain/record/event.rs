@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Failed(Failed),
     /// A DEL released everything, but a claim may still commit.
     Released(Released),
+    /// An operator has forgotten it: its DEL is to release nothing.
+    Forgotten,
     /// A newer program wrote it: the line, without its newline. It names no debt: only `running` does.
     Unknown(String),
 }

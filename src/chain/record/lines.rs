@@ -78,6 +78,7 @@ fn read(line: &[u8]) -> serde_json::Result<Event> {
         "released" => {
             Event::Released(Released { time: of.scalar("time")?, due: of.scalar("due")? })
         }
+        "forgotten" => Event::Forgotten,
         "" => return Err(serde_json::Error::custom("no event is named")),
         _ => Event::Unknown(String::from_utf8_lossy(line).into_owned()),
     })
@@ -204,6 +205,7 @@ fn members(event: &Event) -> Vec<(&'static str, Value)> {
         Event::Released(released) => {
             vec![name("released"), ("time", released.time.into()), ("due", released.due.into())]
         }
+        Event::Forgotten => vec![name("forgotten")],
         // It is written as it came.
         Event::Unknown(_) => Vec::new(),
     }
@@ -292,6 +294,7 @@ mod tests {
         let later = r#"{ "event":"moved", "to":[1.50] }"#;
         for (event, line) in [
             (Event::Unknown(later.to_owned()), later),
+            (Event::Forgotten, r#"{"event":"forgotten"}"#),
             (
                 Event::Attempt(full),
                 r#"{"event":"attempt","time":1,"pid":2,"boot":"b","node":"n","netns":"/n","cniVersion":"1.0.0","chain":["d","e"],"since":0,"afterUnreadable":true,"reasserted":true}"#,

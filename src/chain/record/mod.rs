@@ -25,6 +25,8 @@ use ipam_kit::host::parse_duration;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Record {
     pub attempts: Vec<AttemptState>,
+    /// An operator has forgotten it, and no ADD came since.
+    pub forgotten: bool,
     /// Lines of a newer program before the first ADD.
     unknown: Vec<String>,
 }
@@ -100,6 +102,8 @@ pub(crate) enum State {
     Failed,
     /// Released, to be released once more.
     Unsure,
+    /// Its next DEL is to release nothing.
+    Forgotten,
 }
 
 impl State {
@@ -110,6 +114,7 @@ impl State {
             Self::Unfinished => "unfinished",
             Self::Failed => "failed",
             Self::Unsure => "unsure",
+            Self::Forgotten => "forgotten",
         }
     }
 }
@@ -118,13 +123,17 @@ impl Record {
     /// Adds an event that follows those before it.
     pub(crate) fn apply(&mut self, event: Event) {
         match event {
-            Event::Attempt(attempt) => self.attempts.push(AttemptState {
-                attempt,
-                runs: Vec::new(),
-                outcome: Outcome::Open,
-                released: None,
-                unknown: Vec::new(),
-            }),
+            Event::Attempt(attempt) => {
+                self.forgotten = false;
+                self.attempts.push(AttemptState {
+                    attempt,
+                    runs: Vec::new(),
+                    outcome: Outcome::Open,
+                    released: None,
+                    unknown: Vec::new(),
+                });
+            }
+            Event::Forgotten => self.forgotten = true,
             Event::Unknown(line) => match self.attempts.last_mut() {
                 Some(last) => last.unknown.push(line),
                 None => self.unknown.push(line),
@@ -149,7 +158,7 @@ impl Record {
 
     /// Whether nothing was ever written to it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.attempts.is_empty() && self.unknown.is_empty()
+        self.attempts.is_empty() && self.unknown.is_empty() && !self.forgotten
     }
 
     /// The last successful ADD that no DEL released.
@@ -244,6 +253,9 @@ impl Record {
     }
 
     pub(crate) fn state(&self) -> State {
+        if self.forgotten {
+            return State::Forgotten;
+        }
         let Some(last) = self.attempts.last() else {
             return State::Empty;
         };
@@ -318,6 +330,15 @@ mod tests {
         assert_eq!(record.leases(&run("a", "1")), [Value::from("l")]);
         assert!(record.leases(&run("a", "2")).is_empty());
         assert!(!record.is_unsure());
+    }
+
+    #[test]
+    fn what_is_forgotten_is_so_until_the_next_add() {
+        let mut forgotten = record([Event::Forgotten]);
+        assert_eq!((forgotten.state(), forgotten.is_empty()), (State::Forgotten, false));
+        assert_eq!(record(forgotten.compacted()), forgotten);
+        forgotten.apply(attempt());
+        assert_eq!(forgotten.state(), State::Unfinished);
     }
 
     #[test]

@@ -112,6 +112,11 @@ impl<A: Allocator> Delegate for Allocate<A> {
         let hints =
             if known.is_empty() { given.iter().copied().map(hint).collect() } else { known };
         let held = allocator.held(&owner, &hints)?;
+        // Where no pool says which addresses are ours, the owner's leases do.
+        let given = match &given[..] {
+            [] => held.iter().map(|lease| lease.address.addr()).collect(),
+            _ => given,
+        };
         for address in &given {
             if !result.has(*address) {
                 return Err(not_held(format!("{address} of {owner} is not in prevResult")));

@@ -283,6 +283,14 @@ impl OwnNode {
     }
 }
 
+/// What a network was told last, whatever its age and whoever said it: for a call that may go on
+/// without asking. `what` is that of the [`Wish`].
+pub fn recall<T: DeserializeOwned>(state: &Path, network: &str, what: &str) -> Option<Known<T>> {
+    let noted = Memory::below(state).network(network)?;
+    noted.question.starts_with(&[what, " of "].concat()).then_some(())?;
+    noted.known()
+}
+
 impl Node {
     /// The text at a JSON pointer (RFC 6901); nothing where it is empty.
     pub fn text(&self, pointer: &str) -> Option<&str> {

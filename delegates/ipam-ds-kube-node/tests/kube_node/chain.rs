@@ -168,6 +168,29 @@ fn what_kube_node_gave_is_released_without_record_and_api_server() {
 }
 
 #[test]
+fn what_kube_node_gave_is_checked_without_record_cache_and_api_server() {
+    let site = Site::dual("old-check");
+    old_state(&site, "k8snet", &["c1", "c2"]);
+    fs::remove_file(site.world.path("data/kube-node.json")).unwrap();
+    site.calls_nobody();
+    let check = |container: &str, addresses: &[&str]| {
+        let mut network = site.network();
+        let ips = addresses.iter().map(|address| json!({"address": address}));
+        network["prevResult"] = json!({"cniVersion": "1.0.0", "ips": ips.collect::<Value>()});
+        site.call("CHECK", container, &network)
+    };
+    check("c1", &["11.0.1.2/24", "1100:0:0:1::2/64"]).success();
+    for (container, addresses) in [
+        ("c1", &["11.0.1.2/24"][..]),
+        ("c1", &["11.0.1.9/24", "1100:0:0:1::2/64"]),
+        ("c9", &["11.0.1.2/24", "1100:0:0:1::2/64"]),
+    ] {
+        let (code, text) = check(container, addresses).failure();
+        assert_eq!(code, 104, "{container} {addresses:?}: {text}");
+    }
+}
+
+#[test]
 fn a_del_does_not_wait_as_long_as_an_add() {
     let site = Site::dual("del-brief");
     let busy = Speaker::answer("429 Too Many Requests", "Retry-After: 5\r\n", "{}");

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod annotation;
+mod before;
 mod chain;
 mod common;
 mod conf;

@@ -1,0 +1,165 @@
+//! Where host-local has the leases of an attachment whose annotation is not known.
+//!
+//! The annotation names the folder (`dataDir`). While nobody can read it, a DEL and a CHECK of a
+//! container from before this delegate look below all folders that the host allows.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirEntry};
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use ipam_kit::cni::address::parse_address;
+use ipam_kit::host::{Settings, read_own};
+use ipam_kit::{Error, ErrorCode, Request, Result};
+use serde_json::{Map, Value, json};
+
+/// The settings that lead an allocator to the leases of the request's attachment; none where no
+/// allowed folder holds one.
+///
+/// # Errors
+/// 113: a folder cannot be read, or two of them hold leases of it.
+pub(crate) fn settings(request: &Request) -> Result<Option<Map<String, Value>>> {
+    let attachment = request.attachment()?;
+    let network = request.network.name();
+    let owner = Owner {
+        network: network.as_str(),
+        bare: attachment.container.as_str(),
+        whole: format!("{}\r\n{}", attachment.container, attachment.ifname),
+    };
+    let mut found = owner.leases(&request.settings)?;
+    match (found.pop(), found.pop()) {
+        (None, _) => Ok(None),
+        (Some((folder, leases)), None) => {
+            let mut settings = ranges(leases.into_iter().map(range));
+            settings.insert("dataDir".to_owned(), json!(folder));
+            Ok(Some(settings))
+        }
+        (Some((one, _)), Some((other, _))) => {
+            let (one, other) = (one.display(), other.display());
+            let message = format!("{attachment} holds leases of {network} in {other} and in {one}");
+            Err(Error::new(ErrorCode::RECORD, message).advise(
+                "remove its files in one of these folders; the runtime's next DEL releases the rest",
+            ))
+        }
+    }
+}
+
+/// Settings for an attachment that holds nothing: host-local wants ranges on DEL, too, and releases by
+/// the owner alone.
+pub(crate) fn nothing() -> Map<String, Value> {
+    ranges([json!([{ "subnet": "192.0.2.0/24" }])].into_iter())
+}
+
+fn ranges(sets: impl Iterator<Item = Value>) -> Map<String, Value> {
+    Map::from_iter([("ranges".to_owned(), sets.collect())])
+}
+
+/// A range set of this address alone. Its subnet is one that host-local takes.
+fn range(address: IpAddr) -> Value {
+    let prefix = if address.is_ipv4() { 24 } else { 64 };
+    let subnet = ipnet::IpNet::new_assert(address, prefix).trunc();
+    json!([{ "subnet": subnet, "rangeStart": address, "rangeEnd": address }])
+}
+
+/// Whose leases are looked for, as host-local writes it.
+struct Owner<'a> {
+    network: &'a str,
+    /// Without an interface, as releases before 0.7.0 write it.
+    bare: &'a str,
+    whole: String,
+}
+
+/// More folders are not looked at.
+const MOST: usize = 10_000;
+
+/// No lease is longer, in bytes.
+const LONGEST: u64 = 4096;
+
+impl Owner<'_> {
+    /// The folders with leases of it, each as `dataDir` names it.
+    fn leases(&self, settings: &Settings) -> Result<Vec<(PathBuf, Vec<IpAddr>)>> {
+        let mut seen = BTreeSet::new();
+        let mut ahead: Vec<PathBuf> = settings.data_dirs.clone();
+        let mut found = Vec::new();
+        while let Some(folder) = ahead.pop() {
+            if folder.starts_with(&settings.state_dir) {
+                continue;
+            }
+            let failed = |error: io::Error| {
+                Error::new(
+                    ErrorCode::RECORD,
+                    format!("cannot look for leases in {}", folder.display()),
+                )
+                .caused_by(error)
+                .advise("repair the folder: what it holds is not known")
+            };
+            let entered = self.enter(&folder, &mut seen, &mut ahead).map_err(failed)?;
+            if seen.len() > MOST {
+                let error = io::Error::other(format!("there are more than {MOST} folders"));
+                return Err(failed(error));
+            }
+            // An annotation names no folder above those of dataDirs.
+            let data_dir = folder.parent().filter(|parent| {
+                settings.data_dirs.iter().any(|allowed| parent.starts_with(allowed))
+            });
+            if let (false, Some(data_dir)) = (entered.is_empty(), data_dir) {
+                found.push((data_dir.to_owned(), entered));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The leases of it in a folder, whose own folders go onto the list.
+    fn enter(
+        &self,
+        folder: &Path,
+        seen: &mut BTreeSet<(u64, u64)>,
+        ahead: &mut Vec<PathBuf>,
+    ) -> io::Result<Vec<IpAddr>> {
+        let metadata = match fs::metadata(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // A link that leads nowhere is a disk that is not mounted.
+                return fs::symlink_metadata(folder).map_or(Ok(Vec::new()), |_| Err(error));
+            }
+            other => other?,
+        };
+        if !metadata.is_dir() || !seen.insert((metadata.dev(), metadata.ino())) {
+            return Ok(Vec::new());
+        }
+        let is_networks = folder.file_name().is_some_and(|name| name == self.network);
+        let mut leases = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() || kind.is_symlink() {
+                ahead.push(entry.path());
+                continue;
+            }
+            let name = entry.file_name();
+            let address = name.to_str().filter(|_| is_networks && kind.is_file());
+            if let Some(Ok(address)) = address.map(parse_address)
+                && self.holds(&entry)?
+            {
+                leases.push(address);
+            }
+        }
+        Ok(leases)
+    }
+
+    fn holds(&self, file: &DirEntry) -> io::Result<bool> {
+        let read = || match file.metadata()?.len() {
+            ..=LONGEST => read_own(&file.path()),
+            _ => Ok(Vec::new()),
+        };
+        match read() {
+            // Released meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            content => {
+                let content = String::from_utf8_lossy(&content?).trim().to_owned();
+                Ok(content == self.whole || content == self.bare)
+            }
+        }
+    }
+}
