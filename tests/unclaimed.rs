@@ -1,4 +1,4 @@
-//! Keys that nobody reads, as `lint` names them, and what delegates say of the keys that they read.
+//! Keys without a reader, as `lint` names them, and what delegates say of the keys that they read.
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
@@ -102,7 +102,7 @@ fn a_key_of_a_reference_plugin_that_it_does_not_read_is_named() {
         "portmap.snta: portmap does not read it: write snat if that is meant",
     ];
     assert_eq!(told(&world, &list), expected);
-    // Of another plugin nobody knows the keys: only those of CNI itself can be misspelt.
+    // The keys of another plugin are not known: only those of CNI itself can be misspelt.
     network["type"] = "calico".into();
     network["capabilites"] = json!({});
     assert_eq!(told(&world, &network), ["calico.capabilites: write capabilities if that is meant"]);

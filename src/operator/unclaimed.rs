@@ -1,5 +1,5 @@
-//! Keys that are read by no delegate of a chain, nor by the chain, nor by the plugin they stand in: each
-//! with the known key that is nearest.
+//! Keys without a reader among the delegates, the chain and the plugins of a network: each with the
+//! known key that is nearest.
 
 use std::collections::BTreeSet;
 
@@ -103,11 +103,11 @@ impl Findings {
     }
 }
 
-/// The keys that somebody reads.
+/// The keys that have a reader.
 #[derive(Clone)]
 struct Claims<'a> {
     known: BTreeSet<&'a str>,
-    /// There is somebody who may read every key, so that only a misspelt one is told.
+    /// A reader does not say which keys it reads, so only a misspelt one is told.
     open: bool,
 }
 
@@ -124,11 +124,11 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// In `ipam` it is the chain's to write: somebody's `server` is not a misspelt one.
+/// In `ipam` the chain writes it: a delegate's `server` is not a misspelt one.
 const SERVES: &str = "serves";
 
-/// Whether a key is one that replaced systems have and that says nothing here: a name, and where their
-/// logs go.
+/// Whether a key is the chain's to write, or one that replaced systems have and that says nothing here:
+/// a name, and where their logs go.
 fn is_idle(key: &str) -> bool {
     matches!(key, "name" | SERVES) || key.starts_with("log")
 }
