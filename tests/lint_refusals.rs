@@ -197,15 +197,24 @@ fn a_selector_that_knows_real_containers_alone_is_no_error() {
     let (world, mut network) = world();
     network["ipam"].as_object_mut().unwrap().remove("pools");
     let answer = json!({"pools": [{"ranges": [{"subnet": "10.60.0.0/24"}]}]});
-    for unknown in ["echo '{\"code\":3,\"msg\":\"no such container\"}'; exit 1", "exit 0"] {
+    let fails = "printf '{\"code\":3,\"msg\":\"no such container\"}'; exit 1";
+    for (status, unknown, tried) in
+        [("{}", fails, 1), ("{\"pools\":[]}", fails, 0), ("{\"pools\":[]}", "exit 0", 0)]
+    {
         world.delegate(
             "ipam-ds-x",
             &format!(
-                "case $CNI_COMMAND-$CNI_CONTAINERID in STATUS-*) echo '{{\"pools\":[]}}';; *-c1) printf '%s' '{answer}';; \
-                 *) {unknown};; esac"
+                "case $CNI_COMMAND-$CNI_CONTAINERID in STATUS-*) printf '{status}';; \
+                 *-c1) printf '%s' '{answer}';; *) {unknown};; esac"
             ),
         );
-        accepted(&world, &with(&network, "delegates", json!(["ipam-ds-x", "ipam-da-local"])));
+        let network = with(&network, "delegates", json!(["ipam-ds-x", "ipam-da-local"]));
+        accepted(&world, &network);
+        let calls = world.calls();
+        let of_nobody =
+            calls.iter().filter(|call| call["verb"] == "ADD" && call["container"] != "c1");
+        assert_eq!(of_nobody.count(), tried, "{status}");
+        world.take_calls();
     }
 }
 
@@ -224,6 +233,15 @@ fn all_delegates_that_are_missing_or_may_not_be_run_are_named_at_once() {
     has(errors[0], &["ipam-ds-none is not in CNI_PATH", "install ipam-ds-none there"]);
     has(errors[1], &["ipam-da-idle may not be run", &format!("chmod +x {}", idle.display())]);
     has(errors[2], &["none is not in CNI_PATH"]);
+}
+
+#[test]
+fn a_list_of_plugins_on_stdin_is_told_what_to_send() {
+    let (world, network) = world();
+    let list = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [network]});
+    let (code, text) = world.call("ADD", "c1", &list).failure();
+    assert_eq!(code, 7);
+    has(&text, &["ipam: missing", "this is a list of plugins: send one of them"]);
 }
 
 #[test]

@@ -200,10 +200,15 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// Error 1 names the versions that it supports.
-    pub(crate) fn refuse_version(&self, step: &Step, version: Version) -> Result<()> {
+    pub(crate) fn refuse_version(
+        &self,
+        step: &Step,
+        version: Version,
+        time: Duration,
+    ) -> Result<()> {
         let stdin = self.request.network.with("cniVersion", version.as_str().into());
         let stdin = Value::Object(stdin.config().clone()).to_string();
-        let answer = match self.exec(Verb::Version, step, stdin, self.timeout()) {
+        let answer = match self.exec(Verb::Version, step, stdin, time) {
             Ok(answer) => answer.unwrap_or_default(),
             Err(Failure { error, ending: Ending::NotRun }) => return Err(error),
             // What it does not say is not known.
@@ -333,7 +338,7 @@ impl<'a> Session<'a> {
                 debug!("{} does not know {verb}", step.name);
                 if verb == Verb::Status {
                     // Older than the version that has STATUS, it may refuse that of an ADD as well.
-                    self.refuse_version(step, self.request.network.version())?;
+                    self.refuse_version(step, self.request.network.version(), time)?;
                 }
                 Ok(None)
             }

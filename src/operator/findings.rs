@@ -10,6 +10,7 @@ use super::ask::rows;
 use super::dry_run::{Outcome, Stage};
 use super::of_other_identities;
 use super::ours::Ours;
+use super::refusals::is_about_no_pool;
 use crate::chain::plan::Step;
 use crate::chain::program::is_allocator;
 use crate::chain::record::{RecordFile, attachments};
@@ -136,7 +137,8 @@ impl Findings {
                     continue;
                 }
             };
-            for finding in told {
+            // Whether a pool is for it, is judged where the selectors are tried.
+            for finding in told.iter().filter(|finding| !is_about_no_pool(finding)) {
                 let [level, message] = ["level", "message"].map(|key| finding[key].as_str());
                 let (Some(level @ ("error" | "warning" | "note")), Some(message)) =
                     (level, message)

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::about::About;
 use super::compare::compare;
-use super::dry_run::{Stage, dry_run};
+use super::dry_run::dry_run;
 use super::findings::Findings;
 use super::ours::Ours;
 use super::{Operator, Printed, line, say};
@@ -138,8 +138,8 @@ fn chain(
     if !findings.failed {
         findings.of_gateways(ours, &stages);
         findings.of_latecomers(session, &stages);
-        let is_named = |stage: &Stage| stage.pools.as_ref().is_some_and(|pools| !pools.is_empty());
-        if !stages.iter().any(is_named) {
+        // An empty list says that the pools depend on the container.
+        if stages.iter().all(|stage| stage.pools.is_none()) {
             findings.of_nothing_asked(operator, session, ours);
         }
     }

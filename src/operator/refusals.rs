@@ -36,7 +36,7 @@ impl Findings {
             }
         }
         for step in plan.steps.iter().filter(|step| !step.is_ours()) {
-            if let Err(error) = session.refuse_version(step, ours.network.version()) {
+            if let Err(error) = session.refuse_version(step, ours.network.version(), plan.timeout) {
                 self.error(&error);
             }
         }
@@ -132,13 +132,18 @@ fn insists_on_pools(session: &Session<'_>, stage: &Stage) -> bool {
     !errors_told(session, &stage.step, &input).is_empty()
 }
 
-/// What an allocator says by which every ADD would fail.
+/// Whether an allocator's finding is that it is shown no pool, by which every ADD would fail.
+pub(super) fn is_about_no_pool(finding: &Value) -> bool {
+    finding["level"] == "error" && finding["about"] == "pools"
+}
+
+/// What an allocator says of being shown no pool.
 fn errors_told(session: &Session<'_>, step: &Step, input: &Value) -> Vec<String> {
     let told = session.ask(step, &["lint", "--json", "--config", "-"], &input.to_string());
     let told = told.and_then(|answer| rows(&step.name, answer)).unwrap_or_else(|error| {
         log::debug!("{}", error.in_full());
         Vec::new()
     });
-    let errors = told.iter().filter(|finding| finding["level"] == "error");
+    let errors = told.iter().filter(|finding| is_about_no_pool(finding));
     errors.filter_map(|finding| finding["message"].as_str().map(str::to_owned)).collect()
 }

@@ -222,7 +222,9 @@ impl Desk<'_> {
             // It holds also where the store is away.
             Some(error) => {
                 let mut rows = rows.unwrap_or_default();
-                rows.insert(0, verdict::row("error", error.in_full()));
+                let mut row = verdict::row("error", error.in_full());
+                row.text("about", "pools");
+                rows.insert(0, row);
                 rows
             }
             None => rows?,

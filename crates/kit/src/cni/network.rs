@@ -36,7 +36,15 @@ impl Network {
                 Err(Error::config("ipam", message))
             }
             None => {
-                Err(Error::config("ipam", "missing: the network configuration has no IPAM section"))
+                let missing = "missing: the network configuration has no IPAM section";
+                let error = Error::config("ipam", missing);
+                Err(if config.contains_key("plugins") {
+                    error.advise(
+                        "this is a list of plugins: send one of them, with the list's cniVersion and name",
+                    )
+                } else {
+                    error
+                })
             }
         }
     }
