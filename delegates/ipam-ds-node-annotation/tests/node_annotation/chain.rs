@@ -35,6 +35,16 @@ fn ips(first: &str, second: &str) -> Value {
     ])
 }
 
+/// STATUS succeeds, but for Debian's host-local, which no ADD of that version could call.
+#[track_caller]
+fn assert_ready(site: &Site, name: &str, network: &Value) {
+    let status = site.call_with("STATUS", "", network);
+    match name {
+        "host-local" => assert!(status.failure().1.contains("does not support cniVersion 1.1.0")),
+        _ => drop(status.success()),
+    }
+}
+
 #[test]
 fn an_attachment_lives_from_add_to_del_at_the_cost_of_one_request() {
     for number in 0..3 {
@@ -56,7 +66,7 @@ fn an_attachment_lives_from_add_to_del_at_the_cost_of_one_request() {
         site.call_with("CHECK", "c1", &checked).success();
         let mut collected = network.clone();
         collected["cniVersion"] = json!("1.1.0");
-        site.call_with("STATUS", "", &collected).success();
+        assert_ready(&site, name, &collected);
         collected["cni.dev/valid-attachments"] = json!([{"containerID": "c1", "ifname": "eth0"}, {"containerID": "c2", "ifname": "eth0"}]);
         site.call_with("GC", "", &collected).success();
         assert_eq!(site.leases("net").len(), 4, "{name}");
@@ -123,7 +133,7 @@ fn an_api_server_that_is_away_is_not_missed_by_who_was_answered_before() {
         assert_eq!(outcome.success()["ips"], ips("3", "3"), "{name}");
         let mut status = network.clone();
         status["cniVersion"] = json!("1.1.0");
-        site.call_with("STATUS", "", &status).success();
+        assert_ready(&site, name, &status);
         for container in ["c1", "c2"] {
             site.call_with("DEL", container, &network).success();
         }
@@ -224,7 +234,11 @@ fn explain_tells_what_is_only_remembered() {
 #[test]
 fn status_fails_while_the_annotation_gives_no_ranges() {
     let site = Site::new(DUAL);
-    for (_, mut network) in networks(&site) {
+    for (name, mut network) in networks(&site) {
+        // It has another fault: see `assert_ready`.
+        if name == "host-local" {
+            continue;
+        }
         network["cniVersion"] = json!("1.1.0");
         let status = || site.call_with("STATUS", "", &network);
         site.annotate(DUAL);

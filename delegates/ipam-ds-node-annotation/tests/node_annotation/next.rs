@@ -205,9 +205,10 @@ fn status_and_gc_reach_it() {
     let keep = &calls[1]["stdin"]["cni.dev/valid-attachments"];
     assert!(keep.as_array().unwrap().contains(&json!({"containerID": "c1", "ifname": "eth0"})));
     assert!(site.world.record("c1").exists() && !site.world.record("c2").exists());
-    // One that knows neither, as Debian's host-local.
+    // One that knows neither, as Debian's host-local: an ADD of this version would fail.
     names(&site, real(&site));
-    site.call_with("STATUS", "", &network).success();
+    let (_, error) = site.call_with("STATUS", "", &network).failure();
+    assert!(error.contains("does not support cniVersion 1.1.0"), "{error}");
     site.call_with("GC", "", &network).success();
 }
 
