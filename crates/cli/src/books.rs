@@ -13,6 +13,8 @@ use ipam_kit::allocate::{Allocate, Allocator, Asked, Books, Reach, open, scope};
 use ipam_kit::cni::address::parse_address;
 use ipam_kit::delegate::{ByHand, Delegate, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::keys::Key;
+use ipam_kit::offer::misspelt_settings;
 use ipam_kit::pool::{Pool, RangeSet};
 use ipam_kit::text::visible;
 
@@ -63,7 +65,8 @@ pub fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
         Error::new(ErrorCode::UNSUPPORTED_FIELD, format!("{} keeps no books", call.name))
             .advise("ask the server that it takes its addresses from")
     })?;
-    let desk = Desk { books, request: &request, reach: A::REACH };
+    let keys = Allocate::<A>::default().keys().unwrap_or_default();
+    let desk = Desk { books, request: &request, reach: A::REACH, keys };
     match verb {
         "list" => desk.list(&words),
         "who" => desk.who(&words),
@@ -92,6 +95,8 @@ struct Desk<'a> {
     books: &'a dyn Books,
     request: &'a Request,
     reach: Reach,
+    /// The keys of `ipam` that the allocator reads, where it says so.
+    keys: Vec<Key>,
 }
 
 impl Desk<'_> {
@@ -214,7 +219,12 @@ impl Desk<'_> {
         no_operands(words)?;
         let asked = self.known_pools()?;
         let sets = self.books.sets(&asked.pools).map_err(|error| asked.explain(error))?;
-        let rows = verdict::findings(self.books, &asked.pools, &sets);
+        let rows = verdict::findings(self.books, &asked.pools, &sets).and_then(|mut rows| {
+            let mut misspelt = misspelt_settings(&self.request.network, &self.keys);
+            misspelt.extend(self.books.misspelt(&asked.pools)?);
+            rows.extend(misspelt.iter().map(|it| verdict::row("error", it.error().in_full())));
+            Ok(rows)
+        });
         // Without a previous result no delegate before this one has been asked.
         let is_chained = self.request.network.config().contains_key("prevResult");
         let refusal = asked.refuse_nothing().err().filter(|_| is_chained);

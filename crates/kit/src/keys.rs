@@ -1,5 +1,6 @@
 //! The keys that a delegate declares, and the known key that a misspelt one means.
 
+use log::warn;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
@@ -156,6 +157,13 @@ impl Walk<'_> {
                 &format!("{path}.{name}"),
             );
         }
+    }
+}
+
+/// Logs misspelt keys in one line.
+pub fn warn_of(found: &[Misspelt]) {
+    if !found.is_empty() {
+        warn!("{}", Error::listed(found.iter().map(Misspelt::warning), "; "));
     }
 }
 

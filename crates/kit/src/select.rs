@@ -9,7 +9,7 @@ use crate::cni::{Dns, IpamResult, Keep, Route};
 use crate::delegate::selected::{REMEMBERED, is_chain_key};
 use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::Result;
-use crate::keys::{Key, Misspelt};
+use crate::keys::{Key, Misspelt, warn_of};
 use crate::offer::{self, Offer, Offered};
 use crate::pool::{Placing, Pool};
 
@@ -148,7 +148,7 @@ impl<S: Selector> Select<S> {
             }
             result.extra.insert("pools".to_owned(), Value::Array(pools));
         }
-        offer::warn_of(&misspelt);
+        warn_of(&misspelt);
         offer::add_to(&mut result, selection.routes, selection.dns);
         if !selection.ipam.is_empty() {
             result.extra.insert("ipam".to_owned(), Value::Object(selection.ipam));

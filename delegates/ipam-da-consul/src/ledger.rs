@@ -12,7 +12,7 @@ use ipam_kit::allocate::ledger::{Change, Commit, Entry, Holder, Ledger, Question
 use ipam_kit::allocate::{Lease, Owner, Reach, Strategy, Tries, Want, asked_pools, scope};
 use ipam_kit::cni::Verb;
 use ipam_kit::host::ResultCache;
-use ipam_kit::keys::Key;
+use ipam_kit::keys::{Key, Misspelt};
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{ErrorCode, Request, Result};
 use ipam_servers::escape;
@@ -44,6 +44,8 @@ pub struct Consul {
     named: Vec<String>,
     /// What was read of pools in this call, by name.
     pub(crate) definitions: RefCell<BTreeMap<String, Definition>>,
+    /// The misspelt keys of each pool's definition.
+    misspelt: RefCell<BTreeMap<String, Vec<Misspelt>>>,
     /// The index of each pool's ranges that were remembered and are relied on.
     pub(crate) believed: RefCell<BTreeMap<String, u64>>,
     /// Folder keys that the ancestor wants and that are missing.
@@ -129,6 +131,7 @@ impl Ledger for Consul {
             asked: asked.into_iter().collect(),
             named,
             definitions: RefCell::default(),
+            misspelt: RefCell::default(),
             believed: RefCell::default(),
             folders: RefCell::default(),
             fresh: RefCell::default(),
@@ -209,12 +212,23 @@ impl Ledger for Consul {
         self.foreign_keys()
     }
 
+    fn misspelt(&self, want: &Want) -> Vec<Misspelt> {
+        let pool = want.pool.as_ref().filter(|_| want.set.is_none());
+        pool.and_then(|pool| self.misspelt.borrow().get(pool).cloned()).unwrap_or_default()
+    }
+
     fn ranges(&self, want: &Want) -> Result<RangeSet> {
         self.ranges_of(want)
     }
 }
 
 impl Consul {
+    /// The ranges of a pool. What is misspelt in its definition is noted.
+    pub(crate) fn read_definition(&self, pool: &str, definition: &Definition) -> Result<RangeSet> {
+        self.misspelt.borrow_mut().insert(pool.to_owned(), definition.misspelt(pool));
+        definition.set(pool)
+    }
+
     /// Does without keys of owners from here on: the store lets us have none. No change is guarded by one
     /// then, so that what an owner holds has to be known for sure before it, too.
     pub(crate) fn go_without_index(&self) {
@@ -278,7 +292,8 @@ impl Consul {
         let find = |key: &str| pairs.iter().find(|pair| pair.key == *key);
         for pool in &self.named {
             let key = Keys::definition(pool);
-            Definition::read(find(&key).ok_or_else(|| pool::denied(&key))?)?.set(pool)?;
+            let pair = find(&key).ok_or_else(|| pool::denied(&key))?;
+            self.read_definition(pool, &Definition::read(pair)?)?;
         }
         self.memory.note_server(self.store.preferred());
         let (Some(node), Some(key)) = (&self.node, mark.filter(|_| self.indexed.get())) else {

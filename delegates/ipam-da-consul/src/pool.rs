@@ -1,8 +1,10 @@
 //! The ranges of a pool, as they stand in Consul.
 
+use ipam_kit::keys::{Misspelt, misspelt};
 use ipam_kit::pool::{RangeConfig, RangeRules, RangeSet};
 use ipam_kit::{Error, ErrorCode, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::keys::Keys;
 use crate::txn::Pair;
@@ -34,6 +36,14 @@ impl Definition {
             return Err(wrong("it has no range"));
         }
         Ok(Self { index: *index, ranges })
+    }
+
+    /// The misspelt keys in it.
+    pub(crate) fn misspelt(&self, pool: &str) -> Vec<Misspelt> {
+        if self.ranges.iter().all(|range| range.unknown.is_empty()) {
+            return Vec::new();
+        }
+        misspelt(&json!(self.ranges), RangeConfig::KEYS, &Keys::definition(pool))
     }
 
     /// The ranges of this pool.

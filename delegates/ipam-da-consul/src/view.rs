@@ -376,7 +376,7 @@ impl Consul {
             ));
         };
         match self.definition_of(want, cached) {
-            Some(definition) => definition.set(pool),
+            Some(definition) => self.read_definition(pool, &definition),
             None => Err(Error::new(ErrorCode::INTERNAL, format!("the pool {pool:?} was not read"))),
         }
     }

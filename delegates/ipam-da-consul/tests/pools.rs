@@ -314,3 +314,27 @@ fn an_address_of_whoever_is_no_container_of_ours_is_held() {
         assert_eq!(holdings(&consul), [""; 0]);
     }
 }
+
+#[test]
+fn a_misspelt_key_of_a_definition_is_warned_of_once_and_an_error_of_lint() {
+    let consul = Consul::start();
+    consul.put("ipam/blue", r#"[{"subnet": "10.1.0.0/24", "gatway": "10.1.0.9", "vlan": 7}]"#);
+    let (world, network) = chain(&consul, &["blue"]);
+    // The second ADD remembers the definition.
+    for (verb, container) in [("ADD", "c1"), ("ADD", "c2"), ("STATUS", "")] {
+        let outcome = world.call(verb, container, &network);
+        let told: Vec<&str> =
+            outcome.stderr.lines().filter(|line| line.contains(" is ignored: ")).collect();
+        let words = "[WARN] ipam-da-consul: ";
+        let place = "ipam/blue[0].gatway is ignored: write gateway if that is meant";
+        let is_it = told.len() == 1 && told[0].contains(words) && told[0].contains(place);
+        assert!(is_it, "{verb}: {told:#?}");
+        outcome.ended_well();
+    }
+    world.conflist("10-net.conflist", &network);
+    let lint = world.typed(&["lint", "net"]);
+    assert_eq!(lint.exit, Some(1), "{lint:?}");
+    let told = "error: ipam-da-consul: ipam/blue[0].gatway: write gateway: ";
+    assert_eq!(lint.stdout.matches(told).count(), 1, "{}", lint.stdout);
+    assert!(!world.call("DEL", "c1", &network).stderr.contains("gatway"));
+}

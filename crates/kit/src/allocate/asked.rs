@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::cni::{Dns, IpamResult, Network, Route};
 use crate::delegate::Request;
 use crate::error::{Error, Result};
-use crate::keys::Key;
+use crate::keys::{Key, warn_of};
 use crate::offer::{self, Offer, Offered};
 use crate::pool::{Pool, RangeConfig, RangeRules, RangeSet};
 
@@ -149,7 +149,7 @@ impl Asked {
             let pools: Vec<Value> = self.pools.iter().map(Pool::to_json).collect();
             found.extend(Pool::misspelt(&pools, PATH));
         }
-        offer::warn_of(&found);
+        warn_of(&found);
         Ok(())
     }
 

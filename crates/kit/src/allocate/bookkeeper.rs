@@ -14,7 +14,7 @@ use crate::cni::{Keep, parse_value};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::is_old;
-use crate::keys::Key;
+use crate::keys::{Key, Misspelt, warn_of};
 use crate::pool::{Pool, RangeSet};
 
 /// An [`Allocator`] over a [`Ledger`].
@@ -28,6 +28,8 @@ pub struct Bookkeeper<L> {
     takeover: bool,
     /// `ipam.strategy`, as written: how an address is chosen, for pools that do not say.
     strategy: Option<Value>,
+    /// Misspelt keys are warned of.
+    judges: bool,
     /// STATUS counts what is free.
     counts: bool,
     deadline: Deadline,
@@ -55,6 +57,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         Ok(Self {
             shown_all: !ipam.contains_key("serves"),
             counts: ipam.get("statusExhaustion").and_then(Value::as_bool) == Some(true),
+            judges: request.is_judged(),
             grace: request.settings.gc_grace,
             takeover: takeover(request)?,
             strategy: ipam.get("strategy").filter(|_| !request.is_reassert()).cloned(),
@@ -73,6 +76,9 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         let mut unsure = Unsure::default();
         let attempt = Attempt::new(owner, &wants, self.shown_all, self.ledger.tries(wants.len()));
         let given = self.give(owner, attempt, &mut unsure);
+        if self.judges {
+            warn_of(&self.misspelt_of(&wants));
+        }
         given.map_err(|error| unsure.leave_open(error))
     }
 
@@ -129,6 +135,9 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
     fn ready(&self, want: &[Pool]) -> Result<Headroom> {
         self.strategy()?;
         self.ledger.ready()?;
+        if self.judges {
+            warn_of(&self.misspelt_of(&Want::read(want, L::STRATEGY)?));
+        }
         if !self.counts || want.is_empty() {
             return Ok(Headroom::default());
         }
@@ -156,9 +165,19 @@ impl<L: Ledger> Books for Bookkeeper<L> {
     fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
         Want::read(pools, L::STRATEGY)?.iter().map(|want| self.ledger.ranges(want)).collect()
     }
+
+    fn misspelt(&self, pools: &[Pool]) -> Result<Vec<Misspelt>> {
+        let wants = Want::read(pools, L::STRATEGY)?;
+        wants.iter().try_for_each(|want| self.ledger.ranges(want).map(drop))?;
+        Ok(self.misspelt_of(&wants))
+    }
 }
 
 impl<L: Ledger> Bookkeeper<L> {
+    fn misspelt_of(&self, wants: &[Want]) -> Vec<Misspelt> {
+        wants.iter().flat_map(|want| self.ledger.misspelt(want)).collect()
+    }
+
     /// How an address is chosen where a pool does not say. An ADD and STATUS alone need it.
     fn strategy(&self) -> Result<Strategy> {
         let key = "ipam.strategy";

@@ -2,6 +2,7 @@ use std::ops::ControlFlow;
 
 use super::ledger::Entry;
 use crate::error::Result;
+use crate::keys::Misspelt;
 use crate::pool::{Pool, RangeSet};
 
 /// What can be read in a ledger and taken out of it by hand.
@@ -21,4 +22,10 @@ pub trait Books {
 
     /// The ranges of pools, which the store may know by name.
     fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>>;
+
+    /// The misspelt keys of ranges that the store knows by the names of pools.
+    ///
+    /// # Errors
+    /// The store cannot be reached.
+    fn misspelt(&self, pools: &[Pool]) -> Result<Vec<Misspelt>>;
 }

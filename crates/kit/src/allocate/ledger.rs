@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use super::{Lease, Owner, Reach, Strategy, Tries, Want};
 use crate::delegate::Request;
 use crate::error::{Error, Result};
-use crate::keys::Key;
+use crate::keys::{Key, Misspelt};
 use crate::pool::RangeSet;
 
 /// Where leases are recorded: a disk, a key-value store, a cluster's objects.
@@ -113,6 +113,11 @@ pub trait Ledger: Sized {
     /// place; `lint` shows it.
     fn strangers(&self) -> Result<Vec<String>> {
         Ok(Vec::new())
+    }
+
+    /// The misspelt keys of the ranges of a pool, as far as this call has read them in the store.
+    fn misspelt(&self, _want: &Want) -> Vec<Misspelt> {
+        Vec::new()
     }
 
     /// The ranges of a pool, which the store may know by the pool's name.

@@ -11,8 +11,8 @@ mod resolv_conf;
 mod spelling;
 
 pub use offered::Offered;
+pub(crate) use spelling::refuse;
 pub use spelling::{misspelt_settings, reads_as_replaced};
-pub(crate) use spelling::{refuse, warn_of};
 
 use log::warn;
 use serde_json::{Map, Value};

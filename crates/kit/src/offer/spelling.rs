@@ -1,11 +1,10 @@
 //! Misspelt keys of `ipam` and of pools: an error, or a warning where a replaced system ignores
 //! them.
 
-use log::warn;
 use serde_json::{Map, Value};
 
 use crate::cni::Network;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::keys::{Key, Misspelt, misspelt, misspelt_inside, names, refuse_other_letters};
 use crate::pool::RangeConfig;
 
@@ -34,13 +33,6 @@ pub(crate) fn refuse(ipam: &Map<String, Value>, found: &[Misspelt]) -> Result<()
     let by_theirs = reads_as_replaced(ipam);
     let refused = found.iter().find(|it| !(by_theirs && it.foreign));
     refused.map_or(Ok(()), |it| Err(it.error()))
-}
-
-/// Logs misspelt keys in one line.
-pub(crate) fn warn_of(found: &[Misspelt]) {
-    if !found.is_empty() {
-        warn!("{}", Error::listed(found.iter().map(Misspelt::warning), "; "));
-    }
 }
 
 /// The keys of `ipam` that host-local reads.
