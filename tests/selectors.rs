@@ -77,6 +77,17 @@ fn two_selectors_give_two_addresses_each_with_a_cursor_of_its_own() {
 }
 
 #[test]
+fn a_version_without_room_for_two_addresses_of_a_family_fails_and_keeps_none() {
+    let world = world();
+    let mut network = network(&world, json!([of(FIRST), of(SECOND), "ipam-da-local"]));
+    network["cniVersion"] = json!("0.2.0");
+    let (code, error) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 1, "{error}");
+    let left = names(&world.path("data/net"));
+    assert!(!left.iter().any(|file| file.starts_with("10.")), "{left:?}");
+}
+
+#[test]
 fn a_plain_host_local_gets_the_ranges_of_all_selectors() {
     let world = world();
     world.install(&host_local());

@@ -103,6 +103,11 @@ impl Session<'_> {
                 Value::Object(entry) => entry.clone(),
                 name => object_form(name.clone()),
             })
+            .map(|mut entry| {
+                // The word of a preset's selector, which no allocator gets.
+                entry.retain(|key, value| key != "pools" || !value.is_string());
+                entry
+            })
             .filter(|entry| self.stands_for(entry, &run.delegate))
             .collect();
         // A delegate may stand in the chain twice: the entry is the one that fits in all the rest.

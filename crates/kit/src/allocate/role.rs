@@ -60,6 +60,10 @@ impl<A: Allocator> Delegate for Allocate<A> {
         for lease in &leases {
             result.ips.push(IpConfig::new(lease.address, lease.gateway));
         }
+        if let Err(error) = result.to_json(request.network.version()) {
+            // What cannot be answered is held for nobody.
+            return Err(error.and(give_back::<A>(request, leases).err()));
+        }
         if A::DEFAULT_ROUTES && result.routes.is_empty() {
             result.routes = default_routes(&leases);
         }
@@ -173,6 +177,16 @@ impl<A: Allocator> Allocate<A> {
         leases.iter().for_each(|lease| debug!("{owner} holds {}", lease.address));
         Ok(leases)
     }
+}
+
+/// Releases what an ADD took.
+fn give_back<A: Allocator>(request: &Request, mut leases: Vec<Lease>) -> Result<()> {
+    leases.retain(|lease| !lease.kept);
+    if leases.is_empty() {
+        return Ok(());
+    }
+    let part = Part { leases, taken: None };
+    open::<A>(request)?.release_part(&owner::<A>(request)?, &part).map(drop)
 }
 
 /// Opens the allocator by the network's settings.
