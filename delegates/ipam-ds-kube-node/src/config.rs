@@ -10,7 +10,7 @@ use serde::Deserialize;
 pub(crate) const KEYS: &[Key] = &[
     Key::All(OWN),
     Key::All(Keys::KEYS),
-    Key::Section("routes", Route::KEYS),
+    Key::Foreign("routes", Route::KEYS),
     Key::Value("resolvConf"),
     Key::Value("rangeRules"),
 ];

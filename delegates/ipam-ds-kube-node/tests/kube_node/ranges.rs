@@ -324,3 +324,22 @@ fn pools_stay_beside_routes_that_a_delegate_before_has_set() {
     let network = without(&site.for_selector(), &["dataDir"]);
     site.run(site.selecting("ADD", "c1"), &network).success();
 }
+
+#[test]
+fn a_misspelt_key_of_a_route_is_a_warning_of_the_preset_and_an_error_of_a_chain() {
+    let site = Site::new("misspelt", &["11.0.1.0/24"]);
+    let routes = json!([{"dst": "0.0.0.0/0", "gws": "11.0.1.9"}]);
+    let outcome = site.call("ADD", "c1", &with(&site.network(), "routes", routes.clone()));
+    let told = outcome
+        .stderr
+        .lines()
+        .filter(|line| line.contains("ipam.routes[0].gws is ignored: write gw if that is meant"));
+    assert_eq!(told.count(), 1, "{}", outcome.stderr);
+    outcome.success();
+    let delegates = json!(["ipam-ds-kube-node", "ipam-da-local"]);
+    let network = with(&site.chain(delegates), "routes", routes);
+    let (code, text) = site.world.call("ADD", "c2", &network).failure();
+    assert!(text.starts_with("ipam-ds-kube-node: ipam.routes[0].gws: write gw"), "{code} {text}");
+    // Without a record the chain runs as it is configured.
+    site.world.call("DEL", "c2", &network).ended_well();
+}

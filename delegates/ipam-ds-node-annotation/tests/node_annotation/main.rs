@@ -8,6 +8,7 @@ mod before;
 mod chain;
 mod common;
 mod conf;
+mod keys;
 mod next;
 mod next_static;
 mod seed;
