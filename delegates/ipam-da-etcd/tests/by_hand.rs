@@ -4,14 +4,11 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use ipam_testkit::etcd::Etcd;
 use ipam_testkit::node::addresses;
 use serde_json::{Value, json};
 
 use common::Node;
-use common::relay::Relay;
 use common::store::{books, fill, holdings, lease_key, owner_key, roomy, usable};
 
 const NET: &str = "/ipam-delegated/networks/net/";
@@ -91,33 +88,6 @@ fn a_release_leaves_what_another_has_of_its_owner_by_now() {
     node.told(&["release", "10.5.0.2", "--yes"]);
     assert_eq!(etcd.get(&key("10.5.0.2")), None);
     assert_eq!(etcd.get(&key("fd05::2")), theirs);
-}
-
-#[test]
-fn a_release_loses_no_lease_that_its_owner_is_given_meanwhile() {
-    let etcd = Etcd::start();
-    let node = Node::of(&etcd).with_subnets(&["10.5.0.0/24"]);
-    assert_eq!(node.address("c1"), "10.5.0.2");
-    // A delegate that serves another pool leaves the first address as it is.
-    let mut second = Node::of(&etcd).with_subnets(&["fd05::/64"]);
-    second.ipam = json!({"serves": ["six"]});
-    let asked = key("10.5.0.2");
-    let times = AtomicUsize::new(0);
-    let relay = Relay::gated(&etcd.endpoint(), move |piece| {
-        let is_about_it = piece.windows(asked.len()).any(|part| part == asked.as_bytes());
-        // The key is looked at, then deleted.
-        if is_about_it && times.fetch_add(1, Ordering::SeqCst) == 1 {
-            second.add("c1");
-        }
-    });
-    let by_hand = Node::at(&[relay.endpoint()]).with_subnets(&["10.5.0.0/24"]);
-    let told = by_hand.told(&["release", "10.5.0.2", "--yes"]);
-    assert!(told.ends_with("nothing to release\n"), "{told}");
-    // It fails where the keys of addresses and those of owners do not say the same.
-    let held: Vec<String> = books(&etcd).keys().map(ToString::to_string).collect();
-    assert_eq!(held, ["10.5.0.2", "fd05::2"]);
-    by_hand.told(&["release", "10.5.0.2", "--yes"]);
-    assert_eq!(books(&etcd).len(), 1);
 }
 
 #[test]
