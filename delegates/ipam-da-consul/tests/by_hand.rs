@@ -6,9 +6,8 @@
 mod common;
 
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ipam_testkit::consul::{Consul, Fate, Relay};
+use ipam_testkit::consul::Consul;
 use ipam_testkit::node::{addresses, named};
 use ipam_testkit::world::World;
 use serde_json::{Value, json};
@@ -154,33 +153,6 @@ fn an_owner_of_another_network_in_the_same_pool_is_released_by_its_address_alone
     assert_eq!(books(&consul).len(), 1);
     assert_eq!(released(&["10.1.0.2"]), ["10.1.0.2"]);
     assert_eq!(holdings(&consul), [""; 0]);
-}
-
-#[test]
-fn a_release_loses_no_lease_that_its_owner_is_given_meanwhile() {
-    for pools in [&["blue"][..], &["blue", "red"]] {
-        let consul = stocked();
-        define(&consul, "red", "10.3.0.0/16");
-        define(&consul, "six", "fd00:1::/120");
-        Node::of(&consul).with_pools(pools).add("c1");
-        // A delegate that serves another pool leaves the first addresses as they are.
-        let mut second = Node::of(&consul).with_pools(&["six"]);
-        second.ipam = json!({"serves": ["six"]});
-        let times = AtomicUsize::new(0);
-        let relay = Relay::deciding(&consul.endpoint(), move |request| {
-            let deletes = request.body.contains("delete-cas");
-            if deletes && times.fetch_add(1, Ordering::SeqCst) == 0 {
-                second.add("c1");
-            }
-            Fate::Pass
-        });
-        let by_hand = Node::at(&[format!("http://{}", relay.endpoint())]).with_pools(pools);
-        by_hand.told(&["release", "10.1.0.1", "--yes"]);
-        // It fails where the keys of addresses and those of owners do not say the same.
-        let held: Vec<String> = books(&consul).keys().map(ToString::to_string).collect();
-        let expected = ["10.3.0.1", "fd00:1::1"];
-        assert_eq!(held, expected[2 - pools.len()..]);
-    }
 }
 
 /// The owners of a node, once for each address.
