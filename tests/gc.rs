@@ -314,6 +314,36 @@ fn an_attachment_whose_record_cannot_be_read_is_shown_and_kept_until_it_is_forgo
 }
 
 #[test]
+fn a_container_that_is_forgotten_without_a_record_has_one_del_that_releases_nothing() {
+    let world = world("");
+    let forget = |words: &[&str]| world.typed(&[&["forget", "net", "c1", "eth0"], words].concat());
+    let call = |verb: &str| {
+        world.call(verb, "c1", &world.network(json!(["a"]))).success();
+        world.take_calls()
+    };
+    assert!(forget(&[]).stdout.contains("would forget c1/eth0 on net; there is no record"));
+    assert_eq!(call("DEL"), ["a DEL"], "a dry run");
+    for verb in ["DEL", "GC", "ADD"] {
+        let done = forget(&["--yes"]);
+        assert!(done.stdout.contains("forgot c1/eth0 on net; there is no record"), "{done:?}");
+        let told = world.typed(&["attachments", "--json"]).success();
+        assert_eq!(
+            (&told[0]["containerID"], &told[0]["state"]),
+            (&json!("c1"), &json!("forgotten"))
+        );
+        match verb {
+            "DEL" => assert_eq!(call("DEL"), [""; 0]),
+            "GC" => drop(gc(&world, "60s").success()),
+            _ => assert_eq!(call("ADD").last().unwrap(), "a ADD"),
+        }
+        world.take_calls();
+        // What comes after it counts.
+        assert_eq!(call("DEL"), ["a DEL"], "{verb}");
+        assert_eq!(records(&world), [""; 0], "{verb}");
+    }
+}
+
+#[test]
 fn forget_drops_a_record_that_cannot_be_read_and_a_dry_run_leaves_it_where_it_is() {
     let world = world("");
     add(&world, "a", "c1");
