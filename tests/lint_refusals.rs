@@ -87,6 +87,10 @@ fn pools_that_no_delegate_is_shown_fail_status_as_they_fail_add() {
         json!(["ipam-ds-static", {"type": "ipam-da-local", "serves": ["blue"]}, "ipam-da-local"]);
     let network = with(&network, "delegates", both);
     accepted(&world, &network);
+    let (_, found) = lint(&world, &network);
+    let note =
+        "note: ipam-da-local is not run where the pools are those of STATUS: its serves names blue";
+    assert!(found.iter().any(|it| it == note), "{found:#?}");
     status(&world, &network).success();
 }
 

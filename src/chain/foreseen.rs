@@ -69,3 +69,64 @@ pub(crate) fn refuse_twice(steps: &[Step]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn step(name: &str, serves: &[&str]) -> Step {
+        let mut step = Step::new(name, "/x".into());
+        let names: Vec<String> = serves.iter().map(|name| (*name).to_owned()).collect();
+        step.serves = Some(names).filter(|names| !names.is_empty());
+        step
+    }
+
+    /// The pools that are left of a walk: each delegate with the pools that are known after it.
+    fn left(walk: &[(Step, Value)]) -> Vec<Value> {
+        let mut foresight = Foresight::default();
+        for (step, pools) in walk {
+            foresight.pass(step, pools.as_array().map(Vec::as_slice));
+        }
+        let steps: Vec<Step> = walk.iter().map(|(step, _)| step.clone()).collect();
+        let is_refused = foresight.end(&steps).is_err();
+        let has_allocator = steps.iter().any(|step| !step.is_selector());
+        assert_eq!(is_refused, has_allocator && !foresight.unshown.is_empty());
+        foresight.unshown
+    }
+
+    #[test]
+    fn a_pool_is_left_that_no_delegate_behind_its_selector_is_shown() {
+        let (red, blue) = (json!({"name": "red"}), json!({"name": "blue"}));
+        let asks = json!({"name": "red", "requested-ip": "10.0.0.9"});
+        let selector = || step("ipam-ds-x", &[]);
+        let both = json!([red, blue]);
+        for (walk, expected) in [
+            (vec![(selector(), both.clone())], both.clone()),
+            (vec![(selector(), both.clone()), (step("a", &[]), both.clone())], json!([])),
+            (vec![(selector(), both.clone()), (step("a", &["red"]), both.clone())], json!([blue])),
+            (vec![(step("a", &[]), Value::Null), (selector(), json!([red]))], json!([red])),
+            // It adds a pool, asks for an address in one that is there, or drops one.
+            (
+                vec![
+                    (selector(), json!([red])),
+                    (step("a", &[]), json!([red])),
+                    (selector(), both.clone()),
+                ],
+                json!([blue]),
+            ),
+            (
+                vec![
+                    (selector(), json!([red])),
+                    (step("a", &[]), json!([red])),
+                    (selector(), json!([asks])),
+                ],
+                json!([]),
+            ),
+            (vec![(selector(), both), (selector(), json!([asks]))], json!([red])),
+        ] {
+            assert_eq!(json!(left(&walk)), expected, "{walk:?}");
+        }
+    }
+}

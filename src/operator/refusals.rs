@@ -47,6 +47,15 @@ impl Findings {
         let mut foresight = Foresight::default();
         for stage in stages {
             foresight.pass(&stage.step, stage.pools.as_deref());
+            if let Stage { step, run: None, .. } = stage
+                && let Some(names) = &step.serves
+            {
+                let (name, names) = (&*step.name, names.join(", "));
+                let message = format!(
+                    "{name} is not run where the pools are those of STATUS: its serves names {names}"
+                );
+                self.push("note", &message);
+            }
         }
         let steps: Vec<Step> = stages.iter().map(|stage| stage.step.clone()).collect();
         if let Err(error) = foresight.end(&steps) {
