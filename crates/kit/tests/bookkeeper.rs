@@ -35,6 +35,10 @@ impl Desk {
     }
 
     fn call(&self, verb: &str, container: &str, pools: Value, keys: Value) -> Value {
+        self.call_with(verb, container, json!({"pools": pools}), keys)
+    }
+
+    fn call_with(&self, verb: &str, container: &str, before: Value, keys: Value) -> Value {
         let time = if keys.get("late").is_some() { "0" } else { "10000" };
         let environment = Environment::new([
             (Deadline::VARIABLE, time),
@@ -46,7 +50,7 @@ impl Desk {
         let mut ipam = json!({"node": "node-1", "memory": self.name});
         ipam.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
         let config = json!({
-            "cniVersion": "1.1.0", "name": "n", "ipam": ipam, "prevResult": {"pools": pools},
+            "cniVersion": "1.1.0", "name": "n", "ipam": ipam, "prevResult": before,
         });
         let delegate: Allocate<Bookkeeper<Memory>> = Allocate::default();
         let stdin = config.to_string();
@@ -201,6 +205,16 @@ fn takeover_replaces_the_holder() {
     assert_eq!(desk.held(), ["c2 10.0.0.9"]);
     let whatever = json!([{"ranges": [{"subnet": "10.0.0.0/24"}], "requested-ip": "10.0.0.9"}]);
     assert_eq!(add_taking(&desk, "c3", whatever)["ips"][0]["address"], "10.0.0.9/24");
+}
+
+#[test]
+fn a_call_that_claims_again_what_is_held_takes_nothing_over() {
+    let desk = Desk::new(Shape::default());
+    desk.add("c1", requesting("10.0.0.9", false));
+    let before = json!({"pools": requesting("10.0.0.9", true), "reassert": true});
+    let refused = desk.call_with("ADD", "c2", before, json!({"takeover": true}));
+    assert_eq!(refused["code"], 102, "{refused}");
+    assert_eq!(desk.held(), ["c1 10.0.0.9"]);
 }
 
 #[test]
