@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use ipam_kit::text::is_secret;
+
 /// JSON merge patch (RFC 7396).
 pub(crate) fn merge_patch(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
     for (key, value) in patch {
@@ -62,70 +64,6 @@ fn refresh_value(known: &mut Value, value: &Value) {
     }
 }
 
-/// A value for people to read, in which secrets are shown as `…`.
-pub(crate) fn masked(mut value: Value) -> Value {
-    mask(&mut value);
-    value
-}
-
-fn mask(value: &mut Value) {
-    match value {
-        Value::Object(object) => {
-            for (key, value) in object {
-                if is_secret(key) || looks_secret(key) {
-                    *value = "…".into();
-                } else {
-                    mask(value);
-                }
-            }
-        }
-        Value::Array(array) => array.iter_mut().for_each(mask),
-        Value::String(text) => {
-            if let Some(bare) = bare_url(text) {
-                *text = bare;
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Keys under which others keep secrets.
-fn looks_secret(key: &str) -> bool {
-    let mut key = key.to_ascii_lowercase();
-    key.retain(|letter| !matches!(letter, '_' | '-'));
-    let ends = ["apikey", "privatekey", "passphrase", "bearer", "authorization"];
-    let bare = key.strip_suffix('s').unwrap_or(&key);
-    ends.iter().any(|end| bare.ends_with(end)) || bare.ends_with("credential") || is_secret(bare)
-}
-
-/// A URL without a user's name and password, and without the secrets of its query and fragment.
-fn bare_url(text: &str) -> Option<String> {
-    let (scheme, rest) = text.split_once("://")?;
-    let (place, values) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
-    let host = place.find('/').unwrap_or(place.len());
-    let mut bare = [scheme, "://"].concat();
-    match place[..host].rfind('@') {
-        Some(user) => bare.extend(["…", &place[user..]]),
-        None => bare.push_str(place),
-    }
-    for value in values.split_inclusive(['?', '#', '&', ';']) {
-        match value.split_once('=') {
-            Some((key, secret)) if is_secret(key) || looks_secret(key) => {
-                let after =
-                    secret.ends_with(['?', '#', '&', ';']).then(|| &secret[secret.len() - 1..]);
-                bare.extend([key, "=…", after.unwrap_or_default()]);
-            }
-            _ => bare.push_str(value),
-        }
-    }
-    Some(bare)
-}
-
-fn is_secret(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    ["password", "passwd", "token", "secret"].iter().any(|end| key.ends_with(end))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,40 +71,6 @@ mod tests {
 
     fn object(value: Value) -> Map<String, Value> {
         value.as_object().unwrap().clone()
-    }
-
-    #[test]
-    fn secrets_are_masked_at_every_depth() {
-        let value = json!({"a": [{"apiToken": "t"}], "etcd_password": {"x": 1}, "user": "u"});
-        assert_eq!(
-            masked(value),
-            json!({"a": [{"apiToken": "…"}], "etcd_password": "…", "user": "u"})
-        );
-        let hidden = [
-            "apiKey",
-            "api_key",
-            "X-API-Key",
-            "passphrase",
-            "credentials",
-            "bearer",
-            "tokens",
-            "privateKey",
-        ];
-        for key in hidden {
-            assert_eq!(masked(json!({key: ["s"]})), json!({key: "…"}));
-        }
-        let shown = json!({"tokenFile": "/t", "keyFile": "/k", "key": "k", "url": "http://a/b@c"});
-        assert_eq!(masked(shown.clone()), shown);
-        for (url, shown) in [
-            ("http://u:p@w@h:1/a?b", "http://…@h:1/a?b"),
-            ("https://u@h", "https://…@h"),
-            ("u:p@h", "u:p@h"),
-            ("http://h/?token=t&a=b&API-Key=k;c=d", "http://h/?token=…&a=b&API-Key=…;c=d"),
-            ("http://u:p@h?x=@&secret=s#token=t", "http://…@h?x=@&secret=…#token=…"),
-            ("https://h/a=b?token", "https://h/a=b?token"),
-        ] {
-            assert_eq!(masked(json!([url])), json!([shown]));
-        }
     }
 
     #[test]

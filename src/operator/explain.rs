@@ -6,12 +6,12 @@ use super::dry_run::{Outcome, Stage, dry_run};
 use super::origins::Origins;
 use super::ours::Ours;
 use super::{Operator, Printed, line, say};
-use crate::chain::patch::masked;
 use crate::chain::session::Session;
 use ipam_cli::{Row, Words};
 use ipam_kit::cni::{Args, ContainerId, IfName, Verb};
 use ipam_kit::delegate::selected::REMEMBERED;
 use ipam_kit::error::Result;
+use ipam_kit::text::masked;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {

@@ -8,13 +8,13 @@ use super::dry_run::dry_run;
 use super::findings::Findings;
 use super::ours::Ours;
 use super::{Operator, Printed, line, say};
-use crate::chain::patch::masked;
 use crate::chain::plan::Step;
 use crate::chain::session::Session;
 use ipam_cli::{Column, Row, Words, table};
 use ipam_kit::cni::Verb;
 use ipam_kit::delegate::Reach;
 use ipam_kit::error::Result;
+use ipam_kit::text::masked;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if operator.words.operands().len() > 1 {

@@ -6,9 +6,9 @@ use super::dry_run::{Outcome, Stage};
 use super::findings::Findings;
 use super::say;
 use crate::chain::entry::Placing;
-use crate::chain::patch::masked;
 use crate::chain::plan::Step;
 use crate::chain::served::describe_pool;
+use ipam_kit::text::masked;
 
 /// A pool, with the places in the chain of those that it is of.
 #[derive(Clone, Debug)]

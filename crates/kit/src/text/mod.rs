@@ -3,8 +3,15 @@
 //! A terminal obeys some characters instead of showing them, and a log begins a new line at others.
 //! Servers, files and programs may send either, so each place that composes a line for people calls
 //! [`visible`]. Rows for programs (`--json`) stay as they are.
+//!
+//! Secrets leave in no form: [`masked`] takes them out of a configuration, [`redacted`] out of the words of
+//! a server.
+
+mod secret;
 
 use std::borrow::Cow;
+
+pub use secret::{is_secret, masked};
 
 /// A text as a part of one line: each character that moves the cursor, ends the line or turns the
 /// direction of writing is escaped as in Rust, such as `\n` and `\u{1b}`.
