@@ -122,3 +122,40 @@ fn keys_of_others_are_none_of_its_business() {
     Call::ipam(json!({"subnet": "10.1.2.0/24", "Server": 1, "subnets": 2})).ok();
     Call::ipam(json!({"ranges": [[{"subnet": "10.1.2.0/24", "comment": "x"}]]})).ok();
 }
+
+#[test]
+fn a_misspelt_key_is_refused_on_add_and_status_alone() {
+    let ranges = json!([[{"subnet": "10.5.0.0/24", "rangeStat": "10.5.0.9"}]]);
+    let of_runtime = || {
+        Call::ipam(json!({"subnet": "10.1.2.0/24"}))
+            .with("runtimeConfig", json!({"ipRanges": ranges}))
+    };
+    let in_ranges = || Call::ipam(json!({"ranges": ranges}));
+    for verb in [Verb::Add, Verb::Status] {
+        let place = "runtimeConfig.ipRanges[0][0].rangeStat: write rangeStart";
+        of_runtime().verb(verb).err(7, place);
+        in_ranges().verb(verb).err(7, "ipam.ranges[0][0].rangeStat: write rangeStart");
+    }
+    for verb in [Verb::Del, Verb::Check, Verb::Gc] {
+        of_runtime().verb(verb).ok();
+        in_ranges().verb(verb).ok();
+    }
+}
+
+#[test]
+fn a_replaced_system_ignores_a_misspelt_key_of_its_own_form() {
+    let range = json!({"subnet": "10.1.2.0/24", "gatway": "10.1.2.9"});
+    for (rules, refused) in [
+        (json!("host-local"), false),
+        (json!("etcd"), false),
+        (json!("own"), true),
+        (json!(null), true),
+    ] {
+        let ranges = Call::ipam(json!({"rangeRules": rules, "ranges": [[range]]}));
+        assert_eq!(ranges.read().is_err(), refused, "{rules}");
+        // No replaced system has pools.
+        let pools = json!([{"naem": "a", "ranges": [{"subnet": "10.1.2.0/24"}]}]);
+        let pools = Call::ipam(json!({"rangeRules": rules, "pools": pools}));
+        pools.err(7, "ipam.pools[0].naem: write name");
+    }
+}
