@@ -15,12 +15,12 @@ use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::is_old;
 use crate::keys::{Key, Misspelt, warn_of};
-use crate::pool::{Pool, RangeSet};
+use crate::pool::Pool;
 
 /// An [`Allocator`] over a [`Ledger`].
 #[derive(Debug)]
 pub struct Bookkeeper<L> {
-    ledger: L,
+    pub(super) ledger: L,
     /// Where not every pool is shown, what the owner holds of the others stays.
     shown_all: bool,
     grace: Duration,
@@ -145,36 +145,8 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
     }
 }
 
-impl<L: Ledger> Books for Bookkeeper<L> {
-    fn entries(&self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()> {
-        self.ledger.scan(None, each)
-    }
-
-    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
-        self.ledger.remove(entries)
-    }
-
-    fn accept(&self) -> Result<bool> {
-        self.ledger.accept()
-    }
-
-    fn strangers(&self) -> Result<Vec<String>> {
-        self.ledger.strangers()
-    }
-
-    fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
-        Want::read(pools, L::STRATEGY)?.iter().map(|want| self.ledger.ranges(want)).collect()
-    }
-
-    fn misspelt(&self, pools: &[Pool]) -> Result<Vec<Misspelt>> {
-        let wants = Want::read(pools, L::STRATEGY)?;
-        wants.iter().try_for_each(|want| self.ledger.ranges(want).map(drop))?;
-        Ok(self.misspelt_of(&wants))
-    }
-}
-
 impl<L: Ledger> Bookkeeper<L> {
-    fn misspelt_of(&self, wants: &[Want]) -> Vec<Misspelt> {
+    pub(super) fn misspelt_of(&self, wants: &[Want]) -> Vec<Misspelt> {
         wants.iter().flat_map(|want| self.ledger.misspelt(want)).collect()
     }
 

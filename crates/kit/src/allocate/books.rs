@@ -1,6 +1,7 @@
 use std::ops::ControlFlow;
 
-use super::ledger::Entry;
+use super::ledger::{Entry, Ledger};
+use super::{Bookkeeper, Want};
 use crate::error::Result;
 use crate::keys::Misspelt;
 use crate::pool::{Pool, RangeSet};
@@ -28,4 +29,32 @@ pub trait Books {
     /// # Errors
     /// The store cannot be reached.
     fn misspelt(&self, pools: &[Pool]) -> Result<Vec<Misspelt>>;
+}
+
+impl<L: Ledger> Books for Bookkeeper<L> {
+    fn entries(&self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()> {
+        self.ledger.scan(None, each)
+    }
+
+    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        self.ledger.remove(entries)
+    }
+
+    fn accept(&self) -> Result<bool> {
+        self.ledger.accept()
+    }
+
+    fn strangers(&self) -> Result<Vec<String>> {
+        self.ledger.strangers()
+    }
+
+    fn sets(&self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
+        Want::read(pools, L::STRATEGY)?.iter().map(|want| self.ledger.ranges(want)).collect()
+    }
+
+    fn misspelt(&self, pools: &[Pool]) -> Result<Vec<Misspelt>> {
+        let wants = Want::read(pools, L::STRATEGY)?;
+        wants.iter().try_for_each(|want| self.ledger.ranges(want).map(drop))?;
+        Ok(self.misspelt_of(&wants))
+    }
 }
