@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ipam_kit::cni::{Environment, parse_object, parse_value};
 use ipam_kit::host::read_trusted;
+use ipam_kit::keys::{Key, Misspelt, misspelt};
 use ipam_kit::{ErrorCode, Result};
 use ipam_kube::own_node::{Keys, Settings};
 use serde::Deserialize;
@@ -18,7 +19,14 @@ pub(crate) struct Conf {
     pub next: Option<PathBuf>,
     /// A file to add a line to for each call.
     pub log: Option<PathBuf>,
+    /// Keys of the file that nothing reads and that resemble known ones.
+    pub misspelt: Vec<Misspelt>,
 }
+
+/// The keys of the file.
+const KEYS: &[Key] = &[Key::All(Keys::KEYS), Key::All(OTHERS)];
+
+const OTHERS: &[Key] = &[Key::Value("nextipam"), Key::Value("log")];
 
 /// The keys that are not about the node.
 #[derive(Debug, Default, Deserialize)]
@@ -52,6 +60,7 @@ impl Conf {
             settings: parse_value::<Keys>(&content, &name)?.read(&format!("{name}: "))?,
             next: given(nextipam),
             log: given(log),
+            misspelt: misspelt(&content, KEYS, &name),
         })
     }
 
@@ -65,6 +74,12 @@ impl Conf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_key_is_declared() {
+        let names = ipam_kit::keys::names(OTHERS);
+        ipam_testkit::fields::assert_fields::<Others>(&names);
+    }
 
     #[test]
     fn a_file_says_how_to_reach_the_server_and_who_comes_next() {

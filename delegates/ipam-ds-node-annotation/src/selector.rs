@@ -2,7 +2,7 @@ use std::ffi::OsString;
 
 use ipam_kit::cni::Verb;
 use ipam_kit::delegate::{ByHand, selected};
-use ipam_kit::keys::Key;
+use ipam_kit::keys::{Key, warn_of};
 use ipam_kit::offer::Offer;
 use ipam_kit::{Error, ErrorCode, Request, Result, Selection, Selector};
 use ipam_kube::own_node::{self, Keys, OwnNode, Settings, Wish};
@@ -30,6 +30,9 @@ impl Selector for Annotation {
 
     fn select(&self, config: Config, request: &Request) -> Result<Selection> {
         let chosen = Conf::load(&request.environment).and_then(|conf| {
+            if request.is_judged() {
+                warn_of(&conf.misspelt);
+            }
             let about = config.annotation().unwrap_or_default();
             let settings = request.network.settings::<Keys>().and_then(|keys| keys.read("ipam."));
             let chosen = settings.and_then(|settings| {

@@ -57,3 +57,16 @@ fn a_chain_of_ones_own_refuses_it_on_add_and_status() {
     site.call_with("DEL", "c1", &network).ended_well();
     assert_eq!(site.leases("net"), [""; 0]);
 }
+
+#[test]
+fn one_in_the_hosts_file_is_warned_of_once() {
+    let site = Site::new(RIGHT);
+    site.conf(&json!({"nextIpam": "/opt/cni/bin/host-local", "comment": "x"}));
+    let outcome = site.call("ADD", "c1");
+    let told = warnings(&outcome);
+    let words =
+        "/etc/cni/node-annotation.conf.nextIpam is ignored: write nextipam if that is meant";
+    assert!(told.len() == 1 && told[0].contains(words), "{told:#?}");
+    outcome.ended_well();
+    assert_eq!(warnings(&site.call("DEL", "c1")), [""; 0]);
+}
