@@ -200,7 +200,10 @@ fn a_subnet_is_no_address_to_release_or_to_ask_for() {
     world.answer("ipam-da-x", "release", &json!([lease("10.0.0.0", "c1")]));
     for words in [["release", "net", "10.0.0.0/24"], ["who", "net", "fd00::/64"]] {
         let refused = world.typed(&words);
-        assert!(refused.exit == Some(1) && refused.stderr.contains(" is a subnet"), "{refused:?}");
+        assert!(
+            refused.exit == Some(1) && refused.stderr.contains(" is a subnet: name each"),
+            "{refused:?}"
+        );
     }
     assert_eq!(world.asked().len(), 0);
     world.typed(&["release", "net", "10.0.0.0/32"]).ended_well();

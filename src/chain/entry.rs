@@ -111,14 +111,14 @@ impl Entry {
         Ok(Self { path, name, timeout, serves, answers_any, sets, placing, overrides: object })
     }
 
-    /// Fails where the entry says what only a selector's may, and is of none.
+    /// Fails where the entry says what only a selector's may, and is not a selector.
     pub(crate) fn refuse_a_selectors(&self) -> Result<()> {
-        let (key, does) = match (self.sets.is_empty(), self.placing) {
-            (false, _) => ("sets", "sets nothing"),
-            (true, Some(_)) => ("pools", "names no pools"),
+        let key = match (self.sets.is_empty(), self.placing) {
+            (false, _) => "sets",
+            (true, Some(_)) => "pools",
             (true, None) => return Ok(()),
         };
-        let message = format!("{} is not a selector, and {does}", self.name);
+        let message = format!("{} is not a selector", self.name);
         Err(Error::config(format!("{}.{key}", self.path), message)
             .advise("write it into the object of a selector (ipam-ds-…)"))
     }

@@ -68,7 +68,8 @@ pub(crate) fn parse(text: &str) -> Result<IpAddr> {
     if subnet
         .is_some_and(|net| net.addr() == net.network() && net.prefix_len() < net.max_prefix_len())
     {
-        return Err(Words::refusal(format!("{text} is a subnet"))
+        let message = format!("{text} is a subnet");
+        return Err(Error::new(ErrorCode::INVALID_ENVIRONMENT, message)
             .advise("name each address, without a prefix length"));
     }
     Ok(address)

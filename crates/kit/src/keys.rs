@@ -40,7 +40,7 @@ impl Misspelt {
         }
         let key = self.key.escape_debug();
         error.advise(format!(
-            "{key} is ignored: correct it, or give a key of your own a name that differs more"
+            "{key} is unknown: correct it, or give a key of your own a name that differs more"
         ))
     }
 
@@ -332,7 +332,7 @@ mod tests {
         );
         assert_eq!(
             error.details(),
-            "rangeStat is ignored: correct it, or give a key of your own a name that differs more"
+            "rangeStat is unknown: correct it, or give a key of your own a name that differs more"
         );
         let letters = of(json!({"SUBNET": 1}));
         assert_eq!(letters.error().details(), OTHER_LETTERS);

@@ -149,7 +149,7 @@ impl<'a> Scanner<'a> {
     fn around(&mut self, byte: u8) -> io::Result<()> {
         let space = matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
         if self.name.is_none() {
-            return if space { Ok(()) } else { Err(malformed("it goes on behind its end")) };
+            return if space { Ok(()) } else { Err(malformed("something follows its end")) };
         }
         let was_text = self.of_rest.in_text;
         self.keep(byte)?;
@@ -176,7 +176,7 @@ impl<'a> Scanner<'a> {
                 self.place = Place::Between;
                 self.keep(byte)
             }
-            _ if self.name.is_none() => Err(malformed("it is no array of objects or texts")),
+            _ if self.name.is_none() => Err(malformed("it is not an array of objects or texts")),
             _ => {
                 self.place = Place::Around;
                 self.around(byte)
@@ -196,7 +196,7 @@ impl<'a> Scanner<'a> {
                 (self.weight, self.inside) = (Weight::default(), 0);
                 self.inside(byte).map(drop)
             }
-            _ => Err(malformed("it is no array of objects or texts")),
+            _ => Err(malformed("it is not an array of objects or texts")),
         }
     }
 

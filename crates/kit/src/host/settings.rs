@@ -89,7 +89,7 @@ impl Settings {
         let Some(fault) = &self.fault else { return Ok(()) };
         let message = [fault, "; without it ", what].concat();
         Err(Error::new(ErrorCode::INVALID_CONFIG, message)
-            .advise(["mend ", Self::PATH, "; the runtime repeats DEL"].concat()))
+            .advise(["mend ", Self::PATH, "; the runtime repeats a DEL"].concat()))
     }
 
     // By hand: what serde derives for it is several times as large.
