@@ -162,7 +162,7 @@ fn a_file_that_cannot_be_read_is_a_note() {
     fs::write(world.path("net.d/20-broken.conflist"), "{").unwrap();
     has(
         &told(&world, None),
-        "note: its subnets are not compared: DIR/20-broken.conflist is not one JSON object",
+        "note: a network's subnets are not compared: DIR/20-broken.conflist is not one JSON object",
     );
 }
 

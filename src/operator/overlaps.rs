@@ -32,7 +32,8 @@ impl Findings {
                 Ok(config) if config.get("name") == plugin.get("name") => {}
                 Ok(config) => self.of_network(&file, &Value::Object(config), &plugin, &own),
                 Err(error) => {
-                    let message = ["its subnets are not compared: ", &error.in_full()].concat();
+                    let message =
+                        ["a network's subnets are not compared: ", &error.in_full()].concat();
                     self.push("note", &message);
                 }
             }
