@@ -506,3 +506,14 @@ fn what_reap_releases_was_taken_from_the_begin_of_the_first_add_to_the_end_of_th
     let fence = &del["stdin"]["prevResult"]["fence"];
     assert_eq!(*fence, json!({"after": first, "before": last}));
 }
+
+#[test]
+fn what_was_forgotten_without_a_record_waits_for_its_del() {
+    let world = world();
+    world.typed(&["forget", "net", "c1", "eth0", "--yes"]).ended_well();
+    let told = reap(&world, &["--yes"]).success();
+    let why = "it was forgotten: the runtime's DEL clears it, or ipam-delegated forget once more";
+    assert_eq!(fate(&told, "c1"), ("kept".to_owned(), why.to_owned()));
+    world.call("DEL", "c1", &world.network(json!(["ipam-da-x"]))).ended_well();
+    assert!(world.calls().is_empty() && !world.record("c1").exists());
+}

@@ -87,6 +87,10 @@ const LEFT: Outcome = "left";
 /// It names no delegate that a DEL could be given to, but a lease may stand.
 const NOTHING_IN_IT: &str = "it is empty, as a loss of power leaves it: the runtime's DEL clears it, or ipam-delegated release";
 
+/// Nothing in it tells whether the container is gone.
+const FORGOTTEN: &str =
+    "it was forgotten: the runtime's DEL clears it, or ipam-delegated forget once more";
+
 struct Reaper<'a> {
     operator: &'a Operator,
     settings: Settings,
@@ -155,8 +159,10 @@ impl Reaper<'_> {
         network: &NetworkName,
         attachment: &Attachment,
     ) -> Result<&'static str, &'static str> {
-        if record.state() == State::Empty {
-            return Err(NOTHING_IN_IT);
+        match record.state() {
+            State::Empty => return Err(NOTHING_IN_IT),
+            State::Forgotten => return Err(FORGOTTEN),
+            _ => {}
         }
         if let Some(why) = fence(record, &self.settings, self.began) {
             return Err(why);
