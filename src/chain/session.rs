@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use log::{debug, warn};
 use serde_json::{Map, Value};
@@ -333,12 +333,14 @@ impl<'a> Session<'a> {
         let time = step.timeout.map_or(time, |own| own.min(time));
         let call =
             Call { name: &step.name, program: &step.program, verb, environment, stdin, time };
+        let began = Instant::now();
         match call.run() {
             Err(failure) if has_nothing_to_say(verb, &failure.error) => {
                 debug!("{} does not know {verb}", step.name);
                 if verb == Verb::Status {
                     // Older than the version that has STATUS, it may refuse that of an ADD as well.
-                    self.refuse_version(step, self.request.network.version(), time)?;
+                    let left = time.saturating_sub(began.elapsed());
+                    self.refuse_version(step, self.request.network.version(), left)?;
                 }
                 Ok(None)
             }
