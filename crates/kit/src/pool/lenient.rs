@@ -66,7 +66,10 @@ pub(super) fn each_address_once(ranges: Vec<Range>) -> Vec<Range> {
     let mut spanned = Vec::new();
     let apart = |range: Range| {
         let others = gateways.iter().filter(|gateway| range.gateway() != Some(**gateway));
-        let holes: Vec<_> = spanned.iter().copied().chain(others.map(|g| (*g, *g))).collect();
+        let holes = spanned.iter().copied().chain(others.map(|g| (*g, *g)));
+        let inside =
+            |(first, last): &(IpAddr, IpAddr)| *first <= range.end() && range.start() <= *last;
+        let holes: Vec<_> = holes.filter(inside).collect();
         spanned.push((range.start(), range.end()));
         range.without(&holes)
     };
