@@ -12,7 +12,7 @@ use super::findings::Findings;
 use super::network::configurations_of;
 use super::ours::Ours;
 use super::routes::routes;
-use ipam_kit::cni::address::{parse_address, parse_cidr};
+use ipam_kit::cni::address::{is_strange_gateway, parse_address, parse_cidr};
 
 /// Where podman keeps networks that are no CNI configurations.
 const PODMAN: &str = "/etc/containers/networks";
@@ -101,11 +101,9 @@ impl Findings {
     /// The gateways that lie outside of their subnets, where the rules of the ranges allow it.
     pub(super) fn of_gateways(&mut self, ours: &Ours, stages: &[Stage]) {
         let plugin = Value::Object(ours.network.config().clone());
-        for Subnet { text, whole, gateway, .. } in subnets_of(&plugin, stages) {
-            let Some(gateway) = gateway.filter(|gateway| !is_link_local(*gateway)) else {
-                continue;
-            };
-            if gateway < whole.0 || gateway > whole.1 {
+        for Subnet { text, gateway, .. } in subnets_of(&plugin, stages) {
+            let Some((gateway, subnet)) = gateway.zip(parse_cidr(&text).ok()) else { continue };
+            if is_strange_gateway(gateway, subnet) {
                 let message = format!(
                     "the gateway {gateway} lies outside of its subnet {text}: correct one of them"
                 );
@@ -174,13 +172,6 @@ fn whole(subnet: &str) -> Option<Span> {
 
 fn overlap(one: Span, other: Span) -> bool {
     one.0 <= other.1 && other.0 <= one.1
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
 }
 
 /// The bridge that a plugin makes.

@@ -1,6 +1,8 @@
 //! The keys of the reference plugins (github.com/containernetworking/plugins, 1.0 to 1.9), which say
 //! nothing of themselves. They read keys in any letters.
 
+use ipam_kit::keys::OF_HOST_LOCAL;
+
 /// A reference plugin and the keys that it reads at its own level.
 type Plugin = (&'static str, &'static [&'static str]);
 
@@ -35,19 +37,7 @@ pub(super) const EVERY_PLUGIN: &[&str] = &[
 
 const IPAM_PLUGINS: &[Plugin] = &[
     ("dhcp", &["daemonSocketPath", "provide", "request", "priority"]),
-    (
-        "host-local",
-        &[
-            "routes",
-            "dataDir",
-            "resolvConf",
-            "ranges",
-            "subnet",
-            "rangeStart",
-            "rangeEnd",
-            "gateway",
-        ],
-    ),
+    ("host-local", OF_HOST_LOCAL),
     ("static", &["routes", "addresses", "dns"]),
 ];
 

@@ -14,7 +14,6 @@ use ipam_kit::cni::address::parse_address;
 use ipam_kit::delegate::{ByHand, Delegate, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::keys::Key;
-use ipam_kit::offer::misspelt_settings;
 use ipam_kit::pool::{Pool, RangeSet};
 use ipam_kit::text::visible;
 
@@ -218,27 +217,7 @@ impl Desk<'_> {
     fn lint(&self, words: &Words) -> Result<String> {
         no_operands(words)?;
         let asked = self.known_pools()?;
-        let sets = self.books.sets(&asked.pools).map_err(|error| asked.explain(error))?;
-        let rows = verdict::findings(self.books, &asked.pools, &sets).and_then(|mut rows| {
-            let mut misspelt = misspelt_settings(&self.request.network, &self.keys);
-            misspelt.extend(self.books.misspelt(&asked.pools)?);
-            rows.extend(misspelt.iter().map(|it| verdict::row("error", it.error().in_full())));
-            Ok(rows)
-        });
-        // Without a previous result no delegate before this one has been asked.
-        let is_chained = self.request.network.config().contains_key("prevResult");
-        let refusal = asked.refuse_nothing().err().filter(|_| is_chained);
-        let rows = match refusal {
-            // It holds also where the store is away.
-            Some(error) => {
-                let mut rows = rows.unwrap_or_default();
-                let mut row = verdict::row("error", error.in_full());
-                row.text("about", "pools");
-                rows.insert(0, row);
-                rows
-            }
-            None => rows?,
-        };
+        let rows = verdict::findings(self.books, self.request, &self.keys, &asked)?;
         if words.has("json") {
             return Ok(json_array(rows.into_iter().map(Value::from)));
         }

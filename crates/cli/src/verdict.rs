@@ -1,19 +1,50 @@
 //! What an allocator over a ledger says of its own pools when `lint` asks it.
 
-use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use crate::Row;
-use ipam_kit::allocate::Books;
 use ipam_kit::allocate::ledger::Fault;
+use ipam_kit::allocate::{Asked, Books};
+use ipam_kit::cni::address::is_strange_gateway;
+use ipam_kit::delegate::Request;
 use ipam_kit::error::Result;
+use ipam_kit::keys::Key;
+use ipam_kit::offer::misspelt_settings;
 use ipam_kit::pool::{Pool, Range, RangeSet};
 
 /// How many entries are named one by one.
 const NAMED: usize = 20;
 
-/// What there is to say of pools: each row has a `level` and a `message`.
-pub(crate) fn findings(books: &dyn Books, pools: &[Pool], sets: &[RangeSet]) -> Result<Vec<Row>> {
+/// What there is to say of a configuration and of the pools that it asks for: each row has a `level` and a
+/// `message`. `keys` are those of `ipam` that the allocator reads.
+///
+/// # Errors
+/// The store cannot be read, and pools are asked for.
+pub(crate) fn findings(
+    books: &dyn Books,
+    request: &Request,
+    keys: &[Key],
+    asked: &Asked,
+) -> Result<Vec<Row>> {
+    let sets = books.sets(&asked.pools).map_err(|error| asked.explain(error))?;
+    let rows = of_pools(books, &asked.pools, &sets).and_then(|mut rows| {
+        let mut misspelt = misspelt_settings(&request.network, keys);
+        misspelt.extend(books.misspelt(&asked.pools)?);
+        rows.extend(misspelt.iter().map(|it| row("error", it.error().in_full())));
+        Ok(rows)
+    });
+    // Without a previous result no delegate before this one has been asked.
+    let is_chained = request.network.config().contains_key("prevResult");
+    let Some(refusal) = asked.refuse_nothing().err().filter(|_| is_chained) else { return rows };
+    // It holds also where the store is away.
+    let mut rows = rows.unwrap_or_default();
+    let mut first = row("error", refusal.in_full());
+    first.text("about", "pools");
+    rows.insert(0, first);
+    Ok(rows)
+}
+
+fn of_pools(books: &dyn Books, pools: &[Pool], sets: &[RangeSet]) -> Result<Vec<Row>> {
     let mut held = vec![0_u64; sets.len()];
     let mut unreadable = Vec::new();
     let mut leftovers = 0_u64;
@@ -65,21 +96,14 @@ pub(crate) fn findings(books: &dyn Books, pools: &[Pool], sets: &[RangeSet]) -> 
     Ok(rows)
 }
 
-/// A gateway that lies outside of its subnet; a link-local one is meant so.
 fn strange_gateway(range: &Range) -> Option<Row> {
     let (gateway, subnet) = (range.gateway()?, range.subnet());
-    let is_link_local = match gateway {
-        IpAddr::V4(gateway) => gateway.is_link_local(),
-        IpAddr::V6(gateway) => gateway.is_unicast_link_local(),
-    };
-    let is_strange = !is_link_local && !subnet.contains(&gateway);
     let message =
         format!("the gateway {gateway} lies outside of its subnet {subnet}: correct one of them");
-    is_strange.then(|| row("warning", message))
+    is_strange_gateway(gateway, subnet).then(|| row("warning", message))
 }
 
-/// A finding.
-pub(crate) fn row(level: &str, message: String) -> Row {
+fn row(level: &str, message: String) -> Row {
     let mut row = Row::default();
     row.text("level", level);
     row.text("message", &message);

@@ -18,6 +18,10 @@ pub enum Key {
     All(&'static [Key]),
 }
 
+/// The keys of `ipam` that host-local reads.
+pub const OF_HOST_LOCAL: &[&str] =
+    &["dataDir", "gateway", "rangeEnd", "rangeStart", "ranges", "resolvConf", "routes", "subnet"];
+
 /// A key that nobody has declared, beside a known one that it resembles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misspelt {
@@ -50,23 +54,18 @@ impl Misspelt {
     }
 }
 
-/// Each key of a list with the keys inside it, those of [`Key::All`] in its place.
-pub fn listed(keys: &[Key]) -> Vec<(&'static str, &'static [Key])> {
-    flat(keys).into_iter().map(|(name, inside, _)| (name, inside)).collect()
-}
-
 /// The names of the keys of a list.
 pub fn names(keys: &[Key]) -> Vec<&'static str> {
-    listed(keys).into_iter().map(|(name, _)| name).collect()
+    flat(keys).into_iter().map(|(name, ..)| name).collect()
 }
 
 /// Keys as `about --json` says them: each with an object of the keys inside it, or with null.
 pub fn to_json(keys: &[Key]) -> Value {
-    let member = |(name, inside): (&'static str, &'static [Key])| {
+    let member = |(name, inside, _): Flat| {
         let inside = if inside.is_empty() { Value::Null } else { to_json(inside) };
         (name.to_owned(), inside)
     };
-    Value::Object(listed(keys).into_iter().map(member).collect())
+    Value::Object(flat(keys).into_iter().map(member).collect())
 }
 
 /// The known key that a misspelt one resembles most: it differs in upper and lower case as Go reads
@@ -107,6 +106,7 @@ pub fn misspelt_inside(object: &Map<String, Value>, keys: &[Key], path: &str) ->
 /// A key's name, the keys inside it, and whether these are in the form of a replaced system.
 type Flat = (&'static str, &'static [Key], bool);
 
+/// The keys of a list, those of [`Key::All`] in its place.
 fn flat(keys: &[Key]) -> Vec<Flat> {
     let list = |key: &Key| match *key {
         Key::Value(name) => vec![(name, &[][..], false)],

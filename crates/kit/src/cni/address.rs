@@ -62,6 +62,15 @@ pub(crate) fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
+/// Whether a gateway lies outside of its subnet. A link-local one is meant so.
+pub fn is_strange_gateway(gateway: IpAddr, subnet: IpNet) -> bool {
+    let is_link_local = match gateway {
+        IpAddr::V4(gateway) => gateway.is_link_local(),
+        IpAddr::V6(gateway) => gateway.is_unicast_link_local(),
+    };
+    !is_link_local && !subnet.contains(&gateway)
+}
+
 /// The address one above; none above the family's last.
 pub fn next(address: IpAddr) -> Option<IpAddr> {
     offset(address, 1)

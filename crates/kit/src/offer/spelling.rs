@@ -5,7 +5,9 @@ use serde_json::{Map, Value};
 
 use crate::cni::Network;
 use crate::error::Result;
-use crate::keys::{Key, Misspelt, misspelt, misspelt_inside, names, refuse_other_letters};
+use crate::keys::{
+    Key, Misspelt, OF_HOST_LOCAL, misspelt, misspelt_inside, names, refuse_other_letters,
+};
 use crate::pool::RangeConfig;
 
 /// Whether a section `ipam` is read by the rules of a replaced system, as a preset sets them: its
@@ -35,10 +37,6 @@ pub(crate) fn refuse(ipam: &Map<String, Value>, found: &[Misspelt]) -> Result<()
     refused.map_or(Ok(()), |it| Err(it.error()))
 }
 
-/// The keys of `ipam` that host-local reads.
-const IPAM_OF_HOST_LOCAL: &[&str] =
-    &["dataDir", "gateway", "rangeEnd", "rangeStart", "ranges", "resolvConf", "routes", "subnet"];
-
 const RANGE_OF_HOST_LOCAL: &[&str] = &["gateway", "rangeEnd", "rangeStart", "subnet"];
 
 const ROUTE_OF_HOST_LOCAL: &[&str] = &["dst", "gw"];
@@ -46,7 +44,7 @@ const ROUTE_OF_HOST_LOCAL: &[&str] = &["dst", "gw"];
 /// Refuses keys that differ from host-local's in upper and lower case alone: host-local reads a
 /// `RANGESTART`, and here it would be ignored, with the addresses that it keeps free.
 pub(super) fn check_letters(ipam: &Map<String, Value>) -> Result<()> {
-    refuse_other_letters(ipam, IPAM_OF_HOST_LOCAL, "ipam")?;
+    refuse_other_letters(ipam, OF_HOST_LOCAL, "ipam")?;
     for (i, set) in elements(ipam.get("ranges")).enumerate() {
         check_letters_of(Some(set), RANGE_OF_HOST_LOCAL, &format!("ipam.ranges[{i}]"))?;
     }
