@@ -260,6 +260,8 @@ fn explain_and_lint_mask_what_others_call_their_secrets() {
         network["ipam"]["central"][key] = json!([SECRET]);
     }
     network["ipam"]["central"]["server"] = json!(format!("https://user:{SECRET}@ipam.test/api"));
+    let list = format!("http://user:{SECRET}@ipam.test:1,http://user:{SECRET}@ipam.test:2");
+    network["ipam"]["central"]["servers"] = json!(list);
     let url = format!("https://ipam.test/v2?Access-Token={SECRET}&site=1#passphrase={SECRET}");
     network["ipam"]["central"]["callback"] = json!([url]);
     network["ipam"]["central"]["keyFile"] = json!("/etc/central/key");

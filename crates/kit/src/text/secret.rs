@@ -36,16 +36,12 @@ fn looks_secret(key: &str) -> bool {
     ends.iter().any(|end| bare.ends_with(end)) || bare.ends_with("credential") || is_secret(bare)
 }
 
-/// A URL without a user's name and password, and without the secrets of its query and fragment.
+/// URLs, one or a list of them, without users' names and passwords, and without the secrets of a
+/// query and a fragment.
 fn bare_url(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://")?;
-    let (place, values) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
-    let host = place.find('/').unwrap_or(place.len());
-    let mut bare = [scheme, "://"].concat();
-    match place[..host].rfind('@') {
-        Some(user) => bare.extend(["…", &place[user..]]),
-        None => bare.push_str(place),
-    }
+    let (places, values) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+    let mut bare = [scheme, "://", places].concat();
     for value in values.split_inclusive(['?', '#', '&', ';']) {
         match value.split_once('=') {
             Some((key, secret)) if is_secret(key) || looks_secret(key) => {
@@ -56,7 +52,18 @@ fn bare_url(text: &str) -> Option<String> {
             _ => bare.push_str(value),
         }
     }
-    Some(bare)
+    let mut parts = bare.split("://");
+    let scheme = parts.next().unwrap_or_default().to_owned();
+    Some(parts.fold(scheme, |bare, part| bare + "://" + &without_user(part)))
+}
+
+/// What comes after the scheme of a URL, without the user's name and password.
+fn without_user(part: &str) -> String {
+    let host = part.find(['/', '?', '#']).unwrap_or(part.len());
+    match part[..host].rfind('@') {
+        Some(user) => ["…", &part[user..]].concat(),
+        None => part.to_owned(),
+    }
 }
 
 /// Keys whose values the project's own programs take for secrets.
@@ -100,6 +107,8 @@ mod tests {
             ("http://h/?token=t&a=b&API-Key=k;c=d", "http://h/?token=…&a=b&API-Key=…;c=d"),
             ("http://u:p@h?x=@&secret=s#token=t", "http://…@h?x=@&secret=…#token=…"),
             ("https://h/a=b?token", "https://h/a=b?token"),
+            ("http://u:p@h:1,https://v:q@i", "http://…@h:1,https://…@i"),
+            ("http://h/?to=http://u:p@i/&token=t", "http://h/?to=http://…@i/&token=…"),
         ] {
             assert_eq!(masked(json!([url])), json!([shown]));
         }
