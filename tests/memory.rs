@@ -109,6 +109,13 @@ fn a_list_of_nodes() {
         assert!(code == 103 && text.contains(&server.url), "{what}: {code} {text}");
         assert_fits(&text, what);
     }
+    // A server may ignore the limit that it is asked for, within reason.
+    for (count, told) in [(500, "is no node of the cluster"), (501, "gives more than 500 objects")]
+    {
+        let server = kube("", &list(&vec![node("x", "", "{}"); count].join(",")));
+        let (_, text) = select(&World::new(), "ipam-ds-kube-node", &server, None).failure();
+        assert!(text.contains(told), "{count}: {text}");
+    }
     // What is not kept may be long.
     let pad = format!(r#","labels":{{"a":"{}"}}"#, text("x", 400_000));
     let server = kube("", &list(&many(&node("x", &pad, "{}"), 40 * 400_000)));
