@@ -105,7 +105,7 @@ fn without_a_record_a_del_fails_until_the_file_is_mended() {
 }
 
 #[test]
-fn a_file_that_is_no_json_is_told_with_its_line() {
+fn invalid_json_is_told_with_its_line() {
     let (world, host, network) = local();
     fs::write(host.path(FILE), "{\"node\": \"n1\",\n \"verbose\": yes}").unwrap();
     let (_, text) = host.call(&world, "ADD", "c3", &network).failure();

@@ -197,7 +197,7 @@ fn a_selector_that_answers_no_pools_is_an_error_where_the_allocator_needs_them()
 }
 
 #[test]
-fn a_selector_that_knows_real_containers_alone_is_no_error() {
+fn a_selector_may_know_real_containers_alone() {
     let (world, mut network) = world();
     network["ipam"].as_object_mut().unwrap().remove("pools");
     let answer = json!({"pools": [{"ranges": [{"subnet": "10.60.0.0/24"}]}]});

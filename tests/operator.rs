@@ -195,7 +195,7 @@ fn release_of_an_address_that_nobody_holds_is_an_error() {
 }
 
 #[test]
-fn a_subnet_is_no_address_to_release_or_to_ask_for() {
+fn release_and_who_refuse_a_subnet() {
     let world = world();
     world.answer("ipam-da-x", "release", &json!([lease("10.0.0.0", "c1")]));
     for words in [["release", "net", "10.0.0.0/24"], ["who", "net", "fd00::/64"]] {

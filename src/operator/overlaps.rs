@@ -14,7 +14,7 @@ use super::ours::Ours;
 use super::routes::routes;
 use ipam_kit::cni::address::{is_strange_gateway, parse_address, parse_cidr};
 
-/// Where podman keeps networks that are no CNI configurations.
+/// Where podman keeps its own networks, in another form than CNI's.
 const PODMAN: &str = "/etc/containers/networks";
 
 impl Findings {

@@ -73,7 +73,7 @@ fn what_a_killed_run_installed_is_removed_by_uninstall() {
 }
 
 #[test]
-fn a_strict_umask_of_the_caller_keeps_nobody_from_the_programs() {
+fn a_strict_umask_of_the_caller_leaves_the_programs_open_to_all() {
     let site = Site::new();
     let inner = site.command(&["--preset", "host-local"]);
     let mut command = Command::new("sh");

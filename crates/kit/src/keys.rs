@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
-/// A key of a configuration, as whoever reads it declares it.
+/// A key of a configuration, as its reader declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// A key with any value.
@@ -22,7 +22,7 @@ pub enum Key {
 pub const OF_HOST_LOCAL: &[&str] =
     &["dataDir", "gateway", "rangeEnd", "rangeStart", "ranges", "resolvConf", "routes", "subnet"];
 
-/// A key that nobody has declared, beside a known one that it resembles.
+/// An undeclared key, beside the known one that it resembles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misspelt {
     /// Its place, as in `ipam.ranges[0][0].rangeStat`.
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_somebody_elses_resembles_none() {
+    fn a_key_of_another_author_is_left_alone() {
         let known = ["timeout", "routes", "rangeStart", "exclude", "name", "index", "gw"];
         for key in
             ["node", "vlan", "time", "rangeSize", "", "_", "s", "comment", "Ü", "name", "vrf"]

@@ -276,7 +276,7 @@ fn read_page<T: DeserializeOwned>(
 
 const JSON: &str = "application/json";
 
-/// Bytes of an answer that says why there is no list.
+/// Bytes of an answer that says why a list is refused.
 const STATUS: u64 = 64 << 10;
 
 fn request(path: &str, limit: u64) -> Ask<'_> {

@@ -65,7 +65,7 @@ impl Asked<'_> {
         self.fault(message).advise(advice)
     }
 
-    /// A page of a list that nobody asked for.
+    /// A page of a list with more objects than were asked for.
     pub(super) fn too_many(&self, asked: usize, most: usize) -> Error {
         self.fault(format_args!(
             "gives more than {most} objects at once, where {asked} were asked for"

@@ -3,11 +3,11 @@ use std::io::{self, Read};
 /// Gives each element of a long JSON array of objects or texts as its bytes, and in the end the rest of
 /// the answer, in which the array is empty. Nothing holds the whole.
 ///
-/// The array is the answer itself, or the member `name` of an object. What stands inside an element is
-/// not judged: who takes it reads it.
+/// The array is the answer itself, or the member `name` of an object. The inside of an element is left
+/// to its reader.
 ///
 /// # Errors
-/// Reading fails; it is no such array; an element or the rest is longer than `longest`, in bytes, or is
+/// Reading fails; the array is missing; an element or the rest is longer than `longest`, in bytes, or is
 /// more than [`Weight`] allows.
 pub fn each_element<E>(
     source: &mut dyn Read,
@@ -40,7 +40,7 @@ pub fn each_element<E>(
     }
 }
 
-/// What a JSON text costs whoever reads it: a value may take thirty times the bytes that it has in
+/// What a JSON text costs its reader: a value may take thirty times the bytes that it has in
 /// the text, and an error may quote a text in six times its bytes.
 #[derive(Default)]
 pub(super) struct Weight {
@@ -99,7 +99,7 @@ struct Scanner<'a> {
     /// Open brackets and braces around the array, and in an element.
     around: u32,
     inside: u32,
-    /// Where the latest text begins that stands in the rest.
+    /// Where the latest text in the rest begins.
     text: usize,
     seen: bool,
 }

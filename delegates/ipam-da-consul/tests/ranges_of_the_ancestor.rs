@@ -143,7 +143,7 @@ fn an_address_of_two_ranges_has_what_the_ancestor_says_of_it() {
 }
 
 #[test]
-fn the_gateway_of_a_range_is_no_containers_address() {
+fn the_gateway_of_a_range_is_given_to_no_container() {
     let consul = site(&json!([
         {"subnet": "10.1.0.4/30", "rangeEnd": "10.1.0.5", "gateway": "10.1.0.5"},
         {"subnet": "10.1.0.0/29", "rangeStart": "10.1.0.4", "gateway": "10.1.0.1"},

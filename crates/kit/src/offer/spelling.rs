@@ -16,7 +16,7 @@ pub fn reads_as_replaced(ipam: &Map<String, Value>) -> bool {
     ipam.get("rangeRules").and_then(Value::as_str).is_some_and(|rules| rules != "own")
 }
 
-/// The misspelt keys in the sections of `ipam` that whoever declares these keys reads; with the ranges
+/// The misspelt keys in the sections of `ipam` that a delegate with these keys reads; with the ranges
 /// of the runtime, where it reads `ipam.ranges`.
 pub fn misspelt_settings(network: &Network, keys: &[Key]) -> Vec<Misspelt> {
     let mut found = misspelt_inside(network.ipam(), keys, "ipam");

@@ -283,7 +283,7 @@ impl OwnNode {
     }
 }
 
-/// What a network was told last, whatever its age and whoever said it: for a call that may go on
+/// What a network was told last, whatever its age and its source: for a call that may go on
 /// without asking. `what` is that of the [`Wish`].
 pub fn recall<T: DeserializeOwned>(state: &Path, network: &str, what: &str) -> Option<Known<T>> {
     let noted = Memory::below(state).network(network)?;
