@@ -2,6 +2,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ipam_kit::error::Error;
+use ipam_kit::text::visible;
 
 /// What a check found.
 pub(crate) type Verdict = Result<(), Finding>;
@@ -97,7 +98,9 @@ impl fmt::Display for Report {
                 Outcome::Differs(why) => ("differs", Some(why.as_str())),
                 Outcome::NotApplicable(why) => ("-", Some(*why)),
             };
-            writeln!(f, "{name:width$}  {word:7}  {}", why.unwrap_or_default())?;
+            // It holds words of the program.
+            let why = visible(why.unwrap_or_default());
+            writeln!(f, "{name:width$}  {word:7}  {why}")?;
         }
         let counted = [
             (self.passed().len(), "passed"),

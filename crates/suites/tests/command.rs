@@ -36,6 +36,22 @@ fn a_program_whose_every_add_fails_is_told_of_its_keys() {
 }
 
 #[test]
+fn words_of_a_program_are_obeyed_by_no_terminal() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("words");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let program = folder.join("plugin");
+    let error = r#"{"cniVersion":"1.0.0","code":7,"msg":"a\u001b[2J\u202e\r\nforged"}"#;
+    fs::write(&program, format!("#!/bin/sh\ncat <<'END'\n{error}\nEND\nexit 1\n")).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let check = "an_add_gives_one_address_of_each_pool";
+    let (exit, stdout, _) = said(&[program.to_str().unwrap(), "--only", check]);
+    assert_eq!(exit, Some(1));
+    assert!(stdout.contains(r"7 a\u{1b}[2J\u{202e}\r\nforged"), "{stdout:?}");
+    assert!(!stdout.contains("\nforged"), "{stdout:?}");
+}
+
+#[test]
 fn a_reader_that_has_seen_enough_ends_the_command_in_silence() {
     let mut command = Command::new(CONFORMANCE);
     let (reader, writer) = pipe().unwrap();
