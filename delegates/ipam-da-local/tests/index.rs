@@ -169,14 +169,12 @@ fn the_index_is_readable_by_root_alone() {
     }
 }
 
-/// How many system calls a call makes that is handed these addresses.
-fn cost(place: &Place, verb: &str, container: &str, ips: &Value) -> (usize, Outcome) {
+/// How many system calls a call makes.
+fn cost(place: &Place, verb: &str, container: &str) -> (usize, Outcome) {
     let log = place.world.path("log");
     let mut command = place.world.command_of(&strace(), verb, container);
     command.arg("-f").arg("-o").arg(&log).arg(place.file(Program::Allocator));
-    let mut network = place.network(Program::Allocator);
-    network["prevResult"]["ips"] = ips.clone();
-    let outcome = wait(start(command, &network));
+    let outcome = wait(start(command, &place.network(Program::Allocator)));
     let text = fs::read_to_string(log).unwrap();
     (text.lines().count(), outcome)
 }
@@ -192,22 +190,20 @@ fn costs(leases: u32) -> [usize; 4] {
     let last = Ipv4Addr::from(first + leases - 1);
     place.put("last_reserved_ip.0", last.to_string());
     // A first look reads all.
-    place.call(Program::Allocator, "ADD", "first").success();
-    let mut ips = Value::Array(Vec::new());
-    let mut step = |verb: &str| {
-        let before = if verb == "ADD" { Value::Array(Vec::new()) } else { ips.clone() };
-        let (cost, outcome) = cost(&place, verb, C1, &before);
-        let result = outcome.success();
+    let result = place.call(Program::Allocator, "ADD", "first").success();
+    let step = |verb: &str, prev_result: &Value| {
+        let (cost, outcome) = cost(&place, verb, C1);
         if verb == "ADD" {
-            assert_eq!(result["ips"].as_array().unwrap().len(), 1, "{result}");
-            ips = result["ips"].clone();
+            assert_eq!(outcome.ips().len(), 1, "{prev_result}");
+        } else {
+            outcome.success();
         }
         cost
     };
-    let add = step("ADD");
-    let again = step("ADD");
-    let check = step("CHECK");
-    let del = step("DEL");
+    let add = step("ADD", &result);
+    let again = step("ADD", &result);
+    let check = step("CHECK", &result);
+    let del = step("DEL", &result);
     assert_eq!(place.leases().len(), leases as usize + 1);
     [add, again, check, del]
 }

@@ -116,10 +116,11 @@ impl<A: Allocator> Delegate for Allocate<A> {
         let hints =
             if known.is_empty() { given.iter().copied().map(hint).collect() } else { known };
         let held = allocator.held(&owner, &hints)?;
-        // Where no pool says which addresses are ours, the owner's leases do.
-        let given = match &given[..] {
-            [] => held.iter().map(|lease| lease.address.addr()).collect(),
-            _ => given,
+        // Where no pool says which of the addresses are ours, the owner's leases do.
+        let given = if given.is_empty() && !result.ips.is_empty() {
+            held.iter().map(|lease| lease.address.addr()).collect()
+        } else {
+            given
         };
         for address in &given {
             if !result.has(*address) {
