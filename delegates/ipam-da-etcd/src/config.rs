@@ -11,8 +11,9 @@ use crate::endpoint::{self, Endpoint};
 use crate::layout::{self, LAYOUTS, Layout, NATIVE};
 
 /// The keys of [`Config`].
-pub(crate) const KEYS: &[Key] = &[
-    Key::Section("etcd", SECTION),
+pub(crate) const KEYS: &[Key] = &[Key::Section("etcd", SECTION), Key::All(OF_THE_REPLACED)];
+
+const OF_THE_REPLACED: &[Key] = &[
     Key::Foreign("etcdConfig", STORE),
     Key::Value("endpoints"),
     Key::Value("certfile"),
@@ -200,7 +201,7 @@ impl Config {
 
     /// The replaced plugins are written in Go, which takes their keys in any letters.
     fn refuse_other_letters(&self) -> Result<()> {
-        refuse_other_letters(&self.others, &names(KEYS), "ipam")?;
+        refuse_other_letters(&self.others, &names(OF_THE_REPLACED), "ipam")?;
         let theirs = self.etcd_config.as_ref().map(|theirs| &theirs.others);
         let place = "ipam.etcdConfig";
         theirs.map_or(Ok(()), |others| refuse_other_letters(others, &names(STORE), place))
@@ -439,6 +440,9 @@ mod tests {
             assert!(error.to_string().starts_with(message), "{error}");
         }
         assert!(store(json!({"certFile": "/c", "etcd": {"endpoints": ["a"]}})).is_ok());
+        // They do not read this one.
+        let other = json!({"endpoints": ["a"], "etcd": {"layout": "host-etcd"}, "Etcd": {}});
+        assert!(store(other).is_ok());
     }
 
     #[test]
