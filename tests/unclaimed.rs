@@ -66,6 +66,13 @@ fn a_key_of_ipam_that_no_delegate_reads_is_named_with_the_nearest() {
 }
 
 #[test]
+fn a_key_that_looks_like_the_chains_is_named_where_no_delegate_is_known() {
+    let (world, network) = world();
+    let network = with(&without(&network, &["delegates"]), "delegate", json!(["ipam-ds-static"]));
+    assert_eq!(told(&world, &network), ["ipam.delegate: write delegates if that is meant"]);
+}
+
+#[test]
 fn what_counts_beside_a_subnet_alone_is_named_without_one() {
     let (world, network) = world();
     let excluding = with(&network, "exclude", json!(["10.210.0.2/32"]));

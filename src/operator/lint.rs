@@ -68,6 +68,7 @@ impl Report {
             Ok(chain) => chain,
             Err(error) => {
                 findings.of_unplanned(&session, &error);
+                findings.of_chain_keys(&session);
                 sketch(&session)
             }
         };

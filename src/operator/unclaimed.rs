@@ -49,6 +49,14 @@ impl Findings {
         }
     }
 
+    /// The keys of `ipam` that look like the chain's own, where its delegates are not known.
+    pub(super) fn of_chain_keys(&mut self, session: &Session<'_>) {
+        let chain = Claims { open: true, ..Claims::of([]) };
+        for key in session.request.network.ipam().keys() {
+            self.unclaimed("ipam", key, &chain, "");
+        }
+    }
+
     /// `exclude` and the like in `ipam` are about `ipam.subnet`.
     fn of_lone_range_keys(
         &mut self,
