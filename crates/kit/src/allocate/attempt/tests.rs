@@ -1,0 +1,123 @@
+use serde_json::json;
+
+use super::*;
+use crate::allocate::Scope;
+use crate::allocate::ledger::{Holder, Look, PoolView, Used};
+use crate::cni::{ContainerId, IfName, NetworkName};
+use crate::pool::{Pool, RangeRules};
+
+fn owner() -> Owner {
+    let scope = Scope { node: "n".into(), network: NetworkName::parse("n").unwrap() };
+    let container = ContainerId::parse("c").unwrap();
+    Owner { scope, container, ifname: IfName::parse("eth0").unwrap() }
+}
+
+/// What an ADD asks of two pools.
+fn wants(strategy: Strategy) -> Vec<Want> {
+    let pools = json!([
+        {"ranges": [{"subnet": "10.0.0.0/24"}]},
+        {"ranges": [{"subnet": "10.0.1.0/24"}]},
+    ]);
+    let pools = pools.as_array().unwrap().iter().map(|pool| Pool::parse(pool, "p").unwrap());
+    Want::read(&pools.collect::<Vec<_>>(), strategy).unwrap()
+}
+
+#[test]
+fn a_lost_commit_without_a_reason_spreads() {
+    let (owner, wants) = (owner(), wants(Strategy::Lowest));
+    let wants = &wants[..1];
+    let mut attempt = Attempt::new(&owner, wants, true, Tries::IN_ORDER);
+    let pool = PoolView { used: Used::All(BTreeSet::new()), ..PoolView::default() };
+    let view = View { held: vec![], sure: true, pools: vec![pool], token: () };
+    let mut firsts = BTreeSet::new();
+    for _ in 0..6 {
+        let Plan::Commit(change, sources) = attempt.plan(&view).unwrap() else { panic!() };
+        firsts.insert(change.claim[0].candidates[0]);
+        attempt.learn(&change, &sources, vec![]).unwrap();
+    }
+    assert!(firsts.len() > 1, "{firsts:?}");
+}
+
+#[test]
+fn pools_whose_ranges_the_store_knows_do_not_overlap() {
+    let named = ["blue", "red"].map(|name| Pool::parse(&json!({"name": name}), "p").unwrap());
+    let (owner, wants) = (owner(), Want::read(&named, Strategy::Lowest).unwrap());
+    let plan = |subnets: [&str; 2]| {
+        let pool = |subnet: &str| {
+            let range = serde_json::from_value(json!({"subnet": subnet})).unwrap();
+            let set = RangeSet::parse(&[range], RangeRules::OURS, "p").unwrap();
+            let used = Used::All(BTreeSet::new());
+            PoolView { set: Some(set), used, ..PoolView::default() }
+        };
+        let pools = subnets.map(pool).into();
+        let view = View { held: vec![], sure: true, pools, token: () };
+        Attempt::new(&owner, &wants, true, Tries::IN_ORDER).plan(&view).map(drop)
+    };
+    plan(["10.0.0.0/25", "10.0.0.128/25"]).unwrap();
+    let error = plan(["10.0.0.0/24", "10.0.0.128/25"]).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
+    assert!(error.to_string().starts_with("prevResult.pools[1]: "), "{error}");
+}
+
+#[test]
+fn an_address_that_is_held_on_another_node_is_not_the_owners() {
+    let asking = json!({"ranges": [{"subnet": "10.0.0.0/24"}], "requested-ip": "10.0.0.9"});
+    let wants = [Pool::parse(&asking, "p").unwrap()];
+    let (owner, wants) = (owner(), Want::read(&wants, Strategy::Lowest).unwrap());
+    for (node, container, ifname, is_own) in [
+        (Some("n"), "c", Some("eth0"), true),
+        (None, "c", Some("eth0"), true),
+        (Some("another"), "c", Some("eth0"), false),
+        (Some("n"), "another", Some("eth0"), false),
+        (Some("n"), "c", Some("eth1"), false),
+        (Some("n"), "c", None, false),
+    ] {
+        let mut attempt = Attempt::new(&owner, &wants, true, Tries::IN_ORDER);
+        let pools = vec![PoolView::default()];
+        let view = View { held: vec![], sure: true, pools, token: () };
+        let Plan::Commit(change, sources) = attempt.plan(&view).unwrap() else { panic!() };
+        let address = change.claim[0].candidates[0];
+        let holder = Holder {
+            node: node.map(str::to_owned),
+            container: container.to_owned(),
+            ifname: ifname.map(str::to_owned),
+            network: None,
+        };
+        let lease = change.claim[0].lease(address, json!(1));
+        let entry = Entry { lease, holder: Some(holder), since: None, fault: None };
+        let taken = vec![Taken { claim: 0, address, holder: Some(entry) }];
+        let refused = attempt.learn(&change, &sources, taken).err().map(|error| error.code());
+        let expected = (!is_own).then_some(ErrorCode::TAKEN);
+        assert_eq!(refused, expected, "{node:?} {container} {ifname:?}");
+    }
+}
+
+#[test]
+fn many_pools_are_looked_at_before_anything_is_tried() {
+    let (owner, wants) = (owner(), wants(Strategy::RoundRobin));
+    let tries = Tries { each: 1, scattered: 0, sighted: true, strict: false };
+    let mut attempt = Attempt::new(&owner, &wants, true, tries);
+    let pool = |used| PoolView { used, ..PoolView::default() };
+    let view = |used: [Used; 2]| View {
+        held: vec![],
+        sure: true,
+        pools: used.map(pool).into(),
+        token: (),
+    };
+    let blind = attempt.plan(&view([Used::Unknown, Used::Unknown])).unwrap();
+    assert!(matches!(blind, Plan::Look));
+    let looks = attempt.question(false).looks.to_vec();
+    let windows = looks.iter().map(|look| match look {
+        Look::Window(from, to) => Used::Windows(vec![(*from, *to)], BTreeSet::from([*from])),
+        other => panic!("{other:?}"),
+    });
+    let windows: Vec<Used> = windows.collect();
+    let Plan::Commit(change, _) = attempt.plan(&view(windows.try_into().unwrap())).unwrap() else {
+        panic!()
+    };
+    let tried: Vec<_> = change.claim.iter().map(|claim| claim.candidates.clone()).collect();
+    assert_eq!(
+        tried,
+        [["10.0.0.2".parse().unwrap()], ["10.0.1.2".parse().unwrap()]] as [[IpAddr; 1]; 2]
+    );
+}

@@ -1,0 +1,114 @@
+use super::*;
+use serde_json::Map;
+
+pub(crate) fn run(delegate: &str, store: &str) -> Run {
+    let ipam = Map::from_iter([("store".to_owned(), store.into())]);
+    Run { delegate: delegate.to_owned(), ipam, ..Run::default() }
+}
+
+pub(crate) fn record(events: impl IntoIterator<Item = Event>) -> Record {
+    let mut record = Record::default();
+    events.into_iter().for_each(|event| record.apply(event));
+    record
+}
+
+fn attempt() -> Event {
+    Event::Attempt(Attempt::default())
+}
+
+fn held(leases: &[&str]) -> Event {
+    let gave =
+        leases.iter().map(|lease| Gave { leases: vec![Value::from(*lease)], ..Gave::default() });
+    Event::Held(Held { gave: gave.collect(), ..Held::default() })
+}
+
+fn failed(unsure: bool) -> Event {
+    Event::Failed(Failed { unsure, ..Failed::default() })
+}
+
+#[test]
+fn a_failed_re_add_leaves_what_is_held() {
+    let record = record([
+        attempt(),
+        Event::Running(run("a", "1")),
+        held(&["l"]),
+        attempt(),
+        Event::Running(run("a", "2")),
+        failed(false),
+    ]);
+    assert_eq!(record.state(), State::Held);
+    assert!(record.may_be_in_use());
+    assert_eq!(record.runs(), [&run("a", "1"), &run("a", "2")]);
+    assert_eq!(record.leases(&run("a", "1")), [Value::from("l")]);
+    assert!(record.leases(&run("a", "2")).is_empty());
+    assert!(!record.is_unsure());
+}
+
+#[test]
+fn what_is_forgotten_is_so_until_the_next_add() {
+    let mut forgotten = record([Event::Forgotten]);
+    assert_eq!((forgotten.state(), forgotten.is_empty()), (State::Forgotten, false));
+    assert_eq!(record(forgotten.compacted()), forgotten);
+    forgotten.apply(attempt());
+    assert_eq!(forgotten.state(), State::Unfinished);
+}
+
+#[test]
+fn an_edited_store_stays_owed() {
+    let record = record([
+        attempt(),
+        Event::Running(run("a", "old")),
+        held(&["l1"]),
+        attempt(),
+        Event::Running(run("a", "new")),
+        held(&["l2"]),
+    ]);
+    assert_eq!(record.runs().len(), 2);
+    assert_eq!(record.leases(&run("a", "new")), [Value::from("l2")]);
+}
+
+#[test]
+fn a_killed_add_is_unsure_only_when_a_delegate_ran() {
+    assert!(!record([attempt()]).is_unsure());
+    let killed = record([attempt(), Event::Running(run("a", "1"))]);
+    assert!(killed.is_unsure());
+    assert_eq!(killed.state(), State::Unfinished);
+    assert!(record([attempt(), Event::Running(run("a", "1")), failed(true)]).is_unsure());
+}
+
+#[test]
+fn an_add_that_succeeded_is_unsure_when_a_delegate_says_so() {
+    let of = |unsure| {
+        let gave = Gave { delegate: "a".to_owned(), unsure, ..Gave::default() };
+        let held = Held { gave: vec![gave], ..Held::default() };
+        record([attempt(), Event::Running(run("a", "1")), Event::Held(held)])
+    };
+    assert!(of(true).is_unsure() && !of(false).is_unsure());
+    let compacted = record(of(true).compacted());
+    assert!(compacted.is_unsure());
+}
+
+#[test]
+fn a_released_record_holds_nothing_until_the_next_add() {
+    let released = Event::Released(Released { time: 1, due: 2 });
+    let mut record = record([attempt(), Event::Running(run("a", "1")), held(&["l"]), released]);
+    assert_eq!(record.state(), State::Unsure);
+    assert!(!record.may_be_in_use());
+    record.apply(attempt());
+    assert!(record.released().is_none());
+    record.apply(Event::Running(run("a", "1")));
+    record.apply(held(&["m"]));
+    assert_eq!(record.state(), State::Held);
+    assert_eq!(record.runs().len(), 1);
+}
+
+#[test]
+fn the_window_of_a_killed_add_has_room_for_a_longer_timeout() {
+    let ipam = Map::from_iter([("timeout".to_owned(), "5m".into())]);
+    let own = Run { ipam, ..run("a", "1") };
+    let killed = |run| {
+        record([Event::Attempt(Attempt { time: 1, ..Attempt::default() }), Event::Running(run)])
+    };
+    assert_eq!(killed(own).window(), Some((1, 300_001)));
+    assert_eq!(killed(run("a", "1")).window(), Some((1, 60_001)));
+}
