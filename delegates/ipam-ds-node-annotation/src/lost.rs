@@ -28,7 +28,12 @@ pub(crate) fn settings(request: &Request) -> Result<Option<Map<String, Value>>> 
         bare: attachment.container.as_str(),
         whole: format!("{}\r\n{}", attachment.container, attachment.ifname),
     };
-    let mut found = owner.leases(&request.settings)?;
+    let mut found = owner.leases(&request.settings).map_err(|error| {
+        let (container, ifname) = (&attachment.container, &attachment.ifname);
+        error.advise(format!(
+            "to give its leases up: ipam-delegated forget {network} {container} {ifname} --yes"
+        ))
+    })?;
     match (found.pop(), found.pop()) {
         (None, _) => Ok(None),
         (Some((folder, leases)), None) => {
@@ -93,12 +98,13 @@ impl Owner<'_> {
                     format!("cannot look for leases in {}", folder.display()),
                 )
                 .caused_by(error)
-                .advise("repair the folder: what it holds is not known")
+                .advise("repair the folder, which may hold leases")
             };
             let entered = self.enter(&folder, &mut seen, &mut ahead).map_err(failed)?;
             if seen.len() > MOST {
-                let error = io::Error::other(format!("there are more than {MOST} folders"));
-                return Err(failed(error));
+                let message = format!("more than {MOST} folders lie in those of dataDirs");
+                return Err(Error::new(ErrorCode::RECORD, message)
+                    .advise("name in dataDirs only folders that hold leases"));
             }
             // An annotation names no folder above those of dataDirs.
             let data_dir = folder.parent().filter(|parent| {

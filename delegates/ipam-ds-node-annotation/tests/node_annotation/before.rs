@@ -160,6 +160,7 @@ fn a_folder_that_cannot_be_looked_into_is_an_error() {
     symlink("/nowhere/at/all", &link).unwrap();
     let (code, text) = site.call_with("DEL", "c1", &network).failure();
     assert!(code == 113 && text.contains("/var/lib/cni/disk"), "{code}: {text}");
+    assert!(text.contains("ipam-delegated forget net c1 eth0 --yes"), "{text}");
     fs::remove_file(&link).unwrap();
     // The same attachment in two folders: an allocator is sent to one.
     for folder in ["/var/lib/cni/one", "/var/lib/cni/two"] {
