@@ -100,7 +100,11 @@ fn as_in(version: Version, result: &IpamResult) -> IpamResult {
         };
         let homeless =
             |route: &&Route| !result.ips.iter().any(|ip| is_v4(ip.address) == is_v4(route.dst));
-        let homeless: Vec<Route> = routes.iter().filter(homeless).cloned().collect();
+        // They are kept for a delegate that is still to come.
+        let pools = result.extra.get("pools").and_then(Value::as_array);
+        let is_last = !result.ips.is_empty() && pools.is_none_or(Vec::is_empty);
+        let homeless: Vec<Route> =
+            routes.iter().filter(homeless).filter(|_| !is_last).cloned().collect();
         result.routes = [placed(true), placed(false), homeless].concat();
     }
     result
