@@ -122,6 +122,31 @@ fn a_selector_behind_an_allocator_names_pools_for_the_next_one() {
 }
 
 #[test]
+fn one_allocator_behind_each_of_two_selectors_holds_the_addresses_of_both() {
+    let world = world();
+    let network = network(&world, json!([of(FIRST), "ipam-da-local", of(SECOND), "ipam-da-local"]));
+    let held = || {
+        let mut files = names(&world.path("data/net"));
+        files.retain(|name| name.starts_with("10."));
+        files
+    };
+    for (container, host) in [("c1", 2), ("c2", 3)] {
+        let expected = [1, 2].map(|net| format!("10.210.{net}.{host}/24"));
+        for _ in 0..2 {
+            assert_eq!(world.call("ADD", container, &network).ips(), expected);
+        }
+    }
+    assert_eq!(held(), ["10.210.1.2", "10.210.1.3", "10.210.2.2", "10.210.2.3"]);
+    let result = json!({"cniVersion": "1.0.0",
+        "ips": [{"address": "10.210.1.2/24"}, {"address": "10.210.2.2/24"}]});
+    world.call("CHECK", "c1", &with(&network, "prevResult", result.clone())).ended_well();
+    world.call("DEL", "c1", &network).success();
+    assert_eq!(held(), ["10.210.1.3", "10.210.2.3"]);
+    world.call("DEL", "c2", &network).success();
+    assert_eq!(held(), [""; 0]);
+}
+
+#[test]
 fn a_preset_in_a_list_hands_the_word_to_its_selector() {
     let world = world();
     world.install_as(&binary("ipam-delegated"), "host-local");

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::attempt::{Attempt, Plan, collect};
 use super::ledger::{Change, Commit, Entry, Fault, Ledger, Need, Question, View};
@@ -21,7 +21,8 @@ use crate::pool::Pool;
 #[derive(Debug)]
 pub struct Bookkeeper<L> {
     pub(super) ledger: L,
-    /// Where not every pool is shown, what the owner holds of the others stays.
+    /// Where not every pool is shown, what the owner holds of the others stays: an entry of `serves`, or
+    /// one of two with the same name.
     shown_all: bool,
     grace: Duration,
     /// Whether addresses in use may be taken over, for pools that do not forbid it.
@@ -55,7 +56,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
     fn open(config: Self::Config, request: &Request) -> Result<Self> {
         let ipam = request.network.ipam();
         Ok(Self {
-            shown_all: !ipam.contains_key("serves"),
+            shown_all: !ipam.contains_key("serves") && !is_listed_twice(ipam),
             counts: ipam.get("statusExhaustion").and_then(Value::as_bool) == Some(true),
             judges: request.is_judged(),
             grace: request.settings.gc_grace,
@@ -310,6 +311,14 @@ impl<L: Ledger> Bookkeeper<L> {
 /// What a release or a CHECK asks.
 fn releasing<'a>(owner: &'a Owner, known: &'a [Lease], may_guess: bool) -> Question<'a> {
     Question { owner, known, want: &[], looks: &[], may_guess, need: Need::Proof }
+}
+
+/// Whether the chain lists this allocator more than once: what it gave for pools that are served by now
+/// is not shown again.
+fn is_listed_twice(ipam: &Map<String, Value>) -> bool {
+    let Some(own @ Value::String(_)) = ipam.get("type") else { return false };
+    let entries = ipam.get("delegates").and_then(Value::as_array).into_iter().flatten();
+    entries.filter(|entry| *entry == own || entry.get("type") == Some(own)).nth(1).is_some()
 }
 
 /// Whether a view shows all that the record knows of, where it knows of anything.
