@@ -185,6 +185,22 @@ fn a_preset_warns_once_and_serves_its_unchanged_configuration() {
 }
 
 #[test]
+fn a_preset_ignores_a_strategy_in_a_range() {
+    let world = local();
+    symlink(binary("ipam-delegated"), world.path("bin/host-local")).unwrap();
+    let mut network = with_range(&world, "strategy", json!("of another program"));
+    network["ipam"]["type"] = "host-local".into();
+    network["ipam"].as_object_mut().unwrap().remove("delegates");
+    for (verb, container, warnings) in [("ADD", "c1", 1), ("STATUS", "", 0), ("DEL", "c1", 0)] {
+        let program = world.path("bin/host-local");
+        let outcome = wait(start(world.command_of(&program, verb, container), &network));
+        let told = outcome.stderr.matches("ipam.ranges[0][0].strategy: ").count();
+        assert_eq!(told, warnings, "{verb}: {outcome:?}");
+        outcome.ended_well();
+    }
+}
+
+#[test]
 fn pools_of_somebody_elses_selector_are_warned_of_once() {
     let world = local();
     let pools =

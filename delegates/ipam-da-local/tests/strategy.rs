@@ -73,7 +73,8 @@ fn strategy_of_ipam_that_is_unknown_is_an_error_of_add_and_status_alone() {
 #[test]
 fn strategy_in_a_range_is_an_error_that_names_where_it_counts() {
     let range = json!({"subnet": "10.5.0.0/24", "strategy": "lowest"});
-    for program in PROGRAMS {
+    // A preset reads ranges as the system that it replaces, which ignores it.
+    for program in [Program::Alone, Program::Chain] {
         let sets = json!({"ranges": [[range]]});
         let error = refused(program, sets, "ipam.ranges[0][0].strategy: ");
         assert_eq!(

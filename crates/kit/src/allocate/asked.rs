@@ -97,7 +97,8 @@ impl Asked {
         match before.extra.get("pools") {
             None | Some(Value::Null) => Self::alone(request, before),
             Some(Value::Array(pools)) => {
-                let judged = request.is_judged();
+                let judged =
+                    request.is_judged() && !offer::reads_as_replaced(request.network.ipam());
                 let parse = |(i, pool)| {
                     let path = format!("{PATH}[{i}]");
                     let pool = Pool::parse(pool, &path)?;

@@ -71,8 +71,17 @@ impl Offer {
             return Ok(None);
         }
         if request.is_judged() {
-            refuse(request.network.ipam(), &misspelt_settings(&request.network, KEYS))?;
-            pools.iter().try_for_each(Offered::refuse_strategy_in_ranges)?;
+            let ipam = request.network.ipam();
+            refuse(ipam, &misspelt_settings(&request.network, KEYS))?;
+            match pools.iter().try_for_each(Offered::refuse_strategy_in_ranges) {
+                // A replaced system ignores it.
+                Err(error) if reads_as_replaced(ipam) => {
+                    if request.verb == Verb::Add {
+                        warn!("{error}: it has no effect");
+                    }
+                }
+                judged => judged?,
+            }
         }
         pools.retain(keep);
         requested::place(&mut pools, request)?;
