@@ -116,6 +116,17 @@ fn invalid_json_is_told_with_its_line() {
 }
 
 #[test]
+fn a_link_that_leads_nowhere_is_not_a_missing_file() {
+    let (world, host, network) = local();
+    std::os::unix::fs::symlink("/nowhere/at/all", host.path(FILE)).unwrap();
+    let (code, text) = host.call(&world, "ADD", "c3", &network).failure();
+    assert!(code == 5 && text.contains(FILE) && text.contains("the link leads"), "{code} {text}");
+    let outcome = host.call(&world, "DEL", "c1", &network);
+    assert!(outcome.stderr.contains("the link leads"), "{outcome:?}");
+    outcome.success();
+}
+
+#[test]
 fn the_node_of_a_del_is_that_of_the_record() {
     let (world, host) = (World::new(), Host::new());
     world.allocator("a", "10.0.0.2/24");

@@ -1,3 +1,5 @@
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -66,6 +68,10 @@ impl Settings {
     pub fn load() -> Result<Self> {
         match read_trusted(Path::new(Self::PATH))? {
             Some(bytes) => Self::parse(&bytes).map_err(|error| error.within(Self::PATH)),
+            None if fs::symlink_metadata(Self::PATH).is_ok_and(|found| found.is_symlink()) => {
+                let error = io::Error::new(ErrorKind::NotFound, "the link leads to a missing file");
+                Err(Error::io(["cannot read ", Self::PATH].concat(), error))
+            }
             None => Ok(Self::default()),
         }
     }
