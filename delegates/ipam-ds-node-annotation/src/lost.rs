@@ -121,7 +121,7 @@ impl Owner<'_> {
     fn enter(
         &self,
         folder: &Path,
-        seen: &mut BTreeSet<(u64, u64)>,
+        seen: &mut BTreeSet<(u64, u64, bool)>,
         ahead: &mut Vec<PathBuf>,
     ) -> io::Result<Vec<IpAddr>> {
         let metadata = match fs::metadata(folder) {
@@ -131,10 +131,11 @@ impl Owner<'_> {
             }
             other => other?,
         };
-        if !metadata.is_dir() || !seen.insert((metadata.dev(), metadata.ino())) {
+        // A link may give the network's folder another name, under which host-local does not look.
+        let is_networks = folder.file_name().is_some_and(|name| name == self.network);
+        if !metadata.is_dir() || !seen.insert((metadata.dev(), metadata.ino(), is_networks)) {
             return Ok(Vec::new());
         }
-        let is_networks = folder.file_name().is_some_and(|name| name == self.network);
         let mut leases = Vec::new();
         for entry in fs::read_dir(folder)? {
             let entry = entry?;

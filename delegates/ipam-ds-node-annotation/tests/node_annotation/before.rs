@@ -172,3 +172,20 @@ fn a_folder_that_cannot_be_looked_into_is_an_error() {
     site.call_with("DEL", "c1", &network).success();
     assert_eq!(held(&site.host.path("/var/lib/cni/one")), [""; 0]);
 }
+
+#[test]
+fn a_folder_with_two_names_is_looked_into_by_the_one_of_the_network() {
+    let site = Site::new("ranges: []");
+    let (_, network, _) = alone(&site)[0].clone();
+    // Whichever name comes first.
+    for (name, other) in [("one", "a"), ("two", "z")] {
+        let folder = site.host.path("/var/lib/cni").join(name);
+        leave(&folder, &["c1"]);
+        fs::rename(folder.join("net"), folder.join(other)).unwrap();
+        symlink(other, folder.join("net")).unwrap();
+        let outcome = site.call_with("DEL", "c1", &network);
+        assert!(outcome.stderr.contains(&format!("/var/lib/cni/{name}")), "{outcome:?}");
+        outcome.success();
+        assert_eq!(held(&folder), [""; 0]);
+    }
+}
