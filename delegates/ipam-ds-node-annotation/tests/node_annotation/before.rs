@@ -121,6 +121,12 @@ fn what_was_read_last_counts_whatever_its_age() {
     assert!(outcome.stderr.contains("as it was read last"), "{outcome:?}");
     outcome.success();
     assert_eq!(held(&site.host.path("/var/lib/cni/elsewhere")), ["16.0.0.2"]);
+    // What was read last is judged by the folders of now.
+    site.host.settings(&json!({"stateDir": site.world.path("state"), "dataDirs": ["/srv"]}));
+    for (verb, network) in [("DEL", &network), ("CHECK", &with_result(&network, "16.0.0.4/24"))] {
+        let (code, text) = site.call_with(verb, "c2", network).failure();
+        assert!(code == 113 && text.contains("dataDirs"), "{verb}: {code} {text}");
+    }
 }
 
 #[test]
