@@ -306,7 +306,7 @@ impl Stage {
         } else {
             // host-local itself refuses the ADD of an owner that has an address.
             // One of the two recoveries of each point has nothing but the record.
-            match (point.nth % 2 == 0) == (point.next == Next::Del) {
+            match point.nth.is_multiple_of(2) == (point.next == Next::Del) {
                 true => del_by_the_record(world, VICTIM, &self.network)?,
                 false => drop(self.call("DEL", VICTIM)?),
             }

@@ -7,8 +7,8 @@ use std::io::{self, Read};
 /// to its reader.
 ///
 /// # Errors
-/// Reading fails; the array is missing; an element or the rest is longer than `longest`, in bytes, or is
-/// more than [`Weight`] allows.
+/// Reading fails; the array is missing; an element or the rest is longer than `longest`, in bytes, has more
+/// than 100,000 values, or a text of more than 1 MiB.
 pub fn each_element<E>(
     source: &mut dyn Read,
     name: Option<&str>,
