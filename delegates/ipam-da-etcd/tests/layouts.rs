@@ -289,7 +289,8 @@ fn old_addresses_written_otherwise_are_foreign_and_in_nobodys_way() {
         node.del("c1");
         node.del("c1");
         node.gc(&[]).success();
-        node.told(&["release", "--owner", "c1", "--yes"]);
+        let released = node.typed(&["release", "--owner", "c1", "--yes"]);
+        assert_eq!(released.exit, Some(1), "{released:?}");
         for name in foreign {
             assert_eq!(etcd.get(&old.lease(name)).as_deref(), Some("c1"), "{old:?} {name}");
         }
