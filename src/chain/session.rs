@@ -20,6 +20,9 @@ use ipam_kit::delegate::{Deadline, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::{StateDir, boot_id, parse_duration};
 
+/// The time for saying what a delegate is.
+const ABOUT: Duration = Duration::from_secs(5);
+
 /// One call of the chain.
 pub(crate) struct Session<'a> {
     pub chain: &'a Chain,
@@ -237,9 +240,25 @@ impl<'a> Session<'a> {
 
     /// Asks an allocator for its rows, or any delegate what it is; `stdin` is its configuration.
     pub(crate) fn ask(&self, step: &Step, arguments: &[&str], stdin: &str) -> Result<Value> {
+        self.ask_within(step, arguments, stdin, self.timeout())
+    }
+
+    /// What a delegate answers to `about --json`. A program of others may know no such question and
+    /// wait: it gets a few seconds.
+    pub(crate) fn about(&self, step: &Step) -> Result<Value> {
+        self.ask_within(step, &["about", "--json"], "", self.timeout().min(ABOUT))
+    }
+
+    fn ask_within(
+        &self,
+        step: &Step,
+        arguments: &[&str],
+        stdin: &str,
+        time: Duration,
+    ) -> Result<Value> {
         let environment = &self.environment;
         let Step { name, program, .. } = step;
-        Question { name, program, arguments, environment, stdin, time: self.timeout() }.ask()
+        Question { name, program, arguments, environment, stdin, time }.ask()
     }
 
     /// DEL of recorded delegates with the leases of each, in what time is left; every one runs even

@@ -33,7 +33,7 @@ impl About {
             let keys = keys.map(|keys| keys.iter().map(|key| (*key).to_owned()).collect());
             return Self { keys, ..Self::default() };
         }
-        let told = session.ask(step, &["about", "--json"], "").unwrap_or_default();
+        let told = session.about(step).unwrap_or_default();
         let reach = told["reach"].as_str().and_then(Reach::parse);
         let names = |keys: &Value| Some(keys.as_object()?.keys().cloned().collect());
         Self {
