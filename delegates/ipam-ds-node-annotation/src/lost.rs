@@ -1,6 +1,6 @@
 //! Where host-local has the leases of an attachment whose annotation is not known.
 //!
-//! The annotation names the folder (`dataDir`). While nobody can read it, a DEL and a CHECK of a
+//! The annotation names the folder (`dataDir`). While it cannot be read, a DEL and a CHECK of a
 //! container from before this delegate look below all folders that the host allows.
 
 use std::collections::BTreeSet;

@@ -99,7 +99,7 @@ fn recall(config: &Config, conf: &Conf, request: &Request, error: Error) -> Resu
     select(&known.value, &known.node, name, conf, request)
 }
 
-/// Settings that lead to the attachment's leases where nobody knows the annotation.
+/// Settings that lead to the attachment's leases where the annotation is not known.
 fn by_owner(request: &Request, error: Error) -> Result<Selection> {
     if is_final(&error) {
         return Err(error);
