@@ -7,15 +7,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "fuzz/answers.rs"]
 mod answers;
-#[path = "fuzz/engine.rs"]
 mod engine;
-#[path = "fuzz/keys.rs"]
 mod keys;
-#[path = "fuzz/text.rs"]
 mod text;
-#[path = "fuzz/walk.rs"]
 mod walk;
 
 use std::ffi::OsString;
