@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use ipam_testkit::world::{World, binary, host_local, names, start, wait, with};
+use ipam_testkit::world::{World, binary, host_local, names, with};
 use serde_json::{Value, json};
 
 /// A delegate that takes these addresses, `answer` being the rest of its answer, and gives them back
@@ -324,24 +324,18 @@ fn an_add_that_is_repeated_gives_the_same_through_two_allocators() {
     assert_eq!(world.call("ADD", "c1", &network).ips(), first);
 }
 
-fn status(world: &World, network: &Value) -> ipam_testkit::world::Outcome {
-    let mut command = world.command("STATUS", "");
-    command.env("CNI_IFNAME", "").env("CNI_NETNS", "");
-    wait(start(command, network))
-}
-
 #[test]
 fn status_fails_for_a_chain_without_an_allocator() {
     let world = World::new();
     world.selector("ipam-ds-x", &json!([{"name": "blue"}])).delegate("plain", "");
     let mut network = world.network(json!(["ipam-ds-x"]));
     network["cniVersion"] = json!("1.1.0");
-    let (code, text) = status(&world, &network).failure();
+    let (code, text) = world.status(&network).failure();
     assert_eq!(code, 112, "as ADD: {text}");
     has(&text, &["ipam.delegates", "ipam-ds-x", "allocator"]);
     // A standard plugin is one.
     network["ipam"]["delegates"] = json!(["ipam-ds-x", "plain"]);
-    status(&world, &network).success();
+    world.status(&network).success();
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use ipam_testkit::world::{Outcome, World, binary, host_local, start, wait, with};
+use ipam_testkit::world::{World, binary, host_local, with};
 use serde_json::{Value, json};
 
 /// A node with the selector and the allocator of the disk, and a network of one pool.
@@ -31,14 +31,6 @@ fn lint(world: &World, network: &Value) -> (Option<i32>, Vec<String>) {
     let found = outcome.json()[0]["findings"].as_array().unwrap().clone();
     let found = found.iter().map(|it| format!("{}: {}", text(it, "level"), text(it, "message")));
     (outcome.exit, found.collect())
-}
-
-fn status(world: &World, network: &Value) -> Outcome {
-    let mut network = network.clone();
-    network["cniVersion"] = json!("1.1.0");
-    let mut command = world.command("STATUS", "");
-    command.env("CNI_IFNAME", "").env("CNI_NETNS", "");
-    wait(start(command, &network))
 }
 
 /// The only error of `lint`, beside an ADD that fails.
@@ -76,7 +68,7 @@ fn pools_that_no_delegate_is_shown_fail_status_as_they_fail_add() {
     ] {
         let network = with(&network, "delegates", delegates);
         let (error, add) = refused(&world, &network);
-        let (code, told) = status(&world, &network).failure();
+        let (code, told) = world.status(&network).failure();
         assert_eq!(code, 112, "{told}");
         for text in [error, add, told] {
             has(&text, &["no delegate served the pool \"red\"", advice]);
@@ -91,7 +83,7 @@ fn pools_that_no_delegate_is_shown_fail_status_as_they_fail_add() {
     let note =
         "note: ipam-da-local is not run where the pools are those of STATUS: its serves names blue";
     assert!(found.iter().any(|it| it == note), "{found:#?}");
-    status(&world, &network).success();
+    world.status(&network).success();
 }
 
 #[test]
@@ -101,7 +93,7 @@ fn a_selector_behind_an_allocator_may_name_pools_for_the_next_one() {
     let delegates = json!(["ipam-ds-static", "ipam-da-local", "ipam-ds-x", {"type": "ipam-da-local", "serves": ["blue"]}]);
     let network = with(&network, "delegates", delegates);
     accepted(&world, &network);
-    status(&world, &network).success();
+    world.status(&network).success();
 }
 
 #[test]
@@ -110,7 +102,7 @@ fn one_allocator_twice_is_an_error_that_says_that_the_first_serves_all() {
     let twice =
         with(&network, "delegates", json!(["ipam-ds-static", "ipam-da-local", "ipam-da-local"]));
     let (error, add) = refused(&world, &twice);
-    let (code, told) = status(&world, &twice).failure();
+    let (code, told) = world.status(&twice).failure();
     assert_eq!(code, 7, "{told}");
     for text in [error, told] {
         has(&text, &["names ipam-da-local twice, and the first serves every pool", "remove one"]);
@@ -122,7 +114,7 @@ fn one_allocator_twice_is_an_error_that_says_that_the_first_serves_all() {
     let each = json!(["ipam-ds-static", entry("red"), entry("blue")]);
     let each = with(&network, "delegates", each);
     accepted(&world, &each);
-    status(&world, &each).success();
+    world.status(&each).success();
 }
 
 #[test]
@@ -162,7 +154,7 @@ fn a_standard_plugin_that_does_not_support_the_version_is_an_error_that_names_th
     world.delegate("host-local", "").delegate("older", &body);
     let network = with(&network, "delegates", json!(["ipam-ds-static", "older"]));
     let (error, add) = refused(&world, &network);
-    let (code, told) = status(&world, &network).failure();
+    let (code, told) = world.status(&network).failure();
     assert_eq!(code, 1, "{told}");
     for text in [error, told] {
         has(

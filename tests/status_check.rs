@@ -4,16 +4,8 @@
 
 use std::fs;
 
-use ipam_testkit::world::{Host, Outcome, World, start, wait, with};
+use ipam_testkit::world::{Host, World, start, wait, with};
 use serde_json::{Value, json};
-
-fn status(world: &World, network: &Value) -> Outcome {
-    let mut network = network.clone();
-    network["cniVersion"] = json!("1.1.0");
-    let mut command = world.command("STATUS", "");
-    command.env("CNI_IFNAME", "").env("CNI_NETNS", "");
-    wait(start(command, &network))
-}
 
 fn error(code: u32, message: &str) -> String {
     format!("printf '{{\"code\":{code},\"msg\":\"{message}\"}}'; exit 1")
@@ -26,7 +18,7 @@ fn status_shows_each_delegate_the_pools_and_settings_and_prints_nothing() {
     world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
     world.delegate("ipam-da-x", r#"printf '{"ips":[]}'"#).delegate("last", "");
     let network = world.network(json!(["ipam-ds-x", "ipam-da-x", "last"]));
-    let outcome = status(&world, &network);
+    let outcome = world.status(&network);
     assert_eq!(outcome.stdout, "");
     outcome.success();
     let calls = world.calls();
@@ -53,7 +45,7 @@ fn status_passes_over_plugins_that_do_not_know_it_and_no_other_error() {
     ] {
         let world = World::new();
         world.delegate("a", &error(code, message)).delegate("b", "");
-        let outcome = status(&world, &world.network(json!(["a", "b"])));
+        let outcome = world.status(&world.network(json!(["a", "b"])));
         if is_ready {
             assert_eq!(outcome.success(), Value::Null);
         } else {
@@ -72,7 +64,7 @@ fn status_passes_over_plugins_that_do_not_know_it_and_no_other_error() {
 fn status_fails_with_a_selector_whose_source_is_away_and_names_all_that_failed() {
     let world = World::new();
     world.delegate("ipam-ds-x", &error(103, "away")).delegate("b", &error(50, "full"));
-    let (code, text) = status(&world, &world.network(json!(["ipam-ds-x", "b"]))).failure();
+    let (code, text) = world.status(&world.network(json!(["ipam-ds-x", "b"]))).failure();
     assert_eq!(code, 103);
     assert!(text.contains("ipam-ds-x: away") && text.contains("b: full"), "{text}");
 }
@@ -80,7 +72,7 @@ fn status_fails_with_a_selector_whose_source_is_away_and_names_all_that_failed()
 #[test]
 fn status_fails_where_an_add_would_find_no_delegate() {
     let world = World::new();
-    let (code, text) = status(&world, &world.network(json!(["nobody-installed-it"]))).failure();
+    let (code, text) = world.status(&world.network(json!(["nobody-installed-it"]))).failure();
     assert_eq!(code, 7, "{text}");
 }
 

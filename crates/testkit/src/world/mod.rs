@@ -161,6 +161,15 @@ impl World {
         wait(start(self.command(verb, container), network))
     }
 
+    /// STATUS of `ipam-delegated`, in the first version that has it.
+    pub fn status(&self, network: &Value) -> Outcome {
+        let mut network = network.clone();
+        network["cniVersion"] = "1.1.0".into();
+        let mut command = self.command("STATUS", "");
+        command.env("CNI_IFNAME", "").env("CNI_NETNS", "");
+        wait(start(command, &network))
+    }
+
     /// What the delegates in shell were called with, in order.
     pub fn calls(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
