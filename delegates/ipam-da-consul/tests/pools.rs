@@ -9,6 +9,7 @@ use ipam_testkit::node::{addresses, named};
 use serde_json::{Value, json};
 
 use common::chains::chain;
+use common::filling::fill;
 use common::store::{books, everything, holdings, ours};
 use common::{Node, define, stocked};
 
@@ -16,17 +17,7 @@ use common::{Node, define, stocked};
 fn all_of(consul: &Consul, ranges: &Value) -> Vec<String> {
     consul.delete_all("ipam/");
     consul.put("ipam/blue", &ranges.to_string());
-    let node = Node::of(consul);
-    let mut given = Vec::new();
-    loop {
-        let outcome = node.call("ADD", &format!("c{}", given.len()));
-        if outcome.exit == Some(1) {
-            let (code, text) = outcome.failure();
-            assert_eq!(code, 100, "{text}");
-            return given;
-        }
-        given.extend(addresses(&outcome.success()));
-    }
+    fill(&Node::of(consul)).iter().flat_map(addresses).collect()
 }
 
 #[test]

@@ -10,6 +10,7 @@ use ipam_testkit::node::named;
 use ipam_testkit::old::passcod::Passcod;
 use serde_json::{Value, json};
 
+use common::filling::fill;
 use common::store::{books, holdings};
 use common::{Node, POOL};
 
@@ -30,18 +31,11 @@ fn put(consul: &Consul, ranges: &Value) {
 /// What the pool gives, one ADD after the other, until it is full.
 fn all_of_ours(consul: &Consul) -> Vec<Value> {
     let node = Node::of(consul);
-    let mut given = Vec::new();
-    loop {
-        let outcome = node.call("ADD", &format!("c{}", given.len()));
-        if outcome.exit == Some(1) {
-            let (code, text) = outcome.failure();
-            assert_eq!(code, 100, "{text}");
-            return given;
-        }
-        let result = outcome.success();
-        node.check(&format!("c{}", given.len()), &result).success();
-        given.push(json!([result["ips"], result["routes"]]));
+    let given = fill(&node);
+    for (i, result) in given.iter().enumerate() {
+        node.check(&format!("c{i}"), result).success();
     }
+    given.iter().map(|result| json!([result["ips"], result["routes"]])).collect()
 }
 
 fn all_of_the_ancestors(consul: &Consul) -> Vec<Value> {

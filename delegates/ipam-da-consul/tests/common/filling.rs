@@ -6,6 +6,8 @@ use std::time::Duration;
 use ipam_testkit::consul::Client;
 use serde_json::{Value, json};
 
+use super::Node;
+
 /// Takes addresses of a pool as the ancestor does, without owners.
 #[track_caller]
 pub fn occupy(client: &Client, pool: &str, addresses: &[IpAddr]) {
@@ -14,6 +16,21 @@ pub fn occupy(client: &Client, pool: &str, addresses: &[IpAddr]) {
         (format!("ipam/{pool}/{address}"), value.to_string())
     };
     client.put_all(addresses.iter().map(pair));
+}
+
+/// The results of ADDs, one after the other, until the pool is full.
+#[track_caller]
+pub fn fill(node: &Node) -> Vec<Value> {
+    let mut given = Vec::new();
+    loop {
+        let outcome = node.call("ADD", &format!("c{}", given.len()));
+        if outcome.exit == Some(1) {
+            let (code, text) = outcome.failure();
+            assert_eq!(code, 100, "{text}");
+            return given;
+        }
+        given.push(outcome.success());
+    }
 }
 
 /// So many addresses of a network, in order, from the first behind that of the network.
