@@ -35,8 +35,8 @@ pub struct Asked {
 
 #[derive(Debug)]
 enum Source {
-    /// `prevResult.pools`.
-    Before(Earlier),
+    /// `prevResult.pools`; with what ran before, where they are empty.
+    Before(Option<Earlier>),
     /// `ipam`: no delegate before named pools.
     Alone(Box<Alone>),
     /// There are none anywhere.
@@ -107,8 +107,11 @@ impl Asked {
                     }
                     Ok(pool)
                 };
-                let pools = pools.iter().enumerate().map(parse).collect::<Result<_>>()?;
-                Ok(Self { pools, source: Source::Before(Earlier::of(request, before)) })
+                let pools: Vec<Pool> =
+                    pools.iter().enumerate().map(parse).collect::<Result<_>>()?;
+                // Most calls are shown some, and need not say why there are none.
+                let earlier = pools.is_empty().then(|| Earlier::of(request, before));
+                Ok(Self { pools, source: Source::Before(earlier) })
             }
             Some(_) => Err(Error::config(PATH, "expected an array of pools")),
         }
@@ -162,14 +165,13 @@ impl Asked {
         const RANGES: &str =
             r#"give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
         let (why, advice) = match &self.source {
-            Source::Before(_) if !self.pools.is_empty() => return Ok(()),
-            Source::Alone(_) => return Ok(()),
-            Source::Before(Earlier { gave: true, .. }) => (
+            Source::Before(None) | Source::Alone(_) => return Ok(()),
+            Source::Before(Some(Earlier { gave: true, .. })) => (
                 "an earlier delegate has served every pool".to_owned(),
                 "remove this delegate from ipam.delegates, or name in serves of each which pools it serves"
                     .to_owned(),
             ),
-            Source::Before(earlier) => earlier.explain(),
+            Source::Before(Some(earlier)) => earlier.explain(),
             Source::Nobody(earlier) => {
                 let (why, advice) = earlier.explain();
                 (why, [&advice, ", or ", RANGES].concat())
