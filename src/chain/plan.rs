@@ -89,6 +89,11 @@ impl Step {
         }
     }
 
+    /// The program's own name, without the ending by which a preset keeps it aside.
+    pub(crate) fn own_name(&self) -> &str {
+        self.name.trim_end_matches(".orig")
+    }
+
     /// Whether the delegate is a selector: the name is the role.
     pub(crate) fn is_selector(&self) -> bool {
         is_selector(&self.name)

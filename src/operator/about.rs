@@ -28,8 +28,7 @@ impl About {
             return Self { keys: Some(BTreeSet::new()), ..Self::default() };
         }
         if !step.is_ours() {
-            // With the name that a preset leaves it.
-            let keys = reference::of_ipam(step.name.trim_end_matches(".orig"));
+            let keys = reference::of_ipam(step.own_name());
             let keys = keys.map(|keys| keys.iter().map(|key| (*key).to_owned()).collect());
             return Self { keys, ..Self::default() };
         }

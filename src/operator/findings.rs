@@ -82,8 +82,7 @@ impl Findings {
             let name = &*step.name;
             let (level, why) = match OTHER_WAYS.iter().find(|(other, _)| *other == name) {
                 Some((_, why)) => ("warning", *why),
-                // With the name that a preset leaves it.
-                None if name.trim_end_matches(".orig") == "host-local" => continue,
+                None if step.own_name() == "host-local" => continue,
                 None => ("note", "may not read the pools"),
             };
             let message = format!(

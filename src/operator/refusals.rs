@@ -119,7 +119,7 @@ impl Findings {
         let name = &*stage.step.name;
         let has_ranges = ["ranges", "subnet"].iter().any(|key| !input["ipam"][key].is_null())
             || !input["runtimeConfig"]["ipRanges"].is_null();
-        if name.trim_end_matches(".orig") == "host-local" && !has_ranges {
+        if stage.step.own_name() == "host-local" && !has_ranges {
             let message = format!("{name} finds no ranges");
             self.error(&Error::config("ipam", message).advise(
                 r#"give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]], or put a selector before it that answers pools"#,
