@@ -1,6 +1,7 @@
 //! Misspelt keys.
 
 use ipam_kit::keys::{Key, misspelt, nearest};
+use ipam_kit::pool::RangeConfig;
 use serde_json::{Value, json};
 
 use crate::engine::fuzz;
@@ -19,16 +20,9 @@ const KNOWN: [&str; 10] = [
     "gw",
 ];
 
-const RANGE: &[Key] = &[
-    Key::Value("subnet"),
-    Key::Value("rangeStart"),
-    Key::Value("rangeEnd"),
-    Key::Value("gateway"),
-    Key::Value("exclude"),
-];
 const POOL: &[Key] = &[
-    Key::All(&[Key::Section("ranges", RANGE), Key::Value("name")]),
-    Key::Foreign("old", RANGE),
+    Key::All(&[Key::Section("ranges", RangeConfig::KEYS), Key::Value("name")]),
+    Key::Foreign("old", RangeConfig::KEYS),
     Key::Value("index"),
 ];
 
