@@ -40,7 +40,7 @@ enum Source {
     /// `ipam`: no delegate before named pools.
     Alone(Box<Alone>),
     /// There are none anywhere.
-    Nobody(Earlier),
+    Nowhere(Earlier),
 }
 
 /// What ran before this delegate, as far as its input tells.
@@ -120,7 +120,7 @@ impl Asked {
     fn alone(request: &Request, before: &IpamResult) -> Result<Self> {
         refuse_flat(request.network.ipam().get("ranges"))?;
         let Some(Offer { pools, routes, dns }) = Offer::read(request)? else {
-            let source = Source::Nobody(Earlier::of(request, before));
+            let source = Source::Nowhere(Earlier::of(request, before));
             return Ok(Self { pools: Vec::new(), source });
         };
         let is_ours = |offered: &Offered| serves(&request.network, &offered.pool);
@@ -172,7 +172,7 @@ impl Asked {
                     .to_owned(),
             ),
             Source::Before(Some(earlier)) => earlier.explain(),
-            Source::Nobody(earlier) => {
+            Source::Nowhere(earlier) => {
                 let (why, advice) = earlier.explain();
                 (why, [&advice, ", or ", RANGES].concat())
             }

@@ -61,7 +61,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
             result.ips.push(IpConfig::new(lease.address, lease.gateway));
         }
         if let Err(error) = result.to_json(request.network.version()) {
-            // What cannot be answered is held for nobody.
+            // The answer fails, so the addresses go back.
             return Err(error.and(give_back::<A>(request, leases).err()));
         }
         if A::DEFAULT_ROUTES && result.routes.is_empty() {

@@ -12,7 +12,7 @@ pub(super) fn patch(pools: &[Offered]) -> Map<String, Value> {
     of_sets(pools.iter().map(ranges).collect())
 }
 
-/// What stands in for the pools of several selectors: empty when one has no ranges that can be read.
+/// The settings for the pools of several selectors: empty when one has no ranges that can be read.
 pub(super) fn joint(pools: &[Value]) -> Map<String, Value> {
     let ranges = |pool: &Value| {
         let pool = Pool::parse(pool, "").ok()?;
