@@ -59,13 +59,13 @@ pub fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
         _ => {}
     }
     let request = request(call, &words)?;
-    let allocator = open::<A>(&request)?;
+    let mut allocator = open::<A>(&request)?;
     let books = allocator.books().ok_or_else(|| {
         Error::new(ErrorCode::UNSUPPORTED_FIELD, format!("{} keeps no books", call.name))
             .advise("ask the server that it takes its addresses from")
     })?;
     let keys = Allocate::<A>::default().keys().unwrap_or_default();
-    let desk = Desk { books, request: &request, reach: A::REACH, keys };
+    let mut desk = Desk { books, request: &request, reach: A::REACH, keys };
     match verb {
         "list" => desk.list(&words),
         "who" => desk.who(&words),
@@ -91,7 +91,7 @@ fn known_verb(name: &str, verb: &str) -> Result<()> {
 
 /// The books of one network.
 struct Desk<'a> {
-    books: &'a dyn Books,
+    books: &'a mut dyn Books,
     request: &'a Request,
     reach: Reach,
     /// The keys of `ipam` that the allocator reads, where it says so.
@@ -99,12 +99,13 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    fn list(&self, words: &Words) -> Result<String> {
+    fn list(&mut self, words: &Words) -> Result<String> {
         no_operands(words)?;
-        self.print(words, &self.entries(|_| true)?)
+        let entries = self.entries(|_| true)?;
+        self.print(words, &entries)
     }
 
-    fn who(&self, words: &Words) -> Result<String> {
+    fn who(&mut self, words: &Words) -> Result<String> {
         let wanted = addresses(words)?;
         let [address] = wanted[..] else {
             return Err(Words::refusal("who: expected one address"));
@@ -116,7 +117,7 @@ impl Desk<'_> {
         self.print(words, &entries)
     }
 
-    fn pools(&self, words: &Words, glyphs: Glyphs) -> Result<String> {
+    fn pools(&mut self, words: &Words, glyphs: Glyphs) -> Result<String> {
         no_operands(words)?;
         let asked = self.known_pools()?;
         let pools = &asked.pools;
@@ -149,7 +150,7 @@ impl Desk<'_> {
         Ok(text)
     }
 
-    fn release(&self, words: &Words) -> Result<String> {
+    fn release(&mut self, words: &Words) -> Result<String> {
         let wanted = addresses(words)?;
         let (owner, node) = (words.value("owner"), words.value("node"));
         if wanted.is_empty() && owner.is_none() && node.is_none() {
@@ -201,7 +202,7 @@ impl Desk<'_> {
         Ok(text)
     }
 
-    fn accept(&self, words: &Words) -> Result<String> {
+    fn accept(&mut self, words: &Words) -> Result<String> {
         no_operands(words)?;
         let accepted = self.books.accept()?;
         if words.has("json") {
@@ -214,7 +215,7 @@ impl Desk<'_> {
         .to_owned())
     }
 
-    fn lint(&self, words: &Words) -> Result<String> {
+    fn lint(&mut self, words: &Words) -> Result<String> {
         no_operands(words)?;
         let asked = self.known_pools()?;
         let rows = verdict::findings(self.books, self.request, &self.keys, &asked)?;
@@ -228,7 +229,7 @@ impl Desk<'_> {
         Ok(rows.iter().map(line).collect())
     }
 
-    fn nobody_holds(&self, address: IpAddr) -> Error {
+    fn nobody_holds(&mut self, address: IpAddr) -> Error {
         let message = format!("nobody holds {address} on {}", self.request.network.name());
         let error = Error::new(ErrorCode::NOT_HELD, message);
         let sets = self.known_pools().and_then(|asked| self.books.sets(&asked.pools));
@@ -241,7 +242,7 @@ impl Desk<'_> {
         error.advise(format!("it is {}", why.unwrap_or("free".to_owned())))
     }
 
-    fn entries(&self, wanted: impl Fn(&Entry) -> bool) -> Result<Vec<Entry>> {
+    fn entries(&mut self, wanted: impl Fn(&Entry) -> bool) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         self.books.entries(&mut |entry| {
             if wanted(&entry) {
@@ -266,7 +267,7 @@ impl Desk<'_> {
         Asked::of(self.request, &self.request.prev_result()?)
     }
 
-    fn print(&self, words: &Words, entries: &[Entry]) -> Result<String> {
+    fn print(&mut self, words: &Words, entries: &[Entry]) -> Result<String> {
         // Pools that cannot be read name no row, and keep nobody from a lease.
         let pools = self.known_pools().map(|asked| asked.pools).unwrap_or_default();
         let sets = self.books.sets(&pools).unwrap_or_default();

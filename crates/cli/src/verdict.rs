@@ -21,7 +21,7 @@ const NAMED: usize = 20;
 /// # Errors
 /// The store cannot be read, and pools are asked for.
 pub(crate) fn findings(
-    books: &dyn Books,
+    books: &mut dyn Books,
     request: &Request,
     keys: &[Key],
     asked: &Asked,
@@ -44,7 +44,7 @@ pub(crate) fn findings(
     Ok(rows)
 }
 
-fn of_pools(books: &dyn Books, pools: &[Pool], sets: &[RangeSet]) -> Result<Vec<Row>> {
+fn of_pools(books: &mut dyn Books, pools: &[Pool], sets: &[RangeSet]) -> Result<Vec<Row>> {
     let mut held = vec![0_u64; sets.len()];
     let mut unreadable = Vec::new();
     let mut leftovers = 0_u64;

@@ -139,7 +139,7 @@ fn a_del_releases_the_rest_of_what_it_saw_when_a_part_is_gone() {
     let desk = Desk::new(Shape::default());
     desk.add("c1", two());
     let one = desk.entries().remove(0);
-    let ledger = desk.ledger();
+    let mut ledger = desk.ledger();
     assert!(desk.store.interleave(move || assert_eq!(ledger.remove(&[one]).unwrap().len(), 1)));
     desk.del("c1");
     assert_eq!(desk.held(), [""; 0]);
@@ -269,13 +269,17 @@ impl Ledger for OddLedger {
     fn open(config: Config, request: &Request) -> Result<Self> {
         Memory::open(config, request).map(Self)
     }
-    fn view(&self, question: &Question<'_>) -> Result<View<Token>> {
+    fn view(
+        &mut self,
+        question: &Question<'_>,
+        earlier: Option<Self::Token>,
+    ) -> Result<View<Token>> {
         if ODD.get() == Odd::Away {
             return Err(Error::new(ErrorCode::UNAVAILABLE, "no leader"));
         }
-        self.0.view(question)
+        self.0.view(question, earlier)
     }
-    fn commit(&self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
+    fn commit(&mut self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
         match ODD.get() {
             Odd::UnknownThenAway => {
                 ODD.set(Odd::Away);
@@ -293,11 +297,11 @@ impl Ledger for OddLedger {
             _ => self.0.commit(owner, seen, change),
         }
     }
-    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
         self.0.remove(entries)
     }
     fn scan(
-        &self,
+        &mut self,
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
@@ -309,7 +313,7 @@ impl Ledger for OddLedger {
             each(entry)
         })
     }
-    fn ready(&self) -> Result<()> {
+    fn ready(&mut self) -> Result<()> {
         Ok(())
     }
 }

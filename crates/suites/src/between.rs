@@ -79,12 +79,16 @@ impl<L: Ledger> Ledger for Between<L> {
         L::open(config, request).map(Self)
     }
 
-    fn view(&self, question: &Question<'_>) -> Result<View<Self::Token>> {
-        self.0.view(question)
+    fn view(
+        &mut self,
+        question: &Question<'_>,
+        earlier: Option<Self::Token>,
+    ) -> Result<View<Self::Token>> {
+        self.0.view(question, earlier)
     }
 
     fn commit(
-        &self,
+        &mut self,
         owner: &Owner,
         seen: Self::Token,
         change: &Change<'_>,
@@ -95,31 +99,31 @@ impl<L: Ledger> Ledger for Between<L> {
         self.0.commit(owner, seen, change)
     }
 
-    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
         self.0.remove(entries)
     }
 
     fn scan(
-        &self,
+        &mut self,
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
         self.0.scan(node, each)
     }
 
-    fn ready(&self) -> Result<()> {
+    fn ready(&mut self) -> Result<()> {
         self.0.ready()
     }
 
-    fn accept(&self) -> Result<bool> {
+    fn accept(&mut self) -> Result<bool> {
         self.0.accept()
     }
 
-    fn strangers(&self) -> Result<Vec<String>> {
+    fn strangers(&mut self) -> Result<Vec<String>> {
         self.0.strangers()
     }
 
-    fn ranges(&self, want: &Want) -> Result<RangeSet> {
+    fn ranges(&mut self, want: &Want) -> Result<RangeSet> {
         self.0.ranges(want)
     }
 }

@@ -1,6 +1,5 @@
 //! A ledger in memory: a fake for tests, and the measure of the suites.
 
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -239,7 +238,7 @@ impl Drop for Guard {
 pub struct Memory {
     pub(super) store: Store,
     pub(super) network: NetworkName,
-    caught_up: Cell<bool>,
+    caught_up: bool,
 }
 
 /// What it reads of `ipam`.
@@ -258,12 +257,12 @@ pub struct Token {
 impl Memory {
     /// A ledger for one network.
     pub fn on(store: &Store, network: NetworkName) -> Self {
-        Self { store: store.clone(), network, caught_up: Cell::new(false) }
+        Self { store: store.clone(), network, caught_up: false }
     }
 
     fn see(&self, owner: &Owner, token: Token, need: Need) -> View<Token> {
         let table = self.store.table();
-        let sure = need == Need::Proof || self.caught_up.get() || !self.store.shape().behind;
+        let sure = need == Need::Proof || self.caught_up || !self.store.shape().behind;
         let shows = self.store.shape().shows;
         let pool = |(want, look): &(Want, Look)| -> PoolView {
             let network = self.network.as_str();
@@ -292,7 +291,9 @@ impl Ledger for Memory {
         Ok(Self::on(&Store::named(&config.memory), request.network.name().clone()))
     }
 
-    fn view(&self, question: &Question<'_>) -> Result<View<Token>> {
+    fn view(&mut self, question: &Question<'_>, earlier: Option<Token>) -> Result<View<Token>> {
+        // It may hold the lock.
+        drop(earlier);
         let guard = self.store.lock_out()?;
         self.store.settle(false);
         let asked = question.want.iter().cloned().zip(question.looks.iter().copied()).collect();
@@ -306,10 +307,10 @@ impl Ledger for Memory {
         Ok(View { held, sure: false, pools, token: view.token })
     }
 
-    fn commit(&self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
+    fn commit(&mut self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
         self.store.between();
         self.store.settle(true);
-        self.caught_up.set(true);
+        self.caught_up = true;
         let unsure = lock(&self.store.0.hooks).unsure.take();
         let done = match unsure {
             None => self.store.attempt(owner, change),
@@ -337,7 +338,7 @@ impl Ledger for Memory {
         Ok(self.with_view(owner, seen, done))
     }
 
-    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
         self.store.settle(false);
         let mut table = self.store.table();
         let network = self.network.as_str();
@@ -345,7 +346,7 @@ impl Ledger for Memory {
     }
 
     fn scan(
-        &self,
+        &mut self,
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
@@ -355,14 +356,19 @@ impl Ledger for Memory {
         Ok(())
     }
 
-    fn ready(&self) -> Result<()> {
+    fn ready(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
 impl Memory {
     /// A commit with how things stand, where it was lost and the store tells.
-    pub(super) fn with_view(&self, owner: &Owner, seen: Token, done: Commit<()>) -> Commit<Token> {
+    pub(super) fn with_view(
+        &mut self,
+        owner: &Owner,
+        seen: Token,
+        done: Commit<()>,
+    ) -> Commit<Token> {
         match done {
             Commit::Done { kept, claimed } => Commit::Done { kept, claimed },
             Commit::Outdated => Commit::Outdated,
@@ -372,7 +378,7 @@ impl Memory {
                 Commit::Lost { taken, view: None }
             }
             Commit::Lost { taken, .. } => {
-                self.caught_up.set(true);
+                self.caught_up = true;
                 Commit::Lost { taken, view: Some(self.see(owner, seen, Need::Proof)) }
             }
         }

@@ -190,16 +190,20 @@ impl Ledger for Mutant {
         Ok(Self::on(&config.memory, request.network.name().clone(), config.bug))
     }
 
-    fn view(&self, question: &Question<'_>) -> Result<View<Token>> {
+    fn view(
+        &mut self,
+        question: &Question<'_>,
+        earlier: Option<Self::Token>,
+    ) -> Result<View<Token>> {
         let owner = self.owner(question.owner);
         let stale = self.bug == Some(Bug::StaleBelieved);
         let need = if stale { Need::Look } else { question.need };
-        let view = self.inner.view(&Question { owner: &owner, need, ..*question })?;
+        let view = self.inner.view(&Question { owner: &owner, need, ..*question }, earlier)?;
         let sure = view.sure || (stale && !question.may_guess);
         Ok(View { held: self.indexed(&owner, view.held), sure, ..view })
     }
 
-    fn commit(&self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
+    fn commit(&mut self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
         let owner = self.owner(owner);
         let done = self.attempt(&owner, change);
         Ok(match self.inner.with_view(&owner, seen, done) {
@@ -211,19 +215,19 @@ impl Ledger for Mutant {
         })
     }
 
-    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
         self.inner.remove(entries)
     }
 
     fn scan(
-        &self,
+        &mut self,
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
         self.inner.scan(node, each)
     }
 
-    fn ready(&self) -> Result<()> {
+    fn ready(&mut self) -> Result<()> {
         self.inner.ready()
     }
 }

@@ -153,14 +153,14 @@ impl Ledger for Consul {
         })
     }
 
-    fn view(&self, question: &Question<'_>) -> Result<View<Seen>> {
+    fn view(&mut self, question: &Question<'_>, _: Option<Seen>) -> Result<View<Seen>> {
         if !question.want.is_empty() && !self.trusting {
             self.memory.judge()?;
         }
         self.view_of(question)
     }
 
-    fn commit(&self, owner: &Owner, seen: Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
+    fn commit(&mut self, owner: &Owner, seen: Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
         self.fresh.take();
         if !seen.is_all_of(change) {
             return Ok(Commit::Outdated);
@@ -171,12 +171,12 @@ impl Ledger for Consul {
         self.change_in_parts(owner, &seen, change)
     }
 
-    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
         self.remove_all(entries)
     }
 
     fn scan(
-        &self,
+        &mut self,
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
@@ -187,14 +187,14 @@ impl Ledger for Consul {
         }
     }
 
-    fn ready(&self) -> Result<()> {
+    fn ready(&mut self) -> Result<()> {
         let judged = if self.trusting { Ok(()) } else { self.memory.judge() };
         judged
             .and_then(|()| self.try_rights())
             .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
     }
 
-    fn accept(&self) -> Result<bool> {
+    fn accept(&mut self) -> Result<bool> {
         // Whoever accepts it is told when it cannot be reached.
         let pairs = match self.store.read(&[Op::GetTree(self.keys.mark(""))])? {
             Ended::Done(pairs) => pairs,
@@ -208,7 +208,7 @@ impl Ledger for Consul {
         Ok(true)
     }
 
-    fn strangers(&self) -> Result<Vec<String>> {
+    fn strangers(&mut self) -> Result<Vec<String>> {
         self.foreign_keys()
     }
 
@@ -217,7 +217,7 @@ impl Ledger for Consul {
         pool.and_then(|pool| self.misspelt.borrow().get(pool).cloned()).unwrap_or_default()
     }
 
-    fn ranges(&self, want: &Want) -> Result<RangeSet> {
+    fn ranges(&mut self, want: &Want) -> Result<RangeSet> {
         self.ranges_of(want)
     }
 }

@@ -148,11 +148,11 @@ impl Ledger for Etcd {
         })
     }
 
-    fn view(&self, question: &Question<'_>) -> Result<View<Seen>> {
+    fn view(&mut self, question: &Question<'_>, _: Option<Seen>) -> Result<View<Seen>> {
         self.adapting(|| self.view_of(question))
     }
 
-    fn commit(&self, owner: &Owner, seen: Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
+    fn commit(&mut self, owner: &Owner, seen: Seen, change: &Change<'_>) -> Result<Commit<Seen>> {
         if !seen.is_all_of(change) {
             return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
@@ -162,7 +162,7 @@ impl Ledger for Etcd {
         self.adapting(|| self.change_in_parts(owner, &seen, change))
     }
 
-    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let removed = self.adapting(|| self.removal(&|answer| self.judge(answer)).run(entries))?;
         if !self.keys.is_native() {
             let holders = removed.iter().filter_map(|entry| entry.holder.as_ref());
@@ -179,14 +179,14 @@ impl Ledger for Etcd {
     }
 
     fn scan(
-        &self,
+        &mut self,
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
         self.walk(node, each)
     }
 
-    fn ready(&self) -> Result<()> {
+    fn ready(&mut self) -> Result<()> {
         let looked = self.adapting(|| {
             let (answer, latest) = self.look()?;
             self.judge(&answer)?;
@@ -203,7 +203,7 @@ impl Ledger for Etcd {
         Ok(())
     }
 
-    fn accept(&self) -> Result<bool> {
+    fn accept(&mut self) -> Result<bool> {
         let (answer, latest) = self.adapting(|| self.look())?;
         let latest = self.indexed.get().then_some(latest);
         self.memory.accept(&answer, self.client.answering(), latest)?;

@@ -83,7 +83,13 @@ impl Ledger for Local {
         })
     }
 
-    fn view(&self, question: &Question<'_>) -> Result<View<Option<Seen>>> {
+    fn view(
+        &mut self,
+        question: &Question<'_>,
+        earlier: Option<Option<Seen>>,
+    ) -> Result<View<Option<Seen>>> {
+        // It holds the lock.
+        drop(earlier);
         let folder = if question.want.is_empty() {
             self.folder.lock(self.give_up)?
         } else {
@@ -111,7 +117,7 @@ impl Ledger for Local {
     }
 
     fn commit(
-        &self,
+        &mut self,
         owner: &Owner,
         seen: Option<Seen>,
         change: &Change<'_>,
@@ -155,7 +161,7 @@ impl Ledger for Local {
         }
     }
 
-    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let (mut removed, mut failed) = (Vec::new(), Vec::new());
         for batch in entries.chunks(BATCH) {
             let Some(folder) = self.folder.lock(self.give_up)? else { break };
@@ -200,7 +206,7 @@ impl Ledger for Local {
     }
 
     fn scan(
-        &self,
+        &mut self,
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
@@ -226,7 +232,7 @@ impl Ledger for Local {
         unread.filter(|_| node.is_some()).map_or(Ok(()), Err)
     }
 
-    fn ready(&self) -> Result<()> {
+    fn ready(&mut self) -> Result<()> {
         let unavailable = |what: &str, path: &std::path::Path, error: io::Error| {
             let message = format!("the {what} {} is not writable", path.display());
             Error::new(ErrorCode::UNAVAILABLE, message).caused_by(error)

@@ -67,7 +67,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         })
     }
 
-    fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
+    fn allocate(&mut self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
         let mut wants = Want::read(want, self.strategy()?)?;
         for (want, pool) in wants.iter_mut().zip(want) {
             // What a pool says may be a selector's word, which is data.
@@ -83,7 +83,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         given.map_err(|error| unsure.leave_open(error))
     }
 
-    fn release(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
+    fn release(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
         let mut guess = !known.is_empty();
         let mut seen = None;
         self.let_go(owner, known, guess, |held| {
@@ -97,22 +97,22 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         })
     }
 
-    fn release_part(&self, owner: &Owner, part: &Part) -> Result<Vec<Lease>> {
+    fn release_part(&mut self, owner: &Owner, part: &Part) -> Result<Vec<Lease>> {
         let covered = |lease: &&Lease| part.covers(lease);
         self.let_go(owner, &[], false, |held| held.iter().filter(covered).cloned().collect())
     }
 
-    fn held(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
-        Ok(self.proof(owner, known)?.held)
+    fn held(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
+        Ok(self.proof(owner, known, None)?.held)
     }
 
-    fn retain(&self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
-        let now = SystemTime::now();
+    fn retain(&mut self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
+        let (now, grace) = (SystemTime::now(), self.grace);
         let mut released = Vec::new();
         loop {
             let mut stale = Vec::new();
             let scanned = self.ledger.scan(Some(&scope.node), &mut |entry| {
-                if self.is_stale(&entry, scope, keep, now) {
+                if Self::is_stale(&entry, scope, keep, |since| is_old(since, grace, now)) {
                     stale.push(entry);
                 }
                 if stale.len() < BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -129,11 +129,11 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         }
     }
 
-    fn books(&self) -> Option<&dyn Books> {
+    fn books(&mut self) -> Option<&mut dyn Books> {
         Some(self)
     }
 
-    fn ready(&self, want: &[Pool]) -> Result<Headroom> {
+    fn ready(&mut self, want: &[Pool]) -> Result<Headroom> {
         self.strategy()?;
         self.ledger.ready()?;
         if self.judges {
@@ -160,19 +160,17 @@ impl<L: Ledger> Bookkeeper<L> {
 
     /// Walks an ADD through lost races.
     fn give(
-        &self,
+        &mut self,
         owner: &Owner,
         mut attempt: Attempt<'_>,
         unsure: &mut Unsure,
     ) -> Result<Vec<Lease>> {
-        let mut view = self.ledger.view(&attempt.question(true))?;
+        let mut view = self.ledger.view(&attempt.question(true), None)?;
         for _ in 0..ROUNDS {
             let (change, sources) = match attempt.plan(&view)? {
                 Plan::Commit(change, sources) => (change, sources),
                 Plan::Look => {
-                    // A token may be a lock, which the next view takes again.
-                    drop(view);
-                    view = self.ledger.view(&attempt.question(false))?;
+                    view = self.ledger.view(&attempt.question(false), Some(view.token))?;
                     continue;
                 }
             };
@@ -189,13 +187,13 @@ impl<L: Ledger> Bookkeeper<L> {
                     attempt.learn(&change, &sources, taken)?;
                     view = match next {
                         Some(next) => next,
-                        None => self.ledger.view(&attempt.question(false))?,
+                        None => self.ledger.view(&attempt.question(false), None)?,
                     };
                 }
-                Commit::Outdated => view = self.ledger.view(&attempt.question(false))?,
+                Commit::Outdated => view = self.ledger.view(&attempt.question(false), None)?,
                 Commit::Unknown => {
                     unsure.note(&change)?;
-                    view = self.ledger.view(&attempt.question(false))?;
+                    view = self.ledger.view(&attempt.question(false), None)?;
                 }
             }
             self.in_time()?;
@@ -205,7 +203,7 @@ impl<L: Ledger> Bookkeeper<L> {
 
     /// Drops the leases that `choose` names among those that are held; done when it names none.
     fn let_go(
-        &self,
+        &mut self,
         owner: &Owner,
         known: &[Lease],
         may_guess: bool,
@@ -217,7 +215,7 @@ impl<L: Ledger> Bookkeeper<L> {
     }
 
     fn drop_chosen(
-        &self,
+        &mut self,
         owner: &Owner,
         known: &[Lease],
         may_guess: bool,
@@ -225,16 +223,15 @@ impl<L: Ledger> Bookkeeper<L> {
         unsure: &mut Unsure,
     ) -> Result<Vec<Lease>> {
         let mut view = if may_guess {
-            let view = self.ledger.view(&releasing(owner, known, true))?;
+            let view = self.ledger.view(&releasing(owner, known, true), None)?;
             // A guess will do where a guarded commit follows, which says whether it was right.
             if view.sure || shows_all(&view.held, known) {
                 view
             } else {
-                drop(view);
-                self.proof(owner, known)?
+                self.proof(owner, known, Some(view.token))?
             }
         } else {
-            self.proof(owner, known)?
+            self.proof(owner, known, None)?
         };
         for _ in 0..ROUNDS {
             let drop = choose(&view.held);
@@ -255,7 +252,7 @@ impl<L: Ledger> Bookkeeper<L> {
             };
             view = match next {
                 Some(next) => next,
-                None => self.proof(owner, known)?,
+                None => self.proof(owner, known, None)?,
             };
             self.in_time()?;
         }
@@ -263,13 +260,18 @@ impl<L: Ledger> Bookkeeper<L> {
     }
 
     /// What an owner holds: surely nothing else, or at least all that the record knows.
-    fn proof(&self, owner: &Owner, known: &[Lease]) -> Result<View<L::Token>> {
-        let view = self.ledger.view(&releasing(owner, known, false))?;
+    fn proof(
+        &mut self,
+        owner: &Owner,
+        known: &[Lease],
+        earlier: Option<L::Token>,
+    ) -> Result<View<L::Token>> {
+        let view = self.ledger.view(&releasing(owner, known, false), earlier)?;
         if view.sure || shows_all(&view.held, known) { Ok(view) } else { Err(not_sure(owner)) }
     }
 
     /// What is free in the scarcest pool, counted.
-    fn free(&self, pools: &[Pool]) -> Result<Option<u64>> {
+    fn free(&mut self, pools: &[Pool]) -> Result<Option<u64>> {
         let sets = self.sets(pools)?;
         let mut used = vec![0_u128; sets.len()];
         self.ledger.scan(None, &mut |entry| {
@@ -285,7 +287,12 @@ impl<L: Ledger> Bookkeeper<L> {
 
     /// Whether GC releases an entry: this node's, in no list, and old enough that the list can
     /// know of it.
-    fn is_stale(&self, entry: &Entry, scope: &Scope, keep: &Keep, now: SystemTime) -> bool {
+    fn is_stale(
+        entry: &Entry,
+        scope: &Scope,
+        keep: &Keep,
+        is_old: impl Fn(SystemTime) -> bool,
+    ) -> bool {
         let ours_alone = L::REACH == Reach::Node;
         if entry.fault == Some(Fault::Leftover) {
             return ours_alone;
@@ -296,7 +303,7 @@ impl<L: Ledger> Bookkeeper<L> {
             None => keep.iter().any(|(container, _)| container == holder.container),
         };
         let ours = holder.node.as_ref().map_or(ours_alone, |node| *node == scope.node);
-        !listed && ours && entry.since.is_some_and(|since| is_old(since, self.grace, now))
+        !listed && ours && entry.since.is_some_and(is_old)
     }
 
     fn in_time(&self) -> Result<()> {

@@ -68,7 +68,14 @@ pub trait Ledger: Sized {
     /// held, nothing taken; or the leases that the record knows): the commit is guarded, and after
     /// a wrong guess it is [`Commit::Lost`]. Where [`Question::need`] is [`Need::Proof`] and the view is
     /// not such a guess, it is [`View::sure`].
-    fn view(&self, question: &Question<'_>) -> Result<View<Self::Token>>;
+    ///
+    /// `earlier` is the token of the view before, where nothing was committed on it: it carries what that
+    /// view showed to this one, and releases a lock when it is dropped.
+    fn view(
+        &mut self,
+        question: &Question<'_>,
+        earlier: Option<Self::Token>,
+    ) -> Result<View<Self::Token>>;
 
     /// Makes the owner hold exactly what `change` keeps, leaves and claims: all of it or, when anything
     /// is not as it was seen, nothing.
@@ -76,7 +83,7 @@ pub trait Ledger: Sized {
     /// Where the store has no step over several addresses, the ledger takes back its own part. What
     /// it cannot take back (it was killed), the next [`view`](Self::view) of the owner shows.
     fn commit(
-        &self,
+        &mut self,
         owner: &Owner,
         seen: Self::Token,
         change: &Change<'_>,
@@ -87,31 +94,31 @@ pub trait Ledger: Sized {
     ///
     /// # Errors
     /// Some could not be removed. The others are, and the error says so.
-    fn remove(&self, entries: &[Entry]) -> Result<Vec<Entry>>;
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>>;
 
     /// Every entry of the network of this call, in no order; only those of `node` where one is
     /// named and the store knows nodes. What it does not show surely is not there.
     fn scan(
-        &self,
+        &mut self,
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()>;
 
     /// Fails where an ADD would: the store cannot be reached or not be written.
-    fn ready(&self) -> Result<()>;
+    fn ready(&mut self) -> Result<()>;
 
     /// Takes the store as it stands for the one to use from now on, where the ledger notices that a
     /// store was swapped or restored from a backup; tells whether it does.
     ///
     /// # Errors
     /// The store cannot be reached.
-    fn accept(&self) -> Result<bool> {
+    fn accept(&mut self) -> Result<bool> {
         Ok(false)
     }
 
     /// What stands among the leases of the pools that this call is about and is none, in words with its
     /// place; `lint` shows it.
-    fn strangers(&self) -> Result<Vec<String>> {
+    fn strangers(&mut self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 
@@ -124,7 +131,7 @@ pub trait Ledger: Sized {
     ///
     /// # Errors
     /// Nobody knows them.
-    fn ranges(&self, want: &Want) -> Result<RangeSet> {
+    fn ranges(&mut self, want: &Want) -> Result<RangeSet> {
         want.set.clone().ok_or_else(|| unknown_ranges(want))
     }
 }

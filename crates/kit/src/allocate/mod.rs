@@ -78,31 +78,31 @@ pub trait Allocator: Sized {
     /// ([`Pool::requested_ip`]) is the one that is given, or the ADD fails:
     /// [`ErrorCode::NOT_IN_POOL`](crate::ErrorCode::NOT_IN_POOL) outside of the pool's ranges,
     /// [`ErrorCode::TAKEN`](crate::ErrorCode::TAKEN) where another owner holds it.
-    fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>>;
+    fn allocate(&mut self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>>;
 
     /// DEL: releases everything the owner holds and tells what that was.
     ///
     /// `known` are hints from the attachment record: a stale one must not release what is another
     /// owner's by now, and a missing one must not leave anything behind.
-    fn release(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;
+    fn release(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;
 
     /// Releases a part of what the owner holds and leaves the rest as it is: the undo of an ADD, or
     /// what a stale record names, where the owner may hold more by now.
-    fn release_part(&self, owner: &Owner, part: &Part) -> Result<Vec<Lease>>;
+    fn release_part(&mut self, owner: &Owner, part: &Part) -> Result<Vec<Lease>>;
 
     /// CHECK: what the owner holds.
-    fn held(&self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;
+    fn held(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>>;
 
     /// GC: releases what is held in the scope by attachments that are not to be kept, and tells
     /// what that was. Leases younger than the host-wide `gcGrace` stay.
-    fn retain(&self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>>;
+    fn retain(&mut self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>>;
 
     /// STATUS: fails when the store cannot be reached; else tells what is free. Where that is
     /// nothing, STATUS fails for those who ask for it (`ipam.statusExhaustion`).
-    fn ready(&self, want: &[Pool]) -> Result<Headroom>;
+    fn ready(&mut self, want: &[Pool]) -> Result<Headroom>;
 
     /// What people can read and release by hand; `None` when only the server itself can tell.
-    fn books(&self) -> Option<&dyn Books> {
+    fn books(&mut self) -> Option<&mut dyn Books> {
         None
     }
 }

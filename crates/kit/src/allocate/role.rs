@@ -83,7 +83,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
             return Ok(None);
         }
         let owner = owner::<A>(request)?;
-        let allocator = open::<A>(request)?;
+        let mut allocator = open::<A>(request)?;
         let released = match part {
             Some(part) => allocator.release_part(&owner, &part)?,
             None => allocator.release(&owner, &known(request))?,
@@ -96,14 +96,14 @@ impl<A: Allocator> Delegate for Allocate<A> {
         let owner = owner::<A>(request)?;
         let result = request.prev_result()?;
         let known = known(request);
-        let allocator = open::<A>(request)?;
+        let mut allocator = open::<A>(request)?;
         let not_held = |message: String| {
             Error::new(ErrorCode::NOT_HELD, message).advise("re-create the attachment")
         };
         // Without a record, an address inside our pools is one that we gave.
         let given: Vec<_> = if known.is_empty() {
             let pools = Asked::of(request, &result)?.pools;
-            let sets = sets(&allocator, &pools)?;
+            let sets = sets(&mut allocator, &pools)?;
             result
                 .ips
                 .iter()
@@ -167,7 +167,7 @@ impl<A: Allocator> Allocate<A> {
         if A::REACH == Reach::Cluster {
             warn_of_passing_identity(request)?;
         }
-        let allocator = open::<A>(request)?;
+        let mut allocator = open::<A>(request)?;
         let leases =
             allocator.allocate(&owner, &asked.pools).map_err(|error| asked.explain(error))?;
         if leases.len() != asked.pools.len() {
@@ -307,7 +307,7 @@ struct Fence {
 const COARSE: Duration = Duration::from_millis(50);
 
 /// The ranges of pools, as far as they can be read: those that the store alone knows, from there.
-fn sets<A: Allocator>(allocator: &A, pools: &[Pool]) -> Result<Vec<RangeSet>> {
+fn sets<A: Allocator>(allocator: &mut A, pools: &[Pool]) -> Result<Vec<RangeSet>> {
     let (written, named): (Vec<&Pool>, Vec<&Pool>) =
         pools.iter().partition(|pool| !pool.ranges().is_empty());
     let read = |pool: &Pool| pool.range_set(RangeRules::ANY, "prevResult.pools").ok().flatten();

@@ -103,7 +103,7 @@ fn what_is_held_and_what_is_not_is_proved_at_once<S: Stage>(room: &Room<'_, S>) 
                 may_guess: false,
                 need,
             };
-            let view = room.open()?.view(&question)?;
+            let view = room.open()?.view(&question, None)?;
             expect(view.sure || need == Need::Look, || "asked for a proof, it is not sure".into())?;
             let held = view.held.iter().map(|lease| lease.address.addr().to_string());
             let held: Vec<String> = held.collect();
@@ -142,7 +142,7 @@ fn a_hint_is_no_truth<S: Stage>(room: &Room<'_, S>) -> Verdict {
         may_guess: false,
         need: Need::Proof,
     };
-    let held = room.open()?.view(&question)?.held;
+    let held = room.open()?.view(&question, None)?.held;
     expect(held.is_empty(), || format!("{A} is c1's, but c2 holds {}", leases(&held)))
 }
 

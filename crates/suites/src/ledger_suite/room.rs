@@ -113,7 +113,7 @@ impl<'a, S: Stage> Room<'a, S> {
             may_guess: false,
             need: Need::Proof,
         };
-        Ok(self.open()?.view(&question)?.held)
+        Ok(self.open()?.view(&question, None)?.held)
     }
 
     /// The addresses that the owner holds, in order.
@@ -126,29 +126,30 @@ impl<'a, S: Stage> Room<'a, S> {
 
     /// Looks as far as told, then commits.
     pub(super) fn commit(&self, owner: &Owner, change: &Change<'_>) -> Result<Ended> {
-        let ledger = self.open()?;
-        let view = self.view(&ledger, owner, change, Look::Nowhere)?;
+        let mut ledger = self.open()?;
+        let view = self.view(&mut ledger, owner, change, Look::Nowhere)?;
         ended(ledger.commit(owner, view.token, change)?)
     }
 
     /// A view for a change.
     pub(super) fn view(
         &self,
-        ledger: &S::Ledger,
+        ledger: &mut S::Ledger,
         owner: &Owner,
         change: &Change<'_>,
         look: Look,
     ) -> Result<View<<S::Ledger as Ledger>::Token>> {
         let want: Vec<Want> = change.claim.iter().map(|claim| claim.want.clone()).collect();
         let looks = vec![look; want.len()];
-        ledger.view(&Question {
+        let question = Question {
             owner,
             known: &[],
             want: &want,
             looks: &looks,
             may_guess: false,
             need: Need::Look,
-        })
+        };
+        ledger.view(&question, None)
     }
 
     /// Takes one address for an owner who holds nothing.

@@ -241,15 +241,16 @@ fn a_guess_is_guarded<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let owner = room.owner("c1", "eth0")?;
     room.take(&owner, A)?;
     let want = pool_of(B)?;
-    let ledger = room.open()?;
-    let view = ledger.view(&Question {
+    let mut ledger = room.open()?;
+    let question = Question {
         owner: &owner,
         known: &[],
         want: std::slice::from_ref(&want),
         looks: &[Look::Nowhere],
         may_guess: true,
         need: Need::Look,
-    })?;
+    };
+    let view = ledger.view(&question, None)?;
     if !view.held.is_empty() {
         return Ok(());
     }
@@ -266,8 +267,8 @@ fn a_look_shows_what_is_taken<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let want = pool_of(A)?;
     let change = Change { claim: vec![claim(&want, &[A])?], ..Change::default() };
     for look in [Look::Nowhere, Look::Window(taken, free), Look::Everywhere] {
-        let ledger = room.open()?;
-        let view = room.view(&ledger, &room.owner("c2", "eth0")?, &change, look)?;
+        let mut ledger = room.open()?;
+        let view = room.view(&mut ledger, &room.owner("c2", "eth0")?, &change, look)?;
         expect(view.pools.len() == 1, || format!("{} pools are shown", view.pools.len()))?;
         let told = match &view.pools[0].used {
             Used::Unknown => match look {
@@ -312,7 +313,8 @@ fn the_cursor_follows_what_is_given<S: Stage>(room: &Room<'_, S>) -> Verdict {
     for (container, address) in [("c1", A), ("c2", B), ("c3", "10.1.2.3")] {
         let lease = room.take(&room.owner(container, "eth0")?, address)?;
         let change = Change { claim: vec![claim(&want, &[A])?], ..Change::default() };
-        let view = room.view(&room.open()?, &room.owner("c9", "eth0")?, &change, Look::Nowhere)?;
+        let view =
+            room.view(&mut room.open()?, &room.owner("c9", "eth0")?, &change, Look::Nowhere)?;
         let cursor = view.pools.first().and_then(|pool| pool.cursor);
         // A store whose leases are chosen otherwise needs none.
         expect(cursor.is_none_or(|cursor| cursor == lease.address.addr()), || {

@@ -19,7 +19,7 @@ impl Allocator for Counter {
         Ok(Self)
     }
 
-    fn allocate(&self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
+    fn allocate(&mut self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
         STORE.with_borrow_mut(|store| {
             let lease = |pool: &Pool| {
                 let number = store.len() + 2;
@@ -39,26 +39,26 @@ impl Allocator for Counter {
         })
     }
 
-    fn release(&self, owner: &Owner, _: &[Lease]) -> Result<Vec<Lease>> {
+    fn release(&mut self, owner: &Owner, _: &[Lease]) -> Result<Vec<Lease>> {
         let held = self.held(owner, &[])?;
         STORE.with_borrow_mut(|store| store.retain(|(other, _)| other != owner));
         Ok(held)
     }
 
-    fn release_part(&self, owner: &Owner, part: &Part) -> Result<Vec<Lease>> {
+    fn release_part(&mut self, owner: &Owner, part: &Part) -> Result<Vec<Lease>> {
         STORE.with_borrow_mut(|store| {
             store.retain(|(other, lease)| other != owner || !part.covers(lease));
         });
         Ok(part.leases.clone())
     }
 
-    fn held(&self, owner: &Owner, _: &[Lease]) -> Result<Vec<Lease>> {
+    fn held(&mut self, owner: &Owner, _: &[Lease]) -> Result<Vec<Lease>> {
         STORE.with_borrow(|store| {
             Ok(store.iter().filter(|(o, _)| o == owner).map(|(_, l)| l.clone()).collect())
         })
     }
 
-    fn retain(&self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
+    fn retain(&mut self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
         STORE.with_borrow_mut(|store| {
             let stale = |o: &Owner| {
                 o.scope == *scope && !keep.contains(o.container.as_str(), o.ifname.as_str())
@@ -67,7 +67,7 @@ impl Allocator for Counter {
         })
     }
 
-    fn ready(&self, _: &[Pool]) -> Result<Headroom> {
+    fn ready(&mut self, _: &[Pool]) -> Result<Headroom> {
         Ok(Headroom { free: Some(0) })
     }
 }
