@@ -41,9 +41,10 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
-use ipam_kit::allocate::{Owner, Reach, Strategy, Tries, Want};
+use ipam_kit::allocate::{Owner, Profile, Reach, Tries, Want};
 use ipam_kit::delegate::Request;
 use ipam_kit::error::Result;
+use ipam_kit::keys::{Key, Misspelt};
 use ipam_kit::pool::RangeSet;
 
 thread_local! {
@@ -65,18 +66,20 @@ impl<L: Ledger> Ledger for Between<L> {
     type Config = L::Config;
     type Token = L::Token;
 
+    const KEYS: Option<&'static [Key]> = L::KEYS;
     const REACH: Reach = L::REACH;
-    const DEFAULT_ROUTES: bool = L::DEFAULT_ROUTES;
-    const NAMES_APART: bool = L::NAMES_APART;
     const WAITS: bool = L::WAITS;
-    const STRATEGY: Strategy = L::STRATEGY;
-
-    fn tries(&self, claims: usize) -> Tries {
-        self.0.tries(claims)
-    }
 
     fn open(config: Self::Config, request: &Request) -> Result<Self> {
         L::open(config, request).map(Self)
+    }
+
+    fn profile(&self) -> Profile {
+        self.0.profile()
+    }
+
+    fn tries(&self, claims: usize) -> Tries {
+        self.0.tries(claims)
     }
 
     fn view(
@@ -121,6 +124,10 @@ impl<L: Ledger> Ledger for Between<L> {
 
     fn strangers(&mut self) -> Result<Vec<String>> {
         self.0.strangers()
+    }
+
+    fn misspelt(&self, want: &Want) -> Vec<Misspelt> {
+        self.0.misspelt(want)
     }
 
     fn ranges(&mut self, want: &Want) -> Result<RangeSet> {

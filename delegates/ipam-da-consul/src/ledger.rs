@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use ipam_kit::allocate::document::Seen;
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Holder, Ledger, Question, View};
-use ipam_kit::allocate::{Lease, Owner, Reach, Strategy, Tries, Want, asked_pools, scope};
+use ipam_kit::allocate::{Lease, Owner, Profile, Reach, Strategy, Tries, Want, asked_pools, scope};
 use ipam_kit::cni::Verb;
 use ipam_kit::host::ResultCache;
 use ipam_kit::keys::{Key, Misspelt};
@@ -83,15 +83,21 @@ impl Ledger for Consul {
 
     const KEYS: Option<&'static [Key]> = Some(KEYS);
     const REACH: Reach = Reach::Cluster;
-    const DEFAULT_ROUTES: bool = true;
-    const NAMES_APART: bool = true;
     // It waits for servers, but gives each up in its time, and the whole call in the chain's.
     const WAITS: bool = false;
-    const STRATEGY: Strategy = Strategy::Lowest;
+
+    fn profile(&self) -> Profile {
+        Profile {
+            strategy: Strategy::Lowest,
+            default_routes: true,
+            names_apart: true,
+            ..Profile::default()
+        }
+    }
 
     fn tries(&self, _claims: usize) -> Tries {
         // A transaction that fails costs the servers a write to their disks.
-        Tries { each: CANDIDATES, scattered: 0, sighted: true, strict: false }
+        Tries { each: CANDIDATES, scattered: 0, sighted: true }
     }
 
     fn open(config: Config, request: &Request) -> Result<Self> {

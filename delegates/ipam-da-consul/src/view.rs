@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipam_kit::allocate::document::{Revision, Seen};
-use ipam_kit::allocate::ledger::{Look, Need, PoolView, Question, Used, View};
+use ipam_kit::allocate::ledger::{Hint, Look, Need, PoolView, Question, Used, View};
 use ipam_kit::allocate::search::Search;
 use ipam_kit::allocate::{Lease, Owner, Strategy, Want};
 use ipam_kit::cni::address;
@@ -89,7 +89,7 @@ impl Consul {
             self.believe(want, &known);
             let usable = want.set.is_some() || known.definition.is_some();
             let view = self.remembered(want, known).ok()?;
-            if !usable || (view.used == Used::Unknown && want.requested.is_none()) {
+            if !usable || (!view.is_known() && want.requested.is_none()) {
                 return None;
             }
             pools.push(view);
@@ -326,7 +326,7 @@ impl Consul {
         let view = PoolView {
             cursor: cached.cursor,
             used,
-            crowded: cached.crowded,
+            hint: Some(Hint { free: BTreeSet::new(), contended: cached.crowded }),
             set: want.set.is_none().then(|| set.clone()),
         };
         let none = BTreeSet::new();
@@ -356,11 +356,14 @@ impl Consul {
             let cursor = cached.cursor.and_then(place);
             its.retain(|address| place(*address) > cursor);
         }
+        if narrow {
+            its.clear();
+        }
         Ok(PoolView {
             set: want.set.is_none().then_some(set),
             cursor: cached.cursor,
-            used: if its.is_empty() || narrow { Used::Unknown } else { Used::Free(its) },
-            crowded: cached.crowded,
+            used: Used::Unknown,
+            hint: Some(Hint { free: its, contended: cached.crowded }),
         })
     }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp};
 use ipam_kit::allocate::document::Seen;
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
-use ipam_kit::allocate::{Owner, Reach, Tries, asked_sets};
+use ipam_kit::allocate::{Owner, Profile, Reach, Tries, asked_sets};
 use ipam_kit::cni::{ContainerId, IfName, Verb};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::keys::Key;
@@ -81,8 +81,12 @@ impl Ledger for Etcd {
     // It waits for servers, but gives each up in its time, and the whole call in the chain's.
     const WAITS: bool = false;
 
-    fn tries(&self, claims: usize) -> Tries {
+    fn profile(&self) -> Profile {
         // Nothing may be given ahead of a plugin that takes what comes next unseen.
+        Profile { strict: self.keys.overwrites(), ..Profile::default() }
+    }
+
+    fn tries(&self, claims: usize) -> Tries {
         let strict = self.keys.overwrites();
         // The candidates of several pools multiply.
         let fits = |each: &usize| {
@@ -92,7 +96,7 @@ impl Ledger for Etcd {
         };
         let each = (1..=CANDIDATES).rev().find(fits).unwrap_or(1);
         let scattered = if strict { 0 } else { each / 2 };
-        Tries { each, scattered, sighted: each == 1, strict }
+        Tries { each, scattered, sighted: each == 1 }
     }
 
     fn open(config: Config, request: &Request) -> Result<Self> {

@@ -21,12 +21,14 @@ pub(super) struct Attempt<'a> {
     wants: &'a [Want],
     shown_all: bool,
     tries: Tries,
+    /// Nothing may be taken ahead of other users: see [`Profile::strict`](super::Profile::strict).
+    strict: bool,
     looks: Vec<Look>,
     /// Candidates found taken while nothing else was known of their pools.
     avoid: BTreeSet<IpAddr>,
     /// Entries to take over, by pool.
     replaces: Vec<Option<Entry>>,
-    /// An address that was seen free was taken by somebody quicker, or the pool is crowded.
+    /// An address that was seen free was taken by somebody quicker, or the pool is contended.
     raced: bool,
     random: u64,
 }
@@ -56,12 +58,19 @@ impl Source {
 }
 
 impl<'a> Attempt<'a> {
-    pub(super) fn new(owner: &'a Owner, wants: &'a [Want], shown_all: bool, tries: Tries) -> Self {
+    pub(super) fn new(
+        owner: &'a Owner,
+        wants: &'a [Want],
+        shown_all: bool,
+        tries: Tries,
+        strict: bool,
+    ) -> Self {
         Self {
             owner,
             wants,
             shown_all,
             tries,
+            strict,
             looks: vec![Look::Nowhere; wants.len()],
             avoid: BTreeSet::new(),
             replaces: vec![None; wants.len()],
@@ -90,8 +99,8 @@ impl<'a> Attempt<'a> {
                 continue;
             }
             let pool = &view.pools[i];
-            self.raced |= pool.crowded;
-            let seen = pool.used != Used::Unknown;
+            self.raced |= pool.is_contended();
+            let seen = pool.is_known();
             let blind = self.looks[i] == Look::Nowhere;
             // A view that came with a lost commit may not show what is to be looked at by now.
             let looked = seen || (blind && !self.tries.sighted) || want.requested.is_some();
@@ -153,7 +162,7 @@ impl<'a> Attempt<'a> {
 
     fn search<'b>(&'b self, want: &Want, set: &'b RangeSet) -> Search<'b> {
         // Whoever lost a race tries elsewhere.
-        let elsewhere = self.raced && !self.tries.strict;
+        let elsewhere = self.raced && !self.strict;
         let strategy = if elsewhere { Strategy::Random } else { want.strategy };
         Search { set, strategy, random: self.random, avoid: &self.avoid }
     }
@@ -168,7 +177,7 @@ impl<'a> Attempt<'a> {
     /// Where to look once all that is to be tried by this view is taken.
     fn next_look(&self, want: &Want, set: &RangeSet, pool: &PoolView) -> Option<Look> {
         let seen = match pool.used {
-            Used::Unknown | Used::Free(_) => Look::Nowhere,
+            Used::Unknown => Look::Nowhere,
             Used::Windows(ref windows, _) => match windows[..] {
                 [(from, to), ..] => Look::Window(from, to),
                 [] => Look::Nowhere,
@@ -192,7 +201,7 @@ impl<'a> Attempt<'a> {
     ) -> Result<()> {
         // A store that does not say what was taken means that somebody was quicker.
         self.raced |= taken.is_empty() && sources.iter().any(Source::was_seen_free);
-        if self.tries.strict && taken.is_empty() {
+        if self.strict && taken.is_empty() {
             // What follows is searched from where the cursor is by now.
             self.looks.fill(Look::Nowhere);
         }

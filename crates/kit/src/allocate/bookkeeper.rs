@@ -50,7 +50,6 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
 
     const KEYS: Option<&'static [Key]> = L::KEYS;
     const REACH: Reach = L::REACH;
-    const DEFAULT_ROUTES: bool = L::DEFAULT_ROUTES;
     const WAITS: bool = L::WAITS;
 
     fn open(config: Self::Config, request: &Request) -> Result<Self> {
@@ -67,15 +66,21 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         })
     }
 
+    fn gives_default_routes(&self) -> bool {
+        self.ledger.profile().default_routes
+    }
+
     fn allocate(&mut self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
         let mut wants = Want::read(want, self.strategy()?)?;
+        let profile = self.ledger.profile();
         for (want, pool) in wants.iter_mut().zip(want) {
             // What a pool says may be a selector's word, which is data.
             want.takeover = self.takeover && pool.takeover.unwrap_or(true);
-            want.apart = L::NAMES_APART;
+            want.apart = profile.names_apart;
         }
         let mut unsure = Unsure::default();
-        let attempt = Attempt::new(owner, &wants, self.shown_all, self.ledger.tries(wants.len()));
+        let tries = self.ledger.tries(wants.len());
+        let attempt = Attempt::new(owner, &wants, self.shown_all, tries, profile.strict);
         let given = self.give(owner, attempt, &mut unsure);
         if self.judges {
             warn_of(&self.misspelt_of(&wants));
@@ -137,7 +142,7 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         self.strategy()?;
         self.ledger.ready()?;
         if self.judges {
-            warn_of(&self.misspelt_of(&Want::read(want, L::STRATEGY)?));
+            warn_of(&self.misspelt_of(&self.wants(want)?));
         }
         if !self.counts || want.is_empty() {
             return Ok(Headroom::default());
@@ -147,6 +152,11 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
 }
 
 impl<L: Ledger> Bookkeeper<L> {
+    /// What an ADD would ask for, but for the strategy of the network.
+    pub(super) fn wants(&self, pools: &[Pool]) -> Result<Vec<Want>> {
+        Want::read(pools, self.ledger.profile().strategy)
+    }
+
     pub(super) fn misspelt_of(&self, wants: &[Want]) -> Vec<Misspelt> {
         wants.iter().flat_map(|want| self.ledger.misspelt(want)).collect()
     }
@@ -155,7 +165,10 @@ impl<L: Ledger> Bookkeeper<L> {
     fn strategy(&self) -> Result<Strategy> {
         let key = "ipam.strategy";
         let told = self.strategy.as_ref().map(|value| parse_value::<Option<String>>(value, key));
-        told.transpose()?.flatten().map_or(Ok(L::STRATEGY), |text| Strategy::read(&text, key))
+        match told.transpose()?.flatten() {
+            Some(text) => Strategy::read(&text, key),
+            None => Ok(self.ledger.profile().strategy),
+        }
     }
 
     /// Walks an ADD through lost races.

@@ -1,7 +1,7 @@
 use std::ops::ControlFlow;
 
+use super::Bookkeeper;
 use super::ledger::{Entry, Ledger};
-use super::{Bookkeeper, Want};
 use crate::error::Result;
 use crate::keys::Misspelt;
 use crate::pool::{Pool, RangeSet};
@@ -49,11 +49,11 @@ impl<L: Ledger> Books for Bookkeeper<L> {
     }
 
     fn sets(&mut self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
-        Want::read(pools, L::STRATEGY)?.iter().map(|want| self.ledger.ranges(want)).collect()
+        self.wants(pools)?.iter().map(|want| self.ledger.ranges(want)).collect()
     }
 
     fn misspelt(&mut self, pools: &[Pool]) -> Result<Vec<Misspelt>> {
-        let wants = Want::read(pools, L::STRATEGY)?;
+        let wants = self.wants(pools)?;
         wants.iter().try_for_each(|want| self.ledger.ranges(want).map(drop))?;
         Ok(self.misspelt_of(&wants))
     }

@@ -39,28 +39,22 @@ pub trait Ledger: Sized {
     /// Who else takes leases from the same store.
     const REACH: Reach;
 
-    /// Whether an ADD answers a default route per family: see
-    /// [`Allocator::DEFAULT_ROUTES`](super::Allocator::DEFAULT_ROUTES).
-    const DEFAULT_ROUTES: bool = false;
-
-    /// Whether pools have addresses of their own by their names, so that a lease of another name is not
-    /// of the pool, be it in its ranges.
-    const NAMES_APART: bool = false;
-
     /// Whether a call may have to wait for a server: see
     /// [`Delegate::waits`](crate::delegate::Delegate::waits).
     const WAITS: bool = true;
 
-    /// How addresses are chosen where a pool does not say.
-    const STRATEGY: Strategy = Strategy::RoundRobin;
+    /// Takes the settings for one call.
+    fn open(config: Self::Config, request: &Request) -> Result<Self>;
+
+    /// Where the store differs from most.
+    fn profile(&self) -> Profile {
+        Profile::default()
+    }
 
     /// What one commit tries, by the number of its claims.
     fn tries(&self, _claims: usize) -> Tries {
         Tries::IN_ORDER
     }
-
-    /// Takes the settings for one call.
-    fn open(config: Self::Config, request: &Request) -> Result<Self>;
 
     /// What the owner holds and what is known of the pools, in at most one round trip.
     ///
@@ -142,6 +136,34 @@ pub fn unknown_ranges(want: &Want) -> Error {
         .advise("give the pool ranges, as in {\"name\": \"blue\", \"ranges\": [{\"subnet\": \"10.1.2.0/24\"}]}")
 }
 
+/// Where a store differs from most: a ledger names what it turns, and takes the rest from
+/// `Profile::default()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// How addresses are chosen where a pool does not say. Round robin by default.
+    pub strategy: Strategy,
+    /// An ADD answers a default route for each family of its addresses, through the gateway of the
+    /// pool where it has one, unless the chain has routes.
+    pub default_routes: bool,
+    /// Each pool has addresses of its own by its name: a lease of another name is of another pool,
+    /// also inside the same ranges.
+    pub names_apart: bool,
+    /// Other users of the store take what comes next unseen, so that nothing may be taken ahead of
+    /// them: a lost race is tried again in order.
+    pub strict: bool,
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::RoundRobin,
+            default_routes: false,
+            names_apart: false,
+            strict: false,
+        }
+    }
+}
+
 /// What a ledger is asked before a commit, or instead of one.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
@@ -203,8 +225,36 @@ pub struct PoolView {
     pub cursor: Option<IpAddr>,
     /// What is known to be taken.
     pub used: Used,
-    /// Whether others were met in it not long ago, who take addresses at the same time.
-    pub crowded: bool,
+    /// What earlier calls have left.
+    pub hint: Option<Hint>,
+}
+
+impl PoolView {
+    /// Whether anything is known of its addresses, by a look or by a hint.
+    pub fn is_known(&self) -> bool {
+        self.used != Used::Unknown || self.remembered().is_some()
+    }
+
+    /// The free addresses of the hint, where it counts and has any.
+    pub(super) fn remembered(&self) -> Option<&BTreeSet<IpAddr>> {
+        let hint = self.hint.as_ref().filter(|_| self.used == Used::Unknown)?;
+        Some(&hint.free).filter(|free| !free.is_empty())
+    }
+
+    /// Whether others are known to take addresses of it at the same time.
+    pub(super) fn is_contended(&self) -> bool {
+        self.hint.as_ref().is_some_and(|hint| hint.contended)
+    }
+}
+
+/// What a ledger remembers of a pool from earlier calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// Some addresses that were free not long ago. Where there are any, and [`PoolView::used`] is
+    /// unknown, nothing else is tried.
+    pub free: BTreeSet<IpAddr>,
+    /// Whether others were met not long ago who take addresses of the pool at the same time.
+    pub contended: bool,
 }
 
 /// What is known of the addresses of a pool.
@@ -217,8 +267,6 @@ pub enum Used {
     /// first is the one that was asked for. Nothing outside is tried, so that windows which nobody
     /// asked for begin where the strategy does.
     Windows(Vec<(IpAddr, IpAddr)>, BTreeSet<IpAddr>),
-    /// Some that were free not long ago. Nothing else is tried.
-    Free(BTreeSet<IpAddr>),
     /// All that are taken; there may be others than the pool's among them.
     All(BTreeSet<IpAddr>),
 }

@@ -20,7 +20,7 @@ pub use asked::{Asked, asked_pools, asked_sets};
 pub use bookkeeper::Bookkeeper;
 pub use books::Books;
 pub use lease::{Headroom, Lease, Owner, Part, Scope};
-pub use ledger::Ledger;
+pub use ledger::{Ledger, Profile};
 pub use role::{Allocate, known, open, scope};
 pub use search::{Strategy, Tries};
 pub use want::Want;
@@ -60,16 +60,17 @@ pub trait Allocator: Sized {
     /// Who else takes leases from the same store.
     const REACH: Reach = Reach::Cluster;
 
-    /// Whether an ADD answers a default route for each family of its addresses, through the gateway
-    /// of the pool where it has one, unless the chain has routes.
-    const DEFAULT_ROUTES: bool = false;
-
     /// Whether a call may have to wait for a server: see
     /// [`Delegate::waits`](crate::delegate::Delegate::waits).
     const WAITS: bool = true;
 
     /// Takes the settings for one call.
     fn open(config: Self::Config, request: &Request) -> Result<Self>;
+
+    /// Whether an ADD answers default routes: see [`Profile::default_routes`].
+    fn gives_default_routes(&self) -> bool {
+        false
+    }
 
     /// ADD: one lease for each pool, in order; all of them or, after an error, none.
     ///

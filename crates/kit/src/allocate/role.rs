@@ -52,8 +52,8 @@ impl<A: Allocator> Delegate for Allocate<A> {
         asked.judge(request, A::KEYS.unwrap_or_default())?;
         asked.refuse_nothing()?;
         // Nothing is taken, nor is the store asked, where all pools are another's.
-        let leases = match asked.pools[..] {
-            [] => Vec::new(),
+        let Given { leases, routes } = match asked.pools[..] {
+            [] => Given::default(),
             [..] => self.allocate(request, &asked)?,
         };
         let mut result = asked.begin(before);
@@ -64,8 +64,8 @@ impl<A: Allocator> Delegate for Allocate<A> {
             // The answer fails, so the addresses go back.
             return Err(error.and(give_back::<A>(request, leases).err()));
         }
-        if A::DEFAULT_ROUTES && result.routes.is_empty() {
-            result.routes = default_routes(&leases);
+        if result.routes.is_empty() {
+            result.routes = routes;
         }
         if leases.iter().any(|lease| lease.unsure) {
             result.extra.insert("unsure".to_owned(), true.into());
@@ -162,7 +162,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
 }
 
 impl<A: Allocator> Allocate<A> {
-    fn allocate(&self, request: &Request, asked: &Asked) -> Result<Vec<Lease>> {
+    fn allocate(&self, request: &Request, asked: &Asked) -> Result<Given> {
         let owner = owner::<A>(request)?;
         if A::REACH == Reach::Cluster {
             warn_of_passing_identity(request)?;
@@ -176,8 +176,20 @@ impl<A: Allocator> Allocate<A> {
             return Err(Error::new(ErrorCode::INTERNAL, message));
         }
         leases.iter().for_each(|lease| debug!("{owner} holds {}", lease.address));
-        Ok(leases)
+        let routes = match allocator.gives_default_routes() {
+            true => default_routes(&leases),
+            false => Vec::new(),
+        };
+        Ok(Given { leases, routes })
     }
+}
+
+/// What an ADD gives.
+#[derive(Default)]
+struct Given {
+    leases: Vec<Lease>,
+    /// Default routes, for a chain that has no routes.
+    routes: Vec<Route>,
 }
 
 /// Releases what an ADD took.

@@ -51,14 +51,11 @@ pub struct Tries {
     pub scattered: usize,
     /// Pools are looked at before anything is tried.
     pub sighted: bool,
-    /// Whoever has lost a race does not try elsewhere: for a store whose other users take what comes
-    /// next unseen, so that nothing may be taken ahead of them.
-    pub strict: bool,
 }
 
 impl Tries {
     /// One candidate after the other, for a store that nobody else uses much.
-    pub const IN_ORDER: Self = Self { each: 64, scattered: 0, sighted: false, strict: false };
+    pub const IN_ORDER: Self = Self { each: 64, scattered: 0, sighted: false };
 }
 
 /// What a search goes by, beside the view of the pool.
@@ -92,11 +89,11 @@ impl Search<'_> {
     pub fn candidates(&self, view: &PoolView, limit: usize) -> Vec<IpAddr> {
         let usable = |address: &IpAddr| self.is_usable(*address);
         let untried = |address: &IpAddr| usable(address) && !self.avoid.contains(address);
+        if let Some(free) = view.remembered() {
+            return self.of_free(free, view.cursor, limit);
+        }
         if self.strategy == Strategy::Random && view.used == Used::Unknown {
             return self.scattered(limit, untried);
-        }
-        if let Used::Free(free) = &view.used {
-            return self.of_free(free, view.cursor, limit);
         }
         let mut pieces = self.pieces();
         if let Used::Windows(windows, _) = &view.used {
@@ -125,7 +122,7 @@ impl Search<'_> {
                     _ => free.take(limit).collect(),
                 }
             }
-            Used::Unknown | Used::Free(_) => addresses.filter(untried).take(limit).collect(),
+            Used::Unknown => addresses.filter(untried).take(limit).collect(),
         }
     }
 
@@ -163,7 +160,7 @@ impl Search<'_> {
 
     /// What to try in one commit: the best addresses, and scattered ones where `tries` says so.
     pub(crate) fn to_try(self, view: &PoolView, tries: Tries) -> Vec<IpAddr> {
-        let blind = view.used == Used::Unknown && self.strategy == Strategy::RoundRobin;
+        let blind = !view.is_known() && self.strategy == Strategy::RoundRobin;
         let scattered = if blind { tries.scattered.min(tries.each) } else { 0 };
         let mut found = self.candidates(view, tries.each - scattered);
         if scattered > 0 {
@@ -336,7 +333,7 @@ mod tests {
         let to_try = |strategy, used| {
             let search = Search { set: &set, strategy, random: 7, avoid: &avoid };
             let view = PoolView { cursor: Some(address("10.0.0.9")), used, ..PoolView::default() };
-            search.to_try(&view, Tries { each: 4, scattered: 2, sighted: false, strict: false })
+            search.to_try(&view, Tries { each: 4, scattered: 2, sighted: false })
         };
         let next = ["10.0.0.10", "10.0.0.11", "10.0.0.12", "10.0.0.13"].map(address);
         let blind = to_try(Strategy::RoundRobin, Used::Unknown);

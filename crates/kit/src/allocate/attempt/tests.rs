@@ -26,7 +26,7 @@ fn wants(strategy: Strategy) -> Vec<Want> {
 fn a_lost_commit_without_a_reason_spreads() {
     let (owner, wants) = (owner(), wants(Strategy::Lowest));
     let wants = &wants[..1];
-    let mut attempt = Attempt::new(&owner, wants, true, Tries::IN_ORDER);
+    let mut attempt = Attempt::new(&owner, wants, true, Tries::IN_ORDER, false);
     let pool = PoolView { used: Used::All(BTreeSet::new()), ..PoolView::default() };
     let view = View { held: vec![], sure: true, pools: vec![pool], token: () };
     let mut firsts = BTreeSet::new();
@@ -51,7 +51,7 @@ fn pools_whose_ranges_the_store_knows_do_not_overlap() {
         };
         let pools = subnets.map(pool).into();
         let view = View { held: vec![], sure: true, pools, token: () };
-        Attempt::new(&owner, &wants, true, Tries::IN_ORDER).plan(&view).map(drop)
+        Attempt::new(&owner, &wants, true, Tries::IN_ORDER, false).plan(&view).map(drop)
     };
     plan(["10.0.0.0/25", "10.0.0.128/25"]).unwrap();
     let error = plan(["10.0.0.0/24", "10.0.0.128/25"]).unwrap_err();
@@ -72,7 +72,7 @@ fn an_address_that_is_held_on_another_node_is_not_the_owners() {
         (Some("n"), "c", Some("eth1"), false),
         (Some("n"), "c", None, false),
     ] {
-        let mut attempt = Attempt::new(&owner, &wants, true, Tries::IN_ORDER);
+        let mut attempt = Attempt::new(&owner, &wants, true, Tries::IN_ORDER, false);
         let pools = vec![PoolView::default()];
         let view = View { held: vec![], sure: true, pools, token: () };
         let Plan::Commit(change, sources) = attempt.plan(&view).unwrap() else { panic!() };
@@ -95,8 +95,8 @@ fn an_address_that_is_held_on_another_node_is_not_the_owners() {
 #[test]
 fn many_pools_are_looked_at_before_anything_is_tried() {
     let (owner, wants) = (owner(), wants(Strategy::RoundRobin));
-    let tries = Tries { each: 1, scattered: 0, sighted: true, strict: false };
-    let mut attempt = Attempt::new(&owner, &wants, true, tries);
+    let tries = Tries { each: 1, scattered: 0, sighted: true };
+    let mut attempt = Attempt::new(&owner, &wants, true, tries, false);
     let pool = |used| PoolView { used, ..PoolView::default() };
     let view = |used: [Used; 2]| View {
         held: vec![],
