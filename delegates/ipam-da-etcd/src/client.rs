@@ -364,3 +364,6 @@ fn answer(response: TxnResponse) -> Result<Answer> {
         .ok_or_else(|| Error::new(ErrorCode::BACKEND, "the store answered without a header"))?;
     Ok(Answer { response, cluster, revision })
 }
+
+#[cfg(test)]
+mod tests;

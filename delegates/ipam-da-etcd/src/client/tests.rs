@@ -1,0 +1,144 @@
+use std::fs;
+
+use ipam_testkit::etcd::Silent;
+use ipam_testkit::fake_grpc::{Fake, Reply, fake};
+use ipam_testkit::node::within;
+use ipam_testkit::world::until;
+use serde_json::json;
+
+use super::*;
+use crate::config::{Config, Named};
+
+/// What is left of a call's time, and what a request to one of several servers may take of it.
+const LONG: Duration = Duration::from_secs(60);
+const BOUND: Duration = Duration::from_secs(15);
+
+/// The message of an answer, to a transaction or about an etcd lease: the header with the cluster and
+/// the revision, and that it was done or the lease's id.
+fn answer() -> Reply {
+    Reply::Say(vec![0x0a, 4, 0x08, 7, 0x18, 9, 0x10, 42])
+}
+
+/// A server without a leader does nothing, and says so over a connection that stays as it is.
+fn no_leader() -> Reply {
+    Reply::Refuse(14, "etcdserver: no leader".to_owned())
+}
+
+fn client_for(servers: &[&str], timeout: &str, caller: Option<Caller>) -> Client {
+    let settings = json!({"etcd": {"endpoints": servers, "timeout": timeout}});
+    let store = serde_json::from_value::<Config>(settings).unwrap().store().unwrap();
+    Client::new(&store, caller, ErrorCode::TRY_AGAIN, Deadline::after(LONG)).unwrap()
+}
+
+fn client(servers: &[&Fake]) -> Client {
+    let urls: Vec<&str> = servers.iter().map(|server| &*server.url).collect();
+    client_for(&urls, "60s", None)
+}
+
+/// How many connections and requests have come to a server.
+fn came(server: &Fake) -> (usize, usize) {
+    (server.connections(), server.requests())
+}
+
+#[test]
+fn an_answer_is_given_with_its_cluster_and_revision() {
+    let server = fake(|_| answer());
+    let client = client(&[&server]);
+    let answer = client.read(&Txn::new()).unwrap();
+    assert_eq!((answer.cluster, answer.revision), (7, 9));
+    assert!(answer.response.succeeded());
+}
+
+#[test]
+fn a_connection_is_kept_alive_while_a_call_waits() {
+    let server = fake(|_| answer());
+    let client = client(&[&server]);
+    client.read(&Txn::new()).unwrap();
+    server.ping();
+    until("the ping is answered", || {
+        client.pause(Duration::from_millis(5));
+        server.pongs() == 1
+    });
+}
+
+#[test]
+fn an_etcd_lease_is_asked_of_the_server_that_answered_last_and_no_other() {
+    let first = fake(|_| no_leader());
+    let second = fake(|number| if number < 3 { answer() } else { Reply::Silence });
+    let client = client(&[&first, &second]);
+    client.read(&Txn::new()).unwrap();
+    assert_eq!(client.grant(10).unwrap(), 42);
+    client.revoke(42).unwrap();
+    let granted = within(BOUND, || client.grant(10).map(drop));
+    let revoked = within(BOUND, || client.revoke(42));
+    for refused in [granted, revoked] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::TRY_AGAIN);
+        assert_eq!(error.to_string(), "etcd gives no lease: no answer in time");
+    }
+    assert_eq!((came(&first), came(&second)), ((1, 1), (1, 5)));
+}
+
+#[test]
+fn an_etcd_lease_makes_no_connection() {
+    let server = fake(|_| answer());
+    let client = client(&[&server]);
+    assert_eq!(client.grant(10).unwrap_err().to_string(), "not connected any more");
+    assert_eq!(client.revoke(42).unwrap_err().to_string(), "not connected any more");
+    assert_eq!(came(&server), (0, 0));
+}
+
+#[test]
+fn a_timeout_forgets_the_login_where_the_request_was_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("token");
+    let is_kept_after_a_timeout_of = |server: &str| {
+        fs::write(&cache, "abc.7").unwrap();
+        let password = Named { path: "p".to_owned(), file: folder.path().join("password") };
+        let caller = Caller::new("ipam".to_owned(), password, cache.clone());
+        let client = client_for(&[server], "300ms", Some(caller));
+        let error = client.read(&Txn::new()).unwrap_err();
+        assert!(error.to_string().contains("no answer within"), "{error}");
+        cache.exists()
+    };
+    assert!(!is_kept_after_a_timeout_of(&fake(|_| Reply::Silence).url));
+    // Without its settings no request is sent.
+    let silent = Silent::listen();
+    assert!(is_kept_after_a_timeout_of(&silent.endpoint()));
+}
+
+#[test]
+fn a_connection_is_of_one_server() {
+    let [first, second] = [(); 2].map(|()| fake(|_| answer()));
+    let client = client(&[&first, &second]);
+    client.read(&Txn::new()).unwrap();
+    client.prefer(&second.url);
+    client.read(&Txn::new()).unwrap();
+    assert_eq!((came(&first), came(&second)), ((1, 1), (1, 1)));
+    client.prefer(&first.url);
+    client.read(&Txn::new()).unwrap();
+    assert_eq!((came(&first), came(&second)), ((2, 2), (1, 1)));
+}
+
+#[test]
+fn after_trouble_a_server_is_connected_to_anew() {
+    let server = fake(|number| if number == 1 { no_leader() } else { answer() });
+    let client = client(&[&server]);
+    for _ in 0..2 {
+        client.read(&Txn::new()).unwrap();
+    }
+    assert_eq!(came(&server), (2, 3));
+}
+
+#[test]
+fn after_failover_no_request_takes_the_old_connection() {
+    let first = fake(|number| if number == 0 { answer() } else { no_leader() });
+    let second = fake(|number| if number == 1 { no_leader() } else { answer() });
+    let client = client(&[&first, &second]);
+    client.read(&Txn::new()).unwrap();
+    client.read(&Txn::new()).unwrap();
+    assert_eq!((came(&first), came(&second)), ((1, 2), (1, 1)));
+    // Back and forth.
+    client.read(&Txn::new()).unwrap();
+    assert_eq!((came(&first), came(&second)), ((2, 3), (2, 3)));
+}
