@@ -11,7 +11,7 @@ use super::refusal::Asked;
 use super::resource::Resource;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
-use ipam_servers::{Access, Answer, Ask, Client, Method, Secret, Tls, each_element, escape};
+use ipam_servers::{Access, Answer, Ask, Client, Method, Secret, Tls, each_element, escape, media};
 
 /// A Kubernetes API server, with a login.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl Kube {
                 (300..400).contains(&status).then_some("this is no Kubernetes API server")
             },
         };
-        let client = Client::trusting(access, &login.trust, deadline)?.speaking(JSON);
+        let client = Client::trusting(access, &login.trust, deadline)?.speaking(media::JSON);
         Ok(Self { client, login })
     }
 
@@ -128,9 +128,10 @@ impl Kube {
     ///
     /// # Errors
     /// The server is away or refuses, as the module tells; its answer is no such object.
-    pub fn get<T: DeserializeOwned>(&self, what: &Resource<'_>) -> Result<Option<T>> {
-        let asked = self.asked(Method::Get, what);
-        let answer = self.read(&what.path(), OBJECT)?;
+    pub fn get<T: DeserializeOwned>(&mut self, what: &Resource<'_>) -> Result<Option<T>> {
+        let asked = Asked::new(&self.client, &self.login, Method::Get, what);
+        let answer = self.client.read(&request(&what.path(), OBJECT));
+        let answer = answer.map_err(|error| self.told(error))?;
         match answer.status {
             200 => {}
             404 if asked.is_absent(&answer) => return Ok(None),
@@ -151,12 +152,12 @@ impl Kube {
     /// The server is away or refuses, as the module tells; it has no such kind; its answer is no list,
     /// or a page has more than 500 objects. What was shown before an error is of no list then.
     pub fn list<T: DeserializeOwned>(
-        &self,
+        &mut self,
         what: &Resource<'_>,
         each: &mut dyn FnMut(T) -> ControlFlow<()>,
     ) -> Result<()> {
         let what = Resource { name: None, ..*what };
-        let asked = self.asked(Method::Get, &what);
+        let asked = Asked::new(&self.client, &self.login, Method::Get, &what);
         let first = format!("{}?limit={PAGE}", what.path());
         let (mut path, mut begun) = (first.clone(), 1);
         loop {
@@ -164,7 +165,7 @@ impl Kube {
             let mut take = |status: u16, body: &mut dyn Read| match status {
                 200 => read_page(&asked, body, &mut broken, each),
                 _ => {
-                    let mut answer = Answer { status, body: Vec::new() };
+                    let mut answer = Answer::new(status, Vec::new());
                     body.take(STATUS).read_to_end(&mut answer.body)?;
                     Ok(Ok(answer))
                 }
@@ -197,11 +198,12 @@ impl Kube {
     ///
     /// # Errors
     /// It was not and will not be done: the server is away or refuses, as the module tells.
-    pub fn ask<T: DeserializeOwned>(&self, change: &Change<'_>) -> Result<Outcome<T>> {
+    pub fn ask<T: DeserializeOwned>(&mut self, change: &Change<'_>) -> Result<Outcome<T>> {
         let Change { method, what, body } = change;
-        let asked = self.asked(*method, what);
+        let asked = Asked::new(&self.client, &self.login, *method, what);
         let path = what.path();
-        let ask = Ask { method: *method, body, ..request(&path, OBJECT) };
+        let media = (*method == Method::Patch).then_some(media::JSON_PATCH);
+        let ask = Ask { method: *method, body, media, ..request(&path, OBJECT) };
         let Some(answer) = self.client.write(&ask).map_err(|error| self.told(error))? else {
             return Ok(Outcome::Unknown);
         };
@@ -219,14 +221,6 @@ impl Kube {
             warn!("the outcome of a request is unknown: {}", error.in_full());
             Ok(Outcome::Unknown)
         })
-    }
-
-    fn asked<'a>(&'a self, method: Method, what: &'a Resource<'a>) -> Asked<'a> {
-        Asked { client: &self.client, login: &self.login, method, what }
-    }
-
-    fn read(&self, path: &str, limit: u64) -> Result<Answer> {
-        self.client.read(&request(path, limit)).map_err(|error| self.told(error))
     }
 
     /// An error of the client, with the code that tells a server that refuses from one that is away.
@@ -271,16 +265,14 @@ fn read_page<T: DeserializeOwned>(
         }
         Ok(())
     })?;
-    Ok(rest.map(|body| Answer { status: 200, body }))
+    Ok(rest.map(|body| Answer::new(200, body)))
 }
-
-const JSON: &str = "application/json";
 
 /// Bytes of an answer that says why a list is refused.
 const STATUS: u64 = 64 << 10;
 
 fn request(path: &str, limit: u64) -> Ask<'_> {
-    Ask { method: Method::Get, path, body: &[], answers: &ANSWERS, sign: None, limit }
+    Ask { answers: &ANSWERS, limit, ..Ask::new(Method::Get, path) }
 }
 
 fn parse<T: DeserializeOwned>(

@@ -3,17 +3,26 @@ use super::login::Login;
 use super::resource::Resource;
 use super::status::Status;
 use ipam_kit::error::{Error, ErrorCode};
-use ipam_servers::{Answer, Client, Method};
+use ipam_servers::{Answer, Client, Method, Secrets};
 
 /// A request, as errors about its answer see it.
 pub(super) struct Asked<'a> {
-    pub client: &'a Client,
-    pub login: &'a Login,
-    pub method: Method,
-    pub what: &'a Resource<'a>,
+    secrets: Secrets,
+    login: &'a Login,
+    method: Method,
+    what: &'a Resource<'a>,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    pub(super) fn new(
+        client: &Client,
+        login: &'a Login,
+        method: Method,
+        what: &'a Resource<'a>,
+    ) -> Self {
+        Self { secrets: client.secrets().clone(), login, method, what }
+    }
+
     /// What an answer means that is not what was asked for.
     pub(super) fn refused(&self, answer: &Answer) -> Error {
         let Some(status) = Status::parse(&answer.body) else { return self.stranger(answer) };
@@ -40,7 +49,7 @@ impl Asked<'_> {
             (422, _) => Why::Invalid,
             _ => return None,
         };
-        Some(Refusal { why, message: self.client.shown(status.message.as_bytes()) })
+        Some(Refusal { why, message: self.secrets.shown(status.message.as_bytes()) })
     }
 
     /// Whether a 404 says that there is no such object.
@@ -51,7 +60,7 @@ impl Asked<'_> {
 
     /// An answer that no API server gives.
     pub(super) fn stranger(&self, answer: &Answer) -> Error {
-        let said = match self.client.shown(&answer.body) {
+        let said = match self.secrets.shown(&answer.body) {
             said if said.is_empty() => "nothing".to_owned(),
             said => format!("{said:?}"),
         };
@@ -76,7 +85,7 @@ impl Asked<'_> {
     /// An answer that is not understood, from what may be an API server.
     pub(super) fn not_understood(&self, error: impl std::fmt::Display) -> Error {
         self.fault("gives an answer that is not understood")
-            .caused_by(self.client.shown(error.to_string().as_bytes()))
+            .caused_by(self.secrets.shown(error.to_string().as_bytes()))
     }
 
     pub(super) fn look_at_the_server(&self) -> String {
@@ -144,7 +153,7 @@ impl Asked<'_> {
     }
 
     fn error(&self, message: impl std::fmt::Display, status: &Status) -> Error {
-        self.fault(message).caused_by(self.client.shown(status.message.as_bytes()))
+        self.fault(message).caused_by(self.secrets.shown(status.message.as_bytes()))
     }
 
     fn fault(&self, message: impl std::fmt::Display) -> Error {

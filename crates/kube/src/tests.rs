@@ -422,7 +422,7 @@ fn a_change_whose_answer_is_lost_or_not_understood_is_unknown() {
         assert_eq!(ask(&server, Method::Patch, b"[]").unwrap(), Outcome::Unknown);
         assert_eq!(server.requests(), 1);
     }
-    let silent = kube_within(&fake(|_| Silence).url, Duration::from_millis(500));
+    let mut silent = kube_within(&fake(|_| Silence).url, Duration::from_millis(500));
     let change = Change { method: Method::Delete, what: POOL, body: b"" };
     assert_eq!(silent.ask::<Node>(&change).unwrap(), Outcome::Unknown);
 }

@@ -40,7 +40,7 @@ fn with_config(config: &Kubeconfig) -> (TempDir, Result<Kube>) {
 }
 
 /// The name of a node, as it is read.
-fn read(kube: &Kube, node: &str) -> Result<Option<String>> {
+fn read(kube: &mut Kube, node: &str) -> Result<Option<String>> {
     let node: Option<Value> = kube.get(&Resource::node(node))?;
     Ok(node.map(|node| node["metadata"]["name"].as_str().unwrap().to_owned()))
 }
@@ -48,14 +48,14 @@ fn read(kube: &Kube, node: &str) -> Result<Option<String>> {
 #[track_caller]
 fn reads(config: &Kubeconfig, node: &str) {
     let (_folder, client) = with_config(config);
-    assert_eq!(read(&client.unwrap(), node).unwrap().as_deref(), Some(node), "{config:?}");
+    assert_eq!(read(&mut client.unwrap(), node).unwrap().as_deref(), Some(node), "{config:?}");
 }
 
 /// The error of reading a node.
 #[track_caller]
 fn refuses(config: &Kubeconfig) -> Error {
     let (_folder, client) = with_config(config);
-    let error = client.and_then(|client| read(&client, "refused")).unwrap_err();
+    let error = client.and_then(|mut client| read(&mut client, "refused")).unwrap_err();
     assert!(!is_away(&error), "{error}");
     error
 }
@@ -97,11 +97,11 @@ fn a_node_is_one_request_of_one_connection() {
     let user = server.user();
     let _grant = server.allow_reading_nodes(&user, &["once", "never"]);
     let (_folder, client) = with_config(&Kubeconfig::of(server, &user));
-    let client = client.unwrap();
+    let mut client = client.unwrap();
     let before = server.requests_of(&user.user).len();
     let node: Value = client.get(&Resource::node("once")).unwrap().unwrap();
     assert_eq!(node["metadata"]["annotations"]["x.io/pools"], "a");
-    assert_eq!(read(&client, "never").unwrap(), None);
+    assert_eq!(read(&mut client, "never").unwrap(), None);
     let lines: Vec<_> = server.requests_of(&user.user)[before..]
         .iter()
         .map(ipam_testkit::kube::Request::line)
@@ -124,8 +124,8 @@ fn one_file_may_hold_the_certificate_with_its_key() {
         clusters: [{name: d, cluster: {server: '{server}', certificate-authority-data: {ca-data}}}]\n\
         users: [{name: d, user: {client-certificate: current.pem, client-key: current.pem}}]\n";
     server.write_kubeconfig(&file, text, &login);
-    let client = with(&file).unwrap();
-    assert_eq!(read(&client, "joined").unwrap().as_deref(), Some("joined"));
+    let mut client = with(&file).unwrap();
+    assert_eq!(read(&mut client, "joined").unwrap().as_deref(), Some("joined"));
     assert_eq!(client.namespace(), Some("default"));
 }
 
@@ -143,8 +143,8 @@ fn a_pods_service_account_logs_in_and_its_token_is_read_at_each_call() {
     ]);
     let source = Source::service_account(folder.path(), &environment).unwrap();
     for _ in 0..2 {
-        let client = open(&source).unwrap();
-        assert_eq!(read(&client, "podded").unwrap().as_deref(), Some("podded"));
+        let mut client = open(&source).unwrap();
+        assert_eq!(read(&mut client, "podded").unwrap().as_deref(), Some("podded"));
         assert_eq!(client.namespace(), Some("kube-system"));
         account.mount(folder.path());
     }
@@ -167,7 +167,7 @@ fn an_address_of_ipv6_stands_in_brackets() {
         ("KUBERNETES_SERVICE_PORT", server.address().port().to_string()),
     ]);
     let source = Source::service_account(folder.path(), &environment).unwrap();
-    assert_eq!(read(&open(&source).unwrap(), "six").unwrap().as_deref(), Some("six"));
+    assert_eq!(read(&mut open(&source).unwrap(), "six").unwrap().as_deref(), Some("six"));
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn several_kubeconfigs_are_one() {
         open(&Source::find(None, &Environment::new([("KUBECONFIG", list)])).unwrap()).unwrap()
     };
     let files = [file("absent"), file("empty"), file("context"), whole.clone(), nobody.clone()];
-    assert_eq!(read(&named(&files), "merged").unwrap().as_deref(), Some("merged"));
-    let error = read(&named(&[nobody, whole]), "merged").unwrap_err();
+    assert_eq!(read(&mut named(&files), "merged").unwrap().as_deref(), Some("merged"));
+    let error = read(&mut named(&[nobody, whole]), "merged").unwrap_err();
     has(
         &error,
         &["does not allow it (403)", "it was shown no login at all, and took that for nobody"],
@@ -210,7 +210,7 @@ fn a_user_without_rights_is_told_the_rule() {
     let rule: Value = serde_json::from_str(rule).unwrap();
     let _grant = server.allow(&user, &json!([rule]));
     let (_folder, client) = with_config(&config);
-    assert_eq!(read(&client.unwrap(), "refused").unwrap(), None);
+    assert_eq!(read(&mut client.unwrap(), "refused").unwrap(), None);
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn what_is_no_api_server_refuses() {
 fn a_path_that_the_server_does_not_have_is_no_missing_object() {
     let server = ipam_testkit::kube::Kube::shared();
     let (_folder, client) = with_config(&Kubeconfig::of(server, &server.admin()));
-    let client = client.unwrap();
+    let mut client = client.unwrap();
     let pool = Resource {
         group: "ipam.example.org",
         version: "v1",
@@ -338,23 +338,25 @@ fn what_is_away_and_comes_again() {
     let named = Named { path: "ipam.kubeconfig".to_owned(), file: config };
     let source = Source::find(Some(named), &Environment::default()).unwrap();
     let new = |seconds| open(&source.clone().within(Duration::from_secs(seconds))).unwrap();
-    let asked = [new(2), new(2)];
-    for client in &asked {
+    let mut asked = [new(2), new(2)];
+    for client in &mut asked {
         assert!(read(client, "away").unwrap().is_some());
     }
     server.stop();
-    let error = read(&asked[0], "away").unwrap_err();
+    let error = read(&mut asked[0], "away").unwrap_err();
     assert_eq!(error.code(), ErrorCode::TRY_AGAIN, "{error}");
     server.cont();
-    assert!(read(&new(25), "away").unwrap().is_some());
+    assert!(read(&mut new(25), "away").unwrap().is_some());
     server.kill();
-    for (client, code) in [(&new(1), ErrorCode::UNREACHED), (&asked[1], ErrorCode::TRY_AGAIN)] {
+    for (client, code) in
+        [(&mut new(1), ErrorCode::UNREACHED), (&mut asked[1], ErrorCode::TRY_AGAIN)]
+    {
         let error = read(client, "away").unwrap_err();
         assert_eq!(error.code(), code, "{error}");
         assert!(is_away(&error));
     }
     server.restart();
-    assert!(read(&new(25), "away").unwrap().is_some());
+    assert!(read(&mut new(25), "away").unwrap().is_some());
 }
 
 #[test]
@@ -365,7 +367,7 @@ fn a_list_of_many_comes_in_pages() {
         server.create_node(&Node::named(name));
     }
     let (_folder, client) = with_config(&Kubeconfig::of(&server, &server.admin()));
-    let client = client.unwrap();
+    let mut client = client.unwrap();
     let mut found = BTreeSet::new();
     let requests = server.requests_during(|| {
         let take = &mut |node: Value| {
@@ -391,7 +393,7 @@ fn a_list_of_many_comes_in_pages() {
 fn objects_are_made_changed_and_removed() {
     let server = ipam_testkit::kube::Kube::shared();
     let (_folder, client) = with_config(&Kubeconfig::of(server, &server.admin()));
-    let client = client.unwrap();
+    let mut client = client.unwrap();
     let all = Resource {
         group: "",
         version: "v1",
@@ -403,7 +405,7 @@ fn objects_are_made_changed_and_removed() {
     let object = |name: &str| {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "v"}}).to_string()
     };
-    let ask = |method: Method, what: Resource<'_>, body: &str| {
+    let mut ask = |method: Method, what: Resource<'_>, body: &str| {
         client.ask::<Value>(&Change { method, what, body: body.as_bytes() }).unwrap()
     };
     let why = |outcome: Outcome<Value>| match outcome {

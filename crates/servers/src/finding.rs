@@ -1,4 +1,3 @@
-use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// Why a server did not answer a request, if it did not.
@@ -14,54 +13,51 @@ pub(super) struct Finding {
 }
 
 /// What is known of each server since one last answered.
-pub(super) struct Findings(RefCell<Vec<Finding>>);
+pub(super) struct Findings(Vec<Finding>);
 
 /// For how many further rounds those that cannot be reached are waited for where another one refuses.
 const PATIENT: u32 = 2;
 
 impl Findings {
     pub(super) fn new(servers: usize) -> Self {
-        Self(RefCell::new(vec![Finding::default(); servers]))
+        Self(vec![Finding::default(); servers])
     }
 
     /// Another request begins: what a server does not do it may not do of one request alone.
-    pub(super) fn begin(&self) {
-        let mut findings = self.0.borrow_mut();
-        findings.iter_mut().filter(|finding| finding.unfit).for_each(|f| *f = Finding::default());
+    pub(super) fn begin(&mut self) {
+        self.0.iter_mut().filter(|finding| finding.unfit).for_each(|f| *f = Finding::default());
     }
 
-    pub(super) fn clear(&self) {
-        self.0.borrow_mut().fill(Finding::default());
+    pub(super) fn clear(&mut self) {
+        self.0.fill(Finding::default());
     }
 
-    pub(super) fn put(&self, place: usize, finding: Finding) {
-        self.0.borrow_mut()[place] = finding;
+    pub(super) fn put(&mut self, place: usize, finding: Finding) {
+        self.0[place] = finding;
     }
 
     /// Whether nothing is known of it.
     pub(super) fn is_silent(&self, place: usize) -> bool {
-        self.0.borrow()[place].reason.is_empty()
+        self.0[place].reason.is_empty()
     }
 
     /// Whether it is not to be asked in this round.
     pub(super) fn is_left_alone(&self, place: usize, now: Instant) -> bool {
-        let finding = &self.0.borrow()[place];
+        let finding = &self.0[place];
         finding.unfit || finding.again.is_some_and(|again| again > now)
     }
 
     /// How long every server that may still do what is asked wants to be left alone.
-    pub(super) fn asked_to_wait(&self) -> Option<Duration> {
-        let findings = self.0.borrow();
-        let fit = findings.iter().filter(|finding| !finding.unfit);
+    pub(super) fn asked_to_wait(&self, now: Instant) -> Option<Duration> {
+        let fit = self.0.iter().filter(|finding| !finding.unfit);
         let until = fit.map(|finding| finding.again).collect::<Option<Vec<_>>>()?;
-        Some(until.into_iter().min()?.saturating_duration_since(Instant::now()))
+        Some(until.into_iter().min()?.saturating_duration_since(now))
     }
 
     /// Whether nothing is to be waited for: each server refuses or, for some rounds, cannot be reached.
     pub(super) fn nobody_does(&self, round: u32) -> bool {
-        let findings = self.0.borrow();
-        let all = |wanted: fn(&Finding) -> bool| findings.iter().all(wanted);
-        let any = findings.iter().any(|finding| finding.unfit);
+        let all = |wanted: fn(&Finding) -> bool| self.0.iter().all(wanted);
+        let any = self.0.iter().any(|finding| finding.unfit);
         all(|finding| finding.unfit)
             || (any && round >= PATIENT && all(|finding| finding.unfit || finding.away))
     }
@@ -72,7 +68,7 @@ impl Findings {
     }
 
     /// Of each server; empty where it was not asked.
-    pub(super) fn reasons(&self) -> Vec<String> {
-        self.0.borrow().iter().map(|finding| finding.reason.clone()).collect()
+    pub(super) fn reasons(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|finding| &*finding.reason)
     }
 }

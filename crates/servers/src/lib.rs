@@ -27,15 +27,12 @@
 //!         unreached: request.unreached(),
 //!         advice: |status, _| (status == 403).then_some("let this host read racks"),
 //!     };
-//!     let client = Client::new(access, request.deadline)?;
+//!     let mut client = Client::new(access, request.deadline)?;
 //!     let path = format!("v1/racks/{}", escape(rack));
 //!     let answer = client.read(&Ask {
-//!         method: Method::Get,
-//!         path: &path,
-//!         body: b"",
 //!         answers: &[200, 404],
-//!         sign: None,
 //!         limit: 64 * 1024,
+//!         ..Ask::new(Method::Get, &path)
 //!     })?;
 //!     Ok((answer.status == 200).then_some(answer))
 //! }
@@ -44,24 +41,21 @@
 
 #![warn(unreachable_pub)]
 
-mod ask;
-mod dial;
-mod elements;
 mod failover;
 mod file;
 mod finding;
+#[cfg(feature = "http")]
+mod http;
 mod secret;
 mod server;
 mod tls;
 mod trouble;
 
-#[cfg(test)]
-mod tests;
-
-pub use ask::{Answer, Ask, Method, escape};
-pub use elements::each_element;
-pub use failover::{Access, Client};
+pub use failover::{Failover, PATIENCE, Service, Transport};
 pub use file::read_text;
+#[cfg(feature = "http")]
+pub use http::{Access, Answer, Ask, Client, Method, Secrets, each_element, escape, media};
 pub use secret::{Named, Secret};
 pub use server::Server;
-pub use tls::{Content, Pem, Tls, Trust};
+pub use tls::{Content, Pem, Tls, Trust, authorities_of_host};
+pub use trouble::Trouble;

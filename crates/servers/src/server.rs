@@ -1,7 +1,7 @@
 use std::fmt;
 
-use ureq::http::Uri;
-use ureq::http::uri::Authority;
+use ::http::Uri;
+use ::http::uri::Authority;
 
 use ipam_kit::cni::shown_url;
 use ipam_kit::error::{Error, Result};

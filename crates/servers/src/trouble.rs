@@ -1,200 +1,84 @@
-use std::io;
 use std::time::Duration;
 
-use rustls::{AlertDescription, CertificateError};
-use ureq::http::HeaderValue;
-
-use super::ask::Method;
 use ipam_kit::error::Error;
 
-/// Why a server brought no answer.
+/// Why a server brought no answer, and what that means for what was asked.
 #[derive(Debug)]
-pub(super) enum Trouble {
-    /// The request was not carried out, and this server may carry it out later.
-    NotSent(String),
-    /// It may have been carried out, or may still be.
+pub struct Trouble {
+    pub(crate) kind: Kind,
+    /// Whether something of the request may have reached a server of the service.
+    pub(crate) sent: bool,
+    /// How long the server wants to be left alone.
+    pub(crate) wait: Option<Duration>,
+}
+
+/// What became of the request.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    NotDone(String),
     Unknown(String),
-    /// This server will not carry it out; another one may.
     Unfit(String),
-    /// No server would do better.
-    Final(Error),
+    NotUnderstood(Error),
+    Refused(Error),
 }
 
 impl Trouble {
-    /// Why no answer came within `patience`.
-    pub(super) fn of(error: &ureq::Error, sent: bool, secured: bool, patience: Duration) -> Self {
-        let text = text(error, patience);
-        if let ureq::Error::Io(error) = error {
-            if let Some(advice) = of_tls(error).and_then(|error| unfit(error, sent)) {
-                return Self::Unfit(format!("{text} ({advice})"));
-            }
-            // So ends a server without TLS, and one that is being stopped.
-            let ends = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
-            if secured && !sent && ends.contains(&error.kind()) {
-                return Self::NotSent(format!(
-                    "{text} (if the server does not speak TLS, write http:// before it)"
-                ));
-            }
-        }
-        // A server that wants another certificate may close before its reason is read.
-        if secured && sent && is_cut(error) {
-            return Self::Unknown(format!(
-                "{text} (it may not take this client: look at the client's certificate and key)"
-            ));
-        }
-        if sent { Self::Unknown(text) } else { Self::NotSent(text) }
+    /// A day is as good as for ever, and no clock overflows on it.
+    pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+    /// The request was not carried out, and this server may carry it out later. Nothing of it was sent,
+    /// unless [`Trouble::sent`] says otherwise.
+    pub fn not_done(reason: impl Into<String>) -> Self {
+        Self::new(Kind::NotDone(reason.into()), false)
     }
 
-    /// What came first was not of HTTP/1: whatever server that is, it has carried out nothing.
-    pub(super) fn stranger(error: &ureq::Error, patience: Duration, advice: &str) -> Self {
-        Self::Unfit(format!("{} ({advice})", text(error, patience)))
+    /// The request may have been carried out, or may still be.
+    pub fn unknown(reason: impl Into<String>) -> Self {
+        Self::new(Kind::Unknown(reason.into()), true)
     }
 
-    /// What a status means that is no answer.
-    pub(super) fn of_status(status: u16, method: Method, text: String) -> Self {
-        match status {
-            // Turned away for now: too slow, too early, too many.
-            408 | 425 | 429 => Self::NotSent(text),
-            // 501: a server of another service, which does not know the method.
-            300..=499 | 501 => Self::Unfit(text),
-            _ if status >= 500 || method != Method::Get => Self::Unknown(text),
-            _ => Self::Unfit(text),
-        }
-    }
-}
-
-/// Whether a server says that it has no place for a change, as one of another service does, or that it
-/// speaks TLS alone: it was asked for nothing.
-pub(super) fn is_elsewhere(status: u16, method: Method, said: &str) -> bool {
-    let is_change = method != Method::Get;
-    is_change && (matches!(status, 404 | 405 | 501) || (status == 400 && said.contains("HTTPS")))
-}
-
-/// How long a server that turns requests away wants to be left alone, where it says so in seconds.
-pub(super) fn asked_to_wait(status: u16, header: Option<&HeaderValue>) -> Option<Duration> {
-    let seconds = header.filter(|_| matches!(status, 429 | 500..))?.to_str().ok()?;
-    let seconds = seconds.trim().parse().ok().filter(|seconds| *seconds > 0)?;
-    Some(Duration::from_secs(seconds).min(LONGEST))
-}
-
-/// A day is as good as for ever, and no clock overflows on it.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
-
-fn text(error: &ureq::Error, patience: Duration) -> String {
-    match error {
-        ureq::Error::Timeout(ureq::Timeout::Connect) => {
-            "it cannot be connected to in time".to_owned()
-        }
-        ureq::Error::Timeout(_) => format!("no answer within {} ms", patience.as_millis()),
-        ureq::Error::HostNotFound => "its name has no address".to_owned(),
-        ureq::Error::Protocol(error) => format!("its answer is not HTTP/1.1: {error}"),
-        ureq::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            "it closed the connection before the end of its answer".to_owned()
-        }
-        ureq::Error::Io(error) => error.to_string(),
-        other => other.to_string(),
-    }
-}
-
-fn is_cut(error: &ureq::Error) -> bool {
-    let ends = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
-    matches!(error, ureq::Error::Io(error) if ends.contains(&error.kind()))
-}
-
-fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
-    error.get_ref()?.downcast_ref()
-}
-
-/// What to do about a failure of TLS after which this server is of no use.
-fn unfit(error: &rustls::Error, sent: bool) -> Option<&'static str> {
-    match error {
-        rustls::Error::InvalidCertificate(
-            CertificateError::Expired
-            | CertificateError::ExpiredContext { .. }
-            | CertificateError::NotValidYet
-            | CertificateError::NotValidYetContext { .. },
-        ) => Some(
-            "the server's certificate is not valid at this time, or this machine's clock is wrong",
-        ),
-        rustls::Error::InvalidCertificate(_) => Some(
-            "the server's certificate is not of an authority that is trusted here, or is for another name",
-        ),
-        // With TLS 1.3 a server says so only when it is asked for something, and has not done it.
-        rustls::Error::AlertReceived(alert) if !sent || REFUSALS.contains(alert) => {
-            Some("the server does not take this client: look at the client's certificate and key")
-        }
-        rustls::Error::InvalidMessage(_) if !sent => {
-            Some("the server does not speak TLS: write http:// before it, or look at the port")
-        }
-        _ if !sent => Some("no connection over TLS can be made"),
-        _ => None,
-    }
-}
-
-/// The alerts by which a server refuses a client's certificate, before it reads any request.
-const REFUSALS: [AlertDescription; 7] = [
-    AlertDescription::AccessDenied,
-    AlertDescription::BadCertificate,
-    AlertDescription::CertificateExpired,
-    AlertDescription::CertificateRequired,
-    AlertDescription::CertificateUnknown,
-    AlertDescription::UnknownCA,
-    AlertDescription::UnsupportedCertificate,
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn kind(trouble: &Trouble) -> &'static str {
-        match trouble {
-            Trouble::NotSent(_) => "not sent",
-            Trouble::Unknown(_) => "unknown",
-            Trouble::Unfit(_) => "unfit",
-            Trouble::Final(_) => "final",
-        }
+    /// This server has not carried it out and will not; another one may. Nothing of the request was sent,
+    /// unless [`Trouble::sent`] says otherwise.
+    pub fn unfit(reason: impl Into<String>) -> Self {
+        Self::new(Kind::Unfit(reason.into()), false)
     }
 
-    #[test]
-    fn what_a_status_leaves_open_depends_on_what_was_asked() {
-        for (status, get, put) in [
-            (204, "unfit", "unknown"),
-            (301, "unfit", "unfit"),
-            (403, "unfit", "unfit"),
-            (404, "unfit", "unfit"),
-            (408, "not sent", "not sent"),
-            (429, "not sent", "not sent"),
-            (500, "unknown", "unknown"),
-            (501, "unfit", "unfit"),
-            (503, "unknown", "unknown"),
-            (700, "unknown", "unknown"),
-        ] {
-            let of = |method| kind(&Trouble::of_status(status, method, String::new()));
-            assert_eq!((of(Method::Get), of(Method::Put)), (get, put), "{status}");
-            assert_eq!(of(Method::Post), put, "{status}");
-        }
+    /// The answer is not understood: an error for a read. A change may have been carried out.
+    pub fn not_understood(error: Error) -> Self {
+        Self::new(Kind::NotUnderstood(error), true)
     }
 
-    #[test]
-    fn what_a_failure_leaves_open_depends_on_what_was_sent() {
-        let io = |kind: io::ErrorKind| ureq::Error::Io(kind.into());
-        let tls = |error: rustls::Error| {
-            ureq::Error::Io(io::Error::new(io::ErrorKind::InvalidData, error))
+    /// The service says no, whichever server is asked, and has not carried it out.
+    pub fn refused(error: Error) -> Self {
+        Self::new(Kind::Refused(error), true)
+    }
+
+    fn new(kind: Kind, sent: bool) -> Self {
+        Self { kind, sent, wait: None }
+    }
+
+    /// Whether something of the request may have reached a server of the service. Where nothing did, for
+    /// any request, the final error has the code [`Service::unreached`](crate::Service::unreached).
+    #[must_use]
+    pub fn sent(self, sent: bool) -> Self {
+        Self { sent, ..self }
+    }
+
+    /// How long the server wants to be left alone, where it says so.
+    #[must_use]
+    pub fn wait(self, wait: Option<Duration>) -> Self {
+        Self { wait: wait.map(|wait| wait.min(Self::LONGEST)), ..self }
+    }
+
+    /// With other words for the reason.
+    #[cfg(feature = "http")]
+    pub(crate) fn map_reason(self, change: impl FnOnce(String) -> String) -> Self {
+        let kind = match self.kind {
+            Kind::NotDone(reason) => Kind::NotDone(change(reason)),
+            Kind::Unknown(reason) => Kind::Unknown(change(reason)),
+            Kind::Unfit(reason) => Kind::Unfit(change(reason)),
+            error @ (Kind::NotUnderstood(_) | Kind::Refused(_)) => error,
         };
-        let alert = |alert| tls(rustls::Error::AlertReceived(alert));
-        for (error, before, after) in [
-            (io(io::ErrorKind::ConnectionRefused), "not sent", "unknown"),
-            (io(io::ErrorKind::UnexpectedEof), "not sent", "unknown"),
-            (ureq::Error::Timeout(ureq::Timeout::Global), "not sent", "unknown"),
-            (ureq::Error::HostNotFound, "not sent", "unknown"),
-            (alert(AlertDescription::CertificateRequired), "unfit", "unfit"),
-            (alert(AlertDescription::HandshakeFailure), "unfit", "unknown"),
-            (alert(AlertDescription::DecryptError), "unfit", "unknown"),
-            (tls(rustls::CertificateError::UnknownIssuer.into()), "unfit", "unfit"),
-            (tls(rustls::InvalidMessage::InvalidContentType.into()), "unfit", "unknown"),
-        ] {
-            let of = |sent| kind(&Trouble::of(&error, sent, true, Duration::ZERO));
-            assert_eq!((of(false), of(true)), (before, after), "{error:?}");
-        }
+        Self { kind, ..self }
     }
 }

@@ -97,12 +97,11 @@ fn client(urls: &[&str], tls: Tls) -> Result<Client, Error> {
     Client::new(access, Deadline::after(Duration::from_secs(30)))
 }
 
-const GET: Ask<'_> =
-    Ask { method: Method::Get, path: "v1/x", body: b"", answers: &[200], sign: None, limit: 1000 };
+const GET: Ask<'_> = Ask::new(Method::Get, "v1/x");
 
 #[track_caller]
 fn answers(urls: &[&str], tls: Tls) {
-    let client = client(urls, tls).unwrap();
+    let mut client = client(urls, tls).unwrap();
     for _ in 0..2 {
         assert_eq!(client.read(&GET).unwrap().body, b"ok");
     }
@@ -130,7 +129,7 @@ fn a_server_that_does_not_take_the_client_is_not_asked_again() {
     let certificates = Certificates::make();
     let url = server(&certificates, true);
     for pair in [None, Some(certificates.other_client()), Some(certificates.expired_client())] {
-        let client = client(&[&url], trusting(&certificates, pair)).unwrap();
+        let mut client = client(&[&url], trusting(&certificates, pair)).unwrap();
         let error = client.read(&GET).unwrap_err();
         assert!(error.to_string().contains("look at the client's certificate and key"), "{error}");
         // A change was not done, and may go to another server.

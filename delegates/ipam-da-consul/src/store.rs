@@ -1,6 +1,6 @@
 //! Consul's key-value store, as far as it is needed here.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::Read;
 use std::ops::ControlFlow;
 
@@ -15,7 +15,7 @@ use crate::txn::{self, Ended, Op, Pair};
 /// The store of a datacenter.
 #[derive(Debug)]
 pub(crate) struct Store {
-    client: Client,
+    client: RefCell<Client>,
     /// The query of a change, that of a read, and that of a read which proves what is not there; each
     /// begins with `?` unless it is empty.
     changing: String,
@@ -68,7 +68,7 @@ impl Store {
             advice,
         };
         Ok(Self {
-            client: Client::new(access, deadline)?,
+            client: RefCell::new(Client::new(access, deadline)?),
             changing: query(&[&datacenter]),
             reading: query(&[&datacenter, &consistency]),
             proving: query(&[&datacenter, &Some("consistent".to_owned())]),
@@ -93,22 +93,22 @@ impl Store {
 
     /// Goes on until another deadline.
     pub(crate) fn go_on(&mut self, deadline: Deadline) {
-        self.client.go_on(deadline);
+        self.client.get_mut().go_on(deadline);
     }
 
     /// Where the server is that answered last.
     pub(crate) fn answering(&self) -> String {
-        self.client.answering().place()
+        self.client.borrow().answering().place()
     }
 
     /// Begins with this server, if it is one of them.
     pub(crate) fn prefer(&self, url: &str) {
-        self.client.prefer(url);
+        self.client.borrow_mut().prefer(url);
     }
 
     /// The server to begin with, where it is not the one that the configuration names first.
     pub(crate) fn preferred(&self) -> Option<String> {
-        self.client.preferred()
+        self.client.borrow().preferred().map(str::to_owned)
     }
 
     /// Reads by a transaction that changes nothing.
@@ -119,7 +119,7 @@ impl Store {
         let body = txn::to_body(ops);
         let path = format!("v1/txn{}", self.reading());
         let ask = Ask { sign: Some(READ_SIGN), ..transaction(&path, &body) };
-        understood(&self.client.read(&ask)?)
+        understood(&self.client.borrow_mut().read(&ask)?)
     }
 
     /// Changes something; `None` when it may have been done, or may still be.
@@ -129,7 +129,7 @@ impl Store {
     pub(crate) fn write(&self, ops: &[Op]) -> Result<Option<Ended>> {
         let body = txn::to_body(ops);
         let path = format!("v1/txn{}", self.changing);
-        let Some(answer) = self.client.write(&transaction(&path, &body))? else {
+        let Some(answer) = self.client.borrow_mut().write(&transaction(&path, &body))? else {
             return Ok(None);
         };
         match understood(&answer) {
@@ -148,10 +148,8 @@ impl Store {
     /// No server answers in time.
     pub(crate) fn may_read(&self, key: &str) -> Result<bool> {
         let path = format!("v1/kv/{}{}", escaped(key), self.changing);
-        let answers = &[200, 403, 404];
-        let ask =
-            Ask { method: Method::Get, path: &path, body: &[], answers, sign: None, limit: ANSWER };
-        Ok(self.client.read(&ask)?.status != 403)
+        let ask = Ask { answers: &[200, 403, 404], limit: ANSWER, ..Ask::new(Method::Get, &path) };
+        Ok(self.client.borrow_mut().read(&ask)?.status != 403)
     }
 
     /// Shows every key that begins so.
@@ -203,12 +201,10 @@ impl Store {
             self.reading().strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
         let path = format!("v1/kv/{}?{how}{more}", escaped(prefix));
         let ask = Ask {
-            method: Method::Get,
-            path: &path,
-            body: &[],
             answers: &[200, 404],
             sign: Some(SIGN),
             limit: LISTING,
+            ..Ask::new(Method::Get, &path)
         };
         let mut elements = |status: u16, body: &mut dyn Read| {
             if status == 404 {
@@ -221,7 +217,7 @@ impl Store {
             })?;
             Ok(taken.map(drop))
         };
-        match self.client.read_with(&ask, &mut elements)? {
+        match self.client.borrow_mut().read_with(&ask, &mut elements)? {
             Ok(()) | Err(None) => Ok(()),
             Err(Some(error)) => Err(error),
         }
@@ -255,12 +251,10 @@ fn escaped(key: &str) -> String {
 
 fn transaction<'a>(path: &'a str, body: &'a str) -> Ask<'a> {
     Ask {
-        method: Method::Put,
-        path,
         body: body.as_bytes(),
         answers: &[200, 409],
-        sign: None,
         limit: ANSWER,
+        ..Ask::new(Method::Put, path)
     }
 }
 

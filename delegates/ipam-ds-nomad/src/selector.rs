@@ -35,8 +35,8 @@ impl Selector for Nomad {
             // It is about no allocation, and what it releases is not this delegate's.
             Verb::Gc => Ok(Selection::of([])),
             Verb::Status => {
-                let client = Client::new(store.access, request.deadline)?;
-                is_ready(&client, &store.region)
+                let mut client = Client::new(store.access, request.deadline)?;
+                is_ready(&mut client, &store.region)
                     .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))?;
                 Ok(Selection::of([]))
             }
@@ -47,9 +47,9 @@ impl Selector for Nomad {
 
 fn choose(store: Store, request: &Request) -> Result<Selection> {
     let question = Question::of(request, store.namespace, store.region)?;
-    let client = Client::new(store.access, request.deadline)?;
+    let mut client = Client::new(store.access, request.deadline)?;
     let id = &question.id;
-    let answer = get(&client, &question.path())
+    let answer = get(&mut client, &question.path())
         .map_err(|error| error.within(format_args!("allocation {id}")))?;
     let wish = Allocation::parse(&answer.body, id)?.wish()?;
     let network = request.network.name().as_str();
@@ -61,7 +61,7 @@ fn choose(store: Store, request: &Request) -> Result<Selection> {
 }
 
 /// Whether the servers have a leader: without one, they tell nobody about an allocation.
-fn is_ready(client: &Client, region: &Option<String>) -> Result<()> {
+fn is_ready(client: &mut Client, region: &Option<String>) -> Result<()> {
     let path = with_query("v1/status/leader".to_owned(), [("region", region)]);
     let began = Instant::now();
     while leader(&get(client, &path)?)?.is_empty() {
@@ -86,13 +86,6 @@ fn leader(answer: &Answer) -> Result<String> {
     })
 }
 
-fn get(client: &Client, path: &str) -> Result<Answer> {
-    client.read(&Ask {
-        method: Method::Get,
-        path,
-        body: b"",
-        answers: &[200],
-        sign: None,
-        limit: LARGEST,
-    })
+fn get(client: &mut Client, path: &str) -> Result<Answer> {
+    client.read(&Ask { limit: LARGEST, ..Ask::new(Method::Get, path) })
 }

@@ -171,7 +171,7 @@ impl OwnNode {
     /// # Errors
     /// The API server is away or refuses, see [`ipam_kube`](crate); this machine is no node.
     pub fn read(&self) -> Result<Node> {
-        self.find(&self.source.open(self.unreached, self.deadline)?, Extent::Whole)?
+        self.find(&mut self.source.open(self.unreached, self.deadline)?, Extent::Whole)?
     }
 
     /// Reads the object of any node.
@@ -180,8 +180,8 @@ impl OwnNode {
     /// The API server is away or refuses; there is no node of this name.
     pub fn read_other(&self, name: &str) -> Result<Node> {
         judge(name, "--node")?;
-        let kube = self.source.open(self.unreached, self.deadline)?;
-        let node = self.get(&kube, name, Extent::Whole)?;
+        let mut kube = self.source.open(self.unreached, self.deadline)?;
+        let node = self.get(&mut kube, name, Extent::Whole)?;
         node.ok_or_else(|| search::absent(name, "--node", &self.source))
     }
 
@@ -204,23 +204,23 @@ impl OwnNode {
         let noted = noted.filter(|noted| noted.question == question);
         let known = noted.as_ref().and_then(|noted| Some((noted, noted.known::<T>()?)));
         let Some((noted, known)) = known else {
-            let kube = self.source.open(self.unreached, self.deadline)?;
-            return self.ask_now(&kube, wish, &question, pick)?;
+            let mut kube = self.source.open(self.unreached, self.deadline)?;
+            return self.ask_now(&mut kube, wish, &question, pick)?;
         };
         if noted.age() < wish.ttl {
             debug!("{} of node {}: as {:?} ago", wish.what, known.node, noted.age());
             return Ok(known);
         }
-        let kube = self.source.clone().within(PATIENCE).open(self.unreached, self.deadline)?;
+        let mut kube = self.source.clone().within(PATIENCE).open(self.unreached, self.deadline)?;
         // The login may be to another cluster by now.
         if noted.cluster != kube.cluster()? {
-            return self.ask_now(&kube, wish, &question, pick)?;
+            return self.ask_now(&mut kube, wish, &question, pick)?;
         }
         if noted.failed_since().is_some_and(|since| since < REST) {
             warn_of_age(wish, noted, "it was away a moment ago");
             return Ok(known);
         }
-        match self.ask_now(&kube, wish, &question, pick) {
+        match self.ask_now(&mut kube, wish, &question, pick) {
             Err(error) if is_away(&error) => {
                 warn_of_age(wish, noted, &error.in_full());
                 self.note(wish, |noted| noted.fail());
@@ -242,7 +242,7 @@ impl OwnNode {
     /// The inner error is what the API server's answer means.
     fn ask_now<T: Serialize>(
         &self,
-        kube: &Kube,
+        kube: &mut Kube,
         wish: &Wish<'_>,
         question: &str,
         pick: impl FnOnce(&Node) -> Result<T>,
@@ -273,7 +273,7 @@ impl OwnNode {
         }
     }
 
-    fn get(&self, kube: &Kube, name: &str, extent: Extent) -> Result<Option<Node>> {
+    fn get(&self, kube: &mut Kube, name: &str, extent: Extent) -> Result<Option<Node>> {
         let what = Resource::node(name);
         let object = match extent {
             Extent::Whole => kube.get::<Value>(&what)?,

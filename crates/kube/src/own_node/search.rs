@@ -50,7 +50,7 @@ const SHOWN: usize = 5;
 impl OwnNode {
     /// Reads this machine's node: by its name if that is known, else out of the list of all. The inner
     /// error is what the API server's answer means: this machine is no node.
-    pub(super) fn find(&self, kube: &Kube, extent: Extent) -> Result<Result<Node>> {
+    pub(super) fn find(&self, kube: &mut Kube, extent: Extent) -> Result<Result<Node>> {
         let host = match &self.name {
             Name::Said { name, place } => {
                 debug!("this is node {name}, as {place} says");
@@ -123,7 +123,7 @@ impl OwnNode {
     }
 
     /// The node that this machine was found to be, if it still is.
-    fn remembered(&self, kube: &Kube, extent: Extent) -> Result<Option<Node>> {
+    fn remembered(&self, kube: &mut Kube, extent: Extent) -> Result<Option<Node>> {
         let Some(memory) = &self.memory else { return Ok(None) };
         let Found { cluster, machine, node } = memory.found();
         let is_here = cluster == self.source.identity() && machine == self.machine.identity();
@@ -145,7 +145,7 @@ impl OwnNode {
     }
 
     /// The nodes of all that have this machine's machine-id or provider ID.
-    fn listed(&self, kube: &Kube) -> Result<Alike> {
+    fn listed(&self, kube: &mut Kube) -> Result<Alike> {
         let mut alike = Alike::default();
         kube.list(&Resource::nodes(), &mut |node: Listed| {
             let name = node.metadata.name;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::{Secret, Server, Tls};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode};
 use ipam_testkit::fake_http::Reply::{Drip, Say, SayAndClose, Silence};
@@ -28,25 +29,18 @@ fn client(urls: &[&str]) -> Client {
     Client::new(access(urls), Deadline::after(Duration::from_secs(30))).unwrap()
 }
 
-const GET: Ask<'_> = Ask {
-    method: Method::Get,
-    path: "v1/x?y=z",
-    body: b"",
-    answers: &[200],
-    sign: None,
-    limit: 1000,
-};
+const GET: Ask<'_> = Ask { limit: 1000, ..Ask::new(Method::Get, "v1/x?y=z") };
 const PUT: Ask<'_> = Ask { method: Method::Put, body: b"{}", ..GET };
 
-fn read(client: &Client) -> Result<String, Error> {
+fn read(client: &mut Client) -> Result<String, Error> {
     client.read(&GET).map(|answer| String::from_utf8(answer.body).unwrap())
 }
 
 #[test]
 fn a_request_goes_below_the_url_with_the_headers() {
     let server = fake(|_| Say(http(200, "a")));
-    let client = client(&[&format!("{}/base/", server.url)]);
-    assert_eq!(read(&client).unwrap(), "a");
+    let mut client = client(&[&format!("{}/base/", server.url)]);
+    assert_eq!(read(&mut client).unwrap(), "a");
     assert_eq!(client.write(&PUT).unwrap().unwrap().status, 200);
     assert_eq!(
         client.write(&Ask { method: Method::Post, body: b"", ..GET }).unwrap().unwrap().body,
@@ -74,15 +68,15 @@ fn a_request_goes_below_the_url_with_the_headers() {
 fn the_next_server_is_asked_where_one_fails_and_stays_the_first() {
     let (broken, good) = (fake(|_| Say(http(500, "no leader"))), fake(|_| Say(http(200, "a"))));
     let nobody = closed();
-    let client = client(&[&nobody, &broken.url, &good.url]);
+    let mut client = client(&[&nobody, &broken.url, &good.url]);
     assert_eq!(client.preferred(), None);
     for _ in 0..2 {
-        assert_eq!(read(&client).unwrap(), "a");
-        assert_eq!(client.preferred().as_deref(), Some(&*good.url));
+        assert_eq!(read(&mut client).unwrap(), "a");
+        assert_eq!(client.preferred(), Some(&*good.url));
     }
     assert_eq!((broken.requests(), good.requests()), (1, 2));
     client.prefer(&broken.url);
-    assert_eq!(read(&client).unwrap(), "a");
+    assert_eq!(read(&mut client).unwrap(), "a");
     client.prefer("http://elsewhere");
     assert_eq!((broken.requests(), good.requests()), (2, 3));
 }
@@ -92,7 +86,7 @@ fn a_server_that_is_silent_or_cuts_its_answer_off_is_passed_over_by_a_read() {
     let silent = fake(|_| Silence);
     let half = fake(|_| SayAndClose(http(200, "whole").replace("whole", "ha")));
     let good = fake(|_| Say(http(200, "a")));
-    let client = client(&[&half.url, &silent.url, &good.url]);
+    let mut client = client(&[&half.url, &silent.url, &good.url]);
     let mut begun = Vec::new();
     let taken = client.read_with(&GET, &mut |status, body| {
         begun.push(status);
@@ -109,7 +103,7 @@ fn where_no_server_is_reached_the_code_says_so() {
     let (a, b) = (closed(), closed());
     let mut access = access(&[&a, &b]);
     access.timeout = Duration::from_millis(300);
-    let client = Client::new(access, Deadline::after(Duration::from_secs(30))).unwrap();
+    let mut client = Client::new(access, Deadline::after(Duration::from_secs(30))).unwrap();
     let error = client.write(&PUT).unwrap_err();
     assert_eq!(error.code(), ErrorCode::UNREACHED);
     let text = error.to_string();
@@ -125,8 +119,8 @@ fn a_server_that_was_asked_leaves_the_call_to_be_repeated() {
     let server = fake(|_| Drip(http(200, "this takes longer")));
     let mut access = access(&[&server.url]);
     access.timeout = Duration::from_millis(300);
-    let client = Client::new(access, Deadline::after(Duration::from_secs(30))).unwrap();
-    let error = read(&client).unwrap_err();
+    let mut client = Client::new(access, Deadline::after(Duration::from_secs(30))).unwrap();
+    let error = read(&mut client).unwrap_err();
     assert_eq!(error.code(), ErrorCode::TRY_AGAIN, "{error}");
     assert!(error.to_string().contains("no answer within "), "{error}");
 }
@@ -135,7 +129,7 @@ fn a_server_that_was_asked_leaves_the_call_to_be_repeated() {
 fn a_refusal_of_all_is_final_and_told_in_one_line() {
     let said = format!("Permission\n\tdenied {}", "x".repeat(400));
     let (one, other) = (fake(move |_| Say(http(403, &said))), fake(|_| Say(http(404, ""))));
-    let client = client(&[&one.url, &other.url]);
+    let mut client = client(&[&one.url, &other.url]);
     let error = client.write(&PUT).unwrap_err();
     assert_eq!(error.code(), ErrorCode::BACKEND);
     let shown = "x".repeat(300 - "Permission denied ".len());
@@ -155,10 +149,10 @@ fn a_refusal_takes_no_time_from_what_is_asked_next() {
     let server = fake(|number| Say(http(if number == 0 { 403 } else { 200 }, "a")));
     let mut access = access(&[&server.url]);
     access.timeout = Duration::from_millis(200);
-    let client = Client::new(access, Deadline::after(Duration::from_secs(30))).unwrap();
-    assert_eq!(read(&client).unwrap_err().code(), ErrorCode::BACKEND);
+    let mut client = Client::new(access, Deadline::after(Duration::from_secs(30))).unwrap();
+    assert_eq!(read(&mut client).unwrap_err().code(), ErrorCode::BACKEND);
     client.pause(Duration::from_millis(300));
-    assert_eq!(read(&client).unwrap(), "a");
+    assert_eq!(read(&mut client).unwrap(), "a");
 }
 
 #[test]
@@ -166,7 +160,7 @@ fn a_redirect_is_not_followed() {
     let aim = fake(|_| Say(http(200, "a")));
     let head = format!("HTTP/1.1 307 X\r\nLocation: {}/v1/x\r\nContent-Length: 0\r\n\r\n", aim.url);
     let server = fake(move |_| Say(head.clone()));
-    let error = read(&client(&[&server.url])).unwrap_err();
+    let error = read(&mut client(&[&server.url])).unwrap_err();
     let text = format!("HTTP 307, a redirect to {}/v1/x, which is not followed", aim.url);
     assert!(error.to_string().contains(&text), "{error}");
     assert_eq!((server.requests(), aim.requests()), (1, 0));
@@ -176,7 +170,7 @@ fn a_redirect_is_not_followed() {
 fn a_change_goes_on_from_a_server_that_does_not_speak_http() {
     let (server, other) =
         (fake(|_| Say("nonsense\r\n\r\n".to_owned())), fake(|_| Say(http(200, ""))));
-    let client = client(&[&server.url, &other.url]);
+    let mut client = client(&[&server.url, &other.url]);
     assert_eq!(client.write(&PUT).unwrap().unwrap().status, 200);
     assert_eq!((server.requests(), other.requests()), (1, 1));
 }
@@ -194,11 +188,11 @@ fn a_change_that_may_be_done_is_not_sent_again() {
         || Silence,
     ] {
         let (server, other) = (fake(move |_| reply()), fake(|_| Say(http(200, ""))));
-        let client = client(&[&server.url, &other.url]);
+        let mut client = client(&[&server.url, &other.url]);
         assert_eq!(client.write(&PUT).unwrap(), None);
         assert_eq!((server.requests(), other.requests()), (1, 0));
         // What is asked then is asked of another server.
-        assert_eq!(read(&client).unwrap(), "");
+        assert_eq!(read(&mut client).unwrap(), "");
     }
 }
 
@@ -206,7 +200,7 @@ fn a_change_that_may_be_done_is_not_sent_again() {
 fn a_change_that_is_not_done_goes_to_the_next_server() {
     for status in [301, 400, 403, 404, 429, 501] {
         let (server, other) = (fake(move |_| Say(http(status, ""))), fake(|_| Say(http(200, ""))));
-        let client = client(&[&closed(), &server.url, &other.url]);
+        let mut client = client(&[&closed(), &server.url, &other.url]);
         assert!(client.write(&PUT).unwrap().is_some(), "{status}");
         assert_eq!((server.requests(), other.requests()), (1, 1), "{status}");
     }
@@ -235,7 +229,7 @@ fn busy(status: u16, seconds: &'static str) -> Fake {
 fn a_server_that_wants_to_be_left_alone_is() {
     for status in [429, 503] {
         let server = busy(status, "1");
-        assert_eq!(read(&client(&[&server.url])).unwrap(), "");
+        assert_eq!(read(&mut client(&[&server.url])).unwrap(), "");
         assert_eq!(server.requests(), 2);
     }
     // Another one is asked meanwhile, and one that says it otherwise is asked again as usual.
@@ -249,7 +243,7 @@ fn a_server_that_wants_to_be_left_alone_is() {
 fn a_server_that_wants_to_be_left_alone_for_longer_than_there_is_time_is_given_up_at_once() {
     for (seconds, shown) in [("21", "21"), ("18446744073709551615", "86400")] {
         let server = busy(429, seconds);
-        let client = client(&[&server.url]);
+        let mut client = client(&[&server.url]);
         let error = client.write(&PUT).unwrap_err();
         assert_eq!(error.code(), ErrorCode::TRY_AGAIN);
         let text = format!("HTTP 429: busy (it asks to be left alone for {shown} s)");
@@ -261,7 +255,7 @@ fn a_server_that_wants_to_be_left_alone_for_longer_than_there_is_time_is_given_u
 #[test]
 fn what_is_sent_has_the_method_that_is_asked_for() {
     let server = fake(|_| Say(http(200, "")));
-    let client = client(&[&server.url]);
+    let mut client = client(&[&server.url]);
     for (method, body, line) in [
         (Method::Patch, &b"[]"[..], "PATCH /v1/x?y=z HTTP/1.1"),
         (Method::Delete, b"", "DELETE /v1/x?y=z HTTP/1.1"),
@@ -278,28 +272,28 @@ fn what_is_sent_has_the_method_that_is_asked_for() {
 #[test]
 fn other_statuses_are_answers_where_the_caller_says_so() {
     let server = fake(|_| Say(http(409, "{}")));
-    let client = client(&[&server.url]);
+    let mut client = client(&[&server.url]);
     let answer = client.write(&Ask { answers: &[200, 409], ..PUT }).unwrap().unwrap();
-    assert_eq!(answer, Answer { status: 409, body: b"{}".to_vec() });
+    assert_eq!(answer, Answer::new(409, b"{}".to_vec()));
 }
 
 #[test]
 fn an_answer_beyond_the_limit_is_an_error_that_names_it() {
     let server = fake(|_| Say(http(200, &"x".repeat(1001))));
-    let error = read(&client(&[&server.url])).unwrap_err();
+    let error = read(&mut client(&[&server.url])).unwrap_err();
     assert_eq!(error.code(), ErrorCode::BACKEND);
     assert_eq!(
         error.to_string(),
         format!("Test at {}: the answer to GET v1/x?y=z has more than 1000 bytes", server.url)
     );
     let longest = fake(|_| Say(http(200, &"x".repeat(1000))));
-    assert_eq!(read(&client(&[&longest.url])).unwrap().len(), 1000);
+    assert_eq!(read(&mut client(&[&longest.url])).unwrap().len(), 1000);
 }
 
 #[test]
 fn an_answer_that_the_caller_does_not_understand_is_final() {
     let (server, other) = (fake(|_| Say(http(200, "s3cret"))), fake(|_| Say(http(200, ""))));
-    let client = client(&[&server.url, &other.url]);
+    let mut client = client(&[&server.url, &other.url]);
     let taken = client.read_with(&GET, &mut |_, body| {
         let mut text = String::new();
         body.read_to_string(&mut text)?;
@@ -313,7 +307,7 @@ fn an_answer_that_the_caller_does_not_understand_is_final() {
 #[test]
 fn a_connection_that_the_server_has_closed_is_opened_anew() {
     let server = fake(|_| SayAndClose(http(200, "a")));
-    let client = client(&[&server.url]);
+    let mut client = client(&[&server.url]);
     for number in 1..=3 {
         assert!(client.write(&PUT).unwrap().is_some());
         while server.ended.load(Ordering::SeqCst) < number {
@@ -332,8 +326,8 @@ fn a_kept_connection_that_breaks_on_a_change_leaves_it_open() {
         0 => Say(http(200, "a")),
         _ => SayAndClose(String::new()),
     });
-    let client = client(&[&server.url]);
-    assert_eq!(read(&client).unwrap(), "a");
+    let mut client = client(&[&server.url]);
+    assert_eq!(read(&mut client).unwrap(), "a");
     assert_eq!(client.write(&PUT).unwrap(), None);
     assert_eq!((server.requests(), server.connections.load(Ordering::SeqCst)), (2, 1));
 }
@@ -341,30 +335,9 @@ fn a_kept_connection_that_breaks_on_a_change_leaves_it_open() {
 #[test]
 fn a_secret_that_a_server_repeats_is_not_shown() {
     let server = fake(|_| Say(http(403, "token s3cret denied")));
-    let error = read(&client(&[&server.url])).unwrap_err();
+    let error = read(&mut client(&[&server.url])).unwrap_err();
     assert!(error.to_string().contains("HTTP 403: token … denied"), "{error}");
     assert!(!format!("{error:?} {:?}", client(&[&server.url])).contains("s3cret"));
-}
-
-#[test]
-fn each_round_waits_longer_for_one_of_several_servers() {
-    let patience = |urls: &[&str]| {
-        let client = client(urls);
-        [0, 1, 2, 3, 4, 5, u32::MAX].map(|round| client.patience(round).as_millis())
-    };
-    let several = [1_500, 3_000, 6_000, 12_000, 24_000, 24_000, 24_000];
-    assert_eq!(patience(&["http://a", "http://b"]), several);
-    // All the time is for the only one.
-    assert_eq!(patience(&["http://a"]), [20_000; 7]);
-    // Both need more than the first round gives.
-    let slow = || {
-        fake(|_| {
-            std::thread::sleep(Duration::from_millis(1_700));
-            Say(http(200, "a"))
-        })
-    };
-    let (one, other) = (slow(), slow());
-    assert_eq!(read(&client(&[&one.url, &other.url])).unwrap(), "a");
 }
 
 #[test]
@@ -390,8 +363,8 @@ fn a_tenth_of_the_time_is_left_for_saying_what_is_wrong() {
 #[test]
 fn a_call_whose_time_is_over_asks_nobody() {
     let server = fake(|_| Say(http(200, "a")));
-    let client = Client::new(access(&[&server.url]), Deadline::after(Duration::ZERO)).unwrap();
-    assert_eq!(read(&client).unwrap_err().code(), ErrorCode::TIMED_OUT);
+    let mut client = Client::new(access(&[&server.url]), Deadline::after(Duration::ZERO)).unwrap();
+    assert_eq!(read(&mut client).unwrap_err().code(), ErrorCode::TIMED_OUT);
     assert_eq!(server.connections.load(Ordering::SeqCst), 0);
 }
 
@@ -399,5 +372,5 @@ fn a_call_whose_time_is_over_asks_nobody() {
 fn a_name_is_looked_up() {
     let server = fake(|_| Say(http(200, "a")));
     let url = server.url.replace("127.0.0.1", "localhost");
-    assert_eq!(read(&client(&[&url])).unwrap(), "a");
+    assert_eq!(read(&mut client(&[&url])).unwrap(), "a");
 }

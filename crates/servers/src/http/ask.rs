@@ -1,6 +1,8 @@
 use std::fmt::{self, Write as _};
 use std::io::{self, Read};
 
+use crate::secret::Secret;
+
 /// What is asked of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
@@ -10,14 +12,50 @@ pub struct Ask<'a> {
     pub path: &'a str,
     /// What is sent along; a GET sends nothing.
     pub body: &'a [u8],
+    /// The media type of the body, as in [`media`]; without it, what the client speaks.
+    pub media: Option<&'a str>,
+    /// Headers of this request alone. One that every request has is replaced.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// The same, of which no error and no log shows the value.
+    pub secrets: &'a [(&'a str, Secret)],
     /// The statuses that are an answer. Any other means that this server does not do what is asked.
     pub answers: &'a [u16],
+    /// The headers that are kept of an answer, see [`Answer::header`].
+    pub wants: &'a [&'a str],
     /// A header that every answer of this service has, where there is one: by it another server that
     /// answers the same status is told apart.
     pub sign: Option<&'a str>,
     /// The largest body that is read of an answer, in bytes; a larger one is an error, and one whose
     /// values or texts would cost much more to hold.
     pub limit: u64,
+}
+
+/// Media types of bodies.
+pub mod media {
+    /// JSON.
+    pub const JSON: &str = "application/json";
+    /// A list of changes to JSON (RFC 6902).
+    pub const JSON_PATCH: &str = "application/json-patch+json";
+    /// The members of a JSON object that change (RFC 7396).
+    pub const MERGE_PATCH: &str = "application/merge-patch+json";
+}
+
+impl<'a> Ask<'a> {
+    /// A request without a body, of which 200 alone is an answer, with a body of at most 1 MiB.
+    pub const fn new(method: Method, path: &'a str) -> Self {
+        Self {
+            method,
+            path,
+            body: &[],
+            media: None,
+            headers: &[],
+            secrets: &[],
+            answers: &[200],
+            wants: &[],
+            sign: None,
+            limit: 1024 * 1024,
+        }
+    }
 }
 
 /// How a server is asked.
@@ -29,7 +67,7 @@ pub enum Method {
     Put,
     /// Hands in.
     Post,
-    /// Changes parts, by a JSON patch.
+    /// Changes parts, as the media type of the body has it.
     Patch,
     /// Removes.
     Delete,
@@ -44,11 +82,6 @@ impl Method {
             Self::Patch => "PATCH",
             Self::Delete => "DELETE",
         }
-    }
-
-    /// The media type of a body, where it is another than that of the answers.
-    pub(super) fn content(self) -> Option<&'static str> {
-        (self == Self::Patch).then_some("application/json-patch+json")
     }
 }
 
@@ -65,6 +98,21 @@ pub struct Answer {
     pub status: u16,
     /// The whole body.
     pub body: Vec<u8>,
+    pub(super) headers: Vec<(String, String)>,
+}
+
+impl Answer {
+    /// An answer without headers.
+    pub fn new(status: u16, body: Vec<u8>) -> Self {
+        Self { status, body, headers: Vec::new() }
+    }
+
+    /// The header of a name that [`Ask::wants`] has, where the answer has it as text; the first, where it
+    /// has several. All headers of an answer have 64 KiB at most.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.headers.iter();
+        headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
+    }
 }
 
 /// A text as it stands in a segment of a path, or as a value in a query.

@@ -1,0 +1,170 @@
+use std::fmt;
+use std::io::{self, Read};
+use std::time::Duration;
+
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{ErrorCode, Result};
+
+use super::ask::{Answer, Ask};
+use super::elements::Weight;
+use super::exchange::{Http, Question};
+use super::secrets::Secrets;
+use crate::failover::{Failover, Service};
+use crate::secret::Secret;
+use crate::server::Server;
+use crate::tls::{Tls, Trust};
+
+/// How to reach a service.
+#[derive(Debug)]
+pub struct Access {
+    /// What errors call the service: what stands before the word "server", as in `Consul`.
+    pub service: &'static str,
+    /// At least one.
+    pub servers: Vec<Server>,
+    /// For servers over TLS.
+    pub tls: Tls,
+    /// What every request shows.
+    pub headers: Vec<(&'static str, Secret)>,
+    /// How long to go on after the first trouble.
+    pub timeout: Duration,
+    /// The code of an error when no server could be asked for anything.
+    pub unreached: ErrorCode,
+    /// What to do about a status that is no answer, by the status and the body.
+    pub advice: fn(status: u16, body: &str) -> Option<&'static str>,
+}
+
+/// The servers of a service over HTTP, of which one that answers is as good as another.
+pub struct Client {
+    failover: Failover<Http>,
+}
+
+impl Client {
+    /// A client; it connects when there is something to ask. It goes on for nine tenths of the time
+    /// until the deadline at most: what is left then is for saying what is wrong.
+    ///
+    /// # Errors
+    /// A certificate file cannot be used, or a header is none.
+    pub fn new(access: Access, deadline: Deadline) -> Result<Self> {
+        let trust = Trust::from(access.tls.clone());
+        Self::trusting(access, &trust, deadline)
+    }
+
+    /// [`Client::new`] with this instead of [`Access::tls`].
+    ///
+    /// # Errors
+    /// As of [`Client::new`].
+    pub fn trusting(access: Access, trust: &Trust, deadline: Deadline) -> Result<Self> {
+        let service = Service {
+            name: access.service,
+            servers: access.servers.iter().map(Server::to_string).collect(),
+            timeout: access.timeout,
+            unreached: access.unreached,
+        };
+        let http = Http::new(access, trust)?;
+        Ok(Self { failover: Failover::new(service, http, deadline) })
+    }
+
+    /// Asks for answers of this media type, and says that bodies are of it, unless the request names
+    /// another one.
+    pub fn speaking(mut self, media: &'static str) -> Self {
+        self.failover.transport_mut().speak(media);
+        self
+    }
+
+    /// Whether what was asked last failed because no server does it, so that waiting would not help.
+    pub fn is_refused(&self) -> bool {
+        self.failover.is_refused()
+    }
+
+    /// The secrets that servers were shown: what they say must not show them.
+    pub fn secrets(&self) -> &Secrets {
+        self.failover.transport().secrets()
+    }
+
+    /// Goes on until another deadline.
+    pub fn go_on(&mut self, deadline: Deadline) {
+        self.failover.go_on(deadline);
+    }
+
+    /// The server that answered last.
+    pub fn answering(&self) -> &Server {
+        self.failover.transport().server(self.failover.answering())
+    }
+
+    /// Begins with this server, if it is one of them.
+    pub fn prefer(&mut self, url: &str) {
+        self.failover.prefer(url);
+    }
+
+    /// The server to begin with, where it is not the one that the configuration names first.
+    pub fn preferred(&self) -> Option<&str> {
+        self.failover.preferred()
+    }
+
+    /// Asks something that changes nothing: one server after another, round after round, until one
+    /// answers or the time is over.
+    ///
+    /// # Errors
+    /// None answers in time; none of them does what is asked; the answer is longer than the limit.
+    pub fn read(&mut self, ask: &Ask<'_>) -> Result<Answer> {
+        let mut take = whole;
+        let question = self.question(ask, &mut take)?;
+        self.failover.read(question)
+    }
+
+    /// [`Client::read`] for a body that is too large to hold. Where the connection breaks within the
+    /// body, `take` is called anew for another server.
+    ///
+    /// # Errors
+    /// As of [`Client::read`], and those of `take`.
+    pub fn read_with<T>(
+        &mut self,
+        ask: &Ask<'_>,
+        take: &mut dyn FnMut(u16, &mut dyn Read) -> io::Result<T>,
+    ) -> Result<T> {
+        let mut take = |head: Answer, body: &mut dyn Read| take(head.status, body);
+        let question = self.question(ask, &mut take)?;
+        self.failover.read(question)
+    }
+
+    /// Changes something; `None` when it may have been done, or may still be. It is sent to another
+    /// server only after one that has certainly not done it.
+    ///
+    /// # Errors
+    /// It was not and will not be done.
+    pub fn write(&mut self, ask: &Ask<'_>) -> Result<Option<Answer>> {
+        let mut take = whole;
+        let question = self.question(ask, &mut take)?;
+        self.failover.write(question)
+    }
+
+    /// The time until the service is given up.
+    pub fn left(&self) -> Duration {
+        self.failover.left()
+    }
+
+    /// Waits.
+    pub fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn question<'a, T>(
+        &mut self,
+        ask: &'a Ask<'a>,
+        take: super::exchange::Take<'a, T>,
+    ) -> Result<Question<'a, T>> {
+        self.failover.transport_mut().question(ask, take)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("failover", &self.failover).finish()
+    }
+}
+
+fn whole(mut answer: Answer, body: &mut dyn Read) -> io::Result<Answer> {
+    body.read_to_end(&mut answer.body)?;
+    Weight::judge(&answer.body)?;
+    Ok(answer)
+}

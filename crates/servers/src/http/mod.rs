@@ -1,0 +1,18 @@
+//! Servers that speak HTTP.
+
+mod ask;
+mod client;
+mod dial;
+mod elements;
+mod exchange;
+mod secrets;
+mod tls;
+mod trouble;
+
+#[cfg(test)]
+mod tests;
+
+pub use ask::{Answer, Ask, Method, escape, media};
+pub use client::{Access, Client};
+pub use elements::each_element;
+pub use secrets::Secrets;
