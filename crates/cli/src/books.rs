@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use ipam_kit::allocate::ledger::{Entry, Fault};
-use ipam_kit::allocate::{Allocate, Allocator, Asked, Books, Reach, open, scope};
+use ipam_kit::allocate::{Allocate, Asked, Books, Ledger, Reach, open_books, scope};
 use ipam_kit::cni::address::parse_address;
 use ipam_kit::delegate::{ByHand, Delegate, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -35,7 +35,7 @@ const OPTIONS: &[Known] = &[
 /// Answers a verb that was typed: for `Allocate::answering`.
 ///
 /// `version` and `about` tell the version of this package, not of the program.
-pub fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
+pub fn answer<L: Ledger>(call: &ByHand) -> Result<String> {
     let first = call.arguments.first().and_then(|word| word.to_str()).unwrap_or_default();
     if !first.starts_with('-') {
         known_verb(call.name, first)?;
@@ -55,17 +55,13 @@ pub fn answer<A: Allocator>(call: &ByHand) -> Result<String> {
     match verb {
         "" | "help" => return Ok(help(call.name)),
         "version" => return Ok(format!("{} {}\n", call.name, env!("CARGO_PKG_VERSION"))),
-        "about" => return Ok(about::<A>(call, words.has("json"))),
+        "about" => return Ok(about::<L>(call, words.has("json"))),
         _ => {}
     }
     let request = request(call, &words)?;
-    let mut allocator = open::<A>(&request)?;
-    let books = allocator.books().ok_or_else(|| {
-        Error::new(ErrorCode::UNSUPPORTED_FIELD, format!("{} keeps no books", call.name))
-            .advise("ask the server that it takes its addresses from")
-    })?;
-    let keys = Allocate::<A>::default().keys().unwrap_or_default();
-    let mut desk = Desk { books, request: &request, reach: A::REACH, keys };
+    let mut books = open_books::<L>(&request)?;
+    let keys = Allocate::<L>::default().keys().unwrap_or_default();
+    let mut desk = Desk { books: &mut books, request: &request, reach: L::REACH, keys };
     match verb {
         "list" => desk.list(&words),
         "who" => desk.who(&words),
@@ -372,12 +368,12 @@ fn json_array(rows: impl Iterator<Item = Value>) -> String {
     text + "]\n"
 }
 
-fn about<A: Allocator>(call: &ByHand, as_json: bool) -> String {
+fn about<L: Ledger>(call: &ByHand, as_json: bool) -> String {
     if as_json {
-        let keys = Allocate::<A>::default().keys();
-        return format!("{}\n", call.about("allocator", Some(A::REACH), keys.as_deref()));
+        let keys = Allocate::<L>::default().keys();
+        return format!("{}\n", call.about("allocator", Some(L::REACH), keys.as_deref()));
     }
-    let (name, version, reach) = (call.name, env!("CARGO_PKG_VERSION"), A::REACH.as_str());
+    let (name, version, reach) = (call.name, env!("CARGO_PKG_VERSION"), L::REACH.as_str());
     format!("{name} {version}: an allocator whose store serves this {reach}\n")
 }
 

@@ -8,12 +8,11 @@
 //!
 //! ```no_run
 //! use ipam_kit::Allocate;
-//! use ipam_kit::allocate::Bookkeeper;
 //! # use ipam_suites::memory::Memory as Site;
 //!
 //! // `Site` is the allocator's own ledger.
-//! fn delegate() -> Allocate<Bookkeeper<Site>> {
-//!     Allocate::answering(ipam_cli::answer::<Bookkeeper<Site>>)
+//! fn delegate() -> Allocate<Site> {
+//!     Allocate::answering(ipam_cli::answer::<Site>)
 //! }
 //! # let _ = delegate;
 //! ```

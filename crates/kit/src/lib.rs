@@ -2,9 +2,9 @@
 //!
 //! `ipam-delegated` gives containers their addresses by a chain of small programs, the *delegates*.
 //! *Selectors* (`ipam-ds-…`) choose pools, *allocators* (`ipam-da-…`) take an address out of each.
-//! A delegate in Rust is a type of this library's trait [`Selector`], [`Allocator`] or
-//! [`Ledger`](allocate::Ledger), and a `main` of one line. A delegate may be written in any
-//! language: the README of the project holds the contract.
+//! A delegate in Rust is a type of this library's trait [`Selector`] or [`Ledger`], and a `main` of
+//! one line. A delegate may be written in any language: the README of the project holds the
+//! contract.
 //!
 //! Every delegate in Rust depends on this package. It stands on no other package of the project:
 //! `ipam-servers` adds servers over HTTP, `ipam-kube` Kubernetes, `ipam-cli` verbs for people, and
@@ -23,22 +23,21 @@
 //!
 //! # An allocator
 //!
-//! A store that is searched for free addresses is a [`Ledger`](allocate::Ledger): it shows what is
-//! held, and changes it in one guarded step. [`Bookkeeper`](allocate::Bookkeeper) is the
-//! [`Allocator`] over any ledger. `ipam_cli::answer` gives it the verbs for people, which
-//! `ipam-delegated` asks it for (`list`, `who`, `pools`, `release`).
+//! A store of leases is a [`Ledger`]: it shows what is held, and changes it in one guarded step.
+//! [`Allocate`] is the allocator over any ledger: it searches, retries and judges. `ipam_cli::answer`
+//! gives it the verbs for people, which `ipam-delegated` asks it for (`list`, `who`, `pools`,
+//! `release`).
 //!
 //! ```no_run
 //! use std::process::ExitCode;
 //!
 //! use ipam_kit::Allocate;
-//! use ipam_kit::allocate::Bookkeeper;
 //! # // A ledger that exists stands in for the author's.
 //! # use ipam_suites::memory::Memory as Site;
 //!
 //! // `Site` is your store: a type with the trait `Ledger`.
-//! fn delegate() -> Allocate<Bookkeeper<Site>> {
-//!     Allocate::answering(ipam_cli::answer::<Bookkeeper<Site>>)
+//! fn delegate() -> Allocate<Site> {
+//!     Allocate::answering(ipam_cli::answer::<Site>)
 //! }
 //!
 //! fn main() -> ExitCode {
@@ -46,8 +45,8 @@
 //! }
 //! ```
 //!
-//! A server that picks addresses itself is an [`Allocator`] instead, and runs as
-//! `Allocate::<Site>::default()`, without verbs for people. `ipam-suites` tests both.
+//! `Allocate::<Site>::default()` is the same without verbs for people. `ipam-suites` tests the ledger
+//! and the allocator.
 //!
 //! # Features
 //!
@@ -90,7 +89,7 @@ pub mod presence;
 pub mod select;
 pub mod text;
 
-pub use allocate::{Allocate, Allocator};
+pub use allocate::{Allocate, Ledger};
 pub use delegate::{Delegate, Request, run};
 pub use error::{Error, ErrorCode, Result};
 pub use select::{Select, Selection, Selector};

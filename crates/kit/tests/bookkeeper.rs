@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ipam_kit::allocate::ledger::*;
 use ipam_kit::allocate::search::Search;
-use ipam_kit::allocate::{Allocate, Bookkeeper, Owner, Reach, Strategy};
+use ipam_kit::allocate::{Allocate, Owner, Reach, Strategy};
 use ipam_kit::cni::{Environment, NetworkName};
 use ipam_kit::delegate::{Deadline, Request, answer};
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -52,7 +52,7 @@ impl Desk {
         let config = json!({
             "cniVersion": "1.1.0", "name": "n", "ipam": ipam, "prevResult": before,
         });
-        let delegate: Allocate<Bookkeeper<Memory>> = Allocate::default();
+        let delegate: Allocate<Memory> = Allocate::default();
         let stdin = config.to_string();
         let reply = answer(&delegate, environment, stdin.as_bytes(), Settings::default());
         serde_json::from_str(&reply.stdout).unwrap_or_default()
@@ -328,7 +328,7 @@ fn odd(desk: &Desk, how: Odd, verb: &str, pools: Value) -> Value {
     ]);
     let config = json!({"cniVersion": "1.1.0", "name": "n", "cni.dev/valid-attachments": [],
         "ipam": {"node": "node-1", "memory": desk.name}, "prevResult": {"pools": pools}});
-    let delegate: Allocate<Bookkeeper<OddLedger>> = Allocate::default();
+    let delegate: Allocate<OddLedger> = Allocate::default();
     let reply = answer(&delegate, environment, config.to_string().as_bytes(), Settings::default());
     ODD.set(Odd::No);
     serde_json::from_str(&reply.stdout).unwrap_or_default()

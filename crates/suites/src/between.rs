@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use ipam_kit::Result;
-//! use ipam_kit::allocate::{Allocate, Bookkeeper, Reach};
+//! use ipam_kit::allocate::{Allocate, Reach};
 //! use ipam_kit::cni::NetworkName;
 //! use ipam_suites::between::{Between, next_commit};
 //! use ipam_suites::ledger_suite::Stage;
@@ -31,7 +31,7 @@
 //! # let report = ipam_suites::ledger_suite::run(&Opened);
 //! # assert_eq!(report.passed().len(), report.outcomes.len(), "{report}");
 //!
-//! let delegate = Allocate::<Bookkeeper<Between<Site>>>::default();
+//! let delegate = Allocate::<Between<Site>>::default();
 //! let ipam = json!({"memory": "between"});
 //! let subject = InProcess::new(delegate, Reach::Cluster, ipam).interleaved(next_commit);
 //! # let _ = subject;

@@ -3,9 +3,8 @@
 //!
 //! - [`memory`]: a ledger in memory, for tests of what is above one, and with what can go wrong.
 //! - [`ledger_suite`]: what a [`Ledger`](ipam_kit::allocate::Ledger) promises, check by check.
-//! - [`allocator_suite`]: what an allocator promises, be it an
-//!   [`Allocator`](ipam_kit::allocate::Allocator) in this process or any program that speaks CNI:
-//!   a [`subject`].
+//! - [`allocator_suite`]: what an allocator promises, in this process or as any program that speaks
+//!   CNI: a [`subject`].
 //! - [`between`]: any ledger, with a test that comes between its look and its change.
 //! - [`mutants`]: ledgers with one known bug each, which the suites must find.
 //!
@@ -19,7 +18,7 @@
 //! use std::sync::Arc;
 //!
 //! use ipam_kit::Result;
-//! use ipam_kit::allocate::{Allocate, Bookkeeper, Reach};
+//! use ipam_kit::allocate::{Allocate, Reach};
 //! use ipam_kit::cni::NetworkName;
 //! use ipam_suites::allocator_suite;
 //! use ipam_suites::ledger_suite::{self, Stage};
@@ -45,7 +44,7 @@
 //!
 //! // The keys of `ipam` that the ledger reads.
 //! let ipam = json!({"memory": "site"});
-//! let delegate = Allocate::<Bookkeeper<Site>>::default();
+//! let delegate = Allocate::<Site>::default();
 //! let subject: Arc<dyn Subject> = Arc::new(InProcess::new(delegate, Reach::Cluster, ipam));
 //! let report = allocator_suite::run(&subject, &[], &[]);
 //! assert!(report.failed().is_empty(), "{report}");

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{fs, thread};
 
-use ipam_kit::allocate::{Allocate, Bookkeeper, Reach};
+use ipam_kit::allocate::{Allocate, Reach};
 use ipam_kit::cni::NetworkName;
 use ipam_kit::{Delegate, Result};
 use ipam_suites::ledger_suite::{self, Stage};
@@ -82,7 +82,7 @@ fn shapes() -> Vec<Shape> {
 }
 
 fn in_memory(store: &str) -> Arc<dyn Subject> {
-    let delegate: Allocate<Bookkeeper<Memory>> = Allocate::default();
+    let delegate: Allocate<Memory> = Allocate::default();
     subject(delegate, store, json!({"memory": store}))
 }
 
@@ -188,7 +188,7 @@ fn hunt(bug: Bug) -> Vec<String> {
         let _ = Store::named(&of_ledgers).shaped(Shape { behind, ..Shape::default() });
         let _ = Store::named(&store).shaped(shape);
         let ledger = ledger_suite::run(&Place { store: of_ledgers, bug: Some(bug) });
-        let delegate: Allocate<Bookkeeper<Mutant>> = Allocate::default();
+        let delegate: Allocate<Mutant> = Allocate::default();
         let ipam = json!({"memory": store, "bug": format!("{bug:?}")});
         // Once with all the checks around it, then without those that say nothing of it.
         let others = |name: &&str| time > 0 && !of_allocator.contains(name);

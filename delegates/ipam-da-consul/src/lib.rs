@@ -25,10 +25,9 @@ mod view;
 mod window;
 
 use ipam_kit::Allocate;
-use ipam_kit::allocate::Bookkeeper;
 pub use ledger::Consul;
 
 /// The delegate, with its verbs for people.
-pub fn delegate() -> Allocate<Bookkeeper<Consul>> {
-    Allocate::answering(ipam_cli::answer::<Bookkeeper<Consul>>)
+pub fn delegate() -> Allocate<Consul> {
+    Allocate::answering(ipam_cli::answer::<Consul>)
 }

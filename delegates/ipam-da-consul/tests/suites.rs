@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ipam_da_consul::Consul;
 use ipam_kit::Result;
-use ipam_kit::allocate::{Allocate, Bookkeeper, Ledger, Reach};
+use ipam_kit::allocate::{Allocate, Ledger, Reach};
 use ipam_kit::cni::NetworkName;
 use ipam_suites::between::{Between, next_commit};
 use ipam_suites::ledger_suite::{self, Stage};
@@ -98,7 +98,7 @@ fn the_ledger_in_consul_passes() {
 #[test]
 fn the_allocator_in_consul_passes() {
     let desk = Desk::new();
-    let delegate = Allocate::<Bookkeeper<Between<Consul>>>::default();
+    let delegate = Allocate::<Between<Consul>>::default();
     let subject = InProcess::new(delegate, Reach::Cluster, desk.ipam())
         .interleaved(next_commit)
         .aging(desk.aging());

@@ -33,11 +33,10 @@ mod view;
 mod written;
 
 use ipam_kit::Allocate;
-use ipam_kit::allocate::Bookkeeper;
 pub use layout::{LAYOUTS, Layout};
 pub use ledger::Etcd;
 
 /// The delegate, with its verbs for people.
-pub fn delegate() -> Allocate<Bookkeeper<Etcd>> {
-    Allocate::answering(ipam_cli::answer::<Bookkeeper<Etcd>>)
+pub fn delegate() -> Allocate<Etcd> {
+    Allocate::answering(ipam_cli::answer::<Etcd>)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipam_da_etcd::{Etcd, LAYOUTS, Layout};
-use ipam_kit::allocate::{Allocate, Bookkeeper, Ledger, Reach};
+use ipam_kit::allocate::{Allocate, Ledger, Reach};
 use ipam_kit::cni::{IpamResult, Keep, NetworkName};
 use ipam_kit::delegate::Delegate;
 use ipam_kit::{Request, Result};
@@ -166,7 +166,7 @@ fn the_ledger_in_etcd_passes() {
 #[test]
 fn the_allocator_in_etcd_passes() {
     for desk in Desk::each() {
-        let delegate = Apart(Allocate::<Bookkeeper<Between<Etcd>>>::default());
+        let delegate = Apart(Allocate::<Between<Etcd>>::default());
         let subject = InProcess::new(delegate, Reach::Cluster, desk.ipam())
             .interleaved(next_commit)
             .aging(desk.aging());

@@ -13,10 +13,9 @@ mod ledger;
 mod step;
 
 use ipam_kit::Allocate;
-use ipam_kit::allocate::Bookkeeper;
 pub use ledger::Local;
 
 /// The delegate, with its verbs for people.
-pub fn delegate() -> Allocate<Bookkeeper<Local>> {
-    Allocate::answering(ipam_cli::answer::<Bookkeeper<Local>>)
+pub fn delegate() -> Allocate<Local> {
+    Allocate::answering(ipam_cli::answer::<Local>)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ipam_da_local::Local;
 use ipam_kit::Result;
-use ipam_kit::allocate::{Allocate, Bookkeeper, Ledger, Reach};
+use ipam_kit::allocate::{Allocate, Ledger, Reach};
 use ipam_kit::cni::NetworkName;
 use ipam_suites::ledger_suite::{self, Stage};
 use ipam_suites::subject::{Binary, Form, InProcess, Subject};
@@ -49,7 +49,7 @@ fn the_ledger_on_disk_passes() {
 #[test]
 fn the_allocator_on_disk_passes() {
     let temp = TempDir::new().unwrap();
-    let delegate: Allocate<Bookkeeper<Local>> = Allocate::default();
+    let delegate: Allocate<Local> = Allocate::default();
     let ipam = Disk(temp.path().to_owned()).ipam();
     let subject: Arc<dyn Subject> = Arc::new(InProcess::new(delegate, Reach::Node, ipam));
     let report = allocator_suite::run(&subject, &[], &[]);

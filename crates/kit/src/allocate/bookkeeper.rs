@@ -9,17 +9,18 @@ use serde_json::{Map, Value};
 
 use super::attempt::{Attempt, Plan, collect};
 use super::ledger::{Change, Commit, Entry, Fault, Ledger, Need, Question, View};
-use super::{Allocator, Books, Headroom, Lease, Owner, Part, Reach, Scope, Strategy, Want};
+use super::unsure::Unsure;
+use super::{Lease, Owner, Part, Reach, Scope, Strategy, Want};
 use crate::cni::{Keep, parse_value};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::is_old;
-use crate::keys::{Key, Misspelt, warn_of};
-use crate::pool::Pool;
+use crate::keys::{Misspelt, warn_of};
+use crate::pool::{Pool, RangeSet};
 
-/// An [`Allocator`] over a [`Ledger`].
+/// What gives addresses out of a [`Ledger`], for one call.
 #[derive(Debug)]
-pub struct Bookkeeper<L> {
+pub(super) struct Bookkeeper<L> {
     pub(super) ledger: L,
     /// Where not every pool is shown, what the owner holds of the others stays: an entry of `serves`, or
     /// one of two with the same name.
@@ -39,20 +40,16 @@ pub struct Bookkeeper<L> {
 /// A race is lost a few times at most; more means that something is wrong.
 const ROUNDS: u64 = 64;
 
-/// After how many changes whose outcome is unknown a call ends.
-const UNSURE: u32 = 8;
-
 /// How many entries GC has in hand at once.
 const BATCH: usize = 4096;
 
-impl<L: Ledger> Allocator for Bookkeeper<L> {
-    type Config = L::Config;
-
-    const KEYS: Option<&'static [Key]> = L::KEYS;
-    const REACH: Reach = L::REACH;
-    const WAITS: bool = L::WAITS;
-
-    fn open(config: Self::Config, request: &Request) -> Result<Self> {
+impl<L: Ledger> Bookkeeper<L> {
+    /// Opens the ledger by the network's settings.
+    ///
+    /// # Errors
+    /// The settings are invalid, or the ledger refuses them.
+    pub(super) fn open(request: &Request) -> Result<Self> {
+        let config = request.network.settings()?;
         let ipam = request.network.ipam();
         Ok(Self {
             shown_all: !ipam.contains_key("serves") && !is_listed_twice(ipam),
@@ -66,11 +63,19 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         })
     }
 
-    fn gives_default_routes(&self) -> bool {
+    /// See [`Profile::default_routes`](super::Profile::default_routes).
+    pub(super) fn gives_default_routes(&self) -> bool {
         self.ledger.profile().default_routes
     }
 
-    fn allocate(&mut self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
+    /// ADD: one lease for each pool, in order; all of them or, after an error, none.
+    ///
+    /// The same owner gets its leases again, with [`Lease::kept`]. What it holds beside them is
+    /// released; where `ipam.serves` is there, leases of other pools stay. An address asked for
+    /// ([`Pool::requested_ip`]) is the one that is given, or the ADD fails:
+    /// [`ErrorCode::NOT_IN_POOL`] outside of the pool's ranges, [`ErrorCode::TAKEN`] where another
+    /// owner holds it.
+    pub(super) fn allocate(&mut self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
         let mut wants = Want::read(want, self.strategy()?)?;
         let profile = self.ledger.profile();
         for (want, pool) in wants.iter_mut().zip(want) {
@@ -88,7 +93,11 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         given.map_err(|error| unsure.leave_open(error))
     }
 
-    fn release(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
+    /// DEL: releases everything the owner holds and tells what that was.
+    ///
+    /// `known` are hints from the attachment record: a stale one must not release what is another
+    /// owner's by now, and a missing one must not leave anything behind.
+    pub(super) fn release(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
         let mut guess = !known.is_empty();
         let mut seen = None;
         self.let_go(owner, known, guess, |held| {
@@ -102,16 +111,21 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         })
     }
 
-    fn release_part(&mut self, owner: &Owner, part: &Part) -> Result<Vec<Lease>> {
+    /// Releases a part of what the owner holds and leaves the rest as it is: the undo of an ADD, or
+    /// what a stale record names, where the owner may hold more by now.
+    pub(super) fn release_part(&mut self, owner: &Owner, part: &Part) -> Result<Vec<Lease>> {
         let covered = |lease: &&Lease| part.covers(lease);
         self.let_go(owner, &[], false, |held| held.iter().filter(covered).cloned().collect())
     }
 
-    fn held(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
+    /// CHECK: what the owner holds.
+    pub(super) fn held(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
         Ok(self.proof(owner, known, None)?.held)
     }
 
-    fn retain(&mut self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
+    /// GC: releases what is held in the scope by attachments that are not to be kept, and tells
+    /// what that was. Leases younger than the host-wide `gcGrace` stay.
+    pub(super) fn retain(&mut self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
         let (now, grace) = (SystemTime::now(), self.grace);
         let mut released = Vec::new();
         loop {
@@ -134,24 +148,25 @@ impl<L: Ledger> Allocator for Bookkeeper<L> {
         }
     }
 
-    fn books(&mut self) -> Option<&mut dyn Books> {
-        Some(self)
-    }
-
-    fn ready(&mut self, want: &[Pool]) -> Result<Headroom> {
+    /// STATUS: fails when the store cannot be reached; else tells what is free in the scarcest pool
+    /// where `ipam.statusExhaustion` asks for it.
+    pub(super) fn ready(&mut self, want: &[Pool]) -> Result<Option<u64>> {
         self.strategy()?;
         self.ledger.ready()?;
         if self.judges {
             warn_of(&self.misspelt_of(&self.wants(want)?));
         }
         if !self.counts || want.is_empty() {
-            return Ok(Headroom::default());
+            return Ok(None);
         }
-        Ok(Headroom { free: self.free(want)? })
+        self.free(want)
     }
-}
 
-impl<L: Ledger> Bookkeeper<L> {
+    /// The ranges of pools, which the store may know by name.
+    pub(super) fn ranges_of(&mut self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
+        self.wants(pools)?.iter().map(|want| self.ledger.ranges(want)).collect()
+    }
+
     /// What an ADD would ask for, but for the strategy of the network.
     pub(super) fn wants(&self, pools: &[Pool]) -> Result<Vec<Want>> {
         Want::read(pools, self.ledger.profile().strategy)
@@ -285,7 +300,7 @@ impl<L: Ledger> Bookkeeper<L> {
 
     /// What is free in the scarcest pool, counted.
     fn free(&mut self, pools: &[Pool]) -> Result<Option<u64>> {
-        let sets = self.sets(pools)?;
+        let sets = self.ranges_of(pools)?;
         let mut used = vec![0_u128; sets.len()];
         self.ledger.scan(None, &mut |entry| {
             let address = entry.lease.address.addr();
@@ -362,45 +377,6 @@ fn takeover(request: &Request) -> Result<bool> {
     let told = request.network.ipam().get("takeover");
     let told = told.map(|value| parse_value(value, key)).transpose()?.flatten();
     Ok(told.unwrap_or(request.settings.takeover))
-}
-
-/// What the store did not say.
-#[derive(Default)]
-struct Unsure {
-    outcome: bool,
-    changes: u32,
-    candidates: BTreeSet<IpAddr>,
-}
-
-impl Unsure {
-    /// The outcome of this change is unknown.
-    ///
-    /// # Errors
-    /// It has been so for too many.
-    fn note(&mut self, change: &Change<'_>) -> Result<()> {
-        self.outcome = true;
-        self.changes += 1;
-        self.candidates.extend(change.claim.iter().flat_map(|claim| &claim.candidates));
-        if self.changes < UNSURE {
-            return Ok(());
-        }
-        let message = format!("the store did not say what became of {UNSURE} changes");
-        Err(Error::new(ErrorCode::TRY_AGAIN, message)
-            .advise("look at its servers, and at the log for what each of them said; call again"))
-    }
-
-    /// Whether a lease that is found held may be of this very ADD.
-    fn offered(&self, address: IpAddr) -> bool {
-        self.candidates.contains(&address)
-    }
-
-    /// An error after an unknown outcome leaves open what was done, and says so by its code.
-    fn leave_open(&self, error: Error) -> Error {
-        if self.outcome && error.code() != ErrorCode::TIMED_OUT {
-            return error.with_code(ErrorCode::TRY_AGAIN);
-        }
-        error
-    }
 }
 
 /// The very leases that are held.

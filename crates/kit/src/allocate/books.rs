@@ -2,11 +2,12 @@ use std::ops::ControlFlow;
 
 use super::Bookkeeper;
 use super::ledger::{Entry, Ledger};
+use crate::delegate::Request;
 use crate::error::Result;
 use crate::keys::Misspelt;
 use crate::pool::{Pool, RangeSet};
 
-/// What can be read in a ledger and taken out of it by hand.
+/// What people read in a ledger and take out of it by hand.
 pub trait Books {
     /// Every entry of the network.
     fn entries(&mut self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()>;
@@ -14,7 +15,7 @@ pub trait Books {
     /// Removes entries, each only while it is still the very one, and tells which.
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>>;
 
-    /// Takes the store as it stands for the one to use from now on, where the allocator notices that
+    /// Takes the store as it stands for the one to use from now on, where the ledger notices that
     /// a store was swapped or restored from a backup; tells whether it does.
     fn accept(&mut self) -> Result<bool>;
 
@@ -29,6 +30,14 @@ pub trait Books {
     /// # Errors
     /// The store cannot be reached.
     fn misspelt(&mut self, pools: &[Pool]) -> Result<Vec<Misspelt>>;
+}
+
+/// Opens the books of a ledger by the network's settings.
+///
+/// # Errors
+/// The settings are invalid, or the ledger refuses them.
+pub fn open_books<L: Ledger>(request: &Request) -> Result<impl Books> {
+    Bookkeeper::<L>::open(request)
 }
 
 impl<L: Ledger> Books for Bookkeeper<L> {
@@ -49,12 +58,12 @@ impl<L: Ledger> Books for Bookkeeper<L> {
     }
 
     fn sets(&mut self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
-        self.wants(pools)?.iter().map(|want| self.ledger.ranges(want)).collect()
+        self.ranges_of(pools)
     }
 
     fn misspelt(&mut self, pools: &[Pool]) -> Result<Vec<Misspelt>> {
-        let wants = self.wants(pools)?;
-        wants.iter().try_for_each(|want| self.ledger.ranges(want).map(drop))?;
-        Ok(self.misspelt_of(&wants))
+        // The ledger reads the ranges; what is misspelt is of these.
+        self.ranges_of(pools)?;
+        Ok(self.misspelt_of(&self.wants(pools)?))
     }
 }

@@ -76,16 +76,16 @@ pub struct Lease {
 
 /// What a release that is not the runtime's own DEL may release of an owner's leases.
 #[derive(Clone, Debug, Default)]
-pub struct Part {
+pub(super) struct Part {
     /// These very leases.
-    pub leases: Vec<Lease>,
+    pub(super) leases: Vec<Lease>,
     /// What the owner took from one time to another, both included.
-    pub taken: Option<(SystemTime, SystemTime)>,
+    pub(super) taken: Option<(SystemTime, SystemTime)>,
 }
 
 impl Part {
     /// Whether a lease that is held is to go.
-    pub fn covers(&self, held: &Lease) -> bool {
+    pub(super) fn covers(&self, held: &Lease) -> bool {
         let same = |lease: &Lease| {
             lease.address.addr() == held.address.addr() && lease.revision == held.revision
         };
@@ -94,11 +94,4 @@ impl Part {
         };
         self.leases.iter().any(same) || self.taken.is_some_and(within)
     }
-}
-
-/// What is left in the pools of a STATUS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Headroom {
-    /// Free addresses of the scarcest pool; `None` when telling would be costly.
-    pub free: Option<u64>,
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
-use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 
+pub use super::entry::{Entry, Fault, Holder};
 use super::{Lease, Owner, Reach, Strategy, Tries, Want};
 use crate::delegate::Request;
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ use crate::pool::RangeSet;
 /// Where leases are recorded: a disk, a key-value store, a cluster's objects.
 ///
 /// A ledger looks things up and changes them in single guarded steps. It chooses nothing and
-/// retries nothing: that is the [`Bookkeeper`](super::Bookkeeper)'s, once for every ledger. What
+/// retries nothing: that is [`Allocate`](super::Allocate)'s, once for every ledger. What
 /// keeps two owners from one address is the store's own atomic create inside
 /// [`commit`](Self::commit), never a lock and a look.
 ///
@@ -28,8 +28,8 @@ pub trait Ledger: Sized {
     /// What the ledger reads of the section `ipam`. Keys it does not know are other delegates'.
     type Config: DeserializeOwned;
 
-    /// The keys of `ipam` that the ledger reads: see
-    /// [`Allocator::KEYS`](super::Allocator::KEYS).
+    /// The keys of `ipam` that the ledger reads beside those that every allocator does
+    /// ([`KEYS`](super::KEYS)); `None` claims every key.
     const KEYS: Option<&'static [Key]> = None;
 
     /// What a commit is guarded with, beside the leases' revisions: a lock that is held, the
@@ -340,65 +340,4 @@ pub struct Taken {
     pub address: IpAddr,
     /// Who holds it. Told for a claim with a single candidate, else where it costs nothing.
     pub holder: Option<Entry>,
-}
-
-/// A recorded lease as a scan shows it.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    /// The lease.
-    pub lease: Lease,
-    /// Who holds it; `None` where the entry cannot be read.
-    pub holder: Option<Holder>,
-    /// When it was taken or last confirmed.
-    pub since: Option<SystemTime>,
-    /// What is wrong with it, if something is.
-    pub fault: Option<Fault>,
-}
-
-/// An owner as the store tells it, perhaps in the form of a system that wrote less.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// The node; `None` where the store does not say.
-    pub node: Option<String>,
-    /// The container id.
-    pub container: String,
-    /// The interface; `None` in entries of systems that did not write it.
-    pub ifname: Option<String>,
-    /// The network, where it is another one: a store may have pools that networks share.
-    pub network: Option<String>,
-}
-
-/// An entry that is not what it should be. Its address counts as taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// What a plugin that was killed left behind: it holds nothing, and may be removed.
-    Leftover,
-    /// It cannot be read, for this reason.
-    Unreadable(String),
-}
-
-impl Entry {
-    /// Who holds the address, in words.
-    pub fn held_by(&self) -> String {
-        match (&self.holder, &self.fault) {
-            (Some(holder), _) => holder.to_string(),
-            (None, Some(Fault::Unreadable(reason))) => {
-                format!("an entry that cannot be read ({reason})")
-            }
-            (None, _) => "nobody".to_owned(),
-        }
-    }
-}
-
-impl std::fmt::Display for Holder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.ifname {
-            Some(ifname) => write!(f, "{}/{ifname}", self.container)?,
-            None => f.write_str(&self.container)?,
-        }
-        if let Some(network) = &self.network {
-            write!(f, " on the network {network}")?;
-        }
-        self.node.as_ref().map_or(Ok(()), |node| write!(f, " of node {node}"))
-    }
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::asked::Asked;
-use super::{Allocator, KEYS, Lease, Owner, Part, Reach, Scope};
+use super::{Bookkeeper, KEYS, Lease, Ledger, Owner, Part, Reach, Scope};
 use crate::cni::{IpConfig, IpamResult, Keep, Route, Verb, parse_value};
 use crate::delegate::{ByHand, Delegate, Request};
 use crate::error::{Error, ErrorCode, Result};
@@ -17,39 +17,39 @@ use crate::host::{Settings, emptied_by_reboot, transient_machine_id};
 use crate::keys::Key;
 use crate::pool::{Pool, RangeRules, RangeSet};
 
-/// An [`Allocator`] as a [`Delegate`].
+/// An allocator over a [`Ledger`], as a [`Delegate`].
 #[derive(Clone, Copy, Debug)]
-pub struct Allocate<A> {
-    allocator: PhantomData<fn() -> A>,
+pub struct Allocate<L> {
+    ledger: PhantomData<fn() -> L>,
     by_hand: Option<fn(&ByHand) -> Result<String>>,
 }
 
-impl<A> Default for Allocate<A> {
+impl<L> Default for Allocate<L> {
     fn default() -> Self {
-        Self { allocator: PhantomData, by_hand: None }
+        Self { ledger: PhantomData, by_hand: None }
     }
 }
 
-impl<A> Allocate<A> {
+impl<L> Allocate<L> {
     /// An allocator that answers people, too, by this function: see [`Delegate::by_hand`].
     pub fn answering(by_hand: fn(&ByHand) -> Result<String>) -> Self {
         Self { by_hand: Some(by_hand), ..Self::default() }
     }
 }
 
-impl<A: Allocator> Delegate for Allocate<A> {
+impl<L: Ledger> Delegate for Allocate<L> {
     fn keys(&self) -> Option<Vec<Key>> {
-        A::KEYS.map(|keys| vec![Key::All(KEYS), Key::All(keys)])
+        L::KEYS.map(|keys| vec![Key::All(KEYS), Key::All(keys)])
     }
 
     fn waits(&self) -> bool {
-        A::WAITS
+        L::WAITS
     }
 
     fn add(&self, request: &Request) -> Result<IpamResult> {
         let before = request.prev_result()?;
         let asked = Asked::of(request, &before)?;
-        asked.judge(request, A::KEYS.unwrap_or_default())?;
+        asked.judge(request, L::KEYS.unwrap_or_default())?;
         asked.refuse_nothing()?;
         // Nothing is taken, nor is the store asked, where all pools are another's.
         let Given { leases, routes } = match asked.pools[..] {
@@ -62,7 +62,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
         }
         if let Err(error) = result.to_json(request.network.version()) {
             // The answer fails, so the addresses go back.
-            return Err(error.and(give_back::<A>(request, leases).err()));
+            return Err(error.and(give_back::<L>(request, leases).err()));
         }
         if result.routes.is_empty() {
             result.routes = routes;
@@ -82,28 +82,28 @@ impl<A: Allocator> Delegate for Allocate<A> {
         if part.as_ref().is_some_and(|part| part.leases.is_empty() && part.taken.is_none()) {
             return Ok(None);
         }
-        let owner = owner::<A>(request)?;
-        let mut allocator = open::<A>(request)?;
+        let owner = owner::<L>(request)?;
+        let mut bookkeeper = Bookkeeper::<L>::open(request)?;
         let released = match part {
-            Some(part) => allocator.release_part(&owner, &part)?,
-            None => allocator.release(&owner, &known(request))?,
+            Some(part) => bookkeeper.release_part(&owner, &part)?,
+            None => bookkeeper.release(&owner, &known(request))?,
         };
         released.iter().for_each(|lease| debug!("{owner} gave back {}", lease.address.addr()));
         Ok(None)
     }
 
     fn check(&self, request: &Request) -> Result<Option<IpamResult>> {
-        let owner = owner::<A>(request)?;
+        let owner = owner::<L>(request)?;
         let result = request.prev_result()?;
         let known = known(request);
-        let mut allocator = open::<A>(request)?;
+        let mut bookkeeper = Bookkeeper::<L>::open(request)?;
         let not_held = |message: String| {
             Error::new(ErrorCode::NOT_HELD, message).advise("re-create the attachment")
         };
         // Without a record, an address inside our pools is one that we gave.
         let given: Vec<_> = if known.is_empty() {
             let pools = Asked::of(request, &result)?.pools;
-            let sets = sets(&mut allocator, &pools)?;
+            let sets = sets(&mut bookkeeper, &pools)?;
             result
                 .ips
                 .iter()
@@ -115,7 +115,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
         };
         let hints =
             if known.is_empty() { given.iter().copied().map(hint).collect() } else { known };
-        let held = allocator.held(&owner, &hints)?;
+        let held = bookkeeper.held(&owner, &hints)?;
         // Where no pool says which of the addresses are ours, the owner's leases do.
         let given = if given.is_empty() && !result.ips.is_empty() {
             held.iter().map(|lease| lease.address.addr()).collect()
@@ -138,7 +138,7 @@ impl<A: Allocator> Delegate for Allocate<A> {
 
     fn gc(&self, request: &Request, keep: &Keep) -> Result<Option<IpamResult>> {
         let scope = scope(request)?;
-        let released = open::<A>(request)?.retain(&scope, keep)?;
+        let released = Bookkeeper::<L>::open(request)?.retain(&scope, keep)?;
         released.iter().for_each(|lease| debug!("GC of {scope} released {}", lease.address));
         Ok(None)
     }
@@ -149,11 +149,11 @@ impl<A: Allocator> Delegate for Allocate<A> {
 
     fn status(&self, request: &Request) -> Result<Option<IpamResult>> {
         let asked = Asked::of(request, &request.prev_result()?)?;
-        asked.judge(request, A::KEYS.unwrap_or_default())?;
-        let headroom =
-            open::<A>(request)?.ready(&asked.pools).map_err(|error| asked.explain(error))?;
-        let asked = request.network.ipam().get("statusExhaustion").and_then(Value::as_bool);
-        if asked == Some(true) && headroom.free == Some(0) {
+        asked.judge(request, L::KEYS.unwrap_or_default())?;
+        let free = Bookkeeper::<L>::open(request)?
+            .ready(&asked.pools)
+            .map_err(|error| asked.explain(error))?;
+        if free == Some(0) {
             return Err(Error::new(ErrorCode::UNAVAILABLE, "a pool has no free address")
                 .advise("free leases, or add a range to the pool"));
         }
@@ -161,22 +161,22 @@ impl<A: Allocator> Delegate for Allocate<A> {
     }
 }
 
-impl<A: Allocator> Allocate<A> {
+impl<L: Ledger> Allocate<L> {
     fn allocate(&self, request: &Request, asked: &Asked) -> Result<Given> {
-        let owner = owner::<A>(request)?;
-        if A::REACH == Reach::Cluster {
+        let owner = owner::<L>(request)?;
+        if L::REACH == Reach::Cluster {
             warn_of_passing_identity(request)?;
         }
-        let mut allocator = open::<A>(request)?;
+        let mut bookkeeper = Bookkeeper::<L>::open(request)?;
         let leases =
-            allocator.allocate(&owner, &asked.pools).map_err(|error| asked.explain(error))?;
+            bookkeeper.allocate(&owner, &asked.pools).map_err(|error| asked.explain(error))?;
         if leases.len() != asked.pools.len() {
             let (given, wanted) = (leases.len(), asked.pools.len());
             let message = format!("{given} leases for {wanted} pools of {owner}");
             return Err(Error::new(ErrorCode::INTERNAL, message));
         }
         leases.iter().for_each(|lease| debug!("{owner} holds {}", lease.address));
-        let routes = match allocator.gives_default_routes() {
+        let routes = match bookkeeper.gives_default_routes() {
             true => default_routes(&leases),
             false => Vec::new(),
         };
@@ -193,26 +193,18 @@ struct Given {
 }
 
 /// Releases what an ADD took.
-fn give_back<A: Allocator>(request: &Request, mut leases: Vec<Lease>) -> Result<()> {
+fn give_back<L: Ledger>(request: &Request, mut leases: Vec<Lease>) -> Result<()> {
     leases.retain(|lease| !lease.kept);
     if leases.is_empty() {
         return Ok(());
     }
     let part = Part { leases, taken: None };
-    open::<A>(request)?.release_part(&owner::<A>(request)?, &part).map(drop)
+    Bookkeeper::<L>::open(request)?.release_part(&owner::<L>(request)?, &part).map(drop)
 }
 
-/// Opens the allocator by the network's settings.
-///
-/// # Errors
-/// The settings are invalid, or the allocator refuses them.
-pub fn open<A: Allocator>(request: &Request) -> Result<A> {
-    A::open(request.network.settings()?, request)
-}
-
-fn owner<A: Allocator>(request: &Request) -> Result<Owner> {
+fn owner<L: Ledger>(request: &Request) -> Result<Owner> {
     let attachment = request.attachment()?;
-    let scope = scope(request).or_else(|error| match (A::REACH, request.verb) {
+    let scope = scope(request).or_else(|error| match (L::REACH, request.verb) {
         // A DEL needs no disk for an identity that the leases do not name.
         (Reach::Node, Verb::Del | Verb::Check) => {
             debug!("{}", error.in_full());
@@ -319,14 +311,14 @@ struct Fence {
 const COARSE: Duration = Duration::from_millis(50);
 
 /// The ranges of pools, as far as they can be read: those that the store alone knows, from there.
-fn sets<A: Allocator>(allocator: &mut A, pools: &[Pool]) -> Result<Vec<RangeSet>> {
+fn sets<L: Ledger>(bookkeeper: &mut Bookkeeper<L>, pools: &[Pool]) -> Result<Vec<RangeSet>> {
     let (written, named): (Vec<&Pool>, Vec<&Pool>) =
         pools.iter().partition(|pool| !pool.ranges().is_empty());
     let read = |pool: &Pool| pool.range_set(RangeRules::ANY, "prevResult.pools").ok().flatten();
     let mut sets: Vec<RangeSet> = written.into_iter().filter_map(read).collect();
-    if let Some(books) = allocator.books().filter(|_| !named.is_empty()) {
+    if !named.is_empty() {
         let named: Vec<Pool> = named.into_iter().cloned().collect();
-        sets.extend(books.sets(&named)?);
+        sets.extend(bookkeeper.ranges_of(&named)?);
     }
     Ok(sets)
 }

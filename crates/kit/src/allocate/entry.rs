@@ -1,0 +1,65 @@
+use std::fmt;
+use std::time::SystemTime;
+
+use super::Lease;
+
+/// A recorded lease as a scan shows it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The lease.
+    pub lease: Lease,
+    /// Who holds it; `None` where the entry cannot be read.
+    pub holder: Option<Holder>,
+    /// When it was taken or last confirmed.
+    pub since: Option<SystemTime>,
+    /// What is wrong with it, if something is.
+    pub fault: Option<Fault>,
+}
+
+/// An owner as the store tells it, perhaps in the form of a system that wrote less.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The node; `None` where the store does not say.
+    pub node: Option<String>,
+    /// The container id.
+    pub container: String,
+    /// The interface; `None` in entries of systems that did not write it.
+    pub ifname: Option<String>,
+    /// The network, where it is another one: a store may have pools that networks share.
+    pub network: Option<String>,
+}
+
+/// An entry that is not what it should be. Its address counts as taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// What a plugin that was killed left behind: it holds nothing, and may be removed.
+    Leftover,
+    /// It cannot be read, for this reason.
+    Unreadable(String),
+}
+
+impl Entry {
+    /// Who holds the address, in words.
+    pub fn held_by(&self) -> String {
+        match (&self.holder, &self.fault) {
+            (Some(holder), _) => holder.to_string(),
+            (None, Some(Fault::Unreadable(reason))) => {
+                format!("an entry that cannot be read ({reason})")
+            }
+            (None, _) => "nobody".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.ifname {
+            Some(ifname) => write!(f, "{}/{ifname}", self.container)?,
+            None => f.write_str(&self.container)?,
+        }
+        if let Some(network) = &self.network {
+            write!(f, " on the network {network}")?;
+        }
+        self.node.as_ref().map_or(Ok(()), |node| write!(f, " of node {node}"))
+    }
+}

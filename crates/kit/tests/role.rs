@@ -1,0 +1,177 @@
+//! An allocator as a delegate: what every verb does, over a ledger in memory.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ipam_kit::allocate::{Allocate, Ledger};
+use ipam_kit::cni::{Environment, NetworkName};
+use ipam_kit::delegate::answer;
+use ipam_kit::host::Settings;
+use ipam_suites::memory::{Memory, Store};
+use serde_json::{Value, json};
+
+/// A store of its own, and calls of the allocator over it.
+struct Desk {
+    name: String,
+    store: Store,
+}
+
+impl Desk {
+    fn new() -> Self {
+        static STORES: AtomicU64 = AtomicU64::new(0);
+        let name = format!("role-{}", STORES.fetch_add(1, Ordering::Relaxed));
+        Self { store: Store::named(&name), name }
+    }
+
+    fn call(&self, verb: &str, container: &str, prev_result: Value, more: Value) -> (u8, Value) {
+        let environment = Environment::new([
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", container),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_NETNS", "/run/netns/x"),
+        ]);
+        let mut config = json!({"cniVersion": "1.1.0", "name": "n", "ipam": {"node": "node-1"}, "prevResult": prev_result});
+        for (key, value) in more.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        config["ipam"]["memory"] = self.name.clone().into();
+        let delegate: Allocate<Memory> = Allocate::default();
+        let stdin = config.to_string();
+        let reply = answer(&delegate, environment, stdin.as_bytes(), Settings::default());
+        (reply.exit, serde_json::from_str(&reply.stdout).unwrap_or(Value::Null))
+    }
+
+    /// The containers that hold addresses, in the order of these.
+    fn held(&self) -> Vec<String> {
+        let mut held = Vec::new();
+        let mut ledger = Memory::on(&self.store, NetworkName::parse("n").unwrap());
+        let scanned = ledger.scan(None, &mut |entry| {
+            held.push(entry.holder.unwrap().container);
+            ControlFlow::Continue(())
+        });
+        scanned.unwrap();
+        held
+    }
+}
+
+/// The pools of these names, each with a /24 of its own.
+fn pools<const N: usize>(names: [&str; N]) -> Value {
+    let pool = |name: &str| {
+        let third = name.as_bytes()[0] - b'a';
+        json!({"name": name, "ranges": [{"subnet": format!("10.0.{third}.0/24")}]})
+    };
+    names.iter().map(|name| pool(name)).collect()
+}
+
+#[test]
+fn an_address_per_pool_is_appended_and_found_again() {
+    let desk = Desk::new();
+    let before = json!({"ips": [{"address": "172.16.0.9/24"}], "pools": pools(["a", "b"])});
+    let (exit, result) = desk.call("ADD", "c1", before, json!({}));
+    assert_eq!(exit, 0, "{result}");
+    assert_eq!(result["ips"].as_array().unwrap().len(), 3);
+    assert_eq!(result["pools"], json!([]));
+    assert_eq!(
+        result["leases"][1],
+        json!({"pool": "b", "address": "10.0.1.2/24", "gateway": "10.0.1.1", "revision": 2})
+    );
+    assert_eq!(desk.call("CHECK", "c1", result.clone(), json!({})).0, 0);
+    let mut lost = result.clone();
+    lost["ips"] = json!([]);
+    assert_eq!(desk.call("CHECK", "c1", lost, json!({})).1["code"], 104);
+    assert_eq!(desk.call("DEL", "c1", result.clone(), json!({})), (0, Value::Null));
+    assert!(desk.held().is_empty());
+    assert_eq!(desk.call("DEL", "c1", json!({}), json!({})).0, 0);
+    assert_eq!(desk.call("CHECK", "c1", result, json!({})).1["code"], 104);
+}
+
+#[test]
+fn an_undo_releases_what_its_add_took() {
+    let desk = Desk::new();
+    let (_, first) = desk.call("ADD", "c1", json!({"pools": pools(["a"])}), json!({}));
+    let (_, second) = desk.call("ADD", "c1", json!({"pools": pools(["a", "b"])}), json!({}));
+    assert_eq!((&second["leases"][0]["kept"], desk.held().len()), (&json!(true), 2));
+    let undo = |leases: &Value| {
+        let prev_result = json!({"leases": leases, "undo": true});
+        assert_eq!(desk.call("DEL", "c1", prev_result, json!({})), (0, Value::Null));
+        desk.held().len()
+    };
+    // A lease as an earlier ADD answered it is not the one that is held by now.
+    assert_eq!(undo(&first["leases"]), 2);
+    assert_eq!(undo(&json!([second["leases"][0]])), 2);
+    assert_eq!(undo(&json!([])), 2);
+    assert_eq!(undo(&second["leases"]), 1);
+    assert_eq!(desk.call("DEL", "c1", json!({"leases": second["leases"]}), json!({})).0, 0);
+    assert!(desk.held().is_empty());
+}
+
+#[test]
+fn without_a_record_the_pools_tell_which_addresses_are_ours() {
+    let desk = Desk::new();
+    let ranges = json!([{"ranges": [{"subnet": "10.0.0.0/24"}]}]);
+    let (_, result) = desk.call("ADD", "c1", json!({"pools": ranges}), json!({}));
+    let mut foreign = json!({"ips": result["ips"], "pools": ranges});
+    foreign["ips"].as_array_mut().unwrap().push(json!({"address": "192.168.0.1/24"}));
+    assert_eq!(desk.call("CHECK", "c1", foreign, json!({})).0, 0);
+    assert_eq!(
+        desk.call("CHECK", "c2", json!({"ips": result["ips"], "pools": ranges}), json!({})).1["code"],
+        104
+    );
+}
+
+#[test]
+fn gc_stays_in_its_scope() {
+    let desk = Desk::new();
+    for container in ["c1", "c2"] {
+        desk.call("ADD", container, json!({"pools": pools(["a"])}), json!({}));
+    }
+    desk.call("ADD", "c3", json!({"pools": pools(["a"])}), json!({"ipam": {"node": "node-2"}}));
+    desk.store.age(Duration::from_secs(3600));
+    let keep = json!({"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]});
+    assert_eq!(desk.call("GC", "", json!({}), keep).0, 0);
+    assert_eq!(desk.held(), ["c1", "c3"]);
+}
+
+#[test]
+fn a_full_pool_fails_status_only_when_asked_to() {
+    let desk = Desk::new();
+    let one = json!({"pools": [{"ranges": [{"subnet": "10.0.0.0/30"}]}]});
+    let asked = json!({"ipam": {"node": "node-1", "statusExhaustion": true}});
+    assert_eq!(desk.call("STATUS", "", one.clone(), asked.clone()).0, 0);
+    assert_eq!(desk.call("ADD", "c1", one.clone(), json!({})).0, 0);
+    assert_eq!(desk.call("STATUS", "", one.clone(), json!({})).0, 0);
+    assert_eq!(desk.call("STATUS", "", one, asked).1["code"], 50);
+}
+
+#[test]
+fn without_pools_it_serves_what_ipam_offers() {
+    let desk = Desk::new();
+    let offer = |ranges: Value| json!({"ipam": {"node": "node-1", "ranges": ranges, "routes": [{"dst": "::/0"}]}});
+    let ranges = offer(json!([[{"subnet": "10.0.0.0/24"}]]));
+    let (exit, result) = desk.call("ADD", "c1", json!(null), ranges.clone());
+    assert_eq!(exit, 0, "{result}");
+    assert_eq!(result["ips"][0]["address"], "10.0.0.2/24");
+    assert_eq!((&result["pools"], &result["routes"]), (&json!([]), &json!([{"dst": "::/0"}])));
+    let ips = json!({"ips": result["ips"]});
+    assert_eq!(desk.call("CHECK", "c1", ips.clone(), ranges.clone()).0, 0);
+    assert_eq!(desk.call("CHECK", "c2", ips, ranges).1["code"], 104);
+    let broken = offer(json!([[{"subnet": "10.0.0.1/24"}]]));
+    for verb in ["ADD", "STATUS"] {
+        let (_, error) = desk.call(verb, "c1", json!(null), broken.clone());
+        assert!(error["msg"].as_str().unwrap().starts_with("ipam.ranges[0][0].subnet: "));
+        assert_eq!(desk.call(verb, "c1", json!({"pools": pools(["a"])}), broken.clone()).0, 0);
+    }
+    assert_eq!(desk.call("DEL", "c1", json!(null), broken), (0, Value::Null));
+    assert!(desk.held().is_empty());
+}
+
+#[test]
+fn an_allocator_needs_pools() {
+    let desk = Desk::new();
+    let (exit, error) = desk.call("ADD", "c1", json!({}), json!({}));
+    assert_eq!((exit, error["code"].clone()), (1, json!(7)));
+    assert!(error["msg"].as_str().unwrap().starts_with("prevResult.pools"));
+}
