@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use ipam_kit::allocate::Owner;
-use ipam_kit::allocate::document::now;
+use ipam_kit::allocate::document::{is_refusal_recent, now};
 use ipam_kit::cni::NetworkName;
 use ipam_kit::host::{Note, StateDir, make_private_folder, open_own};
 use ipam_kit::{Error, ErrorCode, Result};
@@ -55,9 +55,6 @@ struct Known {
 
 /// How many servers are remembered.
 const MET: usize = 64;
-
-/// For how long a refusal counts, in milliseconds: rights may be granted later.
-const REFUSAL: u64 = 600_000;
 
 impl Memory {
     /// The memory of a network.
@@ -145,8 +142,7 @@ impl Memory {
 
     /// Whether the store refused us keys beside the pools not long ago.
     pub(crate) fn is_unindexed(&self) -> bool {
-        let since = self.known.borrow().unindexed.map(|since| now().abs_diff(since));
-        since.is_some_and(|since| since < REFUSAL)
+        self.known.borrow().unindexed.is_some_and(is_refusal_recent)
     }
 
     /// Notes that it did.

@@ -1,6 +1,6 @@
 use etcd_client::KeyValue;
 pub(crate) use ipam_kit::allocate::document::{
-    Holding, Item, OwnerDocument, Revision, now, time, to_text,
+    Holding, Item, OwnerDocument, Revision, is_refusal_recent, now, time, to_text,
 };
 use ipam_kit::{Error, ErrorCode, Result};
 

@@ -63,9 +63,6 @@ struct Cluster {
 /// How many endpoints are remembered.
 const MET: usize = 64;
 
-/// For how long a refusal counts, in seconds: rights may be granted later.
-const REFUSAL: u64 = 600;
-
 type Parts = BTreeMap<String, Part>;
 
 impl Memory {
@@ -190,8 +187,8 @@ impl Memory {
 
     /// Whether the store refused us keys beside those of the replaced system not long ago.
     pub(crate) fn is_unindexed(&self) -> bool {
-        let since = self.known.borrow().unindexed.map(|since| now().abs_diff(since));
-        since.is_some_and(|since| since < REFUSAL)
+        let noted = self.known.borrow().unindexed;
+        noted.is_some_and(|seconds| document::is_refusal_recent(seconds.saturating_mul(1000)))
     }
 
     /// Notes that it did.
