@@ -4,6 +4,7 @@ mod here;
 mod node;
 mod shell;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -13,6 +14,7 @@ use serde_json::{Map, Value};
 use self::here::{Here, masked};
 pub use self::node::Node;
 pub use self::shell::{CONFLIST, Shell};
+use crate::world::binary;
 
 /// A page below the root of the project.
 #[derive(Clone, Debug)]
@@ -76,27 +78,19 @@ impl Page {
         serde_json::from_str(&format!("{{{}}}", self.blocks(heading, "json")[0])).unwrap()
     }
 
-    /// The table of keys below a heading names each field of `Section` in this source, in its
-    /// order.
+    /// The table of keys below a heading names each key that the program reads in a section of
+    /// `ipam`.
     #[track_caller]
-    pub fn assert_table_is_of(&self, heading: &str, source: &Path) {
-        let source = fs::read_to_string(source).unwrap();
-        let (_, section) = source.split_once("struct Section {").unwrap();
-        let (section, _) = section.split_once('}').unwrap();
-        let fields: Vec<String> = section
-            .lines()
-            .filter_map(|line| line.trim().split_once(':'))
-            .map(|(field, _)| {
-                let mut words = field.split('_').map(str::to_owned);
-                let first = words.next().unwrap();
-                words.fold(first, |key, word| key + &word[..1].to_uppercase() + &word[1..])
-            })
-            .collect();
+    pub fn assert_table_is_of(&self, heading: &str, program: &str, section: &str) {
+        let about = Command::new(binary(program)).args(["about", "--json"]).output().unwrap();
+        let about: Value = serde_json::from_slice(&about.stdout).unwrap();
+        let keys: BTreeSet<&str> =
+            about["keys"][section].as_object().unwrap().keys().map(String::as_str).collect();
         let (_, table) = self.section(heading).split_once("| key | means | default |\n").unwrap();
         let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
-        let documented: Vec<&str> =
+        let documented: BTreeSet<&str> =
             rows.map(|row| row.trim_start_matches("| `").split('`').next().unwrap()).collect();
-        assert_eq!(documented, fields);
+        assert_eq!(documented, keys);
     }
 
     /// The table of errors says with which code each verb fails where the server's certificate is
