@@ -253,7 +253,14 @@ mod tests {
         let named = |name: &str| {
             Source::of(Place::Named(Named { path: "ipam.k".to_owned(), file: at(name) }))
         };
-        for (name, cause) in [("absent", "No such file"), ("dir", "it is no regular file")] {
+        let pipe = at("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for (name, cause) in [
+            ("absent", "No such file"),
+            ("dir", "it is no regular file"),
+            ("pipe", "it is no regular file"),
+            ("/dev/zero", "it is no regular file"),
+        ] {
             let error = open(&named(name)).unwrap_err();
             assert_eq!(
                 error.to_string(),

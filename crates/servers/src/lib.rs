@@ -47,6 +47,7 @@ mod finding;
 #[cfg(feature = "http")]
 mod http;
 mod secret;
+mod section;
 mod server;
 mod tls;
 mod trouble;
@@ -56,6 +57,7 @@ pub use file::read_text;
 #[cfg(feature = "http")]
 pub use http::{Access, Answer, Ask, Client, Method, Secrets, each_element, escape, media};
 pub use secret::{Named, Secret};
+pub use section::{Section, ServerSettings, both_or_neither, parse_timeout};
 pub use server::Server;
 pub use tls::{Content, Pem, Tls, Trust, authorities_of_host};
 pub use trouble::Trouble;

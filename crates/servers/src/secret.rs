@@ -13,6 +13,14 @@ pub struct Named {
     pub file: PathBuf,
 }
 
+impl Named {
+    /// The file that the key at `path` names; an empty name counts as absent.
+    pub fn given(path: impl Into<String>, file: Option<impl Into<PathBuf>>) -> Option<Self> {
+        let file = file?.into();
+        (!file.as_os_str().is_empty()).then(|| Self { path: path.into(), file })
+    }
+}
+
 /// A token or a password, which no error and no log shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);

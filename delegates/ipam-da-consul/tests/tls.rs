@@ -259,6 +259,31 @@ fn files_that_cannot_be_used_are_named_with_their_keys() {
 }
 
 #[test]
+fn an_empty_file_name_counts_as_absent() {
+    let certificates = Certificates::make();
+    let consul = secure(&certificates, false);
+    let node = secured(Node::of(&consul), &certificates, None);
+    assert_works(&node.with("tokenFile", "").with("certFile", "").with("keyFile", ""));
+    // Then the authorities of the host count.
+    let node = Node::of(&consul).with("caFile", "");
+    assert_refused(node, &[103, 105], &[&consul.url(), "UnknownIssuer"]);
+}
+
+#[test]
+fn a_file_without_an_end_or_without_a_writer_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for file in ["/dev/zero", pipe.to_str().unwrap()] {
+        for key in ["tokenFile", "caFile"] {
+            let node = Node::at(&["https://127.0.0.1:1".to_owned()]).with(key, file);
+            let told = format!("ipam.consul.{key}: {file} cannot be read");
+            assert_refused(node, &[7], &[&told, "it is no regular file"]);
+        }
+    }
+}
+
+#[test]
 fn without_an_authority_those_that_the_host_trusts_are_asked() {
     let certificates = Certificates::make();
     let consul = secure(&certificates, false);

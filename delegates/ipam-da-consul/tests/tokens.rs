@@ -96,6 +96,20 @@ fn a_token_that_cannot_be_used_is_an_error_that_names_its_place() {
 }
 
 #[test]
+fn a_blank_token_is_ignored_with_a_warning() {
+    let consul = guarded();
+    let token = consul.create_token(ALL).secret;
+    for blank in ["", " \n"] {
+        let node = Node::of(&consul).with("token", blank);
+        let mut command = node.command("STATUS", "");
+        command.env("CONSUL_HTTP_TOKEN", &token);
+        let outcome = started(command, &node);
+        assert!(outcome.stderr.contains("ipam.consul.token: blank"), "{outcome:?}");
+        outcome.success();
+    }
+}
+
+#[test]
 fn a_datacenter_is_named_and_an_unknown_one_told() {
     let consul = guarded();
     let token = consul.create_token(ALL).secret;

@@ -1,46 +1,36 @@
-use std::path::PathBuf;
-use std::time::Duration;
-
-use ipam_kit::host::parse_duration;
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, Request, Result};
-use ipam_servers::{Access, Named, Secret, Server, Tls};
+use ipam_servers::{Access, Section, Server, ServerSettings};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 /// The keys of [`Config`].
-pub(crate) const KEYS: &[Key] = &[Key::Value("nomad_servers"), Key::Section("nomad", SECTION)];
+pub(crate) const KEYS: &[Key] = &[Key::Value("nomad_servers"), Key::Section("nomad", SECTION.keys)];
 
-const SECTION: &[Key] = &[
-    Key::Value("token"),
-    Key::Value("tokenFile"),
-    Key::Value("namespace"),
-    Key::Value("region"),
-    Key::Value("caFile"),
-    Key::Value("certFile"),
-    Key::Value("keyFile"),
-    Key::Value("timeout"),
-];
+const SECTION: Section = Section {
+    path: "ipam.nomad",
+    keys: &[Key::All(Section::KEYS), Key::All(OWN)],
+    token: "NOMAD_TOKEN",
+    token_file: None,
+};
+
+/// The keys of [`Own`].
+const OWN: &[Key] = &[Key::Value("namespace"), Key::Value("region")];
 
 /// What this delegate reads of `ipam`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Config {
     nomad_servers: Option<Vec<String>>,
-    nomad: Option<Section>,
+    nomad: Option<Map<String, Value>>,
 }
 
-/// `ipam.nomad`.
+/// The keys of `ipam.nomad` that are this delegate's alone.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct Section {
-    token: Option<String>,
-    token_file: Option<PathBuf>,
+#[serde(default)]
+struct Own {
     namespace: Option<String>,
     region: Option<String>,
-    ca_file: Option<PathBuf>,
-    cert_file: Option<PathBuf>,
-    key_file: Option<PathBuf>,
-    timeout: Option<String>,
 }
 
 /// How to reach Nomad, and where in it the allocations are.
@@ -51,89 +41,33 @@ pub(crate) struct Store {
     pub region: Option<String>,
 }
 
-/// The variable with a token, where the configuration has none.
-const VARIABLE: &str = "NOMAD_TOKEN";
-
-const TIMEOUT: Duration = Duration::from_secs(10);
-
 impl Config {
     /// What the configuration names; the token may be in the environment of the call.
     ///
     /// # Errors
-    /// There is no server, or one is no URL; the token is given twice or cannot be read; of a certificate
-    /// and its key, one is missing; the timeout is none.
+    /// There is no server, or one is no URL; as [`Section::read`].
     pub(crate) fn store(self, request: &Request) -> Result<Store> {
         let servers = self.nomad_servers.ok_or_else(|| {
             Error::config("ipam.nomad_servers", "missing").advise(
                 r#"name Nomad's servers, as in "nomad_servers": ["http://10.20.30.40:4646"]"#,
             )
         })?;
-        let section = self.nomad.unwrap_or_default();
-        let token = section.token(request.environment.text(VARIABLE))?;
+        let (ServerSettings { token, tls, timeout }, own) =
+            SECTION.read::<Own>(self.nomad, &request.environment)?;
         Ok(Store {
             access: Access {
                 service: "Nomad",
                 servers: Server::parse_all(&servers, "ipam.nomad_servers", None)?,
                 headers: token.map(|token| ("X-Nomad-Token", token)).into_iter().collect(),
-                timeout: section.timeout()?,
+                timeout,
                 unreached: request.unreached(),
                 advice,
-                tls: section.tls()?,
+                tls,
             },
-            namespace: section.namespace.filter(|name| !name.is_empty()),
-            region: section.region.filter(|name| !name.is_empty()),
+            namespace: own.namespace.filter(|name| !name.is_empty()),
+            region: own.region.filter(|name| !name.is_empty()),
         })
     }
-}
-
-impl Section {
-    fn token(&self, of_environment: Option<&str>) -> Result<Option<Secret>> {
-        match (&self.token, named("tokenFile", self.token_file.as_ref())) {
-            (Some(_), Some(_)) => {
-                Err(Error::config("ipam.nomad.token", "given together with ipam.nomad.tokenFile")
-                    .advise("give the token once"))
-            }
-            (Some(text), None) => Secret::parse(text, "ipam.nomad.token").map(Some),
-            (None, Some(file)) => Secret::read(&file).map(Some),
-            (None, None) => of_environment
-                .filter(|text| !text.is_empty())
-                .map(|text| Secret::parse(text, VARIABLE))
-                .transpose(),
-        }
-    }
-
-    fn tls(&self) -> Result<Tls> {
-        let certificate = named("certFile", self.cert_file.as_ref());
-        let key = named("keyFile", self.key_file.as_ref());
-        let missing = |absent: &str, given: &Named| {
-            Error::config(
-                format_args!("ipam.nomad.{absent}"),
-                format_args!("missing, but {} is given", given.path),
-            )
-            .advise("give both or neither")
-        };
-        let identity = match (certificate, key) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            (None, None) => None,
-            (Some(given), None) => return Err(missing("keyFile", &given)),
-            (None, Some(given)) => return Err(missing("certFile", &given)),
-        };
-        Ok(Tls { authority: named("caFile", self.ca_file.as_ref()), identity })
-    }
-
-    fn timeout(&self) -> Result<Duration> {
-        let Some(text) = &self.timeout else { return Ok(TIMEOUT) };
-        parse_duration(text).ok_or_else(|| {
-            Error::config("ipam.nomad.timeout", format_args!("{text:?} is no duration"))
-                .advise(r#"as in "10s" or "500ms""#)
-        })
-    }
-}
-
-/// A file that the section names; an empty name is none.
-fn named(key: &str, file: Option<&PathBuf>) -> Option<Named> {
-    let file = file.filter(|file| !file.as_os_str().is_empty())?;
-    Some(Named { path: format!("ipam.nomad.{key}"), file: file.clone() })
 }
 
 fn advice(status: u16, body: &str) -> Option<&'static str> {
@@ -154,18 +88,26 @@ fn advice(status: u16, body: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use ipam_kit::ErrorCode;
     use ipam_kit::cni::{Environment, Verb};
+    use ipam_kit::delegate::Deadline;
     use ipam_kit::host::Settings;
     use ipam_kit::keys::names;
+    use ipam_servers::Client;
     use ipam_testkit::fields::assert_fields;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn store(ipam: Value, token: &str) -> Result<Store> {
         let config = serde_json::from_value::<Config>(ipam).unwrap();
-        let variables =
-            [("CNI_CONTAINERID", "c"), ("CNI_IFNAME", "e"), ("CNI_NETNS", "/n"), (VARIABLE, token)];
+        let variables = [
+            ("CNI_CONTAINERID", "c"),
+            ("CNI_IFNAME", "e"),
+            ("CNI_NETNS", "/n"),
+            (SECTION.token, token),
+        ];
         let network =
             br#"{"cniVersion": "1.0.0", "name": "n", "type": "t", "ipam": {"type": "t"}}"#;
         let request =
@@ -176,7 +118,7 @@ mod tests {
     #[test]
     fn every_key_is_declared() {
         assert_fields::<Config>(&names(KEYS));
-        assert_fields::<Section>(&names(SECTION));
+        assert_fields::<Own>(&names(OWN));
     }
 
     #[test]
@@ -188,6 +130,8 @@ mod tests {
             (json!({"token": "own"}), Some("own")),
             (json!({"tokenFile": file}), Some("of-file")),
             (json!({"tokenFile": ""}), Some("of-environment")),
+            (json!({"token": " \n"}), Some("of-environment")),
+            (json!({"token": "", "tokenFile": file}), Some("of-file")),
             (Value::Null, Some("of-environment")),
         ] {
             let ipam = json!({"nomad_servers": ["http://a"], "nomad": section});
@@ -250,12 +194,29 @@ mod tests {
                 "ipam.nomad.certFile: missing, but ipam.nomad.keyFile is",
             ),
             (with(json!({"timeout": "soon"})), "ipam.nomad.timeout: \"soon\" is no duration"),
+            (with(json!({"cafile": "/c"})), "ipam.nomad.cafile: unknown key"),
         ] {
             let error = store(ipam, "").unwrap_err();
             assert!(error.to_string().starts_with(message), "{error}");
             assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
         }
-        let misspelt = serde_json::from_value::<Config>(with(json!({"cafile": "/c"})));
-        assert!(misspelt.unwrap_err().to_string().contains("cafile"));
+    }
+
+    #[test]
+    fn a_file_without_an_end_or_without_a_writer_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for file in ["/dev/zero", pipe.to_str().unwrap()] {
+            for key in ["tokenFile", "caFile"] {
+                let ipam = json!({"nomad_servers": ["https://a"], "nomad": {key: file}});
+                let client = store(ipam, "").and_then(|Store { access, .. }| {
+                    Client::new(access, Deadline::after(Duration::from_secs(30)))
+                });
+                let error = client.unwrap_err();
+                assert_eq!(error.to_string(), format!("ipam.nomad.{key}: {file} cannot be read"));
+                assert!(error.details().starts_with("it is no regular file"), "{error:?}");
+            }
+        }
     }
 }

@@ -57,9 +57,8 @@ impl Keys {
                     .advise(r#"as in "60s" or "5m"; "0s" asks the API server each time"#)
             })
         });
-        let kubeconfig = self.kubeconfig.filter(|file| !file.as_os_str().is_empty());
         Ok(Settings {
-            kubeconfig: kubeconfig.map(|file| Named { path: path("kubeconfig"), file }),
+            kubeconfig: Named::given(path("kubeconfig"), self.kubeconfig),
             node_name: self
                 .node_name
                 .filter(|name| !name.is_empty())

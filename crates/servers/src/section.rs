@@ -1,0 +1,190 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipam_kit::cni::{Environment, parse_value};
+use ipam_kit::error::{Error, Result};
+use ipam_kit::host::parse_duration;
+use ipam_kit::keys::{Key, names};
+use log::warn;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::secret::{Named, Secret};
+use super::tls::Tls;
+
+/// The section of `ipam` that says how a delegate reaches its servers: its place and its names.
+///
+/// Beside [`Section::KEYS`], which mean the same for every delegate, it has the delegate's own keys:
+///
+/// ```
+/// use ipam_kit::keys::Key;
+/// use ipam_servers::Section;
+///
+/// const RACKS: Section = Section {
+///     path: "ipam.racks",
+///     keys: &[Key::All(Section::KEYS), Key::Value("row")],
+///     token: "RACKS_TOKEN",
+///     token_file: None,
+/// };
+/// ```
+#[derive(Debug)]
+pub struct Section {
+    /// Where it is, as in `ipam.consul`.
+    pub path: &'static str,
+    /// [`Section::KEYS`], and the delegate's own.
+    pub keys: &'static [Key],
+    /// The variable with a token, for a section without one.
+    pub token: &'static str,
+    /// The variable that names a file with a token, likewise.
+    pub token_file: Option<&'static str>,
+}
+
+/// What a section says of how to reach servers.
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    /// The token to show.
+    pub token: Option<Secret>,
+    /// Whom to trust, and as whom to call.
+    pub tls: Tls,
+    /// How long to go on after the first trouble.
+    pub timeout: Duration,
+}
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The keys as they are written.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    token: Option<String>,
+    token_file: Option<PathBuf>,
+    ca_file: Option<PathBuf>,
+    cert_file: Option<PathBuf>,
+    key_file: Option<PathBuf>,
+    timeout: Option<String>,
+}
+
+impl Section {
+    /// The keys that every such section has.
+    pub const KEYS: &'static [Key] = &[
+        Key::Value("token"),
+        Key::Value("tokenFile"),
+        Key::Value("caFile"),
+        Key::Value("certFile"),
+        Key::Value("keyFile"),
+        Key::Value("timeout"),
+    ];
+
+    /// Reads the section, and the delegate's own keys in it. The token of the section comes before
+    /// that of the environment, which a runtime scrubs at times.
+    ///
+    /// # Errors
+    /// A key is unknown or has a value of the wrong type; there are two tokens, or its file cannot be
+    /// read; of a certificate and its key, one is missing; the timeout is malformed.
+    pub fn read<Own: DeserializeOwned>(
+        &self,
+        section: Option<Map<String, Value>>,
+        environment: &Environment,
+    ) -> Result<(ServerSettings, Own)> {
+        let section = section.unwrap_or_default();
+        self.refuse_unknown(&section)?;
+        let section = Value::Object(section);
+        let own = parse_value(&section, self.path)?;
+        let keys: Keys = parse_value(&section, self.path)?;
+        let token = self.token(keys.token.as_deref(), keys.token_file, environment)?;
+        let (certificate, key) = (self.path("certFile"), self.path("keyFile"));
+        let identity = both_or_neither(
+            (&certificate, Named::given(&certificate, keys.cert_file)),
+            (&key, Named::given(&key, keys.key_file)),
+        )?;
+        let authority = Named::given(self.path("caFile"), keys.ca_file);
+        let timeout = parse_timeout(keys.timeout.as_deref(), &self.path("timeout"))?;
+        Ok((ServerSettings { token, tls: Tls { authority, identity }, timeout }, own))
+    }
+
+    fn path(&self, key: &str) -> String {
+        format!("{}.{key}", self.path)
+    }
+
+    fn refuse_unknown(&self, section: &Map<String, Value>) -> Result<()> {
+        let known = names(self.keys);
+        match section.keys().find(|key| !known.contains(&key.as_str())) {
+            None => Ok(()),
+            Some(key) => {
+                let path = self.path(&key.escape_debug().to_string());
+                let advice = format!("expected one of {}", known.join(", "));
+                Err(Error::config(path, "unknown key").advise(advice))
+            }
+        }
+    }
+
+    fn token(
+        &self,
+        token: Option<&str>,
+        file: Option<PathBuf>,
+        environment: &Environment,
+    ) -> Result<Option<Secret>> {
+        let path = self.path("token");
+        match (not_blank(token, &path), Named::given(self.path("tokenFile"), file)) {
+            (Some(_), Some(_)) => {
+                Err(Error::config(path, "given together with tokenFile").advise("give one of them"))
+            }
+            (Some(token), None) => Secret::parse(token, &path).map(Some),
+            (None, Some(file)) => Secret::read(&file).map(Some),
+            (None, None) => self.token_of(environment),
+        }
+    }
+
+    fn token_of(&self, environment: &Environment) -> Result<Option<Secret>> {
+        if let Some(token) = not_blank(environment.text(self.token), self.token) {
+            return Secret::parse(token, self.token).map(Some);
+        }
+        let Some(name) = self.token_file else { return Ok(None) };
+        let file = Named::given(name, not_blank(environment.text(name), name));
+        file.as_ref().map(Secret::read).transpose()
+    }
+}
+
+/// Takes two settings of which neither makes sense alone, each with its path.
+///
+/// # Errors
+/// One of them is missing.
+pub fn both_or_neither<A, B>(
+    (one_path, one): (&str, Option<A>),
+    (other_path, other): (&str, Option<B>),
+) -> Result<Option<(A, B)>> {
+    let (missing, given) = match (one, other) {
+        (Some(one), Some(other)) => return Ok(Some((one, other))),
+        (None, None) => return Ok(None),
+        (Some(_), None) => (other_path, one_path),
+        (None, Some(_)) => (one_path, other_path),
+    };
+    Err(Error::config(missing, format_args!("missing, but {given} is given"))
+        .advise("give both or neither"))
+}
+
+/// Reads how long to go on after the first trouble; 10 seconds where nothing is said.
+///
+/// # Errors
+/// It is malformed; `path` is its place.
+pub fn parse_timeout(text: Option<&str>, path: &str) -> Result<Duration> {
+    let Some(text) = text else { return Ok(TIMEOUT) };
+    parse_duration(text).ok_or_else(|| {
+        Error::config(path, format_args!("{text:?} is no duration"))
+            .advise(r#"as in "10s" or "1m30s""#)
+    })
+}
+
+/// A blank text counts as absent.
+fn not_blank<'a>(text: Option<&'a str>, path: &str) -> Option<&'a str> {
+    let text = text?;
+    if text.trim().is_empty() {
+        warn!("{path}: blank, so it is ignored: give a value or leave it out");
+        return None;
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use ipam_kit::error::ErrorCode;
+use ipam_testkit::fields::assert_fields;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+
+const SECTION: Section = Section {
+    path: "ipam.racks",
+    keys: &[Key::All(Section::KEYS), Key::Value("row")],
+    token: "RACKS_TOKEN",
+    token_file: Some("RACKS_TOKEN_FILE"),
+};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Own {
+    row: Option<u8>,
+}
+
+fn read_with(section: Value, variables: &[(&str, &str)]) -> Result<(ServerSettings, Own)> {
+    let Value::Object(section) = section else { panic!("{section}") };
+    SECTION.read(Some(section), &Environment::new(variables.iter().copied()))
+}
+
+fn read(section: Value) -> Result<ServerSettings> {
+    read_with(section, &[]).map(|(settings, _)| settings)
+}
+
+/// A folder with the files `token`, which says `of-file`, and `pipe`, which nobody writes.
+fn folder() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("token"), "of-file\n").unwrap();
+    let made = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
+    assert!(made.unwrap().success());
+    folder
+}
+
+#[test]
+fn every_key_is_declared() {
+    assert_fields::<Keys>(&names(Section::KEYS));
+}
+
+#[test]
+fn the_token_of_the_section_comes_before_that_of_the_environment() {
+    let folder = folder();
+    let file = folder.path().join("token").display().to_string();
+    let (token, token_file) = (("RACKS_TOKEN", "of-variable"), ("RACKS_TOKEN_FILE", &*file));
+    for (section, variables, expected) in [
+        (json!({"token": "own"}), &[token, token_file][..], Some("own")),
+        (json!({"token": "own", "tokenFile": ""}), &[], Some("own")),
+        (json!({"tokenFile": file}), &[token], Some("of-file")),
+        (json!({"token": " \n", "tokenFile": file}), &[token], Some("of-file")),
+        (json!({"token": null, "tokenFile": ""}), &[token], Some("of-variable")),
+        (json!({"token": ""}), &[token, token_file], Some("of-variable")),
+        (json!({}), &[("RACKS_TOKEN", " "), token_file], Some("of-file")),
+        (json!({}), &[("RACKS_TOKEN", ""), ("RACKS_TOKEN_FILE", " ")], None),
+        (json!({}), &[("RACKS_TOKEN_FILE", "")], None),
+    ] {
+        let (settings, _) = read_with(section.clone(), variables).unwrap();
+        let token = settings.token.as_ref().map(Secret::expose);
+        assert_eq!(token, expected, "{section} {variables:?}");
+    }
+}
+
+#[test]
+fn what_is_absent_or_empty_has_its_default() {
+    let absent: (ServerSettings, Own) = SECTION.read(None, &Environment::default()).unwrap();
+    let empty = json!({"caFile": "", "certFile": "", "keyFile": "", "timeout": null});
+    for settings in [absent.0, read(empty).unwrap()] {
+        assert!(settings.token.is_none());
+        assert!(settings.tls.authority.is_none() && settings.tls.identity.is_none());
+        assert_eq!(settings.timeout, Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn files_are_named_with_their_keys() {
+    let section = json!({"caFile": "/ca", "certFile": "/c", "keyFile": "/k", "timeout": "3s",
+                         "row": 7});
+    let (settings, own) = read_with(section, &[]).unwrap();
+    assert_eq!((settings.timeout, own.row), (Duration::from_secs(3), Some(7)));
+    let (certificate, key) = settings.tls.identity.unwrap();
+    for (named, path, file) in [
+        (settings.tls.authority.unwrap(), "ipam.racks.caFile", "/ca"),
+        (certificate, "ipam.racks.certFile", "/c"),
+        (key, "ipam.racks.keyFile", "/k"),
+    ] {
+        assert_eq!((&*named.path, &*named.file), (path, Path::new(file)));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_by_its_place() {
+    let nowhere = "ipam.racks.tokenFile: /nowhere cannot be read";
+    for (section, message, details) in [
+        (
+            json!({"token": "a", "tokenFile": "/b"}),
+            "ipam.racks.token: given together with tokenFile",
+            "give one of them",
+        ),
+        (json!({"token": "s3\ncret"}), "ipam.racks.token: holds a line break", ""),
+        (json!({"token": "", "tokenFile": "/nowhere"}), nowhere, "No such file"),
+        (
+            json!({"certFile": "/c", "keyFile": ""}),
+            "ipam.racks.keyFile: missing, but ipam.racks.certFile is given",
+            "give both or neither",
+        ),
+        (
+            json!({"keyFile": "/k"}),
+            "ipam.racks.certFile: missing, but ipam.racks.keyFile is given",
+            "give both or neither",
+        ),
+        (json!({"timeout": "soon"}), "ipam.racks.timeout: \"soon\" is no duration", "as in"),
+        (
+            json!({"cafile": "/c"}),
+            "ipam.racks.cafile: unknown key",
+            "expected one of token, tokenFile, caFile, certFile, keyFile, timeout, row",
+        ),
+        (json!({"tokenFile": 5}), "ipam.racks.tokenFile: invalid type", ""),
+        (json!({"token": ["s3cret"]}), "ipam.racks.token: invalid type", ""),
+        (json!({"row": "x"}), "ipam.racks.row: invalid type", ""),
+    ] {
+        let error = read(section).unwrap_err();
+        assert!(error.to_string().starts_with(message), "{error}");
+        assert!(error.details().contains(details), "{error:?}");
+        assert!(!error.in_full().contains("s3"), "{error:?}");
+        assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
+    }
+    let file = [("RACKS_TOKEN_FILE", "/nowhere")];
+    let error = read_with(json!({}), &file).unwrap_err();
+    assert_eq!(error.to_string(), "RACKS_TOKEN_FILE: /nowhere cannot be read");
+}
+
+#[test]
+fn a_token_file_without_an_end_or_without_a_writer_is_refused_at_once() {
+    let folder = folder();
+    for file in [folder.path().join("pipe").to_str().unwrap(), "/dev/zero"] {
+        for (error, path) in [
+            (read(json!({"tokenFile": file})).unwrap_err(), "ipam.racks.tokenFile"),
+            (read_with(json!({}), &[("RACKS_TOKEN_FILE", file)]).unwrap_err(), "RACKS_TOKEN_FILE"),
+        ] {
+            assert_eq!(error.to_string(), format!("{path}: {file} cannot be read"));
+            assert!(error.details().starts_with("it is no regular file"), "{error:?}");
+        }
+    }
+}
