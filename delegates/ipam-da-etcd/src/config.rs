@@ -1,9 +1,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipam_kit::host::{ResultCache, parse_duration};
+use ipam_kit::host::ResultCache;
 use ipam_kit::keys::{Key, names, refuse_other_letters};
 use ipam_kit::{Error, Result};
+pub(crate) use ipam_servers::Named;
+use ipam_servers::{both_or_neither, parse_timeout};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -112,14 +114,6 @@ pub(crate) struct Store {
     pub(crate) result_cache: PathBuf,
 }
 
-/// A file that the configuration names.
-#[derive(Clone, Debug)]
-pub(crate) struct Named {
-    /// Where it names it: `ipam.etcd.certFile`.
-    pub(crate) path: String,
-    pub(crate) file: PathBuf,
-}
-
 /// The names of the settings in one spelling, for errors.
 struct Spelling {
     endpoints: &'static str,
@@ -154,9 +148,9 @@ const HOST_ETCD: Spelling = Spelling {
     ca: "ipam.trustedcafile",
 };
 
-impl Config {
-    const TIMEOUT: Duration = Duration::from_secs(10);
+const PASSWORD_FILE: &str = "ipam.etcd.passwordFile";
 
+impl Config {
     /// The store that the configuration names.
     ///
     /// # Errors
@@ -168,15 +162,12 @@ impl Config {
         if layout.old.is_some() {
             self.refuse_other_letters()?;
         }
-        let named = |path: &str, file: &Option<String>| {
-            let file = file.as_ref().filter(|file| !file.is_empty())?;
-            Some(Named { path: path.to_owned(), file: PathBuf::from(file) })
-        };
-        let cert = named(spelling.cert, &section.cert_file);
-        let key = named(spelling.key, &section.key_file);
-        let trusted = named(spelling.ca, &section.trusted_ca_file);
+        let cert = Named::given(spelling.cert, section.cert_file);
+        let key = Named::given(spelling.key, section.key_file);
+        let trusted = Named::given(spelling.ca, section.trusted_ca_file);
         let secured = cert.is_some() || trusted.is_some();
-        let username = section.username.clone().filter(|name| !name.is_empty());
+        let username = section.username.filter(|name| !name.is_empty());
+        let password = Named::given(PASSWORD_FILE, section.password_file);
         Ok(Store {
             endpoints: endpoint::parse_all(
                 &section.endpoints,
@@ -184,15 +175,10 @@ impl Config {
                 spelling.endpoints,
                 spelling.listed,
             )?,
-            identity: both(cert, key, spelling.cert, spelling.key)?,
+            identity: both_or_neither((spelling.cert, cert), (spelling.key, key))?,
             trusted,
-            user: both(
-                username,
-                named("ipam.etcd.passwordFile", &section.password_file),
-                "ipam.etcd.username",
-                "ipam.etcd.passwordFile",
-            )?,
-            timeout: timeout(section.timeout.as_deref())?,
+            user: both_or_neither(("ipam.etcd.username", username), (PASSWORD_FILE, password))?,
+            timeout: parse_timeout(section.timeout.as_deref(), "ipam.etcd.timeout")?,
             prefix: prefix(section.prefix.as_deref(), layout)?,
             layout,
             result_cache: section.result_cache.unwrap_or_else(|| ResultCache::DEFAULT.into()),
@@ -271,33 +257,6 @@ impl Section {
         let files = [&self.cert_file, &self.key_file, &self.trusted_ca_file];
         !self.endpoints.is_empty() || files.into_iter().any(Option::is_some)
     }
-}
-
-/// Two settings of which neither makes sense alone.
-fn both<A, B>(
-    one: Option<A>,
-    other: Option<B>,
-    one_path: &str,
-    other_path: &str,
-) -> Result<Option<(A, B)>> {
-    let missing = |path: &str, given: &str| {
-        Err(Error::config(path, format_args!("missing, but {given} is given"))
-            .advise("give both or neither"))
-    };
-    match (one, other) {
-        (Some(one), Some(other)) => Ok(Some((one, other))),
-        (None, None) => Ok(None),
-        (Some(_), None) => missing(other_path, one_path),
-        (None, Some(_)) => missing(one_path, other_path),
-    }
-}
-
-fn timeout(text: Option<&str>) -> Result<Duration> {
-    let Some(text) = text else { return Ok(Config::TIMEOUT) };
-    parse_duration(text).ok_or_else(|| {
-        Error::config("ipam.etcd.timeout", format_args!("{text:?} is no duration"))
-            .advise(r#"as in "10s" or "1m30s""#)
-    })
 }
 
 fn layout(name: Option<&str>) -> Result<&'static Layout> {

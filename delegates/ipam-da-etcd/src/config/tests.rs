@@ -63,7 +63,10 @@ fn every_spelling_names_the_same_store() {
         let (cert, key) = store.identity.unwrap();
         let files = [cert.file, key.file, store.trusted.unwrap().file];
         assert_eq!(files.map(|file| file.display().to_string()), ["/c", "/k", "/ca"]);
-        assert_eq!((store.timeout, store.prefix.as_str()), (Config::TIMEOUT, NATIVE.prefix));
+        assert_eq!(
+            (store.timeout, store.prefix.as_str()),
+            (Duration::from_secs(10), NATIVE.prefix)
+        );
     }
 }
 
@@ -124,6 +127,8 @@ fn empty_files_are_none() {
     .unwrap();
     assert!(store.identity.is_none() && store.trusted.is_none());
     assert_eq!(store.endpoints[0].to_string(), "http://a:1");
+    let section = json!({"endpoints": ["a"], "username": "", "passwordFile": "", "keyFile": ""});
+    assert!(self::store(json!({"etcd": section})).unwrap().user.is_none());
 }
 
 #[test]
