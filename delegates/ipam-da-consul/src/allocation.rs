@@ -1,8 +1,9 @@
 //! Who holds an address, as the value of its key.
 
-use ipam_kit::allocate::document::{OwnerDocument, Revision, time};
+use ipam_kit::allocate::document::{Holding, OwnerDocument, Revision, time};
 use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
 use ipam_kit::allocate::{Lease, Owner};
+use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +123,36 @@ impl Found {
             fault: allocation.err().map(|why| Fault::Unreadable(why.clone())),
         }
     }
+}
+
+/// Reads the value of an owner's key.
+///
+/// # Errors
+/// It is not ours: nothing may be written over it.
+pub(crate) fn holding(pair: &Pair) -> Result<Holding> {
+    let key = &pair.key;
+    let ours = pair.value.as_deref().and_then(|value| serde_json::from_slice(value).ok());
+    let document = ours.ok_or_else(|| {
+        Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is not ours")).advise(
+            format!("look at it (consul kv get '{key}') and delete the key if nobody needs it"),
+        )
+    })?;
+    Ok(Holding { revision: revision(pair.index), document })
+}
+
+/// The index of a lease's key.
+pub(crate) fn index_of(lease: &Lease) -> u64 {
+    Revision::read(&lease.revision).map_or(u64::MAX, |seen| index(seen.revision))
+}
+
+/// Consul's indexes are positive, and far from the end of either kind of number.
+pub(crate) fn index(revision: i64) -> u64 {
+    u64::try_from(revision).unwrap_or(0)
+}
+
+/// Consul's index as a revision.
+pub(crate) fn revision(index: u64) -> i64 {
+    i64::try_from(index).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use ipam_kit::allocate::ledger::{Change, Claim};
 use ipam_kit::allocate::{Lease, Owner};
 use serde_json::Value;
 
-use crate::allocation::Allocation;
-use crate::keys::{Keys, ROOT};
+use crate::allocation::{Allocation, index, index_of};
+use crate::keys::Keys;
 use crate::memory::Mark;
 use crate::txn::{Op, Pair};
 
@@ -115,10 +115,7 @@ impl Step<'_> {
         let key = self.keys.mark(&self.owner.scope.node);
         let mark = |is_read: bool| {
             let its = |pair: &&Pair| pair.key == key && pair.value.is_some() == is_read;
-            written
-                .iter()
-                .find(its)
-                .map(|Pair { created, index, .. }| Mark { created: *created, index: *index })
+            written.iter().find(its).map(Mark::of)
         };
         (mark(true), mark(false))
     }
@@ -178,26 +175,6 @@ impl Step<'_> {
     fn key(&self, lease: &Lease) -> String {
         self.keys.lease(lease.pool.as_deref(), lease.address.addr())
     }
-}
-
-/// The index of a lease's key.
-pub(crate) fn index_of(lease: &Lease) -> u64 {
-    Revision::read(&lease.revision).map_or(u64::MAX, |seen| index(seen.revision))
-}
-
-/// Consul's indexes are positive, and far from the end of either kind of number.
-pub(crate) fn index(revision: i64) -> u64 {
-    u64::try_from(revision).unwrap_or(0)
-}
-
-/// Consul's index as a revision.
-pub(crate) fn revision(index: u64) -> i64 {
-    i64::try_from(index).unwrap_or(i64::MAX)
-}
-
-/// Which folder keys the ancestor wants for a pool.
-pub(crate) fn folders(pool: &str) -> [String; 2] {
-    [ROOT.to_owned(), format!("{ROOT}{pool}/")]
 }
 
 fn key_tail(owner: &Owner) -> String {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ipam_kit::allocate::Owner;
+use ipam_kit::allocate::ledger::Holder;
 use ipam_kit::cni::NetworkName;
 use ipam_kit::cni::address::parse_address;
 use ipam_kit::{Error, Result};
@@ -59,6 +60,11 @@ impl Keys {
         format!("{ROOT}{}/", pool.unwrap_or(self.network.as_str()))
     }
 
+    /// Which folder keys the ancestor wants for a pool.
+    pub(crate) fn folders(pool: &str) -> [String; 2] {
+        [ROOT.to_owned(), format!("{ROOT}{pool}/")]
+    }
+
     /// Who holds an address of a pool.
     pub(crate) fn lease(&self, pool: Option<&str>, address: IpAddr) -> String {
         format!("{}{address}", self.folder(pool))
@@ -78,6 +84,15 @@ impl Keys {
     pub(crate) fn owner_in(network: &str, node: &str, container: &str, ifname: &str) -> String {
         let [network, node, container, ifname] = [network, node, container, ifname].map(escape);
         format!("{OWNERS}{network}/{node}/{container}/{ifname}")
+    }
+
+    /// The key of an owner that an entry names, where it names all that makes one.
+    pub(crate) fn owner_of(&self, holder: &Holder) -> Option<String> {
+        let Holder { node: Some(node), container, ifname: Some(ifname), network } = holder else {
+            return None;
+        };
+        let here = self.network.as_str();
+        Some(Self::owner_in(network.as_deref().unwrap_or(here), node, container, ifname))
     }
 
     /// The owners of a node.

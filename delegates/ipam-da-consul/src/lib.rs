@@ -6,9 +6,11 @@
 
 mod allocation;
 mod cache;
+mod call;
 mod change;
 mod claim;
 mod config;
+mod errors;
 #[doc(hidden)]
 pub mod fill;
 mod held;
@@ -16,10 +18,16 @@ mod keys;
 mod ledger;
 mod memory;
 mod pool;
+mod pools;
 mod present;
+mod refusal;
 mod removal;
+mod rights;
+mod room;
 mod scan;
+mod session;
 mod store;
+mod token;
 mod txn;
 mod view;
 mod window;

@@ -1,4 +1,3 @@
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -13,6 +12,8 @@ use log::{debug, warn};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::txn::Pair;
+
 /// What this node remembers of a network's store between two calls, in its state folder: how far its own
 /// claims had come, so that a store restored from a backup or swapped for another is noticed; and, as
 /// hints, which owners hold something and the server that answered.
@@ -21,9 +22,13 @@ pub(crate) struct Memory {
     note: Note,
     /// A file for each owner that took something.
     owners: PathBuf,
-    known: RefCell<Known>,
+    known: Known,
     /// The marks when this call began: others go on meanwhile.
     marks: BTreeMap<String, Mark>,
+    /// Whether the store lets us have keys of owners.
+    indexed: bool,
+    /// Whether a store that does not know of this node's latest claim is used all the same.
+    trusting: bool,
 }
 
 /// A node's key of its latest claim: another one was made by another store, or by an import into it.
@@ -33,6 +38,13 @@ pub(crate) struct Mark {
     pub(crate) created: u64,
     /// That of the latest claim.
     pub(crate) index: u64,
+}
+
+impl Mark {
+    /// As its key shows it.
+    pub(crate) fn of(pair: &Pair) -> Self {
+        Self { created: pair.created, index: pair.index }
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -57,18 +69,19 @@ struct Known {
 const MET: usize = 64;
 
 impl Memory {
-    /// The memory of a network.
-    pub(crate) fn open(state: &StateDir, network: &NetworkName) -> Self {
+    /// The memory of a network; `trusting` is a call that uses a store which was set back, too.
+    pub(crate) fn open(state: &StateDir, network: &NetworkName, trusting: bool) -> Self {
         let folder = folder(state);
         let note = Note::at(folder.join(format!("{network}.json")));
         let known: Known = note.read();
         let owners = folder.join("owners").join(network.as_str());
-        Self { note, owners, marks: known.marks.clone(), known: RefCell::new(known) }
+        let indexed = !known.unindexed.is_some_and(is_refusal_recent);
+        Self { note, owners, marks: known.marks.clone(), known, indexed, trusting }
     }
 
     /// The server that answered last, where it is not the first.
     pub(crate) fn server(&self) -> Option<String> {
-        self.known.borrow().server.clone()
+        self.known.server.clone()
     }
 
     /// Fails where the store was seen to have gone back, and nobody has accepted it.
@@ -76,7 +89,12 @@ impl Memory {
     /// # Errors
     /// Code 11, with what to do.
     pub(crate) fn judge(&self) -> Result<()> {
-        if self.known.borrow().set_back { Err(set_back()) } else { Ok(()) }
+        if self.known.set_back && !self.trusting { Err(set_back()) } else { Ok(()) }
+    }
+
+    /// Whether a claim is made whatever the store knows of the node's latest one.
+    pub(crate) fn is_trusting(&self) -> bool {
+        self.trusting
     }
 
     /// Whether what the store shows of a node's latest claim goes with what was known of it before this call.
@@ -97,20 +115,33 @@ impl Memory {
         recorded: &[String],
         evidence: bool,
     ) -> bool {
-        let known = self.known.borrow();
+        let known = &self.known;
         let met = recorded.iter().any(|server| known.met.contains(server));
         let is_claimed = self.marks.contains_key(node);
         !known.set_back && self.goes_with(node, shown) && (evidence || (is_claimed && met))
     }
 
+    /// Fails where the store, which shows this of the node's latest claim, was set back: what it does not
+    /// show of an owner may have been given all the same.
+    ///
+    /// # Errors
+    /// Code 11, with what to do.
+    pub(crate) fn judge_absence(&mut self, node: &str, shown: Option<Mark>) -> Result<()> {
+        self.judge()?;
+        if !self.indexed || self.goes_with(node, shown) {
+            return Ok(());
+        }
+        Err(self.note_set_back())
+    }
+
     /// Notes that it does not.
-    pub(crate) fn note_set_back(&self) -> Error {
+    pub(crate) fn note_set_back(&mut self) -> Error {
         self.write_or_warn(|known| known.set_back = true);
         set_back()
     }
 
     /// Notes a claim, and the server that carried it out.
-    pub(crate) fn note_mark(&self, node: &str, mark: Mark, server: &str) {
+    pub(crate) fn note_mark(&mut self, node: &str, mark: Mark, server: &str) {
         self.write_or_warn(|known| {
             if known.met.len() < MET {
                 known.met.insert(server.to_owned());
@@ -125,7 +156,7 @@ impl Memory {
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub(crate) fn accept(&self, shown: &dyn Fn(&str) -> Option<Mark>) -> Result<()> {
+    pub(crate) fn accept(&mut self, shown: &dyn Fn(&str) -> Option<Mark>) -> Result<()> {
         let is_same = self.marks.keys().all(|node| self.goes_with(node, shown(node)));
         let accept = |known: &mut Known| {
             if !is_same {
@@ -140,19 +171,20 @@ impl Memory {
         })
     }
 
-    /// Whether the store refused us keys beside the pools not long ago.
-    pub(crate) fn is_unindexed(&self) -> bool {
-        self.known.borrow().unindexed.is_some_and(is_refusal_recent)
+    /// Whether the store lets us have keys of owners: it has not refused them not long ago.
+    pub(crate) fn is_indexed(&self) -> bool {
+        self.indexed
     }
 
-    /// Notes that it did.
-    pub(crate) fn note_unindexed(&self) {
+    /// Notes that it refuses them.
+    pub(crate) fn note_unindexed(&mut self) {
+        self.indexed = false;
         self.write_or_warn(|known| known.unindexed = Some(now()));
     }
 
     /// Notes the server that has answered, where it is another one than before.
-    pub(crate) fn note_server(&self, server: Option<String>) {
-        if self.known.borrow().server == server {
+    pub(crate) fn note_server(&mut self, server: Option<String>) {
+        if self.known.server == server {
             return;
         }
         if let Err(error) = self.write(|known| known.server.clone_from(&server)) {
@@ -193,7 +225,7 @@ impl Memory {
         self.owners.join(format!("{container}:{ifname}"))
     }
 
-    fn write_or_warn(&self, change: impl FnOnce(&mut Known)) {
+    fn write_or_warn(&mut self, change: impl FnOnce(&mut Known)) {
         if let Err(error) = self.write(change) {
             let path = self.note.path().display();
             warn!(
@@ -202,8 +234,8 @@ impl Memory {
         }
     }
 
-    fn write(&self, change: impl FnOnce(&mut Known)) -> io::Result<()> {
-        self.known.replace(self.note.change(change)?);
+    fn write(&mut self, change: impl FnOnce(&mut Known)) -> io::Result<()> {
+        self.known = self.note.change(change)?;
         Ok(())
     }
 }

@@ -69,13 +69,6 @@ pub(crate) fn missing(pool: &str) -> Error {
     .advise(example(&key))
 }
 
-/// The pool may not be read.
-pub(crate) fn denied(key: &str) -> Error {
-    let message = format!("Consul does not let this token read {key}");
-    Error::new(ErrorCode::BACKEND, message)
-        .advise("grant its policy key_prefix \"ipam/\" { policy = \"write\" }")
-}
-
 fn example(key: &str) -> String {
     format!(r#"as in consul kv put {key} '[{{"subnet": "10.0.20.0/23", "gateway": "10.0.20.1"}}]'"#)
 }

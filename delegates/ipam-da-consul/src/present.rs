@@ -11,7 +11,7 @@ use ipam_kit::{Request, Result};
 use ipam_servers::Server;
 use log::{debug, warn};
 
-use crate::claim::index_of;
+use crate::allocation::index_of;
 use crate::config::{Config, Site};
 use crate::keys::Keys;
 use crate::memory::{Mark, Memory};
@@ -72,7 +72,7 @@ fn prove(
     let node = scope(request)?.node;
     let mark = keys.mark(&node);
     let mut ops: Vec<Op> = known.iter().map(|lease| Op::GetTree(key(lease))).collect();
-    if !memory.is_unindexed() {
+    if memory.is_indexed() {
         ops.push(Op::GetTree(mark.clone()));
     }
     let place = |server: &Server| server.place();
@@ -83,7 +83,7 @@ fn prove(
     store.insist();
     let Ended::Done(pairs) = store.read(&ops)? else { return Ok(None) };
     let find = |key: &str| pairs.iter().find(|pair| pair.key == key);
-    let shown = find(&mark).map(|pair| Mark { created: pair.created, index: pair.index });
+    let shown = find(&mark).map(Mark::of);
     let stands =
         |lease: &Lease| find(&key(lease)).is_some_and(|pair| pair.index == index_of(lease));
     let holds_them = !known.is_empty() && known.iter().all(stands);

@@ -7,24 +7,29 @@ use ipam_kit::allocate::document::{Holding, Item};
 use ipam_kit::allocate::ledger::{Entry, Holder};
 use ipam_kit::{Error, ErrorCode, Result};
 
-use crate::allocation::Found;
-use crate::change::denied;
-use crate::claim::{index, index_of};
-use crate::held::{holding, refused};
-use crate::ledger::Consul;
+use crate::allocation::{Found, holding, index, index_of};
+use crate::errors::{refused, unwritable};
+use crate::keys::Keys;
+use crate::session::Session;
 use crate::txn::{Ended, LARGEST, Op, Pair};
 
 /// How often an owner's key may change under us.
 const TRIES: usize = 8;
 
-impl Consul {
+/// Takes away what a scan showed.
+pub(crate) struct Removal<'a> {
+    pub(crate) keys: &'a Keys,
+    pub(crate) session: &'a mut Session,
+}
+
+impl Removal<'_> {
     /// Removes entries, each only while it is still the very one, and tells which.
-    pub(crate) fn remove_all(&self, entries: &[Entry]) -> Result<Vec<Entry>> {
+    pub(crate) fn remove_all(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let mut owners: BTreeMap<String, Vec<&Entry>> = BTreeMap::new();
         let mut bare = Vec::new();
         for entry in entries {
-            let key = entry.holder.as_ref().and_then(|holder| self.owner_of(holder));
-            match key.filter(|_| self.indexed.get()) {
+            let key = entry.holder.as_ref().and_then(|holder| self.keys.owner_of(holder));
+            match key.filter(|_| self.session.memory.is_indexed()) {
                 Some(key) => owners.entry(key).or_default().push(entry),
                 None => bare.push(entry),
             }
@@ -36,7 +41,7 @@ impl Consul {
         }
         let keys: Vec<String> = owners.keys().cloned().collect();
         for part in keys.chunks(LARGEST) {
-            let read = match self.read_keys(part) {
+            let read = match self.session.store.read_keys(part) {
                 Ok(read) => read,
                 Err(error) => {
                     errors.push(error);
@@ -54,18 +59,25 @@ impl Consul {
             }
         }
         for entry in &removed {
-            self.note_given_back(&entry.lease);
+            self.session.pools.note_given_back(&entry.lease);
         }
         let mut errors = errors.into_iter();
         errors.next().map_or(Ok(removed), |first| Err(first.and(errors)))
     }
 
     /// Removes entries whose owners have no key, all at once or, where one of them has changed, one by one.
-    fn remove_bare(&self, entries: &[&Entry], removed: &mut Vec<Entry>, errors: &mut Vec<Error>) {
+    fn remove_bare(
+        &mut self,
+        entries: &[&Entry],
+        removed: &mut Vec<Entry>,
+        errors: &mut Vec<Error>,
+    ) {
         match self.delete(entries, &BTreeMap::new(), Vec::new()) {
             Ok(true) => removed.extend(entries.iter().copied().cloned()),
             Ok(false) if entries.len() > 1 => {
-                entries.iter().for_each(|entry| self.remove_bare(&[entry], removed, errors));
+                for entry in entries {
+                    self.remove_bare(&[entry], removed, errors);
+                }
             }
             Ok(false) => {}
             Err(error) => errors.push(error),
@@ -73,7 +85,12 @@ impl Consul {
     }
 
     /// Removes an owner's entries, and takes them off its key.
-    fn remove_of(&self, key: &str, found: Option<Pair>, entries: &[&Entry]) -> Result<Vec<Entry>> {
+    fn remove_of(
+        &mut self,
+        key: &str,
+        found: Option<Pair>,
+        entries: &[&Entry],
+    ) -> Result<Vec<Entry>> {
         let mut found = found;
         let mut standing: Vec<&Entry> = entries.to_vec();
         // What the owner's key alone says it holds.
@@ -100,13 +117,13 @@ impl Consul {
                 if let Some(Holder { container, ifname: Some(ifname), .. }) = holder
                     && is_all
                 {
-                    self.memory.forget_taken(container, ifname);
+                    self.session.memory.forget_taken(container, ifname);
                 }
                 return Ok(standing.into_iter().cloned().collect());
             }
             let leases: Vec<String> = entries.iter().map(|entry| self.key_of(entry)).collect();
             let asked: Vec<String> = leases.iter().cloned().chain([key.to_owned()]).collect();
-            let read = self.read_keys(&asked)?;
+            let read = self.session.store.read_keys(&asked)?;
             let own = read.iter().find(|pair| pair.key == key);
             let says = own.and_then(|own| holding(own).ok());
             (met, lost) = (BTreeMap::new(), BTreeSet::new());
@@ -114,7 +131,7 @@ impl Consul {
             for (entry, key) in entries.iter().zip(&leases) {
                 let (address, judged) = (entry.lease.address.addr(), index_of(&entry.lease));
                 let pair = read.iter().find(|pair| pair.key == *key);
-                let holder = pair.and_then(Found::read).map(|its| its.entry(&self.keys).holder);
+                let holder = pair.and_then(Found::read).map(|its| its.entry(self.keys).holder);
                 let same = holder.is_some_and(|holder| holder == entry.holder);
                 // What was written anew is not what was judged; but by the owner's key it is, where that is as it was.
                 let as_judged = |pair: &&Pair| {
@@ -139,7 +156,7 @@ impl Consul {
     /// Deletes the keys of entries, some of which were met at other indexes, together with what else is to be
     /// done; false where something has changed.
     fn delete(
-        &self,
+        &mut self,
         entries: &[&Entry],
         met: &BTreeMap<String, u64>,
         more: Vec<Op>,
@@ -154,11 +171,11 @@ impl Consul {
         if ops.is_empty() {
             return Ok(true);
         }
-        match self.store.write(&ops)? {
+        match self.session.store.write(&ops)? {
             Some(Ended::Done(_)) => Ok(true),
             Some(Ended::Failed(failures)) => match failures.iter().find(|f| f.is_denied()) {
                 Some(failure) => {
-                    Err(ops.get(failure.place).map_or_else(|| refused(&ops, &failures), denied))
+                    Err(ops.get(failure.place).map_or_else(|| refused(&ops, &failures), unwritable))
                 }
                 None => Ok(false),
             },

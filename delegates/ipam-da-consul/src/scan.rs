@@ -6,88 +6,92 @@ use ipam_kit::Result;
 use ipam_kit::allocate::ledger::Entry;
 use log::warn;
 
-use crate::allocation::Found;
-use crate::held::holding;
+use crate::allocation::{Found, holding};
+use crate::call::Call;
+use crate::errors::foreign;
 use crate::keys::{OWNERS, ROOT, split};
-use crate::ledger::Consul;
+use crate::session::Session;
+use crate::store::Store;
 use crate::txn::Pair;
-use crate::view::foreign;
 
 /// Shows an entry, and hears whether to go on.
 type Each<'a> = &'a mut dyn FnMut(Entry) -> ControlFlow<()>;
 
-impl Consul {
-    /// Shows the entries of a node by the keys of its owners; where the store lets us have none, by those of the
-    /// addresses.
-    pub(crate) fn walk_node(&self, node: &str, each: Each<'_>) -> Result<()> {
-        if !self.indexed.get() {
-            return self.walk_pools(&mut |entry| {
-                let its = entry.holder.as_ref().is_some_and(|holder| {
-                    holder.network.is_none() && holder.node.as_deref() == Some(node)
-                });
-                if its { each(entry) } else { ControlFlow::Continue(()) }
+/// Shows the entries of a node by the keys of its owners; where the store lets us have none, by those of the
+/// addresses.
+pub(crate) fn walk_node(
+    call: &Call,
+    session: &mut Session,
+    node: &str,
+    each: Each<'_>,
+) -> Result<()> {
+    if !session.memory.is_indexed() {
+        return walk_pools(call, &mut session.store, &mut |entry| {
+            let its = entry.holder.as_ref().is_some_and(|holder| {
+                holder.network.is_none() && holder.node.as_deref() == Some(node)
             });
-        }
-        let folder = self.keys.of_node(node);
-        let mut empty = true;
-        self.store.below(&folder, &mut |pair| {
-            empty = false;
-            let holding = match holding(&pair) {
-                Ok(holding) => holding,
-                Err(error) => {
-                    warn!("{}", error.in_full());
-                    return Ok(ControlFlow::Continue(()));
-                }
-            };
-            let document = &holding.document;
-            if document.node != node || document.network != self.keys.network().as_str() {
+            if its { each(entry) } else { ControlFlow::Continue(()) }
+        });
+    }
+    let folder = call.keys.of_node(node);
+    let mut empty = true;
+    session.store.below(&folder, &mut |pair| {
+        empty = false;
+        let holding = match holding(&pair) {
+            Ok(holding) => holding,
+            Err(error) => {
+                warn!("{}", error.in_full());
                 return Ok(ControlFlow::Continue(()));
             }
-            Ok(holding.entries().into_iter().try_for_each(&mut *each))
-        })?;
-        if !empty || self.store.may_read(&folder)? {
-            return Ok(());
-        }
-        self.go_without_index();
-        self.walk_node(node, each)
-    }
-
-    /// Keys in the folders of pools that are about no address.
-    pub(crate) fn foreign_keys(&self) -> Result<Vec<String>> {
-        let mut found = Vec::new();
-        for pool in &self.asked {
-            let folder = format!("{ROOT}{pool}/");
-            self.store.keys(&folder, &mut |key| {
-                if key != folder && split(key).is_none() {
-                    found.push(foreign(key).to_string());
-                }
-                Ok(())
-            })?;
-        }
-        Ok(found)
-    }
-
-    /// Shows the entries of the pools that this call is about, of all pools where it names none.
-    pub(crate) fn walk_pools(&self, each: Each<'_>) -> Result<()> {
-        let mut show = |pair: Pair| {
-            if pair.key.starts_with(OWNERS) {
-                return Ok(ControlFlow::Continue(()));
-            }
-            if let Some(found) = Found::read(&pair) {
-                return Ok(each(found.entry(&self.keys)));
-            }
-            let in_a_pool = pair.key.strip_prefix(ROOT).unwrap_or_default().contains('/');
-            if in_a_pool && !pair.key.ends_with('/') {
-                warn!("the key {} is no address of its pool", pair.key);
-            }
-            Ok(ControlFlow::Continue(()))
         };
-        if self.asked.is_empty() {
-            return self.everything(&mut show);
+        let document = &holding.document;
+        if document.node != node || document.network != call.keys.network().as_str() {
+            return Ok(ControlFlow::Continue(()));
         }
-        for pool in &self.asked {
-            self.listing(pool, &mut show)?;
-        }
-        Ok(())
+        Ok(holding.entries().into_iter().try_for_each(&mut *each))
+    })?;
+    if !empty || session.store.may_read(&folder)? {
+        return Ok(());
     }
+    session.go_without_index();
+    walk_node(call, session, node, each)
+}
+
+/// Keys in the folders of pools that are about no address.
+pub(crate) fn foreign_keys(call: &Call, store: &mut Store) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for pool in &call.asked {
+        let folder = format!("{ROOT}{pool}/");
+        store.keys(&folder, &mut |key| {
+            if key != folder && split(key).is_none() {
+                found.push(foreign(key).to_string());
+            }
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}
+
+/// Shows the entries of the pools that this call is about, of all pools where it names none.
+pub(crate) fn walk_pools(call: &Call, store: &mut Store, each: Each<'_>) -> Result<()> {
+    let mut show = |pair: Pair| {
+        if pair.key.starts_with(OWNERS) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if let Some(found) = Found::read(&pair) {
+            return Ok(each(found.entry(&call.keys)));
+        }
+        let in_a_pool = pair.key.strip_prefix(ROOT).unwrap_or_default().contains('/');
+        if in_a_pool && !pair.key.ends_with('/') {
+            warn!("the key {} is no address of its pool", pair.key);
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    if call.asked.is_empty() {
+        return store.whole(ROOT, &mut show);
+    }
+    for pool in &call.asked {
+        store.whole(&format!("{ROOT}{pool}/"), &mut show)?;
+    }
+    Ok(())
 }

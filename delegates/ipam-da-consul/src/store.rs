@@ -1,6 +1,5 @@
 //! Consul's key-value store, as far as it is needed here.
 
-use std::cell::{Cell, RefCell};
 use std::io::Read;
 use std::ops::ControlFlow;
 
@@ -10,19 +9,20 @@ use ipam_servers::{Access, Answer, Ask, Client, Method, each_element, escape};
 use log::warn;
 
 use crate::config::{Consistency, Site};
-use crate::txn::{self, Ended, Op, Pair};
+use crate::errors::{refused, unreadable};
+use crate::txn::{self, Ended, LARGEST, Op, Pair};
 
 /// The store of a datacenter.
 #[derive(Debug)]
 pub(crate) struct Store {
-    client: RefCell<Client>,
+    client: Client,
     /// The query of a change, that of a read, and that of a read which proves what is not there; each
     /// begins with `?` unless it is empty.
     changing: String,
     reading: String,
     proving: String,
     /// Whether all reads have to be proofs.
-    insists: Cell<bool>,
+    insists: bool,
 }
 
 /// The largest answer to a transaction, in bytes: ten definitions of the greatest size that Consul
@@ -68,68 +68,89 @@ impl Store {
             advice,
         };
         Ok(Self {
-            client: RefCell::new(Client::new(access, deadline)?),
+            client: Client::new(access, deadline)?,
             changing: query(&[&datacenter]),
             reading: query(&[&datacenter, &consistency]),
             proving: query(&[&datacenter, &Some("consistent".to_owned())]),
-            insists: Cell::new(site.consistency == Consistency::Consistent),
+            insists: site.consistency == Consistency::Consistent,
         })
     }
 
     /// From here on every read proves what is not there: by a leader that has asked the others whether it
     /// still is, and that has applied its log. One that was just elected has not, and says nothing of it.
-    pub(crate) fn insist(&self) {
-        self.insists.set(true);
+    pub(crate) fn insist(&mut self) {
+        self.insists = true;
     }
 
     /// Whether what is read is a proof.
     pub(crate) fn insists(&self) -> bool {
-        self.insists.get()
+        self.insists
     }
 
     fn reading(&self) -> &str {
-        if self.insists() { &self.proving } else { &self.reading }
+        if self.insists { &self.proving } else { &self.reading }
     }
 
     /// Goes on until another deadline.
     pub(crate) fn go_on(&mut self, deadline: Deadline) {
-        self.client.get_mut().go_on(deadline);
+        self.client.go_on(deadline);
     }
 
     /// Where the server is that answered last.
     pub(crate) fn answering(&self) -> String {
-        self.client.borrow().answering().place()
+        self.client.answering().place()
     }
 
     /// Begins with this server, if it is one of them.
-    pub(crate) fn prefer(&self, url: &str) {
-        self.client.borrow_mut().prefer(url);
+    pub(crate) fn prefer(&mut self, url: &str) {
+        self.client.prefer(url);
     }
 
     /// The server to begin with, where it is not the one that the configuration names first.
     pub(crate) fn preferred(&self) -> Option<String> {
-        self.client.borrow().preferred().map(str::to_owned)
+        self.client.preferred().map(str::to_owned)
     }
 
     /// Reads by a transaction that changes nothing.
     ///
     /// # Errors
     /// No server answers in time.
-    pub(crate) fn read(&self, ops: &[Op]) -> Result<Ended> {
+    pub(crate) fn read(&mut self, ops: &[Op]) -> Result<Ended> {
         let body = txn::to_body(ops);
         let path = format!("v1/txn{}", self.reading());
         let ask = Ask { sign: Some(READ_SIGN), ..transaction(&path, &body) };
-        understood(&self.client.borrow_mut().read(&ask)?)
+        understood(&self.client.read(&ask)?)
+    }
+
+    /// Reads keys, as far as they are there.
+    ///
+    /// # Errors
+    /// No server answers in time.
+    pub(crate) fn read_keys(&mut self, keys: &[String]) -> Result<Vec<Pair>> {
+        let mut found = Vec::new();
+        for part in keys.chunks(LARGEST) {
+            let ops: Vec<Op> = part.iter().map(|key| Op::GetTree(key.clone())).collect();
+            match self.read(&ops)? {
+                // Keys that begin as one that was asked for are shown, too.
+                Ended::Done(pairs) => {
+                    found.extend(pairs.into_iter().filter(|p| part.contains(&p.key)))
+                }
+                Ended::Failed(failures) => return Err(refused(&ops, &failures)),
+            }
+        }
+        found.sort_by(|one, other| one.key.cmp(&other.key));
+        found.dedup_by(|one, other| one.key == other.key);
+        Ok(found)
     }
 
     /// Changes something; `None` when it may have been done, or may still be.
     ///
     /// # Errors
     /// It was not and will not be done.
-    pub(crate) fn write(&self, ops: &[Op]) -> Result<Option<Ended>> {
+    pub(crate) fn write(&mut self, ops: &[Op]) -> Result<Option<Ended>> {
         let body = txn::to_body(ops);
         let path = format!("v1/txn{}", self.changing);
-        let Some(answer) = self.client.borrow_mut().write(&transaction(&path, &body))? else {
+        let Some(answer) = self.client.write(&transaction(&path, &body))? else {
             return Ok(None);
         };
         match understood(&answer) {
@@ -146,10 +167,18 @@ impl Store {
     ///
     /// # Errors
     /// No server answers in time.
-    pub(crate) fn may_read(&self, key: &str) -> Result<bool> {
+    pub(crate) fn may_read(&mut self, key: &str) -> Result<bool> {
         let path = format!("v1/kv/{}{}", escaped(key), self.changing);
         let ask = Ask { answers: &[200, 403, 404], limit: ANSWER, ..Ask::new(Method::Get, &path) };
-        Ok(self.client.borrow_mut().read(&ask)?.status != 403)
+        Ok(self.client.read(&ask)?.status != 403)
+    }
+
+    /// Fails when a key may not be read: Consul leaves it out of a listing and says nothing.
+    ///
+    /// # Errors
+    /// Code 103.
+    pub(crate) fn judge_readable(&mut self, key: &str) -> Result<()> {
+        if self.may_read(key)? { Ok(()) } else { Err(unreadable(key)) }
     }
 
     /// Shows every key that begins so.
@@ -157,7 +186,7 @@ impl Store {
     /// # Errors
     /// No server answers in time; `each` fails.
     pub(crate) fn keys(
-        &self,
+        &mut self,
         prefix: &str,
         each: &mut dyn FnMut(&str) -> Result<()>,
     ) -> Result<()> {
@@ -180,7 +209,7 @@ impl Store {
     /// # Errors
     /// No server answers in time; `each` fails.
     pub(crate) fn below(
-        &self,
+        &mut self,
         prefix: &str,
         each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
@@ -191,8 +220,25 @@ impl Store {
         })
     }
 
+    /// Shows every key of a folder, with its value, and makes sure that an empty answer is one.
+    ///
+    /// # Errors
+    /// No server answers in time, or the token may not read the folder; `each` fails.
+    pub(crate) fn whole(
+        &mut self,
+        folder: &str,
+        each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let mut empty = true;
+        self.below(folder, &mut |pair| {
+            empty = false;
+            each(pair)
+        })?;
+        if empty { self.judge_readable(folder) } else { Ok(()) }
+    }
+
     fn list(
-        &self,
+        &mut self,
         prefix: &str,
         how: &str,
         take: &mut dyn FnMut(&[u8]) -> Result<ControlFlow<()>>,
@@ -217,7 +263,7 @@ impl Store {
             })?;
             Ok(taken.map(drop))
         };
-        match self.client.borrow_mut().read_with(&ask, &mut elements)? {
+        match self.client.read_with(&ask, &mut elements)? {
             Ok(()) | Err(None) => Ok(()),
             Err(Some(error)) => Err(error),
         }

@@ -1,0 +1,39 @@
+//! The errors of what Consul refuses, and of keys that are not what they should be.
+
+use ipam_kit::{Error, ErrorCode};
+
+use crate::txn::{Failure, LARGEST, Op};
+
+/// The token may not read a key.
+pub(crate) fn unreadable(key: &str) -> Error {
+    let message = format!("Consul does not let this token read {key}");
+    Error::new(ErrorCode::BACKEND, message)
+        .advise("grant its policy key_prefix \"ipam/\" { policy = \"write\" }")
+}
+
+/// The token may not write the key of an operation.
+pub(crate) fn unwritable(op: &Op) -> Error {
+    let message = format!("Consul does not let this token write {}", op.key());
+    Error::new(ErrorCode::BACKEND, message)
+        .advise("grant its policy key_prefix \"ipam/\" { policy = \"write\" }")
+}
+
+/// The error of a transaction that only reads.
+pub(crate) fn refused(ops: &[Op], failures: &[Failure]) -> Error {
+    let first = failures.first();
+    let key = first.and_then(|failure| ops.get(failure.place)).map_or("", Op::key);
+    let what = first.map_or("", |failure| failure.what.as_str());
+    Error::new(ErrorCode::BACKEND, format!("Consul refuses to read {key}: {what}"))
+}
+
+/// Consul does not carry out so much at once.
+pub(crate) fn too_many(ops: usize) -> Error {
+    let message = format!("{ops} changes at once, and Consul takes {LARGEST}");
+    Error::new(ErrorCode::BACKEND, message).advise("ask for fewer pools at once")
+}
+
+/// A key in a pool's folder that is about no address.
+pub(crate) fn foreign(key: &str) -> Error {
+    Error::new(ErrorCode::BACKEND, format!("the key {key} is no address of its pool"))
+        .advise(format!("look at it (consul kv get '{key}') and delete the key if nobody needs it"))
+}
