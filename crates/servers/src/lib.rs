@@ -51,6 +51,7 @@ mod section;
 mod server;
 mod tls;
 mod trouble;
+pub mod words;
 
 pub use failover::{Failover, PATIENCE, Service, Transport};
 pub use file::read_text;

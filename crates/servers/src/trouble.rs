@@ -70,6 +70,16 @@ impl Trouble {
         Self { wait: wait.map(|wait| wait.min(Self::LONGEST)), ..self }
     }
 
+    /// The same of a step before the request, as a login is: the request itself was not sent.
+    #[must_use]
+    pub fn before_the_request(self) -> Self {
+        let kind = match self.kind {
+            Kind::Unknown(reason) => Kind::NotDone(reason),
+            kind => kind,
+        };
+        Self { kind, sent: false, ..self }
+    }
+
     /// With other words for the reason.
     #[cfg(feature = "http")]
     pub(crate) fn map_reason(self, change: impl FnOnce(String) -> String) -> Self {
@@ -80,5 +90,18 @@ impl Trouble {
             error @ (Kind::NotUnderstood(_) | Kind::Refused(_)) => error,
         };
         Self { kind, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_before_the_request_leaves_nothing_open() {
+        let login = Trouble::unknown("cut").before_the_request();
+        assert!(matches!(login.kind, Kind::NotDone(_)) && !login.sent);
+        let login = Trouble::unfit("a stranger").sent(true).before_the_request();
+        assert!(matches!(login.kind, Kind::Unfit(_)) && !login.sent);
     }
 }

@@ -15,6 +15,8 @@ use ureq::unversioned::transport::{
 };
 use ureq::{Agent, Error};
 
+use crate::words;
+
 /// How long a server may take to be connected to, with the handshake of TLS.
 const CONNECT: Duration = Duration::from_secs(1);
 
@@ -51,7 +53,7 @@ impl Sent {
         match self.0.strange.load(Ordering::Relaxed) {
             0 => None,
             // An alert, or a handshake.
-            0x15 | 0x16 => Some("the server speaks TLS: write https:// before it"),
+            0x15 | 0x16 => Some(words::WITH_TLS),
             _ => Some("it does not answer in HTTP/1: look at the host and the port"),
         }
     }

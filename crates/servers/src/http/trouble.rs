@@ -1,11 +1,12 @@
 use std::io;
 use std::time::Duration;
 
-use rustls::{AlertDescription, CertificateError};
+use rustls::CertificateError;
 use ureq::http::HeaderValue;
 
 use super::ask::Method;
 use crate::trouble::Trouble;
+use crate::words;
 
 /// Why no answer came within `patience`.
 pub(super) fn of(error: &ureq::Error, sent: bool, secured: bool, patience: Duration) -> Trouble {
@@ -17,9 +18,7 @@ pub(super) fn of(error: &ureq::Error, sent: bool, secured: bool, patience: Durat
         // So ends a server without TLS, and one that is being stopped.
         let ends = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
         if secured && !sent && ends.contains(&error.kind()) {
-            return Trouble::not_done(format!(
-                "{text} (if the server does not speak TLS, write http:// before it)"
-            ));
+            return Trouble::not_done(format!("{text} ({})", words::PERHAPS_WITHOUT_TLS));
         }
     }
     // A server that wants another certificate may close before its reason is read.
@@ -64,10 +63,8 @@ pub(super) fn asked_to_wait(status: u16, header: Option<&HeaderValue>) -> Option
 
 fn text(error: &ureq::Error, patience: Duration) -> String {
     match error {
-        ureq::Error::Timeout(ureq::Timeout::Connect) => {
-            "it cannot be connected to in time".to_owned()
-        }
-        ureq::Error::Timeout(_) => format!("no answer within {} ms", patience.as_millis()),
+        ureq::Error::Timeout(ureq::Timeout::Connect) => words::NOT_CONNECTED.to_owned(),
+        ureq::Error::Timeout(_) => words::no_answer_within(patience),
         ureq::Error::HostNotFound => "its name has no address".to_owned(),
         ureq::Error::Protocol(error) => format!("its answer is not HTTP/1.1: {error}"),
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -102,30 +99,21 @@ fn unfit(error: &rustls::Error, sent: bool) -> Option<&'static str> {
             "the server's certificate is not of an authority that is trusted here, or is for another name",
         ),
         // With TLS 1.3 a server says so only when it is asked for something, and has not done it.
-        rustls::Error::AlertReceived(alert) if !sent || REFUSALS.contains(alert) => {
+        rustls::Error::AlertReceived(alert)
+            if !sent || alert.as_str().is_some_and(|alert| words::REFUSALS.contains(&alert)) =>
+        {
             Some("the server does not take this client: look at the client's certificate and key")
         }
-        rustls::Error::InvalidMessage(_) if !sent => {
-            Some("the server does not speak TLS: write http:// before it, or look at the port")
-        }
+        rustls::Error::InvalidMessage(_) if !sent => Some(words::WITHOUT_TLS),
         _ if !sent => Some("no connection over TLS can be made"),
         _ => None,
     }
 }
 
-/// The alerts by which a server refuses a client's certificate, before it reads any request.
-const REFUSALS: [AlertDescription; 7] = [
-    AlertDescription::AccessDenied,
-    AlertDescription::BadCertificate,
-    AlertDescription::CertificateExpired,
-    AlertDescription::CertificateRequired,
-    AlertDescription::CertificateUnknown,
-    AlertDescription::UnknownCA,
-    AlertDescription::UnsupportedCertificate,
-];
-
 #[cfg(test)]
 mod tests {
+    use rustls::AlertDescription;
+
     use super::*;
     use crate::trouble::Kind;
 

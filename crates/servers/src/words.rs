@@ -1,0 +1,32 @@
+//! What every transport says in the same words.
+
+use std::time::Duration;
+
+/// No connection in time.
+pub const NOT_CONNECTED: &str = "it cannot be connected to in time";
+
+/// Advice about a server that should speak TLS and does not.
+pub const WITHOUT_TLS: &str =
+    "the server does not speak TLS: write http:// before it, or look at the port";
+
+/// Advice about a server that ends the connection, as one without TLS does and one that is being stopped.
+pub const PERHAPS_WITHOUT_TLS: &str = "if the server does not speak TLS, write http:// before it";
+
+/// Advice about a server that should not speak TLS and does.
+pub const WITH_TLS: &str = "the server speaks TLS: write https:// before it";
+
+/// The alerts by which a server refuses a client's certificate, before it reads any request.
+pub const REFUSALS: [&str; 7] = [
+    "AccessDenied",
+    "BadCertificate",
+    "CertificateExpired",
+    "CertificateRequired",
+    "CertificateUnknown",
+    "UnknownCA",
+    "UnsupportedCertificate",
+];
+
+/// No answer in the time that the server was given.
+pub fn no_answer_within(patience: Duration) -> String {
+    format!("no answer within {} ms", patience.as_millis())
+}
