@@ -4,8 +4,7 @@ use std::time::Duration;
 use ipam_kit::host::ResultCache;
 use ipam_kit::keys::{Key, names, refuse_other_letters};
 use ipam_kit::{Error, Result};
-pub(crate) use ipam_servers::Named;
-use ipam_servers::{both_or_neither, parse_timeout};
+use ipam_servers::{Named, both_or_neither, parse_timeout};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 

@@ -3,13 +3,14 @@ use std::time::Duration;
 use etcd_client::{Channel, Client, ConnectOptions, KvClient, LeaseClient, Txn, TxnResponse};
 use http::HeaderValue;
 use ipam_kit::{Error, ErrorCode};
+use ipam_servers::{Trouble, words};
 use tonic::transport::{ClientTlsConfig, Endpoint as Dial};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
 use crate::endpoint::Endpoint;
 use crate::greeting::{self, Greeting};
-use crate::refusal::Trouble;
+use crate::refusal::{Refusal, connecting};
 use crate::token::Caller;
 
 /// How long a server may take to be connected to, or to show that it lives.
@@ -38,11 +39,11 @@ impl Connection {
         endpoint: &Endpoint,
         tls: Option<&ClientTlsConfig>,
         pulse: Option<Duration>,
-        caller: Option<&Caller>,
+        caller: Option<&mut Caller>,
     ) -> Result<Self, Trouble> {
         let (channel, greeting) = tokio::time::timeout(CONNECT, dial(endpoint, tls, pulse))
             .await
-            .map_err(|_| Trouble::NotSent("it cannot be connected to in time".to_owned()))??;
+            .map_err(|_| Trouble::not_done(words::NOT_CONNECTED))??;
         // Over TLS the server has shown by its certificate that it is the one that is meant.
         if !endpoint.is_secured() {
             greeting.wait().await?;
@@ -62,21 +63,20 @@ impl Connection {
     pub(crate) async fn send(
         &mut self,
         txn: &Txn,
-        caller: Option<&Caller>,
-    ) -> Result<TxnResponse, Trouble> {
-        match self.kv.txn(txn.clone()).await {
-            Ok(answer) => Ok(answer),
-            Err(error) => match (Trouble::sending(&error, caller), caller) {
-                (Trouble::StaleToken, Some(caller)) => {
-                    let token = authenticate(&self.channel, caller).await?;
-                    (self.kv, self.leases) = clients(&self.channel, token.as_deref()).await?;
-                    self.kv
-                        .txn(txn.clone())
-                        .await
-                        .map_err(|error| Trouble::sending(&error, Some(caller)))
-                }
-                (trouble, _) => Err(trouble),
-            },
+        caller: Option<&mut Caller>,
+    ) -> Result<TxnResponse, Refusal> {
+        let error = match self.kv.txn(txn.clone()).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        match (Refusal::sending(&error, caller.as_deref()), caller) {
+            (Refusal::StaleToken, Some(caller)) => {
+                let token = authenticate(&self.channel, caller).await?;
+                (self.kv, self.leases) = clients(&self.channel, token.as_deref()).await?;
+                let answer = self.kv.txn(txn.clone()).await;
+                answer.map_err(|error| Refusal::sending(&error, Some(caller)))
+            }
+            (refusal, _) => Err(refusal),
         }
     }
 }
@@ -86,14 +86,13 @@ async fn dial(
     tls: Option<&ClientTlsConfig>,
     pulse: Option<Duration>,
 ) -> Result<(tonic::transport::Channel, Greeting), Trouble> {
-    let connecting =
-        |error: tonic::transport::Error| Trouble::connecting(&error, endpoint.is_secured());
+    let connecting = |error: tonic::transport::Error| connecting(&error, endpoint.is_secured());
     let mut dial = Dial::from_shared(endpoint.to_string()).map_err(connecting)?;
     // A page of a listing comes in one go.
     dial = dial.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
     if let Some(tls) = tls.filter(|_| endpoint.is_secured()) {
         dial = dial.tls_config(tls.clone()).map_err(|error| {
-            Trouble::Refused(
+            Trouble::refused(
                 Error::new(ErrorCode::INVALID_CONFIG, "the certificate files cannot be used")
                     .caused_by(error)
                     .advise("look at certFile, keyFile and trustedCaFile: PEM, and the key of that certificate"),
@@ -117,7 +116,7 @@ async fn clients(
         None => Channel::Tonic(channel),
         Some(token) => {
             let token = HeaderValue::from_str(token)
-                .map_err(|_| Trouble::Unfit("its token is no header".to_owned()))?;
+                .map_err(|_| Trouble::unfit("its token is no header"))?;
             let shows = channel.map_err(tower::BoxError::from).map_request(
                 move |mut request: http::Request<tonic::body::Body>| {
                     request.headers_mut().insert("token", token.clone());
@@ -128,7 +127,7 @@ async fn clients(
         }
     };
     let client = Client::from_channel(channel, Some(options)).await;
-    let client = client.map_err(|error| Trouble::sending(&error, None))?;
+    let client = client.map_err(|error| Refusal::sending(&error, None))?;
     let kv = client.kv_client().max_decoding_message_size(LARGEST);
     Ok((kv, client.lease_client()))
 }
@@ -136,11 +135,15 @@ async fn clients(
 /// A new token, kept for later processes; none where the servers ask for none.
 async fn authenticate(
     channel: &tonic::transport::Channel,
-    caller: &Caller,
+    caller: &mut Caller,
 ) -> Result<Option<String>, Trouble> {
-    let password = caller.password().map_err(Trouble::Refused)?;
+    let password = caller.password().map_err(Trouble::refused)?;
     let client = Client::from_channel(Channel::Tonic(channel.clone()), None).await;
-    let client = client.map_err(|error| Trouble::sending(&error, Some(caller)))?;
+    // Asking for a token changes nothing.
+    let failed = |error: &etcd_client::Error, caller: &Caller| {
+        Trouble::from(Refusal::sending(error, Some(caller))).before_the_request()
+    };
+    let client = client.map_err(|error| failed(&error, caller))?;
     match client.auth_client().authenticate(caller.user.clone(), password).await {
         Ok(answer) => {
             caller.keep(answer.token());
@@ -151,10 +154,6 @@ async fn authenticate(
         {
             Ok(None)
         }
-        Err(error) => Err(match Trouble::sending(&error, Some(caller)) {
-            // Asking for a token changes nothing.
-            Trouble::Unknown(reason) => Trouble::NotSent(reason),
-            other => other,
-        }),
+        Err(error) => Err(failed(&error, caller)),
     }
 }

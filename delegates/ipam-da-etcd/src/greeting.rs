@@ -8,13 +8,12 @@ use std::task::{Context, Poll};
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use ipam_servers::{Trouble, words};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot::{self, Receiver, Sender};
 use tonic::transport::{Channel, Endpoint as Dial, Error};
 use tower::{BoxError, ServiceExt};
-
-use crate::refusal::Trouble;
 
 /// Bytes of a frame's head.
 const HEAD: usize = 9;
@@ -44,20 +43,18 @@ impl Greeting {
     pub(crate) async fn wait(self) -> Result<(), Trouble> {
         let first = self.0.await.unwrap_or_default();
         match &first[..] {
-            [] => Err(Trouble::NotSent(
-                "it closes the connection before it says anything (if the server speaks TLS, write https:// before the endpoint, else look at the port)".to_owned(),
+            [] => Err(Trouble::not_done(
+                "it closes the connection before it says anything (if the server speaks TLS, write https:// before it, else look at the port)",
             )),
             // Settings, of the connection itself.
             [_, _, _, 4, _, 0, 0, 0, 0] => Ok(()),
-            [b'H', b'T', b'T', b'P', b'/', ..] => Err(Trouble::Unfit(
-                "it answers in HTTP/1, so it is not etcd: look at the host and the port".to_owned(),
+            [b'H', b'T', b'T', b'P', b'/', ..] => Err(Trouble::unfit(
+                "it answers in HTTP/1, so it is not etcd: look at the host and the port",
             )),
             // An alert, or a handshake.
-            [0x15 | 0x16, 3, ..] => Err(Trouble::Unfit(
-                "the server speaks TLS: write https:// before the endpoint".to_owned(),
-            )),
-            _ => Err(Trouble::Unfit(
-                "it does not answer in HTTP/2, so it is not etcd: look at the host and the port".to_owned(),
+            [0x15 | 0x16, 3, ..] => Err(Trouble::unfit(words::WITH_TLS)),
+            _ => Err(Trouble::unfit(
+                "it does not answer in HTTP/2, so it is not etcd: look at the host and the port",
             )),
         }
     }

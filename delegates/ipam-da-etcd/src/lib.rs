@@ -29,6 +29,7 @@ mod removal;
 mod scan;
 mod tls;
 mod token;
+mod transport;
 mod view;
 mod written;
 

@@ -1,14 +1,11 @@
-use std::cell::RefCell;
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 
-use ipam_kit::host::{beside, make_private_folder, read_own, read_regular, replace_own};
+use ipam_kit::host::{beside, make_private_folder, read_own, replace_own};
 use ipam_kit::text::redacted;
 use ipam_kit::{Error, Result};
+use ipam_servers::{Named, read_text};
 use log::debug;
-
-use crate::config::Named;
 
 /// Who calls, by user name and password.
 ///
@@ -20,13 +17,13 @@ pub(crate) struct Caller {
     password: Named,
     cache: PathBuf,
     /// The token that was shown last.
-    shown: RefCell<String>,
+    shown: String,
 }
 
 impl Caller {
     /// A caller whose token is kept in this file.
     pub(crate) fn new(user: String, password: Named, cache: PathBuf) -> Self {
-        Self { user, password, cache, shown: RefCell::default() }
+        Self { user, password, cache, shown: String::new() }
     }
 
     /// The password.
@@ -35,15 +32,11 @@ impl Caller {
     /// The file cannot be read or is empty.
     pub(crate) fn password(&self) -> Result<String> {
         let Named { path, file } = &self.password;
-        let text = read_regular(file)
-            .and_then(|read| {
-                String::from_utf8(read).map_err(|_| io::Error::other("it is no UTF-8 text"))
-            })
-            .map_err(|error| {
-                Error::config(path, format_args!("{} cannot be read", file.display()))
-                    .caused_by(error)
-                    .advise("name a file that holds nothing but the password")
-            })?;
+        let text = read_text(file).map_err(|error| {
+            Error::config(path, format_args!("{} cannot be read", file.display()))
+                .caused_by(error)
+                .advise("name a file that holds nothing but the password")
+        })?;
         let password = text.trim_end_matches(['\r', '\n']);
         if password.is_empty() {
             return Err(Error::config(path, format_args!("{} is empty", file.display()))
@@ -53,18 +46,18 @@ impl Caller {
     }
 
     /// The token of an earlier process; none where a loss of power has torn it.
-    pub(crate) fn cached(&self) -> Option<String> {
+    pub(crate) fn cached(&mut self) -> Option<String> {
         let text = String::from_utf8(read_own(&self.cache).ok()?).ok()?;
         let whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         let token = whole.then_some(text)?;
-        self.shown.replace(token.clone());
+        self.shown.clone_from(&token);
         Some(token)
     }
 
     /// A server's words without the password and the token.
     pub(crate) fn redacted(&self, text: String) -> String {
         let password = self.password().unwrap_or_default();
-        redacted(text, [&*password, &**self.shown.borrow()])
+        redacted(text, [&*password, &*self.shown])
     }
 
     /// Lets go of a kept token: a store that was restored from a backup waits for the time it names, and does
@@ -74,8 +67,8 @@ impl Caller {
     }
 
     /// Keeps a token; without a place for it the next process asks for another.
-    pub(crate) fn keep(&self, token: &str) {
-        self.shown.replace(token.to_owned());
+    pub(crate) fn keep(&mut self, token: &str) {
+        token.clone_into(&mut self.shown);
         let kept = || {
             let folder = self.cache.parent().unwrap_or(&self.cache);
             make_private_folder(folder)?;

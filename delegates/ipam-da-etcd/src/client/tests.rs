@@ -1,13 +1,14 @@
 use std::fs;
 
-use ipam_testkit::etcd::Silent;
+use ipam_servers::Named;
+use ipam_testkit::etcd::{Silent, saying};
 use ipam_testkit::fake_grpc::{Fake, Reply, fake};
 use ipam_testkit::node::within;
 use ipam_testkit::world::until;
 use serde_json::json;
 
 use super::*;
-use crate::config::{Config, Named};
+use crate::config::Config;
 
 /// What is left of a call's time, and what a request to one of several servers may take of it.
 const LONG: Duration = Duration::from_secs(60);
@@ -141,4 +142,34 @@ fn after_failover_no_request_takes_the_old_connection() {
     // Back and forth.
     client.read(&Txn::new()).unwrap();
     assert_eq!((came(&first), came(&second)), ((2, 3), (2, 3)));
+}
+
+#[test]
+fn a_server_that_does_not_do_one_request_is_asked_for_the_next() {
+    let unfit = || Reply::Refuse(12, "unknown service".to_owned());
+    let server = fake(move |number| if number == 0 { unfit() } else { answer() });
+    let client = client(&[&server]);
+    let error = client.read(&Txn::new()).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::BACKEND);
+    assert!(error.to_string().starts_with("no etcd server does what is asked; "), "{error}");
+    client.read(&Txn::new()).unwrap();
+}
+
+#[test]
+fn a_server_that_is_away_is_not_waited_for_to_the_end_where_another_refuses() {
+    let stranger = saying(b"HTTP/1.1 404 Not Found\r\n\r\n");
+    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let client = client_for(&[&stranger, &away.to_string()], "60s", None);
+    let error = within(BOUND, || client.read(&Txn::new())).unwrap_err();
+    assert!(error.to_string().contains("it is not etcd"), "{error}");
+    assert!(error.to_string().contains("Connection refused"), "{error}");
+}
+
+#[test]
+fn a_server_that_was_not_asked_is_named_with_the_others() {
+    let [first, second] = [(); 2].map(|()| fake(|_| Reply::Silence));
+    let client = client_for(&[&first.url, &second.url], "300ms", None);
+    let error = client.read(&Txn::new()).unwrap_err();
+    let told = format!("; {}: not asked, the time was over", second.url);
+    assert!(error.to_string().ends_with(&told), "{error}");
 }

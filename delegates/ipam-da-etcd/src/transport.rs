@@ -1,0 +1,168 @@
+//! gRPC as a way to the servers of a store: one request, sent to one of them.
+
+use std::future::Future;
+use std::time::Duration;
+
+use etcd_client::{LeaseClient, Txn, TxnResponse};
+use ipam_kit::{Error, ErrorCode, Result};
+use ipam_servers::{Transport, Trouble, words};
+use tokio::runtime::{Builder, Runtime};
+use tonic::transport::ClientTlsConfig;
+
+use crate::client::Answer;
+use crate::config::Store;
+use crate::connection::Connection;
+use crate::endpoint::Endpoint;
+use crate::refusal::Refusal;
+use crate::tls;
+use crate::token::Caller;
+
+/// The event loop, and the connection of the server that answered last.
+pub(crate) struct Grpc {
+    endpoints: Vec<Endpoint>,
+    tls: Option<ClientTlsConfig>,
+    caller: Option<Caller>,
+    events: Events,
+    /// The place of a server, and the connection to it.
+    open: Option<(usize, Connection)>,
+    /// Whether the latest request was refused to this caller.
+    denied: bool,
+}
+
+impl Grpc {
+    /// # Errors
+    /// A certificate file cannot be read.
+    pub(crate) fn new(store: &Store, caller: Option<Caller>) -> Result<Self> {
+        Ok(Self {
+            endpoints: store.endpoints.clone(),
+            tls: tls::settings(store)?,
+            caller,
+            events: Events::new()?,
+            open: None,
+            denied: false,
+        })
+    }
+
+    pub(crate) fn was_denied(&self) -> bool {
+        self.denied
+    }
+
+    /// Asks something about etcd leases over the connection that is open.
+    ///
+    /// # Errors
+    /// There is none, or the server does not do it: code 11.
+    pub(crate) fn about_leases<T>(
+        &mut self,
+        patience: Duration,
+        ask: impl AsyncFnOnce(&mut LeaseClient) -> Result<T, etcd_client::Error>,
+    ) -> Result<T> {
+        let Some((_, connection)) = &mut self.open else {
+            return Err(Error::new(ErrorCode::TRY_AGAIN, "not connected any more"));
+        };
+        let reason = match self.events.within(patience, ask(&mut connection.leases)) {
+            Some(Ok(answer)) => return Ok(answer),
+            Some(Err(error)) => match &self.caller {
+                Some(caller) => caller.redacted(error.to_string()),
+                None => error.to_string(),
+            },
+            None => "no answer in time".to_owned(),
+        };
+        Err(Error::new(ErrorCode::TRY_AGAIN, format!("etcd gives no lease: {reason}")))
+    }
+}
+
+impl Transport<&Txn> for Grpc {
+    type Answer = Answer;
+
+    fn ask(&mut self, place: usize, txn: &mut &Txn, patience: Duration) -> Result<Answer, Trouble> {
+        self.denied = false;
+        let Self { endpoints, tls, caller, events, .. } = self;
+        // A server bears a ping more often than every five seconds only three times.
+        let pulse = (endpoints.len() > 1).then_some(patience * 4 / 15);
+        let kept = self.open.take().filter(|(of, _)| *of == place);
+        let mut sent = false;
+        let answered = events.within(patience, async {
+            let mut connection = match kept {
+                Some((_, connection)) => connection,
+                None => {
+                    Connection::open(&endpoints[place], tls.as_ref(), pulse, caller.as_mut())
+                        .await?
+                }
+            };
+            sent = true;
+            let response = connection.send(txn, caller.as_mut()).await?;
+            Ok::<_, Refusal>((connection, response))
+        });
+        let refusal = match answered {
+            Some(Ok((connection, response))) => {
+                self.open = Some((place, connection));
+                return answer(response);
+            }
+            Some(Err(refusal)) => refusal,
+            None => {
+                if let Some(caller) = self.caller.as_ref().filter(|_| sent) {
+                    caller.forget();
+                }
+                let reason = words::no_answer_within(patience);
+                return Err(if sent {
+                    Trouble::unknown(reason)
+                } else {
+                    Trouble::not_done(reason)
+                });
+            }
+        };
+        self.denied = matches!(refusal, Refusal::Denied(_));
+        Err(refusal.into())
+    }
+
+    /// Waits in the event loop, so that an open connection lives on.
+    fn pause(&mut self, time: Duration) {
+        // A timer is made where the event loop runs.
+        self.events.run(async { tokio::time::sleep(time).await });
+    }
+}
+
+fn answer(response: TxnResponse) -> Result<Answer, Trouble> {
+    let header = response.header().map(|header| (header.cluster_id(), header.revision()));
+    let (cluster, revision) = header.ok_or_else(|| {
+        Trouble::not_understood(Error::new(
+            ErrorCode::BACKEND,
+            "the store answered without a header",
+        ))
+    })?;
+    Ok(Answer { response, cluster, revision })
+}
+
+/// An event loop, in this thread.
+struct Events(Option<Runtime>);
+
+impl Events {
+    fn new() -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| {
+            Error::io("no event loop can be made", error).advise("raise the limit of open files")
+        })?;
+        Ok(Self(Some(runtime)))
+    }
+
+    fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        match &self.0 {
+            Some(runtime) => runtime.block_on(future),
+            None => unreachable!("the event loop stands as long as the client"),
+        }
+    }
+
+    /// Runs something for so long at most.
+    fn within<T>(&self, patience: Duration, future: impl Future<Output = T>) -> Option<T> {
+        // A timer is made where the event loop runs.
+        self.run(async { tokio::time::timeout(patience, future).await.ok() })
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        // A look-up of a name that hangs must not hold up the end of the process.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
