@@ -61,7 +61,11 @@ pub enum Why {
     AlreadyExists,
     /// The object is another one than the change was made for, or is being changed (409).
     Conflict,
-    /// The server does not take the object, or a test of the patch failed (422).
+    /// A test of the JSON patch failed, or another of its operations does not fit the object (422): the
+    /// object is another one than was seen.
+    TestFailed,
+    /// The server does not take the object (422): its kind has another schema or version there, or the
+    /// caller has a defect.
     Invalid,
 }
 

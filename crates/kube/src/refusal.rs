@@ -46,6 +46,7 @@ impl<'a> Asked<'a> {
             (404, "NotFound") if self.is_about_an_object(&status) => Why::NotFound,
             (409, "AlreadyExists") => Why::AlreadyExists,
             (409, _) => Why::Conflict,
+            (422, _) if self.is_about_a_patch(&status) => Why::TestFailed,
             (422, _) => Why::Invalid,
             _ => return None,
         };
@@ -102,6 +103,13 @@ impl<'a> Asked<'a> {
     /// A server that has no such kind names no object.
     fn is_about_an_object(&self, status: &Status) -> bool {
         status.details.as_ref().is_some_and(|details| !details.name.is_empty())
+    }
+
+    /// Whether a 422 is about the patch: one about the object names what is wrong with it, and one of a
+    /// webhook has no details.
+    fn is_about_a_patch(&self, status: &Status) -> bool {
+        let details = status.details.as_ref();
+        self.method == Method::Patch && details.is_some_and(|details| details.causes.is_empty())
     }
 
     fn forbidden(&self, status: &Status) -> Error {

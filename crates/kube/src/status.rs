@@ -1,4 +1,5 @@
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// What an API server answers instead of an object.
 #[derive(Debug, Default, Deserialize)]
@@ -15,6 +16,8 @@ pub(super) struct Status {
 #[serde(default)]
 pub(super) struct Details {
     pub name: String,
+    /// What is wrong with an object.
+    pub causes: Vec<IgnoredAny>,
 }
 
 impl Status {

@@ -376,11 +376,19 @@ fn a_change_that_is_not_done_says_why() {
         (status(404, "NotFound", "m", r#""name":"ns","kind":"namespaces""#), Why::NotFound),
         (status(409, "AlreadyExists", "m", named), Why::AlreadyExists),
         (status(409, "Conflict", "m", named), Why::Conflict),
-        (status(422, "Invalid", "m", ""), Why::Invalid),
+        (status(422, "Invalid", "m", ""), Why::TestFailed),
+        (status(422, "Invalid", "m", r#""causes":[{"message":"wrong"}]"#), Why::Invalid),
     ] {
         let outcome = ask(&always(&answer), Method::Patch, b"[]").unwrap();
         assert_eq!(outcome, Outcome::Refused(Refusal { why, message: "m".to_owned() }));
     }
+    let says_why = |method: Method, answer: String| match ask(&always(&answer), method, b"[]") {
+        Ok(Outcome::Refused(refusal)) => refusal.why,
+        other => panic!("{other:?}"),
+    };
+    let webhook = r#"{"kind":"Status","reason":"Invalid","message":"admission webhook"}"#;
+    assert_eq!(says_why(Method::Patch, http(422, webhook)), Why::Invalid);
+    assert_eq!(says_why(Method::Put, status(422, "Invalid", "m", "")), Why::Invalid);
     let forbidden = r#"User "jane" cannot create resource "pools""#;
     for (answer, code, text) in [
         (

@@ -16,6 +16,7 @@ use ipam_servers::{Method, Named};
 use ipam_testkit::kube::{
     Certificates, Credential, End, Key, Kubeconfig, Login, Material, Node, Speaker, Standing, Style,
 };
+use ipam_testkit::world::until;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -422,7 +423,7 @@ fn objects_are_made_changed_and_removed() {
     };
     let Outcome::Done(patched) = ask(Method::Patch, one, &patch("v")) else { panic!() };
     assert_eq!(patched["data"], json!({"k": "w"}));
-    assert_eq!(why(ask(Method::Patch, one, &patch("v"))), Why::Invalid);
+    assert_eq!(why(ask(Method::Patch, one, &patch("v"))), Why::TestFailed);
     assert_eq!(
         why(ask(Method::Patch, Resource { name: Some("b"), ..one }, &patch("v"))),
         Why::NotFound
@@ -436,6 +437,62 @@ fn objects_are_made_changed_and_removed() {
     let Outcome::Done(_) = ask(Method::Delete, one, "") else { panic!() };
     assert_eq!(why(ask(Method::Delete, one, "")), Why::NotFound);
     assert_eq!(client.get::<Value>(&one).unwrap(), None);
+}
+
+/// A kind of custom resources, whose objects have a number.
+fn define_pools(server: &ipam_testkit::kube::Kube) -> Resource<'static> {
+    let number = json!({"type": "object", "properties": {"number": {"type": "integer"}}});
+    let schema = json!({"type": "object", "properties": {"spec": number}});
+    server.create(&json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "pools.patched.example.org"},
+        "spec": {
+            "group": "patched.example.org", "scope": "Cluster",
+            "names": {"plural": "pools", "singular": "pool", "kind": "Pool"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                          "schema": {"openAPIV3Schema": schema}}],
+        },
+    }));
+    let known = "/apis/patched.example.org/v1/pools";
+    until("the kind of object is known", || server.ask("GET", known, b"").status == 200);
+    let group = "patched.example.org";
+    Resource { group, version: "v1", plural: "pools", namespace: None, name: Some("a") }
+}
+
+#[test]
+fn a_failed_test_of_a_patch_is_told_from_a_refused_object() {
+    let server = ipam_testkit::kube::Kube::shared();
+    let (_folder, client) = with_config(&Kubeconfig::of(server, &server.admin()));
+    let mut client = client.unwrap();
+    let mut patch = |what: Resource<'_>, patch: Value| {
+        let body = patch.to_string();
+        let change = Change { method: Method::Patch, what, body: body.as_bytes() };
+        client.ask::<Value>(&change).unwrap()
+    };
+    let why = |outcome: Outcome<Value>| match outcome {
+        Outcome::Refused(refusal) => refusal.why,
+        other => panic!("{other:?}"),
+    };
+    let node = Resource::node("patched");
+    server.create_node(&Node::named("patched").label("number", "1"));
+    let pool = define_pools(server);
+    server.create(&json!({"apiVersion": "patched.example.org/v1", "kind": "Pool",
+                          "metadata": {"name": "a"}, "spec": {"number": 1}}));
+    for (what, path) in [(node, "/metadata/labels/number"), (pool, "/spec/number")] {
+        let test = |path: &str, value: Value| json!([{"op": "test", "path": path, "value": value}]);
+        for failed in [
+            test(path, json!("another")),
+            test(&format!("{path}/further"), json!("1")),
+            test("/metadata/resourceVersion", json!("1")),
+            json!([{"op": "remove", "path": "/metadata/absent"}]),
+        ] {
+            assert_eq!(why(patch(what, failed.clone())), Why::TestFailed, "{what}: {failed}");
+        }
+        for value in [json!([7]), json!("a b")] {
+            let invalid = json!([{"op": "replace", "path": path, "value": value}]);
+            assert_eq!(why(patch(what, invalid.clone())), Why::Invalid, "{what}: {invalid}");
+        }
+    }
 }
 
 #[test]
