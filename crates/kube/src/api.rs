@@ -20,6 +20,17 @@ pub struct Kube {
     login: Login,
 }
 
+/// Objects of a kind.
+#[derive(Clone, Copy, Debug)]
+pub struct List<'a> {
+    /// The kind; a name has no effect.
+    pub what: Resource<'a>,
+    /// A label selector, as in `app=ipam,zone in (a, b)`; empty for all objects.
+    pub labels: &'a str,
+    /// Objects in a page, from 1 to 500.
+    pub page: usize,
+}
+
 /// Something to be changed.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
@@ -69,7 +80,7 @@ pub enum Why {
     Invalid,
 }
 
-/// Objects in a page of a list.
+/// Objects in a page of a list where the caller asks for no other number.
 const PAGE: usize = 100;
 
 /// Bytes of one object: twice what an API server keeps, which is 1.5 MiB in another form.
@@ -86,6 +97,22 @@ const AGAIN: usize = 3;
 
 /// The statuses of which the body says more.
 const ANSWERS: [u16; 14] = [200, 201, 202, 400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422];
+
+impl<'a> List<'a> {
+    /// All objects of a kind, in pages of 100.
+    pub fn all(what: Resource<'a>) -> Self {
+        Self { what, labels: "", page: PAGE }
+    }
+
+    /// The path of the first page, with its query.
+    fn path(&self) -> String {
+        let path = format!("{}?limit={}", self.what.path(), self.page);
+        match self.labels {
+            "" => path,
+            labels => format!("{path}&labelSelector={}", escape(labels)),
+        }
+    }
+}
 
 impl Kube {
     pub(super) fn new(
@@ -148,26 +175,27 @@ impl Kube {
         parse(&answer.body).map(Some).map_err(|error| asked.not_understood(error))
     }
 
-    /// Reads all objects of a kind, in pages of 100, until `each` breaks off. Each is shown as soon as
-    /// it is read. Where a connection breaks, or the server has forgotten the list between two pages,
-    /// what was shown is shown once more.
+    /// Reads objects of a kind in pages, until `each` breaks off. Each is shown as soon as it is read.
+    /// Where a connection breaks, or the server has forgotten the list between two pages, what was shown
+    /// is shown once more.
     ///
     /// # Errors
     /// The server is away or refuses, as the module tells; it has no such kind; its answer is no list,
     /// or a page has more than 500 objects. What was shown before an error is of no list then.
     pub fn list<T: DeserializeOwned>(
         &mut self,
-        what: &Resource<'_>,
+        list: &List<'_>,
         each: &mut dyn FnMut(T) -> ControlFlow<()>,
     ) -> Result<()> {
-        let what = Resource { name: None, ..*what };
+        let what = Resource { name: None, ..list.what };
+        let list = List { what, page: list.page.clamp(1, MOST), ..*list };
         let asked = Asked::new(&self.client, &self.login, Method::Get, &what);
-        let first = format!("{}?limit={PAGE}", what.path());
+        let first = list.path();
         let (mut path, mut begun) = (first.clone(), 1);
         loop {
             let mut broken = false;
             let mut take = |status: u16, body: &mut dyn Read| match status {
-                200 => read_page(&asked, body, &mut broken, each),
+                200 => read_page(&asked, body, list.page, &mut broken, each),
                 _ => {
                     let mut answer = Answer::new(status, Vec::new());
                     body.take(STATUS).read_to_end(&mut answer.body)?;
@@ -250,6 +278,7 @@ impl Kube {
 fn read_page<T: DeserializeOwned>(
     asked: &Asked<'_>,
     body: &mut dyn Read,
+    page: usize,
     broken: &mut bool,
     each: &mut dyn FnMut(T) -> ControlFlow<()>,
 ) -> io::Result<Result<Answer>> {
@@ -257,7 +286,7 @@ fn read_page<T: DeserializeOwned>(
     let rest = each_element(body, Some("items"), OBJECT as usize, |object| {
         count += 1;
         if count > MOST {
-            return Err(asked.too_many(PAGE, MOST));
+            return Err(asked.too_many(page, MOST));
         }
         // What a list is comes behind what is in it, where it is broken off.
         if !*broken {

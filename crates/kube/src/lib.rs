@@ -56,6 +56,6 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use api::{Change, Kube, Outcome, Refusal, Why, is_away};
+pub use api::{Change, Kube, List, Outcome, Refusal, Why, is_away};
 pub use resource::Resource;
 pub use source::Source;

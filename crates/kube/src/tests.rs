@@ -258,7 +258,7 @@ fn names(server: &Fake, last: &str) -> Result<Vec<String>, Error> {
         }
         ControlFlow::Continue(())
     };
-    kube(&server.url).list(&Resource::node("ignored"), each).map(|()| names)
+    kube(&server.url).list(&List::all(Resource::node("ignored")), each).map(|()| names)
 }
 
 #[test]
@@ -286,6 +286,25 @@ fn a_list_is_read_in_pages_until_it_is_broken_off() {
     let none = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{},"items":null}"#;
     let empty = always(&http(200, none));
     assert!(names(&empty, "").unwrap().is_empty());
+}
+
+#[test]
+fn a_list_asks_for_labels_and_pages_as_its_caller_wants() {
+    let reply = |number| Say(page(&["a"], if number == 0 { "t" } else { "" }));
+    for (labels, page, query) in [
+        ("", 7, "limit=7"),
+        ("a=b,x/y in (c, d)", 500, "limit=500&labelSelector=a%3Db%2Cx%2Fy%20in%20%28c%2C%20d%29"),
+        ("!a", 0, "limit=1&labelSelector=%21a"),
+        ("", 501, "limit=500"),
+    ] {
+        let server = fake(reply);
+        let list = List { labels, page, ..List::all(Resource::nodes()) };
+        kube(&server.url).list(&list, &mut |_: Node| ControlFlow::Continue(())).unwrap();
+        let seen = server.seen.lock().unwrap();
+        let lines: Vec<_> = seen.iter().map(|request| request.lines().next().unwrap()).collect();
+        let line = |more: &str| format!("GET /api/v1/nodes?{query}{more} HTTP/1.1");
+        assert_eq!(lines, [line(""), line("&continue=t")]);
+    }
 }
 
 #[test]

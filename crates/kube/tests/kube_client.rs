@@ -11,7 +11,7 @@ use std::time::Duration;
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Error, ErrorCode};
-use ipam_kube::{Change, Kube, Outcome, Resource, Source, Why, is_away};
+use ipam_kube::{Change, Kube, List, Outcome, Resource, Source, Why, is_away};
 use ipam_servers::{Method, Named};
 use ipam_testkit::kube::{
     Certificates, Credential, End, Key, Kubeconfig, Login, Material, Node, Speaker, Standing, Style,
@@ -365,7 +365,8 @@ fn a_list_of_many_comes_in_pages() {
     let server = ipam_testkit::kube::Kube::start();
     let names: BTreeSet<String> = (0..250).map(|i| format!("many-{i:03}")).collect();
     for name in &names {
-        server.create_node(&Node::named(name));
+        let parity = ["even", "odd"][name.as_bytes()[name.len() - 1] as usize % 2];
+        server.create_node(&Node::named(name).label("parity", parity));
     }
     let (_folder, client) = with_config(&Kubeconfig::of(&server, &server.admin()));
     let mut client = client.unwrap();
@@ -375,7 +376,7 @@ fn a_list_of_many_comes_in_pages() {
             assert!(found.insert(node["metadata"]["name"].as_str().unwrap().to_owned()));
             ControlFlow::Continue(())
         };
-        client.list(&Resource::nodes(), take).unwrap();
+        client.list(&List::all(Resource::nodes()), take).unwrap();
     });
     assert_eq!(found, names);
     assert_eq!(requests.iter().filter(|request| request.verb == "list").count(), 3);
@@ -385,9 +386,29 @@ fn a_list_of_many_comes_in_pages() {
             seen += 1;
             if seen == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        client.list(&Resource::nodes(), take).unwrap();
+        client.list(&List::all(Resource::nodes()), take).unwrap();
     });
     assert_eq!((seen, requests.len()), (5, 1));
+    for (labels, page, expected) in [
+        ("", 500, (250, 1)),
+        ("parity=odd", 50, (125, 3)),
+        ("parity in (odd, even),parity!=odd", 500, (125, 1)),
+        ("!parity", 100, (0, 1)),
+    ] {
+        let list = List { labels, page, ..List::all(Resource::nodes()) };
+        let mut seen = 0;
+        let requests = server.requests_during(|| {
+            let take = &mut |_: IgnoredAny| {
+                seen += 1;
+                ControlFlow::Continue(())
+            };
+            client.list(&list, take).unwrap();
+        });
+        assert_eq!((seen, requests.len()), expected, "{labels}");
+    }
+    let list = List { labels: "a b", ..List::all(Resource::nodes()) };
+    let take = &mut |_: IgnoredAny| ControlFlow::Continue(());
+    has(&client.list(&list, take).unwrap_err(), &["refuses it (400): unable to parse"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::memory::Found;
 use super::{Extent, Name, Node, OwnNode, VARIABLE, is_name};
-use crate::{Kube, Resource, Source, is_away};
+use crate::{Kube, List, Resource, Source, is_away};
 use ipam_kit::error::{Error, ErrorCode, Result};
 
 /// As much of a node as tells whose it is.
@@ -147,7 +147,7 @@ impl OwnNode {
     /// The nodes of all that have this machine's machine-id or provider ID.
     fn listed(&self, kube: &mut Kube) -> Result<Alike> {
         let mut alike = Alike::default();
-        kube.list(&Resource::nodes(), &mut |node: Listed| {
+        kube.list(&List::all(Resource::nodes()), &mut |node: Listed| {
             let name = node.metadata.name;
             if self.machine.has_id(&node.status.node_info.machine_id) == Some(true) {
                 alike.by_id.push(name);
