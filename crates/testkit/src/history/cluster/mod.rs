@@ -1,6 +1,7 @@
 //! Three nodes, twenty workers and random kills on one store, which each delegate brings: what must
 //! hold of a cluster's leases, and that this would be seen if it did not.
 
+mod builds;
 mod faults;
 mod nodes;
 mod restarts;
@@ -36,7 +37,7 @@ pub fn assert_sound_through_faults(cluster: &Cluster<impl Member>, nodes: &Nodes
     let (mut report, windows) = workload.run_while(nodes, |progress| faults.run(progress));
     let met: BTreeSet<Fault> = windows.iter().map(|window| window.fault).collect();
     let faults = format!("{} faults in {:.0?}", windows.len(), began.elapsed());
-    say(nodes, &format!("seed {}, {faults}, {report}", workload.seed));
+    say(nodes, &format!("seed {}, {}, {faults}, {report}", workload.seed, nodes.builds()));
     assert!(nodes.is_quiet_within(Duration::from_secs(60)), "processes live on");
     assert!(report.hung.is_empty(), "{:?}", report.hung);
     assert_excused(&report.failures, &windows);

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::builds::Builds;
 use super::faults::Window;
 use crate::history::site::Site;
 use crate::history::workload::Workload;
 use crate::history::{Call, Outcome};
-use crate::world::{World, binary, start, wait};
+use crate::world::{World, start, wait};
 
 const NODES: usize = 3;
 
@@ -52,6 +53,7 @@ pub struct Lease {
 
 pub struct Nodes<S> {
     worlds: Vec<World>,
+    builds: Builds,
     endpoints: Vec<String>,
     store: S,
     windows: Mutex<Vec<Window>>,
@@ -59,15 +61,19 @@ pub struct Nodes<S> {
 
 impl<S: Store> Nodes<S> {
     pub fn new(endpoints: Vec<String>, store: S) -> Self {
+        let builds = Builds::new();
         let world = || {
             let world = World::new();
-            Self::delegates().iter().for_each(|name| {
-                world.install(&binary(name));
-            });
+            builds.install(&world, &Self::delegates());
             world
         };
         let worlds = (0..NODES).map(|_| world()).collect();
-        Self { worlds, endpoints, store, windows: Mutex::default() }
+        Self { worlds, builds, endpoints, store, windows: Mutex::default() }
+    }
+
+    /// Tells whose programs run, for a person who reads the log.
+    pub(super) fn builds(&self) -> &Builds {
+        &self.builds
     }
 
     /// Says what happened to the store.
@@ -152,7 +158,7 @@ impl<S: Store> Site for Nodes<S> {
         if verb == "CHECK" {
             network["prevResult"] = answer.clone();
         }
-        (world.command_of(&binary("ipam-delegated"), verb, &container), network)
+        (self.builds.command(world, verb, &container), network)
     }
 
     /// The keys of addresses and those of owners must say the same.
