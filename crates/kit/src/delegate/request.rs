@@ -79,8 +79,8 @@ impl Request {
     /// Whether it claims again what is held, in a store that is not to be trusted yet:
     /// `prevResult.reassert`.
     pub fn is_reassert(&self) -> bool {
-        let before = self.network.prev_result().ok().flatten();
-        before.is_some_and(|before| before.extra.get("reassert") == Some(&true.into()))
+        let before = self.network.config().get("prevResult");
+        before.is_some_and(|before| before["reassert"] == true)
     }
 
     /// Whether what earlier releases ignored in the configuration is refused: on ADD and STATUS. Other verbs

@@ -1,11 +1,11 @@
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{beside, lock_folder, open_own, read_own, replace_own};
+use super::{beside, lock_folder, open_own, replace_own};
 
 /// A file in which processes of this node note what they know, one JSON document a line: the last whole
 /// line counts. Whoever is killed leaves the one before.
@@ -16,6 +16,9 @@ pub struct Note {
 
 /// From which length on, in bytes, a file of one line takes the place of the one that has grown.
 const LONGEST: u64 = 64 * 1024;
+
+/// How many bytes at the end are read at first: more than most lines have.
+const TAIL: u64 = 4 * 1024;
 
 impl Note {
     /// The note at this path, which need not exist.
@@ -36,12 +39,24 @@ impl Note {
 
     /// What the last whole line says; the default where surely no line is.
     fn noted<T: DeserializeOwned + Default>(&self) -> io::Result<T> {
-        let text = match read_own(&self.path) {
+        let mut file = match open_own(&self.path, OFlags::RDONLY, 0) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(T::default()),
-            read => read?,
+            opened => opened?,
         };
-        let mut lines = text.rsplit(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        Ok(lines.find_map(|line| serde_json::from_slice(line).ok()).unwrap_or_default())
+        let end = file.metadata()?.len().saturating_sub(TAIL);
+        for from in [end, 0] {
+            file.seek(SeekFrom::Start(from))?;
+            let mut text = Vec::with_capacity(1024);
+            (&file).take(u64::MAX).read_to_end(&mut text)?;
+            // What is read from within the file may begin with a part of a line.
+            let first_end = text.iter().position(|byte| *byte == b'\n').unwrap_or(text.len());
+            let whole = if from == 0 { &text } else { &text[first_end..] };
+            let mut lines = whole.rsplit(|byte| *byte == b'\n');
+            if let Some(noted) = lines.find_map(|line| serde_json::from_slice(line).ok()) {
+                return Ok(noted);
+            }
+        }
+        Ok(T::default())
     }
 
     /// Changes what is noted, one process after the other, and tells what it is by now. A folder that is
@@ -92,6 +107,21 @@ mod tests {
         assert_eq!(note.read::<u32>(), 7);
         assert_eq!(note.change(|number: &mut u32| *number += 1).unwrap(), 8);
         assert_eq!(note.read::<u32>(), 8);
+    }
+
+    #[test]
+    fn the_last_line_is_found_wherever_it_begins() {
+        let folder = TempDir::new().unwrap();
+        let note = Note::at(folder.path().join("note.json"));
+        let tail = usize::try_from(TAIL).unwrap();
+        fs::write(note.path(), format!("{}7\n{}", "\n".repeat(tail), "8".repeat(tail))).unwrap();
+        assert_eq!(note.read::<u32>(), 7);
+        fs::write(note.path(), format!("\n1234\n{}", "\n".repeat(tail - 2))).unwrap();
+        assert_eq!(note.read::<u32>(), 1234);
+        for length in tail - 4..tail + 4 {
+            note.change(|text: &mut String| *text = "x".repeat(length)).unwrap();
+            assert_eq!(note.read::<String>().len(), length);
+        }
     }
 
     #[test]
