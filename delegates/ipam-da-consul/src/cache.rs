@@ -88,10 +88,22 @@ struct State {
 
 /// What the file says.
 struct Content {
-    read: u64,
-    known: Known,
-    crowd: u32,
+    state: State,
+    events: Vec<Event>,
     length: usize,
+}
+
+/// A line that was added to the file.
+#[derive(Clone, Copy)]
+enum Event {
+    /// This node has chosen an address.
+    Chosen(IpAddr),
+    /// An address that was asked for is taken.
+    Taken(IpAddr),
+    /// This node has given an address back.
+    GivenBack(IpAddr),
+    /// Others take addresses at the same time.
+    Crowd,
 }
 
 impl Cache {
@@ -103,8 +115,8 @@ impl Cache {
     /// What is remembered; nothing where that is too old.
     pub(crate) fn read(&self) -> Option<Known> {
         let content = self.content()?;
-        let age = now().checked_sub(content.read)?;
-        (age < AGE).then_some(content.known)
+        let age = now().checked_sub(content.state.read)?;
+        (age < AGE).then(|| content.known())
     }
 
     /// Remembers ranges and free addresses, as they were read now. Whether others were met stays known.
@@ -122,10 +134,10 @@ impl Cache {
                 brought: brought.clone(),
                 free: free.clone(),
                 wide,
-                cursor: before.as_ref().and_then(|before| before.known.cursor),
+                cursor: before.as_ref().and_then(Content::cursor),
                 crowded: false,
             };
-            self.write(now(), &known, before.map_or(0, |before| before.crowd))
+            self.write(now(), &known, before.map_or(0, |before| before.crowd()))
         });
     }
 
@@ -137,14 +149,14 @@ impl Cache {
         self.logged(|| {
             let _folder = lock_folder(self.folder())?;
             let Some(content) = self.content() else { return Ok(()) };
-            let free = |candidate: &&IpAddr| content.known.free.contains(candidate);
-            chosen = candidates.iter().find(free).copied().or(first);
+            chosen = candidates.iter().copied().find(|address| content.is_free(*address)).or(first);
             let Some(chosen) = chosen else { return Ok(()) };
             if content.length > LONGEST {
-                let mut known = content.known;
+                let (read, crowd) = (content.state.read, content.crowd());
+                let mut known = content.known();
                 known.free.remove(&chosen);
                 known.cursor = Some(chosen);
-                return self.write(content.read, &known, content.crowd.saturating_sub(1));
+                return self.write(read, &known, crowd.saturating_sub(1));
             }
             self.append(&format!("-{chosen}\n"))
         });
@@ -213,35 +225,69 @@ impl Cache {
     fn content(&self) -> Option<Content> {
         let text = String::from_utf8(read_own(&self.path).ok()?).ok()?;
         let mut lines = text.lines();
-        let state: State = serde_json::from_str(lines.next()?).ok()?;
-        let mut known = Known {
-            definition: state.definition,
-            brought: state.brought,
-            free: state.free.iter().filter_map(|stretch| addresses(stretch)).flatten().collect(),
-            wide: state.wide,
-            cursor: state.cursor,
-            crowded: false,
-        };
-        let mut crowd = state.crowd;
-        for event in lines {
-            match (event.get(..1), event.get(1..).and_then(|text| parse_address(text).ok())) {
-                (Some("-"), Some(address)) => {
-                    known.free.remove(&address);
-                    known.cursor = Some(address);
-                    crowd = crowd.saturating_sub(1);
+        let state = serde_json::from_str(lines.next()?).ok()?;
+        Some(Content { state, events: lines.filter_map(Event::read).collect(), length: text.len() })
+    }
+}
+
+impl Content {
+    fn known(self) -> Known {
+        let (cursor, crowded) = (self.cursor(), self.crowd() > 0);
+        let stretches = self.state.free.iter().filter_map(|stretch| ends(stretch));
+        let mut free: BTreeSet<IpAddr> = stretches.flat_map(addresses).collect();
+        for event in self.events {
+            match event {
+                Event::Chosen(address) | Event::Taken(address) => {
+                    free.remove(&address);
                 }
-                (Some("="), Some(address)) => {
-                    known.free.remove(&address);
+                Event::GivenBack(address) => {
+                    free.insert(address);
                 }
-                (Some("+"), Some(address)) => {
-                    known.free.insert(address);
-                }
-                (Some("!"), _) => crowd = CROWD,
-                _ => {}
+                Event::Crowd => {}
             }
         }
-        known.crowded = crowd > 0;
-        Some(Content { read: state.read, known, crowd, length: text.len() })
+        let State { definition, brought, wide, .. } = self.state;
+        Known { definition, brought, free, wide, cursor, crowded }
+    }
+
+    /// Whether [`Content::known`] would tell this address to be free.
+    fn is_free(&self, address: IpAddr) -> bool {
+        let told = self.events.iter().rev().find_map(|event| match *event {
+            Event::Chosen(its) | Event::Taken(its) => (its == address).then_some(false),
+            Event::GivenBack(its) => (its == address).then_some(true),
+            Event::Crowd => None,
+        });
+        let spans = |(first, last)| first <= address && address <= last;
+        told.unwrap_or_else(|| self.state.free.iter().filter_map(|text| ends(text)).any(spans))
+    }
+
+    fn cursor(&self) -> Option<IpAddr> {
+        let chosen = self.events.iter().rev().find_map(|event| match *event {
+            Event::Chosen(address) => Some(address),
+            _ => None,
+        });
+        chosen.or(self.state.cursor)
+    }
+
+    fn crowd(&self) -> u32 {
+        self.events.iter().fold(self.state.crowd, |crowd, event| match event {
+            Event::Crowd => CROWD,
+            Event::Chosen(_) => crowd.saturating_sub(1),
+            Event::Taken(_) | Event::GivenBack(_) => crowd,
+        })
+    }
+}
+
+impl Event {
+    fn read(line: &str) -> Option<Self> {
+        let address = || parse_address(line.get(1..)?).ok();
+        match line.get(..1)? {
+            "-" => address().map(Self::Chosen),
+            "=" => address().map(Self::Taken),
+            "+" => address().map(Self::GivenBack),
+            "!" => Some(Self::Crowd),
+            _ => None,
+        }
     }
 }
 
@@ -256,11 +302,15 @@ fn stretches(addresses: &BTreeSet<IpAddr>) -> Vec<String> {
     found.iter().map(|(first, last)| format!("{first}-{last}")).collect()
 }
 
-fn addresses(stretch: &str) -> Option<impl Iterator<Item = IpAddr>> {
+/// The first and the last address of a stretch.
+fn ends(stretch: &str) -> Option<(IpAddr, IpAddr)> {
     let (first, last) = stretch.split_once('-')?;
-    let (first, last) = (parse_address(first).ok()?, parse_address(last).ok()?);
+    Some((parse_address(first).ok()?, parse_address(last).ok()?))
+}
+
+fn addresses((first, last): (IpAddr, IpAddr)) -> impl Iterator<Item = IpAddr> {
     let next = move |address: &IpAddr| address::next(*address).filter(|next| *next <= last);
-    Some(std::iter::successors(Some(first), next).take(HINTS))
+    std::iter::successors(Some(first), next).take(HINTS)
 }
 
 #[cfg(test)]

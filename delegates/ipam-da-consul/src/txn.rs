@@ -2,9 +2,9 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use ipam_kit::allocate::document::to_text;
 use ipam_kit::{Error, ErrorCode, Result};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 /// An operation on a key.
 ///
@@ -78,29 +78,23 @@ impl Op {
         }
     }
 
-    fn to_json(&self) -> Value {
-        let kv = match self {
-            Self::Get(key) => json!({"Verb": "get", "Key": key}),
-            Self::GetTree(key) => json!({"Verb": "get-tree", "Key": key}),
-            Self::Set(key, value) => json!({"Verb": "set", "Key": key, "Value": encoded(value)}),
-            Self::Cas(key, index, value) => {
-                json!({"Verb": "cas", "Key": key, "Index": index, "Value": encoded(value)})
-            }
-            Self::DeleteCas(key, index) => {
-                json!({"Verb": "delete-cas", "Key": key, "Index": index})
-            }
-            Self::CheckIndex(key, index) => {
-                json!({"Verb": "check-index", "Key": key, "Index": index})
-            }
-            Self::CheckAbsent(key) => json!({"Verb": "check-not-exists", "Key": key}),
-        };
-        json!({"KV": kv})
+    fn to_sent(&self) -> Sent<'_> {
+        let of = |verb, index, value| Sent { kv: SentKv { index, key: self.key(), value, verb } };
+        match self {
+            Self::Get(_) => of("get", None, None),
+            Self::GetTree(_) => of("get-tree", None, None),
+            Self::Set(_, value) => of("set", None, Some(encoded(value))),
+            Self::Cas(_, index, value) => of("cas", Some(*index), Some(encoded(value))),
+            Self::DeleteCas(_, index) => of("delete-cas", Some(*index), None),
+            Self::CheckIndex(_, index) => of("check-index", Some(*index), None),
+            Self::CheckAbsent(_) => of("check-not-exists", None, None),
+        }
     }
 }
 
 /// The body of a request.
 pub(crate) fn to_body(ops: &[Op]) -> String {
-    Value::from_iter(ops.iter().map(Op::to_json)).to_string()
+    to_text(&ops.iter().map(Op::to_sent).collect::<Vec<_>>())
 }
 
 /// Reads the answer to a transaction, with its status: 200 or 409.
@@ -141,6 +135,25 @@ pub(crate) fn read_pair(element: &[u8]) -> Result<Pair> {
             .caused_by(error)
     })?;
     kv.read()
+}
+
+/// An operation as Consul reads it.
+#[derive(Serialize)]
+struct Sent<'a> {
+    #[serde(rename = "KV")]
+    kv: SentKv<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct SentKv<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<u64>,
+    key: &'a str,
+    /// Of an operation that writes: null for an empty value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Option<String>>,
+    verb: &'static str,
 }
 
 #[derive(Deserialize)]
@@ -184,9 +197,9 @@ impl Kv {
     }
 }
 
-fn encoded(value: &str) -> Value {
+fn encoded(value: &str) -> Option<String> {
     // A folder has no value, as consul kv put makes it.
-    if value.is_empty() { Value::Null } else { STANDARD.encode(value).into() }
+    (!value.is_empty()).then(|| STANDARD.encode(value))
 }
 
 #[cfg(test)]
