@@ -10,7 +10,7 @@ use ipam_kit::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     secured: bool,
-    /// Host, and the port where it is not the scheme's.
+    /// Host and port.
     authority: String,
     /// Empty, or with a slash in front and none at its end.
     path: String,
@@ -41,52 +41,67 @@ impl Server {
     /// Reads one base URL, whose place is `path`.
     pub fn parse_one(text: &str, path: &str, default_port: Option<u16>) -> Result<Self> {
         Self::parse(text, default_port).map_err(|wrong| {
-            Error::config(path, format_args!("{} {}", shown_url(text), wrong.text()))
+            Error::config(path, format_args!("{} {wrong}", shown_url(text)))
                 .advise("expected http://HOST:PORT or https://HOST:PORT, with a path where the server has one")
         })
     }
 
-    fn parse(text: &str, default_port: Option<u16>) -> Result<Self, Wrong> {
+    /// Reads one base URL.
+    ///
+    /// # Errors
+    /// It is none: what is wrong with it, in words that follow the URL.
+    pub fn parse(text: &str, default_port: Option<u16>) -> Result<Self, &'static str> {
+        const SCHEME: &str = "does not begin with http:// or https://";
+        const URL: &str = "is no URL";
         let scheme = text.trim().split_once("://");
         let authority = scheme.map_or(text, |(_, rest)| rest).split(['/', '?', '#']).next();
         if authority.is_some_and(|authority| authority.contains('@')) {
-            return Err(Wrong::Credentials);
+            return Err("holds a user name or password, for which there are keys");
         }
-        let (scheme, rest) = scheme.ok_or(Wrong::Scheme)?;
+        let (scheme, rest) = scheme.ok_or(SCHEME)?;
         let secured = match scheme.to_ascii_lowercase().as_str() {
             "http" => false,
             "https" => true,
-            "unix" => return Err(Wrong::Socket),
-            _ => return Err(Wrong::Scheme),
+            "unix" => return Err("is a socket of this machine, which is not supported"),
+            _ => return Err(SCHEME),
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if rest.contains(['?', '#']) {
-            return Err(Wrong::Query);
+            return Err("has more than a path");
         }
-        let parsed: Authority = authority.parse().map_err(|_| Wrong::Url)?;
+        let parsed: Authority = authority.parse().map_err(|_| URL)?;
         let host = parsed.host();
         if host.is_empty() {
-            return Err(Wrong::Host);
+            return Err("names no host");
         }
         let port = match parsed.port_u16() {
-            Some(port) => Some(port),
-            None if authority.len() == host.len() => default_port,
-            None => return Err(Wrong::Port),
-        };
-        let authority = match port {
-            Some(port) if port != if secured { 443 } else { 80 } => format!("{host}:{port}"),
-            _ => host.to_owned(),
+            Some(port) => port,
+            None if authority.len() == host.len() => {
+                default_port.unwrap_or(if secured { 443 } else { 80 })
+            }
+            None => return Err("has no valid port"),
         };
         let path = path.trim_end_matches('/');
         let path = if path.is_empty() { String::new() } else { format!("/{path}") };
-        let server = Self { secured, authority, path };
-        server.to_string().parse::<Uri>().map_err(|_| Wrong::Url)?;
+        let server = Self { secured, authority: format!("{host}:{port}"), path };
+        server.to_string().parse::<Uri>().map_err(|_| URL)?;
         Ok(server)
     }
 
-    /// Where it is, without the scheme.
+    /// Host and port.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// Where it is, without the scheme, and without the port where it is the scheme's.
     pub fn place(&self) -> String {
-        [&*self.authority, &*self.path].concat()
+        let port = if self.secured { ":443" } else { ":80" };
+        [self.authority.strip_suffix(port).unwrap_or(&self.authority), &*self.path].concat()
+    }
+
+    /// Whether it has a path.
+    pub fn has_path(&self) -> bool {
+        !self.path.is_empty()
     }
 
     /// Whether it is spoken to over TLS.
@@ -98,34 +113,7 @@ impl Server {
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.secured { "https" } else { "http" };
-        write!(f, "{scheme}://{}{}", self.authority, self.path)
-    }
-}
-
-/// Why a text is no base URL.
-enum Wrong {
-    Scheme,
-    Socket,
-    Credentials,
-    Query,
-    Host,
-    Port,
-    Url,
-}
-
-impl Wrong {
-    fn text(&self) -> &'static str {
-        match self {
-            Self::Scheme => "does not begin with http:// or https://",
-            Self::Socket => "is a socket of this machine, which is not supported",
-            Self::Credentials => {
-                "holds a user name or password; it belongs into the key for the token"
-            }
-            Self::Query => "has more than a path",
-            Self::Host => "names no host",
-            Self::Port => "has no valid port",
-            Self::Url => "is no URL",
-        }
+        write!(f, "{scheme}://{}", self.place())
     }
 }
 
@@ -150,6 +138,19 @@ mod tests {
             assert_eq!(servers[0].is_secured(), url.starts_with("https"));
         }
         assert!(Server::parse_all(&["http://a".to_owned()], "p", 8500).is_ok());
+    }
+
+    #[test]
+    fn the_port_of_a_scheme_shows_in_the_authority_alone() {
+        for (text, authority, place) in [
+            ("https://a:443/b", "a:443", "a/b"),
+            ("http://a", "a:80", "a"),
+            ("http://a:443", "a:443", "a:443"),
+            ("https://a:8443", "a:8443", "a:8443"),
+        ] {
+            let server = Server::parse(text, None).unwrap();
+            assert_eq!((server.authority(), &*server.place()), (authority, place));
+        }
     }
 
     #[test]

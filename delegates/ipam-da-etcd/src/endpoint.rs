@@ -1,16 +1,12 @@
 use std::fmt;
 
-use http::Uri;
 use ipam_kit::cni::shown_url;
 use ipam_kit::{Error, Result};
+use ipam_servers::Server;
 
-/// The address of a server.
+/// The address of a server: a URL without a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Endpoint {
-    secured: bool,
-    /// Host and port.
-    authority: String,
-}
+pub(crate) struct Endpoint(Server);
 
 /// etcd's port for clients.
 const PORT: u16 = 2379;
@@ -44,48 +40,30 @@ impl Endpoint {
     /// Reads an endpoint. Without a scheme it is https where that is `secured`, else http; without
     /// a port it is etcd's own.
     fn parse(text: &str, secured: bool) -> Result<Self, &'static str> {
-        let text = text.trim();
-        if text.contains('@') {
-            return Err(
-                "holds a user name or a password, which belong into username and passwordFile",
-            );
-        }
-        let (secured, rest) = match text.split_once("://") {
-            None => (secured, text),
-            Some((http, rest)) if http.eq_ignore_ascii_case("http") => (false, rest),
-            Some((https, rest)) if https.eq_ignore_ascii_case("https") => (true, rest),
-            Some(_) => return Err("has another scheme than http or https"),
-        };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let uri: Uri = format!("http://{rest}").parse().map_err(|_| "is no endpoint")?;
-        let plain = matches!(uri.path(), "" | "/") && uri.query().is_none();
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or("names no host")?;
-        if !plain {
-            return Err("has more than a host and a port");
-        }
-        let port = match uri.port() {
-            Some(port) => port.as_u16(),
-            None if rest.len() == host.len() => PORT,
-            None => return Err("has no valid port"),
-        };
-        Ok(Self { secured, authority: format!("{host}:{port}") })
+        let server = match (text.contains("://"), secured) {
+            (true, _) => Server::parse(text, Some(PORT)),
+            (false, true) => Server::parse(&format!("https://{}", text.trim()), Some(PORT)),
+            (false, false) => Server::parse(&format!("http://{}", text.trim()), Some(PORT)),
+        }?;
+        if server.has_path() { Err("has more than a host and a port") } else { Ok(Self(server)) }
     }
 
     /// Host and port.
     pub(crate) fn authority(&self) -> &str {
-        &self.authority
+        self.0.authority()
     }
 
     /// Whether it is spoken to over TLS.
     pub(crate) fn is_secured(&self) -> bool {
-        self.secured
+        self.0.is_secured()
     }
 }
 
 impl fmt::Display for Endpoint {
+    /// The port is shown, whatever it is.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.secured { "https" } else { "http" };
-        write!(f, "{scheme}://{}", self.authority)
+        let scheme = if self.is_secured() { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.authority())
     }
 }
 
@@ -133,7 +111,7 @@ mod tests {
             ("u:s3cret@a:1", "p: the URL holds"),
             ("htps://u:s3cret@a:1", "p: the URL holds"),
             ("a?token=s3cret", "p: \"a…\" has more"),
-            ("htps://a?token=s3cret", "p: \"htps://a…\" has another scheme"),
+            ("htps://a?token=s3cret", "p: \"htps://a…\" does not begin with http://"),
         ] {
             let error = parse_all(&[text.to_owned()], false, "p", false).unwrap_err();
             assert!(error.to_string().starts_with(message), "{error}");
