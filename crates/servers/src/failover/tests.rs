@@ -1,12 +1,371 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use super::*;
+
 thread_local! {
-    /// How far the clock of this test is ahead of the machine's.
-    static AHEAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// The time of a test that moves its clock; others have the machine's.
+    static CLOCK: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// The time by the clock of this test.
 pub(super) fn now() -> Instant {
-    Instant::now() + AHEAD.get()
+    CLOCK.get().unwrap_or_else(Instant::now)
+}
+
+fn pass(time: Duration) {
+    CLOCK.set(Some(now() + time));
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Servers made of a function from a place and the number of the request to what comes of it.
+struct Fake<F> {
+    reply: F,
+    asked: Vec<(usize, Duration)>,
+    pauses: Vec<Duration>,
+}
+
+impl<F> Fake<F> {
+    fn places(&self) -> Vec<usize> {
+        self.asked.iter().map(|(place, _)| *place).collect()
+    }
+}
+
+impl<F: FnMut(usize, usize) -> Result<&'static str, Trouble>> Transport<()> for Fake<F> {
+    type Answer = &'static str;
+
+    fn ask(
+        &mut self,
+        place: usize,
+        _: &mut (),
+        patience: Duration,
+    ) -> Result<&'static str, Trouble> {
+        self.asked.push((place, patience));
+        (self.reply)(place, self.asked.len() - 1)
+    }
+
+    fn pause(&mut self, time: Duration) {
+        self.pauses.push(time);
+        pass(time);
+    }
+}
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn within<F>(servers: usize, timeout: Duration, deadline: Duration, reply: F) -> Failover<Fake<F>>
+where
+    F: FnMut(usize, usize) -> Result<&'static str, Trouble>,
+{
+    pass(Duration::ZERO);
+    let service = Service {
+        name: "Test",
+        servers: NAMES[..servers].iter().map(|name| (*name).to_owned()).collect(),
+        timeout,
+        unreached: ErrorCode::UNREACHED,
+    };
+    let fake = Fake { reply, asked: Vec::new(), pauses: Vec::new() };
+    Failover::new(service, fake, Deadline::after(deadline))
+}
+
+fn failover<F>(servers: usize, reply: F) -> Failover<Fake<F>>
+where
+    F: FnMut(usize, usize) -> Result<&'static str, Trouble>,
+{
+    within(servers, 20 * SECOND, 1000 * SECOND, reply)
+}
+
+fn away<T>() -> Result<T, Trouble> {
+    Err(Trouble::not_done("away"))
+}
+
+fn busy<T>(wait: Duration) -> Result<T, Trouble> {
+    Err(Trouble::not_done("busy").sent(true).wait(Some(wait)))
+}
+
+fn unfit<T>() -> Result<T, Trouble> {
+    Err(Trouble::unfit("no such thing").sent(true))
+}
+
+fn says_no() -> Trouble {
+    Trouble::refused(Error::new(ErrorCode::BACKEND, "no"))
+}
+
+fn strange() -> Trouble {
+    Trouble::not_understood(Error::new(ErrorCode::BACKEND, "strange"))
+}
+
+#[test]
+fn servers_are_asked_in_order_from_the_one_that_answered_last() {
+    let mut failover = failover(3, |place, number| match (number, place) {
+        (0..3, 0) | (3.., 1) => Ok("yes"),
+        _ => away(),
+    });
+    failover.prefer("b");
+    failover.prefer("elsewhere");
+    assert_eq!(failover.read(()).unwrap(), "yes");
+    assert_eq!(failover.transport().places(), [1, 2, 0]);
+    assert_eq!((failover.answering(), failover.preferred()), (0, None));
+    assert_eq!(failover.read(()).unwrap(), "yes");
+    assert_eq!(failover.read(()).unwrap(), "yes");
+    assert_eq!(failover.transport().places()[3..], [0, 1, 1]);
+    assert_eq!((failover.answering(), failover.preferred()), (1, Some("b")));
+}
+
+#[test]
+fn a_read_goes_on_whatever_became_of_it() {
+    for trouble in [Trouble::not_done, Trouble::unknown, Trouble::unfit] {
+        let reply = |place, _| if place == 0 { Err(trouble("x")) } else { Ok("yes") };
+        assert_eq!(failover(2, reply).read(()).unwrap(), "yes");
+    }
+}
+
+#[test]
+fn a_change_goes_on_where_it_is_certainly_not_done() {
+    for trouble in [Trouble::not_done("x"), Trouble::unfit("x"), Trouble::not_done("x").sent(true)]
+    {
+        let mut first = Some(trouble);
+        let mut failover = failover(2, |_, _| first.take().map_or(Ok("yes"), Err));
+        assert_eq!(failover.write(()).unwrap(), Some("yes"));
+        assert_eq!(failover.transport().places(), [0, 1]);
+    }
+}
+
+#[test]
+fn a_change_that_may_be_done_ends_and_the_next_server_is_asked_then() {
+    for trouble in [|| Trouble::unknown("x"), strange] {
+        let mut failover =
+            failover(2, |_, number| if number % 2 == 0 { Err(trouble()) } else { Ok("yes") });
+        for first in [0, 1] {
+            assert_eq!(failover.write(()).unwrap(), None);
+            assert_eq!(failover.answering(), 1 - first);
+            assert_eq!(failover.read(()).unwrap(), "yes");
+        }
+        assert_eq!(failover.transport().places(), [0, 1, 1, 0]);
+    }
+}
+
+#[test]
+fn an_answer_that_is_not_understood_is_an_error_for_a_read() {
+    let mut failover = failover(2, |_, _| Err(strange()));
+    assert_eq!(failover.read(()).unwrap_err().to_string(), "Test at a: strange");
+    assert_eq!(failover.transport().places(), [0]);
+    assert!(!failover.is_refused());
+}
+
+#[test]
+fn what_the_service_refuses_is_an_error_at_once() {
+    let mut failover = failover(3, |place, number| match (place, number) {
+        (0, _) => away(),
+        (_, 1 | 2) => Err(says_no()),
+        _ => Ok("yes"),
+    });
+    let error = failover.write(()).unwrap_err();
+    assert_eq!((&*error.to_string(), error.code()), ("Test at b: no", ErrorCode::BACKEND));
+    assert!(failover.is_refused());
+    // A refusal is an answer: it ends the trouble, and its server stays the first.
+    assert_eq!(failover.left(), 20 * SECOND);
+    assert!(failover.read(()).is_err());
+    assert_eq!(failover.read(()).unwrap(), "yes");
+    assert!(!failover.is_refused());
+    assert_eq!(failover.transport().places(), [0, 1, 1, 1]);
+}
+
+#[test]
+fn a_server_that_does_not_do_it_is_not_asked_again() {
+    let mut failover = failover(2, |place, number| match place {
+        0 => unfit(),
+        _ if number < 3 => Err(Trouble::unknown("x")),
+        _ => Ok("yes"),
+    });
+    assert_eq!(failover.read(()).unwrap(), "yes");
+    assert_eq!(failover.transport().places(), [0, 1, 1, 1]);
+}
+
+#[test]
+fn what_a_server_does_not_do_it_is_asked_anew_with_another_request() {
+    let mut failover = failover(2, |_, number| if number < 2 { unfit() } else { Ok("yes") });
+    assert!(failover.read(()).is_err());
+    assert_eq!(failover.read(()).unwrap(), "yes");
+    assert_eq!(failover.transport().places(), [0, 1, 0]);
+}
+
+#[test]
+fn where_no_server_does_it_the_call_ends_at_once() {
+    let mut failover = failover(2, |_, _| unfit());
+    let error = failover.write(()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no Test server does what is asked; a: no such thing; b: no such thing"
+    );
+    assert_eq!(error.code(), ErrorCode::BACKEND);
+    assert!(failover.is_refused());
+    assert!(failover.transport().pauses.is_empty());
+    // A refusal takes no time from what is asked next.
+    assert_eq!(failover.left(), 20 * SECOND);
+}
+
+#[test]
+fn those_that_are_away_are_asked_three_times_where_the_others_do_not_do_it() {
+    let mut failover = failover(2, |place, _| if place == 0 { unfit() } else { away() });
+    let error = failover.read(()).unwrap_err();
+    assert_eq!(failover.transport().places(), [0, 1, 1, 1]);
+    assert_eq!(error.code(), ErrorCode::BACKEND);
+    assert!(failover.is_refused());
+}
+
+#[test]
+fn each_round_waits_longer_for_one_of_several_servers() {
+    let slow = |_, number| {
+        pass(if number == 11 { SECOND } else { 2 * SECOND });
+        if number == 11 { Ok("yes") } else { Err(Trouble::unknown("x")) }
+    };
+    let mut several = within(2, 1000 * SECOND, 10_000 * SECOND, slow);
+    assert_eq!(several.read(()).unwrap(), "yes");
+    let Fake { asked, pauses, .. } = several.transport();
+    let patience: Vec<_> = asked.iter().step_by(2).map(|(_, time)| time.as_millis()).collect();
+    assert_eq!(patience, [1_500, 3_000, 6_000, 12_000, 24_000, 24_000]);
+    let pauses: Vec<_> = pauses.iter().map(Duration::as_millis).collect();
+    assert_eq!(pauses, [100, 200, 300, 400, 500]);
+    // All the time is for the only one.
+    let mut only = within(1, 1000 * SECOND, 10_000 * SECOND, |_, _| Ok("yes"));
+    only.read(()).unwrap();
+    assert_eq!(only.transport().asked, [(0, 1000 * SECOND)]);
+}
+
+#[test]
+fn the_time_runs_from_the_first_trouble_to_the_next_answer() {
+    let mut failover = failover(2, |place, number| {
+        pass(SECOND);
+        match (place, number) {
+            (0, 0) => Err(Trouble::unknown("x")),
+            (1, 1) => Err(strange()),
+            _ => Ok("yes"),
+        }
+    });
+    assert_eq!(failover.left(), 20 * SECOND);
+    assert_eq!(failover.write(()).unwrap(), None);
+    assert_eq!(failover.left(), 19 * SECOND);
+    assert!(failover.read(()).is_err());
+    assert_eq!(failover.left(), 18 * SECOND);
+    assert_eq!(failover.read(()).unwrap(), "yes");
+    assert_eq!(failover.left(), 20 * SECOND);
+}
+
+#[test]
+fn a_server_that_wants_to_be_left_alone_is() {
+    // Alone: the pause is as long as it says, where that is longer than a pause.
+    for (wait, pause) in [(2 * SECOND, 2 * SECOND), (PAUSE / 2, PAUSE)] {
+        let mut only = failover(1, |_, number| if number == 0 { busy(wait) } else { Ok("yes") });
+        assert_eq!(only.write(()).unwrap(), Some("yes"));
+        assert_eq!(only.transport().pauses, [pause]);
+    }
+    // Another one is asked meanwhile.
+    let mut failover = failover(2, |place, number| match (place, number) {
+        (0, _) => busy(3600 * SECOND),
+        (_, 3) => Ok("yes"),
+        _ => away(),
+    });
+    assert_eq!(failover.write(()).unwrap(), Some("yes"));
+    assert_eq!(failover.transport().places(), [0, 1, 1, 1]);
+    assert_eq!(failover.transport().pauses, [PAUSE, 2 * PAUSE]);
+}
+
+#[test]
+fn where_all_want_to_be_left_alone_for_longer_than_there_is_time_the_call_ends_at_once() {
+    for longest in [21 * SECOND, Duration::MAX] {
+        let mut failover = failover(3, |place, _| match place {
+            0 => busy(longest),
+            1 => busy(30 * SECOND),
+            _ => unfit(),
+        });
+        let error = failover.write(()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::TRY_AGAIN);
+        assert_eq!(error.to_string(), "no Test server answers; a: busy; b: busy; c: no such thing");
+        assert_eq!(failover.transport().places(), [0, 1, 2]);
+        assert!(failover.transport().pauses.is_empty());
+    }
+}
+
+#[test]
+fn a_try_that_had_hardly_any_time_does_not_hide_what_was_wrong() {
+    let reply = |_, number| {
+        pass(if number == 0 { Duration::from_millis(800) } else { SECOND });
+        Err(if number == 0 { Trouble::not_done("refused") } else { Trouble::unknown("late") })
+    };
+    let mut failover = within(1, SECOND, 1000 * SECOND, reply);
+    let error = failover.read(()).unwrap_err();
+    assert_eq!(error.to_string(), "no Test server answers; a: refused");
+    let last = failover.transport().asked[1].1;
+    assert!(last < SHORTEST, "{last:?}");
+}
+
+#[test]
+fn a_server_that_there_was_no_time_for_is_told() {
+    let reply = |_, _| {
+        pass(SECOND);
+        away()
+    };
+    let error = within(2, SECOND, 1000 * SECOND, reply).read(()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no Test server answers; a: away; b: not asked, the time was over"
+    );
+}
+
+#[test]
+fn a_call_whose_time_is_over_asks_no_server() {
+    for (timeout, deadline) in [(SECOND, Duration::ZERO), (Duration::ZERO, SECOND)] {
+        let mut failover = within(1, timeout, deadline, |_, _| Ok("yes"));
+        let error = failover.write(()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::TIMED_OUT);
+        assert_eq!(error.to_string(), "the time is over before Test was asked");
+        assert!(failover.transport().asked.is_empty());
+    }
+}
+
+#[test]
+fn a_tenth_of_the_time_is_left_for_saying_what_is_wrong() {
+    let left = |deadline: Duration| within(1, 10_000 * SECOND, deadline, |_, _| Ok("yes")).left();
+    for deadline in [10, 100, 1_000].map(Duration::from_secs) {
+        let left = left(deadline);
+        assert!(left <= deadline * 9 / 10 && left > deadline / 2, "{left:?} of {deadline:?}");
+    }
+    // As of a deadline that comes later.
+    let mut failover = within(1, 10_000 * SECOND, Duration::ZERO, |_, _| Ok("yes"));
+    assert_eq!(failover.left(), Duration::ZERO);
+    failover.go_on(Deadline::after(100 * SECOND));
+    assert!(failover.left() <= 90 * SECOND && failover.left() > 50 * SECOND);
+}
+
+#[test]
+fn the_code_says_whether_a_server_was_asked_and_whether_waiting_helps() {
+    let (reached, again) = (ErrorCode::UNREACHED, ErrorCode::TRY_AGAIN);
+    for (trouble, unreached, code) in [
+        (Trouble::not_done("x"), reached, ErrorCode::UNREACHED),
+        (Trouble::not_done("x"), again, ErrorCode::TRY_AGAIN),
+        (Trouble::not_done("x").sent(true), reached, ErrorCode::TRY_AGAIN),
+        (Trouble::unknown("x"), reached, ErrorCode::TRY_AGAIN),
+        (Trouble::unfit("x"), reached, ErrorCode::UNREACHED),
+        (Trouble::unfit("x"), again, ErrorCode::BACKEND),
+        (Trouble::unfit("x").sent(true), reached, ErrorCode::BACKEND),
+    ] {
+        let case = format!("{trouble:?} {unreached}");
+        let mut first = Some(trouble);
+        let mut failover = failover(1, |_, _| {
+            pass(20 * SECOND);
+            first.take().map_or_else(away, Err)
+        });
+        failover.service.unreached = unreached;
+        assert_eq!(failover.read(()).unwrap_err().code(), code, "{case}");
+    }
+}
+
+#[test]
+fn an_answer_of_earlier_counts_as_asked() {
+    let mut failover = failover(1, |_, number| {
+        pass(20 * SECOND);
+        if number == 0 { Ok("yes") } else { away() }
+    });
+    assert_eq!(failover.read(()).unwrap(), "yes");
+    assert_eq!(failover.read(()).unwrap_err().code(), ErrorCode::TRY_AGAIN);
 }

@@ -1,14 +1,13 @@
 use std::io;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::*;
 use crate::{Secret, Server, Tls};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode};
 use ipam_testkit::fake_http::Reply::{Drip, Say, SayAndClose, Silence};
-use ipam_testkit::fake_http::{Fake, closed, fake, http};
+use ipam_testkit::fake_http::{closed, fake, http};
 
 fn access(urls: &[&str]) -> Access {
     let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
@@ -145,17 +144,6 @@ fn a_refusal_of_all_is_final_and_told_in_one_line() {
 }
 
 #[test]
-fn a_refusal_takes_no_time_from_what_is_asked_next() {
-    let server = fake(|number| Say(http(if number == 0 { 403 } else { 200 }, "a")));
-    let mut access = access(&[&server.url]);
-    access.timeout = Duration::from_millis(200);
-    let mut client = Client::new(access, Deadline::after(Duration::from_secs(30))).unwrap();
-    assert_eq!(read(&mut client).unwrap_err().code(), ErrorCode::BACKEND);
-    client.pause(Duration::from_millis(300));
-    assert_eq!(read(&mut client).unwrap(), "a");
-}
-
-#[test]
 fn a_redirect_is_not_followed() {
     let aim = fake(|_| Say(http(200, "a")));
     let head = format!("HTTP/1.1 307 X\r\nLocation: {}/v1/x\r\nContent-Length: 0\r\n\r\n", aim.url);
@@ -213,36 +201,11 @@ fn a_server_that_is_busy_is_asked_again() {
     assert_eq!(server.requests(), 2);
 }
 
-/// Turns requests away until some time after the first, and says for how long.
-fn busy(status: u16, seconds: &'static str) -> Fake {
-    let first: OnceLock<Instant> = OnceLock::new();
-    fake(move |_| {
-        if first.get_or_init(Instant::now).elapsed() > Duration::from_millis(800) {
-            return Say(http(200, ""));
-        }
-        let header = format!("X\r\nRetry-After: {seconds}");
-        Say(http(status, "busy").replacen('X', &header, 1))
-    })
-}
-
-#[test]
-fn a_server_that_wants_to_be_left_alone_is() {
-    for status in [429, 503] {
-        let server = busy(status, "1");
-        assert_eq!(read(&mut client(&[&server.url])).unwrap(), "");
-        assert_eq!(server.requests(), 2);
-    }
-    // Another one is asked meanwhile, and one that says it otherwise is asked again as usual.
-    let (one, other) = (busy(429, "3600"), busy(429, "Fri, 31 Dec 1999 23:59:59 GMT"));
-    assert!(client(&[&one.url, &other.url]).write(&PUT).unwrap().is_some());
-    assert_eq!(one.requests(), 1);
-    assert!(other.requests() > 1);
-}
-
 #[test]
 fn a_server_that_wants_to_be_left_alone_for_longer_than_there_is_time_is_given_up_at_once() {
     for (seconds, shown) in [("21", "21"), ("18446744073709551615", "86400")] {
-        let server = busy(429, seconds);
+        let header = format!("X\r\nRetry-After: {seconds}");
+        let server = fake(move |_| Say(http(429, "busy").replacen('X', &header, 1)));
         let mut client = client(&[&server.url]);
         let error = client.write(&PUT).unwrap_err();
         assert_eq!(error.code(), ErrorCode::TRY_AGAIN);
@@ -341,36 +304,92 @@ fn a_secret_that_a_server_repeats_is_not_shown() {
 }
 
 #[test]
-fn a_tenth_of_the_time_is_left_for_saying_what_is_wrong() {
-    let longest = Duration::from_secs(1_000);
-    let patient = || Access { timeout: longest, ..access(&["http://a"]) };
-    let left = |call: Duration| {
-        Client::new(patient(), Deadline::after(call)).unwrap().left().as_secs_f64()
-            / call.as_secs_f64()
-    };
-    for call in [10, 100, 1_000].map(Duration::from_secs) {
-        let part = left(call);
-        assert!((0.5..=0.9).contains(&part), "{part} of {call:?}");
-    }
-    // As of a deadline that comes later.
-    let mut client = Client::new(patient(), Deadline::after(Duration::ZERO)).unwrap();
-    assert_eq!(client.left(), Duration::ZERO);
-    client.go_on(Deadline::after(Duration::from_secs(100)));
-    assert!(client.left() <= Duration::from_secs(90), "{:?}", client.left());
-    assert!(client.left() > Duration::from_secs(50), "{:?}", client.left());
-}
-
-#[test]
-fn a_call_whose_time_is_over_asks_nobody() {
-    let server = fake(|_| Say(http(200, "a")));
-    let mut client = Client::new(access(&[&server.url]), Deadline::after(Duration::ZERO)).unwrap();
-    assert_eq!(read(&mut client).unwrap_err().code(), ErrorCode::TIMED_OUT);
-    assert_eq!(server.connections.load(Ordering::SeqCst), 0);
-}
-
-#[test]
 fn a_name_is_looked_up() {
     let server = fake(|_| Say(http(200, "a")));
     let url = server.url.replace("127.0.0.1", "localhost");
     assert_eq!(read(&mut client(&[&url])).unwrap(), "a");
+}
+
+#[test]
+fn a_body_has_the_media_type_that_the_request_or_the_client_says() {
+    let server = fake(|_| Say(http(200, "")));
+    let mut quiet = client(&[&server.url]);
+    let mut speaking = client(&[&server.url]).speaking(media::JSON);
+    let patch = Ask { method: Method::Patch, ..PUT };
+    for media in [media::MERGE_PATCH, media::JSON_PATCH, media::JSON] {
+        quiet.write(&Ask { media: Some(media), ..patch }).unwrap();
+        speaking.write(&Ask { media: Some(media), ..patch }).unwrap();
+        let seen = server.seen.lock().unwrap().split_off(0);
+        assert!(seen.iter().all(|request| has(request, "content-type", media)), "{seen:?}");
+        assert!(has(&seen[1], "accept", media::JSON), "{seen:?}");
+    }
+    speaking.write(&patch).unwrap();
+    speaking.read(&GET).unwrap();
+    let seen = server.seen.lock().unwrap();
+    assert!(has(&seen[0], "content-type", media::JSON), "{seen:?}");
+    assert!(!seen[1].to_lowercase().contains("content-type"), "{seen:?}");
+    assert!(has(&seen[1], "accept", media::JSON), "{seen:?}");
+}
+
+#[test]
+fn a_request_has_headers_of_its_own() {
+    let server = fake(|_| Say(http(200, "")));
+    let mut client = client(&[&server.url]);
+    let secrets = [("x-token", Secret::parse("0ther", "p").unwrap())];
+    let own = Ask { headers: &[("If-Match", "\"7\"")], secrets: &secrets, ..PUT };
+    client.write(&own).unwrap();
+    client.write(&PUT).unwrap();
+    let seen = server.seen.lock().unwrap();
+    assert!(has(&seen[0], "if-match", "\"7\"") && has(&seen[0], "x-token", "0ther"), "{seen:?}");
+    assert!(!seen[0].contains("s3cret"), "{seen:?}");
+    assert!(!seen[1].contains("if-match") && has(&seen[1], "x-token", "s3cret"), "{seen:?}");
+    for headers in [[("a b", "c")], [("a", "b\nc")]] {
+        let error = client.read(&Ask { headers: &headers, ..GET }).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::INTERNAL);
+    }
+    assert_eq!(seen.len(), 2);
+}
+
+#[test]
+fn an_answer_keeps_the_headers_that_are_asked_for() {
+    let head = "HTTP/1.1 200 X\r\nETag: \"7\"\r\nLink: <a>\r\nLink: <b>\r\nX-Odd: caf\u{e9}\r\nContent-Length: 0\r\n\r\n";
+    let server = fake(move |_| Say(head.to_owned()));
+    let mut client = client(&[&server.url]);
+    let wants = Ask { wants: &["etag", "link", "x-odd", "x-absent"], ..GET };
+    for answer in [client.read(&wants).unwrap(), client.write(&wants).unwrap().unwrap()] {
+        assert_eq!(answer.header("ETag"), Some("\"7\""));
+        assert_eq!(answer.header("link"), Some("<a>"));
+        assert_eq!((answer.header("x-odd"), answer.header("x-absent")), (None, None));
+        assert_eq!(answer.header("content-length"), None);
+    }
+    assert_eq!(client.read(&GET).unwrap().header("etag"), None);
+}
+
+#[test]
+fn headers_beyond_the_limit_are_no_answer() {
+    let long = format!("X\r\nETag: {}", "x".repeat(64 * 1024));
+    let server = fake(move |_| Say(http(200, "").replacen('X', &long, 1)));
+    let mut client = client(&[&server.url]);
+    assert_eq!(client.write(&Ask { wants: &["etag"], ..PUT }).unwrap(), None);
+}
+
+#[test]
+fn the_parts_of_a_secret_header_and_secrets_of_one_request_are_not_shown() {
+    let said = "opera:pa55 and t0ken and s3cret and b3BlcmE6cGE1NQ==";
+    let server = fake(move |_| Say(http(403, said)));
+    let mut client = client(&[&server.url]);
+    let secrets = [
+        ("Authorization", Secret::parse("Basic b3BlcmE6cGE1NQ==", "p").unwrap()),
+        ("X-Other", Secret::parse("Token t0ken", "p").unwrap()),
+    ];
+    let error = client.read(&Ask { secrets: &secrets, ..GET }).unwrap_err();
+    assert!(error.to_string().ends_with("HTTP 403: … and … and … and …"), "{error}");
+    // What is said later is shown without them, too.
+    assert_eq!(client.secrets().shown(said.as_bytes()), "… and … and … and …");
+}
+
+fn has(request: &str, name: &str, value: &str) -> bool {
+    request.lines().any(|line| {
+        line.split_once(": ").is_some_and(|(n, v)| n.eq_ignore_ascii_case(name) && v == value)
+    })
 }

@@ -168,4 +168,21 @@ mod tests {
             assert_eq!((of_sent(false), of_sent(true)), (before, after), "{error:?}");
         }
     }
+
+    #[test]
+    fn a_server_says_in_seconds_how_long_it_wants_to_be_left_alone() {
+        for (status, header, seconds) in [
+            (429, "1", Some(1)),
+            (503, " 20 ", Some(20)),
+            (429, "18446744073709551615", Some(86_400)),
+            (429, "0", None),
+            (429, "Fri, 31 Dec 1999 23:59:59 GMT", None),
+            (404, "1", None),
+        ] {
+            let header = HeaderValue::from_static(header);
+            let wait = asked_to_wait(status, Some(&header));
+            assert_eq!(wait, seconds.map(Duration::from_secs), "{status} {header:?}");
+        }
+        assert_eq!(asked_to_wait(429, None), None);
+    }
 }
