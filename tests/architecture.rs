@@ -344,6 +344,33 @@ fn no_shared_source_names_a_backend() {
     }
 }
 
+/// The libraries of HTTP and TLS, which one folder alone uses.
+const OF_HTTP: [&str; 2] = ["ureq", "rustls"];
+
+#[test]
+fn one_folder_alone_speaks_http() {
+    for File { path, lines } in files(&["crates/servers/src"]) {
+        let named = |line: &&String| OF_HTTP.iter().any(|name| line.contains(&format!("{name}::")));
+        let found = lines.iter().find(named);
+        assert!(
+            path.starts_with("crates/servers/src/http/") || found.is_none(),
+            "{path}: {found:?}"
+        );
+    }
+    for package in packages() {
+        let name = package["name"].as_str().unwrap();
+        let needed = package["dependencies"].as_array().unwrap().iter();
+        for needed in needed.filter(|needed| needed["kind"].is_null()) {
+            let of_http = OF_HTTP.contains(&needed["name"].as_str().unwrap());
+            let may = ["ipam-servers", "ipam-testkit"].contains(&name);
+            assert!(!of_http || may, "{name}: {needed}");
+            // What speaks gRPC takes the failover alone.
+            let servers = name == "ipam-da-etcd" && needed["name"] == "ipam-servers";
+            assert!(!servers || needed["features"].as_array().unwrap().is_empty(), "{needed}");
+        }
+    }
+}
+
 #[test]
 fn the_scan_sees_what_it_looks_for() {
     assert_eq!(imports("use crate::cni::{Network, Verb};", "crate"), ["cni"]);

@@ -1,14 +1,20 @@
-//! What delegates share to reach servers over HTTP: an ordered list of servers of which one that answers
-//! is as good as another, deadlines, TLS, and what an answer or a failure means for what was asked.
+//! What delegates share to reach servers: an ordered list of servers of which one that answers is as good
+//! as another, deadlines, TLS, secrets, and what a failure means for what was asked.
 //!
-//! A [`Client`] sends each request to one server, over a connection that it keeps for the next one, and
-//! goes on to the next server when that one fails. It tells what was certainly not carried out from what
-//! may have been, so that a caller never repeats a change blindly. It follows no redirects and uses no
-//! proxy.
+//! A delegate whose source or store is a server depends on this package; `ipam-kube` stands on it.
+//! [`Section`] reads the settings that such delegates have in common.
 //!
-//! A delegate whose source or store speaks HTTP depends on this package; `ipam-kube` stands on it.
+//! # Failover
 //!
-//! # A question
+//! A [`Failover`] sends each request to one server, and goes on to the next one when that fails. It tells
+//! what was certainly not carried out from what may have been, so that a caller never repeats a change
+//! blindly. A [`Transport`] is the way to one server: it sends a request, and says by a [`Trouble`] what
+//! a failure leaves open.
+//!
+//! # Over HTTP
+//!
+//! The feature `http` brings a transport, and `Client`, a failover over it. A client keeps the
+//! connection for the next request. It follows no redirects and uses no proxy.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -37,6 +43,84 @@
 //!     Ok((answer.status == 200).then_some(answer))
 //! }
 //! # let _ = pool_of;
+//! ```
+//!
+//! A change is sent by `Client::write`. Its `Ask` may name the media type of the body, headers of this
+//! request alone, and the headers that the answer keeps:
+//!
+//! ```
+//! use ipam_servers::{Ask, Method, media};
+//!
+//! let patch = Ask {
+//!     body: br#"{"status": "reserved"}"#,
+//!     media: Some(media::MERGE_PATCH),
+//!     headers: &[("If-Match", "\"7\"")],
+//!     wants: &["ETag"],
+//!     answers: &[200, 412],
+//!     ..Ask::new(Method::Patch, "v1/addresses/12")
+//! };
+//! ```
+//!
+//! # Over a transport of your own
+//!
+//! A transport keeps its connection with the place of the server, and drops it after any trouble. What
+//! it says of a server must show no secret.
+//!
+//! ```no_run
+//! use std::io::{BufRead, BufReader, Write};
+//! use std::net::TcpStream;
+//! use std::time::Duration;
+//!
+//! use ipam_kit::{Request, Result};
+//! use ipam_servers::{Failover, Service, Transport, Trouble};
+//!
+//! /// A line there, a line back.
+//! struct Lines {
+//!     servers: Vec<String>,
+//!     open: Option<(usize, BufReader<TcpStream>)>,
+//! }
+//!
+//! impl Transport<&str> for Lines {
+//!     type Answer = String;
+//!
+//!     fn ask(&mut self, place: usize, line: &mut &str, patience: Duration) -> Result<String, Trouble> {
+//!         let mut stream = match self.open.take() {
+//!             Some((of, stream)) if of == place => stream,
+//!             _ => connect(&self.servers[place]).map_err(|e| Trouble::not_done(e.to_string()))?,
+//!         };
+//!         let mut answer = String::new();
+//!         let asked = (stream.get_ref().set_read_timeout(Some(patience)))
+//!             .and_then(|()| writeln!(stream.get_ref(), "{line}"))
+//!             .and_then(|()| stream.read_line(&mut answer));
+//!         match asked {
+//!             Ok(1..) if answer == "unknown request\n" => {
+//!                 return Err(Trouble::unfit("it does not know the request").sent(true));
+//!             }
+//!             Ok(1..) => {}
+//!             Ok(0) => return Err(Trouble::unknown("it closed the connection")),
+//!             Err(error) => return Err(Trouble::unknown(error.to_string())),
+//!         }
+//!         self.open = Some((place, stream));
+//!         Ok(answer)
+//!     }
+//! }
+//!
+//! fn connect(server: &str) -> std::io::Result<BufReader<TcpStream>> {
+//!     Ok(BufReader::new(TcpStream::connect(server)?))
+//! }
+//!
+//! /// Gives an address back; `None` where that is not certain.
+//! fn release(address: &str, servers: Vec<String>, request: &Request) -> Result<Option<String>> {
+//!     let service = Service {
+//!         name: "rack",
+//!         servers: servers.clone(),
+//!         timeout: Duration::from_secs(5),
+//!         unreached: request.unreached(),
+//!     };
+//!     let mut failover = Failover::new(service, Lines { servers, open: None }, request.deadline);
+//!     failover.write(&*format!("release {address}"))
+//! }
+//! # let _ = release;
 //! ```
 
 #![warn(unreachable_pub)]
