@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use log::debug;
@@ -13,14 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
 use ipam_kit::cni::Environment;
+use ipam_kit::delegate::Mark;
 use ipam_kit::log::to_stderr;
 use ipam_kit::text::visible_lines;
 
 /// How much of its stderr an error quotes.
 const STDERR_TAIL: usize = 512;
-
-/// The variable that tells the processes of one call from those of another.
-const MARK: &str = "IPAM_DELEGATED_CALL";
 
 /// A delegate while it runs.
 pub(crate) struct Process<'a> {
@@ -30,7 +27,7 @@ pub(crate) struct Process<'a> {
     /// Children that were there before: daemons of delegates that have ended well.
     spared: Vec<i32>,
     /// What the processes of this call carry in their environment.
-    mark: String,
+    mark: Mark,
     began: Instant,
     time: Duration,
     stdout_limit: usize,
@@ -52,7 +49,8 @@ pub(crate) struct Start<'a> {
 }
 
 impl<'a> Process<'a> {
-    /// Starts a program in a process group of its own.
+    /// Starts a program in a process group of its own. A delegate of `ipam_kit` dies with the thread that
+    /// calls this, which attends to it to its end.
     pub(super) fn start(start: &Start<'a>) -> io::Result<Self> {
         let Start { program, arguments, environment, stdin: stdin_text, time, stdout_limit } =
             *start;
@@ -69,8 +67,8 @@ impl<'a> Process<'a> {
         feed.feed();
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(environment.iter());
-        let mark = next_mark();
-        command.env(MARK, &mark);
+        let mark = Mark::next();
+        command.env(Mark::VARIABLE, mark.as_str());
         command.stdin(stdin_reader).stdout(stdout_writer).stderr(stderr_writer).process_group(0);
         let child = spawn(&mut command, time)?;
         let pid = Pid::from_child(&child);
@@ -227,7 +225,7 @@ pub(crate) fn adopt_orphans() {
 
 /// Kills and reaps every child but the spared ones and those of other calls, and their children as
 /// they become ours.
-fn kill_children(spared: &[i32], mark: &str) {
+fn kill_children(spared: &[i32], mark: &Mark) {
     let give_up = Instant::now() + Duration::from_secs(2);
     loop {
         let children: Vec<Pid> = children_now()
@@ -251,18 +249,12 @@ fn kill_children(spared: &[i32], mark: &str) {
 
 /// Whether a process carries the mark of another call: a daemon of an earlier delegate, which may
 /// have made it only after it had ended itself.
-fn is_of_another_call(pid: i32, mark: &str) -> bool {
+fn is_of_another_call(pid: i32, mark: &Mark) -> bool {
     let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let marked = environ
         .split(|byte| *byte == 0)
-        .find_map(|entry| entry.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="));
-    marked.is_some_and(|other| other != mark.as_bytes())
-}
-
-/// A mark no other call of this process has.
-fn next_mark() -> String {
-    static CALLS: AtomicU32 = AtomicU32::new(0);
-    format!("{}.{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed))
+        .find_map(|entry| entry.strip_prefix(Mark::VARIABLE.as_bytes())?.strip_prefix(b"="));
+    marked.is_some_and(|other| other != mark.as_str().as_bytes())
 }
 
 /// This process' children, by process id.

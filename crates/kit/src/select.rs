@@ -21,9 +21,6 @@ pub trait Selector {
     /// What the selector reads of the section `ipam`. Keys it does not know are other delegates'.
     type Config: DeserializeOwned;
 
-    /// Whether choosing may have to wait for a server: see [`Delegate::waits`].
-    const WAITS: bool = true;
-
     /// The keys of `ipam` that the selector reads; `None` claims every key.
     const KEYS: Option<&'static [Key]> = None;
 
@@ -163,10 +160,6 @@ impl<S: Selector> Select<S> {
 impl<S: Selector> Delegate for Select<S> {
     fn keys(&self) -> Option<Vec<Key>> {
         S::KEYS.map(<[Key]>::to_vec)
-    }
-
-    fn waits(&self) -> bool {
-        S::WAITS
     }
 
     fn completed(&self, typed: Vec<OsString>) -> Vec<OsString> {

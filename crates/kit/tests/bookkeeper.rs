@@ -265,7 +265,6 @@ impl Ledger for OddLedger {
     type Config = Config;
     type Token = Token;
     const REACH: Reach = Reach::Cluster;
-    const WAITS: bool = false;
     fn open(config: Config, request: &Request) -> Result<Self> {
         Memory::open(config, request).map(Self)
     }

@@ -68,7 +68,6 @@ impl<L: Ledger> Ledger for Between<L> {
 
     const KEYS: Option<&'static [Key]> = L::KEYS;
     const REACH: Reach = L::REACH;
-    const WAITS: bool = L::WAITS;
 
     fn open(config: Self::Config, request: &Request) -> Result<Self> {
         L::open(config, request).map(Self)

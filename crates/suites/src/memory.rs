@@ -285,7 +285,6 @@ impl Ledger for Memory {
     type Token = Token;
 
     const REACH: Reach = Reach::Cluster;
-    const WAITS: bool = false;
 
     fn open(config: Config, request: &Request) -> Result<Self> {
         Ok(Self::on(&Store::named(&config.memory), request.network.name().clone()))

@@ -184,7 +184,6 @@ impl Ledger for Mutant {
     type Token = Token;
 
     const REACH: Reach = Reach::Cluster;
-    const WAITS: bool = false;
 
     fn open(config: Config, request: &Request) -> Result<Self> {
         Ok(Self::on(&config.memory, request.network.name().clone(), config.bug))

@@ -36,8 +36,6 @@ impl Ledger for Consul {
 
     const KEYS: Option<&'static [Key]> = Some(KEYS);
     const REACH: Reach = Reach::Cluster;
-    // It waits for servers, but gives each up in its time, and the whole call in the chain's.
-    const WAITS: bool = false;
 
     fn profile(&self) -> Profile {
         Profile {

@@ -68,8 +68,6 @@ impl Ledger for Local {
 
     const KEYS: Option<&'static [keys::Key]> = Some(KEYS);
     const REACH: Reach = Reach::Node;
-    // All it waits for is a lock, and that for a bounded time.
-    const WAITS: bool = false;
 
     fn open(config: Config, request: &Request) -> Result<Self> {
         let data_dir = config.data_dir()?;

@@ -26,9 +26,6 @@ impl Selector for KubeNode {
 
     const KEYS: Option<&'static [Key]> = Some(KEYS);
 
-    // It waits for the API server, but gives it up in its time.
-    const WAITS: bool = false;
-
     fn select(&self, config: Config, request: &Request) -> Result<Selection> {
         let settings = request.network.settings::<Keys>()?.read("ipam.")?;
         choose(&config, settings, request).map_err(|error| match request.verb {

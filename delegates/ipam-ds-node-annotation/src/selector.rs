@@ -25,9 +25,6 @@ impl Selector for Annotation {
 
     const KEYS: Option<&'static [Key]> = Some(KEYS);
 
-    // It waits for the API server, but gives it up in its time.
-    const WAITS: bool = false;
-
     fn select(&self, config: Config, request: &Request) -> Result<Selection> {
         let chosen = Conf::load(&request.environment).and_then(|conf| {
             if request.is_judged() {

@@ -26,9 +26,6 @@ impl Selector for Nomad {
 
     const KEYS: Option<&'static [Key]> = Some(KEYS);
 
-    // It waits for servers, but gives each up in its time, and the whole call in the chain's.
-    const WAITS: bool = false;
-
     fn select(&self, config: Config, request: &Request) -> Result<Selection> {
         let store = config.store(request)?;
         match request.verb {

@@ -12,8 +12,6 @@ impl Selector for Static {
 
     const KEYS: Option<&'static [Key]> = Some(offer::KEYS);
 
-    const WAITS: bool = false;
-
     fn select(&self, _: IgnoredAny, request: &Request) -> Result<Selection> {
         Ok(Selection::from(Offer::read(request)?.ok_or_else(nothing)?))
     }

@@ -39,10 +39,6 @@ pub trait Ledger: Sized {
     /// Who else takes leases from the same store.
     const REACH: Reach;
 
-    /// Whether a call may have to wait for a server: see
-    /// [`Delegate::waits`](crate::delegate::Delegate::waits).
-    const WAITS: bool = true;
-
     /// Takes the settings for one call.
     fn open(config: Self::Config, request: &Request) -> Result<Self>;
 

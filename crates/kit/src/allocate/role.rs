@@ -42,10 +42,6 @@ impl<L: Ledger> Delegate for Allocate<L> {
         L::KEYS.map(|keys| vec![Key::All(KEYS), Key::All(keys)])
     }
 
-    fn waits(&self) -> bool {
-        L::WAITS
-    }
-
     fn add(&self, request: &Request) -> Result<IpamResult> {
         let before = request.prev_result()?;
         let asked = Asked::of(request, &before)?;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use ::log::{error, warn};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, makedev};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde_json::{Map, Value};
 
 use super::request::told;
-use super::{ByHand, Delegate, Request};
+use super::{ByHand, Delegate, Mark, Request};
 use crate::cni::{Environment, Verb, Version};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, show_duration};
@@ -113,9 +114,7 @@ fn answer_by_hand(
 /// other verbs for people. A delegate calls [`run`].
 pub fn serve(name: &'static str, delegate: &dyn Delegate, environment: Environment) -> ExitCode {
     answer_panics(name);
-    if delegate.waits() {
-        end_in_time(&environment);
-    }
+    end_with_chain(&environment);
     // VERSION works whatever stdin and the settings are.
     if let Ok(Some(Verb::Version)) = environment.verb() {
         return deliver(name, delegate, Reply::success(Version::supported().to_string()));
@@ -330,11 +329,26 @@ fn answer_panics(name: &'static str) {
     }));
 }
 
-/// Ends this process at the time the chain told it, should it hang and the chain have died.
-fn end_in_time(environment: &Environment) {
-    let Some(time) = told(environment) else {
+/// Sees to it that this process does not outlive its chain for long, should it hang.
+fn end_with_chain(environment: &Environment) {
+    let Some(time) = told(environment) else { return };
+    let chain = Mark::chain(environment);
+    let is_child = || chain.is_some() && getppid() == chain;
+    // The signal is for the end of the parent's thread: a runtime in Go has threads that end while it
+    // lives, but a chain attends to a delegate on the thread that started it.
+    if is_child() && set_parent_process_death_signal(Some(Signal::KILL)).is_ok() {
+        if !is_child() {
+            // The chain has died in between, and nothing is begun.
+            std::process::exit(1);
+        }
         return;
-    };
+    }
+    end_in_time(time);
+}
+
+/// Ends this process at the time the chain told it: another program stands between them, or the
+/// chain has died already.
+fn end_in_time(time: Duration) {
     let watch = std::thread::Builder::new().spawn(move || {
         std::thread::sleep(time);
         if ANSWERED.swap(true, Ordering::Relaxed) {

@@ -6,6 +6,7 @@
 mod by_hand;
 mod deadline;
 mod edge;
+mod mark;
 mod reach;
 mod request;
 pub mod selected;
@@ -13,6 +14,7 @@ pub mod selected;
 pub use by_hand::ByHand;
 pub use deadline::Deadline;
 pub use edge::{Reply, answer, run, serve};
+pub use mark::Mark;
 pub use reach::Reach;
 pub use request::Request;
 
@@ -50,14 +52,6 @@ pub trait Delegate {
     /// The keys of `ipam` that the delegate reads; `None` claims every key.
     fn keys(&self) -> Option<Vec<Key>> {
         None
-    }
-
-    /// Whether a call may have to wait for somebody: a server, a lock, another process.
-    ///
-    /// Where it may, the process ends itself when the time is over that the chain told it, should
-    /// the chain have died; the watch costs some 80 µs a call.
-    fn waits(&self) -> bool {
-        true
     }
 
     /// The words that are answered for those that were typed, of which there may be none.
