@@ -11,28 +11,63 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::secret::{Named, Secret};
+use super::server::Server;
 use super::tls::Tls;
 
-/// The section of `ipam` that says how a delegate reaches its servers: its place and its names.
+/// What `ipam` says of how a delegate reaches its servers: the names of the keys and variables.
 ///
-/// Beside [`Section::KEYS`], which mean the same for every delegate, it has the delegate's own keys:
+/// The URLs of the servers are beside the section. In it are [`Section::KEYS`], which mean the same
+/// for every delegate, and the delegate's own keys:
 ///
 /// ```
 /// use ipam_kit::keys::Key;
-/// use ipam_servers::Section;
+/// use ipam_kit::{Request, Result};
+/// use ipam_servers::{Section, ServerSettings};
+/// use serde::Deserialize;
+/// use serde_json::{Map, Value};
 ///
-/// const RACKS: Section = Section {
-///     path: "ipam.racks",
+/// const SECTION: Section = Section {
+///     service: "Rack",
+///     servers: "rack_servers",
+///     example: "http://10.20.30.40:8080",
+///     name: "racks",
 ///     keys: &[Key::All(Section::KEYS), Key::Value("row")],
 ///     token: "RACKS_TOKEN",
 ///     token_file: None,
 /// };
+///
+/// /// The keys that a delegate declares.
+/// const KEYS: &[Key] = &[Key::Value(SECTION.servers), Key::Section(SECTION.name, SECTION.keys)];
+///
+/// #[derive(Deserialize)]
+/// #[serde(default)]
+/// # #[derive(Default)]
+/// struct Config {
+///     rack_servers: Option<Vec<String>>,
+///     racks: Option<Map<String, Value>>,
+/// }
+///
+/// #[derive(Deserialize)]
+/// struct Own {
+///     row: Option<u32>,
+/// }
+///
+/// fn settings(config: Config, request: &Request) -> Result<(ServerSettings, Own)> {
+///     SECTION.read(config.rack_servers, config.racks, &request.environment)
+/// }
+/// # let _ = (KEYS, settings);
 /// ```
 #[derive(Debug)]
 pub struct Section {
-    /// Where it is, as in `ipam.consul`.
-    pub path: &'static str,
-    /// [`Section::KEYS`], and the delegate's own.
+    /// What errors call the service, as in `Consul`.
+    pub service: &'static str,
+    /// The key of `ipam` with the URLs of the servers.
+    pub servers: &'static str,
+    /// A URL, for errors.
+    pub example: &'static str,
+    /// The key of `ipam` with the section, as in `consul`.
+    pub name: &'static str,
+    /// The keys of the section: [`Section::KEYS`], and the delegate's own.
     pub keys: &'static [Key],
     /// The variable with a token, for a section without one.
     pub token: &'static str,
@@ -40,9 +75,11 @@ pub struct Section {
     pub token_file: Option<&'static str>,
 }
 
-/// What a section says of how to reach servers.
+/// What `ipam` says of how to reach servers.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
+    /// At least one.
+    pub servers: Vec<Server>,
     /// The token to show.
     pub token: Option<Secret>,
     /// Whom to trust, and as whom to call.
@@ -76,22 +113,26 @@ impl Section {
         Key::Value("timeout"),
     ];
 
-    /// Reads the section, and the delegate's own keys in it. The token of the section comes before
-    /// that of the environment, which a runtime scrubs at times.
+    /// Reads the servers and the section, with the delegate's own keys in it. The token of the section
+    /// comes before that of the environment, which a runtime scrubs at times.
     ///
     /// # Errors
-    /// A key is unknown or has a value of the wrong type; there are two tokens, or its file cannot be
-    /// read; of a certificate and its key, one is missing; the timeout is malformed.
+    /// There is no server, or one is no URL; a key of the section is unknown or has a value of the wrong
+    /// type; there are two tokens, or its file cannot be read; of a certificate and its key, one is
+    /// missing; the timeout is malformed.
     pub fn read<Own: DeserializeOwned>(
         &self,
+        servers: Option<Vec<String>>,
         section: Option<Map<String, Value>>,
         environment: &Environment,
     ) -> Result<(ServerSettings, Own)> {
+        let servers = self.servers(servers)?;
         let section = section.unwrap_or_default();
         self.refuse_unknown(&section)?;
         let section = Value::Object(section);
-        let own = parse_value(&section, self.path)?;
-        let keys: Keys = parse_value(&section, self.path)?;
+        let path = format!("ipam.{}", self.name);
+        let own = parse_value(&section, &path)?;
+        let keys: Keys = parse_value(&section, &path)?;
         let token = self.token(keys.token.as_deref(), keys.token_file, environment)?;
         let (certificate, key) = (self.path("certFile"), self.path("keyFile"));
         let identity = both_or_neither(
@@ -100,11 +141,22 @@ impl Section {
         )?;
         let authority = Named::given(self.path("caFile"), keys.ca_file);
         let timeout = parse_timeout(keys.timeout.as_deref(), &self.path("timeout"))?;
-        Ok((ServerSettings { token, tls: Tls { authority, identity }, timeout }, own))
+        let tls = Tls { authority, identity };
+        Ok((ServerSettings { servers, token, tls, timeout }, own))
     }
 
     fn path(&self, key: &str) -> String {
-        format!("{}.{key}", self.path)
+        format!("ipam.{}.{key}", self.name)
+    }
+
+    fn servers(&self, urls: Option<Vec<String>>) -> Result<Vec<Server>> {
+        let Self { service, servers, example, .. } = self;
+        let path = format!("ipam.{servers}");
+        let urls = urls.ok_or_else(|| {
+            Error::config(&path, "missing")
+                .advise(format!("name {service}'s servers, as in {servers:?}: [{example:?}]"))
+        })?;
+        Server::parse_all(&urls, &path, None)
     }
 
     fn refuse_unknown(&self, section: &Map<String, Value>) -> Result<()> {

@@ -10,10 +10,13 @@ use serde_json::{Map, Value};
 
 /// The keys of [`Config`].
 pub(crate) const KEYS: &[Key] =
-    &[Key::Value("consul_servers"), Key::Section("consul", SECTION.keys)];
+    &[Key::Value(SECTION.servers), Key::Section(SECTION.name, SECTION.keys)];
 
 const SECTION: Section = Section {
-    path: "ipam.consul",
+    service: "Consul",
+    servers: "consul_servers",
+    example: "http://127.0.0.1:8500",
+    name: "consul",
     keys: &[Key::All(Section::KEYS), Key::All(OWN)],
     token: "CONSUL_HTTP_TOKEN",
     token_file: Some("CONSUL_HTTP_TOKEN_FILE"),
@@ -77,17 +80,14 @@ impl Config {
     /// The store that the configuration names.
     ///
     /// # Errors
-    /// It names none; a URL or another setting is malformed; as [`Section::read`].
+    /// As [`Section::read`]; a setting of Consul alone is malformed.
     pub(crate) fn site(self, request: &Request) -> Result<Site> {
-        let servers = self.consul_servers.ok_or_else(|| {
-            Error::config("ipam.consul_servers", "missing: no Consul server is named")
-                .advise(r#"as in "consul_servers": ["http://127.0.0.1:8500"]"#)
-        })?;
-        let (ServerSettings { token, tls, timeout }, own) =
-            SECTION.read::<Own>(self.consul, &request.environment)?;
+        let (settings, own) =
+            SECTION.read::<Own>(self.consul_servers, self.consul, &request.environment)?;
+        let ServerSettings { servers, token, tls, timeout } = settings;
         own.refuse_enterprise()?;
         Ok(Site {
-            servers: Server::parse_all(&servers, "ipam.consul_servers", None)?,
+            servers,
             tls,
             token,
             datacenter: own.datacenter.as_deref().filter(|dc| !dc.is_empty()).map(escape),

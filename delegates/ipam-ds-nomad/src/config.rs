@@ -1,6 +1,6 @@
 use ipam_kit::keys::Key;
-use ipam_kit::{Error, Request, Result};
-use ipam_servers::{Access, Section, Server, ServerSettings};
+use ipam_kit::{Request, Result};
+use ipam_servers::{Access, Section, ServerSettings};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -8,7 +8,10 @@ use serde_json::{Map, Value};
 pub(crate) const KEYS: &[Key] = &[Key::Value("nomad_servers"), Key::Section("nomad", SECTION.keys)];
 
 const SECTION: Section = Section {
-    path: "ipam.nomad",
+    service: "Nomad",
+    servers: "nomad_servers",
+    example: "http://10.20.30.40:4646",
+    name: "nomad",
     keys: &[Key::All(Section::KEYS), Key::All(OWN)],
     token: "NOMAD_TOKEN",
     token_file: None,
@@ -45,19 +48,15 @@ impl Config {
     /// What the configuration names; the token may be in the environment of the call.
     ///
     /// # Errors
-    /// There is no server, or one is no URL; as [`Section::read`].
+    /// As [`Section::read`].
     pub(crate) fn store(self, request: &Request) -> Result<Store> {
-        let servers = self.nomad_servers.ok_or_else(|| {
-            Error::config("ipam.nomad_servers", "missing").advise(
-                r#"name Nomad's servers, as in "nomad_servers": ["http://10.20.30.40:4646"]"#,
-            )
-        })?;
-        let (ServerSettings { token, tls, timeout }, own) =
-            SECTION.read::<Own>(self.nomad, &request.environment)?;
+        let (settings, own) =
+            SECTION.read::<Own>(self.nomad_servers, self.nomad, &request.environment)?;
+        let ServerSettings { servers, token, tls, timeout } = settings;
         Ok(Store {
             access: Access {
-                service: "Nomad",
-                servers: Server::parse_all(&servers, "ipam.nomad_servers", None)?,
+                service: SECTION.service,
+                servers,
                 headers: token.map(|token| ("X-Nomad-Token", token)).into_iter().collect(),
                 timeout,
                 unreached: request.unreached(),

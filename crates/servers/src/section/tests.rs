@@ -10,7 +10,10 @@ use tempfile::TempDir;
 use super::*;
 
 const SECTION: Section = Section {
-    path: "ipam.racks",
+    service: "Rack",
+    servers: "rack_servers",
+    example: "http://10.20.30.40:8080",
+    name: "racks",
     keys: &[Key::All(Section::KEYS), Key::Value("row")],
     token: "RACKS_TOKEN",
     token_file: Some("RACKS_TOKEN_FILE"),
@@ -24,7 +27,8 @@ struct Own {
 
 fn read_with(section: Value, variables: &[(&str, &str)]) -> Result<(ServerSettings, Own)> {
     let Value::Object(section) = section else { panic!("{section}") };
-    SECTION.read(Some(section), &Environment::new(variables.iter().copied()))
+    let servers = Some(vec!["http://a".to_owned()]);
+    SECTION.read(servers, Some(section), &Environment::new(variables.iter().copied()))
 }
 
 fn read(section: Value) -> Result<ServerSettings> {
@@ -69,7 +73,8 @@ fn the_token_of_the_section_comes_before_that_of_the_environment() {
 
 #[test]
 fn what_is_absent_or_empty_has_its_default() {
-    let absent: (ServerSettings, Own) = SECTION.read(None, &Environment::default()).unwrap();
+    let servers = Some(vec!["http://a".to_owned()]);
+    let absent = SECTION.read::<Own>(servers, None, &Environment::default()).unwrap();
     let empty = json!({"caFile": "", "certFile": "", "keyFile": "", "timeout": null});
     for settings in [absent.0, read(empty).unwrap()] {
         assert!(settings.token.is_none());
@@ -134,6 +139,24 @@ fn what_is_wrong_is_named_by_its_place() {
     let file = [("RACKS_TOKEN_FILE", "/nowhere")];
     let error = read_with(json!({}), &file).unwrap_err();
     assert_eq!(error.to_string(), "RACKS_TOKEN_FILE: /nowhere cannot be read");
+}
+
+#[test]
+fn servers_that_are_missing_or_no_urls_are_named_by_their_key() {
+    for (servers, message, details) in [
+        (
+            None,
+            "ipam.rack_servers: missing",
+            r#"name Rack's servers, as in "rack_servers": ["http://10.20.30.40:8080"]"#,
+        ),
+        (Some(vec![]), "ipam.rack_servers: no server", "name at least one"),
+        (Some(vec!["http://a", "b"]), "ipam.rack_servers[1]: \"b\"", "expected http://"),
+    ] {
+        let servers = servers.map(|urls| urls.into_iter().map(str::to_owned).collect());
+        let error = SECTION.read::<Own>(servers, None, &Environment::default()).unwrap_err();
+        assert!(error.to_string().starts_with(message), "{error}");
+        assert!(error.details().starts_with(details), "{error:?}");
+    }
 }
 
 #[test]
