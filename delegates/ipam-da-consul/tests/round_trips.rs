@@ -160,6 +160,29 @@ fn verbs_take_as_few_requests_with_ten_thousand_leases() {
 }
 
 #[test]
+fn after_lost_races_the_pool_alone_is_looked_at() {
+    let consul = Consul::start();
+    let relay = Relay::to(&consul.endpoint());
+    define_with_folders(&consul, "blue", "10.1.0.0/16");
+    let all = usable("10.1.0.0", 5_000);
+    occupy(&consul, "blue", &all[..250]);
+    let node = behind(&relay);
+    // It looks at the whole pool, as its first block is nearly full.
+    assert_eq!(addresses(&node.add("first")), [all[250].to_string()]);
+    // All that the node remembers to be free.
+    occupy(&consul, "blue", &all[251..]);
+    let before = relay.requests().len();
+    node.add("c1");
+    let requests = &relay.requests()[before..];
+    let lines: Vec<String> = requests.iter().map(|request| request.line()).collect();
+    let (changes, listings): (Vec<_>, Vec<_>) =
+        requests.iter().partition(|request| request.method == "PUT");
+    // Two claims by what was remembered, and one by what was listed.
+    assert!(changes.len() == 3 && !listings.is_empty(), "{lines:?}");
+    assert!(changes.iter().all(|change| change.body.contains("\"cas\"")), "{lines:?}");
+}
+
+#[test]
 fn what_the_ancestor_gave_takes_one_listing_more() {
     let consul = Consul::start();
     let relay = Relay::to(&consul.endpoint());
