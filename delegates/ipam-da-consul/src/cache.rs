@@ -7,13 +7,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use ipam_kit::allocate::document::now;
-use ipam_kit::cni::address::{self, parse_address};
 use ipam_kit::host::{beside, lock_folder, open_own, read_own, replace_own};
 use ipam_kit::pool::RangeSet;
 use log::debug;
 use rustix::fs::OFlags;
-use serde::{Deserialize, Serialize};
 
+use crate::cached::{Content, Event, Known, first_line};
 use crate::pool::Definition;
 
 /// The cache of one pool: a file with the state at a time, and a line for each event since.
@@ -24,23 +23,6 @@ use crate::pool::Definition;
 #[derive(Debug)]
 pub(crate) struct Cache {
     path: PathBuf,
-}
-
-/// What is remembered of a pool.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Known {
-    /// Its ranges, where they stand in Consul.
-    pub(crate) definition: Option<Definition>,
-    /// The ranges that a pool brought with it.
-    pub(crate) brought: Option<String>,
-    /// Some addresses that were free, less those that this node has taken since.
-    pub(crate) free: BTreeSet<IpAddr>,
-    /// Whether so much was looked at as is for a crowd.
-    pub(crate) wide: bool,
-    /// The address given last by this node.
-    pub(crate) cursor: Option<IpAddr>,
-    /// Others were met not long ago.
-    pub(crate) crowded: bool,
 }
 
 /// What a pool's addresses are chosen from.
@@ -55,56 +37,11 @@ pub(crate) enum Ranges<'a> {
 /// For how long it is believed, in milliseconds: a store that was restored may have the same indexes again.
 const AGE: u64 = 60_000;
 
-/// How many addresses are remembered.
-pub(crate) const HINTS: usize = 1024;
-
-/// For how many claims after a lost race addresses are scattered.
-const CROWD: u32 = 8;
-
 /// From which length on, in bytes, the events are summed up.
 const LONGEST: usize = 32 * 1024;
 
 /// From which length on, in bytes, nobody sums them up: where addresses are only asked for or given back.
 const FORGOTTEN: u64 = 2 * LONGEST as u64;
-
-/// The first line.
-#[derive(Serialize, Deserialize)]
-struct State {
-    /// When the pool was read, in milliseconds since 1970.
-    read: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    definition: Option<Definition>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    brought: Option<String>,
-    /// Stretches of free addresses, as `FROM-TO`.
-    free: Vec<String>,
-    #[serde(default)]
-    wide: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    cursor: Option<IpAddr>,
-    #[serde(default)]
-    crowd: u32,
-}
-
-/// What the file says.
-struct Content {
-    state: State,
-    events: Vec<Event>,
-    length: usize,
-}
-
-/// A line that was added to the file.
-#[derive(Clone, Copy)]
-enum Event {
-    /// This node has chosen an address.
-    Chosen(IpAddr),
-    /// An address that was asked for is taken.
-    Taken(IpAddr),
-    /// This node has given an address back.
-    GivenBack(IpAddr),
-    /// Others take addresses at the same time.
-    Crowd,
-}
 
 impl Cache {
     /// The cache at this path, which need not exist.
@@ -115,7 +52,7 @@ impl Cache {
     /// What is remembered; nothing where that is too old.
     pub(crate) fn read(&self) -> Option<Known> {
         let content = self.content()?;
-        let age = now().checked_sub(content.state.read)?;
+        let age = now().checked_sub(content.read_at())?;
         (age < AGE).then(|| content.known())
     }
 
@@ -152,30 +89,30 @@ impl Cache {
             chosen = candidates.iter().copied().find(|address| content.is_free(*address)).or(first);
             let Some(chosen) = chosen else { return Ok(()) };
             if content.length > LONGEST {
-                let (read, crowd) = (content.state.read, content.crowd());
+                let (read, crowd) = (content.read_at(), content.crowd());
                 let mut known = content.known();
                 known.free.remove(&chosen);
                 known.cursor = Some(chosen);
                 return self.write(read, &known, crowd.saturating_sub(1));
             }
-            self.append(&format!("-{chosen}\n"))
+            self.append(Event::Chosen(chosen))
         });
         chosen
     }
 
     /// Notes that others take addresses at the same time.
     pub(crate) fn note_crowd(&self) {
-        self.logged(|| self.append("!\n"));
+        self.logged(|| self.append(Event::Crowd));
     }
 
     /// Notes that an address that was asked for is taken.
     pub(crate) fn note_taken(&self, address: IpAddr) {
-        self.logged(|| self.append(&format!("={address}\n")));
+        self.logged(|| self.append(Event::Taken(address)));
     }
 
     /// Notes that this node has given an address back.
     pub(crate) fn give_back(&self, address: IpAddr) {
-        self.logged(|| self.append(&format!("+{address}\n")));
+        self.logged(|| self.append(Event::GivenBack(address)));
     }
 
     /// Forgets everything but whether others were met.
@@ -197,125 +134,30 @@ impl Cache {
     }
 
     /// Adds an event; nothing where there is no file to add it to. A file that nobody sums up is forgotten.
-    fn append(&self, event: &str) -> io::Result<()> {
+    fn append(&self, event: Event) -> io::Result<()> {
         match open_own(&self.path, OFlags::WRONLY | OFlags::APPEND, 0) {
             Ok(file) if file.metadata()?.len() > FORGOTTEN => fs::remove_file(&self.path),
-            Ok(mut file) => file.write_all(event.as_bytes()),
+            Ok(mut file) => file.write_all(event.to_line().as_bytes()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
     }
 
     fn write(&self, read: u64, known: &Known, crowd: u32) -> io::Result<()> {
-        let state = State {
-            read,
-            definition: known.definition.clone(),
-            brought: known.brought.clone(),
-            free: stretches(&known.free),
-            wide: known.wide,
-            cursor: known.cursor,
-            crowd,
-        };
-        let mut line = serde_json::to_vec(&state).map_err(io::Error::other)?;
-        line.push(b'\n');
+        let line = first_line(read, known, crowd)?;
         // A name that no pool's cache has.
         replace_own(&self.path, &beside(&self.path, "#new"), 0o600, &line)
     }
 
     fn content(&self) -> Option<Content> {
-        let text = String::from_utf8(read_own(&self.path).ok()?).ok()?;
-        let mut lines = text.lines();
-        let state = serde_json::from_str(lines.next()?).ok()?;
-        Some(Content { state, events: lines.filter_map(Event::read).collect(), length: text.len() })
+        Content::read(&String::from_utf8(read_own(&self.path).ok()?).ok()?)
     }
-}
-
-impl Content {
-    fn known(self) -> Known {
-        let (cursor, crowded) = (self.cursor(), self.crowd() > 0);
-        let stretches = self.state.free.iter().filter_map(|stretch| ends(stretch));
-        let mut free: BTreeSet<IpAddr> = stretches.flat_map(addresses).collect();
-        for event in self.events {
-            match event {
-                Event::Chosen(address) | Event::Taken(address) => {
-                    free.remove(&address);
-                }
-                Event::GivenBack(address) => {
-                    free.insert(address);
-                }
-                Event::Crowd => {}
-            }
-        }
-        let State { definition, brought, wide, .. } = self.state;
-        Known { definition, brought, free, wide, cursor, crowded }
-    }
-
-    /// Whether [`Content::known`] would tell this address to be free.
-    fn is_free(&self, address: IpAddr) -> bool {
-        let told = self.events.iter().rev().find_map(|event| match *event {
-            Event::Chosen(its) | Event::Taken(its) => (its == address).then_some(false),
-            Event::GivenBack(its) => (its == address).then_some(true),
-            Event::Crowd => None,
-        });
-        let spans = |(first, last)| first <= address && address <= last;
-        told.unwrap_or_else(|| self.state.free.iter().filter_map(|text| ends(text)).any(spans))
-    }
-
-    fn cursor(&self) -> Option<IpAddr> {
-        let chosen = self.events.iter().rev().find_map(|event| match *event {
-            Event::Chosen(address) => Some(address),
-            _ => None,
-        });
-        chosen.or(self.state.cursor)
-    }
-
-    fn crowd(&self) -> u32 {
-        self.events.iter().fold(self.state.crowd, |crowd, event| match event {
-            Event::Crowd => CROWD,
-            Event::Chosen(_) => crowd.saturating_sub(1),
-            Event::Taken(_) | Event::GivenBack(_) => crowd,
-        })
-    }
-}
-
-impl Event {
-    fn read(line: &str) -> Option<Self> {
-        let address = || parse_address(line.get(1..)?).ok();
-        match line.get(..1)? {
-            "-" => address().map(Self::Chosen),
-            "=" => address().map(Self::Taken),
-            "+" => address().map(Self::GivenBack),
-            "!" => Some(Self::Crowd),
-            _ => None,
-        }
-    }
-}
-
-fn stretches(addresses: &BTreeSet<IpAddr>) -> Vec<String> {
-    let mut found: Vec<(IpAddr, IpAddr)> = Vec::new();
-    for address in addresses {
-        match found.last_mut() {
-            Some((_, last)) if address::next(*last) == Some(*address) => *last = *address,
-            _ => found.push((*address, *address)),
-        }
-    }
-    found.iter().map(|(first, last)| format!("{first}-{last}")).collect()
-}
-
-/// The first and the last address of a stretch.
-fn ends(stretch: &str) -> Option<(IpAddr, IpAddr)> {
-    let (first, last) = stretch.split_once('-')?;
-    Some((parse_address(first).ok()?, parse_address(last).ok()?))
-}
-
-fn addresses((first, last): (IpAddr, IpAddr)) -> impl Iterator<Item = IpAddr> {
-    let next = move |address: &IpAddr| address::next(*address).filter(|next| *next <= last);
-    std::iter::successors(Some(first), next).take(HINTS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cached::CROWD;
     use ipam_kit::pool::{RangeConfig, RangeRules};
     use tempfile::TempDir;
 

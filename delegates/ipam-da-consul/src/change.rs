@@ -9,7 +9,7 @@ use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::allocation::{holding, revision};
-use crate::claim::Step;
+use crate::claim::{Role, Step};
 use crate::errors::{too_many, unwritable};
 use crate::held::State;
 use crate::keys::Keys;
@@ -83,8 +83,7 @@ fn make(
             indexed: session.memory.is_indexed(),
             marked: !session.memory.is_trusting(),
         };
-        let planned = step.ops();
-        let ops: Vec<Op> = planned.iter().map(|(_, op)| op.clone()).collect();
+        let (roles, ops): (Vec<Role>, Vec<Op>) = step.ops().into_iter().unzip();
         if ops.len() > LARGEST && !folders.is_empty() {
             // The next ADD of fewer pools makes them.
             session.pools.forget_missing();
@@ -102,7 +101,7 @@ fn make(
             }
             Some(Ended::Failed(failures)) => failures,
         };
-        let refusal = Refusal { step: &step, planned: &planned, failures: &failures };
+        let refusal = Refusal { step: &step, roles: &roles, ops: &ops, failures: &failures };
         match refusal.judge(session)? {
             Next::Again => {}
             Next::Meet(met) => indexes.extend(met),

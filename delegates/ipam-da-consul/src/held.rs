@@ -69,19 +69,20 @@ impl State {
     /// No server answers in time.
     pub(crate) fn verified(
         self,
-        names: &Keys,
+        keys: &Keys,
         store: &mut Store,
         owner: &Owner,
-        (asked, found): (&BTreeSet<String>, &[Pair]),
+        asked: &BTreeSet<String>,
+        found: &[Pair],
     ) -> Result<Self> {
         let Self { held, mut seen } = self;
-        let key = |lease: &Lease| names.lease(lease.pool.as_deref(), lease.address.addr());
-        let keys: Vec<String> = held.iter().map(key).collect();
-        let rest: Vec<String> = keys.iter().filter(|key| !asked.contains(*key)).cloned().collect();
+        let key = |lease: &Lease| keys.lease(lease.pool.as_deref(), lease.address.addr());
+        let its: Vec<String> = held.iter().map(key).collect();
+        let rest: Vec<String> = its.iter().filter(|key| !asked.contains(*key)).cloned().collect();
         let mut read = if rest.is_empty() { Vec::new() } else { store.read_keys(&rest)? };
         read.extend_from_slice(found);
         let mut stays = Vec::new();
-        for (mut lease, key) in held.into_iter().zip(&keys) {
+        for (mut lease, key) in held.into_iter().zip(&its) {
             let pair = read.iter().find(|pair| pair.key == *key);
             if pair.is_some_and(|pair| pair.index == index_of(&lease)) {
                 stays.push(lease);
@@ -92,12 +93,12 @@ impl State {
             match found {
                 // Written anew by somebody who kept the owner.
                 Some(found) if found.is_of(owner) => {
-                    lease.revision = found.lease(names).revision;
+                    lease.revision = found.lease(keys).revision;
                     set_since(&mut seen, &lease);
                     stays.push(lease);
                 }
                 Some(found) => {
-                    warn!("{owner} has lost {address}: {} has it", found.entry(names).held_by());
+                    warn!("{owner} has lost {address}: {} has it", found.entry(keys).held_by());
                     forget(&mut seen, address);
                 }
                 None => forget(&mut seen, address),

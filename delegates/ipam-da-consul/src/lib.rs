@@ -6,6 +6,7 @@
 
 mod allocation;
 mod cache;
+mod cached;
 mod call;
 mod change;
 mod claim;

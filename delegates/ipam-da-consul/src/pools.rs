@@ -14,7 +14,8 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipam_servers::escape;
 use log::debug;
 
-use crate::cache::{Cache, Known, Ranges};
+use crate::cache::{Cache, Ranges};
+use crate::cached::Known;
 use crate::errors::{refused, too_many, unreadable};
 use crate::keys::{Keys, judge_name};
 use crate::pool::{self, Definition};
@@ -82,7 +83,8 @@ impl Pools {
     pub(crate) fn renew(
         &self,
         want: &Want,
-        (set, cached): (&RangeSet, &Known),
+        set: &RangeSet,
+        cached: &Known,
         free: &BTreeSet<IpAddr>,
         wide: bool,
     ) {

@@ -26,7 +26,9 @@ const BELIEVED: u32 = 2;
 /// A transaction that was refused.
 pub(crate) struct Refusal<'a> {
     pub(crate) step: &'a Step<'a>,
-    pub(crate) planned: &'a [(Role, Op)],
+    /// What each of its operations is for.
+    pub(crate) roles: &'a [Role],
+    pub(crate) ops: &'a [Op],
     pub(crate) failures: &'a [Failure],
 }
 
@@ -47,20 +49,18 @@ impl<'a> Refusal<'a> {
     /// # Errors
     /// No server answers in time; the token may not read what is met; Consul refuses it for another reason.
     pub(crate) fn judge(&self, session: &mut Session) -> Result<Next<'a>> {
-        let Self { step, planned, failures } = *self;
+        let Self { step, failures, .. } = *self;
         let failed = |wanted: &dyn Fn(Role) -> bool| {
-            failures
-                .iter()
-                .any(|failure| planned.get(failure.place).is_some_and(|(role, _)| wanted(*role)))
+            let mut roles = failures.iter().filter_map(|failure| self.roles.get(failure.place));
+            roles.any(|role| wanted(*role))
         };
         if failed(&|role| !matches!(role, Role::Claim(_) | Role::Folder)) {
             // What was looked at is not so: the look may have been behind.
             session.store.insist();
         }
-        let denied = failures.iter().filter(|failure| failure.is_denied());
-        let denied: Vec<&'a (Role, Op)> = denied.filter_map(|f| planned.get(f.place)).collect();
-        if let Some((_, op)) = denied.first() {
-            return Ok(after_denial(session, &denied).unwrap_or(Next::Denied(op)));
+        let mut denied = failures.iter().filter(|failure| failure.is_denied());
+        if let Some(op) = denied.next().and_then(|failure| self.ops.get(failure.place)) {
+            return Ok(self.after_denial(session).unwrap_or(Next::Denied(op)));
         }
         if failed(&|role| role == Role::Folder) {
             // Somebody else made it.
@@ -87,6 +87,26 @@ impl<'a> Refusal<'a> {
             return self.after_other_indexes(session);
         }
         self.after_taken(session)
+    }
+
+    /// What to do without a right; nothing helps where it is one to addresses.
+    fn after_denial(&self, session: &mut Session) -> Option<Next<'a>> {
+        let denied = self.failures.iter().filter(|failure| failure.is_denied());
+        let roles: Vec<Role> =
+            denied.filter_map(|failure| self.roles.get(failure.place).copied()).collect();
+        if roles.iter().all(|role| *role == Role::Folder) {
+            debug!("the folders that the ancestor wants cannot be made: no right");
+            session.pools.forget_missing();
+            return Some(Next::Again);
+        }
+        let beside =
+            |role: &Role| matches!(role, Role::Folder | Role::Owner | Role::Victim | Role::Mark);
+        if session.memory.is_indexed() && roles.iter().all(beside) {
+            session.pools.forget_missing();
+            session.go_without_index();
+            return Some(Next::outdated());
+        }
+        None
     }
 
     /// An owner's key that is there, and that no look shows, may not be read.
@@ -127,18 +147,19 @@ impl<'a> Refusal<'a> {
 
     /// Some addresses are another's.
     fn after_taken(&self, session: &mut Session) -> Result<Next<'a>> {
-        let Self { step, planned, failures } = *self;
+        let Self { step, roles, ops, failures } = *self;
         let mut taken = Vec::new();
         for failure in failures {
-            let Some((Role::Claim(place), op)) = planned.get(failure.place) else { continue };
+            let Some(Role::Claim(place)) = roles.get(failure.place) else { continue };
+            let key = ops[failure.place].key();
             let (claim, address) = (&step.change.claim[*place], step.chosen[*place]);
             let mut holder = None;
             // Of a single one it is told who has it.
             if claim.want.requested.is_some() || claim.candidates.len() == 1 {
-                let read = session.store.read_keys(&[op.key().to_owned()])?;
+                let read = session.store.read_keys(&[key.to_owned()])?;
                 let Some(found) = read.first().and_then(Found::read) else {
                     // It was given back meanwhile, or must not be seen.
-                    session.store.judge_readable(op.key())?;
+                    session.store.judge_readable(key)?;
                     return Ok(Next::outdated());
                 };
                 let met = Some(found.index);
@@ -150,7 +171,7 @@ impl<'a> Refusal<'a> {
                 session.pools.cache_of(claim.want).note_crowd();
                 session.lessons.lost += 1;
                 if session.lessons.lost.is_multiple_of(SUSPICIOUS) {
-                    session.store.judge_readable(op.key())?;
+                    session.store.judge_readable(key)?;
                 }
             }
             taken.push(Taken { claim: *place, address, holder });
@@ -203,23 +224,6 @@ impl Next<'_> {
     fn outdated() -> Self {
         Self::End(Box::new(Commit::Outdated))
     }
-}
-
-/// What to do without a right; nothing helps where it is one to addresses.
-fn after_denial<'a>(session: &mut Session, denied: &[&'a (Role, Op)]) -> Option<Next<'a>> {
-    let all = |wanted: &dyn Fn(Role) -> bool| denied.iter().all(|(role, _)| wanted(*role));
-    if all(&|role| role == Role::Folder) {
-        debug!("the folders that the ancestor wants cannot be made: no right");
-        session.pools.forget_missing();
-        return Some(Next::Again);
-    }
-    let beside = |role| matches!(role, Role::Folder | Role::Owner | Role::Victim | Role::Mark);
-    if session.memory.is_indexed() && all(&beside) {
-        session.pools.forget_missing();
-        session.go_without_index();
-        return Some(Next::outdated());
-    }
-    None
 }
 
 /// Whether a lease is the one that its owner's key stands for.

@@ -11,7 +11,7 @@ use ipam_kit::allocate::{Strategy, Want};
 use ipam_kit::cni::address;
 use ipam_kit::pool::{Range, RangeSet};
 
-use crate::cache::{HINTS, Known};
+use crate::cached::{HINTS, Known};
 use crate::errors::foreign;
 use crate::keys::{Keys, ROOT, split};
 use crate::pools::Shown;
@@ -41,7 +41,7 @@ pub(crate) fn show(keys: &Keys, session: &mut Session, want: &Want, look: Look) 
     let set = session.pools.set_of(want, &cached)?;
     if want.requested.is_some() && cached == Known::default() {
         // Nothing is listed for it, and the next one needs the ranges alone.
-        session.pools.renew(want, (&set, &cached), &BTreeSet::new(), false);
+        session.pools.renew(want, &set, &cached, &BTreeSet::new(), false);
     }
     if look == Look::Nowhere {
         return session.pools.remembered(want, cached);
@@ -132,7 +132,7 @@ impl Room<'_> {
         let search = Search { set, strategy, random, avoid: &none };
         let free: BTreeSet<IpAddr> = search.candidates(&view, HINTS).into_iter().collect();
         let wide = cached.crowded || matches!(view.used, Used::All(_));
-        self.session.pools.renew(want, (set, cached), &free, wide);
+        self.session.pools.renew(want, set, cached, &free, wide);
         (view, free.len())
     }
 }

@@ -103,23 +103,23 @@ fn look(
     question: &Question<'_>,
     unknown: &BTreeSet<String>,
 ) -> Result<State> {
-    let Call { keys: names, verb, .. } = call;
     let Session { store, memory, pools, lessons } = session;
-    let (owner, checks, releases) = (question.owner, *verb == Verb::Check, *verb == Verb::Del);
-    let own = names.owner(owner);
+    let (owner, keys) = (question.owner, &call.keys);
+    let (checks, releases) = (call.verb == Verb::Check, call.verb == Verb::Del);
+    let own = keys.owner(owner);
+    let mark = keys.mark(&owner.scope.node);
     let hinted = hinted(call, question)?;
-    let mut keys: Vec<String> = hinted.iter().cloned().collect();
-    let mark = names.mark(&owner.scope.node);
+    let mut asked: Vec<String> = hinted.iter().cloned().collect();
     if memory.is_indexed() {
-        keys.push(own.clone());
-        keys.extend(checks.then(|| mark.clone()));
+        asked.push(own.clone());
+        asked.extend(checks.then(|| mark.clone()));
     }
-    let read = pools.read(store, &keys, unknown)?;
+    let read = pools.read(store, &asked, unknown)?;
     let found = read.iter().find(|pair| pair.key == own);
     let leases: Vec<Pair> = read.iter().filter(|p| hinted.contains(&p.key)).cloned().collect();
-    let mut state = State::read(names, owner, found, &leases)?;
+    let mut state = State::read(keys, owner, found, &leases)?;
     if (checks || lessons.doubtful) && !state.held.is_empty() {
-        state = state.verified(names, store, owner, (&hinted, &leases))?;
+        state = state.verified(keys, store, owner, &hinted, &leases)?;
     }
     // An owner without a key may hold what the ancestor gave, or what we did where we may have none.
     let unsure = !memory.is_indexed() || (found.is_none() && memory.has_taken(owner));
@@ -127,10 +127,10 @@ fn look(
     if state.held.is_empty() && (may_hold || (checks && leases.is_empty())) {
         let folders = pools_of(call, question);
         let found = search(store, &call.results, owner, &folders)?;
-        state.adopt(names, owner, &found);
+        state.adopt(keys, owner, &found);
     }
     if releases {
-        state.tidy(names, store, owner)?;
+        state.tidy(keys, store, owner)?;
     }
     let shown: BTreeSet<IpAddr> = state.held.iter().map(|lease| lease.address.addr()).collect();
     let lacks = |lease: &Lease| !shown.contains(&lease.address.addr());
