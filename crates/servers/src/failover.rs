@@ -227,7 +227,7 @@ impl<T> Failover<T> {
         let Trouble { kind, sent, wait } = trouble;
         self.asked |= sent;
         // A refusal is an answer.
-        if self.trouble.is_none() && !matches!(kind, Kind::Unfit(_) | Kind::Refused(_)) {
+        if self.trouble.is_none() && !matches!(kind, Kind::Unfit(_)) {
             self.trouble = Some(started);
         }
         let server = &self.service.servers[place];
@@ -333,7 +333,9 @@ fn now() -> Instant {
 }
 
 #[cfg(test)]
-use tests::now;
+use fake::now;
 
+#[cfg(test)]
+mod fake;
 #[cfg(test)]
 mod tests;

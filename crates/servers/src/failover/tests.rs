@@ -1,78 +1,7 @@
-use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::fake::{Fake, SECOND, failover, pass, within};
 use super::*;
-
-thread_local! {
-    /// The time of a test that moves its clock; others have the machine's.
-    static CLOCK: Cell<Option<Instant>> = const { Cell::new(None) };
-}
-
-pub(super) fn now() -> Instant {
-    CLOCK.get().unwrap_or_else(Instant::now)
-}
-
-fn pass(time: Duration) {
-    CLOCK.set(Some(now() + time));
-}
-
-const SECOND: Duration = Duration::from_secs(1);
-
-/// Servers made of a function from a place and the number of the request to what comes of it.
-struct Fake<F> {
-    reply: F,
-    asked: Vec<(usize, Duration)>,
-    pauses: Vec<Duration>,
-}
-
-impl<F> Fake<F> {
-    fn places(&self) -> Vec<usize> {
-        self.asked.iter().map(|(place, _)| *place).collect()
-    }
-}
-
-impl<F: FnMut(usize, usize) -> Result<&'static str, Trouble>> Transport<()> for Fake<F> {
-    type Answer = &'static str;
-
-    fn ask(
-        &mut self,
-        place: usize,
-        _: &mut (),
-        patience: Duration,
-    ) -> Result<&'static str, Trouble> {
-        self.asked.push((place, patience));
-        (self.reply)(place, self.asked.len() - 1)
-    }
-
-    fn pause(&mut self, time: Duration) {
-        self.pauses.push(time);
-        pass(time);
-    }
-}
-
-const NAMES: [&str; 3] = ["a", "b", "c"];
-
-fn within<F>(servers: usize, timeout: Duration, deadline: Duration, reply: F) -> Failover<Fake<F>>
-where
-    F: FnMut(usize, usize) -> Result<&'static str, Trouble>,
-{
-    pass(Duration::ZERO);
-    let service = Service {
-        name: "Test",
-        servers: NAMES[..servers].iter().map(|name| (*name).to_owned()).collect(),
-        timeout,
-        unreached: ErrorCode::UNREACHED,
-    };
-    let fake = Fake { reply, asked: Vec::new(), pauses: Vec::new() };
-    Failover::new(service, fake, Deadline::after(deadline))
-}
-
-fn failover<F>(servers: usize, reply: F) -> Failover<Fake<F>>
-where
-    F: FnMut(usize, usize) -> Result<&'static str, Trouble>,
-{
-    within(servers, 20 * SECOND, 1000 * SECOND, reply)
-}
 
 fn away<T>() -> Result<T, Trouble> {
     Err(Trouble::not_done("away"))
@@ -191,7 +120,10 @@ fn what_a_server_does_not_do_it_is_asked_anew_with_another_request() {
 
 #[test]
 fn where_no_server_does_it_the_call_ends_at_once() {
-    let mut failover = failover(2, |_, _| unfit());
+    let mut failover = failover(2, |_, _| {
+        pass(SECOND);
+        unfit()
+    });
     let error = failover.write(()).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -216,16 +148,16 @@ fn those_that_are_away_are_asked_three_times_where_the_others_do_not_do_it() {
 #[test]
 fn each_round_waits_longer_for_one_of_several_servers() {
     let slow = |_, number| {
-        pass(if number == 11 { SECOND } else { 2 * SECOND });
-        if number == 11 { Ok("yes") } else { Err(Trouble::unknown("x")) }
+        pass(SECOND);
+        if number == 13 { Ok("yes") } else { Err(Trouble::unknown("x")) }
     };
     let mut several = within(2, 1000 * SECOND, 10_000 * SECOND, slow);
     assert_eq!(several.read(()).unwrap(), "yes");
     let Fake { asked, pauses, .. } = several.transport();
     let patience: Vec<_> = asked.iter().step_by(2).map(|(_, time)| time.as_millis()).collect();
-    assert_eq!(patience, [1_500, 3_000, 6_000, 12_000, 24_000, 24_000]);
+    assert_eq!(patience, [1_500, 3_000, 6_000, 12_000, 24_000, 24_000, 24_000]);
     let pauses: Vec<_> = pauses.iter().map(Duration::as_millis).collect();
-    assert_eq!(pauses, [100, 200, 300, 400, 500]);
+    assert_eq!(pauses, [100, 200, 300, 400, 500, 500]);
     // All the time is for the only one.
     let mut only = within(1, 1000 * SECOND, 10_000 * SECOND, |_, _| Ok("yes"));
     only.read(()).unwrap();
@@ -271,6 +203,18 @@ fn a_server_that_wants_to_be_left_alone_is() {
 }
 
 #[test]
+fn a_server_that_may_have_done_a_change_is_left_alone_where_it_wants_to_be() {
+    let mut failover = failover(2, |place, number| match (place, number) {
+        (0, _) => Err(Trouble::unknown("x").wait(Some(3600 * SECOND))),
+        (_, 2) => Ok("yes"),
+        _ => away(),
+    });
+    assert_eq!(failover.write(()).unwrap(), None);
+    assert_eq!(failover.read(()).unwrap(), "yes");
+    assert_eq!(failover.transport().places(), [0, 1, 1]);
+}
+
+#[test]
 fn where_all_want_to_be_left_alone_for_longer_than_there_is_time_the_call_ends_at_once() {
     for longest in [21 * SECOND, Duration::MAX] {
         let mut failover = failover(3, |place, _| match place {
@@ -284,6 +228,37 @@ fn where_all_want_to_be_left_alone_for_longer_than_there_is_time_the_call_ends_a
         assert_eq!(failover.transport().places(), [0, 1, 2]);
         assert!(failover.transport().pauses.is_empty());
     }
+}
+
+#[test]
+fn what_was_wrong_last_is_told() {
+    let mut failover = failover(1, |_, number| match number {
+        0 => away(),
+        _ => {
+            pass(20 * SECOND);
+            Err(Trouble::unknown("late"))
+        }
+    });
+    let error = failover.read(()).unwrap_err();
+    assert_eq!(error.to_string(), "no Test server answers; a: late");
+}
+
+#[test]
+fn what_was_wrong_before_an_answer_is_not_told() {
+    let mut failover = failover(2, |place, number| match (place, number) {
+        (0, _) => away(),
+        (_, 1) => Ok("yes"),
+        _ => {
+            pass(20 * SECOND);
+            Err(Trouble::unknown("late"))
+        }
+    });
+    assert_eq!(failover.read(()).unwrap(), "yes");
+    let error = failover.read(()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no Test server answers; a: not asked, the time was over; b: late"
+    );
 }
 
 #[test]

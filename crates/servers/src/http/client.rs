@@ -7,7 +7,7 @@ use ipam_kit::error::{ErrorCode, Result};
 
 use super::ask::{Answer, Ask};
 use super::elements::Weight;
-use super::exchange::{Http, Question};
+use super::exchange::{Http, Question, Take};
 use super::secrets::Secrets;
 use crate::failover::{Failover, Service};
 use crate::secret::Secret;
@@ -148,11 +148,7 @@ impl Client {
         std::thread::sleep(time);
     }
 
-    fn question<'a, T>(
-        &mut self,
-        ask: &'a Ask<'a>,
-        take: super::exchange::Take<'a, T>,
-    ) -> Result<Question<'a, T>> {
+    fn question<'a, T>(&mut self, ask: &'a Ask<'a>, take: Take<'a, T>) -> Result<Question<'a, T>> {
         self.failover.transport_mut().question(ask, take)
     }
 }
