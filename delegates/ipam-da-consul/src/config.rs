@@ -93,7 +93,7 @@ impl Config {
             datacenter: own.datacenter.as_deref().filter(|dc| !dc.is_empty()).map(escape),
             consistency: consistency(own.consistency.as_deref())?,
             timeout,
-            result_cache: own.result_cache.unwrap_or_else(|| ResultCache::DEFAULT.into()),
+            result_cache: ResultCache::folder_named(own.result_cache),
         })
     }
 }

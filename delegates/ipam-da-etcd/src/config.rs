@@ -180,7 +180,7 @@ impl Config {
             timeout: parse_timeout(section.timeout.as_deref(), "ipam.etcd.timeout")?,
             prefix: prefix(section.prefix.as_deref(), layout)?,
             layout,
-            result_cache: section.result_cache.unwrap_or_else(|| ResultCache::DEFAULT.into()),
+            result_cache: ResultCache::folder_named(section.result_cache),
         })
     }
 

@@ -39,6 +39,12 @@ impl ResultCache {
     /// Where runtimes have it that choose no other place.
     pub const DEFAULT: &'static str = "/var/lib/cni/results";
 
+    /// The folder that a configuration names; [`Self::DEFAULT`] where the name is absent or empty.
+    pub fn folder_named(name: Option<PathBuf>) -> PathBuf {
+        let name = name.filter(|name| !name.as_os_str().is_empty());
+        name.unwrap_or_else(|| Self::DEFAULT.into())
+    }
+
     /// The cache in this folder, which need not exist.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
@@ -220,6 +226,15 @@ mod tests {
         }
         let cache = ResultCache::new(temp.path());
         (temp, cache)
+    }
+
+    #[test]
+    fn an_empty_name_of_a_folder_counts_as_absent() {
+        for (name, folder) in
+            [(None, ResultCache::DEFAULT), (Some(""), ResultCache::DEFAULT), (Some("/a"), "/a")]
+        {
+            assert_eq!(ResultCache::folder_named(name.map(PathBuf::from)), Path::new(folder));
+        }
     }
 
     fn wrapped(network: &str, container: &str, ifname: &str, result: &Value) -> Value {

@@ -127,8 +127,11 @@ fn empty_files_are_none() {
     .unwrap();
     assert!(store.identity.is_none() && store.trusted.is_none());
     assert_eq!(store.endpoints[0].to_string(), "http://a:1");
-    let section = json!({"endpoints": ["a"], "username": "", "passwordFile": "", "keyFile": ""});
-    assert!(self::store(json!({"etcd": section})).unwrap().user.is_none());
+    let section = json!({"endpoints": ["a"], "username": "", "passwordFile": "", "keyFile": "",
+                         "resultCache": ""});
+    let store = self::store(json!({"etcd": section})).unwrap();
+    assert!(store.user.is_none());
+    assert_eq!(store.result_cache, PathBuf::from(ResultCache::DEFAULT));
 }
 
 #[test]
