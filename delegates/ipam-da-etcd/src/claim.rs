@@ -1,23 +1,17 @@
+//! A commit as one transaction, and what came back of it.
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::net::IpAddr;
 
-use etcd_client::{
-    Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse,
-};
+use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use ipam_kit::allocate::document::Seen;
 use ipam_kit::allocate::ledger::{Change, Claim, Look};
-use ipam_kit::allocate::{Lease, Owner, Strategy};
+use ipam_kit::allocate::{Lease, Owner};
 
-use crate::document::{Holding, Item, OwnerDocument, Revision, now};
+use crate::document::{Holding, Item, OwnerDocument, Revision, now, revision_of};
 use crate::keys::Keys;
-use crate::lock::{Lock, Turn};
-
-impl Along {
-    /// Where a cursor was seen, as far as that is an address.
-    pub(crate) fn cursor(&self, index: u32) -> Option<IpAddr> {
-        std::str::from_utf8(self.cursors.get(&index)?).ok()?.parse().ok()
-    }
-}
+use crate::page::{flatten, read_window};
 
 /// A commit as one transaction.
 ///
@@ -48,26 +42,52 @@ pub(crate) struct Step<'a> {
     pub(crate) victims: &'a BTreeMap<String, Option<Holding>>,
     /// Whether the store lets us have keys of owners.
     pub(crate) indexed: bool,
-    /// What a replaced plugin is to find beside a claim.
-    pub(crate) along: &'a Along,
-    /// The lock of a replaced plugin, and our turn in it.
-    pub(crate) lock: Option<(&'a Lock, Option<&'a Turn>)>,
+    /// What else it is guarded with, reads and writes.
+    pub(crate) additions: &'a dyn Additions,
 }
 
-/// What is written along with a claim for a replaced plugin that reads the same keys.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Along {
-    /// The ranges as it writes them.
-    pub(crate) ranges: Option<String>,
-    /// Where its cursors were seen. Where it takes what comes next unseen, a claim goes on from the very
-    /// cursor and moves it: what is given ahead of it would be given again.
-    pub(crate) cursors: BTreeMap<u32, Vec<u8>>,
+/// What is added to a transaction that takes or confirms addresses. Nothing is added by `()`.
+pub(crate) trait Additions: Debug {
+    /// Guards of the whole.
+    fn guards(&self) -> Vec<Compare> {
+        Vec::new()
+    }
+
+    /// What is read where a guard of the whole fails.
+    fn reads(&self) -> Vec<TxnOp> {
+        Vec::new()
+    }
+
+    /// The ways in which a claim is tried, in order.
+    fn ways(&self, claim: &Claim<'_>) -> Vec<Way> {
+        Way::plain(claim)
+    }
+
+    /// What is read when all candidates of a claim are taken.
+    fn reads_after(&self, _claim: &Claim<'_>) -> Vec<TxnOp> {
+        Vec::new()
+    }
+
+    /// What is written once these addresses are free, one of each claim.
+    fn writes(&self, _claims: &[Claim<'_>], _chosen: &[IpAddr]) -> Vec<TxnOp> {
+        Vec::new()
+    }
 }
 
-/// A candidate, and where the cursor has to stand for it.
-struct Way {
-    cursor: Option<Compare>,
-    candidate: IpAddr,
+impl Additions for () {}
+
+/// A candidate, and what has to be so for it beside that it is free.
+pub(crate) struct Way {
+    pub(crate) guard: Option<Compare>,
+    pub(crate) candidate: IpAddr,
+}
+
+impl Way {
+    /// Each candidate of a claim once.
+    pub(crate) fn plain(claim: &Claim<'_>) -> Vec<Self> {
+        let plain = |candidate: &IpAddr| Self { guard: None, candidate: *candidate };
+        claim.candidates.iter().map(plain).collect()
+    }
 }
 
 /// What became of it.
@@ -75,9 +95,9 @@ struct Way {
 pub(crate) enum Outcome {
     /// Everything was written at one revision: the address of each claim.
     Done(Vec<IpAddr>),
-    /// The owner's keys are not as they were seen, or the store is not, or a replaced plugin has its
-    /// lock: the owner's key with those that [`Keys::read_owner`] reads beside it, that of the latest
-    /// claim, those of the addresses that the owner was seen to hold, and those of the lock.
+    /// The owner's keys are not as they were seen, or the store is not, or a guard that was added fails:
+    /// the owner's key with those that [`Keys::read_owner`] reads beside it, that of the latest claim,
+    /// those of the addresses that the owner was seen to hold, and what the additions read.
     Stale(Vec<KeyValue>),
     /// All candidates of this claim are taken; what was read of the pool, or of the only candidate.
     Taken(usize, Option<Vec<KeyValue>>),
@@ -96,9 +116,9 @@ impl Step<'_> {
             reads.push(self.keys.read_owner(self.owner));
             reads.push(TxnOp::get(self.keys.latest(), None));
         }
-        if let Some((lock, turn)) = self.lock.filter(|_| self.takes()) {
-            guards.extend(lock.guards(turn));
-            reads.extend(lock.read(turn));
+        if self.takes() {
+            guards.extend(self.additions.guards());
+            reads.extend(self.additions.reads());
         }
         for lease in self.seen_leases() {
             let key = self.keys.lease(lease.address.addr());
@@ -142,7 +162,7 @@ impl Step<'_> {
         let mut chosen = Vec::new();
         for (place, claim) in self.change.claim.iter().enumerate() {
             let mut won = None;
-            for Way { candidate, .. } in self.ways(claim) {
+            for Way { candidate, .. } in self.additions.ways(claim) {
                 let Some(TxnOpResponse::Txn(tried)) = answers.into_iter().next() else {
                     return Outcome::Taken(place, None);
                 };
@@ -174,7 +194,7 @@ impl Step<'_> {
             return self.writes(owner, chosen);
         };
         let mut otherwise = self.after_all(claim);
-        for Way { cursor, candidate } in self.ways(claim).into_iter().rev() {
+        for Way { guard, candidate } in self.additions.ways(claim).into_iter().rev() {
             let key = self.keys.lease(candidate);
             let mut guards = vec![match &claim.replaces {
                 None => Compare::create_revision(key, CompareOp::Equal, 0),
@@ -182,46 +202,13 @@ impl Step<'_> {
                     Compare::mod_revision(key, CompareOp::Equal, revision_of(&entry.lease))
                 }
             }];
-            guards.extend(cursor);
+            guards.extend(guard);
             chosen.push(candidate);
             let then = self.branch(owner, chosen);
             chosen.pop();
             otherwise = vec![TxnOp::txn(Txn::new().when(guards).and_then(then).or_else(otherwise))];
         }
         otherwise
-    }
-
-    /// The ways in which a claim is tried, in order. Beside a plugin that takes what comes next unseen, a
-    /// candidate is given only while the cursor stands where the candidates begin, or on the one before
-    /// it, which somebody has just taken.
-    fn ways(&self, claim: &Claim<'_>) -> Vec<Way> {
-        let plain = |candidate: &IpAddr| Way { cursor: None, candidate: *candidate };
-        let Some(key) = self.cursor_of(claim) else {
-            return claim.candidates.iter().map(plain).collect();
-        };
-        let seen = || self.at_cursor(&key, claim.want.index);
-        let at =
-            |before: &IpAddr| Compare::value(key.as_str(), CompareOp::Equal, before.to_string());
-        let first = claim.candidates.iter().map(|c| Way { cursor: Some(seen()), candidate: *c });
-        let pairs = claim.candidates.windows(2);
-        let after = pairs.map(|pair| Way { cursor: Some(at(&pair[0])), candidate: pair[1] });
-        first.chain(after).collect()
-    }
-
-    /// Whether a claim goes on from the cursor of a plugin that takes what comes next unseen, and moves it.
-    /// Not where another strategy looks, or what was asked for lies behind it: back there others hold what
-    /// comes next.
-    pub(crate) fn goes_on(&self, claim: &Claim<'_>) -> bool {
-        self.keys.overwrites()
-            && match claim.want.requested {
-                Some(address) => self.is_ahead(claim, address),
-                None => claim.want.strategy == Strategy::RoundRobin,
-            }
-    }
-
-    /// The cursor that a claim goes on from.
-    fn cursor_of(&self, claim: &Claim<'_>) -> Option<String> {
-        self.keys.cursor(claim.want.index).filter(|_| self.goes_on(claim))
     }
 
     /// What is read when all candidates are taken.
@@ -231,7 +218,7 @@ impl Step<'_> {
             ([only], _) => vec![TxnOp::get(self.keys.lease(*only), None)],
             _ => Vec::new(),
         };
-        reads.extend(self.cursor_of(claim).map(|key| TxnOp::get(key, None)));
+        reads.extend(self.additions.reads_after(claim));
         reads
     }
 
@@ -265,46 +252,8 @@ impl Step<'_> {
                 write_owner(self.keys, key.clone(), &rest, &mut ops);
             }
         }
-        ops.extend(self.along(chosen));
+        ops.extend(self.additions.writes(&self.change.claim, chosen));
         ops
-    }
-
-    /// What a replaced plugin is to find.
-    fn along(&self, chosen: &[IpAddr]) -> Vec<TxnOp> {
-        let mut ops = Vec::new();
-        let ranges = self.keys.ranges().filter(|_| !chosen.is_empty());
-        if let (Some(key), Some(text)) = (ranges, &self.along.ranges) {
-            let same = Compare::value(key.as_str(), CompareOp::Equal, text.as_str());
-            let put = TxnOp::put(key, text.as_str(), None);
-            ops.push(TxnOp::txn(Txn::new().when([same]).or_else([put])));
-        }
-        let claims = self.change.claim.iter().zip(chosen);
-        let last: BTreeMap<u32, (&Claim<'_>, IpAddr)> =
-            claims.map(|(claim, address)| (claim.want.index, (claim, *address))).collect();
-        for (index, (claim, address)) in last {
-            let moves = !self.keys.overwrites() || self.goes_on(claim);
-            let key = self.keys.cursor(index).filter(|_| moves);
-            ops.extend(key.map(|key| TxnOp::put(key, address.to_string(), None)));
-        }
-        ops
-    }
-
-    /// That an old cursor is where it was seen.
-    fn at_cursor(&self, key: &str, index: u32) -> Compare {
-        match self.along.cursors.get(&index) {
-            None => Compare::create_revision(key, CompareOp::Equal, 0),
-            Some(seen) => Compare::value(key, CompareOp::Equal, seen.clone()),
-        }
-    }
-
-    /// Whether an address lies ahead of an old cursor, on the way to the end of the ranges.
-    fn is_ahead(&self, claim: &Claim<'_>, address: IpAddr) -> bool {
-        let place = |address: IpAddr| {
-            let range = claim.set.ranges().iter().position(|range| range.spans(address));
-            range.map(|range| (range, address))
-        };
-        let cursor = self.along.cursor(claim.want.index).and_then(place);
-        place(address) > cursor
     }
 
     /// What stays to an owner that addresses are taken from.
@@ -345,29 +294,7 @@ pub(crate) fn write_owner(
 /// Writes the keys of an owner's addresses, but for those that stay as they are.
 fn write_leases(keys: &Keys, document: &OwnerDocument, ops: &mut Vec<TxnOp>) {
     for item in document.leases.iter().filter(|item| item.since.is_none()) {
-        let value = keys.codec().value(document, item);
+        let value = keys.spelling().value(document, item);
         ops.push(TxnOp::put(keys.lease(item.address.addr()), value, None));
     }
-}
-
-/// Reads which addresses of a window are taken.
-pub(crate) fn read_window(keys: &Keys, from: IpAddr, to: IpAddr) -> Vec<TxnOp> {
-    let read = |(first, end): (String, String)| {
-        TxnOp::get(first, Some(GetOptions::new().with_range(end).with_keys_only()))
-    };
-    keys.window(from, to).into_iter().map(read).collect()
-}
-
-/// The revision that a lease was seen at; one that no key has where it is not ours.
-fn revision_of(lease: &Lease) -> i64 {
-    Revision::read(&lease.revision).map_or(-1, |revision| revision.revision)
-}
-
-/// What the reads of a transaction found.
-fn flatten(answers: Vec<TxnOpResponse>) -> Vec<KeyValue> {
-    let found = |answer| match answer {
-        TxnOpResponse::Get(mut get) => get.take_kvs(),
-        _ => Vec::new(),
-    };
-    answers.into_iter().flat_map(found).collect()
 }

@@ -1,4 +1,3 @@
-use std::cell::RefCell;
 use std::fmt;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::transport::Grpc;
 /// to have chosen; here each request goes to one server, and on to the next when that one fails.
 pub(crate) struct Client {
     endpoints: Vec<Endpoint>,
-    servers: RefCell<Failover<Grpc>>,
+    servers: Failover<Grpc>,
 }
 
 /// What the store answered.
@@ -52,58 +51,58 @@ impl Client {
         let transport = Grpc::new(store, caller)?;
         Ok(Self {
             endpoints: store.endpoints.clone(),
-            servers: RefCell::new(Failover::new(service, transport, deadline)),
+            servers: Failover::new(service, transport, deadline),
         })
     }
 
     /// Goes on until another deadline.
     pub(crate) fn go_on(&mut self, deadline: Deadline) {
-        self.servers.get_mut().go_on(deadline);
+        self.servers.go_on(deadline);
     }
 
     /// The server that answered last.
     pub(crate) fn answering(&self) -> &Endpoint {
-        &self.endpoints[self.servers.borrow().answering()]
+        &self.endpoints[self.servers.answering()]
     }
 
     /// Begins with this server, if it is one of the store's.
-    pub(crate) fn prefer(&self, url: &str) {
-        self.servers.borrow_mut().prefer(url);
+    pub(crate) fn prefer(&mut self, url: &str) {
+        self.servers.prefer(url);
     }
 
     /// The server that answered last, where it is not the one that the configuration names first.
     pub(crate) fn preferred(&self) -> Option<String> {
-        self.servers.borrow().preferred().map(str::to_owned)
+        self.servers.preferred().map(str::to_owned)
     }
 
     /// Asks something that changes nothing, until a server answers.
     ///
     /// # Errors
     /// None answers in time, or the store refuses it.
-    pub(crate) fn read(&self, txn: &Txn) -> Result<Answer> {
-        self.servers.borrow_mut().read(txn)
+    pub(crate) fn read(&mut self, txn: &Txn) -> Result<Answer> {
+        self.servers.read(txn)
     }
 
     /// Changes something; `None` when it may have been done, or may still be.
     ///
     /// # Errors
     /// It was not and will not be done.
-    pub(crate) fn write(&self, txn: &Txn) -> Result<Option<Answer>> {
-        self.servers.borrow_mut().write(txn)
+    pub(crate) fn write(&mut self, txn: &Txn) -> Result<Option<Answer>> {
+        self.servers.write(txn)
     }
 
     /// Whether the latest request was refused because this caller has no right to some key in it.
     pub(crate) fn was_denied(&self) -> bool {
-        self.servers.borrow().transport().was_denied()
+        self.servers.transport().was_denied()
     }
 
     /// An etcd lease of so many seconds, from the server that answered last.
     ///
     /// # Errors
     /// It does not give one: code 11.
-    pub(crate) fn grant(&self, seconds: i64) -> Result<i64> {
+    pub(crate) fn grant(&mut self, seconds: i64) -> Result<i64> {
         let patience = self.patience();
-        self.servers.borrow_mut().transport_mut().about_leases(patience, async |leases| {
+        self.servers.transport_mut().about_leases(patience, async |leases| {
             leases.grant(seconds, None).await.map(|lease| lease.id())
         })
     }
@@ -112,22 +111,21 @@ impl Client {
     ///
     /// # Errors
     /// The server does not do it: code 11.
-    pub(crate) fn revoke(&self, lease: i64) -> Result<()> {
+    pub(crate) fn revoke(&mut self, lease: i64) -> Result<()> {
         let patience = self.patience();
         self.servers
-            .borrow_mut()
             .transport_mut()
             .about_leases(patience, async |leases| leases.revoke(lease).await.map(drop))
     }
 
     /// Waits, while the connection lives on.
-    pub(crate) fn pause(&self, time: Duration) {
-        self.servers.borrow_mut().transport_mut().pause(time);
+    pub(crate) fn pause(&mut self, time: Duration) {
+        self.servers.transport_mut().pause(time);
     }
 
     /// The time until the store is given up.
     pub(crate) fn left(&self) -> Duration {
-        self.servers.borrow().left()
+        self.servers.left()
     }
 
     /// How long one server may take for what no other is asked for.
@@ -138,7 +136,7 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.servers.borrow().fmt(f)
+        self.servers.fmt(f)
     }
 }
 

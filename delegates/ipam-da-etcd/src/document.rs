@@ -1,8 +1,13 @@
+use std::net::IpAddr;
+
 use etcd_client::KeyValue;
+use ipam_kit::allocate::Lease;
 pub(crate) use ipam_kit::allocate::document::{
     Holding, Item, OwnerDocument, Revision, is_refusal_recent, now, time, to_text,
 };
+use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
 use ipam_kit::{Error, ErrorCode, Result};
+use ipnet::IpNet;
 
 /// Reads the answer about an owner's key.
 ///
@@ -18,4 +23,30 @@ pub(crate) fn holding(found: &KeyValue) -> Result<Holding> {
             ))
     })?;
     Ok(Holding { revision: found.mod_revision(), document })
+}
+
+/// The entry of an address whose value tells the holder at most; why where it does not even that.
+pub(crate) fn bare_entry(address: IpAddr, found: &KeyValue, holder: Result<Holder, &str>) -> Entry {
+    let key = String::from_utf8_lossy(found.key());
+    let unreadable =
+        |why: &&str| Fault::Unreadable(format!("the value of the key {key} is not ours: {why}"));
+    Entry {
+        lease: Lease {
+            pool: None,
+            address: IpNet::from(address),
+            gateway: None,
+            revision: Revision { revision: found.mod_revision(), leases: 0 }.to_json(),
+            kept: false,
+            unsure: false,
+            taken: None,
+        },
+        fault: holder.as_ref().err().map(unreadable),
+        holder: holder.ok(),
+        since: None,
+    }
+}
+
+/// The revision that a lease was seen at; one that no key has where it is not ours.
+pub(crate) fn revision_of(lease: &Lease) -> i64 {
+    Revision::read(&lease.revision).map_or(-1, |revision| revision.revision)
 }

@@ -22,7 +22,7 @@ pub fn pairs(
     subnet: IpNet,
     addresses: impl IntoIterator<Item = IpAddr>,
 ) -> Vec<(String, String)> {
-    let keys = Keys::new(layout, prefix, network);
+    let keys = Keys::new(layout.places(), prefix, network);
     let mut pairs = Vec::new();
     for (n, address) in addresses.into_iter().enumerate() {
         let address = IpNet::new_assert(address, subnet.prefix_len());
@@ -37,8 +37,8 @@ pub fn pairs(
             confirmed: now(),
             leases: vec![item.clone()],
         };
-        pairs.push((keys.lease(address.addr()), keys.codec().value(&owner, &item)));
-        if keys.old().is_none() {
+        pairs.push((keys.lease(address.addr()), keys.spelling().value(&owner, &item)));
+        if layout.old.is_none() {
             let key = keys.owner_of(&owner.node, &owner.container, &owner.ifname);
             pairs.push((key, owner.to_value()));
         }

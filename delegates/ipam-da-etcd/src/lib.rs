@@ -4,34 +4,34 @@
 
 #![warn(unreachable_pub)]
 
-mod change;
+mod beside;
 mod claim;
 mod client;
-mod codec;
 mod config;
 mod connection;
 mod document;
 mod endpoint;
+mod entries;
 #[doc(hidden)]
 pub mod fill;
 mod greeting;
 mod held;
-mod hints;
+mod house;
 mod keys;
 mod layout;
 mod ledger;
-mod lock;
 mod memory;
+mod native;
+mod outcome;
 mod page;
 mod present;
 mod refusal;
 mod removal;
-mod scan;
+mod session;
+mod sight;
 mod tls;
 mod token;
 mod transport;
-mod view;
-mod written;
 
 use ipam_kit::Allocate;
 pub use layout::{LAYOUTS, Layout};

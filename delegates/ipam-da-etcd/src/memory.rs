@@ -1,4 +1,3 @@
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
@@ -24,7 +23,7 @@ pub(crate) struct Memory {
     part: String,
     /// What the keys begin with, and in which layout they are.
     place: String,
-    known: RefCell<Part>,
+    known: Part,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -76,7 +75,7 @@ impl Memory {
     ) -> Self {
         let note = Note::at(folder(state).join(format!("{network}.json")));
         let part = serves.join(",");
-        let known = RefCell::new(note.read::<Parts>().remove(&part).unwrap_or_default());
+        let known = note.read::<Parts>().remove(&part).unwrap_or_default();
         Self { note, part, place: place.to_owned(), known }
     }
 
@@ -86,13 +85,11 @@ impl Memory {
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub(crate) fn judge(&self, answer: &Answer, releasing: bool) -> Result<()> {
-        let known = self.known.borrow();
-        let Some(current) = &known.cluster else { return Ok(()) };
+    pub(crate) fn judge(&mut self, answer: &Answer, releasing: bool) -> Result<()> {
+        let Some(current) = &self.known.cluster else { return Ok(()) };
         let id = self.id(answer);
-        let former = known.former.iter().find(|former| releasing && former.id == id);
+        let former = self.known.former.iter().find(|former| releasing && former.id == id);
         let cluster = former.unwrap_or(current).clone();
-        drop(known);
         if cluster.id == id {
             return if cluster.is_set_back(answer) { Err(self.set_back(&cluster)) } else { Ok(()) };
         }
@@ -113,9 +110,8 @@ impl Memory {
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub(crate) fn judge_latest(&self, latest: i64) -> Result<()> {
-        let known = self.known.borrow().cluster.clone();
-        match known {
+    pub(crate) fn judge_latest(&mut self, latest: i64) -> Result<()> {
+        match self.known.cluster.clone() {
             Some(cluster) if latest < cluster.revision => Err(self.set_back(&cluster)),
             _ => Ok(()),
         }
@@ -133,7 +129,7 @@ impl Memory {
         evidence: bool,
         named: bool,
     ) -> bool {
-        let (known, id) = (self.known.borrow(), self.id(answer));
+        let (known, id) = (&self.known, self.id(answer));
         let mut clusters = known.cluster.iter().chain(&known.former).peekable();
         if clusters.peek().is_none() {
             return named;
@@ -147,14 +143,14 @@ impl Memory {
 
     /// The revision of the latest claim that is known; 0 when none is.
     pub(crate) fn latest(&self) -> i64 {
-        self.known.borrow().cluster.as_ref().map_or(0, |cluster| cluster.revision)
+        self.known.cluster.as_ref().map_or(0, |cluster| cluster.revision)
     }
 
     fn id(&self, answer: &Answer) -> String {
         format!("{:x} {}", answer.cluster, self.place)
     }
 
-    fn set_back(&self, cluster: &Cluster) -> Error {
+    fn set_back(&mut self, cluster: &Cluster) -> Error {
         if !cluster.set_back {
             self.note_set_back(cluster);
         }
@@ -166,39 +162,38 @@ impl Memory {
 
     /// Whether the store in use is known to have been restored from a backup, and nobody has accepted it.
     pub(crate) fn is_set_back(&self) -> bool {
-        self.known.borrow().cluster.as_ref().is_some_and(|cluster| cluster.set_back)
+        self.known.cluster.as_ref().is_some_and(|cluster| cluster.set_back)
     }
 
     /// Reads again what other processes have noted meanwhile.
-    pub(crate) fn refresh(&self) {
-        let known = self.note.read::<Parts>().remove(&self.part).unwrap_or_default();
-        self.known.replace(known);
+    pub(crate) fn refresh(&mut self) {
+        self.known = self.note.read::<Parts>().remove(&self.part).unwrap_or_default();
     }
 
     /// The address last given out of a range set.
     pub(crate) fn cursor(&self, index: u32) -> Option<IpAddr> {
-        self.known.borrow().cursors.get(&index).copied()
+        self.known.cursors.get(&index).copied()
     }
 
     /// The endpoint that answered last, where it is not the first.
     pub(crate) fn endpoint(&self) -> Option<String> {
-        self.known.borrow().endpoint.clone()
+        self.known.endpoint.clone()
     }
 
     /// Whether the store refused us keys beside those of the replaced system not long ago.
     pub(crate) fn is_unindexed(&self) -> bool {
-        let noted = self.known.borrow().unindexed;
+        let noted = self.known.unindexed;
         noted.is_some_and(|seconds| document::is_refusal_recent(seconds.saturating_mul(1000)))
     }
 
     /// Notes that it did.
-    pub(crate) fn note_unindexed(&self) {
+    pub(crate) fn note_unindexed(&mut self) {
         self.write_or_warn(|part| part.unindexed = Some(now()));
     }
 
     /// Notes what an ADD has taken from the store that is known, which has `marked` it as the latest claim.
     pub(crate) fn note(
-        &self,
+        &mut self,
         answer: &Answer,
         endpoint: &Endpoint,
         given: BTreeMap<u32, IpAddr>,
@@ -213,9 +208,9 @@ impl Memory {
     }
 
     /// Notes the latest claim of all nodes: the fresher it is, the sooner a restored store is noticed.
-    pub(crate) fn note_latest(&self, answer: &Answer, latest: i64) {
+    pub(crate) fn note_latest(&mut self, answer: &Answer, latest: i64) {
         let id = self.id(answer);
-        let known = self.known.borrow().cluster.clone();
+        let known = self.known.cluster.clone();
         if known.is_some_and(|known| known.id != id || known.revision >= latest) {
             return;
         }
@@ -225,7 +220,7 @@ impl Memory {
     }
 
     /// Notes that a store has gone back behind what was known of it, unless it was accepted since.
-    fn note_set_back(&self, judged: &Cluster) {
+    fn note_set_back(&mut self, judged: &Cluster) {
         self.write_or_warn(|part| {
             let clusters = part.cluster.iter_mut().chain(&mut part.former);
             let same = |cluster: &&mut Cluster| {
@@ -236,8 +231,8 @@ impl Memory {
     }
 
     /// Notes the endpoint that has answered, where it is another one than before.
-    pub(crate) fn note_endpoint(&self, endpoint: Option<String>) {
-        let known = self.known.borrow().clone();
+    pub(crate) fn note_endpoint(&mut self, endpoint: Option<String>) {
+        let known = self.known.clone();
         if known.endpoint == endpoint {
             return;
         }
@@ -246,10 +241,10 @@ impl Memory {
         }
         // The answer at hand is judged by what was known before its request, and the file may know
         // of claims that others have made since.
-        *self.known.borrow_mut() = Part { endpoint, ..known };
+        self.known = Part { endpoint, ..known };
     }
 
-    fn write_or_warn(&self, change: impl Fn(&mut Part)) {
+    fn write_or_warn(&mut self, change: impl Fn(&mut Part)) {
         if let Err(error) = self.write(change) {
             warn!(
                 "{} cannot be written, so that a restored store would not be noticed: {error}",
@@ -263,7 +258,7 @@ impl Memory {
     /// # Errors
     /// The state folder cannot be written.
     pub(crate) fn accept(
-        &self,
+        &mut self,
         answer: &Answer,
         endpoint: &Endpoint,
         latest: Option<i64>,
@@ -283,11 +278,11 @@ impl Memory {
     }
 
     /// Changes the file, which other processes change too.
-    fn write(&self, change: impl FnOnce(&mut Part)) -> io::Result<()> {
+    fn write(&mut self, change: impl FnOnce(&mut Part)) -> io::Result<()> {
         let parts = self.note.change(|parts: &mut Parts| {
             change(parts.entry(self.part.clone()).or_default());
         })?;
-        *self.known.borrow_mut() = parts.get(&self.part).cloned().unwrap_or_default();
+        self.known = parts.get(&self.part).cloned().unwrap_or_default();
         Ok(())
     }
 }
@@ -370,19 +365,19 @@ mod tests {
 
     fn memory(folder: &TempDir) -> Memory {
         let note = Note::at(folder.path().join("etcd/net.json"));
-        let known = RefCell::new(note.read::<Parts>().remove("").unwrap_or_default());
+        let known = note.read::<Parts>().remove("").unwrap_or_default();
         Memory { note, part: String::new(), place: String::new(), known }
     }
 
     #[test]
     fn a_claim_that_another_process_notes_after_an_answer_is_not_held_against_it() {
         let folder = TempDir::new().unwrap();
-        let claim = |memory: &Memory, revision| {
+        let claim = |mut memory: Memory, revision| {
             memory.write(|part| part.cluster = Some(Cluster::seen("a", revision, true))).unwrap();
         };
-        claim(&memory(&folder), 5);
-        let (asking, other) = (memory(&folder), memory(&folder));
-        claim(&other, 9);
+        claim(memory(&folder), 5);
+        let (mut asking, other) = (memory(&folder), memory(&folder));
+        claim(other, 9);
         asking.note_endpoint(Some("http://b".to_owned()));
         assert_eq!(asking.latest(), 5);
         asking.judge_latest(7).unwrap();

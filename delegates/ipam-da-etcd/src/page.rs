@@ -1,71 +1,46 @@
+//! Reads of many keys, and what they found.
+
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::net::IpAddr;
 
 use etcd_client::{GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
-use ipam_kit::Result;
 
-use crate::client::{Answer, Client};
-use crate::keys;
+use crate::keys::Keys;
 
 /// How many keys are read at once: with values some 250 KiB.
 const PAGE: i64 = 1000;
 
-/// How many reads of single keys or stretches go into one transaction, which may have 128 operations.
-pub(crate) const READS: usize = 100;
-
 /// How many keys are read at once without values.
 const KEYS_PAGE: i64 = 4096;
 
-/// Reads the keys from one to before another in pages, in order.
-///
-/// # Errors
-/// The store does not answer, or `judge` does not take its answer.
-pub(crate) fn pages(
-    client: &Client,
-    from: String,
-    end: &str,
-    keys_only: bool,
-    judge: impl Fn(&Answer) -> Result<()>,
-    each: &mut dyn FnMut(&KeyValue) -> ControlFlow<()>,
-) -> Result<()> {
-    let mut from = from.into_bytes();
-    loop {
-        let mut options = GetOptions::new().with_range(end);
-        options = if keys_only {
-            options.with_keys_only().with_limit(KEYS_PAGE)
-        } else {
-            options.with_limit(PAGE)
-        };
-        let txn = Txn::new().and_then([TxnOp::get(from, Some(options))]);
-        let answer = client.read(&txn)?;
-        judge(&answer)?;
-        let Some(page) = first_get(answer.response.op_responses()) else { return Ok(()) };
-        for found in page.kvs() {
-            if each(found).is_break() {
-                return Ok(());
-            }
-        }
-        match page.kvs().last() {
-            Some(last) if page.more() => {
-                from = last.key().to_vec();
-                from.push(0);
-            }
-            _ => return Ok(()),
-        }
-    }
+/// How many reads of single keys or stretches go into one transaction, which may have 128 operations.
+pub(crate) const READS: usize = 100;
+
+/// Reads the first keys from one to before another.
+pub(crate) fn read_page(from: Vec<u8>, end: &str, keys_only: bool) -> Txn {
+    let mut options = GetOptions::new().with_range(end);
+    options = if keys_only {
+        options.with_keys_only().with_limit(KEYS_PAGE)
+    } else {
+        options.with_limit(PAGE)
+    };
+    Txn::new().and_then([TxnOp::get(from, Some(options))])
 }
 
-/// Reads all keys with a prefix that ends in a slash.
-///
-/// # Errors
-/// As [`pages`].
-pub(crate) fn below(
-    client: &Client,
-    prefix: &str,
-    judge: impl Fn(&Answer) -> Result<()>,
-    each: &mut dyn FnMut(&KeyValue) -> ControlFlow<()>,
-) -> Result<()> {
-    pages(client, prefix.to_owned(), &keys::end_of(prefix), false, judge, each)
+/// Where the next page begins, if there is one.
+pub(crate) fn next_page(page: &GetResponse) -> Option<Vec<u8>> {
+    let last = page.kvs().last().filter(|_| page.more())?;
+    let mut from = last.key().to_vec();
+    from.push(0);
+    Some(from)
+}
+
+/// Reads which addresses of a window are taken.
+pub(crate) fn read_window(keys: &Keys, from: IpAddr, to: IpAddr) -> Vec<TxnOp> {
+    let read = |(first, end): (String, String)| {
+        TxnOp::get(first, Some(GetOptions::new().with_range(end).with_keys_only()))
+    };
+    keys.window(from, to).into_iter().map(read).collect()
 }
 
 /// The answer to a transaction's first operation, a read.
@@ -76,13 +51,17 @@ pub(crate) fn first_get(answers: Vec<TxnOpResponse>) -> Option<GetResponse> {
     }
 }
 
+/// What the reads of a transaction found.
+pub(crate) fn flatten(answers: impl IntoIterator<Item = TxnOpResponse>) -> Vec<KeyValue> {
+    let found = |answer| match answer {
+        TxnOpResponse::Get(mut get) => get.take_kvs(),
+        _ => Vec::new(),
+    };
+    answers.into_iter().flat_map(found).collect()
+}
+
 /// What the reads of a transaction found, by key.
 pub(crate) fn found_by_key(response: &TxnResponse) -> BTreeMap<Vec<u8>, KeyValue> {
-    let mut found = BTreeMap::new();
-    for answer in response.op_responses() {
-        if let TxnOpResponse::Get(mut get) = answer {
-            found.extend(get.take_kvs().into_iter().map(|kv| (kv.key().to_vec(), kv)));
-        }
-    }
-    found
+    let found = flatten(response.op_responses());
+    found.into_iter().map(|kv| (kv.key().to_vec(), kv)).collect()
 }

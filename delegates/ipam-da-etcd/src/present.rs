@@ -24,12 +24,13 @@ const LONGEST: Duration = Duration::from_secs(3);
 const PART: u32 = 3;
 
 /// A client of today's endpoints, where the configuration names other settings than the record and these
-/// prove to lead to the recorded store. `dial` makes a client within a deadline.
+/// prove to lead to the recorded store, which has a key of the latest claim where it is `marked`. `dial` makes a client within a deadline.
 pub(crate) fn proven(
     request: &Request,
     recorded: &Store,
     memory: &Memory,
     keys: &Keys,
+    marked: bool,
     dial: impl Fn(&Store, Deadline) -> Result<Client>,
 ) -> Option<Client> {
     let today = match today(request)? {
@@ -45,8 +46,8 @@ pub(crate) fn proven(
     }
     let time = LONGEST.min(request.deadline.left() / PART);
     let proof = dial(&today, Deadline::after(time)).and_then(|mut client| {
-        let proof = Proof { recorded, today: &today, memory, keys };
-        Ok(proof.holds(&client, &known(request))?.then(|| {
+        let proof = Proof { recorded, today: &today, memory, keys, marked };
+        Ok(proof.holds(&mut client, &known(request))?.then(|| {
             client.go_on(request.deadline);
             client
         }))
@@ -77,6 +78,7 @@ struct Proof<'a> {
     today: &'a Store,
     memory: &'a Memory,
     keys: &'a Keys,
+    marked: bool,
 }
 
 impl Proof<'_> {
@@ -84,18 +86,17 @@ impl Proof<'_> {
     ///
     /// # Errors
     /// They do not answer, or refuse it.
-    fn holds(&self, client: &Client, known: &[Lease]) -> Result<bool> {
+    fn holds(&self, client: &mut Client, known: &[Lease]) -> Result<bool> {
         let known = &known[..known.len().min(READS)];
         let lease = |lease: &Lease| TxnOp::get(self.keys.lease(lease.address.addr()), None);
         let mut reads: Vec<TxnOp> = known.iter().map(lease).collect();
-        let marked = self.keys.is_native() || !self.memory.is_unindexed();
-        if marked {
+        if self.marked {
             reads.push(TxnOp::get(self.keys.latest(), None));
         }
         let answer = client.read(&Txn::new().and_then(reads))?;
         let found = found_by_key(&answer.response);
         let revision = |key: &str| found.get(key.as_bytes()).map(KeyValue::mod_revision);
-        let latest = marked.then(|| revision(self.keys.latest()).unwrap_or(0));
+        let latest = self.marked.then(|| revision(self.keys.latest()).unwrap_or(0));
         let stands = |lease: &Lease| {
             let seen = Revision::read(&lease.revision).map(|seen| seen.revision);
             seen.is_some() && revision(&self.keys.lease(lease.address.addr())) == seen

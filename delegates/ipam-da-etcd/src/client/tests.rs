@@ -44,7 +44,7 @@ fn came(server: &Fake) -> (usize, usize) {
 #[test]
 fn an_answer_is_given_with_its_cluster_and_revision() {
     let server = fake(|_| answer());
-    let client = client(&[&server]);
+    let mut client = client(&[&server]);
     let answer = client.read(&Txn::new()).unwrap();
     assert_eq!((answer.cluster, answer.revision), (7, 9));
     assert!(answer.response.succeeded());
@@ -53,7 +53,7 @@ fn an_answer_is_given_with_its_cluster_and_revision() {
 #[test]
 fn a_connection_is_kept_alive_while_a_call_waits() {
     let server = fake(|_| answer());
-    let client = client(&[&server]);
+    let mut client = client(&[&server]);
     client.read(&Txn::new()).unwrap();
     server.ping();
     until("the ping is answered", || {
@@ -66,7 +66,7 @@ fn a_connection_is_kept_alive_while_a_call_waits() {
 fn an_etcd_lease_is_asked_of_the_server_that_answered_last_and_no_other() {
     let first = fake(|_| no_leader());
     let second = fake(|number| if number < 3 { answer() } else { Reply::Silence });
-    let client = client(&[&first, &second]);
+    let mut client = client(&[&first, &second]);
     client.read(&Txn::new()).unwrap();
     assert_eq!(client.grant(10).unwrap(), 42);
     client.revoke(42).unwrap();
@@ -83,7 +83,7 @@ fn an_etcd_lease_is_asked_of_the_server_that_answered_last_and_no_other() {
 #[test]
 fn an_etcd_lease_makes_no_connection() {
     let server = fake(|_| answer());
-    let client = client(&[&server]);
+    let mut client = client(&[&server]);
     assert_eq!(client.grant(10).unwrap_err().to_string(), "not connected any more");
     assert_eq!(client.revoke(42).unwrap_err().to_string(), "not connected any more");
     assert_eq!(came(&server), (0, 0));
@@ -97,7 +97,7 @@ fn a_timeout_forgets_the_login_where_the_request_was_sent() {
         fs::write(&cache, "abc.7").unwrap();
         let password = Named { path: "p".to_owned(), file: folder.path().join("password") };
         let caller = Caller::new("ipam".to_owned(), password, cache.clone());
-        let client = client_for(&[server], "300ms", Some(caller));
+        let mut client = client_for(&[server], "300ms", Some(caller));
         let error = client.read(&Txn::new()).unwrap_err();
         assert!(error.to_string().contains("no answer within"), "{error}");
         cache.exists()
@@ -111,7 +111,7 @@ fn a_timeout_forgets_the_login_where_the_request_was_sent() {
 #[test]
 fn a_connection_is_of_one_server() {
     let [first, second] = [(); 2].map(|()| fake(|_| answer()));
-    let client = client(&[&first, &second]);
+    let mut client = client(&[&first, &second]);
     client.read(&Txn::new()).unwrap();
     client.prefer(&second.url);
     client.read(&Txn::new()).unwrap();
@@ -124,7 +124,7 @@ fn a_connection_is_of_one_server() {
 #[test]
 fn after_trouble_a_server_is_connected_to_anew() {
     let server = fake(|number| if number == 1 { no_leader() } else { answer() });
-    let client = client(&[&server]);
+    let mut client = client(&[&server]);
     for _ in 0..2 {
         client.read(&Txn::new()).unwrap();
     }
@@ -135,7 +135,7 @@ fn after_trouble_a_server_is_connected_to_anew() {
 fn after_failover_no_request_takes_the_old_connection() {
     let first = fake(|number| if number == 0 { answer() } else { no_leader() });
     let second = fake(|number| if number == 1 { no_leader() } else { answer() });
-    let client = client(&[&first, &second]);
+    let mut client = client(&[&first, &second]);
     client.read(&Txn::new()).unwrap();
     client.read(&Txn::new()).unwrap();
     assert_eq!((came(&first), came(&second)), ((1, 2), (1, 1)));
@@ -148,7 +148,7 @@ fn after_failover_no_request_takes_the_old_connection() {
 fn a_server_that_does_not_do_one_request_is_asked_for_the_next() {
     let unfit = || Reply::Refuse(12, "unknown service".to_owned());
     let server = fake(move |number| if number == 0 { unfit() } else { answer() });
-    let client = client(&[&server]);
+    let mut client = client(&[&server]);
     let error = client.read(&Txn::new()).unwrap_err();
     assert_eq!(error.code(), ErrorCode::BACKEND);
     assert!(error.to_string().starts_with("no etcd server does what is asked; "), "{error}");
@@ -159,7 +159,7 @@ fn a_server_that_does_not_do_one_request_is_asked_for_the_next() {
 fn a_server_that_is_away_is_not_waited_for_to_the_end_where_another_refuses() {
     let stranger = saying(b"HTTP/1.1 404 Not Found\r\n\r\n");
     let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let client = client_for(&[&stranger, &away.to_string()], "60s", None);
+    let mut client = client_for(&[&stranger, &away.to_string()], "60s", None);
     let error = within(BOUND, || client.read(&Txn::new())).unwrap_err();
     assert!(error.to_string().contains("it is not etcd"), "{error}");
     assert!(error.to_string().contains("Connection refused"), "{error}");
@@ -168,7 +168,7 @@ fn a_server_that_is_away_is_not_waited_for_to_the_end_where_another_refuses() {
 #[test]
 fn a_server_that_was_not_asked_is_named_with_the_others() {
     let [first, second] = [(); 2].map(|()| fake(|_| Reply::Silence));
-    let client = client_for(&[&first.url, &second.url], "300ms", None);
+    let mut client = client_for(&[&first.url, &second.url], "300ms", None);
     let error = client.read(&Txn::new()).unwrap_err();
     let told = format!("; {}: not asked, the time was over", second.url);
     assert!(error.to_string().ends_with(&told), "{error}");

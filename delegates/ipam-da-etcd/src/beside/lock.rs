@@ -1,20 +1,18 @@
 //! The lock of a replaced plugin, which its processes hold while they look for an address.
 
-use std::rc::Rc;
-
 use etcd_client::{
     Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
 };
-use ipam_kit::{Error, ErrorCode, Result};
+use ipam_kit::{Error, ErrorCode};
 use log::debug;
 
+use super::layouts::OldLock;
 use crate::client::{Answer, Client};
 use crate::keys::end_of;
-use crate::layout::OldLock;
 
 /// The lock.
 #[derive(Debug)]
-pub(crate) enum Lock {
+pub(super) enum Lock {
     /// One key, whose value is the decimal id of its etcd lease. Who finds it tries again later.
     Key(String),
     /// Keys below this one, one for each process, named by its etcd lease; the oldest has the lock.
@@ -23,8 +21,7 @@ pub(crate) enum Lock {
 
 /// The lock as this call has it, or waits for it.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    client: Rc<Client>,
+pub(super) struct Turn {
     lease: i64,
     key: String,
     /// The revision that made the key.
@@ -39,7 +36,7 @@ const OURS: &str = "ipam-delegated";
 
 impl Lock {
     /// The lock at a place in the store.
-    pub(crate) fn at(lock: OldLock, key: impl Fn(&str) -> String) -> Self {
+    pub(super) fn at(lock: OldLock, key: impl Fn(&str) -> String) -> Self {
         match lock {
             OldLock::Key(place) => Self::Key(key(place)),
             OldLock::Queue(place) => Self::Queue(key(place)),
@@ -47,7 +44,7 @@ impl Lock {
     }
 
     /// That nobody has it; with a `turn`, nobody before us.
-    pub(crate) fn guards(&self, turn: Option<&Turn>) -> Vec<Compare> {
+    pub(super) fn guards(&self, turn: Option<&Turn>) -> Vec<Compare> {
         match (self, turn) {
             (Self::Key(key), None) => {
                 vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)]
@@ -66,7 +63,7 @@ impl Lock {
     }
 
     /// Reads who has it, and our own place.
-    pub(crate) fn read(&self, turn: Option<&Turn>) -> Vec<TxnOp> {
+    pub(super) fn read(&self, turn: Option<&Turn>) -> Vec<TxnOp> {
         let oldest = match self {
             Self::Key(key) => return vec![TxnOp::get(key.as_str(), None)],
             Self::Queue(folder) => {
@@ -80,7 +77,7 @@ impl Lock {
     }
 
     /// Reads all who have it or wait for it.
-    pub(crate) fn read_all(&self) -> TxnOp {
+    pub(super) fn read_all(&self) -> TxnOp {
         match self {
             Self::Key(key) => TxnOp::get(key.as_str(), None),
             Self::Queue(folder) => {
@@ -91,7 +88,7 @@ impl Lock {
     }
 
     /// Whether somebody has it before us, by what a refused transaction read of it.
-    pub(crate) fn is_held(&self, found: &[KeyValue], turn: Option<&Turn>) -> bool {
+    pub(super) fn is_held(&self, found: &[KeyValue], turn: Option<&Turn>) -> bool {
         let before =
             |found: &&KeyValue| turn.is_none_or(|turn| found.create_revision() < turn.since);
         found.iter().filter(|found| self.is_of(found)).any(|found| before(&found))
@@ -106,12 +103,12 @@ impl Lock {
     }
 
     /// Whether a key of the lock is a replaced plugin's own.
-    pub(crate) fn is_old(&self, found: &KeyValue) -> bool {
+    pub(super) fn is_old(&self, found: &KeyValue) -> bool {
         self.is_of(found) && found.value() != OURS.as_bytes()
     }
 
     /// What to say when others have it all the time.
-    pub(crate) fn taken(&self) -> Error {
+    pub(super) fn taken(&self) -> Error {
         let (key, how) = match self {
             Self::Key(key) => (key, "a process that was killed loses it after 10 seconds"),
             Self::Queue(folder) => (folder, "a process that was killed loses it after 60 seconds"),
@@ -126,31 +123,36 @@ impl Lock {
 impl Turn {
     /// Queues in as the replaced plugin does: takes the lock if it is free, or a place in the queue.
     /// `None` where that did not work this time.
-    pub(crate) fn take(client: &Rc<Client>, lock: &Lock) -> Option<Self> {
-        Self::try_take(client, lock).unwrap_or_else(|error| {
-            debug!("not in the queue for the replaced plugin's lock: {error}");
-            None
-        })
-    }
-
-    fn try_take(client: &Rc<Client>, lock: &Lock) -> Result<Option<Self>> {
-        let lease = client.grant(LEASE)?;
+    pub(super) fn take(client: &mut Client, lock: &Lock) -> Option<Self> {
+        let refused = |error| debug!("not in the queue for the replaced plugin's lock: {error}");
+        let lease = client.grant(LEASE).map_err(refused).ok()?;
         let (key, value) = match lock {
             Lock::Key(key) => (key.clone(), lease.to_string()),
             Lock::Queue(folder) => (format!("{folder}{lease:x}"), OURS.to_owned()),
         };
-        let mut turn = Self { client: client.clone(), lease, key, since: 0 };
-        let absent = Compare::create_revision(turn.key.as_str(), CompareOp::Equal, 0);
-        let put = TxnOp::put(turn.key.as_str(), value, Some(PutOptions::new().with_lease(lease)));
-        let answer = client.write(&Txn::new().when([absent]).and_then([put]))?;
-        Ok(match answer {
-            Some(Answer { response, revision, .. }) if response.succeeded() => {
+        let absent = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
+        let put = TxnOp::put(key.as_str(), value, Some(PutOptions::new().with_lease(lease)));
+        let answer = client.write(&Txn::new().when([absent]).and_then([put]));
+        let mut turn = Self { lease, key, since: 0 };
+        match answer.map_err(refused) {
+            Ok(Some(Answer { response, revision, .. })) if response.succeeded() => {
                 turn.since = revision;
                 Some(turn)
             }
             // Letting go of the lease takes back what may have been written with it.
-            _ => None,
-        })
+            _ => {
+                turn.end(client);
+                None
+            }
+        }
+    }
+
+    /// Lets the next one have the lock.
+    pub(super) fn end(self, client: &mut Client) {
+        // Its key goes with the lease.
+        if let Err(error) = client.revoke(self.lease) {
+            debug!("{} stays until its lease ends: {error}", self.key);
+        }
     }
 
     fn stands(&self) -> Compare {
@@ -158,18 +160,9 @@ impl Turn {
     }
 
     /// Whether the place in the queue is still there, by what a refused transaction read of the lock.
-    pub(crate) fn is_among(&self, found: &[KeyValue]) -> bool {
+    pub(super) fn is_among(&self, found: &[KeyValue]) -> bool {
         found.iter().any(|found| {
             found.key() == self.key.as_bytes() && found.create_revision() == self.since
         })
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        // Its key goes with the lease.
-        if let Err(error) = self.client.revoke(self.lease) {
-            debug!("{} stays until its lease ends: {error}", self.key);
-        }
     }
 }

@@ -19,7 +19,7 @@ use crate::memory;
 /// runtime's cache of results, and by files of our own where the store refuses us an index. They are
 /// hints: the store says whether the container still has them.
 #[derive(Debug)]
-pub(crate) struct Hints {
+pub(super) struct Hints {
     /// `<container>/<network>/<ifname>` below it, each with the addresses as JSON.
     folder: PathBuf,
     cache: ResultCache,
@@ -27,17 +27,17 @@ pub(crate) struct Hints {
 
 /// A file of ours.
 #[derive(Debug)]
-pub(crate) struct Noted {
-    pub(crate) container: String,
-    pub(crate) ifname: String,
-    pub(crate) addresses: BTreeSet<IpAddr>,
+pub(super) struct Noted {
+    pub(super) container: String,
+    pub(super) ifname: String,
+    pub(super) addresses: BTreeSet<IpAddr>,
     /// When it was written last.
-    pub(crate) confirmed: Option<SystemTime>,
+    pub(super) confirmed: Option<SystemTime>,
 }
 
 impl Hints {
     /// The hints of a node.
-    pub(crate) fn open(state: &StateDir, cache: &Path) -> Self {
+    pub(super) fn open(state: &StateDir, cache: &Path) -> Self {
         Self { folder: memory::folder(state).join("owners"), cache: ResultCache::new(cache) }
     }
 
@@ -45,7 +45,7 @@ impl Hints {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub(crate) fn of(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
+    pub(super) fn of(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
         let cached = self.cache.of(&owner.scope.network, &owner.container, &owner.ifname)?;
         let mut known = read(&self.file(owner))?.unwrap_or_default();
         known.extend(cached.into_iter().flat_map(|cached| cached.addresses));
@@ -53,12 +53,12 @@ impl Hints {
     }
 
     /// Takes away what we have noted of an attachment.
-    pub(crate) fn forget(&self, owner: &Owner) {
+    pub(super) fn forget(&self, owner: &Owner) {
         self.forget_named(&owner.container, &owner.scope.network, &owner.ifname);
     }
 
     /// The same of one with these names.
-    pub(crate) fn forget_named(
+    pub(super) fn forget_named(
         &self,
         container: &ContainerId,
         network: &NetworkName,
@@ -76,7 +76,7 @@ impl Hints {
     ///
     /// # Errors
     /// A file cannot be read: an address of another attachment might be taken for this one's.
-    pub(crate) fn of_others(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
+    pub(super) fn of_others(&self, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
         let own = self.file(owner);
         let mut of_others = BTreeSet::new();
         for network in files(&self.of_container(owner))? {
@@ -92,7 +92,7 @@ impl Hints {
     }
 
     /// Notes what an attachment holds.
-    pub(crate) fn note(&self, owner: &Owner, addresses: &BTreeSet<IpAddr>) {
+    pub(super) fn note(&self, owner: &Owner, addresses: &BTreeSet<IpAddr>) {
         let file = self.file(owner);
         if let Err(error) = self.write(&file, addresses) {
             warn!(
@@ -103,7 +103,7 @@ impl Hints {
     }
 
     /// What the runtime's cache says that containers of this node were given on a network.
-    pub(crate) fn given(&self, network: &NetworkName) -> Vec<(IpAddr, String)> {
+    pub(super) fn given(&self, network: &NetworkName) -> Vec<(IpAddr, String)> {
         let of = |cached: Cached| {
             let container = cached.container.to_string();
             cached.addresses.into_iter().map(move |address| (address, container.clone()))
@@ -115,7 +115,7 @@ impl Hints {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub(crate) fn all(&self, network: &NetworkName) -> Result<Vec<Noted>> {
+    pub(super) fn all(&self, network: &NetworkName) -> Result<Vec<Noted>> {
         let mut all = Vec::new();
         for container in files(&self.folder)? {
             for file in files(&container.join(network.as_str()))? {

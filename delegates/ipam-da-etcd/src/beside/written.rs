@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A part of the addresses from one to another, as they are written.
 #[derive(Debug)]
-pub(crate) enum Part {
+pub(super) enum Part {
     /// All that begin so.
     Beginning(String),
     /// One.
@@ -16,7 +16,7 @@ const STRETCHES: u32 = 72;
 
 /// The addresses from one to another, both included, in parts; there may be others in them. `None` where
 /// they would be too many.
-pub(crate) fn parts(from: IpAddr, to: IpAddr) -> Option<Vec<Part>> {
+pub(super) fn parts(from: IpAddr, to: IpAddr) -> Option<Vec<Part>> {
     match (from, to) {
         _ if from == to => Some(vec![Part::Address(from)]),
         (IpAddr::V4(from), IpAddr::V4(to)) => parts_of_v4(from.to_bits(), to.to_bits()),

@@ -1,0 +1,136 @@
+//! What an owner holds where the values of addresses name its container alone.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+
+use etcd_client::KeyValue;
+use ipam_kit::allocate::{Lease, Owner};
+use ipam_kit::pool::RangeSet;
+use ipam_kit::{Error, Result};
+use log::warn;
+
+use super::call::Beside;
+use crate::document::{Holding, Item, OwnerDocument, Revision, holding};
+use crate::held::{Held, Shown};
+use crate::keys::Keys;
+use crate::session::Session;
+
+/// What the owner holds by its own key and, where the plugin gave the address, by those of the addresses.
+pub(super) fn held(beside: &Beside, keys: &Keys, owner: &Owner, shown: &Shown) -> Result<Held> {
+    let mut held = shown.by_own_key(keys, owner)?;
+    for lost in &held.lost {
+        if let Some(found) = shown.found(keys, address_of(lost)) {
+            warn_of_overwritten(owner, found);
+        }
+    }
+    let others = held_by_siblings(&shown.siblings);
+    let indexed = held.leases.len();
+    let mut left: Vec<(Lease, Item)> = Vec::new();
+    for (found, lease, item) in shown.by_addresses(keys, owner) {
+        let address = address_of(&lease);
+        if !held.has(address) && !others.contains(&(address, found.mod_revision())) {
+            left.push((lease, item));
+        }
+    }
+    if !left.is_empty() {
+        let of_others = beside.hints.of_others(owner)?;
+        left.retain(|(lease, _)| !of_others.contains(&address_of(lease)));
+    }
+    for (lease, item) in left {
+        held.add(lease, item);
+    }
+    count_together(&mut held, indexed);
+    Ok(held)
+}
+
+/// What the plugin, or one of ours without an index, has left to the owner beside what is known
+/// to be `held`: a look at every address. Those are not its that are known to be another attachment's.
+pub(super) fn left_behind(
+    beside: &Beside,
+    session: &mut Session,
+    owner: &Owner,
+    siblings: &[KeyValue],
+    mut held: Held,
+) -> Result<Held> {
+    let others = held_by_siblings(siblings);
+    let of_others = beside.hints.of_others(owner)?;
+    let known: BTreeSet<IpAddr> = held.leases.iter().map(address_of).collect();
+    let homeless = beside.home.as_ref().is_some_and(Vec::is_empty);
+    session.each_below(session.keys.leases().to_owned(), &mut |keys, found| {
+        let address = keys.address(found.key()).filter(|address| {
+            (homeless || is_home_of(beside.home.as_deref(), *address))
+                && !known.contains(address)
+                && !others.contains(&(*address, found.mod_revision()))
+                && !of_others.contains(address)
+        });
+        let left = address.and_then(|address| keys.spelling().left_to(owner, address, found));
+        if let Some((lease, item)) = left {
+            held.add(lease, item);
+        }
+        ControlFlow::Continue(())
+    })?;
+    if homeless && held.leases.len() > known.len() {
+        return Err(Error::config(
+            "ipam.ranges",
+            "missing or wrong: it cannot be told which addresses of the container are this network's",
+        )
+        .advise(
+            "correct the ranges and call again, or take the addresses back by `ipam-delegated release`",
+        ));
+    }
+    count_together(&mut held, 0);
+    Ok(held)
+}
+
+/// Forgets what was noted of an owner unless it holds something, or is about to.
+pub(super) fn forget_unless(beside: &Beside, owner: &Owner, holds: bool) {
+    if !holds {
+        beside.hints.forget(owner);
+    }
+}
+
+/// Whether an address can be of this network: where those of all stand side by side, its ranges tell.
+fn is_home_of(home: Option<&[RangeSet]>, address: IpAddr) -> bool {
+    home.is_none_or(|home| home.iter().any(|set| set.find(address).is_some()))
+}
+
+/// The addresses of other owners by their keys, with the revisions of those of the addresses.
+fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
+    let holdings = siblings.iter().filter_map(|found| holding(found).ok());
+    let of = |holding: Holding| {
+        let keys = |item: &Item| (item.address.addr(), holding.revision_of(item).revision);
+        holding.document.leases.iter().map(keys).collect::<Vec<_>>()
+    };
+    holdings.flat_map(of).collect()
+}
+
+/// Says of leases, which are those of a document from this one on, how many were written at once: their
+/// keys tell no more than their revision. So they are known again as those that a claim gave.
+fn count_together(held: &mut Held, from: usize) {
+    let document: Option<&mut OwnerDocument> = held.seen.document.as_mut();
+    let Some(items) = document.and_then(|document| document.leases.get_mut(from..)) else { return };
+    let revision = |item: &Item| item.since.map_or(0, |since| since.revision);
+    let all: Vec<i64> = items.iter().map(revision).collect();
+    for (lease, item) in held.leases[from..].iter_mut().zip(items) {
+        let revision = revision(item);
+        let leases = all.iter().filter(|other| **other == revision).count();
+        let since = Revision { revision, leases };
+        lease.revision = since.to_json();
+        item.since = Some(since);
+    }
+}
+
+fn address_of(lease: &Lease) -> IpAddr {
+    lease.address.addr()
+}
+
+fn warn_of_overwritten(owner: &Owner, found: &KeyValue) {
+    let (key, value) =
+        (String::from_utf8_lossy(found.key()), String::from_utf8_lossy(found.value()));
+    warn!(
+        "{owner} was given the address of {}, which now says {}: the replaced plugin has given it again, or somebody has written it",
+        key.escape_debug(),
+        value.escape_debug()
+    );
+}

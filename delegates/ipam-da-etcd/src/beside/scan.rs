@@ -1,0 +1,153 @@
+//! Every lease of a network, with what this node has noted itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+
+use etcd_client::{KeyValue, Txn, TxnOp};
+use ipam_kit::Result;
+use ipam_kit::allocate::ledger::{Entry, Holder};
+use log::warn;
+
+use super::call::Beside;
+use crate::document::{Holding, Revision};
+use crate::entries::{entries_of, entry, holdings};
+use crate::house::Each;
+use crate::page::{READS, found_by_key};
+use crate::session::Session;
+
+/// Shows every entry of the network; only those of `node` where one is named.
+pub(super) fn scan(
+    beside: &mut Beside,
+    session: &mut Session,
+    node: Option<&str>,
+    each: Each<'_>,
+) -> Result<()> {
+    let Some(node) = node else { return scan_all(beside, session, each) };
+    let prefix = session.keys.of_node(node);
+    let holdings = indexed(beside, session, &prefix)?;
+    let network = session.keys.network().as_str();
+    // Whether it ended early is the caller's own doing.
+    if entries_of(&holdings, node, network).try_for_each(&mut *each).is_break() {
+        return Ok(());
+    }
+    // Notes are of a time when the store let us have no such keys, or of now.
+    let told = holdings.iter().flat_map(Holding::leases);
+    scan_noted(beside, session, node, &told.map(|lease| lease.address.addr()).collect(), each)
+}
+
+fn scan_all(beside: &mut Beside, session: &mut Session, each: Each<'_>) -> Result<()> {
+    // A bare container id is all that the plugin's keys tell.
+    let prefix = session.keys.owners().to_owned();
+    let owners = indexed(beside, session, &prefix)?;
+    let mut told: BTreeMap<(IpAddr, i64), (Entry, bool)> = BTreeMap::new();
+    for holding in &owners {
+        let here = holding.document.network == session.keys.network().as_str();
+        for entry in holding.entries() {
+            let Some(seen) = Revision::read(&entry.lease.revision) else { continue };
+            told.insert((entry.lease.address.addr(), seen.revision), (entry, here));
+        }
+    }
+    session.each_below(session.keys.leases().to_owned(), &mut |keys, found| {
+        let address = keys.address(found.key());
+        match address.and_then(|address| told.remove(&(address, found.mod_revision()))) {
+            Some((entry, true)) => each(entry),
+            Some((_, false)) => ControlFlow::Continue(()),
+            None => entry(keys, found).map_or(ControlFlow::Continue(()), &mut *each),
+        }
+    })
+}
+
+/// What owners hold whose keys begin so. In a store that lets us have no such keys there are none.
+fn indexed(beside: &mut Beside, session: &mut Session, prefix: &str) -> Result<Vec<Holding>> {
+    beside.adapting(session, |_, session| {
+        if session.indexed {
+            return holdings(session, prefix.to_owned());
+        }
+        // One that lets us read nothing at all has not refused us these keys alone.
+        let (answer, _) = session.look()?;
+        session.judge(&answer)?;
+        Ok(Vec::new())
+    })
+}
+
+/// What this node has noted itself and the index does not tell, as far as the store still says so.
+fn scan_noted(
+    beside: &Beside,
+    session: &mut Session,
+    node: &str,
+    told: &BTreeSet<IpAddr>,
+    each: Each<'_>,
+) -> Result<()> {
+    let noted = beside.hints.all(session.keys.network())?;
+    let mut times: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for address in noted.iter().flat_map(|noted| &noted.addresses) {
+        *times.entry(*address).or_default() += 1;
+    }
+    // One of two notes is out of date, and nobody knows which.
+    times.retain(|address, times| *times == 1 && !told.contains(address));
+    let found = read_leases(session, &times.into_keys().collect::<Vec<_>>())?;
+    for noted in noted {
+        for address in &noted.addresses {
+            let Some(found) = found.get(address) else { continue };
+            let mut entry = session.keys.spelling().entry(*address, found);
+            entry.since = noted.confirmed;
+            let holder = entry.holder.take().filter(|its| its.container == noted.container);
+            let Some(Holder { container, .. }) = holder else { continue };
+            entry.holder = Some(Holder {
+                node: Some(node.to_owned()),
+                container,
+                ifname: Some(noted.ifname.clone()),
+                network: None,
+            });
+            if each(entry).is_break() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Warns of a plugin that takes addresses which others hold, as long as it is at work, and of the
+/// addresses that it has taken from containers of this node, by the runtime's cache of results.
+pub(super) fn warn_of_overwriting(beside: &Beside, session: &mut Session) {
+    if let Err(error) = look_for_overwriting(beside, session) {
+        warn!("it is not known what host-etcd has overwritten: {error}");
+    }
+}
+
+fn look_for_overwriting(beside: &Beside, session: &mut Session) -> Result<()> {
+    let lock = beside.keys.lock();
+    let answer = session.ask(&Txn::new().and_then([lock.read_all()]))?;
+    if found_by_key(&answer.response).values().any(|found| lock.is_old(found)) {
+        warn!(
+            "host-etcd is at work on this store, and gives addresses again that are in use: replace it on every node"
+        );
+    }
+    let given = beside.hints.given(session.keys.network());
+    let addresses: Vec<IpAddr> = given.iter().map(|(address, _)| *address).collect();
+    let found = read_leases(session, &addresses)?;
+    for (address, container) in given {
+        let Some(found) = found.get(&address) else { continue };
+        let holder = session.keys.spelling().entry(address, found).holder;
+        if let Some(other) = holder.filter(|holder| holder.container != container) {
+            warn!(
+                "{address} of {container} was given to {} by host-etcd, too: re-create {container}",
+                other.container.escape_debug()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The keys of these addresses, as far as they are there.
+fn read_leases(session: &mut Session, addresses: &[IpAddr]) -> Result<BTreeMap<IpAddr, KeyValue>> {
+    let mut all = BTreeMap::new();
+    for batch in addresses.chunks(READS) {
+        let reads = batch.iter().map(|address| TxnOp::get(session.keys.lease(*address), None));
+        let answer = session.ask(&Txn::new().and_then(reads.collect::<Vec<_>>()))?;
+        let found = found_by_key(&answer.response).into_values();
+        all.extend(found.filter_map(|found| Some((session.keys.address(found.key())?, found))));
+    }
+    Ok(all)
+}

@@ -1,0 +1,76 @@
+//! Leases as a scan shows them.
+
+use std::ops::ControlFlow;
+
+use etcd_client::KeyValue;
+use ipam_kit::Result;
+use ipam_kit::allocate::ledger::Entry;
+use log::warn;
+
+use crate::document::{Holding, OwnerDocument, holding};
+use crate::keys::Keys;
+use crate::session::Session;
+
+/// What owners hold whose keys begin so.
+///
+/// # Errors
+/// As [`Session::ask`].
+pub(crate) fn holdings(session: &mut Session, prefix: String) -> Result<Vec<Holding>> {
+    let mut holdings = Vec::new();
+    session.each_below(prefix, &mut |_, found| {
+        match holding(found) {
+            Ok(holding) => holdings.push(holding),
+            Err(_) => warn_of_foreign(found),
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(holdings)
+}
+
+/// What owners of a node hold, as far as they are of this network: keys of several may stand side by side.
+pub(crate) fn entries_of<'a>(
+    holdings: &'a [Holding],
+    node: &'a str,
+    network: &'a str,
+) -> impl Iterator<Item = Entry> + 'a {
+    let its = move |holding: &&Holding| is_of(&holding.document, node, network);
+    holdings.iter().filter(its).flat_map(Holding::entries)
+}
+
+/// What the key of an address says; none for a key of another kind.
+pub(crate) fn entry(keys: &Keys, found: &KeyValue) -> Option<Entry> {
+    let entry = keys.address(found.key()).map(|address| keys.spelling().entry(address, found));
+    if entry.as_ref().is_none_or(|entry| entry.holder.is_none()) {
+        warn_of_foreign(found);
+    }
+    entry
+}
+
+/// Whether an owner is of this node and this network.
+fn is_of(document: &OwnerDocument, node: &str, network: &str) -> bool {
+    document.node == node && document.network == network
+}
+
+fn warn_of_foreign(found: &KeyValue) {
+    let key = String::from_utf8_lossy(found.key());
+    warn!("the key {} is not ours: it counts as taken and is left alone", key.escape_debug());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_of_one_node_and_one_network() {
+        let document = serde_json::json!({
+            "network": "net", "node": "n", "container": "c", "ifname": "eth0",
+            "generation": 1, "confirmed": 1, "leases": [],
+        });
+        let document: OwnerDocument = serde_json::from_value(document).unwrap();
+        for (node, network, expected) in
+            [("n", "net", true), ("n", "other", false), ("other", "net", false)]
+        {
+            assert_eq!(is_of(&document, node, network), expected, "{node} {network}");
+        }
+    }
+}

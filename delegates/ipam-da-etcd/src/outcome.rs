@@ -1,0 +1,221 @@
+//! What became of a change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use etcd_client::{KeyValue, Txn, TxnOp};
+use ipam_kit::allocate::document::{Seen, done};
+use ipam_kit::allocate::ledger::{Change, Commit, Look, PoolView, Taken, Used, View};
+use ipam_kit::allocate::{Owner, Want};
+use ipam_kit::{Error, Result};
+
+use crate::claim::Step;
+use crate::client::Answer;
+use crate::document::{Holding, holding};
+use crate::held::{Held, Shown};
+use crate::house::Token;
+use crate::keys::Keys;
+use crate::page::found_by_key;
+use crate::removal::take_off_lost;
+use crate::session::Session;
+use crate::sight::{addresses, unknown};
+
+/// How many addresses go at once; a transaction may have 128 operations, with those inside it.
+const BATCH: usize = 60;
+
+/// Makes a change; one by which a container loses more than a transaction can take in several.
+///
+/// # Errors
+/// Those of `make`.
+pub(crate) fn in_parts(
+    seen: &Seen,
+    change: &Change<'_>,
+    mut make: impl FnMut(&Seen, &Change<'_>) -> Result<Commit<Token>>,
+) -> Result<Commit<Token>> {
+    // Only a replaced plugin gives a container so many.
+    let only_drops = change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty();
+    if change.drop.len() <= BATCH || !only_drops {
+        return make(seen, change);
+    }
+    let mut seen = seen.clone();
+    for part in change.drop.chunks(BATCH) {
+        let part = Change { drop: part.to_vec(), ..Change::default() };
+        match make(&seen, &part)? {
+            // The owner's key has gone with the first.
+            Commit::Done { .. } => seen = Seen::default(),
+            Commit::Unknown => return Ok(Commit::Unknown),
+            Commit::Outdated => return Ok(Commit::Outdated),
+            // What it shows is of this part alone.
+            Commit::Lost { .. } => return Ok(Commit::Lost { taken: Vec::new(), view: None }),
+        }
+    }
+    Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
+}
+
+/// The owners that lose an address by a change, as they are.
+///
+/// # Errors
+/// As [`Session::ask`]; or the value of an owner's key is not ours.
+pub(crate) fn victims(
+    session: &mut Session,
+    change: &Change<'_>,
+) -> Result<BTreeMap<String, Option<Holding>>> {
+    let holders = change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
+    let keys: BTreeSet<String> =
+        holders.filter_map(|holder| session.keys.owner_of_holder(holder)).collect();
+    if keys.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let reads: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.as_str(), None)).collect();
+    let answer = session.ask(&Txn::new().and_then(reads))?;
+    let found = found_by_key(&answer.response);
+    let victim = |key: String| {
+        let holding = found.get(key.as_bytes()).map(holding).transpose()?;
+        Ok((key, holding))
+    };
+    keys.into_iter().map(victim).collect()
+}
+
+/// A change that was written, with the address of each claim.
+///
+/// # Errors
+/// The store is not the known one: what was claimed is taken back.
+pub(crate) fn written(
+    session: &mut Session,
+    owner: &Owner,
+    seen: &Seen,
+    change: &Change<'_>,
+    answer: &Answer,
+    chosen: &[IpAddr],
+) -> Result<Commit<Token>> {
+    if let Err(error) = session.judge(answer) {
+        let seen = Seen { revision: Some(answer.revision), document: seen.document.clone() };
+        return Err(withdraw(session, owner, &seen, change, chosen, error));
+    }
+    if !chosen.is_empty() && !session.trusting {
+        let indexes = change.claim.iter().map(|claim| claim.want.index);
+        let given = indexes.zip(chosen.iter().copied()).collect();
+        session.memory.note(answer, session.client.answering(), given, session.indexed);
+    }
+    Ok(done(change, chosen, answer.revision))
+}
+
+/// Takes back claims that were made in a store which is not the known one; the error says that
+/// it is not.
+fn withdraw(
+    session: &mut Session,
+    owner: &Owner,
+    seen: &Seen,
+    change: &Change<'_>,
+    chosen: &[IpAddr],
+    error: Error,
+) -> Error {
+    if chosen.is_empty() {
+        return error;
+    }
+    let revision = seen.revision.unwrap_or_default();
+    let Commit::Done { kept, claimed } = done::<Seen>(change, chosen, revision) else {
+        return error;
+    };
+    let leave = kept.into_iter().chain(change.leave.iter().cloned()).collect();
+    let back = Step {
+        keys: &session.keys,
+        owner,
+        seen,
+        change: &Change { drop: claimed, leave, ..Change::default() },
+        latest: None,
+        victims: &BTreeMap::new(),
+        indexed: session.indexed,
+        additions: &(),
+    };
+    match session.client.write(&back.transaction()) {
+        Ok(_) => error,
+        Err(withdrawing) => error.and([withdrawing]),
+    }
+}
+
+/// A claim whose candidates were all found taken, with what was read of the pool or of the only one.
+/// `view` is how things stand otherwise.
+pub(crate) fn taken(
+    keys: &Keys,
+    owner: &Owner,
+    change: &Change<'_>,
+    (place, shown): (usize, Option<&[KeyValue]>),
+    view: Option<View<Token>>,
+) -> Commit<Token> {
+    let claim = &change.claim[place];
+    let holder = |address: IpAddr| match (claim.next, shown) {
+        (Look::Window(..), _) | (_, None) => None,
+        (_, Some(found)) => {
+            let found = found.iter().find(|f| keys.address(f.key()) == Some(address));
+            found.map(|found| keys.spelling().entry(address, found))
+        }
+    };
+    let taken = claim.candidates.iter();
+    let taken: Vec<Taken> = taken
+        .map(|address| Taken { claim: place, address: *address, holder: holder(*address) })
+        .collect();
+    // Its own without its owner's key: only a look at the address shows that it is held.
+    let own = keys.owner(owner);
+    let holders = taken.iter().filter_map(|taken| taken.holder.as_ref()?.holder.as_ref());
+    let is_own = holders.filter_map(|h| keys.owner_of_holder(h)).any(|key| key == own);
+    let mut view = view.filter(|_| !is_own);
+    if let (Some(view), Look::Window(from, to), Some(found)) = (&mut view, claim.next, shown) {
+        view.pools[place].used = Used::Windows(vec![(from, to)], addresses(keys, found));
+    }
+    Commit::Lost { taken, view }
+}
+
+/// How things stand where nothing was kept or dropped.
+pub(crate) fn as_before(
+    change: &Change<'_>,
+    token: Token,
+    pools: Vec<PoolView>,
+) -> Option<View<Token>> {
+    let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
+    fresh.then_some(View { held: Vec::new(), sure: false, pools, token })
+}
+
+/// What a commit shows of the owner that found something else than was seen: the owner's keys, or a store
+/// whose latest claim is older than the one that was known.
+///
+/// # Errors
+/// It is the latter.
+pub(crate) fn refused(
+    session: &mut Session,
+    owner: &Owner,
+    change: &Change<'_>,
+    found: Vec<KeyValue>,
+) -> Result<Shown> {
+    if session.latest().is_some() && !change.claim.is_empty() {
+        let key = session.keys.latest().as_bytes();
+        let latest = found.iter().find(|found| found.key() == key);
+        session.memory.judge_latest(latest.map_or(0, KeyValue::mod_revision))?;
+    }
+    Ok(Shown::by_refusal(&session.keys, owner, change, found))
+}
+
+/// How things stand after that, by what the owner holds. The pools of the leases that stayed are not
+/// shown.
+///
+/// # Errors
+/// As [`take_off_lost`].
+pub(crate) fn stale(
+    session: &mut Session,
+    change: &Change<'_>,
+    shown: &Shown,
+    held: Held,
+    pools: Vec<PoolView>,
+) -> Result<Option<View<Token>>> {
+    let seen = take_off_lost(session, shown.own.as_ref(), held.seen)?;
+    let view = View { held: held.leases, sure: true, pools, token: seen.into() };
+    Ok(change.keep.is_empty().then_some(view))
+}
+
+/// The pools of all claims, of which nothing is known but where the cursors are.
+pub(crate) fn pools_of_claims(
+    change: &Change<'_>,
+    cursor: impl Fn(&Want) -> Option<IpAddr>,
+) -> Vec<PoolView> {
+    unknown(change.claim.iter().map(|claim| claim.want), cursor)
+}

@@ -1,0 +1,127 @@
+//! The store as one call uses it.
+
+use std::ops::ControlFlow;
+
+use etcd_client::{GetOptions, KeyValue, Txn, TxnOp};
+use ipam_kit::Result;
+
+use crate::client::{Answer, Client};
+use crate::keys::{Keys, end_of};
+use crate::memory::Memory;
+use crate::page::{first_get, found_by_key, next_page, read_page};
+
+/// The servers, the keys of the network, and what this node remembers of the store.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) keys: Keys,
+    pub(crate) memory: Memory,
+    /// Whether the store lets us have keys of owners.
+    pub(crate) indexed: bool,
+    /// Whether a store that is not the known one is used all the same.
+    pub(crate) trusting: bool,
+    /// Whether this call takes no address.
+    pub(crate) releasing: bool,
+}
+
+impl Session {
+    /// Asks something that changes nothing of the store that is known.
+    ///
+    /// # Errors
+    /// The store does not answer, refuses it, or is not the known one.
+    pub(crate) fn ask(&mut self, txn: &Txn) -> Result<Answer> {
+        let answer = self.client.read(txn)?;
+        self.judge(&answer)?;
+        Ok(answer)
+    }
+
+    /// Fails when an answer is not of the store that is known.
+    ///
+    /// # Errors
+    /// As [`Memory::judge`].
+    pub(crate) fn judge(&mut self, answer: &Answer) -> Result<()> {
+        self.memory.note_endpoint(self.client.preferred());
+        if self.trusting { Ok(()) } else { self.memory.judge(answer, self.releasing) }
+    }
+
+    /// The revision of the latest claim that is known, which a claim is guarded with; none where the
+    /// store is used whatever it is, or has no key of it.
+    pub(crate) fn latest(&self) -> Option<i64> {
+        (!self.trusting && self.indexed).then(|| self.memory.latest())
+    }
+
+    /// Reads something that every call may read, and the revision of the latest claim, 0 when there is
+    /// none; nothing of it where the store has no key of it.
+    ///
+    /// # Errors
+    /// The store does not answer, or refuses it.
+    pub(crate) fn look(&mut self) -> Result<(Answer, Option<i64>)> {
+        let any = || GetOptions::new().with_prefix().with_limit(1).with_keys_only();
+        let reads = match self.indexed {
+            true => vec![
+                TxnOp::get(self.keys.latest(), None),
+                TxnOp::get(self.keys.owners(), Some(any())),
+            ],
+            false => vec![TxnOp::get(self.keys.leases(), Some(any()))],
+        };
+        let answer = self.client.read(&Txn::new().and_then(reads))?;
+        let latest = self.indexed.then(|| {
+            let found = found_by_key(&answer.response);
+            found.get(self.keys.latest().as_bytes()).map_or(0, KeyValue::mod_revision)
+        });
+        Ok((answer, latest))
+    }
+
+    /// Fails where an ADD would.
+    ///
+    /// # Errors
+    /// The store does not answer, refuses it, or is not the known one.
+    pub(crate) fn ready(&mut self) -> Result<()> {
+        let (answer, latest) = self.look()?;
+        self.judge(&answer)?;
+        if let Some(latest) = latest {
+            self.memory.judge_latest(latest)?;
+            self.memory.note_latest(&answer, latest);
+        }
+        Ok(())
+    }
+
+    /// Reads the keys from one to before another in pages, in order; without values where they are not
+    /// asked for.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub(crate) fn each_between(
+        &mut self,
+        from: String,
+        end: &str,
+        keys_only: bool,
+        each: &mut dyn FnMut(&Keys, &KeyValue) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut next = Some(from.into_bytes());
+        while let Some(from) = next.take() {
+            let answer = self.ask(&read_page(from, end, keys_only))?;
+            let Some(page) = first_get(answer.response.op_responses()) else { return Ok(()) };
+            for found in page.kvs() {
+                if each(&self.keys, found).is_break() {
+                    return Ok(());
+                }
+            }
+            next = next_page(&page);
+        }
+        Ok(())
+    }
+
+    /// Reads all keys with a prefix that ends in a slash.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub(crate) fn each_below(
+        &mut self,
+        prefix: String,
+        each: &mut dyn FnMut(&Keys, &KeyValue) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let end = end_of(&prefix);
+        self.each_between(prefix, &end, false, each)
+    }
+}

@@ -1,0 +1,146 @@
+//! What a view reads, in one round trip, and what it may guess without any.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+
+use etcd_client::{KeyValue, Txn, TxnOp};
+use ipam_kit::Result;
+use ipam_kit::allocate::document::{Revision, Seen};
+use ipam_kit::allocate::ledger::{Look, PoolView, Question, Used};
+use ipam_kit::allocate::{Lease, Want};
+use ipam_kit::pool::RangeSet;
+
+use crate::held::Shown;
+use crate::keys::Keys;
+use crate::page::{READS, flatten, read_window};
+use crate::session::Session;
+
+/// What was read.
+#[derive(Debug)]
+pub(crate) struct Sight {
+    /// Of the owner.
+    pub(crate) shown: Shown,
+    /// Of the pools.
+    pub(crate) used: Vec<Used>,
+    /// Of what was asked for besides.
+    pub(crate) more: Vec<KeyValue>,
+}
+
+/// What may be guessed without asking: that an owner holds nothing and nothing is taken, unless something
+/// else has to be read; or that it holds what the record knows.
+pub(crate) fn guess(
+    session: &Session,
+    question: &Question<'_>,
+    reads_more: bool,
+) -> Option<(Vec<Lease>, Seen)> {
+    // In a store that will be refused nothing is written.
+    if !question.may_guess || (!session.trusting && session.memory.is_set_back()) {
+        return None;
+    }
+    let blind = question.looks.iter().all(|look| *look == Look::Nowhere);
+    if blind && !reads_more && !question.want.is_empty() {
+        return Some((Vec::new(), Seen::default()));
+    }
+    let known = Revision::of_all(question.known)?;
+    let seen = Seen { revision: Some(known.revision), document: None };
+    Some((question.known.to_vec(), seen))
+}
+
+/// The addresses that a question names.
+pub(crate) fn named(question: &Question<'_>) -> BTreeSet<IpAddr> {
+    let known = question.known.iter().map(|lease| lease.address.addr());
+    known.chain(question.want.iter().filter_map(|want| want.requested)).collect()
+}
+
+/// Reads the owner's keys, as far as a question looks into its pools, the keys of some addresses, and what
+/// else is asked for.
+///
+/// # Errors
+/// As [`Session::ask`].
+pub(crate) fn see(
+    session: &mut Session,
+    question: &Question<'_>,
+    asked: BTreeSet<IpAddr>,
+    more: Vec<TxnOp>,
+) -> Result<Sight> {
+    let keys = &session.keys;
+    let own = session.indexed.then(|| keys.read_owner(question.owner));
+    let mut groups = vec![own.into_iter().collect()];
+    groups.extend(question.looks.iter().map(|look| read_look(keys, *look)));
+    groups.push(asked.iter().map(|address| TxnOp::get(keys.lease(*address), None)).collect());
+    groups.push(more);
+    let mut found = read_groups(session, groups)?.into_iter();
+    let owners = found.next().unwrap_or_default();
+    let mut used = Vec::new();
+    for (look, want) in question.looks.iter().zip(question.want) {
+        let shown = found.next().unwrap_or_default();
+        used.push(match look {
+            Look::Nowhere => Used::Unknown,
+            Look::Window(from, to) => {
+                Used::Windows(vec![(*from, *to)], addresses(&session.keys, &shown))
+            }
+            Look::Everywhere => Used::All(all_of(session, want)?),
+        });
+    }
+    let leases = found.next().unwrap_or_default();
+    let more = found.next().unwrap_or_default();
+    let shown = Shown::new(&session.keys, question.owner, owners, leases, asked);
+    Ok(Sight { shown, used, more })
+}
+
+/// Pools of which nothing is known but where the cursors are.
+pub(crate) fn unknown<'a>(
+    wants: impl Iterator<Item = &'a Want>,
+    cursor: impl Fn(&Want) -> Option<IpAddr>,
+) -> Vec<PoolView> {
+    wants.map(|want| PoolView { cursor: cursor(want), ..PoolView::default() }).collect()
+}
+
+/// Pools as they were seen.
+pub(crate) fn pools(
+    wants: &[Want],
+    used: Vec<Used>,
+    cursor: impl Fn(&Want) -> Option<IpAddr>,
+) -> Vec<PoolView> {
+    let unknown = unknown(wants.iter(), cursor).into_iter();
+    unknown.zip(used).map(|(pool, used)| PoolView { used, ..pool }).collect()
+}
+
+/// The addresses that some keys stand for.
+pub(crate) fn addresses(keys: &Keys, found: &[KeyValue]) -> BTreeSet<IpAddr> {
+    found.iter().filter_map(|found| keys.address(found.key())).collect()
+}
+
+fn read_look(keys: &Keys, look: Look) -> Vec<TxnOp> {
+    match look {
+        Look::Window(from, to) => read_window(keys, from, to),
+        Look::Nowhere | Look::Everywhere => Vec::new(),
+    }
+}
+
+/// What is found by each of some groups of reads.
+fn read_groups(session: &mut Session, groups: Vec<Vec<TxnOp>>) -> Result<Vec<Vec<KeyValue>>> {
+    let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
+    let reads: Vec<TxnOp> = groups.into_iter().flatten().collect();
+    let mut answers = Vec::new();
+    for batch in reads.chunks(READS) {
+        answers.extend(session.ask(&Txn::new().and_then(batch))?.response.op_responses());
+    }
+    let mut answers = answers.into_iter();
+    Ok(sizes.into_iter().map(|size| flatten(answers.by_ref().take(size))).collect())
+}
+
+/// All addresses that are taken in the ranges of a pool.
+fn all_of(session: &mut Session, want: &Want) -> Result<BTreeSet<IpAddr>> {
+    let mut all = BTreeSet::new();
+    let ranges = want.set.as_ref().map_or(&[][..], RangeSet::ranges);
+    let windows = ranges.iter().flat_map(|r| session.keys.window(r.start(), r.end()));
+    for (first, end) in windows.collect::<Vec<_>>() {
+        session.each_between(first, &end, true, &mut |keys, found| {
+            all.extend(keys.address(found.key()));
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok(all)
+}
