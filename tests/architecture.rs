@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -327,6 +328,83 @@ fn files_are_opened_by_one_function_a_class() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// What the files of our own layout name nothing of: what is for a replaced plugin alone.
+const OF_REPLACED_PLUGINS: [&str; 7] =
+    ["beside", "along", "cursors", "hints", "layout", "lock", "turn:"];
+
+#[test]
+fn our_own_layout_in_etcd_knows_no_replaced_plugin() {
+    let native = files_of(&root().join("delegates/ipam-da-etcd/src/native"));
+    assert!(native.len() > 3, "{}", native.len());
+    for File { path, lines } in native {
+        for line in lines {
+            let found = OF_REPLACED_PLUGINS.iter().find(|word| line.contains(**word));
+            assert!(found.is_none(), "{path}: {line}");
+        }
+    }
+}
+
+/// The stores of a cluster.
+const STORES: [&str; 2] = ["delegates/ipam-da-consul/src", "delegates/ipam-da-etcd/src"];
+
+#[test]
+fn files_of_a_store_import_in_one_direction() {
+    for store in STORES {
+        let files = files(&[store]);
+        let modules: Vec<String> = files.iter().map(|file| module_of(&file.path, store)).collect();
+        let mut imports: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (File { lines, .. }, module) in files.iter().zip(&modules) {
+            let imported = lines.iter().filter_map(|line| imported(line, module, &modules));
+            // A file may use what the one has that declares it.
+            imports.insert(module, imported.filter(|other| !module.starts_with(other)).collect());
+        }
+        // What imports nothing that is left goes, until there is nothing left, or a circle.
+        while let Some(lowest) = imports.iter().find(|(_, of)| of.is_empty()) {
+            let lowest = *lowest.0;
+            imports.remove(lowest);
+            imports.values_mut().for_each(|of| drop(of.remove(lowest)));
+        }
+        assert!(imports.is_empty(), "{store}: on a circle, or above one: {imports:#?}");
+    }
+}
+
+/// The module of a file, as `native::view`.
+fn module_of(path: &str, store: &str) -> String {
+    let file = path.strip_prefix(store).unwrap().trim_start_matches('/');
+    file.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::")
+}
+
+/// The module of the same store that a line of this one imports.
+fn imported<'a>(line: &str, module: &str, modules: &'a [String]) -> Option<&'a str> {
+    let (_, path) = line.trim().split_once("use ")?;
+    let path = match path.split_once("::")? {
+        ("crate", path) => path.to_owned(),
+        ("self", path) => format!("{module}::{path}"),
+        ("super", path) => {
+            let parent = module.rsplit_once("::").map_or("", |(parent, _)| parent);
+            format!("{parent}::{path}")
+        }
+        _ => return None,
+    };
+    let path = path.trim_start_matches("::").trim_end_matches(';');
+    let is_of = |of: &&String| {
+        path.strip_prefix(of.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    modules.iter().filter(is_of).map(String::as_str).max_by_key(|module| module.len())
+}
+
+#[test]
+fn a_call_of_a_store_is_one_value() {
+    for store in STORES {
+        for File { path, lines } in files(&[store]) {
+            let shared = |line: &&String| {
+                ["Cell<", "Cell::", "Rc<", "Rc::", "Mutex"].iter().any(|cell| line.contains(*cell))
+            };
+            assert_eq!(lines.iter().find(shared), None, "{path}");
+        }
+    }
+}
+
 #[test]
 fn no_shared_source_names_a_backend() {
     for File { path, lines } in files(SOURCES) {
@@ -378,4 +456,10 @@ fn the_scan_sees_what_it_looks_for() {
     let deep = "    text.and_then(ipam_kit::host::parse_duration)";
     assert_eq!(imports(deep, "ipam_kit"), ["host"]);
     assert!(imports("use super::record::Record;", "crate").is_empty());
+    let modules = ["native", "native::view", "keys"].map(str::to_owned);
+    let of = |line: &str, module: &str| imported(line, module, &modules).map(str::to_owned);
+    assert_eq!(of("use super::view::{cursor, held};", "native::change"), Some(modules[1].clone()));
+    assert_eq!(of("pub(crate) use self::view::cursor;", "native"), Some(modules[1].clone()));
+    assert_eq!(of("use crate::keys::{self, Keys};", "native::view"), Some(modules[2].clone()));
+    assert_eq!(of("use std::fs::File;", "keys"), None);
 }

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use etcd_client::{Txn, TxnResponse};
+use etcd_client::Txn;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{ErrorCode, Result};
 use ipam_servers::{Failover, PATIENCE, Service, Transport};
@@ -9,6 +9,7 @@ use ipam_servers::{Failover, PATIENCE, Service, Transport};
 use crate::config::Store;
 use crate::endpoint::Endpoint;
 use crate::token::Caller;
+pub(crate) use crate::transport::Answer;
 use crate::transport::Grpc;
 
 /// The servers of a store, of which one that answers is as good as another.
@@ -18,16 +19,6 @@ use crate::transport::Grpc;
 pub(crate) struct Client {
     endpoints: Vec<Endpoint>,
     servers: Failover<Grpc>,
-}
-
-/// What the store answered.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) response: TxnResponse,
-    /// The cluster's id.
-    pub(crate) cluster: u64,
-    /// The store's revision.
-    pub(crate) revision: i64,
 }
 
 impl Client {

@@ -9,13 +9,22 @@ use ipam_servers::{Transport, Trouble, words};
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::ClientTlsConfig;
 
-use crate::client::Answer;
 use crate::config::Store;
 use crate::connection::Connection;
 use crate::endpoint::Endpoint;
 use crate::refusal::Refusal;
 use crate::tls;
 use crate::token::Caller;
+
+/// What the store answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) response: TxnResponse,
+    /// The cluster's id.
+    pub(crate) cluster: u64,
+    /// The store's revision.
+    pub(crate) revision: i64,
+}
 
 /// The event loop, and the connection of the server that answered last.
 pub(crate) struct Grpc {
