@@ -192,8 +192,7 @@ impl Store {
         );
         let (mut locked, result) = waited.unwrap_or_else(PoisonError::into_inner);
         if result.timed_out() {
-            let message = "another call has held the store's lock all the time";
-            return Err(Error::new(ErrorCode::TRY_AGAIN, message));
+            return Err(kept_out());
         }
         *locked = true;
         Ok(Some(Guard(self.clone())))
@@ -234,6 +233,12 @@ impl Drop for Guard {
     }
 }
 
+/// The lock could not be had.
+pub(super) fn kept_out() -> Error {
+    let message = "another call has held the store's lock all the time";
+    Error::new(ErrorCode::TRY_AGAIN, message)
+}
+
 /// A ledger on a [`Store`].
 pub struct Memory {
     pub(super) store: Store,
@@ -252,6 +257,13 @@ pub struct Config {
 pub struct Token {
     asked: Vec<(Want, Look)>,
     guard: Option<Guard>,
+}
+
+impl Token {
+    /// Whether it holds the store's lock.
+    pub(super) fn is_locked(&self) -> bool {
+        self.guard.is_some()
+    }
 }
 
 impl Memory {

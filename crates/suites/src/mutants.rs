@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use super::memory::{Memory, Store, Token};
+use super::memory::{Memory, Store, Token, kept_out};
 use super::table::{Table, fits};
 use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Ledger, Need, Question, View};
 use ipam_kit::allocate::{Lease, Owner, Reach};
@@ -36,11 +36,15 @@ pub enum Bug {
     StaleBelieved,
     /// A drop of some leases is taken for one of all that the owner holds.
     SomeForAll,
+    /// The lock of the view before is kept while the next view takes it.
+    EarlierKept,
+    /// What the view before showed is shown again.
+    EarlierBelieved,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Overwrite,
         Self::CheckThenPut,
         Self::ReleaseOfAny,
@@ -51,6 +55,8 @@ impl Bug {
         Self::LateDelUnguarded,
         Self::StaleBelieved,
         Self::SomeForAll,
+        Self::EarlierKept,
+        Self::EarlierBelieved,
     ];
 }
 
@@ -59,6 +65,8 @@ pub struct Mutant {
     inner: Memory,
     store: String,
     bug: Option<Bug>,
+    /// What the last view showed.
+    shown: Vec<Lease>,
 }
 
 /// What it reads of `ipam`.
@@ -80,7 +88,7 @@ impl Mutant {
     /// A ledger for one network.
     pub fn on(store: &str, network: NetworkName, bug: Option<Bug>) -> Self {
         let inner = Memory::on(&Store::named(store), network);
-        Self { inner, store: store.to_owned(), bug }
+        Self { inner, store: store.to_owned(), bug, shown: Vec::new() }
     }
 
     fn owner(&self, owner: &Owner) -> Owner {
@@ -197,9 +205,16 @@ impl Ledger for Mutant {
         let owner = self.owner(question.owner);
         let stale = self.bug == Some(Bug::StaleBelieved);
         let need = if stale { Need::Look } else { question.need };
+        let is_believed = earlier.is_some() && self.bug == Some(Bug::EarlierBelieved);
+        if self.bug == Some(Bug::EarlierKept) && earlier.as_ref().is_some_and(Token::is_locked) {
+            return Err(kept_out());
+        }
         let view = self.inner.view(&Question { owner: &owner, need, ..*question }, earlier)?;
         let sure = view.sure || (stale && !question.may_guess);
-        Ok(View { held: self.indexed(&owner, view.held), sure, ..view })
+        if !is_believed {
+            self.shown = self.indexed(&owner, view.held);
+        }
+        Ok(View { held: self.shown.clone(), sure, ..view })
     }
 
     fn commit(&mut self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {

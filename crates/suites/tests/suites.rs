@@ -104,7 +104,7 @@ fn assert_well(report: &Report, most_not_applicable: usize) {
 fn a_ledger_in_memory_passes_whatever_kind_of_store_it_is() {
     for shape in shapes() {
         let store = Store::named(&fresh_store()).shaped(shape);
-        assert_well(&ledger_suite::run(&Sound(store)), 3 * usize::from(shape.locks));
+        assert_well(&ledger_suite::run(&Sound(store)), 4 * usize::from(shape.locks));
     }
 }
 
@@ -172,6 +172,9 @@ fn found_by(bug: Bug) -> (&'static [&'static str], &'static [&'static str]) {
             &["a_change_that_leaves_out_a_lease_is_lost"],
             &["a_hint_of_some_leases_leaves_nothing_behind"],
         ),
+        // An allocator looks twice only in a pool that is nearly full.
+        Bug::EarlierKept => (&["a_view_after_another_is_committed_on"], &[]),
+        Bug::EarlierBelieved => (&["a_proof_after_a_guess_shows_what_is_held"], &[]),
     }
 }
 
@@ -181,12 +184,13 @@ fn hunt(bug: Bug) -> Vec<String> {
     for time in 0..TIMES {
         let (of_ledger, of_allocator) = found_by(bug);
         let (of_ledgers, store) = (fresh_store(), fresh_store());
-        let behind = bug == Bug::StaleBelieved;
+        let looked = Shape { behind: bug == Bug::StaleBelieved, ..Shape::default() };
+        let locks = bug == Bug::EarlierKept;
+        let shape = Shape { locks, guesses: bug == Bug::EarlierBelieved, ..looked };
+        let _ = Store::named(&of_ledgers).shaped(shape);
         // A hint reaches the guards only where it is believed until then.
         let guesses = matches!(bug, Bug::ReleaseOfAny | Bug::SomeForAll);
-        let shape = Shape { guesses, behind, ..Shape::default() };
-        let _ = Store::named(&of_ledgers).shaped(Shape { behind, ..Shape::default() });
-        let _ = Store::named(&store).shaped(shape);
+        let _ = Store::named(&store).shaped(Shape { guesses, ..looked });
         let ledger = ledger_suite::run(&Place { store: of_ledgers, bug: Some(bug) });
         let delegate: Allocate<Mutant> = Allocate::default();
         let ipam = json!({"memory": store, "bug": format!("{bug:?}")});

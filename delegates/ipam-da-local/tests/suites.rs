@@ -43,7 +43,7 @@ fn assert_well(report: &Report, not_applicable: usize) {
 fn the_ledger_on_disk_passes() {
     let temp = TempDir::new().unwrap();
     // Other nodes, and three times that nothing comes between look and change under its lock.
-    assert_well(&ledger_suite::run(&Disk(temp.path().to_owned())), 4);
+    assert_well(&ledger_suite::run(&Disk(temp.path().to_owned())), 5);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn the_allocator_on_disk_passes_without_an_index() {
     let temp = TempDir::new().unwrap();
     std::fs::create_dir(temp.path().join("state")).unwrap();
     std::fs::write(temp.path().join("state/local"), "a file in the place of the index").unwrap();
-    assert_well(&ledger_suite::run(&Disk(temp.path().to_owned())), 4);
+    assert_well(&ledger_suite::run(&Disk(temp.path().to_owned())), 5);
     let program = Path::new(env!("CARGO_BIN_EXE_ipam-da-local"));
     let subject: Arc<dyn Subject> = Arc::new(Binary::new(program, Form::Delegate, temp.path()));
     assert_well(&allocator_suite::run(&subject, &[], &[]), 4);

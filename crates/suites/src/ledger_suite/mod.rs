@@ -7,6 +7,7 @@ mod racing;
 mod room;
 mod scanning;
 mod steps;
+mod viewing;
 
 pub use room::{Stage, request};
 
@@ -17,7 +18,7 @@ use super::Report;
 /// Makes every check.
 pub fn run<S: Stage>(stage: &S) -> Report {
     let mut report = Report::default();
-    let checks = [steps::all(), owning::all(), scanning::all(), racing::all()];
+    let checks = [steps::all(), viewing::all(), owning::all(), scanning::all(), racing::all()];
     for (name, check) in checks.into_iter().flatten() {
         report.check(name, true, || check(&Room::new(stage)?));
     }

@@ -1,0 +1,75 @@
+//! One view after another, with nothing committed between them.
+
+use super::checks;
+use super::room::{Room, Stage, claim, done, ended, expect, lost, pool_of};
+use crate::plain::list;
+use crate::{Finding, Verdict};
+use ipam_kit::allocate::ledger::{Change, Ledger, Look, Need, Question};
+use ipam_kit::allocate::{Owner, Want};
+
+checks!(
+    a_view_after_another_is_committed_on,
+    a_proof_after_a_guess_shows_what_is_held,
+    a_commit_on_a_view_after_another_is_guarded,
+);
+
+const A: &str = "10.1.2.7";
+const B: &str = "10.1.2.9";
+
+fn question<'a>(owner: &'a Owner, want: &'a Want, looks: &'a [Look], need: Need) -> Question<'a> {
+    let want = std::slice::from_ref(want);
+    Question { owner, known: &[], want, looks, may_guess: false, need }
+}
+
+/// A ledger that keeps the lock of the view before waits for itself here.
+fn a_view_after_another_is_committed_on<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    let (owner, want) = (room.owner("c1", "eth0")?, pool_of(A)?);
+    let mut ledger = room.open()?;
+    let mut view = ledger.view(&question(&owner, &want, &[Look::Nowhere], Need::Look), None)?;
+    for look in [Look::Everywhere, Look::Nowhere] {
+        let looks = [look];
+        view = ledger.view(&question(&owner, &want, &looks, Need::Look), Some(view.token))?;
+    }
+    let change = Change { claim: vec![claim(&want, &[A])?], ..Change::default() };
+    let after = ended(ledger.commit(&owner, view.token, &change)?)?;
+    done(after, "a claim of a free address on the third view")?;
+    // And it is over: nothing keeps others out.
+    room.take(&room.owner("c2", "eth0")?, B)?;
+    Ok(())
+}
+
+fn a_proof_after_a_guess_shows_what_is_held<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    let (owner, want) = (room.owner("c1", "eth0")?, pool_of(B)?);
+    let lease = room.take(&owner, A)?;
+    let mut ledger = room.open()?;
+    let looks = [Look::Nowhere];
+    let guess = Question { may_guess: true, ..question(&owner, &want, &looks, Need::Look) };
+    let guessed = ledger.view(&guess, None)?;
+    let proof = question(&owner, &want, &looks, Need::Proof);
+    let proved = ledger.view(&proof, Some(guessed.token))?;
+    let held = list(proved.held.iter().map(|lease| lease.address.addr()));
+    expect(proved.sure && held == lease.address.addr().to_string(), || {
+        format!("held is {A}, the proof after a guess shows {held}")
+    })
+}
+
+fn a_commit_on_a_view_after_another_is_guarded<S: Stage>(room: &Room<'_, S>) -> Verdict {
+    // What comes between is nothing yet: it tells whether anything can.
+    if !room.stage.interleave(Box::new(|| ())) {
+        return Err(Finding::NotApplicable(
+            "nothing comes between two views; `Stage::interleave` on a ledger in `Between` makes \
+             this check run",
+        ));
+    }
+    let (owner, want) = (room.owner("c1", "eth0")?, pool_of(A)?);
+    let (looks, mut ledger) = ([Look::Nowhere], room.open()?);
+    let first = ledger.view(&question(&owner, &want, &looks, Need::Look), None)?;
+    room.take(&owner, A)?;
+    // It may show what the first one showed.
+    let second = ledger.view(&question(&owner, &want, &looks, Need::Look), Some(first.token))?;
+    let change = Change { claim: vec![claim(&want, &[B])?], ..Change::default() };
+    let after = ended(ledger.commit(&owner, second.token, &change)?)?;
+    lost(after, "a claim by an owner who has taken another lease since the first view")?;
+    let held = room.addresses(&owner)?;
+    expect(held.len() == 1, || format!("held is {}", list(&held)))
+}
