@@ -2,11 +2,10 @@
 //! compared with:
 //!
 //! ```text
-//! consul-floor ADD SERVER OWNER-KEY ADDRESS-KEY VALUE    creates both keys
-//! consul-floor DEL SERVER OWNER-KEY ADDRESS-KEY VALUE    deletes both
+//! consul-floor VERB SERVER ADD-BODY DEL-BODY    carries out one of the two transactions
 //! ```
 //!
-//! SERVER is `ADDRESS:PORT`, VALUE in base64.
+//! SERVER is `ADDRESS:PORT`.
 
 use std::error::Error;
 use std::io::{self, Read, Write};
@@ -16,17 +15,10 @@ use ipam_kit as _;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [verb, server, keys @ .., value] = &arguments[..] else {
-        return Err("expected: ADD|DEL SERVER OWNER-KEY ADDRESS-KEY VALUE".into());
+    let [verb, server, add, del] = &arguments[..] else {
+        return Err("expected: ADD|DEL SERVER ADD-BODY DEL-BODY".into());
     };
-    let op = |key: &String| match verb.as_str() {
-        "ADD" => {
-            format!(r#"{{"KV":{{"Verb":"cas","Key":"{key}","Index":0,"Value":"{value}"}}}}"#)
-        }
-        _ => format!(r#"{{"KV":{{"Verb":"delete","Key":"{key}"}}}}"#),
-    };
-    let ops: Vec<String> = keys.iter().map(op).collect();
-    transaction(server, &format!("[{}]", ops.join(",")))?;
+    transaction(server, if verb == "ADD" { add } else { del })?;
     writeln!(std::io::stdout(), "{{}}")?;
     Ok(())
 }

@@ -91,15 +91,25 @@ fn fill(server: &Consul, held: usize) {
     }
 }
 
-/// The arguments of `consul-floor`, with keys and a value like the delegate's.
+/// The arguments of `consul-floor`, by which it sends what the delegate does: to take an address of a
+/// pool whose ranges are as they were, and to give it back.
 fn floor(server: &Consul) -> Vec<String> {
     let taken = 1_700_000_000_000_u64;
     let lease = json!({"address": "10.77.0.2/16", "pool": POOL, "taken": taken});
-    vec![
-        "VERB".to_owned(),
-        server.endpoint(),
-        format!("ipam/.owners/floor/{NODE}/CONTAINER/eth0"),
-        "ipam/floor/CONTAINER".to_owned(),
-        encode(&cluster::owner(json!({"leases": [lease]})).to_string()),
-    ]
+    let owner = encode(&cluster::owner(json!({"leases": [lease]})).to_string());
+    let holder = json!({"target": "CONTAINER", "ifname": "eth0", "node": NODE, "network": NETWORK,
+        "time": taken, "generation": 1, "leases": 1});
+    let definition = format!("ipam/{POOL}");
+    let ranges = server.entry(&definition).unwrap().modified;
+    let keys = ["ipam/floor/CONTAINER", &format!("ipam/.owners/floor/{NODE}/CONTAINER/eth0")];
+    let mark = format!("ipam/.owners/floor/.nodes/{NODE}");
+    let claim = json!([
+        {"KV": {"Verb": "check-index", "Key": definition, "Index": ranges}},
+        {"KV": {"Verb": "cas", "Key": keys[0], "Index": 0, "Value": encode(&holder.to_string())}},
+        {"KV": {"Verb": "cas", "Key": keys[1], "Index": 0, "Value": owner}},
+        {"KV": {"Verb": "get-tree", "Key": mark}},
+        {"KV": {"Verb": "set", "Key": mark, "Value": encode(&format!("{taken} bench-1/eth0 1"))}},
+    ]);
+    let release = Value::from_iter(keys.map(|key| json!({"KV": {"Verb": "delete", "Key": key}})));
+    ["VERB", &server.endpoint(), &claim.to_string(), &release.to_string()].map(str::to_owned).into()
 }
