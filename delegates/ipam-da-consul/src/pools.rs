@@ -269,8 +269,8 @@ impl Pools {
         let set = self.set_of(want, &cached)?;
         let index = self.index_of(want, &cached);
         let narrow = cached.crowded && !cached.wide && cached.free.len() < FEW;
-        let mut its: BTreeSet<IpAddr> =
-            cached.free.into_iter().filter(|address| set.find(*address).is_some()).collect();
+        let mut its = cached.free;
+        its.retain(|address| set.find(*address).is_some());
         if want.strategy == Strategy::RoundRobin {
             // Behind the address given last lies what was given back, which is reused late.
             let place = |address: IpAddr| {
