@@ -17,7 +17,6 @@ use crate::transport::Grpc;
 /// A client library's own list of endpoints balances between them and fails with the one it happens
 /// to have chosen; here each request goes to one server, and on to the next when that one fails.
 pub(crate) struct Client {
-    endpoints: Vec<Endpoint>,
     servers: Failover<Grpc>,
 }
 
@@ -40,10 +39,7 @@ impl Client {
             unreached,
         };
         let transport = Grpc::new(store, caller)?;
-        Ok(Self {
-            endpoints: store.endpoints.clone(),
-            servers: Failover::new(service, transport, deadline),
-        })
+        Ok(Self { servers: Failover::new(service, transport, deadline) })
     }
 
     /// Goes on until another deadline.
@@ -53,7 +49,7 @@ impl Client {
 
     /// The server that answered last.
     pub(crate) fn answering(&self) -> &Endpoint {
-        &self.endpoints[self.servers.answering()]
+        self.servers.transport().endpoint(self.servers.answering())
     }
 
     /// Begins with this server, if it is one of the store's.

@@ -52,6 +52,10 @@ impl Grpc {
         })
     }
 
+    pub(crate) fn endpoint(&self, place: usize) -> &Endpoint {
+        &self.endpoints[place]
+    }
+
     pub(crate) fn was_denied(&self) -> bool {
         self.denied
     }
@@ -108,17 +112,13 @@ impl Transport<&Txn> for Grpc {
                 return answer(response);
             }
             Some(Err(refusal)) => refusal,
-            None => {
-                if let Some(caller) = self.caller.as_ref().filter(|_| sent) {
+            None if sent => {
+                if let Some(caller) = &self.caller {
                     caller.forget();
                 }
-                let reason = words::no_answer_within(patience);
-                return Err(if sent {
-                    Trouble::unknown(reason)
-                } else {
-                    Trouble::not_done(reason)
-                });
+                return Err(Trouble::unknown(words::no_answer_within(patience)));
             }
+            None => return Err(Trouble::not_done(words::no_answer_within(patience))),
         };
         self.denied = matches!(refusal, Refusal::Denied(_));
         Err(refusal.into())
