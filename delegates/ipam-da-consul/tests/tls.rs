@@ -302,6 +302,11 @@ fn without_an_authority_those_that_the_host_trusts_are_asked() {
     };
     let (code, text) = call(&node, "ADD").failure();
     assert!([103, 105].contains(&code) && text.contains("UnknownIssuer"), "{code}: {text}");
+    // A bundle without a writer is skipped at once.
+    host.shell("mkfifo /etc/ssl/certs/ca-certificates.crt");
+    let (code, text) = within(BOUND, || call(&node, "ADD")).failure();
+    assert!([103, 105].contains(&code) && text.contains("UnknownIssuer"), "{code}: {text}");
+    host.shell("rm /etc/ssl/certs/ca-certificates.crt");
     let bundle = host.path("/etc/ssl/certs/ca-certificates.crt");
     let of = |path: &Path| fs::read_to_string(path).unwrap();
     let both = of(&certificates.other_authority()) + "# ours\n" + &of(&certificates.authority());
