@@ -1,16 +1,11 @@
 //! Leases in host-local's own layout, as a ledger.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use ipam_kit::allocate::ledger::{
-    Change, Commit, Entry, Ledger, Look, PoolView, Question, Taken, Used, View,
-};
-use ipam_kit::allocate::{Lease, Owner, Reach};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Look, Question, Taken, View};
+use ipam_kit::allocate::{Lease, Owner, Reach, Want};
 use ipam_kit::host::{StateDir, can_write};
 use ipam_kit::pool::RangeSet;
 use ipam_kit::presence::Presence;
@@ -18,9 +13,11 @@ use ipam_kit::{Error, ErrorCode, Request, Result, keys};
 use log::{debug, warn};
 
 use crate::config::{Config, KEYS};
-use crate::folder::{Cursor, Folder, Locked};
-use crate::index::{Index, Key, Stamp, is_plain};
-use crate::lease_file::{Content, LeaseFile};
+use crate::folder::{Folder, Locked};
+use crate::held::Lookup;
+use crate::index::{Index, Key, Stamp};
+use crate::lease_file::LeaseFile;
+use crate::seen::{Seen, SeenPool, odd_names};
 use crate::step::{Outcome, Step, Took};
 
 /// The leases of one network on this node's disk.
@@ -31,28 +28,6 @@ pub struct Local {
     state: StateDir,
     /// When waiting for host-local's lock ends.
     give_up: Instant,
-}
-
-/// The folder as it was seen, still under its lock.
-#[derive(Debug)]
-pub struct Seen {
-    pub(crate) folder: Locked,
-    /// The index, when it could be made complete.
-    pub(crate) stamp: Option<Stamp>,
-    /// Lease files whose names are not what we would write.
-    odd: Vec<String>,
-    /// What the owner holds.
-    pub(crate) held: Vec<LeaseFile>,
-    /// Whether every file could be read that may be its.
-    sure: bool,
-    pools: Vec<SeenPool>,
-}
-
-/// A pool that was asked for.
-#[derive(Debug)]
-struct SeenPool {
-    path: String,
-    cursor: Cursor,
 }
 
 /// How long host-local may hold its lock.
@@ -97,11 +72,10 @@ impl Ledger for Local {
             return Ok(View { held: Vec::new(), sure: true, pools: Vec::new(), token: None });
         };
         let stamp = self.stamp(&folder);
-        let (held, sure) = self.held(&folder, stamp.as_ref(), question)?;
-        let see = |want: &ipam_kit::allocate::Want| SeenPool {
-            path: want.path.clone(),
-            cursor: folder.cursor(want.index),
-        };
+        let index = stamp.as_ref().map(|_| &self.index);
+        let (held, sure) = Lookup { folder: &folder, index }.held(question)?;
+        let see =
+            |want: &Want| SeenPool { path: want.path.clone(), cursor: folder.cursor(want.index) };
         let pools = question.want.iter().map(see).collect();
         let odd = odd_names(&folder, stamp.as_ref())?;
         let seen = Seen { folder, stamp, odd, held, sure, pools };
@@ -253,74 +227,6 @@ impl Local {
         self.index.stamp(folder).or_else(rebuild)
     }
 
-    /// What the owner holds, and whether that is all: a file that cannot be read may be its as well. Only a
-    /// release that finds all that its record names goes on then.
-    ///
-    /// Where nothing is held under container and interface, a DEL or CHECK finds what an old
-    /// host-local wrote for the container alone, as host-local does.
-    fn held(
-        &self,
-        folder: &Locked,
-        stamp: Option<&Stamp>,
-        question: &Question<'_>,
-    ) -> Result<(Vec<LeaseFile>, bool)> {
-        let owner = question.owner;
-        let unread = RefCell::new(None);
-        let find = |key: &Key, is_its: &dyn Fn(&LeaseFile) -> bool| -> Result<Vec<LeaseFile>> {
-            let indexed = stamp.and_then(|_| {
-                let names = self.index.names(key);
-                names.inspect_err(|error| debug!("every lease is read: {error}")).ok()
-            });
-            let mut files = Vec::new();
-            for name in indexed.map_or_else(|| folder.all_names(), Ok)? {
-                match folder.read(&name) {
-                    Presence::Held(file) if is_its(&file) => {
-                        files.push(file.with_age(&folder.path)?)
-                    }
-                    Presence::Held(_) | Presence::Absent => {}
-                    Presence::Unreadable(error) => drop(unread.replace(Some(error))),
-                }
-            }
-            Ok(files)
-        };
-        let held = find(&Key::of(&owner.container, &owner.ifname), &|file| file.is_of(owner))?;
-        for lease in question.known {
-            let address = lease.address.addr();
-            if !held.iter().any(|file| file.address == address) {
-                refuse_unreadable(folder, &address.to_string())?;
-            }
-        }
-        let lacks = |lease: &Lease| held.iter().all(|f| f.address != lease.address.addr());
-        if question.known.is_empty() || question.known.iter().any(lacks) {
-            unread.take().map_or(Ok(()), Err)?;
-        }
-        if !held.is_empty() {
-            return Ok((held, unread.take().is_none()));
-        }
-        let old = find(&Key::of_container(&owner.container), &|file| file.is_of_container(owner))?;
-        unread.take().map_or(Ok(()), Err)?;
-        if question.want.is_empty() {
-            return Ok((old, true));
-        }
-        let wanted = |file: &&LeaseFile| {
-            let mut sets = question.want.iter().filter_map(|want| want.set.as_ref());
-            sets.any(|set| set.find(file.address).is_some())
-        };
-        match old.iter().find(wanted) {
-            None => Ok((Vec::new(), true)),
-            Some(file) => Err(Error::new(
-                ErrorCode::TAKEN,
-                format!(
-                    "container {} holds {} already, by a lease file that names no interface ({})",
-                    owner.container,
-                    file.address,
-                    folder.path.join(&file.name).display()
-                ),
-            )
-            .advise("host-local before 0.8 wrote it; DEL the container once, which releases it")),
-        }
-    }
-
     /// Brings the index up to what was taken and dropped, and the cursors.
     fn note(&self, seen: &mut Seen, owner: &Owner, change: &Change<'_>, took: &Took) {
         for (claim, (address, _)) in change.claim.iter().zip(&took.claimed) {
@@ -379,86 +285,5 @@ impl Local {
         if let Err(error) = self.index.note(folder, stamp.odd) {
             warn!("the index of leases cannot be written: {error}");
         }
-    }
-}
-
-impl Seen {
-    /// Whether the address has a lease file under a name that we would not look for.
-    pub(crate) fn hides(&self, address: IpAddr) -> bool {
-        self.folder.find_among(&self.odd, address).is_some()
-    }
-
-    /// The lease file of an address, under whatever name.
-    pub(crate) fn find(&self, address: IpAddr) -> Option<LeaseFile> {
-        self.folder.find(address, &self.odd)
-    }
-
-    /// The view of this, with all that is taken in the ranges that come with a pool's path.
-    fn into_view(self, sets: &[(&str, Option<&RangeSet>)]) -> Result<View<Option<Self>>> {
-        let mut taken: Vec<BTreeSet<IpAddr>> = vec![BTreeSet::new(); sets.len()];
-        if sets.iter().any(|(_, set)| set.is_some()) {
-            let listed = self.folder.names(|_, address| {
-                for ((_, set), taken) in sets.iter().zip(&mut taken) {
-                    if set.is_some_and(|set| set.find(address).is_some()) {
-                        taken.insert(address);
-                    }
-                }
-            });
-            listed
-                .map_err(|error| self.folder.failed("cannot list the folder of leases", error))?;
-        }
-        for ((_, set), taken) in sets.iter().zip(&mut taken) {
-            if let Some(set) = set {
-                self.free_leftovers(set, taken);
-            }
-        }
-        let mut used = |path: &str| {
-            let place = sets.iter().position(|(other, set)| *other == path && set.is_some());
-            place.map(|place| std::mem::take(&mut taken[place]))
-        };
-        let pools = self.pools.iter().map(|pool| PoolView {
-            cursor: pool.cursor.address,
-            used: used(&pool.path).map_or(Used::Unknown, Used::All),
-            ..PoolView::default()
-        });
-        let pools = pools.collect();
-        Ok(View {
-            held: self.held.iter().map(LeaseFile::lease).collect(),
-            sure: self.sure,
-            pools,
-            token: Some(self),
-        })
-    }
-
-    /// Takes what killed plugins left out of the addresses taken, when nothing else is free.
-    fn free_leftovers(&self, set: &RangeSet, taken: &mut BTreeSet<IpAddr>) {
-        let usable = taken.iter().filter(|address| set.refusal(**address).is_none()).count();
-        if (usable as u128) < set.size() {
-            return;
-        }
-        taken.retain(|address| {
-            let file = LeaseFile::shown(&self.folder.path, &address.to_string());
-            !file.is_some_and(|file| file.is_leftover())
-        });
-    }
-}
-
-/// Lease files whose names are not what we would write: an address in another form.
-fn odd_names(folder: &Locked, stamp: Option<&Stamp>) -> Result<Vec<String>> {
-    match stamp {
-        Some(stamp) => Ok(stamp.odd.clone()),
-        None => Ok(folder.all_names()?.into_iter().filter(|name| !is_plain(name)).collect()),
-    }
-}
-
-/// Fails when a lease that we gave has a file that cannot be read: nobody knows whose it is.
-fn refuse_unreadable(folder: &Locked, name: &str) -> Result<()> {
-    match folder.read(name).known()?.map(|file| file.content) {
-        Some(Content::Unreadable(reason)) => Err(Error::new(
-            ErrorCode::IO,
-            format!("cannot read the lease file {}: {reason}", folder.path.join(name).display()),
-        )
-        .advise("look at the file; remove it once nobody uses the address")),
-        _ => Ok(()),
     }
 }

@@ -7,9 +7,11 @@
 mod claim;
 mod config;
 mod folder;
+mod held;
 mod index;
 mod lease_file;
 mod ledger;
+mod seen;
 mod step;
 
 use ipam_kit::Allocate;

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 
 use crate::claim::{claim, confirm, replace};
 use crate::lease_file::{LeaseFile, Revision};
-use crate::ledger::Seen;
+use crate::seen::Seen;
 
 /// A change that is about to be made.
 pub(crate) struct Step<'a> {

@@ -1,0 +1,105 @@
+//! What an owner holds, by the lease files.
+
+use ipam_kit::allocate::Lease;
+use ipam_kit::allocate::ledger::Question;
+use ipam_kit::presence::Presence;
+use ipam_kit::{Error, ErrorCode, Result};
+use log::debug;
+
+use crate::folder::Locked;
+use crate::index::{Index, Key};
+use crate::lease_file::{Content, LeaseFile};
+
+/// Where the lease files of an owner are looked for.
+pub(crate) struct Lookup<'a> {
+    pub(crate) folder: &'a Locked,
+    /// The index, where it is complete; without it, every lease is read.
+    pub(crate) index: Option<&'a Index>,
+}
+
+impl Lookup<'_> {
+    /// What the owner holds, and whether that is all: a file that cannot be read may be its as well. Only a
+    /// release that finds all that its record names goes on then.
+    ///
+    /// Where nothing is held under container and interface, a DEL or CHECK finds what an old
+    /// host-local wrote for the container alone, as host-local does.
+    pub(crate) fn held(&self, question: &Question<'_>) -> Result<(Vec<LeaseFile>, bool)> {
+        let folder = self.folder;
+        let owner = question.owner;
+        let key = Key::of(&owner.container, &owner.ifname);
+        let (held, unread) = self.find(&key, |file| file.is_of(owner))?;
+        for lease in question.known {
+            let address = lease.address.addr();
+            if !held.iter().any(|file| file.address == address) {
+                refuse_unreadable(folder, &address.to_string())?;
+            }
+        }
+        let is_held = |lease: &Lease| held.iter().any(|f| f.address == lease.address.addr());
+        let shows_known = !question.known.is_empty() && question.known.iter().all(is_held);
+        match unread {
+            Some(error) if !shows_known => return Err(error),
+            unread if !held.is_empty() => return Ok((held, unread.is_none())),
+            _ => {}
+        }
+        let key = Key::of_container(&owner.container);
+        let (old, unread) = self.find(&key, |file| file.is_of_container(owner))?;
+        if let Some(error) = unread {
+            return Err(error);
+        }
+        if question.want.is_empty() {
+            return Ok((old, true));
+        }
+        let wanted = |file: &&LeaseFile| {
+            let mut sets = question.want.iter().filter_map(|want| want.set.as_ref());
+            sets.any(|set| set.find(file.address).is_some())
+        };
+        match old.iter().find(wanted) {
+            None => Ok((Vec::new(), true)),
+            Some(file) => Err(Error::new(
+                ErrorCode::TAKEN,
+                format!(
+                    "container {} holds {} already, by a lease file that names no interface ({})",
+                    owner.container,
+                    file.address,
+                    folder.path.join(&file.name).display()
+                ),
+            )
+            .advise("host-local before 0.8 wrote it; DEL the container once, which releases it")),
+        }
+    }
+
+    /// The lease files of a key that are the owner's, and what could not be read among the others.
+    fn find(
+        &self,
+        key: &Key,
+        is_its: impl Fn(&LeaseFile) -> bool,
+    ) -> Result<(Vec<LeaseFile>, Option<Error>)> {
+        let indexed = self.index.and_then(|index| {
+            let names = index.names(key);
+            names.inspect_err(|error| debug!("every lease is read: {error}")).ok()
+        });
+        let (mut files, mut unread) = (Vec::new(), None);
+        for name in indexed.map_or_else(|| self.folder.all_names(), Ok)? {
+            match self.folder.read(&name) {
+                Presence::Held(file) if is_its(&file) => {
+                    files.push(file.with_age(&self.folder.path)?)
+                }
+                Presence::Held(_) | Presence::Absent => {}
+                Presence::Unreadable(error) => unread = Some(error),
+            }
+        }
+        Ok((files, unread))
+    }
+}
+
+/// Fails when a lease that we gave has a file that cannot be read: nobody knows whose it is.
+fn refuse_unreadable(folder: &Locked, name: &str) -> Result<()> {
+    match folder.read(name).known()?.map(|file| file.content) {
+        Some(Content::Unreadable(reason)) => Err(Error::new(
+            ErrorCode::IO,
+            format!("cannot read the lease file {}: {reason}", folder.path.join(name).display()),
+        )
+        .advise("look at the file; remove it once nobody uses the address")),
+        _ => Ok(()),
+    }
+}
