@@ -248,3 +248,6 @@ fn put(headers: &mut HeaderMap, name: &str, value: &str, is_secret: bool) -> Res
     headers.insert(name, value);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,12 +24,12 @@ fn access(urls: &[&str]) -> Access {
     }
 }
 
-fn client(urls: &[&str]) -> Client {
+pub(super) fn client(urls: &[&str]) -> Client {
     Client::new(access(urls), Deadline::after(Duration::from_secs(30))).unwrap()
 }
 
-const GET: Ask<'_> = Ask { limit: 1000, ..Ask::new(Method::Get, "v1/x?y=z") };
-const PUT: Ask<'_> = Ask { method: Method::Put, body: b"{}", ..GET };
+pub(super) const GET: Ask<'_> = Ask { limit: 1000, ..Ask::new(Method::Get, "v1/x?y=z") };
+pub(super) const PUT: Ask<'_> = Ask { method: Method::Put, body: b"{}", ..GET };
 
 fn read(client: &mut Client) -> Result<String, Error> {
     client.read(&GET).map(|answer| String::from_utf8(answer.body).unwrap())
@@ -308,88 +308,4 @@ fn a_name_is_looked_up() {
     let server = fake(|_| Say(http(200, "a")));
     let url = server.url.replace("127.0.0.1", "localhost");
     assert_eq!(read(&mut client(&[&url])).unwrap(), "a");
-}
-
-#[test]
-fn a_body_has_the_media_type_that_the_request_or_the_client_says() {
-    let server = fake(|_| Say(http(200, "")));
-    let mut quiet = client(&[&server.url]);
-    let mut speaking = client(&[&server.url]).speaking(media::JSON);
-    let patch = Ask { method: Method::Patch, ..PUT };
-    for media in [media::MERGE_PATCH, media::JSON_PATCH, media::JSON] {
-        quiet.write(&Ask { media: Some(media), ..patch }).unwrap();
-        speaking.write(&Ask { media: Some(media), ..patch }).unwrap();
-        let seen = server.seen.lock().unwrap().split_off(0);
-        assert!(seen.iter().all(|request| has(request, "content-type", media)), "{seen:?}");
-        assert!(has(&seen[1], "accept", media::JSON), "{seen:?}");
-    }
-    speaking.write(&patch).unwrap();
-    speaking.read(&GET).unwrap();
-    let seen = server.seen.lock().unwrap();
-    assert!(has(&seen[0], "content-type", media::JSON), "{seen:?}");
-    assert!(!seen[1].to_lowercase().contains("content-type"), "{seen:?}");
-    assert!(has(&seen[1], "accept", media::JSON), "{seen:?}");
-}
-
-#[test]
-fn a_request_has_headers_of_its_own() {
-    let server = fake(|_| Say(http(200, "")));
-    let mut client = client(&[&server.url]);
-    let secrets = [("x-token", Secret::parse("0ther", "p").unwrap())];
-    let own = Ask { headers: &[("If-Match", "\"7\"")], secrets: &secrets, ..PUT };
-    client.write(&own).unwrap();
-    client.write(&PUT).unwrap();
-    let seen = server.seen.lock().unwrap();
-    assert!(has(&seen[0], "if-match", "\"7\"") && has(&seen[0], "x-token", "0ther"), "{seen:?}");
-    assert!(!seen[0].contains("s3cret"), "{seen:?}");
-    assert!(!seen[1].contains("if-match") && has(&seen[1], "x-token", "s3cret"), "{seen:?}");
-    for headers in [[("a b", "c")], [("a", "b\nc")]] {
-        let error = client.read(&Ask { headers: &headers, ..GET }).unwrap_err();
-        assert_eq!(error.code(), ErrorCode::INTERNAL);
-    }
-    assert_eq!(seen.len(), 2);
-}
-
-#[test]
-fn an_answer_keeps_the_headers_that_are_asked_for() {
-    let head = "HTTP/1.1 200 X\r\nETag: \"7\"\r\nLink: <a>\r\nLink: <b>\r\nX-Odd: caf\u{e9}\r\nContent-Length: 0\r\n\r\n";
-    let server = fake(move |_| Say(head.to_owned()));
-    let mut client = client(&[&server.url]);
-    let wants = Ask { wants: &["etag", "link", "x-odd", "x-absent"], ..GET };
-    for answer in [client.read(&wants).unwrap(), client.write(&wants).unwrap().unwrap()] {
-        assert_eq!(answer.header("ETag"), Some("\"7\""));
-        assert_eq!(answer.header("link"), Some("<a>"));
-        assert_eq!((answer.header("x-odd"), answer.header("x-absent")), (None, None));
-        assert_eq!(answer.header("content-length"), None);
-    }
-    assert_eq!(client.read(&GET).unwrap().header("etag"), None);
-}
-
-#[test]
-fn headers_beyond_the_limit_are_no_answer() {
-    let long = format!("X\r\nETag: {}", "x".repeat(64 * 1024));
-    let server = fake(move |_| Say(http(200, "").replacen('X', &long, 1)));
-    let mut client = client(&[&server.url]);
-    assert_eq!(client.write(&Ask { wants: &["etag"], ..PUT }).unwrap(), None);
-}
-
-#[test]
-fn the_parts_of_a_secret_header_and_secrets_of_one_request_are_not_shown() {
-    let said = "opera:pa55 and t0ken and s3cret and b3BlcmE6cGE1NQ==";
-    let server = fake(move |_| Say(http(403, said)));
-    let mut client = client(&[&server.url]);
-    let secrets = [
-        ("Authorization", Secret::parse("Basic b3BlcmE6cGE1NQ==", "p").unwrap()),
-        ("X-Other", Secret::parse("Token t0ken", "p").unwrap()),
-    ];
-    let error = client.read(&Ask { secrets: &secrets, ..GET }).unwrap_err();
-    assert!(error.to_string().ends_with("HTTP 403: … and … and … and …"), "{error}");
-    // What is said later is shown without them, too.
-    assert_eq!(client.secrets().shown(said.as_bytes()), "… and … and … and …");
-}
-
-fn has(request: &str, name: &str, value: &str) -> bool {
-    request.lines().any(|line| {
-        line.split_once(": ").is_some_and(|(n, v)| n.eq_ignore_ascii_case(name) && v == value)
-    })
 }
