@@ -362,7 +362,9 @@ fn files_of_a_store_import_in_one_direction() {
         while let Some(lowest) = imports.iter().find(|(_, of)| of.is_empty()) {
             let lowest = *lowest.0;
             imports.remove(lowest);
-            imports.values_mut().for_each(|of| drop(of.remove(lowest)));
+            for of in imports.values_mut() {
+                of.remove(lowest);
+            }
         }
         assert!(imports.is_empty(), "{store}: on a circle, or above one: {imports:#?}");
     }
@@ -395,7 +397,7 @@ fn imported<'a>(line: &str, module: &str, modules: &'a [String]) -> Option<&'a s
 
 #[test]
 fn a_call_of_a_store_is_one_value() {
-    for store in STORES {
+    for store in STORES.into_iter().chain(["delegates/ipam-da-local/src"]) {
         for File { path, lines } in files(&[store]) {
             let shared = |line: &&String| {
                 ["Cell<", "Cell::", "Rc<", "Rc::", "Mutex"].iter().any(|cell| line.contains(*cell))
