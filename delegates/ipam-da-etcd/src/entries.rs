@@ -15,7 +15,7 @@ use crate::session::Session;
 ///
 /// # Errors
 /// As [`Session::ask`].
-pub(crate) fn holdings(session: &mut Session, prefix: String) -> Result<Vec<Holding>> {
+pub(crate) fn read_holdings(session: &mut Session, prefix: String) -> Result<Vec<Holding>> {
     let mut holdings = Vec::new();
     session.each_below(prefix, &mut |_, found| {
         match holding(found) {

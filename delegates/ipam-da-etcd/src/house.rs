@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use ipam_kit::Result;
@@ -9,43 +10,28 @@ use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::document::Seen;
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Question, View};
 
-use crate::client::{Answer, Client};
-use crate::session::Session;
-
 /// How a call uses the store: by our own keys alone, or beside a replaced plugin. Each method is the
 /// ledger's of that name.
 pub(crate) trait House: Debug {
     /// Whether candidates are tried from the cursor on alone, for nothing may be given ahead of it.
-    fn is_strict(&self) -> bool {
-        false
-    }
+    fn is_strict(&self) -> bool;
 
-    fn view(
-        &mut self,
-        session: &mut Session,
-        question: &Question<'_>,
-        earlier: Option<Token>,
-    ) -> Result<View<Token>>;
+    fn view(&mut self, question: &Question<'_>, earlier: Token) -> Result<View<Token>>;
 
     fn commit(
         &mut self,
-        session: &mut Session,
         owner: &Owner,
         token: &Token,
         change: &Change<'_>,
     ) -> Result<Commit<Token>>;
 
-    fn remove(&mut self, session: &mut Session, entries: &[Entry]) -> Result<Vec<Entry>>;
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>>;
 
-    fn scan(&mut self, session: &mut Session, node: Option<&str>, each: Each<'_>) -> Result<()>;
+    fn scan(&mut self, node: Option<&str>, each: Each<'_>) -> Result<()>;
 
-    fn ready(&mut self, session: &mut Session) -> Result<()>;
+    fn ready(&mut self) -> Result<()>;
 
-    /// [`Session::look`].
-    fn look(&mut self, session: &mut Session) -> Result<(Answer, Option<i64>)>;
-
-    /// Releases what is held for the length of a call.
-    fn end(&mut self, _client: &mut Client) {}
+    fn accept(&mut self) -> Result<()>;
 }
 
 /// Shows an entry, and hears whether to go on.
@@ -60,6 +46,13 @@ pub struct Token {
     pub(crate) along: Along,
 }
 
+impl Token {
+    /// The same of an owner that was seen otherwise.
+    pub(crate) fn with(&self, seen: Seen) -> Self {
+        Self { seen, along: self.along.clone() }
+    }
+}
+
 /// What is written along with a claim for a replaced plugin that reads the same keys.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Along {
@@ -70,8 +63,9 @@ pub(crate) struct Along {
     pub(crate) cursors: BTreeMap<u32, Vec<u8>>,
 }
 
-impl From<Seen> for Token {
-    fn from(seen: Seen) -> Self {
-        Self { seen, along: Along::default() }
+impl Along {
+    /// Where a cursor was seen, as far as that is an address.
+    pub(crate) fn cursor(&self, index: u32) -> Option<IpAddr> {
+        std::str::from_utf8(self.cursors.get(&index)?).ok()?.parse().ok()
     }
 }

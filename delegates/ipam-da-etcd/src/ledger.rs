@@ -23,10 +23,7 @@ use crate::token::Caller;
 
 /// The leases of one network of a whole cluster.
 #[derive(Debug)]
-pub struct Etcd {
-    session: Session,
-    house: Box<dyn House>,
-}
+pub struct Etcd(Box<dyn House>);
 
 /// How many branches a transaction may have.
 const BRANCHES: usize = 16;
@@ -44,16 +41,14 @@ impl Ledger for Etcd {
 
     fn open(config: Config, request: &Request) -> Result<Self> {
         let store = config.store()?;
-        let house: Box<dyn House> = match &store.layout.old {
-            None => Box::new(Native),
-            Some(old) => Box::new(Beside::open(old, &store.prefix, &store.result_cache, request)?),
-        };
         let session = open(&store, request)?;
-        Ok(Self { session, house })
+        let Some(old) = &store.layout.old else { return Ok(Self(Box::new(Native(session)))) };
+        let Store { prefix, result_cache, .. } = &store;
+        Ok(Self(Box::new(Beside::open(session, old, prefix, result_cache, request)?)))
     }
 
     fn view(&mut self, question: &Question<'_>, earlier: Option<Token>) -> Result<View<Token>> {
-        self.house.view(&mut self.session, question, earlier)
+        self.0.view(question, earlier.unwrap_or_default())
     }
 
     fn commit(
@@ -68,11 +63,11 @@ impl Ledger for Etcd {
         if change.claim.is_empty() && change.keep.is_empty() && change.drop.is_empty() {
             return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
         }
-        self.house.commit(&mut self.session, owner, &token, change)
+        self.0.commit(owner, &token, change)
     }
 
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
-        self.house.remove(&mut self.session, entries)
+        self.0.remove(entries)
     }
 
     fn scan(
@@ -80,27 +75,24 @@ impl Ledger for Etcd {
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.house.scan(&mut self.session, node, each)
+        self.0.scan(node, each)
     }
 
     fn ready(&mut self) -> Result<()> {
-        let ready = self.house.ready(&mut self.session);
-        ready.map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+        self.0.ready().map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
     }
 
     fn accept(&mut self) -> Result<bool> {
-        let (answer, latest) = self.house.look(&mut self.session)?;
-        let Session { client, memory, .. } = &mut self.session;
-        memory.accept(&answer, client.answering(), latest)?;
+        self.0.accept()?;
         Ok(true)
     }
 
     fn profile(&self) -> Profile {
-        Profile { strict: self.house.is_strict(), ..Profile::default() }
+        Profile { strict: self.0.is_strict(), ..Profile::default() }
     }
 
     fn tries(&self, claims: usize) -> Tries {
-        let strict = self.house.is_strict();
+        let strict = self.0.is_strict();
         // The candidates of several pools multiply.
         let fits = |each: &usize| {
             let exponent = u32::try_from(claims.max(1)).unwrap_or(u32::MAX);
@@ -110,12 +102,6 @@ impl Ledger for Etcd {
         let each = (1..=CANDIDATES).rev().find(fits).unwrap_or(1);
         let scattered = if strict { 0 } else { each / 2 };
         Tries { each, scattered, sighted: each == 1 }
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        self.house.end(&mut self.session.client);
     }
 }
 

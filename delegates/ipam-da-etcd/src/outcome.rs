@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
+use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::document::{Seen, done};
-use ipam_kit::allocate::ledger::{Change, Commit, Look, PoolView, Taken, Used, View};
-use ipam_kit::allocate::{Owner, Want};
+use ipam_kit::allocate::ledger::{Change, Commit, Look, Taken, Used, View};
 use ipam_kit::{Error, Result};
 
 use crate::claim::Step;
@@ -14,11 +14,10 @@ use crate::client::Answer;
 use crate::document::{Holding, holding};
 use crate::held::{Held, Shown};
 use crate::house::Token;
-use crate::keys::Keys;
 use crate::page::found_by_key;
 use crate::removal::take_off_lost;
 use crate::session::Session;
-use crate::sight::{addresses, unknown};
+use crate::sight::{addresses, unknown_pools};
 
 /// How many addresses go at once; a transaction may have 128 operations, with those inside it.
 const BATCH: usize = 60;
@@ -27,22 +26,22 @@ const BATCH: usize = 60;
 ///
 /// # Errors
 /// Those of `make`.
-pub(crate) fn in_parts(
-    seen: &Seen,
+pub(crate) fn commit_in_parts(
+    token: &Token,
     change: &Change<'_>,
-    mut make: impl FnMut(&Seen, &Change<'_>) -> Result<Commit<Token>>,
+    mut make: impl FnMut(&Token, &Change<'_>) -> Result<Commit<Token>>,
 ) -> Result<Commit<Token>> {
     // Only a replaced plugin gives a container so many.
     let only_drops = change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty();
     if change.drop.len() <= BATCH || !only_drops {
-        return make(seen, change);
+        return make(token, change);
     }
-    let mut seen = seen.clone();
+    let mut token = token.clone();
     for part in change.drop.chunks(BATCH) {
         let part = Change { drop: part.to_vec(), ..Change::default() };
-        match make(&seen, &part)? {
+        match make(&token, &part)? {
             // The owner's key has gone with the first.
-            Commit::Done { .. } => seen = Seen::default(),
+            Commit::Done { .. } => token = token.with(Seen::default()),
             Commit::Unknown => return Ok(Commit::Unknown),
             Commit::Outdated => return Ok(Commit::Outdated),
             // What it shows is of this part alone.
@@ -56,7 +55,7 @@ pub(crate) fn in_parts(
 ///
 /// # Errors
 /// As [`Session::ask`]; or the value of an owner's key is not ours.
-pub(crate) fn victims(
+pub(crate) fn read_victims(
     session: &mut Session,
     change: &Change<'_>,
 ) -> Result<BTreeMap<String, Option<Holding>>> {
@@ -80,7 +79,7 @@ pub(crate) fn victims(
 ///
 /// # Errors
 /// The store is not the known one: what was claimed is taken back.
-pub(crate) fn written(
+pub(crate) fn conclude(
     session: &mut Session,
     owner: &Owner,
     seen: &Seen,
@@ -134,15 +133,26 @@ fn withdraw(
     }
 }
 
+/// How things stand after a claim was not made, where nothing was kept or dropped: as they were seen.
+pub(crate) fn view_as_seen(
+    session: &Session,
+    change: &Change<'_>,
+    token: &Token,
+) -> Option<View<Token>> {
+    let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
+    let pools = unknown_pools(session, change.claim.iter().map(|claim| claim.want), token);
+    fresh.then(|| View { held: Vec::new(), sure: false, pools, token: token.clone() })
+}
+
 /// A claim whose candidates were all found taken, with what was read of the pool or of the only one.
-/// `view` is how things stand otherwise.
-pub(crate) fn taken(
-    keys: &Keys,
+pub(crate) fn report_taken(
+    session: &Session,
     owner: &Owner,
+    token: &Token,
     change: &Change<'_>,
     (place, shown): (usize, Option<&[KeyValue]>),
-    view: Option<View<Token>>,
 ) -> Commit<Token> {
+    let keys = &session.keys;
     let claim = &change.claim[place];
     let holder = |address: IpAddr| match (claim.next, shown) {
         (Look::Window(..), _) | (_, None) => None,
@@ -159,21 +169,11 @@ pub(crate) fn taken(
     let own = keys.owner(owner);
     let holders = taken.iter().filter_map(|taken| taken.holder.as_ref()?.holder.as_ref());
     let is_own = holders.filter_map(|h| keys.owner_of_holder(h)).any(|key| key == own);
-    let mut view = view.filter(|_| !is_own);
+    let mut view = view_as_seen(session, change, token).filter(|_| !is_own);
     if let (Some(view), Look::Window(from, to), Some(found)) = (&mut view, claim.next, shown) {
         view.pools[place].used = Used::Windows(vec![(from, to)], addresses(keys, found));
     }
     Commit::Lost { taken, view }
-}
-
-/// How things stand where nothing was kept or dropped.
-pub(crate) fn as_before(
-    change: &Change<'_>,
-    token: Token,
-    pools: Vec<PoolView>,
-) -> Option<View<Token>> {
-    let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
-    fresh.then_some(View { held: Vec::new(), sure: false, pools, token })
 }
 
 /// What a commit shows of the owner that found something else than was seen: the owner's keys, or a store
@@ -181,7 +181,7 @@ pub(crate) fn as_before(
 ///
 /// # Errors
 /// It is the latter.
-pub(crate) fn refused(
+pub(crate) fn read_refusal(
     session: &mut Session,
     owner: &Owner,
     change: &Change<'_>,
@@ -200,22 +200,15 @@ pub(crate) fn refused(
 ///
 /// # Errors
 /// As [`take_off_lost`].
-pub(crate) fn stale(
+pub(crate) fn view_after_refusal(
     session: &mut Session,
+    token: &Token,
     change: &Change<'_>,
     shown: &Shown,
     held: Held,
-    pools: Vec<PoolView>,
 ) -> Result<Option<View<Token>>> {
     let seen = take_off_lost(session, shown.own.as_ref(), held.seen)?;
-    let view = View { held: held.leases, sure: true, pools, token: seen.into() };
+    let pools = unknown_pools(session, change.claim.iter().map(|claim| claim.want), token);
+    let view = View { held: held.leases, sure: true, pools, token: token.with(seen) };
     Ok(change.keep.is_empty().then_some(view))
-}
-
-/// The pools of all claims, of which nothing is known but where the cursors are.
-pub(crate) fn pools_of_claims(
-    change: &Change<'_>,
-    cursor: impl Fn(&Want) -> Option<IpAddr>,
-) -> Vec<PoolView> {
-    unknown(change.claim.iter().map(|claim| claim.want), cursor)
 }

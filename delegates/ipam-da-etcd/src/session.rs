@@ -86,6 +86,14 @@ impl Session {
         Ok(())
     }
 
+    /// Takes the store as it was looked at for the one in use.
+    ///
+    /// # Errors
+    /// As [`Memory::accept`].
+    pub(crate) fn accept(&mut self, (answer, latest): (Answer, Option<i64>)) -> Result<()> {
+        self.memory.accept(&answer, self.client.answering(), latest)
+    }
+
     /// Reads the keys from one to before another in pages, in order; without values where they are not
     /// asked for.
     ///

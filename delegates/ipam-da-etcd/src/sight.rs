@@ -6,12 +6,13 @@ use std::ops::ControlFlow;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::Result;
+use ipam_kit::allocate::Want;
 use ipam_kit::allocate::document::{Revision, Seen};
-use ipam_kit::allocate::ledger::{Look, PoolView, Question, Used};
-use ipam_kit::allocate::{Lease, Want};
+use ipam_kit::allocate::ledger::{Look, PoolView, Question, Used, View};
 use ipam_kit::pool::RangeSet;
 
-use crate::held::Shown;
+use crate::held::{Held, Shown};
+use crate::house::Token;
 use crate::keys::Keys;
 use crate::page::{READS, flatten, read_window};
 use crate::session::Session;
@@ -28,27 +29,30 @@ pub(crate) struct Sight {
 }
 
 /// What may be guessed without asking: that an owner holds nothing and nothing is taken, unless something
-/// else has to be read; or that it holds what the record knows.
+/// else has to be read; or that it holds what the record knows. `token` is of what was seen so far.
 pub(crate) fn guess(
     session: &Session,
     question: &Question<'_>,
     reads_more: bool,
-) -> Option<(Vec<Lease>, Seen)> {
+    token: &Token,
+) -> Option<View<Token>> {
     // In a store that will be refused nothing is written.
     if !question.may_guess || (!session.trusting && session.memory.is_set_back()) {
         return None;
     }
-    let blind = question.looks.iter().all(|look| *look == Look::Nowhere);
-    if blind && !reads_more && !question.want.is_empty() {
-        return Some((Vec::new(), Seen::default()));
-    }
-    let known = Revision::of_all(question.known)?;
-    let seen = Seen { revision: Some(known.revision), document: None };
-    Some((question.known.to_vec(), seen))
+    let looks = question.looks.iter().any(|look| *look != Look::Nowhere);
+    let (held, seen) = if looks || reads_more || question.want.is_empty() {
+        let revision = Some(Revision::of_all(question.known)?.revision);
+        (question.known.to_vec(), Seen { revision, document: None })
+    } else {
+        (Vec::new(), Seen::default())
+    };
+    let pools = unknown_pools(session, question.want, token);
+    Some(View { held, sure: false, pools, token: token.with(seen) })
 }
 
 /// The addresses that a question names.
-pub(crate) fn named(question: &Question<'_>) -> BTreeSet<IpAddr> {
+pub(crate) fn named_addresses(question: &Question<'_>) -> BTreeSet<IpAddr> {
     let known = question.known.iter().map(|lease| lease.address.addr());
     known.chain(question.want.iter().filter_map(|want| want.requested)).collect()
 }
@@ -89,22 +93,37 @@ pub(crate) fn see(
     Ok(Sight { shown, used, more })
 }
 
-/// Pools of which nothing is known but where the cursors are.
-pub(crate) fn unknown<'a>(
-    wants: impl Iterator<Item = &'a Want>,
-    cursor: impl Fn(&Want) -> Option<IpAddr>,
-) -> Vec<PoolView> {
-    wants.map(|want| PoolView { cursor: cursor(want), ..PoolView::default() }).collect()
+/// What an owner holds by the store itself, and what was seen of the pools.
+pub(crate) fn build_view(
+    session: &Session,
+    question: &Question<'_>,
+    used: Vec<Used>,
+    held: Held,
+    token: &Token,
+) -> View<Token> {
+    let mut pools = unknown_pools(session, question.want, token);
+    for (pool, used) in pools.iter_mut().zip(used) {
+        pool.used = used;
+    }
+    // Every read of ours is linearizable: none asks for less, and etcd's leader answers none before it
+    // has committed something itself.
+    View { held: held.leases, sure: true, pools, token: token.with(held.seen) }
 }
 
-/// Pools as they were seen.
-pub(crate) fn pools(
-    wants: &[Want],
-    used: Vec<Used>,
-    cursor: impl Fn(&Want) -> Option<IpAddr>,
+/// Pools of which nothing is known but where the cursors are.
+pub(crate) fn unknown_pools<'a>(
+    session: &Session,
+    wants: impl IntoIterator<Item = &'a Want>,
+    token: &Token,
 ) -> Vec<PoolView> {
-    let unknown = unknown(wants.iter(), cursor).into_iter();
-    unknown.zip(used).map(|(pool, used)| PoolView { used, ..pool }).collect()
+    let unknown = |want: &Want| {
+        // Networks that share a cursor each go round by themselves.
+        let its = |cursor: &IpAddr| want.set.as_ref().is_none_or(|set| set.find(*cursor).is_some());
+        let seen = token.along.cursor(want.index).filter(its);
+        let cursor = seen.or_else(|| session.memory.cursor(want.index));
+        PoolView { cursor, ..PoolView::default() }
+    };
+    wants.into_iter().map(unknown).collect()
 }
 
 /// The addresses that some keys stand for.

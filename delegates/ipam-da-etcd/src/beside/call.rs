@@ -17,6 +17,7 @@ use crate::session::Session;
 /// A store that a replaced plugin uses, too.
 #[derive(Debug)]
 pub(crate) struct Beside {
+    pub(super) session: Session,
     pub(super) keys: OldKeys,
     pub(super) hints: Hints,
     pub(super) queue: Queue,
@@ -35,9 +36,16 @@ impl Beside {
     ///
     /// # Errors
     /// There is no state folder.
-    pub(crate) fn open(old: &Old, prefix: &str, cache: &Path, request: &Request) -> Result<Self> {
+    pub(crate) fn open(
+        session: Session,
+        old: &Old,
+        prefix: &str,
+        cache: &Path,
+        request: &Request,
+    ) -> Result<Self> {
         let state = request.state_dir()?;
         Ok(Self {
+            session,
             keys: OldKeys::new(old, prefix, request.network.name()),
             hints: Hints::open(&state, cache),
             queue: Queue::default(),
@@ -50,23 +58,19 @@ impl Beside {
 
     /// Does something, once more without an index where the store does not let us have one beside the
     /// plugin's keys.
-    pub(super) fn adapting<T>(
-        &mut self,
-        session: &mut Session,
-        mut act: impl FnMut(&mut Self, &mut Session) -> Result<T>,
-    ) -> Result<T> {
-        let refused = match act(self, session) {
-            Err(error) if session.indexed => error,
+    pub(super) fn adapting<T>(&mut self, mut act: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+        let refused = match act(self) {
+            Err(error) if self.session.indexed => error,
             other => return other,
         };
-        if !session.client.was_denied() {
+        if !self.session.client.was_denied() {
             return Err(refused);
         }
-        session.indexed = false;
-        let done = act(self, session);
+        self.session.indexed = false;
+        let done = act(self);
         match &done {
-            Ok(_) => session.memory.note_unindexed(),
-            Err(_) => session.indexed = true,
+            Ok(_) => self.session.memory.note_unindexed(),
+            Err(_) => self.session.indexed = true,
         }
         done
     }

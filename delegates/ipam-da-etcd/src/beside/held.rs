@@ -13,11 +13,10 @@ use log::warn;
 use super::call::Beside;
 use crate::document::{Holding, Item, OwnerDocument, Revision, holding};
 use crate::held::{Held, Shown};
-use crate::keys::Keys;
-use crate::session::Session;
 
 /// What the owner holds by its own key and, where the plugin gave the address, by those of the addresses.
-pub(super) fn held(beside: &Beside, keys: &Keys, owner: &Owner, shown: &Shown) -> Result<Held> {
+pub(super) fn held(beside: &Beside, owner: &Owner, shown: &Shown) -> Result<Held> {
+    let keys = &beside.session.keys;
     let mut held = shown.by_own_key(keys, owner)?;
     for lost in &held.lost {
         if let Some(found) = shown.found(keys, address_of(lost)) {
@@ -47,8 +46,7 @@ pub(super) fn held(beside: &Beside, keys: &Keys, owner: &Owner, shown: &Shown) -
 /// What the plugin, or one of ours without an index, has left to the owner beside what is known
 /// to be `held`: a look at every address. Those are not its that are known to be another attachment's.
 pub(super) fn left_behind(
-    beside: &Beside,
-    session: &mut Session,
+    beside: &mut Beside,
     owner: &Owner,
     siblings: &[KeyValue],
     mut held: Held,
@@ -57,9 +55,11 @@ pub(super) fn left_behind(
     let of_others = beside.hints.of_others(owner)?;
     let known: BTreeSet<IpAddr> = held.leases.iter().map(address_of).collect();
     let homeless = beside.home.as_ref().is_some_and(Vec::is_empty);
+    let home = beside.home.as_deref();
+    let session = &mut beside.session;
     session.each_below(session.keys.leases().to_owned(), &mut |keys, found| {
         let address = keys.address(found.key()).filter(|address| {
-            (homeless || is_home_of(beside.home.as_deref(), *address))
+            (homeless || is_home_of(home, *address))
                 && !known.contains(address)
                 && !others.contains(&(*address, found.mod_revision()))
                 && !of_others.contains(address)

@@ -21,11 +21,9 @@ use ipam_kit::allocate::ledger::{Change, Commit, Entry, Question, View};
 use ipam_kit::cni::{ContainerId, IfName};
 
 pub(crate) use self::call::Beside;
-use crate::client::{Answer, Client};
 use crate::house::{Each, House, Token};
-use crate::outcome::in_parts;
+use crate::outcome::commit_in_parts;
 use crate::removal::remove;
-use crate::session::Session;
 
 impl House for Beside {
     /// Nothing may be given ahead of a plugin that takes what comes next unseen.
@@ -33,61 +31,55 @@ impl House for Beside {
         self.keys.overwrites
     }
 
-    fn view(
-        &mut self,
-        session: &mut Session,
-        question: &Question<'_>,
-        earlier: Option<Token>,
-    ) -> Result<View<Token>> {
-        let earlier = earlier.unwrap_or_default().along;
-        self.adapting(session, |beside, session| view::view(beside, session, question, &earlier))
+    fn view(&mut self, question: &Question<'_>, earlier: Token) -> Result<View<Token>> {
+        self.adapting(|beside| view::view(beside, question, &earlier))
     }
 
     fn commit(
         &mut self,
-        session: &mut Session,
         owner: &Owner,
         token: &Token,
         change: &Change<'_>,
     ) -> Result<Commit<Token>> {
-        self.adapting(session, |beside, session| {
-            in_parts(&token.seen, change, |seen, part| {
-                let token = Token { seen: seen.clone(), along: token.along.clone() };
-                change::change(beside, session, owner, token, part)
-            })
+        self.adapting(|beside| {
+            commit_in_parts(token, change, |token, part| change::change(beside, owner, token, part))
         })
     }
 
-    fn remove(&mut self, session: &mut Session, entries: &[Entry]) -> Result<Vec<Entry>> {
-        let removed = self.adapting(session, |_, session| remove(session, entries))?;
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        let removed = self.adapting(|beside| remove(&mut beside.session, entries))?;
         for holder in removed.iter().filter_map(|entry| entry.holder.as_ref()) {
             // What stands in the store need not be a name that can be a file's.
             let ifname = holder.ifname.as_deref().map(IfName::parse);
             let container = ContainerId::parse(&holder.container);
             if let (Ok(container), Some(Ok(ifname))) = (container, ifname) {
-                self.hints.forget_named(&container, session.keys.network(), &ifname);
+                self.hints.forget_named(&container, self.session.keys.network(), &ifname);
             }
         }
         Ok(removed)
     }
 
-    fn scan(&mut self, session: &mut Session, node: Option<&str>, each: Each<'_>) -> Result<()> {
-        scan::scan(self, session, node, each)
+    fn scan(&mut self, node: Option<&str>, each: Each<'_>) -> Result<()> {
+        scan::scan(self, node, each)
     }
 
-    fn ready(&mut self, session: &mut Session) -> Result<()> {
-        self.adapting(session, |_, session| session.ready())?;
+    fn ready(&mut self) -> Result<()> {
+        self.adapting(|beside| beside.session.ready())?;
         if self.keys.overwrites {
-            scan::warn_of_overwriting(self, session);
+            scan::warn_of_overwriting(self);
         }
         Ok(())
     }
 
-    fn look(&mut self, session: &mut Session) -> Result<(Answer, Option<i64>)> {
-        self.adapting(session, |_, session| session.look())
+    fn accept(&mut self) -> Result<()> {
+        let looked = self.adapting(|beside| beside.session.look())?;
+        self.session.accept(looked)
     }
+}
 
-    fn end(&mut self, client: &mut Client) {
-        self.queue.end(client);
+impl Drop for Beside {
+    /// Releases the plugin's lock, however a call ends.
+    fn drop(&mut self) {
+        self.queue.end(&mut self.session.client);
     }
 }

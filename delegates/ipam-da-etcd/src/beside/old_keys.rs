@@ -79,23 +79,28 @@ impl OldKeys {
                 None => claim.want.strategy == Strategy::RoundRobin,
             }
     }
+
+    /// What is to be written along with a claim that somebody else's has passed by: the cursor that it goes
+    /// on from is not where it was seen. None where nobody has, and its candidates are taken.
+    pub(super) fn passed(
+        &self,
+        claim: &Claim<'_>,
+        along: &Along,
+        found: Option<&[KeyValue]>,
+    ) -> Option<Along> {
+        let index = claim.want.index;
+        let now = self.cursors_in(found.unwrap_or_default()).remove(&index);
+        if !self.goes_on(claim, along) || now.as_ref() == along.cursors.get(&index) {
+            return None;
+        }
+        let mut along = along.clone();
+        along.cursors.remove(&index);
+        along.cursors.extend(now.map(|now| (index, now)));
+        Some(along)
+    }
 }
 
 impl Along {
-    /// Where a cursor was seen, as far as that is an address.
-    pub(super) fn cursor(&self, index: u32) -> Option<IpAddr> {
-        std::str::from_utf8(self.cursors.get(&index)?).ok()?.parse().ok()
-    }
-
-    /// Notes where a cursor is by now; tells whether that is not where it was seen.
-    pub(super) fn has_moved(&mut self, index: u32, now: Option<Vec<u8>>) -> bool {
-        let before = match &now {
-            Some(now) => self.cursors.insert(index, now.clone()),
-            None => self.cursors.remove(&index),
-        };
-        now != before
-    }
-
     /// Whether an address lies ahead of a cursor, on the way to the end of the ranges.
     fn is_ahead(&self, claim: &Claim<'_>, address: IpAddr) -> bool {
         let place = |address: IpAddr| {

@@ -11,44 +11,39 @@ use log::warn;
 
 use super::call::Beside;
 use crate::document::{Holding, Revision};
-use crate::entries::{entries_of, entry, holdings};
+use crate::entries::{entries_of, entry, read_holdings};
 use crate::house::Each;
 use crate::page::{READS, found_by_key};
 use crate::session::Session;
 
 /// Shows every entry of the network; only those of `node` where one is named.
-pub(super) fn scan(
-    beside: &mut Beside,
-    session: &mut Session,
-    node: Option<&str>,
-    each: Each<'_>,
-) -> Result<()> {
-    let Some(node) = node else { return scan_all(beside, session, each) };
-    let prefix = session.keys.of_node(node);
-    let holdings = indexed(beside, session, &prefix)?;
-    let network = session.keys.network().as_str();
+pub(super) fn scan(beside: &mut Beside, node: Option<&str>, each: Each<'_>) -> Result<()> {
+    let Some(node) = node else { return scan_all(beside, each) };
+    let prefix = beside.session.keys.of_node(node);
+    let holdings = indexed(beside, &prefix)?;
+    let network = beside.session.keys.network().as_str();
     // Whether it ended early is the caller's own doing.
     if entries_of(&holdings, node, network).try_for_each(&mut *each).is_break() {
         return Ok(());
     }
     // Notes are of a time when the store let us have no such keys, or of now.
     let told = holdings.iter().flat_map(Holding::leases);
-    scan_noted(beside, session, node, &told.map(|lease| lease.address.addr()).collect(), each)
+    scan_noted(beside, node, &told.map(|lease| lease.address.addr()).collect(), each)
 }
 
-fn scan_all(beside: &mut Beside, session: &mut Session, each: Each<'_>) -> Result<()> {
+fn scan_all(beside: &mut Beside, each: Each<'_>) -> Result<()> {
     // A bare container id is all that the plugin's keys tell.
-    let prefix = session.keys.owners().to_owned();
-    let owners = indexed(beside, session, &prefix)?;
+    let prefix = beside.session.keys.owners().to_owned();
+    let owners = indexed(beside, &prefix)?;
     let mut told: BTreeMap<(IpAddr, i64), (Entry, bool)> = BTreeMap::new();
     for holding in &owners {
-        let here = holding.document.network == session.keys.network().as_str();
+        let here = holding.document.network == beside.session.keys.network().as_str();
         for entry in holding.entries() {
             let Some(seen) = Revision::read(&entry.lease.revision) else { continue };
             told.insert((entry.lease.address.addr(), seen.revision), (entry, here));
         }
     }
-    session.each_below(session.keys.leases().to_owned(), &mut |keys, found| {
+    beside.session.each_below(beside.session.keys.leases().to_owned(), &mut |keys, found| {
         let address = keys.address(found.key());
         match address.and_then(|address| told.remove(&(address, found.mod_revision()))) {
             Some((entry, true)) => each(entry),
@@ -59,10 +54,10 @@ fn scan_all(beside: &mut Beside, session: &mut Session, each: Each<'_>) -> Resul
 }
 
 /// What owners hold whose keys begin so. In a store that lets us have no such keys there are none.
-fn indexed(beside: &mut Beside, session: &mut Session, prefix: &str) -> Result<Vec<Holding>> {
-    beside.adapting(session, |_, session| {
+fn indexed(beside: &mut Beside, prefix: &str) -> Result<Vec<Holding>> {
+    beside.adapting(|Beside { session, .. }| {
         if session.indexed {
-            return holdings(session, prefix.to_owned());
+            return read_holdings(session, prefix.to_owned());
         }
         // One that lets us read nothing at all has not refused us these keys alone.
         let (answer, _) = session.look()?;
@@ -73,24 +68,23 @@ fn indexed(beside: &mut Beside, session: &mut Session, prefix: &str) -> Result<V
 
 /// What this node has noted itself and the index does not tell, as far as the store still says so.
 fn scan_noted(
-    beside: &Beside,
-    session: &mut Session,
+    beside: &mut Beside,
     node: &str,
     told: &BTreeSet<IpAddr>,
     each: Each<'_>,
 ) -> Result<()> {
-    let noted = beside.hints.all(session.keys.network())?;
+    let noted = beside.hints.all(beside.session.keys.network())?;
     let mut times: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for address in noted.iter().flat_map(|noted| &noted.addresses) {
         *times.entry(*address).or_default() += 1;
     }
     // One of two notes is out of date, and nobody knows which.
     times.retain(|address, times| *times == 1 && !told.contains(address));
-    let found = read_leases(session, &times.into_keys().collect::<Vec<_>>())?;
+    let found = read_leases(&mut beside.session, &times.into_keys().collect::<Vec<_>>())?;
     for noted in noted {
         for address in &noted.addresses {
             let Some(found) = found.get(address) else { continue };
-            let mut entry = session.keys.spelling().entry(*address, found);
+            let mut entry = beside.session.keys.spelling().entry(*address, found);
             entry.since = noted.confirmed;
             let holder = entry.holder.take().filter(|its| its.container == noted.container);
             let Some(Holder { container, .. }) = holder else { continue };
@@ -110,26 +104,26 @@ fn scan_noted(
 
 /// Warns of a plugin that takes addresses which others hold, as long as it is at work, and of the
 /// addresses that it has taken from containers of this node, by the runtime's cache of results.
-pub(super) fn warn_of_overwriting(beside: &Beside, session: &mut Session) {
-    if let Err(error) = look_for_overwriting(beside, session) {
+pub(super) fn warn_of_overwriting(beside: &mut Beside) {
+    if let Err(error) = look_for_overwriting(beside) {
         warn!("it is not known what host-etcd has overwritten: {error}");
     }
 }
 
-fn look_for_overwriting(beside: &Beside, session: &mut Session) -> Result<()> {
+fn look_for_overwriting(beside: &mut Beside) -> Result<()> {
     let lock = beside.keys.lock();
-    let answer = session.ask(&Txn::new().and_then([lock.read_all()]))?;
+    let answer = beside.session.ask(&Txn::new().and_then([lock.read_all()]))?;
     if found_by_key(&answer.response).values().any(|found| lock.is_old(found)) {
         warn!(
             "host-etcd is at work on this store, and gives addresses again that are in use: replace it on every node"
         );
     }
-    let given = beside.hints.given(session.keys.network());
+    let given = beside.hints.given(beside.session.keys.network());
     let addresses: Vec<IpAddr> = given.iter().map(|(address, _)| *address).collect();
-    let found = read_leases(session, &addresses)?;
+    let found = read_leases(&mut beside.session, &addresses)?;
     for (address, container) in given {
         let Some(found) = found.get(&address) else { continue };
-        let holder = session.keys.spelling().entry(address, found).holder;
+        let holder = beside.session.keys.spelling().entry(address, found).holder;
         if let Some(other) = holder.filter(|holder| holder.container != container) {
             warn!(
                 "{address} of {container} was given to {} by host-etcd, too: re-create {container}",

@@ -9,49 +9,49 @@ use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Question, View};
 
-use crate::client::Answer;
 use crate::house::{Each, House, Token};
-use crate::outcome::in_parts;
+use crate::outcome::commit_in_parts;
 use crate::removal::remove;
 use crate::session::Session;
 
 /// A store of ours alone.
 #[derive(Debug)]
-pub(crate) struct Native;
+pub(crate) struct Native(pub(crate) Session);
 
 impl House for Native {
-    fn view(
-        &mut self,
-        session: &mut Session,
-        question: &Question<'_>,
-        _: Option<Token>,
-    ) -> Result<View<Token>> {
-        view::view(session, question)
+    fn is_strict(&self) -> bool {
+        false
+    }
+
+    fn view(&mut self, question: &Question<'_>, earlier: Token) -> Result<View<Token>> {
+        view::view(&mut self.0, question, &earlier)
     }
 
     fn commit(
         &mut self,
-        session: &mut Session,
         owner: &Owner,
         token: &Token,
         change: &Change<'_>,
     ) -> Result<Commit<Token>> {
-        in_parts(&token.seen, change, |seen, part| change::change(session, owner, seen, part))
+        commit_in_parts(token, change, |token, part| {
+            change::change(&mut self.0, owner, token, part)
+        })
     }
 
-    fn remove(&mut self, session: &mut Session, entries: &[Entry]) -> Result<Vec<Entry>> {
-        remove(session, entries)
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        remove(&mut self.0, entries)
     }
 
-    fn scan(&mut self, session: &mut Session, node: Option<&str>, each: Each<'_>) -> Result<()> {
-        scan::scan(session, node, each)
+    fn scan(&mut self, node: Option<&str>, each: Each<'_>) -> Result<()> {
+        scan::scan(&mut self.0, node, each)
     }
 
-    fn ready(&mut self, session: &mut Session) -> Result<()> {
-        session.ready()
+    fn ready(&mut self) -> Result<()> {
+        self.0.ready()
     }
 
-    fn look(&mut self, session: &mut Session) -> Result<(Answer, Option<i64>)> {
-        session.look()
+    fn accept(&mut self) -> Result<()> {
+        let looked = self.0.look()?;
+        self.0.accept(looked)
     }
 }

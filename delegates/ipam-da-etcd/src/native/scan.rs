@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use ipam_kit::Result;
 
-use crate::entries::{entries_of, entry, holdings};
+use crate::entries::{entries_of, entry, read_holdings};
 use crate::house::Each;
 use crate::session::Session;
 
@@ -16,7 +16,7 @@ pub(super) fn scan(session: &mut Session, node: Option<&str>, each: Each<'_>) ->
         });
     };
     let prefix = session.keys.of_node(node);
-    let holdings = holdings(session, prefix)?;
+    let holdings = read_holdings(session, prefix)?;
     // Whether it ended early is the caller's own doing.
     let _ = entries_of(&holdings, node, session.keys.network().as_str()).try_for_each(each);
     Ok(())
