@@ -3,35 +3,15 @@ use std::io::{self, Read};
 use std::time::Duration;
 
 use ipam_kit::delegate::Deadline;
-use ipam_kit::error::{ErrorCode, Result};
+use ipam_kit::error::Result;
 
 use super::ask::{Answer, Ask};
 use super::elements::Weight;
-use super::exchange::{Http, Question, Take};
+use super::exchange::{Access, Http, Question, Take};
 use super::secrets::Secrets;
 use crate::failover::{Failover, Service};
-use crate::secret::Secret;
 use crate::server::Server;
-use crate::tls::{Tls, Trust};
-
-/// How to reach a service.
-#[derive(Debug)]
-pub struct Access {
-    /// What errors call the service: what stands before the word "server", as in `Consul`.
-    pub service: &'static str,
-    /// At least one.
-    pub servers: Vec<Server>,
-    /// For servers over TLS.
-    pub tls: Tls,
-    /// What every request shows.
-    pub headers: Vec<(&'static str, Secret)>,
-    /// How long to go on after the first trouble.
-    pub timeout: Duration,
-    /// The code of an error when no server could be asked for anything.
-    pub unreached: ErrorCode,
-    /// What to do about a status that is no answer, by the status and the body.
-    pub advice: fn(status: u16, body: &str) -> Option<&'static str>,
-}
+use crate::tls::Trust;
 
 /// The servers of a service over HTTP, of which one that answers is as good as another.
 pub struct Client {

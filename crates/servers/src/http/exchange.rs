@@ -8,14 +8,33 @@ use ureq::http::header::{ACCEPT, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use ureq::http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 
 use super::ask::{Answer, Ask, Bounded, End, Method};
-use super::client::Access;
 use super::dial::{self, Sent};
 use super::secrets::{SHOWN, Secrets, one_line};
 use super::trouble;
 use crate::failover::Transport;
+use crate::secret::Secret;
 use crate::server::Server;
-use crate::tls::Trust;
+use crate::tls::{Tls, Trust};
 use crate::trouble::Trouble;
+
+/// How to reach a service.
+#[derive(Debug)]
+pub struct Access {
+    /// What errors call the service: what stands before the word "server", as in `Consul`.
+    pub service: &'static str,
+    /// At least one.
+    pub servers: Vec<Server>,
+    /// For servers over TLS.
+    pub tls: Tls,
+    /// What every request shows.
+    pub headers: Vec<(&'static str, Secret)>,
+    /// How long to go on after the first trouble.
+    pub timeout: Duration,
+    /// The code of an error when no server could be asked for anything.
+    pub unreached: ErrorCode,
+    /// What to do about a status that is no answer, by the status and the body.
+    pub advice: fn(status: u16, body: &str) -> Option<&'static str>,
+}
 
 /// HTTP as a way to servers: one request, sent to one of them.
 pub(super) struct Http {

@@ -13,6 +13,7 @@ mod trouble;
 mod tests;
 
 pub use ask::{Answer, Ask, Method, escape, media};
-pub use client::{Access, Client};
+pub use client::Client;
 pub use elements::each_element;
+pub use exchange::Access;
 pub use secrets::Secrets;
