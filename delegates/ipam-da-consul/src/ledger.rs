@@ -37,20 +37,6 @@ impl Ledger for Consul {
     const KEYS: Option<&'static [Key]> = Some(KEYS);
     const REACH: Reach = Reach::Cluster;
 
-    fn profile(&self) -> Profile {
-        Profile {
-            strategy: Strategy::Lowest,
-            default_routes: true,
-            names_apart: true,
-            ..Profile::default()
-        }
-    }
-
-    fn tries(&self, _claims: usize) -> Tries {
-        // A transaction that fails costs the servers a write to their disks.
-        Tries { each: CANDIDATES, scattered: 0, sighted: true }
-    }
-
     fn open(config: Config, request: &Request) -> Result<Self> {
         let site = config.site(request)?;
         let call = Call::of(request, &site)?;
@@ -125,5 +111,19 @@ impl Ledger for Consul {
     fn ranges(&mut self, want: &Want) -> Result<RangeSet> {
         let Session { store, pools, .. } = &mut self.session;
         pools.ranges_of(store, want)
+    }
+
+    fn profile(&self) -> Profile {
+        Profile {
+            strategy: Strategy::Lowest,
+            default_routes: true,
+            names_apart: true,
+            ..Profile::default()
+        }
+    }
+
+    fn tries(&self, _claims: usize) -> Tries {
+        // A transaction that fails costs the servers a write to their disks.
+        Tries { each: CANDIDATES, scattered: 0, sighted: true }
     }
 }
