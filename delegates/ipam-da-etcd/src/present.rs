@@ -24,7 +24,8 @@ const LONGEST: Duration = Duration::from_secs(3);
 const PART: u32 = 3;
 
 /// A client of today's endpoints, where the configuration names other settings than the record and these
-/// prove to lead to the recorded store, which has a key of the latest claim where it is `marked`. `dial` makes a client within a deadline.
+/// prove to lead to the recorded store. Where that is `marked`, it has a key of the latest claim. `dial`
+/// makes a client within a deadline.
 pub(crate) fn proven(
     request: &Request,
     recorded: &Store,
