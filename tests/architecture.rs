@@ -404,12 +404,14 @@ fn imported<'a>(line: &str, module: &str, modules: &'a [String]) -> Option<&'a s
 
 #[test]
 fn a_call_of_a_store_is_one_value() {
-    for store in STORES.into_iter().chain(["delegates/ipam-da-local/src"]) {
-        for File { path, lines } in files(&[store]) {
+    for folder in STORES.into_iter().chain(["delegates/ipam-da-local/src", "crates/servers/src"]) {
+        for File { path, lines } in files(&[folder]) {
             let shared = |line: &&String| {
                 ["Cell<", "Cell::", "Rc<", "Rc::", "Mutex"].iter().any(|cell| line.contains(*cell))
             };
-            assert_eq!(lines.iter().find(shared), None, "{path}");
+            // The clock of tests.
+            let of_tests = path.ends_with("/fake.rs");
+            assert!(of_tests || !lines.iter().any(|line| shared(&line)), "{path}");
         }
     }
 }
