@@ -6,9 +6,9 @@ use ipam_kit::delegate::Deadline;
 use ipam_kit::{ErrorCode, Result};
 use ipam_servers::{Failover, PATIENCE, Service, Transport};
 
+use crate::caller::Caller;
 use crate::config::Store;
 use crate::endpoint::Endpoint;
-use crate::token::Caller;
 pub(crate) use crate::transport::Answer;
 use crate::transport::Grpc;
 

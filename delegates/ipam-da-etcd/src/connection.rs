@@ -8,10 +8,10 @@ use tonic::transport::{ClientTlsConfig, Endpoint as Dial};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
+use crate::caller::Caller;
 use crate::endpoint::Endpoint;
 use crate::greeting::{self, Greeting};
 use crate::refusal::{Refusal, connecting};
-use crate::token::Caller;
 
 /// How long a server may take to be connected to, or to show that it lives.
 pub(crate) const CONNECT: Duration = Duration::from_secs(1);

@@ -11,15 +11,16 @@ use ipam_kit::{ErrorCode, Request, Result};
 use serde_json::Value;
 
 use crate::beside::Beside;
+use crate::caller::Caller;
 use crate::client::Client;
 use crate::config::{Config, KEYS, Store};
-use crate::house::{House, Token};
+use crate::house::House;
 use crate::keys::{Keys, plain};
 use crate::memory::{self, Memory};
 use crate::native::Native;
 use crate::present;
 use crate::session::Session;
-use crate::token::Caller;
+use crate::token::Token;
 
 /// The leases of one network of a whole cluster.
 #[derive(Debug)]

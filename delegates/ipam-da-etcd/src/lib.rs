@@ -5,6 +5,7 @@
 #![warn(unreachable_pub)]
 
 mod beside;
+mod caller;
 mod claim;
 mod client;
 mod config;

@@ -13,11 +13,11 @@ use crate::claim::Step;
 use crate::client::Answer;
 use crate::document::{Holding, holding};
 use crate::held::{Held, Shown};
-use crate::house::Token;
 use crate::page::found_by_key;
 use crate::removal::take_off_lost;
 use crate::session::Session;
 use crate::sight::{addresses, unknown_pools};
+use crate::token::Token;
 
 /// How many addresses go at once; a transaction may have 128 operations, with those inside it.
 const BATCH: usize = 60;

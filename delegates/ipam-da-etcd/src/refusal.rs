@@ -4,7 +4,7 @@ use ipam_kit::{Error, ErrorCode};
 use ipam_servers::{Trouble, words};
 use tonic::Code;
 
-use crate::token::Caller;
+use crate::caller::Caller;
 
 /// Why a request that was sent brought no answer.
 #[derive(Debug)]

@@ -12,10 +12,10 @@ use ipam_kit::allocate::ledger::{Look, PoolView, Question, Used, View};
 use ipam_kit::pool::RangeSet;
 
 use crate::held::{Held, Shown};
-use crate::house::Token;
 use crate::keys::Keys;
 use crate::page::{READS, flatten, read_window};
 use crate::session::Session;
+use crate::token::Token;
 
 /// What was read.
 #[derive(Debug)]

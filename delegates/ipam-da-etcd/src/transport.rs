@@ -9,12 +9,12 @@ use ipam_servers::{Transport, Trouble, words};
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::ClientTlsConfig;
 
+use crate::caller::Caller;
 use crate::config::Store;
 use crate::connection::Connection;
 use crate::endpoint::Endpoint;
 use crate::refusal::Refusal;
 use crate::tls;
-use crate::token::Caller;
 
 /// What the store answered.
 #[derive(Debug)]

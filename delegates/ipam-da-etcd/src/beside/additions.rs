@@ -9,7 +9,7 @@ use ipam_kit::allocate::ledger::Claim;
 use super::lock::Turn;
 use super::old_keys::OldKeys;
 use crate::claim::{Additions, Way};
-use crate::house::Along;
+use crate::token::Along;
 
 /// The plugin's keys as the view showed them, and our turn in its lock.
 #[derive(Debug)]

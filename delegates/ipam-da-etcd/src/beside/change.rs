@@ -13,10 +13,10 @@ use super::additions::WithPlugin;
 use super::call::Beside;
 use super::held::{forget_unless, held};
 use crate::claim::{Outcome, Step};
-use crate::house::Token;
 use crate::outcome::{
     conclude, read_refusal, read_victims, report_taken, view_after_refusal, view_as_seen,
 };
+use crate::token::Token;
 
 /// Makes a change, and notes what the owner holds where the store has no place for it.
 pub(super) fn change(

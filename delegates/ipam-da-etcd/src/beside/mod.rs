@@ -21,9 +21,10 @@ use ipam_kit::allocate::ledger::{Change, Commit, Entry, Question, View};
 use ipam_kit::cni::{ContainerId, IfName};
 
 pub(crate) use self::call::Beside;
-use crate::house::{Each, House, Token};
+use crate::house::{Each, House};
 use crate::outcome::commit_in_parts;
 use crate::removal::remove;
+use crate::token::Token;
 
 impl House for Beside {
     /// Nothing may be given ahead of a plugin that takes what comes next unseen.

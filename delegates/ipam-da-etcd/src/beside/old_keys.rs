@@ -10,8 +10,8 @@ use ipam_kit::cni::NetworkName;
 
 use super::layouts::Old;
 use super::lock::Lock;
-use crate::house::Along;
 use crate::keys::place_of;
+use crate::token::Along;
 
 /// Its ranges, its cursors and its lock.
 #[derive(Debug)]

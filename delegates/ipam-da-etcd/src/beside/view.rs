@@ -10,8 +10,8 @@ use ipam_kit::pool::RangeConfig;
 
 use super::call::Beside;
 use super::held::{forget_unless, held, left_behind};
-use crate::house::{Along, Token};
 use crate::sight::{build_view, guess, named_addresses, see};
+use crate::token::{Along, Token};
 
 /// What the owner holds and what is known of the pools.
 pub(super) fn view(

@@ -6,9 +6,9 @@ use ipam_kit::allocate::ledger::{Change, Commit};
 
 use super::view::held;
 use crate::claim::{Outcome, Step};
-use crate::house::Token;
 use crate::outcome::{conclude, read_refusal, read_victims, report_taken, view_after_refusal};
 use crate::session::Session;
+use crate::token::Token;
 
 /// Makes a change.
 pub(super) fn change(

@@ -9,10 +9,11 @@ use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Question, View};
 
-use crate::house::{Each, House, Token};
+use crate::house::{Each, House};
 use crate::outcome::commit_in_parts;
 use crate::removal::remove;
 use crate::session::Session;
+use crate::token::Token;
 
 /// A store of ours alone.
 #[derive(Debug)]

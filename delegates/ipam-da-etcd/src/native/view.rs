@@ -5,10 +5,10 @@ use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Question, View};
 
 use crate::held::{Held, Shown};
-use crate::house::Token;
 use crate::keys::Keys;
 use crate::session::Session;
 use crate::sight::{build_view, guess, named_addresses, see};
+use crate::token::Token;
 
 /// What the owner holds and what is known of the pools.
 pub(super) fn view(
