@@ -51,19 +51,19 @@ pub(crate) fn show(keys: &Keys, session: &mut Session, want: &Want, look: Look) 
     let view = match look {
         Look::Window(from, to) if room.session.memory.is_indexed() => {
             let asked = address::distance(from, to).unwrap_or(u128::MAX).saturating_add(1);
-            room.window(from, asked)?
+            room.read_window(from, asked)?
         }
-        _ => room.whole()?,
+        _ => room.read_whole()?,
     };
     let index = room.session.pools.index_of(want, &room.cached);
     Ok(Shown { view, index })
 }
 
 impl Room<'_> {
-    fn window(&mut self, from: IpAddr, asked: u128) -> Result<PoolView> {
+    fn read_window(&mut self, from: IpAddr, asked: u128) -> Result<PoolView> {
         let crowded = self.want.strategy == Strategy::Random || self.cached.crowded;
         for window in windows(from, asked, crowded) {
-            let taken = self.taken(&format!("{}{}", self.folder, window.text))?;
+            let taken = self.read_taken(&format!("{}{}", self.folder, window.text))?;
             let within = |range: &Range| {
                 let shows =
                     |(from, to): &(IpAddr, IpAddr)| *from <= range.start() && range.end() <= *to;
@@ -83,10 +83,10 @@ impl Room<'_> {
                 return Ok(view);
             }
         }
-        self.whole()
+        self.read_whole()
     }
 
-    fn whole(&mut self) -> Result<PoolView> {
+    fn read_whole(&mut self) -> Result<PoolView> {
         let Session { store, pools, .. } = &mut *self.session;
         // Before a pool is called full, its ranges may have become more.
         let is_read = self.want.set.is_some() || pools.was_read(self.want);
@@ -94,12 +94,12 @@ impl Room<'_> {
             pools.read(store, &[], &BTreeSet::from([pool]))?;
             self.set = pools.set_of(self.want, &self.cached)?;
         }
-        let taken = self.taken(&self.folder.clone())?;
+        let taken = self.read_taken(&self.folder.clone())?;
         Ok(self.remember(Used::All(taken)).0)
     }
 
     /// The addresses that keys with this beginning are of.
-    fn taken(&mut self, prefix: &str) -> Result<BTreeSet<IpAddr>> {
+    fn read_taken(&mut self, prefix: &str) -> Result<BTreeSet<IpAddr>> {
         let mut taken = BTreeSet::new();
         self.session.store.keys(prefix, &mut |key| {
             match split(key) {

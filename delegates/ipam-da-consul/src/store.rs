@@ -190,13 +190,13 @@ impl Store {
         prefix: &str,
         each: &mut dyn FnMut(&str) -> Result<()>,
     ) -> Result<()> {
-        let mut shown = Shown::default();
+        let mut progress = Progress::default();
         let mut take = |element: &[u8]| {
             let key: String = serde_json::from_slice(element).map_err(|error| {
                 Error::new(ErrorCode::BACKEND, "Consul's listing of keys is not understood")
                     .caused_by(error)
             })?;
-            if shown.goes_on_with(&key) {
+            if progress.goes_on_with(&key) {
                 each(&key)?
             }
             Ok(ControlFlow::Continue(()))
@@ -213,10 +213,14 @@ impl Store {
         prefix: &str,
         each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let mut shown = Shown::default();
+        let mut progress = Progress::default();
         self.list(prefix, "recurse", &mut |element| {
             let pair = txn::read_pair(element)?;
-            if shown.goes_on_with(&pair.key) { each(pair) } else { Ok(ControlFlow::Continue(())) }
+            if progress.goes_on_with(&pair.key) {
+                each(pair)
+            } else {
+                Ok(ControlFlow::Continue(()))
+            }
         })
     }
 
@@ -273,11 +277,11 @@ impl Store {
 /// How far a listing was shown. Where its connection breaks, another server begins it anew; Consul lists
 /// keys in the order of their bytes.
 #[derive(Default)]
-struct Shown {
+struct Progress {
     last: String,
 }
 
-impl Shown {
+impl Progress {
     /// Whether this key was not shown yet, and is from now on.
     fn goes_on_with(&mut self, key: &str) -> bool {
         let is_new = *key > *self.last;
@@ -329,10 +333,10 @@ mod tests {
 
     #[test]
     fn a_listing_that_begins_anew_shows_each_key_once() {
-        let mut shown = Shown::default();
+        let mut progress = Progress::default();
         let keys =
             ["p/", "p/10.0.0.10", "p/10.0.0.2", "p/", "p/10.0.0.10", "p/10.0.0.2", "p/10.0.0.3"];
-        let new: Vec<&str> = keys.into_iter().filter(|key| shown.goes_on_with(key)).collect();
+        let new: Vec<&str> = keys.into_iter().filter(|key| progress.goes_on_with(key)).collect();
         assert_eq!(new, ["p/", "p/10.0.0.10", "p/10.0.0.2", "p/10.0.0.3"]);
     }
 }
