@@ -99,7 +99,8 @@ fn the_signal_is_set_for_a_chain_alone_because_it_follows_the_parents_thread() {
 fn a_delegate_whose_chain_dies_before_the_signal_is_set_begins_nothing() {
     let world = World::new();
     let (stdin, trace) = (fifo(&world, "stdin"), world.path("trace"));
-    // It stops once it has seen that the chain, which is the shell, is its parent. Stdin never ends.
+    // It stops once it has seen that the chain, which is the shell, is its parent. Stdin never
+    // ends.
     let script = format!(
         "export IPAM_DELEGATED_CALL=$$.0 IPAM_DELEGATED_DEADLINE_MS=600000\n\
          strace -D -o '{}' -e trace=getppid,prctl,exit_group -e inject=getppid:signal=STOP:when=1 \

@@ -91,8 +91,8 @@ fn fill(server: &Consul, held: usize) {
     }
 }
 
-/// The arguments of `consul-floor`, by which it sends what the delegate does: to take an address of a
-/// pool whose ranges are as they were, and to give it back.
+/// The arguments of `consul-floor`, by which it sends what the delegate does: to take an address of
+/// a pool whose ranges are as they were, and to give it back.
 fn floor(server: &Consul) -> Vec<String> {
     let taken = 1_700_000_000_000_u64;
     let lease = json!({"address": "10.77.0.2/16", "pool": POOL, "taken": taken});

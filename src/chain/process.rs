@@ -49,8 +49,8 @@ pub(crate) struct Start<'a> {
 }
 
 impl<'a> Process<'a> {
-    /// Starts a program in a process group of its own. A delegate of `ipam_kit` dies with the thread that
-    /// calls this, which attends to it to its end.
+    /// Starts a program in a process group of its own. A delegate of `ipam_kit` dies with the
+    /// thread that calls this, which attends to it to its end.
     pub(super) fn start(start: &Start<'a>) -> io::Result<Self> {
         let Start { program, arguments, environment, stdin: stdin_text, time, stdout_limit } =
             *start;

@@ -24,9 +24,9 @@
 //! # An allocator
 //!
 //! A store of leases is a [`Ledger`]: it shows what is held, and changes it in one guarded step.
-//! [`Allocate`] is the allocator over any ledger: it searches, retries and judges. `ipam_cli::answer`
-//! gives it the verbs for people, which `ipam-delegated` asks it for (`list`, `who`, `pools`,
-//! `release`).
+//! [`Allocate`] is the allocator over any ledger: it searches, retries and judges.
+//! `ipam_cli::answer` gives it the verbs for people, which `ipam-delegated` asks it for (`list`,
+//! `who`, `pools`, `release`).
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -45,8 +45,8 @@
 //! }
 //! ```
 //!
-//! `Allocate::<Site>::default()` is the same without verbs for people. `ipam-suites` tests the ledger
-//! and the allocator.
+//! `Allocate::<Site>::default()` is the same without verbs for people. `ipam-suites` tests the
+//! ledger and the allocator.
 //!
 //! # Features
 //!

@@ -72,11 +72,11 @@ pub enum Why {
     AlreadyExists,
     /// The object is another one than the change was made for, or is being changed (409).
     Conflict,
-    /// A test of the JSON patch failed, or another of its operations does not fit the object (422): the
-    /// object is another one than was seen.
+    /// A test of the JSON patch failed, or another of its operations does not fit the object (422):
+    /// the object is another one than was seen.
     TestFailed,
-    /// The server does not take the object (422): its kind has another schema or version there, or the
-    /// caller has a defect.
+    /// The server does not take the object (422): its kind has another schema or version there, or
+    /// the caller has a defect.
     Invalid,
 }
 
@@ -175,9 +175,9 @@ impl Kube {
         parse(&answer.body).map(Some).map_err(|error| asked.not_understood(error))
     }
 
-    /// Reads objects of a kind in pages, until `each` breaks off. Each is shown as soon as it is read.
-    /// Where a connection breaks, or the server has forgotten the list between two pages, what was shown
-    /// is shown once more.
+    /// Reads objects of a kind in pages, until `each` breaks off. Each is shown as soon as it is
+    /// read. Where a connection breaks, or the server has forgotten the list between two pages,
+    /// what was shown is shown once more.
     ///
     /// # Errors
     /// The server is away or refuses, as the module tells; it has no such kind; its answer is no list,

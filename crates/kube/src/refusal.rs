@@ -105,8 +105,8 @@ impl<'a> Asked<'a> {
         status.details.as_ref().is_some_and(|details| !details.name.is_empty())
     }
 
-    /// Whether a 422 is about the patch: one about the object names what is wrong with it, and one of a
-    /// webhook has no details.
+    /// Whether a 422 is about the patch: one about the object names what is wrong with it, and one
+    /// of a webhook has no details.
     fn is_about_a_patch(&self, status: &Status) -> bool {
         let details = status.details.as_ref();
         self.method == Method::Patch && details.is_some_and(|details| details.causes.is_empty())

@@ -15,8 +15,8 @@ pub trait Transport<R> {
     /// What a server answers.
     type Answer;
 
-    /// Asks the server at this place of the list, and takes no longer than `patience`. The request is the
-    /// same for each server that is tried.
+    /// Asks the server at this place of the list, and takes no longer than `patience`. The request
+    /// is the same for each server that is tried.
     ///
     /// # Errors
     /// The server brought no answer. The reason shows no secret.
@@ -48,8 +48,8 @@ pub struct Service {
 
 /// Asks one server after another, over a transport, until one answers.
 ///
-/// It keeps to the server that answered last. It tells what was certainly not carried out from what may
-/// have been, and never repeats a change that may have been.
+/// It keeps to the server that answered last. It tells what was certainly not carried out from what
+/// may have been, and never repeats a change that may have been.
 pub struct Failover<T> {
     service: Service,
     transport: T,
@@ -78,8 +78,8 @@ const SHORTEST: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl<T> Failover<T> {
-    /// A failover between these servers. It goes on for nine tenths of the time until the deadline at
-    /// most: what is left then is for saying what is wrong.
+    /// A failover between these servers. It goes on for nine tenths of the time until the deadline
+    /// at most: what is left then is for saying what is wrong.
     pub fn new(service: Service, transport: T, deadline: Deadline) -> Self {
         Self {
             findings: Findings::new(service.servers.len()),
@@ -142,8 +142,8 @@ impl<T> Failover<T> {
     /// answers or the time is over.
     ///
     /// # Errors
-    /// None answers in time; none of them does what is asked; the service refuses; the answer is not
-    /// understood.
+    /// None answers in time; none of them does what is asked; the service refuses; the answer is
+    /// not understood.
     pub fn read<R>(&mut self, mut request: R) -> Result<T::Answer>
     where
         T: Transport<R>,

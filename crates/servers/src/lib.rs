@@ -1,15 +1,15 @@
-//! What delegates share to reach servers: an ordered list of servers of which one that answers is as good
-//! as another, deadlines, TLS, secrets, and what a failure means for what was asked.
+//! What delegates share to reach servers: an ordered list of servers of which one that answers is
+//! as good as another, deadlines, TLS, secrets, and what a failure means for what was asked.
 //!
 //! A delegate whose source or store is a server depends on this package; `ipam-kube` stands on it.
 //! [`Section`] reads the settings that such delegates have in common.
 //!
 //! # Failover
 //!
-//! A [`Failover`] sends each request to one server, and goes on to the next one when that fails. It tells
-//! what was certainly not carried out from what may have been, so that a caller never repeats a change
-//! blindly. A [`Transport`] is the way to one server: it sends a request, and says by a [`Trouble`] what
-//! a failure leaves open.
+//! A [`Failover`] sends each request to one server, and goes on to the next one when that fails. It
+//! tells what was certainly not carried out from what may have been, so that a caller never repeats
+//! a change blindly. A [`Transport`] is the way to one server: it sends a request, and says by a
+//! [`Trouble`] what a failure leaves open.
 //!
 //! # Over HTTP
 //!
@@ -45,8 +45,8 @@
 //! # let _ = pool_of;
 //! ```
 //!
-//! A change is sent by `Client::write`. Its `Ask` may name the media type of the body, headers of this
-//! request alone, and the headers that the answer keeps:
+//! A change is sent by `Client::write`. Its `Ask` may name the media type of the body, headers of
+//! this request alone, and the headers that the answer keeps:
 //!
 //! ```
 //! use ipam_servers::{Ask, Method, media};
@@ -63,8 +63,8 @@
 //!
 //! # Over a transport of your own
 //!
-//! A transport keeps its connection with the place of the server, and drops it after any trouble. What
-//! it says of a server must show no secret.
+//! A transport keeps its connection with the place of the server, and drops it after any trouble.
+//! What it says of a server must show no secret.
 //!
 //! ```no_run
 //! use std::io::{BufRead, BufReader, Write};
@@ -83,7 +83,12 @@
 //! impl Transport<&str> for Lines {
 //!     type Answer = String;
 //!
-//!     fn ask(&mut self, place: usize, line: &mut &str, patience: Duration) -> Result<String, Trouble> {
+//!     fn ask(
+//!         &mut self,
+//!         place: usize,
+//!         line: &mut &str,
+//!         patience: Duration,
+//!     ) -> Result<String, Trouble> {
 //!         let mut stream = match self.open.take() {
 //!             Some((of, stream)) if of == place => stream,
 //!             _ => connect(&self.servers[place]).map_err(|e| Trouble::not_done(e.to_string()))?,

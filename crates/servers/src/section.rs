@@ -113,13 +113,13 @@ impl Section {
         Key::Value("timeout"),
     ];
 
-    /// Reads the servers and the section, with the delegate's own keys in it. The token of the section
-    /// comes before that of the environment, which a runtime scrubs at times.
+    /// Reads the servers and the section, with the delegate's own keys in it. The token of the
+    /// section comes before that of the environment, which a runtime scrubs at times.
     ///
     /// # Errors
-    /// There is no server, or one is no URL; a key of the section is unknown or has a value of the wrong
-    /// type; there are two tokens, or its file cannot be read; of a certificate and its key, one is
-    /// missing; the timeout is malformed.
+    /// There is no server, or one is no URL; a key of the section is unknown or has a value of the
+    /// wrong type; there are two tokens, or its file cannot be read; of a certificate and its key,
+    /// one is missing; the timeout is malformed.
     pub fn read<Own: DeserializeOwned>(
         &self,
         servers: Option<Vec<String>>,

@@ -26,8 +26,8 @@ impl Trouble {
     /// A day is as good as for ever, and no clock overflows on it.
     pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-    /// The request was not carried out, and this server may carry it out later. Nothing of it was sent,
-    /// unless [`Trouble::sent`] says otherwise.
+    /// The request was not carried out, and this server may carry it out later. Nothing of it was
+    /// sent, unless [`Trouble::sent`] says otherwise.
     pub fn not_done(reason: impl Into<String>) -> Self {
         Self::new(Kind::NotDone(reason.into()), false)
     }
@@ -37,8 +37,8 @@ impl Trouble {
         Self::new(Kind::Unknown(reason.into()), true)
     }
 
-    /// This server has not carried it out and will not; another one may. Nothing of the request was sent,
-    /// unless [`Trouble::sent`] says otherwise.
+    /// This server has not carried it out and will not; another one may. Nothing of the request was
+    /// sent, unless [`Trouble::sent`] says otherwise.
     pub fn unfit(reason: impl Into<String>) -> Self {
         Self::new(Kind::Unfit(reason.into()), false)
     }
@@ -57,8 +57,9 @@ impl Trouble {
         Self { kind, sent, wait: None }
     }
 
-    /// Whether something of the request may have reached a server of the service. Where nothing did, for
-    /// any request, the final error has the code [`Service::unreached`](crate::Service::unreached).
+    /// Whether something of the request may have reached a server of the service. Where nothing
+    /// did, for any request, the final error has the code
+    /// [`Service::unreached`](crate::Service::unreached).
     #[must_use]
     pub fn sent(self, sent: bool) -> Self {
         Self { sent, ..self }

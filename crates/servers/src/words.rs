@@ -9,7 +9,8 @@ pub const NOT_CONNECTED: &str = "it cannot be connected to in time";
 pub const WITHOUT_TLS: &str =
     "the server does not speak TLS: write http:// before it, or look at the port";
 
-/// Advice about a server that ends the connection, as one without TLS does and one that is being stopped.
+/// Advice about a server that ends the connection, as one without TLS does and one that is being
+/// stopped.
 pub const PERHAPS_WITHOUT_TLS: &str = "if the server does not speak TLS, write http:// before it";
 
 /// Advice about a server that should not speak TLS and does.

@@ -1,4 +1,5 @@
-//! What the file of a pool's cache says: a state on its first line, and an event on each line since.
+//! What the file of a pool's cache says: a state on its first line, and an event on each line
+//! since.
 
 use std::collections::BTreeSet;
 use std::io;

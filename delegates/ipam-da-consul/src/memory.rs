@@ -121,8 +121,8 @@ impl Memory {
         !known.set_back && self.goes_with(node, shown) && (evidence || (is_claimed && met))
     }
 
-    /// Fails where the store, which shows this of the node's latest claim, was set back: what it does not
-    /// show of an owner may have been given all the same.
+    /// Fails where the store, which shows this of the node's latest claim, was set back: what it
+    /// does not show of an owner may have been given all the same.
     ///
     /// # Errors
     /// Code 11, with what to do.

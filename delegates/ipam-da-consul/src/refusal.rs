@@ -47,7 +47,8 @@ impl<'a> Refusal<'a> {
     /// What to do after it.
     ///
     /// # Errors
-    /// No server answers in time; the token may not read what is met; Consul refuses it for another reason.
+    /// No server answers in time; the token may not read what is met; Consul refuses it for another
+    /// reason.
     pub(crate) fn judge(&self, session: &mut Session) -> Result<Next<'a>> {
         let Self { step, failures, .. } = *self;
         let failed = |wanted: &dyn Fn(Role) -> bool| {

@@ -95,9 +95,10 @@ impl Way {
 pub(crate) enum Outcome {
     /// Everything was written at one revision: the address of each claim.
     Done(Vec<IpAddr>),
-    /// The owner's keys are not as they were seen, or the store is not, or a guard that was added fails:
-    /// the owner's key with those that [`Keys::read_owner`] reads beside it, that of the latest claim,
-    /// those of the addresses that the owner was seen to hold, and what the additions read.
+    /// The owner's keys are not as they were seen, or the store is not, or a guard that was added
+    /// fails: the owner's key with those that [`Keys::read_owner`] reads beside it, that of the
+    /// latest claim, those of the addresses that the owner was seen to hold, and what the additions
+    /// read.
     Stale(Vec<KeyValue>),
     /// All candidates of this claim are taken; what was read of the pool, or of the only candidate.
     Taken(usize, Option<Vec<KeyValue>>),

@@ -27,7 +27,8 @@ pub(crate) fn read_holdings(session: &mut Session, prefix: String) -> Result<Vec
     Ok(holdings)
 }
 
-/// What owners of a node hold, as far as they are of this network: keys of several may stand side by side.
+/// What owners of a node hold, as far as they are of this network: keys of several may stand side
+/// by side.
 pub(crate) fn entries_of<'a>(
     holdings: &'a [Holding],
     node: &'a str,

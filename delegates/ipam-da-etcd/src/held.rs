@@ -68,8 +68,8 @@ impl Shown {
         Self { own: own.into_iter().next(), siblings, leases, asked }
     }
 
-    /// What the owner holds by its own key, as far as the keys of the addresses that were asked for are
-    /// still its own.
+    /// What the owner holds by its own key, as far as the keys of the addresses that were asked for
+    /// are still its own.
     ///
     /// # Errors
     /// The value of its key is not ours.

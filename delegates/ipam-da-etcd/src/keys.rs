@@ -38,11 +38,12 @@ pub(crate) trait Spelling: Debug + Sync {
     /// The key of an owner, after what all begin with, by names that are parts of keys.
     fn owner(&self, network: &NetworkName, node: &str, container: &str, ifname: &str) -> String;
 
-    /// What the keys of a container's owners begin with, after what all begin with, where the values of
-    /// addresses name the container alone.
+    /// What the keys of a container's owners begin with, after what all begin with, where the
+    /// values of addresses name the container alone.
     fn of_container(&self, container: &str) -> Option<String>;
 
-    /// What the keys of a node's owners begin with, after what all begin with; perhaps among others.
+    /// What the keys of a node's owners begin with, after what all begin with; perhaps among
+    /// others.
     fn of_node(&self, node: &str) -> String;
 
     /// The value of the key of one of an owner's addresses.
@@ -113,8 +114,8 @@ impl Keys {
         Some(self.owner_of(node, &holder.container, ifname))
     }
 
-    /// What the keys of a container's owners begin with, where the values of addresses name the container
-    /// alone.
+    /// What the keys of a container's owners begin with, where the values of addresses name the
+    /// container alone.
     pub(crate) fn of_container(&self, owner: &Owner) -> Option<String> {
         let rest = self.spelling.of_container(&plain(owner.container.as_str()))?;
         Some(format!("{}{rest}", self.owners))

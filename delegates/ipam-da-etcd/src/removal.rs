@@ -20,8 +20,8 @@ type Owned<'a> = (Option<String>, Vec<&'a Entry>);
 /// What was found under some keys.
 type Found = BTreeMap<Vec<u8>, KeyValue>;
 
-/// Removes entries that a scan showed, owner by owner, each only while it is still the very one, and
-/// tells which.
+/// Removes entries that a scan showed, owner by owner, each only while it is still the very one,
+/// and tells which.
 ///
 /// # Errors
 /// It is not known of some whether they were removed. All others are, and the error says so.

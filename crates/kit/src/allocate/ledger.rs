@@ -15,8 +15,8 @@ use crate::pool::RangeSet;
 
 /// Where leases are recorded: a disk, a key-value store, a cluster's objects.
 ///
-/// A ledger is a value for one call, which nothing else uses: [`open`](Self::open) makes it, and every
-/// method that may ask the store has it to itself (`&mut self`). A ledger needs no cells.
+/// A ledger is a value for one call, which nothing else uses: [`open`](Self::open) makes it, and
+/// every method that may ask the store has it to itself (`&mut self`). A ledger needs no cells.
 ///
 /// A ledger looks things up and changes them in single guarded steps. It chooses nothing and
 /// retries nothing: that is [`Allocate`](super::Allocate)'s, once for every ledger. What
@@ -35,9 +35,9 @@ pub trait Ledger: Sized {
     /// ([`KEYS`](super::KEYS)); `None` claims every key.
     const KEYS: Option<&'static [Key]> = None;
 
-    /// What travels from a view to the commit on it or to the next view: what a commit is guarded with
-    /// beside the leases' revisions (a lock that is held, the revision of an index), and what the view
-    /// read. What lasts for the call is in fields of the ledger.
+    /// What travels from a view to the commit on it or to the next view: what a commit is guarded
+    /// with beside the leases' revisions (a lock that is held, the revision of an index), and what
+    /// the view read. What lasts for the call is in fields of the ledger.
     type Token;
 
     /// Who else takes leases from the same store.
@@ -63,10 +63,10 @@ pub trait Ledger: Sized {
     /// a wrong guess it is [`Commit::Lost`]. Where [`Question::need`] is [`Need::Proof`] and the view is
     /// not such a guess, it is [`View::sure`].
     ///
-    /// `earlier` is the token of the view before, where nothing was committed on it: after a look that
-    /// was not far enough, and before a proof that follows a guess. It carries what that view read, so
-    /// that this one need not read it again; what was guessed proves nothing. A token that holds a lock
-    /// is dropped before this view takes it.
+    /// `earlier` is the token of the view before, where nothing was committed on it: after a look
+    /// that was not far enough, and before a proof that follows a guess. It carries what that view
+    /// read, so that this one need not read it again; what was guessed proves nothing. A token that
+    /// holds a lock is dropped before this view takes it.
     fn view(
         &mut self,
         question: &Question<'_>,

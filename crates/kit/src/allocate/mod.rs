@@ -1,7 +1,7 @@
 //! The role of an allocator: a delegate that gives addresses and takes them back.
 //!
-//! The seam under it is a [`Ledger`]: where leases are recorded. [`Allocate`] is the delegate over any
-//! ledger, and holds search, retry, idempotency and GC once for all of them.
+//! The seam under it is a [`Ledger`]: where leases are recorded. [`Allocate`] is the delegate over
+//! any ledger, and holds search, retry, idempotency and GC once for all of them.
 
 mod asked;
 mod attempt;

@@ -334,8 +334,8 @@ fn end_with_chain(environment: &Environment) {
     let Some(time) = told(environment) else { return };
     let chain = Mark::chain(environment);
     let is_child = || chain.is_some() && getppid() == chain;
-    // The signal is for the end of the parent's thread: a runtime in Go has threads that end while it
-    // lives, but a chain attends to a delegate on the thread that started it.
+    // The signal is for the end of the parent's thread: a runtime in Go has threads that end while
+    // it lives, but a chain attends to a delegate on the thread that started it.
     if is_child() && set_parent_process_death_signal(Some(Signal::KILL)).is_ok() {
         if !is_child() {
             // The chain has died in between, and nothing is begun.

@@ -4,8 +4,8 @@ use rustix::process::Pid;
 
 use crate::cni::Environment;
 
-/// What the processes of one call of a chain carry in their environment: the chain's process id, and
-/// a number that no other call of that process has.
+/// What the processes of one call of a chain carry in their environment: the chain's process id,
+/// and a number that no other call of that process has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark(String);
 

@@ -107,8 +107,8 @@ impl Answer {
         Self { status, body, headers: Vec::new() }
     }
 
-    /// The header of a name that [`Ask::wants`] has, where the answer has it as text; the first, where it
-    /// has several. All headers of an answer have 64 KiB at most.
+    /// The header of a name that [`Ask::wants`] has, where the answer has it as text; the first,
+    /// where it has several. All headers of an answer have 64 KiB at most.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter();
         headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)

@@ -44,8 +44,8 @@ impl Client {
         Ok(Self { failover: Failover::new(service, http, deadline) })
     }
 
-    /// Asks for answers of this media type, and says that bodies are of it, unless the request names
-    /// another one.
+    /// Asks for answers of this media type, and says that bodies are of it, unless the request
+    /// names another one.
     pub fn speaking(mut self, media: &'static str) -> Self {
         self.failover.transport_mut().speak(media);
         self

@@ -20,8 +20,8 @@ use crate::words;
 /// How long a server may take to be connected to, with the handshake of TLS.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// Bytes of a connection's buffer in each direction: more than most requests and answers have. Both are
-/// filled with zeros before they are used.
+/// Bytes of a connection's buffer in each direction: more than most requests and answers have. Both
+/// are filled with zeros before they are used.
 const BUFFER: usize = 16 * 1024;
 
 /// Whether a request may have reached a server.

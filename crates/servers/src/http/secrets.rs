@@ -15,8 +15,8 @@ pub(super) const SHOWN: usize = 300;
 const SHORTEST_USER: usize = 4;
 
 impl Secrets {
-    /// Adds the value of a header, with what it holds behind its scheme: a token, or for Basic a user
-    /// and a password.
+    /// Adds the value of a header, with what it holds behind its scheme: a token, or for Basic a
+    /// user and a password.
     pub(super) fn add(&mut self, header: &Secret) {
         let whole = header.expose();
         let rest = whole.split_once(' ').map(|(_, rest)| rest.trim_start());

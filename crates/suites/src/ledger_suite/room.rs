@@ -26,8 +26,8 @@ pub trait Stage: Clone + Send + Sync + 'static {
     /// The kind.
     type Ledger: Ledger;
 
-    /// A ledger for one network, as a process opens it: [`request`] makes what it is opened by. Each step
-    /// and each racer of a check gets one of its own.
+    /// A ledger for one network, as a process opens it: [`request`] makes what it is opened by.
+    /// Each step and each racer of a check gets one of its own.
     ///
     /// # Errors
     /// The store cannot be used.

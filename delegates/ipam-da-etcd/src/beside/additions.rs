@@ -28,8 +28,9 @@ impl Additions for WithPlugin<'_> {
         self.keys.lock().read(self.turn)
     }
 
-    /// Beside a plugin that takes what comes next unseen, a candidate is given only while the cursor stands
-    /// where the candidates begin, or on the one before it, which somebody has just taken.
+    /// Beside a plugin that takes what comes next unseen, a candidate is given only while the
+    /// cursor stands where the candidates begin, or on the one before it, which somebody has just
+    /// taken.
     fn ways(&self, claim: &Claim<'_>) -> Vec<Way> {
         let Some(key) = self.cursor_of(claim) else { return Way::plain(claim) };
         let seen = || self.at_cursor(&key, claim.want.index);

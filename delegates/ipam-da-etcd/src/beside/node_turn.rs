@@ -28,8 +28,8 @@ impl NodeTurn {
         Self { folder: memory::folder(state), deadline, file: None }
     }
 
-    /// Waits for the other processes of this node, which would get in each other's way; tells whether it
-    /// was our turn only now. In vain it goes on all the same.
+    /// Waits for the other processes of this node, which would get in each other's way; tells
+    /// whether it was our turn only now. In vain it goes on all the same.
     pub(super) fn take(&mut self) -> bool {
         if self.file.is_some() {
             return false;

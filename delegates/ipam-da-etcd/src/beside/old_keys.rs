@@ -51,8 +51,8 @@ impl OldKeys {
         &self.lock
     }
 
-    /// The cursors to read, by their range sets: where this node has none of its own; all of a plugin
-    /// that takes what comes next unseen.
+    /// The cursors to read, by their range sets: where this node has none of its own; all of a
+    /// plugin that takes what comes next unseen.
     pub(super) fn cursors_to_read(&self, wants: &[Want], along: &Along) -> BTreeMap<u32, String> {
         let to_read = |want: &&Want| {
             let strange =

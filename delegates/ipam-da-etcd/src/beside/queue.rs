@@ -32,8 +32,8 @@ impl Queue {
         self.turn.as_ref()
     }
 
-    /// Whether it was the lock alone that a change was refused for. Then there has been a pause, and after
-    /// some of them we stand in the queue.
+    /// Whether it was the lock alone that a change was refused for. Then there has been a pause,
+    /// and after some of them we stand in the queue.
     ///
     /// # Errors
     /// The time is over.

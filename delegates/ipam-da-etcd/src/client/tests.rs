@@ -14,8 +14,8 @@ use crate::config::Config;
 const LONG: Duration = Duration::from_secs(60);
 const BOUND: Duration = Duration::from_secs(15);
 
-/// The message of an answer, to a transaction or about an etcd lease: the header with the cluster and
-/// the revision, and that it was done or the lease's id.
+/// The message of an answer, to a transaction or about an etcd lease: the header with the cluster
+/// and the revision, and that it was done or the lease's id.
 fn answer() -> Reply {
     Reply::Say(vec![0x0a, 4, 0x08, 7, 0x18, 9, 0x10, 42])
 }

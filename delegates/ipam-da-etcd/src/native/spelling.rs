@@ -28,8 +28,8 @@ pub(crate) const PLACES: Places = Places {
 };
 
 /// Addresses are hex of fixed width, so that their order is that of the keys and a window of
-/// addresses has an end key: a server walks all keys of a range, whatever the limit. Their values tell
-/// all that is known of the lease.
+/// addresses has an end key: a server walks all keys of a range, whatever the limit. Their values
+/// tell all that is known of the lease.
 #[derive(Debug)]
 struct FixedWidth;
 

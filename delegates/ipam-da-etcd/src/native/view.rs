@@ -24,7 +24,8 @@ pub(super) fn view(
     Ok(build_view(session, question, sight.used, held, earlier))
 }
 
-/// What the owner holds by its own key; by those of the addresses where that one was deleted by hand.
+/// What the owner holds by its own key; by those of the addresses where that one was deleted by
+/// hand.
 pub(super) fn held(keys: &Keys, owner: &Owner, shown: &Shown) -> Result<Held> {
     let mut held = shown.by_own_key(keys, owner)?;
     if shown.own.is_none() {

@@ -40,8 +40,8 @@ impl Builds {
         }
     }
 
-    /// A call of the chain. With two builds, the chain is of one and its delegates are of one, in all
-    /// four ways in turn.
+    /// A call of the chain. With two builds, the chain is of one and its delegates are of one, in
+    /// all four ways in turn.
     pub(super) fn command(&self, world: &World, verb: &str, container: &str) -> Command {
         const CHAIN: &str = "ipam-delegated";
         let turn = self.calls.fetch_add(1, Ordering::Relaxed);
