@@ -251,3 +251,25 @@ fn set_back() -> Error {
         "addresses that containers use may be free in it: on every node run `ipam-delegated reassert --claim-only --yes`, then `ipam-delegated reassert --yes`",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use ipam_kit::host::Settings;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_keys_is_remembered_for_ten_minutes() {
+        let folder = tempfile::tempdir().unwrap();
+        let state_dir = folder.path().to_owned();
+        let state = StateDir::of_host(&Settings { state_dir, ..Settings::default() });
+        let network = NetworkName::parse("lan").unwrap();
+        let next_call = || Memory::open(&state, &network, false);
+        assert!(next_call().is_indexed());
+        next_call().note_unindexed();
+        assert!(!next_call().is_indexed());
+        let before = now() - 11 * 60_000;
+        next_call().write(|known| known.unindexed = Some(before)).unwrap();
+        assert!(next_call().is_indexed());
+    }
+}
