@@ -94,13 +94,12 @@ impl Found {
 
     /// As a lease of which the owner's key may not know.
     pub(crate) fn lease(&self, keys: &Keys) -> Lease {
-        let index = i64::try_from(self.index).unwrap_or(i64::MAX);
         let leases = self.allocation.as_ref().ok().and_then(|its| its.leases).unwrap_or(0);
         Lease {
             pool: keys.name_of(&self.pool),
             address: IpNet::from(self.address),
             gateway: None,
-            revision: Revision { revision: index, leases }.to_json(),
+            revision: Revision { revision: revision(self.index), leases }.to_json(),
             kept: false,
             unsure: false,
             taken: None,

@@ -4,18 +4,19 @@ use ipam_kit::{Error, ErrorCode};
 
 use crate::txn::{Failure, LARGEST, Op};
 
+/// What to do about a token that may not.
+const GRANT: &str = r#"grant its policy key_prefix "ipam/" { policy = "write" }"#;
+
 /// The token may not read a key.
 pub(crate) fn unreadable(key: &str) -> Error {
     let message = format!("Consul does not let this token read {key}");
-    Error::new(ErrorCode::BACKEND, message)
-        .advise("grant its policy key_prefix \"ipam/\" { policy = \"write\" }")
+    Error::new(ErrorCode::BACKEND, message).advise(GRANT)
 }
 
 /// The token may not write the key of an operation.
 pub(crate) fn unwritable(op: &Op) -> Error {
     let message = format!("Consul does not let this token write {}", op.key());
-    Error::new(ErrorCode::BACKEND, message)
-        .advise("grant its policy key_prefix \"ipam/\" { policy = \"write\" }")
+    Error::new(ErrorCode::BACKEND, message).advise(GRANT)
 }
 
 /// The error of a transaction that only reads.
