@@ -279,7 +279,7 @@ impl<T> Failover<T> {
     fn nobody_answered(&mut self) -> Error {
         let Service { name, servers, unreached, .. } = &self.service;
         if self.findings.reasons().all(str::is_empty) {
-            let message = format!("the time is over before {name} was asked");
+            let message = format!("the time was over before {name} was asked");
             return Error::new(ErrorCode::TIMED_OUT, message).advise("raise `ipam.timeout`");
         }
         let unfit = self.findings.are_refusals();

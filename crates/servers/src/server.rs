@@ -21,7 +21,7 @@ impl Server {
     /// where there is none.
     ///
     /// # Errors
-    /// There is none, or one is no URL of http or https; the error names its place below `path`.
+    /// There is no server, or a URL is invalid; the error names its place below `path`.
     pub fn parse_all(
         texts: &[String],
         path: &str,
@@ -49,7 +49,7 @@ impl Server {
     /// Reads one base URL.
     ///
     /// # Errors
-    /// It is none: what is wrong with it, in words that follow the URL.
+    /// The URL is invalid: what is wrong with it, in words that follow the URL.
     pub fn parse(text: &str, default_port: Option<u16>) -> Result<Self, &'static str> {
         const SCHEME: &str = "does not begin with http:// or https://";
         const URL: &str = "is no URL";

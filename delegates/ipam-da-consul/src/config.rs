@@ -119,7 +119,7 @@ fn consistency(text: Option<&str>) -> Result<Consistency> {
         Some("consistent") => Ok(Consistency::Consistent),
         Some("stale") => Ok(Consistency::Stale),
         Some(other) => {
-            Err(Error::config("ipam.consul.consistency", format_args!("{other:?} is none"))
+            Err(Error::config("ipam.consul.consistency", format_args!("{other:?} is unknown"))
                 .advise("expected default, consistent or stale"))
         }
     }

@@ -49,12 +49,12 @@ impl Greeting {
             // Settings, of the connection itself.
             [_, _, _, 4, _, 0, 0, 0, 0] => Ok(()),
             [b'H', b'T', b'T', b'P', b'/', ..] => Err(Trouble::unfit(
-                "it answers in HTTP/1, so it is not etcd: look at the host and the port",
+                "it answers in HTTP/1, so it is not etcd (look at the host and the port)",
             )),
             // An alert, or a handshake.
             [0x15 | 0x16, 3, ..] => Err(Trouble::unfit(words::WITH_TLS)),
             _ => Err(Trouble::unfit(
-                "it does not answer in HTTP/2, so it is not etcd: look at the host and the port",
+                "it does not answer in HTTP/2, so it is not etcd (look at the host and the port)",
             )),
         }
     }

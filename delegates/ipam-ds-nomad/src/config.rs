@@ -74,9 +74,10 @@ fn advice(status: u16, body: &str) -> Option<&'static str> {
         403 => Some(
             "give ipam.nomad.token or ipam.nomad.tokenFile: a token with read-job in the allocation's namespace",
         ),
-        404 => Some(
+        404 if body.contains("alloc") => Some(
             "Nomad knows no such allocation: it is of another region or cluster, or has been forgotten",
         ),
+        404 => Some("it may not be Nomad: look at the host, the port and the path"),
         // So Nomad answers a token that may not read it.
         500 if body.contains("Unknown allocation") => {
             Some("the token may not see it: give one with read-job in the allocation's namespace")

@@ -66,7 +66,7 @@ pub trait Ledger: Sized {
     /// `earlier` is the token of the view before, where nothing was committed on it: after a look
     /// that was not far enough, and before a proof that follows a guess. It carries what that view
     /// read, so that this one need not read it again; what was guessed proves nothing. A token that
-    /// holds a lock is dropped before this view takes it.
+    /// holds a lock is dropped before this view takes the lock.
     fn view(
         &mut self,
         question: &Question<'_>,

@@ -275,7 +275,7 @@ fn a_try_that_had_hardly_any_time_does_not_hide_what_was_wrong() {
 }
 
 #[test]
-fn a_server_that_there_was_no_time_for_is_told() {
+fn a_server_that_was_not_asked_in_time_is_named() {
     let reply = |_, _| {
         pass(SECOND);
         away()
@@ -293,7 +293,7 @@ fn a_call_whose_time_is_over_asks_no_server() {
         let mut failover = within(1, timeout, deadline, |_, _| Ok("yes"));
         let error = failover.write(()).unwrap_err();
         assert_eq!(error.code(), ErrorCode::TIMED_OUT);
-        assert_eq!(error.to_string(), "the time is over before Test was asked");
+        assert_eq!(error.to_string(), "the time was over before Test was asked");
         assert!(failover.transport().asked.is_empty());
     }
 }

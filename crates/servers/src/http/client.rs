@@ -23,7 +23,7 @@ impl Client {
     /// until the deadline at most: what is left then is for saying what is wrong.
     ///
     /// # Errors
-    /// A certificate file cannot be used, or a header is none.
+    /// A certificate file cannot be used, or a header is invalid.
     pub fn new(access: Access, deadline: Deadline) -> Result<Self> {
         let trust = Trust::from(access.tls.clone());
         Self::trusting(access, &trust, deadline)

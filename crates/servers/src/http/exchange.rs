@@ -65,7 +65,7 @@ const READ: u64 = 4 * SHOWN as u64;
 
 impl Http {
     /// # Errors
-    /// A certificate file cannot be used, or a header is none.
+    /// A certificate file cannot be used, or a header is invalid.
     pub(super) fn new(access: Access, trust: &Trust) -> Result<Self> {
         let Access { service, servers, headers: shown, advice, .. } = access;
         let mut headers = HeaderMap::new();
@@ -96,7 +96,7 @@ impl Http {
     /// What is asked with all its headers: those of the request replace those of every request.
     ///
     /// # Errors
-    /// A header is none.
+    /// A header is invalid.
     pub(super) fn question<'a, T>(
         &mut self,
         ask: &'a Ask<'a>,
@@ -260,7 +260,7 @@ fn head(ask: &Ask<'_>, response: &Response<ureq::Body>) -> Answer {
 }
 
 fn put(headers: &mut HeaderMap, name: &str, value: &str, is_secret: bool) -> Result<()> {
-    let wrong = || Error::new(ErrorCode::INTERNAL, format!("{name} is no header"));
+    let wrong = || Error::new(ErrorCode::INTERNAL, format!("invalid header {name}"));
     let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
     let mut value = HeaderValue::from_str(value).map_err(|_| wrong())?;
     value.set_sensitive(is_secret);
