@@ -15,8 +15,8 @@
 //!
 //! The feature `http` brings a transport, and `Client`, a failover over it. A client keeps the
 //! connection for the next request. It follows no redirects and uses no proxy. A token is a header
-//! of every request, in `Access::headers`, or of one request, in `Ask::secrets`. No error and no log
-//! shows it.
+//! of every request, in `Access::headers`, or of one request, in `Ask::secrets`. No error and no
+//! log shows it.
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -117,9 +117,9 @@ impl Section {
     /// section comes before that of the environment, which a runtime scrubs at times.
     ///
     /// # Errors
-    /// There is no server, or a URL is invalid; a key of the section is unknown or has a value of the
-    /// wrong type; there are two tokens, or its file cannot be read; of a certificate and its key,
-    /// one is missing; the timeout is malformed.
+    /// There is no server, or a URL is invalid; a key of the section is unknown or has a value of
+    /// the wrong type; there are two tokens, or its file cannot be read; of a certificate and its
+    /// key, one is missing; the timeout is malformed.
     pub fn read<Own: DeserializeOwned>(
         &self,
         servers: Option<Vec<String>>,

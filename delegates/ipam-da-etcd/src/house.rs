@@ -9,8 +9,8 @@ use ipam_kit::allocate::ledger::{Change, Commit, Entry, Question, View};
 
 use crate::token::Token;
 
-/// How a call uses the store: by our own keys alone, or beside a replaced plugin. Each method is the
-/// ledger's of that name.
+/// How a call uses the store: by our own keys alone, or beside a replaced plugin. Each method is
+/// the ledger's of that name.
 pub(crate) trait House: Debug {
     /// Whether candidates are tried from the cursor on alone, for nothing may be given ahead of it.
     fn is_strict(&self) -> bool;

@@ -133,7 +133,8 @@ fn withdraw(
     }
 }
 
-/// How things stand after a claim was not made, where nothing was kept or dropped: as they were seen.
+/// How things stand after a claim was not made, where nothing was kept or dropped: as they were
+/// seen.
 pub(crate) fn view_as_seen(
     session: &Session,
     change: &Change<'_>,
@@ -144,7 +145,8 @@ pub(crate) fn view_as_seen(
     fresh.then(|| View { held: Vec::new(), sure: false, pools, token: token.clone() })
 }
 
-/// A claim whose candidates were all found taken, with what was read of the pool or of the only one.
+/// A claim whose candidates were all found taken, with what was read of the pool or of the only
+/// one.
 pub(crate) fn report_taken(
     session: &Session,
     owner: &Owner,
@@ -176,8 +178,8 @@ pub(crate) fn report_taken(
     Commit::Lost { taken, view }
 }
 
-/// What a commit shows of the owner that found something else than was seen: the owner's keys, or a store
-/// whose latest claim is older than the one that was known.
+/// What a commit shows of the owner that found something else than was seen: the owner's keys, or a
+/// store whose latest claim is older than the one that was known.
 ///
 /// # Errors
 /// It is the latter.
@@ -195,8 +197,8 @@ pub(crate) fn read_refusal(
     Ok(Shown::by_refusal(&session.keys, owner, change, found))
 }
 
-/// How things stand after that, by what the owner holds. The pools of the leases that stayed are not
-/// shown.
+/// How things stand after that, by what the owner holds. The pools of the leases that stayed are
+/// not shown.
 ///
 /// # Errors
 /// As [`take_off_lost`].

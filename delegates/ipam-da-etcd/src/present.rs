@@ -23,9 +23,9 @@ use crate::page::{READS, found_by_key};
 const LONGEST: Duration = Duration::from_secs(3);
 const PART: u32 = 3;
 
-/// A client of today's endpoints, where the configuration names other settings than the record and these
-/// prove to lead to the recorded store. Where that is `marked`, it has a key of the latest claim. `dial`
-/// makes a client within a deadline.
+/// A client of today's endpoints, where the configuration names other settings than the record and
+/// these prove to lead to the recorded store. Where that is `marked`, it has a key of the latest
+/// claim. `dial` makes a client within a deadline.
 pub(crate) fn proven(
     request: &Request,
     recorded: &Store,

@@ -44,14 +44,14 @@ impl Session {
         if self.trusting { Ok(()) } else { self.memory.judge(answer, self.releasing) }
     }
 
-    /// The revision of the latest claim that is known, which a claim is guarded with; none where the
-    /// store is used whatever it is, or has no key of it.
+    /// The revision of the latest claim that is known, which a claim is guarded with; none where
+    /// the store is used whatever it is, or has no key of it.
     pub(crate) fn latest(&self) -> Option<i64> {
         (!self.trusting && self.indexed).then(|| self.memory.latest())
     }
 
-    /// Reads something that every call may read, and the revision of the latest claim, 0 when there is
-    /// none; nothing of it where the store has no key of it.
+    /// Reads something that every call may read, and the revision of the latest claim, 0 when there
+    /// is none; nothing of it where the store has no key of it.
     ///
     /// # Errors
     /// The store does not answer, or refuses it.
@@ -94,8 +94,8 @@ impl Session {
         self.memory.accept(&answer, self.client.answering(), latest)
     }
 
-    /// Reads the keys from one to before another in pages, in order; without values where they are not
-    /// asked for.
+    /// Reads the keys from one to before another in pages, in order; without values where they are
+    /// not asked for.
     ///
     /// # Errors
     /// As [`Self::ask`].

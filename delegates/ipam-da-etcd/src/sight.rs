@@ -28,8 +28,9 @@ pub(crate) struct Sight {
     pub(crate) more: Vec<KeyValue>,
 }
 
-/// What may be guessed without asking: that an owner holds nothing and nothing is taken, unless something
-/// else has to be read; or that it holds what the record knows. `token` is of what was seen so far.
+/// What may be guessed without asking: that an owner holds nothing and nothing is taken, unless
+/// something else has to be read; or that it holds what the record knows. `token` is of what was
+/// seen so far.
 pub(crate) fn guess(
     session: &Session,
     question: &Question<'_>,
@@ -57,8 +58,8 @@ pub(crate) fn named_addresses(question: &Question<'_>) -> BTreeSet<IpAddr> {
     known.chain(question.want.iter().filter_map(|want| want.requested)).collect()
 }
 
-/// Reads the owner's keys, as far as a question looks into its pools, the keys of some addresses, and what
-/// else is asked for.
+/// Reads the owner's keys, as far as a question looks into its pools, the keys of some addresses,
+/// and what else is asked for.
 ///
 /// # Errors
 /// As [`Session::ask`].

@@ -22,8 +22,8 @@ pub(crate) struct Beside {
     pub(super) hints: Hints,
     pub(super) queue: Queue,
     pub(super) node_turn: NodeTurn,
-    /// The ranges of this network, where the layout does not tell networks apart; empty where they cannot
-    /// be read.
+    /// The ranges of this network, where the layout does not tell networks apart; empty where they
+    /// cannot be read.
     pub(super) home: Option<Vec<RangeSet>>,
     /// Whether all pools are shown.
     pub(super) shown_all: bool,
@@ -56,8 +56,8 @@ impl Beside {
         })
     }
 
-    /// Does something, once more without an index where the store does not let us have one beside the
-    /// plugin's keys.
+    /// Does something, once more without an index where the store does not let us have one beside
+    /// the plugin's keys.
     pub(super) fn adapting<T>(&mut self, mut act: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         let refused = match act(self) {
             Err(error) if self.session.indexed => error,

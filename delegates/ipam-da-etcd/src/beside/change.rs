@@ -116,8 +116,8 @@ fn carry_out(
     of_stale(beside, owner, token, change, found)
 }
 
-/// A claim that was lost, unless it may be to the owner itself: a candidate is of the same container as far
-/// as its key tells, and nothing else was looked at so far.
+/// A claim that was lost, unless it may be to the owner itself: a candidate is of the same
+/// container as far as its key tells, and nothing else was looked at so far.
 fn unless_own(owner: &Owner, seen: &Seen, lost: Commit<Token>) -> Commit<Token> {
     let may_be_own = |taken: &Taken| {
         let holder = taken.holder.as_ref().and_then(|entry| entry.holder.as_ref());

@@ -14,7 +14,8 @@ use super::call::Beside;
 use crate::document::{Holding, Item, OwnerDocument, Revision, holding};
 use crate::held::{Held, Shown};
 
-/// What the owner holds by its own key and, where the plugin gave the address, by those of the addresses.
+/// What the owner holds by its own key and, where the plugin gave the address, by those of the
+/// addresses.
 pub(super) fn held(beside: &Beside, owner: &Owner, shown: &Shown) -> Result<Held> {
     let keys = &beside.session.keys;
     let mut held = shown.by_own_key(keys, owner)?;

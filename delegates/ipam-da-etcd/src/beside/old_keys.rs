@@ -80,8 +80,9 @@ impl OldKeys {
             }
     }
 
-    /// What is to be written along with a claim that somebody else's has passed by: the cursor that it goes
-    /// on from is not where it was seen. None where nobody has, and its candidates are taken.
+    /// What is to be written along with a claim that somebody else's has passed by: the cursor that
+    /// it goes on from is not where it was seen. None where nobody has, and its candidates are
+    /// taken.
     pub(super) fn passed(
         &self,
         claim: &Claim<'_>,

@@ -52,7 +52,8 @@ pub(super) fn view(
     Ok(build_view(&beside.session, question, sight.used, held, &token))
 }
 
-/// Notes what is to be written along with a claim of these pools, as far as it is known without a look.
+/// Notes what is to be written along with a claim of these pools, as far as it is known without a
+/// look.
 fn note_along(beside: &Beside, wants: &[Want], along: &mut Along) {
     let cursor = |want: &Want| Some((want.index, beside.session.memory.cursor(want.index)?));
     let known = wants.iter().filter_map(cursor);
