@@ -37,10 +37,10 @@ fn a_server_of_another_protocol_is_asked_for_nothing() {
         ),
         (
             b"HTTP/1.1 404 Not Found\r\nContent-Length: 19\r\n\r\n404 page not found\n",
-            "look at the port",
+            "look at port, path and scheme",
         ),
         // So a server of files answers a method that it does not know.
-        (b"HTTP/1.0 501 Unsupported method ('PUT')\r\n\r\n", "look at the port"),
+        (b"HTTP/1.0 501 Unsupported method ('PUT')\r\n\r\n", "look at port, path and scheme"),
     ] {
         let (code, text) = world.call("ADD", "c1", &at(&network, &saying(bytes))).failure();
         assert_eq!(code, 105, "{text}");

@@ -195,7 +195,7 @@ impl Http {
         let is_elsewhere = trouble::is_elsewhere(status, ask.method, &text);
         if is_elsewhere {
             text.push_str(
-                " (look at the port and at the scheme: a server that speaks TLS needs https://)",
+                " (look at port, path and scheme: a server that speaks TLS needs https://)",
             );
         }
         if let Some(wait) = wait {

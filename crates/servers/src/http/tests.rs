@@ -136,7 +136,7 @@ fn a_refusal_of_all_is_final_and_told_in_one_line() {
         error.to_string(),
         format!(
             "no Test server does what is asked; {}: HTTP 403: Permission denied {shown} (look at the token); \
-             {}: HTTP 404 (look at the port and at the scheme: a server that speaks TLS needs https://)",
+             {}: HTTP 404 (look at port, path and scheme: a server that speaks TLS needs https://)",
             one.url, other.url
         )
     );
