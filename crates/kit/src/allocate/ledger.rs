@@ -37,7 +37,8 @@ pub trait Ledger: Sized {
 
     /// What travels from a view to the commit on it or to the next view: what a commit is guarded
     /// with beside the leases' revisions (a lock that is held, the revision of an index), and what
-    /// the view read. What lasts for the call is in fields of the ledger.
+    /// the view read; `()` where the revisions of leases guard enough. What lasts for the call is in
+    /// fields of the ledger.
     type Token;
 
     /// Who else takes leases from the same store.
@@ -223,7 +224,8 @@ pub struct View<T> {
 pub struct PoolView {
     /// The ranges, where the store knows them and the pool does not bring them.
     pub set: Option<RangeSet>,
-    /// The address last given out of this pool.
+    /// The address last given out of this pool, after which round robin goes on. The ledger keeps it:
+    /// a pool may ask for round robin whatever the [`Profile`] says.
     pub cursor: Option<IpAddr>,
     /// What is known to be taken.
     pub used: Used,
