@@ -16,6 +16,10 @@ pub const PERHAPS_WITHOUT_TLS: &str = "if the server does not speak TLS, write h
 /// Advice about a server that should not speak TLS and does.
 pub const WITH_TLS: &str = "the server speaks TLS: write https:// before it";
 
+/// Advice about a server's certificate that has expired, or is not valid yet.
+pub const NOT_VALID_NOW: &str =
+    "the server's certificate is not valid at this time, or this machine's clock is wrong";
+
 /// The alerts by which a server refuses a client's certificate, before it reads any request.
 pub const REFUSALS: [&str; 7] = [
     "AccessDenied",

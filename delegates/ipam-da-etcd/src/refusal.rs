@@ -131,6 +131,11 @@ fn with_advice(text: String) -> String {
         "the server does not take the client's certificate: look at certFile and keyFile"
     } else if text.contains("corrupt message") {
         words::WITHOUT_TLS
+    } else if ["expired", "Expired", "not valid yet", "NotValidYet"]
+        .iter()
+        .any(|sign| text.contains(sign))
+    {
+        words::NOT_VALID_NOW
     } else {
         "the server's certificate is not one that trustedCaFile vouches for, or is for another name"
     };
@@ -188,6 +193,19 @@ mod tests {
             (Code::Unknown, "transport error: received fatal alert: DecryptError", "Unknown"),
         ] {
             assert_eq!(kind(code, message), expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_of_another_time_is_told_from_one_of_another_authority() {
+        for (said, advice) in [
+            ("invalid peer certificate: Expired", words::NOT_VALID_NOW),
+            ("invalid peer certificate: certificate not valid yet: …", words::NOT_VALID_NOW),
+            ("invalid peer certificate: UnknownIssuer", "trustedCaFile"),
+            ("received fatal alert: CertificateExpired", "look at certFile and keyFile"),
+        ] {
+            let shown = format!("{:?}", connecting(&std::io::Error::other(said), true));
+            assert!(shown.contains("Unfit") && shown.contains(advice), "{shown}");
         }
     }
 }

@@ -92,9 +92,7 @@ fn unfit(error: &rustls::Error, sent: bool) -> Option<&'static str> {
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. },
-        ) => Some(
-            "the server's certificate is not valid at this time, or this machine's clock is wrong",
-        ),
+        ) => Some(words::NOT_VALID_NOW),
         rustls::Error::InvalidCertificate(_) => Some(
             "the server's certificate is not of an authority that is trusted here, or is for another name",
         ),
