@@ -16,22 +16,26 @@
 //! The feature `http` brings a transport, and `Client`, a failover over it. A client keeps the
 //! connection for the next request. It follows no redirects and uses no proxy. A token is a header
 //! of every request, in `Access::headers`, or of one request, in `Ask::secrets`. No error and no
-//! log shows it.
+//! log shows it. [`Section::read`] makes the settings:
 //!
 //! ```no_run
-//! use std::time::Duration;
-//!
 //! use ipam_kit::{Request, Result};
-//! use ipam_servers::{Access, Answer, Ask, Client, Method, Server, Tls, escape};
+//! use ipam_servers::{Access, Answer, Ask, Client, Method, Secret, ServerSettings, escape};
 //!
 //! /// Asks whichever server answers for the pool of a rack.
-//! fn pool_of(rack: &str, urls: &[String], request: &Request) -> Result<Option<Answer>> {
+//! fn pool_of(rack: &str, settings: ServerSettings, request: &Request) -> Result<Option<Answer>> {
+//!     let ServerSettings { servers, token, tls, timeout } = settings;
+//!     let mut headers = Vec::new();
+//!     if let Some(token) = token {
+//!         let shown = format!("Token {}", token.expose());
+//!         headers.push(("Authorization", Secret::parse(&shown, "ipam.racks.token")?));
+//!     }
 //!     let access = Access {
 //!         service: "rack",
-//!         servers: Server::parse_all(urls, "ipam.rackServers", 8080)?,
-//!         tls: Tls::default(),
-//!         headers: Vec::new(),
-//!         timeout: Duration::from_secs(5),
+//!         servers,
+//!         tls,
+//!         headers,
+//!         timeout,
 //!         unreached: request.unreached(),
 //!         advice: |status, _| (status == 403).then_some("let this host read racks"),
 //!     };
