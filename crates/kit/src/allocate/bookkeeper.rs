@@ -389,7 +389,7 @@ fn revision(lease: &Lease) -> (IpAddr, String) {
 }
 
 fn contended(owner: &Owner) -> Error {
-    let message = format!("{owner} has lost {ROUNDS} races for an address");
+    let message = format!("in {ROUNDS} rounds, others were quicker than {owner}");
     Error::new(ErrorCode::TRY_AGAIN, message)
         .advise("call again; others take and free addresses all the time")
 }
