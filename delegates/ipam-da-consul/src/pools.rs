@@ -169,11 +169,17 @@ impl Pools {
             let pairs = match store.read(&ops)? {
                 Ended::Done(pairs) => pairs,
                 Ended::Failed(failures) => {
+                    match failures.iter().find_map(|failure| unknown.iter().nth(failure.place)) {
+                        // A leader that was just elected shows less than is there.
+                        Some(_) if !store.insists() => {
+                            store.insist();
+                            continue;
+                        }
+                        Some(pool) => return Err(pool::missing(pool)),
+                        None => {}
+                    }
                     let before = present.len();
                     for failure in &failures {
-                        if let Some(pool) = unknown.iter().nth(failure.place) {
-                            return Err(pool::missing(pool));
-                        }
                         if let Some(op) = ops.get(failure.place) {
                             present.remove(op.key());
                         }

@@ -17,19 +17,23 @@ pub(crate) fn try_rights(call: &Call, session: &mut Session) -> Result<()> {
     ops.extend(call.asked.iter().map(|pool| Op::CheckAbsent(Keys::probe(pool))));
     let mark = call.node.as_ref().map(|node| call.keys.mark(node));
     ops.extend(mark.iter().map(|mark| Op::GetTree(mark.clone())));
-    let pairs = match store.read(&ops)? {
-        Ended::Done(pairs) => pairs,
-        Ended::Failed(failures) => {
-            let first = failures.first().and_then(|failure| ops.get(failure.place));
-            let denied = failures.iter().find(|failure| failure.is_denied());
-            return Err(match (denied.and_then(|failure| ops.get(failure.place)), first) {
-                (Some(op), _) => unwritable(op),
-                (None, Some(Op::Get(key))) => {
-                    pool::missing(key.strip_prefix(ROOT).unwrap_or_default())
-                }
-                (None, _) => refused(&ops, &failures),
-            });
-        }
+    let pairs = loop {
+        let failures = match store.read(&ops)? {
+            Ended::Done(pairs) => break pairs,
+            Ended::Failed(failures) => failures,
+        };
+        let first = failures.first().and_then(|failure| ops.get(failure.place));
+        let denied = failures.iter().find(|failure| failure.is_denied());
+        return Err(match (denied.and_then(|failure| ops.get(failure.place)), first) {
+            (Some(op), _) => unwritable(op),
+            // A leader that was just elected shows less than is there.
+            (None, Some(Op::Get(_))) if !store.insists() => {
+                store.insist();
+                continue;
+            }
+            (None, Some(Op::Get(key))) => pool::missing(key.strip_prefix(ROOT).unwrap_or_default()),
+            (None, _) => refused(&ops, &failures),
+        });
     };
     let find = |key: &str| pairs.iter().find(|pair| pair.key == *key);
     for pool in &call.named {

@@ -23,7 +23,7 @@ use common::{Node, POOL, SUBNET};
 /// nobody holds anything.
 struct Site {
     consul: Consul,
-    _old: Consul,
+    old: Consul,
     relay: Relay,
     is_behind: Arc<AtomicBool>,
 }
@@ -56,7 +56,7 @@ impl Site {
             let elsewhere = asked.load(Ordering::SeqCst) && is_plain_read(request);
             if elsewhere { Fate::Elsewhere(other.clone()) } else { Fate::Pass }
         });
-        Self { consul, _old: old, relay, is_behind }
+        Self { consul, old, relay, is_behind }
     }
 
     fn node(&self) -> Node {
@@ -152,6 +152,17 @@ fn status_of_a_store_whose_leader_is_behind_is_not_that_it_was_restored() {
     site.falls_behind();
     node.call("STATUS", "").success();
     node.add("c2");
+}
+
+#[test]
+fn a_pool_that_a_leader_that_is_behind_does_not_show_is_not_missing() {
+    let site = Site::new();
+    site.old.delete(&format!("ipam/{POOL}"));
+    site.falls_behind();
+    for verb in ["ADD", "STATUS"] {
+        // A node that remembers nothing of the pool.
+        site.node().call(verb, "c1").success();
+    }
 }
 
 #[test]
