@@ -115,8 +115,8 @@ async fn clients(
     let channel = match token {
         None => Channel::Tonic(channel),
         Some(token) => {
-            let token = HeaderValue::from_str(token)
-                .map_err(|_| Trouble::unfit("its token is no header"))?;
+            let token =
+                HeaderValue::from_str(token).map_err(|_| Trouble::unfit("invalid login token"))?;
             let shows = channel.map_err(tower::BoxError::from).map_request(
                 move |mut request: http::Request<tonic::body::Body>| {
                     request.headers_mut().insert("token", token.clone());

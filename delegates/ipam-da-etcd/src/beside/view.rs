@@ -43,8 +43,9 @@ pub(super) fn view(
     let mut held = held(beside, question.owner, &sight.shown)?;
     // Nobody tells all that the owner has: what a replaced plugin gave, perhaps an address for each
     // ADD, or we without an index. The runtime remembers one.
-    let nobody = held.leases.is_empty() || (question.known.is_empty() && sight.shown.own.is_none());
-    if beside.forgets && nobody {
+    let may_have_more =
+        held.leases.is_empty() || (question.known.is_empty() && sight.shown.own.is_none());
+    if beside.forgets && may_have_more {
         held = left_behind(beside, question.owner, &sight.shown.siblings, held)?;
     }
     let holds = !held.leases.is_empty() || !question.want.is_empty();

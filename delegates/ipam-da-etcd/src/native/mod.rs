@@ -1,4 +1,4 @@
-//! Our own layout: nobody else reads or writes the same keys.
+//! Our own layout: no other plugin reads or writes the same keys.
 
 mod change;
 mod scan;
