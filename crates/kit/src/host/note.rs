@@ -1,10 +1,11 @@
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::own::read_rest;
 use super::{beside, lock_folder, open_own, replace_own};
 
 /// A file in which processes of this node note what they know, one JSON document a line: the last whole
@@ -43,20 +44,18 @@ impl Note {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(T::default()),
             opened => opened?,
         };
-        let end = file.metadata()?.len().saturating_sub(TAIL);
-        for from in [end, 0] {
-            file.seek(SeekFrom::Start(from))?;
-            let mut text = Vec::with_capacity(1024);
-            (&file).take(u64::MAX).read_to_end(&mut text)?;
-            // What is read from within the file may begin with a part of a line.
+        let tail = file.metadata()?.len().saturating_sub(TAIL);
+        if tail > 0 {
+            file.seek(SeekFrom::Start(tail))?;
+            let text = read_rest(&file)?;
+            // It may begin with a part of a line.
             let first_end = text.iter().position(|byte| *byte == b'\n').unwrap_or(text.len());
-            let whole = if from == 0 { &text } else { &text[first_end..] };
-            let mut lines = whole.rsplit(|byte| *byte == b'\n');
-            if let Some(noted) = lines.find_map(|line| serde_json::from_slice(line).ok()) {
+            if let Some(noted) = last_line(&text[first_end..]) {
                 return Ok(noted);
             }
+            file.rewind()?;
         }
-        Ok(T::default())
+        Ok(last_line(&read_rest(&file)?).unwrap_or_default())
     }
 
     /// Changes what is noted, one process after the other, and tells what it is by now. A folder that is
@@ -88,6 +87,11 @@ impl Note {
         }
         replace_own(&self.path, &beside(&self.path, "#new"), 0o600, line)
     }
+}
+
+/// What the last line says that can be read.
+fn last_line<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
+    text.rsplit(|byte| *byte == b'\n').find_map(|line| serde_json::from_slice(line).ok())
 }
 
 #[cfg(test)]

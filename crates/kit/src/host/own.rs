@@ -43,7 +43,11 @@ pub fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 /// # Errors
 /// As [`open_own`]; it cannot be read.
 pub fn read_own(path: &Path) -> io::Result<Vec<u8>> {
-    let file = open_own(path, OFlags::RDONLY, 0)?;
+    read_rest(&open_own(path, OFlags::RDONLY, 0)?)
+}
+
+/// Reads a file from where it is to its end.
+pub(super) fn read_rest(file: &File) -> io::Result<Vec<u8>> {
     let mut content = Vec::with_capacity(1024);
     // Without `take`, two more system calls ask for the size and the place.
     file.take(u64::MAX).read_to_end(&mut content)?;
