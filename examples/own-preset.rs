@@ -28,7 +28,7 @@ const PRESETS: &[Preset] = &[Preset {
     ],
     has_default_place: false,
     next: None,
-    by_hand: None,
+    cli: None,
     differences: &[],
 }];
 

@@ -37,7 +37,7 @@ use std::process::ExitCode;
 use chain::{Chain, Preset};
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::serve;
-use operator::typed::Typed;
+use operator::preset_cli::Typed;
 
 /// `main` of the meta-plugin: a plugin where `CNI_COMMAND` is set, else the operator's verbs.
 pub fn main(presets: &'static [Preset]) -> ExitCode {
@@ -50,7 +50,7 @@ pub fn main(presets: &'static [Preset]) -> ExitCode {
     }
     let typed: Vec<OsString> = arguments.collect();
     if let Some(preset) = chain.preset
-        && let Some(delegate) = preset.by_hand
+        && let Some(delegate) = preset.cli
     {
         let (chain, environment, called) = (&chain, &environment, Path::new(&program));
         return Typed { chain, preset, delegate, environment, called }.answer(&typed);

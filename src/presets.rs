@@ -15,7 +15,7 @@ const HOST_LOCAL: Preset = Preset {
     }],
     has_default_place: true,
     next: None,
-    by_hand: None,
+    cli: None,
     differences: HOST_LOCAL_DIFFERENCES,
 };
 
@@ -30,7 +30,7 @@ const CNI_IPAM_ETCD: Preset = Preset {
     }],
     has_default_place: false,
     next: None,
-    by_hand: None,
+    cli: None,
     differences: CNI_IPAM_ETCD_DIFFERENCES,
 };
 
@@ -44,7 +44,7 @@ const HOST_ETCD: Preset = Preset {
     }],
     has_default_place: false,
     next: None,
-    by_hand: None,
+    cli: None,
     differences: HOST_ETCD_DIFFERENCES,
 };
 
@@ -58,7 +58,7 @@ const KUBE_NODE: Preset = Preset {
     }],
     has_default_place: true,
     next: None,
-    by_hand: None,
+    cli: None,
     differences: KUBE_NODE_DIFFERENCES,
 };
 
@@ -76,7 +76,7 @@ const NODE_ANNOTATION: Preset = Preset {
         variable: "NODE_ANNOTATION_CFG",
         key: "nextipam",
     }),
-    by_hand: Some("ipam-ds-node-annotation"),
+    cli: Some("ipam-ds-node-annotation"),
     differences: NODE_ANNOTATION_DIFFERENCES,
 };
 

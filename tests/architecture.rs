@@ -22,9 +22,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("host", &["pool", "cni", "keys", "presence", "error"]),
     ("log", &["host", "text"]),
     ("delegate", &["log", "text", "host", "pool", "cni", "keys", "presence", "error"]),
-    ("offer", &["delegate", "host", "pool", "cni", "keys", "presence", "error"]),
-    ("select", &["offer", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
-    ("allocate", &["offer", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
+    ("ipam_section", &["delegate", "host", "pool", "cni", "keys", "presence", "error"]),
+    ("select", &["ipam_section", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
+    ("allocate", &["ipam_section", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
 ];
 
 /// All that the meta-plugin takes of the room `pool`: what becomes of the pools that are there, and whether
@@ -32,7 +32,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 const OF_POOLS: [&str; 4] = [
     "src/chain/entry.rs: pub(crate) use ipam_kit::pool::Placing;",
     "src/chain/served.rs: use ipam_kit::pool::compare_answer;",
-    "src/operator/misspelt.rs: use ipam_kit::offer;",
+    "src/operator/misspelt.rs: use ipam_kit::ipam_section;",
     "src/operator/misspelt.rs: use ipam_kit::pool::Pool;",
 ];
 
@@ -239,7 +239,7 @@ fn the_meta_plugin_knows_processes_and_one_function_of_the_pools() {
             let rooms = imports(line, "ipam_kit");
             rooms
                 .iter()
-                .any(|room| ["pool", "offer", "select", "allocate"].contains(&room.as_str()))
+                .any(|room| ["pool", "ipam_section", "select", "allocate"].contains(&room.as_str()))
         };
         taken.extend(lines.iter().filter(addresses).map(|line| format!("{path}: {line}")));
     }

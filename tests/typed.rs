@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode, Stdio};
 
 use ipam_kit::cni::IpamResult;
-use ipam_kit::delegate::ByHand;
+use ipam_kit::delegate::CliCall;
 use ipam_kit::{Delegate, Error, ErrorCode, Request, Result};
 use ipam_testkit::world::{Outcome, start_raw, wait};
 
@@ -30,7 +30,7 @@ impl Delegate for Answers {
         Ok(None)
     }
 
-    fn completed(&self, mut typed: Vec<OsString>) -> Vec<OsString> {
+    fn expand_args(&self, mut typed: Vec<OsString>) -> Vec<OsString> {
         if self.completes && typed.is_empty() {
             typed = vec!["read".into(), "-".into()];
         }
@@ -40,7 +40,7 @@ impl Delegate for Answers {
         typed
     }
 
-    fn by_hand(&self, call: &ByHand) -> Option<Result<String>> {
+    fn cli(&self, call: &CliCall) -> Option<Result<String>> {
         if call.arguments.iter().any(|word| word == "fail") {
             return Some(Err(Error::new(ErrorCode::IO, "as asked")));
         }

@@ -3,8 +3,8 @@
 use log::{debug, warn};
 use serde_json::Value;
 
-use super::carry::Carry;
 use super::exec::{Ending, Failure};
+use super::handoff::Handoff;
 use super::plan::Plan;
 use super::record::{
     Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run, now, set_aside_of,
@@ -123,7 +123,7 @@ pub(crate) fn undeliver(session: &Session<'_>) -> Result<()> {
 struct Walk<'a> {
     session: &'a Session<'a>,
     plan: &'a Plan,
-    carry: Carry<'a>,
+    carry: Handoff<'a>,
     /// The delegates that may hold something, in order.
     runs: Vec<Run>,
     /// The last one announced in the record could not be started.

@@ -2,9 +2,9 @@
 
 use log::warn;
 
-use super::configured::{walk, walk_plan};
 use super::foreseen::refuse_twice;
 use super::record::{AttemptState, Held, Opened, RecordFile};
+use super::run_all::{walk, walk_plan};
 use super::served::refuse_without_allocator;
 use super::session::Session;
 use ipam_kit::cni::address::parse_cidr;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
-use super::configured::walk_plan;
 use super::program::is_allocator;
 use super::record::{
     Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure, now, set_aside_of,
 };
+use super::run_all::walk_plan;
 use super::session::{Owed, Owner, Session, fence};
 use ipam_kit::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
 use ipam_kit::delegate::Deadline;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use ipam_kit::cni::{kind, shown};
-use ipam_kit::delegate::selected::is_chain_key;
+use ipam_kit::delegate::selector_keys::is_chain_key;
 use ipam_kit::error::{Error, Result};
 use ipam_kit::host::parse_duration;
 pub(crate) use ipam_kit::pool::Placing;

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use log::{debug, warn};
 
-use super::configured::{Failures, walk};
 use super::record::{Opened, Record, RecordFile, SetAside, State, attachments, now, set_aside};
+use super::run_all::{Failures, walk};
 use super::session::{Owner, Session};
 use super::stale::{Round, Turn, sort_oldest_first};
 use ipam_kit::cni::{Attachment, IpamResult, Keep, NetworkName, Verb};

@@ -6,23 +6,23 @@
 
 mod add;
 pub(crate) mod away;
-mod carry;
 mod check;
-mod configured;
 pub(crate) mod del;
 pub(crate) mod entry;
 pub(crate) mod exec;
 pub(crate) mod foreseen;
 pub(crate) mod gc;
+mod handoff;
 pub(crate) mod next;
 pub(crate) mod patch;
 pub(crate) mod plan;
 mod preset;
 mod process;
 pub(crate) mod program;
-mod question;
+mod query;
 pub(crate) mod record;
 mod renewed;
+mod run_all;
 mod section;
 pub(crate) mod served;
 pub(crate) mod session;

@@ -26,7 +26,7 @@ pub struct Preset {
     pub next: Option<Next>,
     /// The delegate that answers what a person types under the preset's name; `None` for the
     /// operator's verbs.
-    pub by_hand: Option<&'static str>,
+    pub cli: Option<&'static str>,
     /// In what the chain differs from the replaced system, a sentence each, for who is about to
     /// switch.
     pub differences: &'static [&'static str],
@@ -190,7 +190,7 @@ mod tests {
             ],
             has_default_place: false,
             next: None,
-            by_hand: None,
+            cli: None,
             differences: &[],
         };
         let etcd = Map::from_iter([("datastore".to_owned(), Value::from("etcd"))]);

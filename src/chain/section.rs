@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::patch::merge_patch;
 use super::plan::Step;
-use ipam_kit::delegate::selected::{SELECTOR_KEYS, judge, other_spelling, twice};
+use ipam_kit::delegate::selector_keys::{SELECTOR_KEYS, judge, other_spelling, twice};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
 

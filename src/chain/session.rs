@@ -9,11 +9,11 @@ use serde_json::{Map, Value};
 
 use super::Chain;
 use super::away::Away;
-use super::carry::{Carry, strip_call_keys};
 use super::exec::{Answer, Call, Ending, Failure};
+use super::handoff::{Handoff, strip_call_keys};
 use super::plan::{Missing, Plan, Planner, Step};
 use super::process::adopt_orphans;
-use super::question::Question;
+use super::query::Question;
 use super::record::{Attempt, Run, now};
 use ipam_kit::cni::{Attachment, Environment, IpamResult, Network, Verb, Version};
 use ipam_kit::delegate::{Deadline, Request};
@@ -132,9 +132,9 @@ impl<'a> Session<'a> {
     }
 
     /// The state before the first delegate of a chain.
-    pub(crate) fn carry(&self, result: IpamResult) -> Carry<'_> {
+    pub(crate) fn carry(&self, result: IpamResult) -> Handoff<'_> {
         let releases = matches!(self.request.verb, Verb::Del | Verb::Gc);
-        Carry::new(&self.request.network, &self.request.settings, &self.node, releases, result)
+        Handoff::new(&self.request.network, &self.request.settings, &self.node, releases, result)
     }
 
     /// What plans are made with.

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::entry::steers;
-use ipam_kit::delegate::selected::{CHAIN_KEYS, SELECTOR_KEYS};
+use ipam_kit::delegate::selector_keys::{CHAIN_KEYS, SELECTOR_KEYS};
 
 /// How keys end, in small letters, that hold servers, at any depth. A text with `://` is a server under any
 /// key.

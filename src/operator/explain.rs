@@ -9,7 +9,7 @@ use super::{Operator, Printed, line, say};
 use crate::chain::session::Session;
 use ipam_cli::{Row, Words};
 use ipam_kit::cni::{Args, ContainerId, IfName, Verb};
-use ipam_kit::delegate::selected::REMEMBERED;
+use ipam_kit::delegate::selector_keys::REMEMBERED;
 use ipam_kit::error::Result;
 use ipam_kit::text::masked;
 

@@ -21,7 +21,7 @@ use ipam_cli::Row;
 use ipam_kit::cni::{Verb, Version};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode};
-use ipam_kit::host::{emptied_by_reboot, transient_machine_id};
+use ipam_kit::host::{transient_machine_id, volatile_filesystem};
 use ipam_kit::presence::Presence;
 
 /// Standard plugins that read no ranges.
@@ -154,7 +154,7 @@ impl Findings {
     pub(super) fn of_state(&mut self, session: &Session<'_>) {
         let level = if self.shared { "warning" } else { "note" };
         let root = session.state.root().display().to_string();
-        if let Some(why) = emptied_by_reboot(session.state.root()) {
+        if let Some(why) = volatile_filesystem(session.state.root()) {
             let parts = [
                 "the state folder ",
                 &root,

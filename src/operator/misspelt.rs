@@ -5,14 +5,14 @@ use serde_json::Value;
 use super::dry_run::{Outcome, Stage};
 use super::findings::Findings;
 use ipam_kit::cni::Network;
-use ipam_kit::offer;
+use ipam_kit::ipam_section;
 use ipam_kit::pool::Pool;
 
 impl Findings {
     /// The misspelt keys in ranges, pools and routes of a network, and in the pools that its selectors
     /// chose: an error each, where nothing has named it yet.
     pub(super) fn of_misspelt(&mut self, network: &Network, stages: &[Stage]) {
-        let found = offer::misspelt_settings(network, offer::KEYS);
+        let found = ipam_section::misspelt_settings(network, ipam_section::KEYS);
         let mut told: Vec<&str> = found.iter().map(|it| it.key.as_str()).collect();
         for it in &found {
             if !self.names(&it.path) {

@@ -17,6 +17,7 @@ mod origins;
 mod ours;
 mod overlaps;
 mod pools;
+pub(crate) mod preset_cli;
 mod reap;
 mod reassert;
 mod recorded;
@@ -25,7 +26,6 @@ mod refusals;
 mod release;
 mod routes;
 mod stores;
-pub(crate) mod typed;
 mod unclaimed;
 mod verbs;
 mod who;
@@ -219,7 +219,7 @@ impl Operator {
             name: "ipam-delegated",
             context: self.words.verb().unwrap_or("help").to_owned(),
             verbose: settings.verbose,
-            by_hand: self.environment.text(Wanted::VARIABLE) == Some("debug"),
+            debug: self.environment.text(Wanted::VARIABLE) == Some("debug"),
             folder: &settings.log_dir,
         };
         wanted.start();

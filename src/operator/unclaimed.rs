@@ -11,7 +11,7 @@ use super::findings::Findings;
 use super::reference::{EVERY_PLUGIN, of_plugin};
 use crate::chain::entry::{STEERING, listed};
 use crate::chain::session::Session;
-use ipam_kit::delegate::selected::CHAIN_KEYS;
+use ipam_kit::delegate::selector_keys::CHAIN_KEYS;
 use ipam_kit::keys::nearest;
 
 impl Findings {

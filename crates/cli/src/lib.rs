@@ -20,23 +20,23 @@
 #![warn(unreachable_pub)]
 
 mod age;
-mod books;
 mod file;
+mod inspect;
+mod lint;
 mod map;
 mod pieces;
 mod print;
 mod row;
 mod rows;
 mod table;
-mod verdict;
 mod words;
 
 use age::age;
 use map::map;
 use rows::LeaseState;
 
-pub use books::answer;
 pub use file::read_file;
+pub use inspect::answer;
 pub use map::Glyphs;
 pub use print::{POOL_COLUMNS, lease_columns, maps, use_percent};
 pub use row::Row;

@@ -70,7 +70,7 @@
 //! - [`log`]: lines on stderr and in the verbose log.
 //! - [`delegate`]: the trait [`Delegate`] and the only edge that touches environment, stdin, stdout
 //!   and exit.
-//! - [`offer`]: what the section `ipam` itself offers: pools, routes, name resolution.
+//! - [`ipam_section`]: what the section `ipam` itself offers: pools, routes, name resolution.
 //! - [`select`]: the role of a selector.
 //! - [`allocate`]: the role of an allocator.
 
@@ -81,9 +81,9 @@ pub mod cni;
 pub mod delegate;
 pub mod error;
 pub mod host;
+pub mod ipam_section;
 pub mod keys;
 pub mod log;
-pub mod offer;
 pub mod pool;
 pub mod presence;
 pub mod select;

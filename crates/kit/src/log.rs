@@ -30,7 +30,7 @@ pub struct Wanted<'a> {
     /// Whether debug lines go to the file.
     pub verbose: bool,
     /// Whether a person called, who wants to see them too.
-    pub by_hand: bool,
+    pub debug: bool,
     /// Where the file lies.
     pub folder: &'a Path,
 }
@@ -41,11 +41,11 @@ impl Wanted<'_> {
 
     /// Starts logging for this call. A log that cannot be written never fails the call.
     pub fn start(self) {
-        let Self { name, context, verbose, by_hand, folder } = self;
-        let level = if by_hand { LevelFilter::Debug } else { LevelFilter::Warn };
+        let Self { name, context, verbose, debug, folder } = self;
+        let level = if debug { LevelFilter::Debug } else { LevelFilter::Warn };
         let mut loggers = vec![Lines::new(level, format!("{name}: {context}"), Stderr)];
         ::log::set_max_level(level);
-        if verbose || by_hand {
+        if verbose || debug {
             match open(folder, name) {
                 Ok(file) => loggers.push(Lines::new(LevelFilter::Debug, context, file)),
                 Err(error) => {

@@ -6,11 +6,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::cni::{Dns, IpamResult, Keep, Route};
-use crate::delegate::selected::{REMEMBERED, is_chain_key};
-use crate::delegate::{ByHand, Delegate, Request};
+use crate::delegate::selector_keys::{REMEMBERED, is_chain_key};
+use crate::delegate::{CliCall, Delegate, Request};
 use crate::error::Result;
+use crate::ipam_section::{self, IpamSection, SectionPool};
 use crate::keys::{Key, Misspelt, warn_of};
-use crate::offer::{self, Offer, Offered};
 use crate::pool::{Placing, Pool};
 
 /// What chooses the pools that a later delegate allocates from.
@@ -29,13 +29,13 @@ pub trait Selector {
     /// [`Request::attachment`] tells which attachment; on STATUS and GC there is none.
     fn select(&self, config: Self::Config, request: &Request) -> Result<Selection>;
 
-    /// See [`Delegate::completed`].
-    fn completed(&self, typed: Vec<OsString>) -> Vec<OsString> {
+    /// See [`Delegate::expand_args`].
+    fn expand_args(&self, typed: Vec<OsString>) -> Vec<OsString> {
         typed
     }
 
-    /// See [`Delegate::by_hand`]. `about` is answered without it.
-    fn by_hand(&self, _call: &ByHand) -> Option<Result<String>> {
+    /// See [`Delegate::cli`]. `about` is answered without it.
+    fn cli(&self, _call: &CliCall) -> Option<Result<String>> {
         None
     }
 }
@@ -77,12 +77,12 @@ impl Selection {
     }
 }
 
-impl From<Offer> for Selection {
+impl From<IpamSection> for Selection {
     /// What is offered, for allocators that know pools and for a plain host-local, which does not.
-    fn from(offer: Offer) -> Self {
+    fn from(offer: IpamSection) -> Self {
         Self {
             ipam: offer.for_host_local(),
-            pools: Some(offer.pools.into_iter().map(Offered::into_pool).collect()),
+            pools: Some(offer.pools.into_iter().map(SectionPool::into_pool).collect()),
             routes: offer.routes,
             dns: offer.dns,
             ..Self::default()
@@ -124,9 +124,9 @@ impl<S: Selector> Select<S> {
     /// The previous result with the selected pools, and with routes and dns where there are any.
     fn answer(&self, request: &Request) -> Result<IpamResult> {
         let keys = S::KEYS.filter(|_| request.is_judged()).unwrap_or_default();
-        let mut misspelt = offer::misspelt_settings(&request.network, keys);
+        let mut misspelt = ipam_section::misspelt_settings(&request.network, keys);
         let ipam = request.network.ipam();
-        offer::refuse(ipam, &misspelt)?;
+        ipam_section::refuse(ipam, &misspelt)?;
         let mut selection = self.0.select(request.network.settings()?, request)?;
         let mut result = request.prev_result()?;
         if let Some(pools) = selection.pools {
@@ -135,18 +135,18 @@ impl<S: Selector> Select<S> {
             let there = there.map(Vec::as_slice).unwrap_or_default();
             let own: Vec<Value> = pools.iter().map(Pool::to_json).collect();
             // An allocator tells of the others.
-            if request.is_judged() && offer::reads_as_replaced(ipam) {
+            if request.is_judged() && ipam_section::reads_as_replaced(ipam) {
                 misspelt = not_twice(misspelt, Pool::misspelt(&own, "pools"));
             }
             let pools = selection.placing.place(there, own);
             // A plain host-local serves all pools or fails.
             if !there.is_empty() && selection.ipam.contains_key("ranges") {
-                selection.ipam.extend(offer::for_host_local(&pools));
+                selection.ipam.extend(ipam_section::for_host_local(&pools));
             }
             result.extra.insert("pools".to_owned(), Value::Array(pools));
         }
         warn_of(&misspelt);
-        offer::add_to(&mut result, selection.routes, selection.dns);
+        ipam_section::add_to(&mut result, selection.routes, selection.dns);
         if !selection.ipam.is_empty() {
             result.extra.insert("ipam".to_owned(), Value::Object(selection.ipam));
         }
@@ -162,11 +162,11 @@ impl<S: Selector> Delegate for Select<S> {
         S::KEYS.map(<[Key]>::to_vec)
     }
 
-    fn completed(&self, typed: Vec<OsString>) -> Vec<OsString> {
-        self.0.completed(typed)
+    fn expand_args(&self, typed: Vec<OsString>) -> Vec<OsString> {
+        self.0.expand_args(typed)
     }
 
-    fn by_hand(&self, call: &ByHand) -> Option<Result<String>> {
+    fn cli(&self, call: &CliCall) -> Option<Result<String>> {
         let words: Vec<&str> = call.arguments.iter().filter_map(|word| word.to_str()).collect();
         let about = || call.about("selector", None, S::KEYS);
         match words[..] {
@@ -174,7 +174,7 @@ impl<S: Selector> Delegate for Select<S> {
                 Some(Ok(format!("{} {}: a selector\n", call.name, env!("CARGO_PKG_VERSION"))))
             }
             ["about", "--json"] => Some(Ok(format!("{}\n", about()))),
-            _ => self.0.by_hand(call),
+            _ => self.0.cli(call),
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipam_kit::allocate::Strategy as Choice;
-use ipam_kit::allocate::ledger::{Hint, Look, PoolView, Used};
+use ipam_kit::allocate::ledger::{Hint, PoolView, Scan, Used};
 use ipam_kit::allocate::search::Search;
 use ipam_kit::pool::{RangeConfig, RangeRules, RangeSet};
 use proptest::prelude::*;
@@ -221,8 +221,8 @@ proptest! {
         let none = BTreeSet::new();
         for strategy in [Choice::RoundRobin, Choice::Lowest, Choice::Random] {
             let search = case.search(strategy, &none);
-            let near = search.look_after(Look::Nowhere, case.cursor).unwrap();
-            if let Look::Window(from, to) = near {
+            let near = search.look_after(Scan::None, case.cursor).unwrap();
+            if let Scan::Range(from, to) = near {
                 prop_assert!(from <= to);
                 let range = case.set.find(from).unwrap();
                 prop_assert!(range.spans(to));
@@ -240,8 +240,8 @@ proptest! {
             for _ in 0..5 {
                 look = search.look_after(look, case.cursor).unwrap_or(look);
             }
-            prop_assert_eq!(look, Look::Everywhere);
-            prop_assert_eq!(search.look_after(Look::Everywhere, case.cursor), None);
+            prop_assert_eq!(look, Scan::Full);
+            prop_assert_eq!(search.look_after(Scan::Full, case.cursor), None);
         }
     }
 }
@@ -282,7 +282,7 @@ proptest! {
                 prop_assert!(distinct(&found));
                 prop_assert!(found.iter().all(|address| set.refusal(*address).is_none()));
                 prop_assert!(!known || found.iter().all(|address| !taken.contains(address)));
-                prop_assert!(search.look_after(Look::Nowhere, view.cursor).is_some());
+                prop_assert!(search.look_after(Scan::None, view.cursor).is_some());
             }
         }
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::pool::Pool;
 use ipam_kit::{Request, Result, Select, Selection, Selector};
-use ipam_kube::own_node::{Keys, Node, OwnNode, Wish, unfit};
+use ipam_kube::own_node::{Keys, Node, OwnNode, Wish, rejected};
 use serde_json::{Value, json};
 
 /// What it reads of `ipam`, beside the keys that say how to find the node.
@@ -44,11 +44,11 @@ fn subnets(node: &Node, annotation: Option<&str>) -> Result<Vec<String>> {
         let subnets = subnets.into_iter().flatten().filter_map(Value::as_str);
         return Ok(subnets.map(str::to_owned).collect());
     };
-    let unfit = |message: &str| unfit(&node.name, &place(annotation), message);
-    let text = node.annotation(annotation).ok_or_else(|| unfit("missing"))?;
+    let rejected = |message: &str| rejected(&node.name, &place(annotation), message);
+    let text = node.annotation(annotation).ok_or_else(|| rejected("missing"))?;
     let subnets = text.split(',').map(|subnet| match parse_cidr(subnet) {
         Ok(_) => Ok(subnet.to_owned()),
-        Err(_) => Err(unfit(&format!("{subnet:?} is no CIDR"))),
+        Err(_) => Err(rejected(&format!("{subnet:?} is no CIDR"))),
     });
     subnets.collect()
 }

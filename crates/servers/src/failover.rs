@@ -5,8 +5,8 @@ use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use log::{debug, warn};
 
-use crate::finding::{Finding, Findings};
-use crate::trouble::{Kind, Trouble};
+use crate::request_error::{Kind, RequestError};
+use crate::server_status::{ServerStatus, ServerStatuses};
 
 /// A blocking way to the servers of a service, for requests of the type `R`.
 ///
@@ -25,7 +25,7 @@ pub trait Transport<R> {
         place: usize,
         request: &mut R,
         patience: Duration,
-    ) -> Result<Self::Answer, Trouble>;
+    ) -> Result<Self::Answer, RequestError>;
 
     /// Waits before another round.
     fn pause(&mut self, time: Duration) {
@@ -64,7 +64,7 @@ pub struct Failover<T> {
     /// When the service first did not answer, since it last did.
     trouble: Option<Instant>,
     /// What is known of each server since then.
-    findings: Findings,
+    findings: ServerStatuses,
 }
 
 /// How long one of several servers may take for a request before the next one is asked; twice as
@@ -82,7 +82,7 @@ impl<T> Failover<T> {
     /// at most: what is left then is for saying what is wrong.
     pub fn new(service: Service, transport: T, deadline: Deadline) -> Self {
         Self {
-            findings: Findings::new(service.servers.len()),
+            findings: ServerStatuses::new(service.servers.len()),
             service,
             transport,
             end: end_within(deadline),
@@ -221,18 +221,18 @@ impl<T> Failover<T> {
         place: usize,
         started: Instant,
         patience: Duration,
-        trouble: Trouble,
+        trouble: RequestError,
         changes: bool,
     ) -> Result<Next> {
-        let Trouble { kind, sent, wait } = trouble;
+        let RequestError { kind, sent, wait } = trouble;
         self.asked |= sent;
         // A refusal is an answer.
-        if self.trouble.is_none() && !matches!(kind, Kind::Unfit(_)) {
+        if self.trouble.is_none() && !matches!(kind, Kind::Rejected(_)) {
             self.trouble = Some(started);
         }
         let server = &self.service.servers[place];
         let again = wait.map(|wait| now() + wait);
-        let (reason, unfit) = match kind {
+        let (reason, rejected) = match kind {
             Kind::Refused(error) => {
                 let error = error.within(format_args!("{} at {server}", self.service.name));
                 self.note_answer(place);
@@ -247,16 +247,16 @@ impl<T> Failover<T> {
             }
             Kind::Unknown(reason) if changes => return Ok(self.leave_open(place, reason, again)),
             Kind::Unknown(reason) | Kind::NotDone(reason) => (reason, false),
-            Kind::Unfit(reason) => (reason, true),
+            Kind::Rejected(reason) => (reason, true),
         };
         match self.service.servers.len() {
             1 => debug!("{server}: {reason}"),
-            _ if unfit => warn!("{server} does not do what is asked: {reason}"),
+            _ if rejected => warn!("{server} does not do what is asked: {reason}"),
             _ => warn!("{server} does not answer: {reason}"),
         }
         // A try that had hardly any time says less than the one before.
-        if patience >= SHORTEST || unfit || self.findings.is_silent(place) {
-            self.findings.put(place, Finding { reason, unfit, away: !sent, again });
+        if patience >= SHORTEST || rejected || self.findings.is_silent(place) {
+            self.findings.put(place, ServerStatus { reason, rejected, away: !sent, again });
         }
         Ok(Next::Server)
     }
@@ -266,7 +266,7 @@ impl<T> Failover<T> {
         let servers = &self.service.servers;
         warn!("{}: the outcome of a request is unknown: {reason}", servers[place]);
         self.first = (place + 1) % servers.len();
-        self.findings.put(place, Finding { reason, again, ..Finding::default() });
+        self.findings.put(place, ServerStatus { reason, again, ..ServerStatus::default() });
         Next::Unknown
     }
 
@@ -282,9 +282,9 @@ impl<T> Failover<T> {
             let message = format!("the time was over before {name} was asked");
             return Error::new(ErrorCode::TIMED_OUT, message).advise("raise `ipam.timeout`");
         }
-        let unfit = self.findings.are_refusals();
-        self.refused = unfit;
-        let mut text = match unfit {
+        let rejected = self.findings.are_refusals();
+        self.refused = rejected;
+        let mut text = match rejected {
             true => format!("no {name} server does what is asked"),
             false => format!("no {name} server answers"),
         };
@@ -295,12 +295,12 @@ impl<T> Failover<T> {
             };
             text.push_str(&format!("; {server}: {reason}"));
         }
-        let code = match (self.asked, unfit) {
+        let code = match (self.asked, rejected) {
             (false, _) if *unreached != ErrorCode::TRY_AGAIN => *unreached,
             (_, true) => ErrorCode::BACKEND,
             (_, false) => ErrorCode::TRY_AGAIN,
         };
-        Error::new(code, text).advise(if unfit {
+        Error::new(code, text).advise(if rejected {
             "look at what each server says, and at the settings that name it"
         } else {
             "look at the servers and at the way to them; call again once they answer"

@@ -9,7 +9,7 @@
 //! A [`Failover`] sends each request to one server, and goes on to the next one when that fails. It
 //! tells what was certainly not carried out from what may have been, so that a caller never repeats
 //! a change blindly. A [`Transport`] is the way to one server: it sends a request, and says by a
-//! [`Trouble`] what a failure leaves open.
+//! [`RequestError`] what a failure leaves open.
 //!
 //! # Over HTTP
 //!
@@ -78,7 +78,7 @@
 //! use std::time::Duration;
 //!
 //! use ipam_kit::{Request, Result};
-//! use ipam_servers::{Failover, Service, Transport, Trouble};
+//! use ipam_servers::{Failover, Service, Transport, RequestError};
 //!
 //! /// A line there, a line back.
 //! struct Lines {
@@ -94,10 +94,10 @@
 //!         place: usize,
 //!         line: &mut &str,
 //!         patience: Duration,
-//!     ) -> Result<String, Trouble> {
+//!     ) -> Result<String, RequestError> {
 //!         let mut stream = match self.open.take() {
 //!             Some((of, stream)) if of == place => stream,
-//!             _ => connect(&self.servers[place]).map_err(|e| Trouble::not_done(e.to_string()))?,
+//!             _ => connect(&self.servers[place]).map_err(|e| RequestError::not_done(e.to_string()))?,
 //!         };
 //!         let mut answer = String::new();
 //!         let asked = (stream.get_ref().set_read_timeout(Some(patience)))
@@ -105,11 +105,11 @@
 //!             .and_then(|()| stream.read_line(&mut answer));
 //!         match asked {
 //!             Ok(1..) if answer == "unknown request\n" => {
-//!                 return Err(Trouble::unfit("it does not know the request").sent(true));
+//!                 return Err(RequestError::rejected("it does not know the request").sent(true));
 //!             }
 //!             Ok(1..) => {}
-//!             Ok(0) => return Err(Trouble::unknown("it closed the connection")),
-//!             Err(error) => return Err(Trouble::unknown(error.to_string())),
+//!             Ok(0) => return Err(RequestError::unknown("it closed the connection")),
+//!             Err(error) => return Err(RequestError::unknown(error.to_string())),
 //!         }
 //!         self.open = Some((place, stream));
 //!         Ok(answer)
@@ -138,22 +138,22 @@
 
 mod failover;
 mod file;
-mod finding;
 #[cfg(feature = "http")]
 mod http;
+mod request_error;
 mod secret;
 mod section;
 mod server;
+mod server_status;
 mod tls;
-mod trouble;
 pub mod words;
 
 pub use failover::{Failover, PATIENCE, Service, Transport};
 pub use file::read_text;
 #[cfg(feature = "http")]
 pub use http::{Access, Answer, Ask, Client, Method, Secrets, each_element, escape, media};
+pub use request_error::RequestError;
 pub use secret::{Named, Secret};
 pub use section::{Section, ServerSettings, both_or_neither, parse_timeout};
 pub use server::Server;
 pub use tls::{Content, Pem, Tls, Trust, authorities_of_host};
-pub use trouble::Trouble;

@@ -41,7 +41,7 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
-use ipam_kit::allocate::{Owner, Profile, Reach, Tries, Want};
+use ipam_kit::allocate::{ClaimLimits, Owner, PoolRequest, Profile, Reach};
 use ipam_kit::delegate::Request;
 use ipam_kit::error::Result;
 use ipam_kit::keys::{Key, Misspelt};
@@ -77,7 +77,7 @@ impl<L: Ledger> Ledger for Between<L> {
         self.0.profile()
     }
 
-    fn tries(&self, claims: usize) -> Tries {
+    fn tries(&self, claims: usize) -> ClaimLimits {
         self.0.tries(claims)
     }
 
@@ -121,15 +121,15 @@ impl<L: Ledger> Ledger for Between<L> {
         self.0.accept()
     }
 
-    fn strangers(&mut self) -> Result<Vec<String>> {
-        self.0.strangers()
+    fn foreign_entries(&mut self) -> Result<Vec<String>> {
+        self.0.foreign_entries()
     }
 
-    fn misspelt(&self, want: &Want) -> Vec<Misspelt> {
+    fn misspelt(&self, want: &PoolRequest) -> Vec<Misspelt> {
         self.0.misspelt(want)
     }
 
-    fn ranges(&mut self, want: &Want) -> Result<RangeSet> {
+    fn ranges(&mut self, want: &PoolRequest) -> Result<RangeSet> {
         self.0.ranges(want)
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::table::{Table, fits};
 use ipam_kit::allocate::ledger::{
-    Change, Claim, Commit, Entry, Ledger, Look, Need, PoolView, Question, Used, View,
+    Change, Claim, Commit, Entry, Ledger, Need, PoolView, Question, Scan, Used, View,
 };
-use ipam_kit::allocate::{Lease, Owner, Reach, Strategy, Want};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest, Reach, Strategy};
 use ipam_kit::cni::{NetworkName, address};
 use ipam_kit::delegate::Request;
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -86,7 +86,7 @@ struct LateCommit {
     keep: Vec<Lease>,
     leave: Vec<Lease>,
     drop: Vec<Lease>,
-    claims: Vec<(Want, RangeSet, Vec<IpAddr>, Option<Entry>)>,
+    claims: Vec<(PoolRequest, RangeSet, Vec<IpAddr>, Option<Entry>)>,
 }
 
 impl Default for Shape {
@@ -167,7 +167,7 @@ impl Store {
                 want,
                 set: set.clone(),
                 candidates: candidates.clone(),
-                next: Look::Nowhere,
+                next: Scan::None,
                 replaces: replaces.clone(),
             });
             let claim = claim.collect();
@@ -216,12 +216,12 @@ impl Store {
 }
 
 /// Sixteen addresses from the first one that is tried.
-fn window(want: &Want, cursor: Option<IpAddr>) -> Option<Look> {
+fn window(want: &PoolRequest, cursor: Option<IpAddr>) -> Option<Scan> {
     let set = want.set.as_ref()?;
     let after = cursor.filter(|_| want.strategy == Strategy::RoundRobin);
     let first = after.map_or(set.ranges().first().map(Range::start), address::next)?;
     let range = set.find(first)?;
-    Some(Look::Window(first, address::offset(first, 15)?.min(range.end())))
+    Some(Scan::Range(first, address::offset(first, 15)?.min(range.end())))
 }
 
 struct Guard(Store);
@@ -255,7 +255,7 @@ pub struct Config {
 
 /// What a view was asked, for the view that comes with a lost commit; and the lock.
 pub struct Token {
-    asked: Vec<(Want, Look)>,
+    asked: Vec<(PoolRequest, Scan)>,
     guard: Option<Guard>,
 }
 
@@ -276,12 +276,12 @@ impl Memory {
         let table = self.store.table();
         let sure = need == Need::Proof || self.caught_up || !self.store.shape().behind;
         let shows = self.store.shape().shows;
-        let pool = |(want, look): &(Want, Look)| -> PoolView {
+        let pool = |(want, look): &(PoolRequest, Scan)| -> PoolView {
             let network = self.network.as_str();
             let view = table.pool(network, want, *look);
             match (shows, look) {
-                (Shows::All, _) => table.pool(network, want, Look::Everywhere),
-                (Shows::Windows, Look::Nowhere) => window(want, view.cursor)
+                (Shows::All, _) => table.pool(network, want, Scan::Full),
+                (Shows::Windows, Scan::None) => window(want, view.cursor)
                     .map_or(view, |window| table.pool(network, want, window)),
                 _ => view,
             }
@@ -307,9 +307,9 @@ impl Ledger for Memory {
         drop(earlier);
         let guard = self.store.lock_out()?;
         self.store.settle(false);
-        let asked = question.want.iter().cloned().zip(question.looks.iter().copied()).collect();
+        let asked = question.want.iter().cloned().zip(question.scans.iter().copied()).collect();
         let view = self.see(question.owner, Token { asked, guard }, question.need);
-        let blind = question.looks.iter().all(|look| *look == Look::Nowhere);
+        let blind = question.scans.iter().all(|look| *look == Scan::None);
         if !(self.store.shape().guesses && question.may_guess && blind) {
             return Ok(view);
         }

@@ -204,7 +204,7 @@ impl Ledger for Mutant {
     ) -> Result<View<Token>> {
         let owner = self.owner(question.owner);
         let stale = self.bug == Some(Bug::StaleBelieved);
-        let need = if stale { Need::Look } else { question.need };
+        let need = if stale { Need::Claim } else { question.need };
         let is_believed = earlier.is_some() && self.bug == Some(Bug::EarlierBelieved);
         if self.bug == Some(Bug::EarlierKept) && earlier.as_ref().is_some_and(Token::is_locked) {
             return Err(kept_out());

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 use ipam_kit::allocate::Lease;
-use ipam_kit::allocate::ledger::{Entry, Fault, Look, Need, Taken};
+use ipam_kit::allocate::ledger::{Entry, Fault, Need, Scan, Taken};
 
 /// How much of an answer a message repeats.
 const LONGEST: usize = 200;
@@ -44,17 +44,17 @@ pub(crate) fn windows(windows: &[(IpAddr, IpAddr)]) -> String {
     list(windows.iter().map(|(from, to)| format!("{from} to {to}")))
 }
 
-pub(crate) fn look(look: Look) -> String {
+pub(crate) fn look(look: Scan) -> String {
     match look {
-        Look::Nowhere => "no addresses".to_owned(),
-        Look::Window(from, to) => windows(&[(from, to)]),
-        Look::Everywhere => "all addresses".to_owned(),
+        Scan::None => "no addresses".to_owned(),
+        Scan::Range(from, to) => windows(&[(from, to)]),
+        Scan::Full => "all addresses".to_owned(),
     }
 }
 
 pub(crate) fn need(need: Need) -> &'static str {
     match need {
-        Need::Look => "a look",
+        Need::Claim => "a look",
         Need::Proof => "a proof",
     }
 }

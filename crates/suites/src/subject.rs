@@ -110,7 +110,7 @@ impl<D: Delegate + Send + Sync> InProcess<D> {
         self
     }
 
-    /// Lets the suite come between its looks and its changes, and age its leases.
+    /// Lets the suite come between its scans and its changes, and age its leases.
     #[must_use]
     pub fn on(mut self, store: Store) -> Self {
         self.store = Some(store);

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use ipam_kit::allocate::ledger::{Change, Claim, Entry, Holder, Look, PoolView, Taken, Used};
-use ipam_kit::allocate::{Lease, Owner, Want};
+use ipam_kit::allocate::ledger::{Change, Claim, Entry, Holder, PoolView, Scan, Taken, Used};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest};
 
 /// Every lease of every network.
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl Table {
         its.filter(of_node).map(Slot::entry).collect()
     }
 
-    pub(crate) fn pool(&self, network: &str, want: &Want, look: Look) -> PoolView {
+    pub(crate) fn pool(&self, network: &str, want: &PoolRequest, look: Scan) -> PoolView {
         let taken = |from: Option<IpAddr>, to: Option<IpAddr>| -> BTreeSet<IpAddr> {
             let its =
                 self.slots.keys().filter(|(its, _)| its == network).map(|(_, address)| *address);
@@ -49,11 +49,11 @@ impl Table {
         PoolView {
             cursor: self.cursors.get(&(network.to_owned(), want.index)).copied(),
             used: match look {
-                Look::Nowhere => Used::Unknown,
-                Look::Window(from, to) => {
+                Scan::None => Used::Unknown,
+                Scan::Range(from, to) => {
                     Used::Windows(vec![(from, to)], taken(Some(from), Some(to)))
                 }
-                Look::Everywhere => Used::All(taken(None, None)),
+                Scan::Full => Used::All(taken(None, None)),
             },
             ..PoolView::default()
         }

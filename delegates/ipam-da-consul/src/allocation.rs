@@ -1,7 +1,7 @@
 //! Who holds an address, as the value of its key.
 
-use ipam_kit::allocate::document::{Holding, OwnerDocument, Revision, time};
 use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
+use ipam_kit::allocate::owner_index::{Holding, OwnerIndex, Revision, time};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
@@ -37,7 +37,7 @@ pub(crate) struct Allocation {
 
 impl Allocation {
     /// That of an owner with this document.
-    pub(crate) fn of(document: &OwnerDocument) -> Self {
+    pub(crate) fn of(document: &OwnerIndex) -> Self {
         Self {
             target: document.container.clone(),
             ifname: Some(document.ifname.clone()),
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_ancestor_reads_what_is_written() {
-        let mut document = OwnerDocument::written(&owner(), 1, Vec::new());
+        let mut document = OwnerIndex::written(&owner(), 1, Vec::new());
         document.confirmed = 5;
         let text = serde_json::to_string(&Allocation::of(&document)).unwrap();
         assert_eq!(

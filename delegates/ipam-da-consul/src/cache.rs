@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ipam_kit::allocate::document::now;
+use ipam_kit::allocate::owner_index::now;
 use ipam_kit::host::{beside, lock_folder, open_own, read_own, replace_own};
 use ipam_kit::pool::RangeSet;
 use log::debug;

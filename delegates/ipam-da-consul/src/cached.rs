@@ -30,7 +30,7 @@ pub(crate) struct Known {
 /// How many addresses are remembered.
 pub(crate) const HINTS: usize = 1024;
 
-/// For how many claims after a lost race addresses are scattered.
+/// For how many claims after a lost race addresses are random_candidates.
 pub(crate) const CROWD: u32 = 8;
 
 /// The first line.
@@ -126,7 +126,7 @@ impl Content {
         chosen.or(self.state.cursor)
     }
 
-    /// For how many claims more addresses are scattered.
+    /// For how many claims more addresses are random_candidates.
     pub(crate) fn crowd(&self) -> u32 {
         self.events.iter().fold(self.state.crowd, |crowd, event| match event {
             Event::Crowd => CROWD,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ipam_kit::allocate::{asked_pools, scope};
+use ipam_kit::allocate::{requested_pools, scope};
 use ipam_kit::cni::Verb;
 use ipam_kit::host::ResultCache;
 use ipam_kit::{Request, Result};
@@ -32,7 +32,7 @@ impl Call {
     /// A pool's name cannot be one in Consul.
     pub(crate) fn of(request: &Request, site: &Site) -> Result<Self> {
         let network = request.network.name();
-        let asked = asked_pools(request);
+        let asked = requested_pools(request);
         for (i, name) in asked.iter().enumerate().filter_map(|(i, pool)| Some((i, pool.name()?))) {
             judge_name(name, &format!("prevResult.pools[{i}]"))?;
         }

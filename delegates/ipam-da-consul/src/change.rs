@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_kit::allocate::document::{Holding, Seen, done};
 use ipam_kit::allocate::ledger::{Change, Claim, Commit};
+use ipam_kit::allocate::owner_index::{Holding, Seen, done};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_kit::allocate::document::{Holding, Item, OwnerDocument, Revision, Seen, now, to_text};
 use ipam_kit::allocate::ledger::{Change, Claim};
+use ipam_kit::allocate::owner_index::{Holding, Item, OwnerIndex, Revision, Seen, now, to_text};
 use ipam_kit::allocate::{Lease, Owner};
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ impl Step<'_> {
     }
 
     /// What the owner's key is to say.
-    pub(crate) fn document(&self) -> OwnerDocument {
+    pub(crate) fn document(&self) -> OwnerIndex {
         let kept = self.change.keep.iter().map(|lease| self.item(lease));
         let left = self.change.leave.iter();
         let left = left.map(|l| Item { since: Revision::read(&l.revision), ..self.item(l) });
@@ -102,7 +102,7 @@ impl Step<'_> {
         let items = kept.chain(left).chain(claimed).collect();
         let before = self.seen.document.as_ref().map_or(0, |seen| seen.generation);
         // What stands in the store may be any number.
-        OwnerDocument::written(self.owner, before.wrapping_add(1), items)
+        OwnerIndex::written(self.owner, before.wrapping_add(1), items)
     }
 
     /// The index of what was written.
@@ -127,7 +127,7 @@ impl Step<'_> {
     }
 
     /// The keys of owners and of the node.
-    fn index(&self, document: &OwnerDocument) -> Vec<(Role, Op)> {
+    fn index(&self, document: &OwnerIndex) -> Vec<(Role, Op)> {
         let mut ops = Vec::new();
         let key = self.keys.owner(self.owner);
         let revision = self.seen.revision.map(index);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-use ipam_kit::allocate::document::{Holding, Item, OwnerDocument, Revision, Seen};
+use ipam_kit::allocate::owner_index::{Holding, Item, OwnerIndex, Revision, Seen};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::host::ResultCache;
 use ipam_kit::{Error, ErrorCode, Result};
@@ -26,7 +26,7 @@ pub(crate) struct State {
 impl State {
     /// Nothing held, as it is before the owner's first claim.
     pub(crate) fn nothing(owner: &Owner) -> Self {
-        let document = OwnerDocument::written(owner, 0, Vec::new());
+        let document = OwnerIndex::written(owner, 0, Vec::new());
         let seen = Seen { revision: None, document: Some(document) };
         Self { held: Vec::new(), seen }
     }

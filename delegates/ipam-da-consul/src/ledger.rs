@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
-use ipam_kit::allocate::{Owner, Profile, Reach, Strategy, Tries, Want};
+use ipam_kit::allocate::{ClaimLimits, Owner, PoolRequest, Profile, Reach, Strategy};
 use ipam_kit::keys::{Key, Misspelt};
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{ErrorCode, Request, Result};
@@ -100,15 +100,15 @@ impl Ledger for Consul {
         Ok(true)
     }
 
-    fn strangers(&mut self) -> Result<Vec<String>> {
+    fn foreign_entries(&mut self) -> Result<Vec<String>> {
         foreign_keys(&self.call, &mut self.session.store)
     }
 
-    fn misspelt(&self, want: &Want) -> Vec<Misspelt> {
+    fn misspelt(&self, want: &PoolRequest) -> Vec<Misspelt> {
         self.session.pools.misspelt(want)
     }
 
-    fn ranges(&mut self, want: &Want) -> Result<RangeSet> {
+    fn ranges(&mut self, want: &PoolRequest) -> Result<RangeSet> {
         let Session { store, pools, .. } = &mut self.session;
         pools.ranges_of(store, want)
     }
@@ -122,8 +122,8 @@ impl Ledger for Consul {
         }
     }
 
-    fn tries(&self, _claims: usize) -> Tries {
+    fn tries(&self, _claims: usize) -> ClaimLimits {
         // A transaction that fails costs the servers a write to their disks.
-        Tries { each: CANDIDATES, scattered: 0, sighted: true }
+        ClaimLimits { each: CANDIDATES, random_candidates: 0, look_first: true }
     }
 }

@@ -4,9 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use ipam_kit::allocate::Owner;
-use ipam_kit::allocate::document::{is_refusal_recent, now};
+use ipam_kit::allocate::owner_index::{is_refusal_recent, now};
 use ipam_kit::cni::NetworkName;
-use ipam_kit::host::{Note, StateDir, make_private_folder, open_own};
+use ipam_kit::host::{StateDir, StateFile, make_private_folder, open_own};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::{debug, warn};
 use rustix::fs::OFlags;
@@ -19,7 +19,7 @@ use crate::txn::Pair;
 /// hints, which owners hold something and the server that answered.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    note: Note,
+    note: StateFile,
     /// A file for each owner that took something.
     owners: PathBuf,
     known: Known,
@@ -72,7 +72,7 @@ impl Memory {
     /// The memory of a network; `trusting` is a call that uses a store which was set back, too.
     pub(crate) fn open(state: &StateDir, network: &NetworkName, trusting: bool) -> Self {
         let folder = folder(state);
-        let note = Note::at(folder.join(format!("{network}.json")));
+        let note = StateFile::at(folder.join(format!("{network}.json")));
         let known: Known = note.read();
         let owners = folder.join("owners").join(network.as_str());
         let indexed = !known.unindexed.is_some_and(is_refusal_recent);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ipam_kit::allocate::ledger::{Hint, PoolView, Used};
-use ipam_kit::allocate::{Lease, Strategy, Want};
+use ipam_kit::allocate::{Lease, PoolRequest, Strategy};
 use ipam_kit::cni::NetworkName;
 use ipam_kit::keys::Misspelt;
 use ipam_kit::pool::RangeSet;
@@ -64,7 +64,7 @@ impl Pools {
     }
 
     /// What this node remembers of a pool: of one that brings its ranges, by its number, too.
-    pub(crate) fn cache_of(&self, want: &Want) -> Cache {
+    pub(crate) fn cache_of(&self, want: &PoolRequest) -> Cache {
         let pool = want.pool.as_deref().unwrap_or(&self.network);
         let name = match want.set {
             None => escape(pool),
@@ -74,7 +74,7 @@ impl Pools {
     }
 
     /// What is remembered of a pool, if it has the same ranges still.
-    pub(crate) fn known_of(&self, want: &Want) -> Option<Known> {
+    pub(crate) fn known_of(&self, want: &PoolRequest) -> Option<Known> {
         let brought = want.set.as_ref().map(RangeSet::to_string);
         self.cache_of(want).read().filter(|known| known.brought == brought)
     }
@@ -82,7 +82,7 @@ impl Pools {
     /// Remembers free addresses of a pool, as they were read now.
     pub(crate) fn renew(
         &self,
-        want: &Want,
+        want: &PoolRequest,
         set: &RangeSet,
         cached: &Known,
         free: &BTreeSet<IpAddr>,
@@ -125,20 +125,20 @@ impl Pools {
     }
 
     /// The misspelt keys of the ranges of a pool that stand in Consul, as far as they were read.
-    pub(crate) fn misspelt(&self, want: &Want) -> Vec<Misspelt> {
+    pub(crate) fn misspelt(&self, want: &PoolRequest) -> Vec<Misspelt> {
         let pool = want.pool.as_ref().filter(|_| want.set.is_none());
         pool.and_then(|pool| self.misspelt.get(pool).cloned()).unwrap_or_default()
     }
 
     /// Whether a pool's ranges were read in this call.
-    pub(crate) fn was_read(&self, want: &Want) -> bool {
+    pub(crate) fn was_read(&self, want: &PoolRequest) -> bool {
         want.pool.as_ref().is_some_and(|pool| self.definitions.contains_key(pool))
     }
 
     /// The names of pools whose ranges are to be read: where something is asked anyway, of all that were not
     /// in this call.
-    pub(crate) fn unknown(&self, wants: &[Want], asks_anyway: bool) -> BTreeSet<String> {
-        let unknown = |want: &&Want| {
+    pub(crate) fn unknown(&self, wants: &[PoolRequest], asks_anyway: bool) -> BTreeSet<String> {
+        let unknown = |want: &&PoolRequest| {
             let remembered = || self.known_of(want).is_some_and(|known| known.definition.is_some());
             want.set.is_none() && !self.was_read(want) && (asks_anyway || !remembered())
         };
@@ -218,7 +218,7 @@ impl Pools {
     }
 
     /// The ranges of a pool, as they stand in Consul where the pool does not bring them.
-    pub(crate) fn ranges_of(&mut self, store: &mut Store, want: &Want) -> Result<RangeSet> {
+    pub(crate) fn ranges_of(&mut self, store: &mut Store, want: &PoolRequest) -> Result<RangeSet> {
         let cached = self.known_of(want).unwrap_or_default();
         if want.set.is_none()
             && self.definition_of(want, &cached).is_none()
@@ -231,7 +231,7 @@ impl Pools {
     }
 
     /// The ranges of a pool: those that it brings, else those that stand in Consul.
-    pub(crate) fn set_of(&mut self, want: &Want, cached: &Known) -> Result<RangeSet> {
+    pub(crate) fn set_of(&mut self, want: &PoolRequest, cached: &Known) -> Result<RangeSet> {
         if let Some(set) = &want.set {
             return Ok(set.clone());
         }
@@ -260,18 +260,22 @@ impl Pools {
     }
 
     /// The index of a pool's ranges, where they stand in Consul.
-    pub(crate) fn index_of(&self, want: &Want, cached: &Known) -> Option<u64> {
+    pub(crate) fn index_of(&self, want: &PoolRequest, cached: &Known) -> Option<u64> {
         self.definition_of(want, cached).map(|definition| definition.index)
     }
 
     /// What is known of a pool's ranges, read in this call or before.
-    fn definition_of<'a>(&'a self, want: &Want, cached: &'a Known) -> Option<&'a Definition> {
+    fn definition_of<'a>(
+        &'a self,
+        want: &PoolRequest,
+        cached: &'a Known,
+    ) -> Option<&'a Definition> {
         let pool = want.pool.as_ref().filter(|_| want.set.is_none())?;
         self.definitions.get(pool).or(cached.definition.as_ref())
     }
 
     /// A pool by what is remembered of it.
-    pub(crate) fn remembered(&mut self, want: &Want, cached: Known) -> Result<Shown> {
+    pub(crate) fn remembered(&mut self, want: &PoolRequest, cached: Known) -> Result<Shown> {
         let set = self.set_of(want, &cached)?;
         let index = self.index_of(want, &cached);
         let narrow = cached.crowded && !cached.wide && cached.free.len() < FEW;

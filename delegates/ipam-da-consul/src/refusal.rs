@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipam_kit::allocate::Lease;
-use ipam_kit::allocate::document::{Item, Revision, Seen};
 use ipam_kit::allocate::ledger::{Change, Claim, Commit, PoolView, Taken, View};
+use ipam_kit::allocate::owner_index::{Item, Revision, Seen};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_kit::allocate::document::{Holding, Item};
 use ipam_kit::allocate::ledger::{Entry, Holder};
+use ipam_kit::allocate::owner_index::{Holding, Item};
 use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::allocation::{Found, holding, index, index_of};

@@ -5,9 +5,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 
 use ipam_kit::Result;
-use ipam_kit::allocate::ledger::{Hint, Look, PoolView, Used};
+use ipam_kit::allocate::ledger::{Hint, PoolView, Scan, Used};
 use ipam_kit::allocate::search::Search;
-use ipam_kit::allocate::{Strategy, Want};
+use ipam_kit::allocate::{PoolRequest, Strategy};
 use ipam_kit::cni::address;
 use ipam_kit::pool::{Range, RangeSet};
 
@@ -24,7 +24,7 @@ const ENOUGH: usize = 64;
 /// A pool that is looked into.
 struct Room<'a> {
     session: &'a mut Session,
-    want: &'a Want,
+    want: &'a PoolRequest,
     /// The key of its folder.
     folder: String,
     set: RangeSet,
@@ -36,20 +36,25 @@ struct Room<'a> {
 ///
 /// # Errors
 /// No server answers in time; the pool's ranges are wrong; a key of its folder is no address.
-pub(crate) fn show(keys: &Keys, session: &mut Session, want: &Want, look: Look) -> Result<Shown> {
+pub(crate) fn show(
+    keys: &Keys,
+    session: &mut Session,
+    want: &PoolRequest,
+    look: Scan,
+) -> Result<Shown> {
     let cached = session.pools.known_of(want).unwrap_or_default();
     let set = session.pools.set_of(want, &cached)?;
     if want.requested.is_some() && cached == Known::default() {
         // Nothing is listed for it, and the next one needs the ranges alone.
         session.pools.renew(want, &set, &cached, &BTreeSet::new(), false);
     }
-    if look == Look::Nowhere {
+    if look == Scan::None {
         return session.pools.remembered(want, cached);
     }
     let folder = keys.folder(want.pool.as_deref());
     let mut room = Room { session, want, folder, set, cached };
     let view = match look {
-        Look::Window(from, to) if room.session.memory.is_indexed() => {
+        Scan::Range(from, to) if room.session.memory.is_indexed() => {
             let asked = address::distance(from, to).unwrap_or(u128::MAX).saturating_add(1);
             room.read_window(from, asked)?
         }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ipam_kit::allocate::document::Seen;
-use ipam_kit::allocate::{Lease, Want};
+use ipam_kit::allocate::owner_index::Seen;
+use ipam_kit::allocate::{Lease, PoolRequest};
 
 use crate::held::State;
 use crate::pools::Shown;
@@ -37,7 +37,7 @@ impl Token {
     }
 
     /// Relies on the ranges of a pool that is shown.
-    pub(crate) fn rely_on(&mut self, want: &Want, shown: &Shown) {
+    pub(crate) fn rely_on(&mut self, want: &PoolRequest, shown: &Shown) {
         if let (Some(pool), Some(index)) = (&want.pool, shown.index) {
             self.ranges.insert(pool.clone(), index);
         }

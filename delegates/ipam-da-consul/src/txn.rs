@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use ipam_kit::allocate::document::to_text;
+use ipam_kit::allocate::owner_index::to_text;
 use ipam_kit::{Error, ErrorCode, Result};
 use serde::{Deserialize, Serialize};
 

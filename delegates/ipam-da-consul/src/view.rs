@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipam_kit::Result;
-use ipam_kit::allocate::document::{Revision, Seen};
-use ipam_kit::allocate::ledger::{Look, Need, Question, View};
+use ipam_kit::allocate::ledger::{Need, Question, Scan, View};
+use ipam_kit::allocate::owner_index::{Revision, Seen};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::Verb;
 
@@ -32,7 +32,7 @@ pub(crate) fn view(
         want.pool.as_deref().map_or(Ok(()), |name| judge_name(name, &want.path))?;
     }
     // What was read before the store insists is no proof.
-    let earlier = earlier.filter(|_| question.need == Need::Look || session.store.insists());
+    let earlier = earlier.filter(|_| question.need == Need::Claim || session.store.insists());
     if question.need == Need::Proof {
         session.store.insist();
     }
@@ -50,7 +50,7 @@ pub(crate) fn view(
     let held = state.held.clone();
     let mut token = Token::read(state);
     let mut pools = Vec::new();
-    for (want, look) in question.want.iter().zip(question.looks) {
+    for (want, look) in question.want.iter().zip(question.scans) {
         let shown = room::show(&call.keys, session, want, *look)?;
         token.rely_on(want, &shown);
         pools.push(shown.view);
@@ -65,7 +65,7 @@ pub(crate) fn view(
 /// What needs no request: leases that the record knows all of, or that an owner of whom nobody here
 /// has heard holds nothing, with addresses that were free not long ago.
 fn guess(call: &Call, session: &mut Session, question: &Question<'_>) -> Option<View<Token>> {
-    let Question { owner, known, want, looks, .. } = *question;
+    let Question { owner, known, want, scans: looks, .. } = *question;
     let indexed = session.memory.is_indexed();
     if want.is_empty() {
         let of = Revision::of_all(known)?;
@@ -77,7 +77,7 @@ fn guess(call: &Call, session: &mut Session, question: &Question<'_>) -> Option<
         let token = Token::guessed(seen);
         return Some(View { held: known.to_vec(), sure: false, pools: Vec::new(), token });
     }
-    let blind = looks.iter().all(|look| *look == Look::Nowhere);
+    let blind = looks.iter().all(|look| *look == Scan::None);
     if !blind || !indexed || session.memory.has_taken(owner) || is_cached(call, owner) {
         return None;
     }

@@ -43,7 +43,7 @@ fn owner() -> Owner {
 fn look(ledger: &mut Consul, need: Need, earlier: Option<Token>) -> View<Token> {
     let owner = owner();
     let question =
-        Question { owner: &owner, known: &[], want: &[], looks: &[], may_guess: false, need };
+        Question { owner: &owner, known: &[], want: &[], scans: &[], may_guess: false, need };
     ledger.view(&question, earlier).unwrap()
 }
 
@@ -63,8 +63,8 @@ fn what_the_view_before_has_read_is_read_again_for_a_proof_alone() {
         });
         (lines.len(), lines.iter().any(|line| line.contains("consistent")), sure.unwrap())
     };
-    assert_eq!(views(Need::Look, &mut token), (1, false, false));
-    assert_eq!(views(Need::Look, &mut token), (0, false, false));
+    assert_eq!(views(Need::Claim, &mut token), (1, false, false));
+    assert_eq!(views(Need::Claim, &mut token), (0, false, false));
     assert_eq!(views(Need::Proof, &mut token), (1, true, true));
     assert_eq!(views(Need::Proof, &mut token), (0, false, true));
     assert_eq!(views(Need::Proof, &mut None), (1, true, true));

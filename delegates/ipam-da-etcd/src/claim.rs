@@ -5,11 +5,11 @@ use std::fmt::Debug;
 use std::net::IpAddr;
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
-use ipam_kit::allocate::document::Seen;
-use ipam_kit::allocate::ledger::{Change, Claim, Look};
+use ipam_kit::allocate::ledger::{Change, Claim, Scan};
+use ipam_kit::allocate::owner_index::Seen;
 use ipam_kit::allocate::{Lease, Owner};
 
-use crate::document::{Holding, Item, OwnerDocument, Revision, now, revision_of};
+use crate::document::{Holding, Item, OwnerIndex, Revision, now, revision_of};
 use crate::keys::Keys;
 use crate::page::{flatten, read_window};
 
@@ -215,7 +215,7 @@ impl Step<'_> {
     /// What is read when all candidates are taken.
     fn after_all(&self, claim: &Claim<'_>) -> Vec<TxnOp> {
         let mut reads = match (&claim.candidates[..], claim.next) {
-            (_, Look::Window(from, to)) => read_window(self.keys, from, to),
+            (_, Scan::Range(from, to)) => read_window(self.keys, from, to),
             ([only], _) => vec![TxnOp::get(self.keys.lease(*only), None)],
             _ => Vec::new(),
         };
@@ -242,7 +242,7 @@ impl Step<'_> {
         let before = self.seen.document.as_ref().map_or(0, |seen| seen.generation);
         // What stands in the store may be any number.
         let generation = before.wrapping_add(1);
-        let document = OwnerDocument::written(self.owner, generation, items);
+        let document = OwnerIndex::written(self.owner, generation, items);
         if self.indexed {
             write_owner(self.keys, owner.to_owned(), &document, &mut ops);
         } else {
@@ -258,7 +258,7 @@ impl Step<'_> {
     }
 
     /// What stays to an owner that addresses are taken from.
-    fn rest_of(&self, victim: &Option<Holding>) -> Option<OwnerDocument> {
+    fn rest_of(&self, victim: &Option<Holding>) -> Option<OwnerIndex> {
         let replaced = self.change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
         let lost: BTreeSet<IpAddr> = replaced.map(|entry| entry.lease.address.addr()).collect();
         victim.as_ref().map(|victim| victim.without(|address| lost.contains(&address)))
@@ -278,12 +278,7 @@ impl Step<'_> {
 
 /// Writes the keys of an owner that holds what its document says, but for those that stay as they are;
 /// none is left when it holds nothing.
-pub(crate) fn write_owner(
-    keys: &Keys,
-    key: String,
-    document: &OwnerDocument,
-    ops: &mut Vec<TxnOp>,
-) {
+pub(crate) fn write_owner(keys: &Keys, key: String, document: &OwnerIndex, ops: &mut Vec<TxnOp>) {
     if document.leases.is_empty() {
         ops.push(TxnOp::delete(key, None));
         return;
@@ -293,7 +288,7 @@ pub(crate) fn write_owner(
 }
 
 /// Writes the keys of an owner's addresses, but for those that stay as they are.
-fn write_leases(keys: &Keys, document: &OwnerDocument, ops: &mut Vec<TxnOp>) {
+fn write_leases(keys: &Keys, document: &OwnerIndex, ops: &mut Vec<TxnOp>) {
     for item in document.leases.iter().filter(|item| item.since.is_none()) {
         let value = keys.spelling().value(document, item);
         ops.push(TxnOp::put(keys.lease(item.address.addr()), value, None));

@@ -3,7 +3,7 @@ use std::time::Duration;
 use etcd_client::{Channel, Client, ConnectOptions, KvClient, LeaseClient, Txn, TxnResponse};
 use http::HeaderValue;
 use ipam_kit::{Error, ErrorCode};
-use ipam_servers::{Trouble, words};
+use ipam_servers::{RequestError, words};
 use tonic::transport::{ClientTlsConfig, Endpoint as Dial};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
@@ -40,10 +40,10 @@ impl Connection {
         tls: Option<&ClientTlsConfig>,
         pulse: Option<Duration>,
         caller: Option<&mut Caller>,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, RequestError> {
         let (channel, greeting) = tokio::time::timeout(CONNECT, dial(endpoint, tls, pulse))
             .await
-            .map_err(|_| Trouble::not_done(words::NOT_CONNECTED))??;
+            .map_err(|_| RequestError::not_done(words::NOT_CONNECTED))??;
         // Over TLS the server has shown by its certificate that it is the one that is meant.
         if !endpoint.is_secured() {
             greeting.wait().await?;
@@ -85,14 +85,14 @@ async fn dial(
     endpoint: &Endpoint,
     tls: Option<&ClientTlsConfig>,
     pulse: Option<Duration>,
-) -> Result<(tonic::transport::Channel, Greeting), Trouble> {
+) -> Result<(tonic::transport::Channel, Greeting), RequestError> {
     let connecting = |error: tonic::transport::Error| connecting(&error, endpoint.is_secured());
     let mut dial = Dial::from_shared(endpoint.to_string()).map_err(connecting)?;
     // A page of a listing comes in one go.
     dial = dial.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
     if let Some(tls) = tls.filter(|_| endpoint.is_secured()) {
         dial = dial.tls_config(tls.clone()).map_err(|error| {
-            Trouble::refused(
+            RequestError::refused(
                 Error::new(ErrorCode::INVALID_CONFIG, "the certificate files cannot be used")
                     .caused_by(error)
                     .advise("look at certFile, keyFile and trustedCaFile: PEM, and the key of that certificate"),
@@ -109,14 +109,14 @@ async fn dial(
 async fn clients(
     channel: &tonic::transport::Channel,
     token: Option<&str>,
-) -> Result<(KvClient, LeaseClient), Trouble> {
+) -> Result<(KvClient, LeaseClient), RequestError> {
     let options = ConnectOptions::new().with_require_leader(true);
     let channel = channel.clone();
     let channel = match token {
         None => Channel::Tonic(channel),
         Some(token) => {
-            let token =
-                HeaderValue::from_str(token).map_err(|_| Trouble::unfit("invalid login token"))?;
+            let token = HeaderValue::from_str(token)
+                .map_err(|_| RequestError::rejected("invalid login token"))?;
             let shows = channel.map_err(tower::BoxError::from).map_request(
                 move |mut request: http::Request<tonic::body::Body>| {
                     request.headers_mut().insert("token", token.clone());
@@ -136,12 +136,12 @@ async fn clients(
 async fn authenticate(
     channel: &tonic::transport::Channel,
     caller: &mut Caller,
-) -> Result<Option<String>, Trouble> {
-    let password = caller.password().map_err(Trouble::refused)?;
+) -> Result<Option<String>, RequestError> {
+    let password = caller.password().map_err(RequestError::refused)?;
     let client = Client::from_channel(Channel::Tonic(channel.clone()), None).await;
     // Asking for a token changes nothing.
     let failed = |error: &etcd_client::Error, caller: &Caller| {
-        Trouble::from(Refusal::sending(error, Some(caller))).before_the_request()
+        RequestError::from(Refusal::sending(error, Some(caller))).before_the_request()
     };
     let client = client.map_err(|error| failed(&error, caller))?;
     match client.auth_client().authenticate(caller.user.clone(), password).await {

@@ -2,10 +2,10 @@ use std::net::IpAddr;
 
 use etcd_client::KeyValue;
 use ipam_kit::allocate::Lease;
-pub(crate) use ipam_kit::allocate::document::{
-    Holding, Item, OwnerDocument, Revision, is_refusal_recent, now, time, to_text,
-};
 use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
+pub(crate) use ipam_kit::allocate::owner_index::{
+    Holding, Item, OwnerIndex, Revision, is_refusal_recent, now, time, to_text,
+};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 

@@ -7,7 +7,7 @@ use ipam_kit::Result;
 use ipam_kit::allocate::ledger::Entry;
 use log::warn;
 
-use crate::document::{Holding, OwnerDocument, holding};
+use crate::document::{Holding, OwnerIndex, holding};
 use crate::keys::Keys;
 use crate::session::Session;
 
@@ -48,7 +48,7 @@ pub(crate) fn entry(keys: &Keys, found: &KeyValue) -> Option<Entry> {
 }
 
 /// Whether an owner is of this node and this network.
-fn is_of(document: &OwnerDocument, node: &str, network: &str) -> bool {
+fn is_of(document: &OwnerIndex, node: &str, network: &str) -> bool {
     document.node == node && document.network == network
 }
 
@@ -67,7 +67,7 @@ mod tests {
             "network": "net", "node": "n", "container": "c", "ifname": "eth0",
             "generation": 1, "confirmed": 1, "leases": [],
         });
-        let document: OwnerDocument = serde_json::from_value(document).unwrap();
+        let document: OwnerIndex = serde_json::from_value(document).unwrap();
         for (node, network, expected) in
             [("n", "net", true), ("n", "other", false), ("other", "net", false)]
         {

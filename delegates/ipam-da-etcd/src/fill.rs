@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipam_kit::cni::NetworkName;
 use ipnet::IpNet;
 
-use crate::document::{Item, OwnerDocument, now};
+use crate::document::{Item, OwnerIndex, now};
 use crate::keys::Keys;
 use crate::layout::Layout;
 
@@ -28,7 +28,7 @@ pub fn pairs(
         let address = IpNet::new_assert(address, subnet.prefix_len());
         let item =
             Item { address, gateway: subnet.hosts().next(), pool: None, taken: now(), since: None };
-        let owner = OwnerDocument {
+        let owner = OwnerIndex {
             network: network.to_string(),
             node: format!("00000000-0000-4000-8000-{:012}", n % NODES),
             container: format!("{n:064x}"),

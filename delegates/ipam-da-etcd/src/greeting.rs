@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
-use ipam_servers::{Trouble, words};
+use ipam_servers::{RequestError, words};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot::{self, Receiver, Sender};
@@ -40,20 +40,20 @@ pub(crate) struct Greeting(Receiver<Vec<u8>>);
 
 impl Greeting {
     /// Waits until it is one of HTTP/2.
-    pub(crate) async fn wait(self) -> Result<(), Trouble> {
+    pub(crate) async fn wait(self) -> Result<(), RequestError> {
         let first = self.0.await.unwrap_or_default();
         match &first[..] {
-            [] => Err(Trouble::not_done(
+            [] => Err(RequestError::not_done(
                 "it closes the connection before it says anything (if the server speaks TLS, write https:// before it, else look at the port)",
             )),
             // Settings, of the connection itself.
             [_, _, _, 4, _, 0, 0, 0, 0] => Ok(()),
-            [b'H', b'T', b'T', b'P', b'/', ..] => Err(Trouble::unfit(
+            [b'H', b'T', b'T', b'P', b'/', ..] => Err(RequestError::rejected(
                 "it answers in HTTP/1, so it is not etcd (look at the host and the port)",
             )),
             // An alert, or a handshake.
-            [0x15 | 0x16, 3, ..] => Err(Trouble::unfit(words::WITH_TLS)),
-            _ => Err(Trouble::unfit(
+            [0x15 | 0x16, 3, ..] => Err(RequestError::rejected(words::WITH_TLS)),
+            _ => Err(RequestError::rejected(
                 "it does not answer in HTTP/2, so it is not etcd (look at the host and the port)",
             )),
         }

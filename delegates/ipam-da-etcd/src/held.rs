@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use etcd_client::KeyValue;
 use ipam_kit::Result;
-use ipam_kit::allocate::document::Seen;
 use ipam_kit::allocate::ledger::Change;
+use ipam_kit::allocate::owner_index::Seen;
 use ipam_kit::allocate::{Lease, Owner};
 
-use crate::document::{Holding, Item, OwnerDocument, Revision, holding};
+use crate::document::{Holding, Item, OwnerIndex, Revision, holding};
 use crate::keys::Keys;
 
 /// What was read of an owner.
@@ -75,7 +75,7 @@ impl Shown {
     /// The value of its key is not ours.
     pub(crate) fn by_own_key(&self, keys: &Keys, owner: &Owner) -> Result<Held> {
         let Some(own) = &self.own else {
-            let document = OwnerDocument::written(owner, 0, Vec::new());
+            let document = OwnerIndex::written(owner, 0, Vec::new());
             let seen = Seen { revision: None, document: Some(document) };
             return Ok(Held { leases: Vec::new(), seen, lost: Vec::new() });
         };

@@ -8,7 +8,7 @@ use ipam_kit::allocate::ledger::{Entry, Holder};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::NetworkName;
 
-use crate::document::{Item, OwnerDocument};
+use crate::document::{Item, OwnerIndex};
 
 /// Where the keys of a layout stand below the prefix. `NETWORK` stands for the network's name.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) trait Spelling: Debug + Sync {
     fn of_node(&self, node: &str) -> String;
 
     /// The value of the key of one of an owner's addresses.
-    fn value(&self, document: &OwnerDocument, item: &Item) -> String;
+    fn value(&self, document: &OwnerIndex, item: &Item) -> String;
 
     /// A lease that is this owner's, or its container's where the value does not tell more, by the answer
     /// about the key of its address alone.

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
-use ipam_kit::allocate::{Owner, Profile, Reach, Tries};
+use ipam_kit::allocate::{ClaimLimits, Owner, Profile, Reach};
 use ipam_kit::cni::Verb;
 use ipam_kit::host::StateDir;
 use ipam_kit::keys::Key;
@@ -92,7 +92,7 @@ impl Ledger for Etcd {
         Profile { strict: self.0.is_strict(), ..Profile::default() }
     }
 
-    fn tries(&self, claims: usize) -> Tries {
+    fn tries(&self, claims: usize) -> ClaimLimits {
         let strict = self.0.is_strict();
         // The candidates of several pools multiply.
         let fits = |each: &usize| {
@@ -101,8 +101,8 @@ impl Ledger for Etcd {
             ways.checked_pow(exponent).is_some_and(|branches| branches <= BRANCHES)
         };
         let each = (1..=CANDIDATES).rev().find(fits).unwrap_or(1);
-        let scattered = if strict { 0 } else { each / 2 };
-        Tries { each, scattered, sighted: each == 1 }
+        let random_candidates = if strict { 0 } else { each / 2 };
+        ClaimLimits { each, random_candidates, look_first: each == 1 }
     }
 }
 

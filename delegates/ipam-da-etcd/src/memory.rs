@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use ipam_kit::cni::NetworkName;
-use ipam_kit::host::{Note, StateDir, make_private_folder};
+use ipam_kit::host::{StateDir, StateFile, make_private_folder};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::{debug, warn};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 /// is noticed; and, as mere hints, the address last given out and the server that answered.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    note: Note,
+    note: StateFile,
     /// The part of the file that is about this delegate of the chain.
     part: String,
     /// What the keys begin with, and in which layout they are.
@@ -73,7 +73,7 @@ impl Memory {
         serves: &[String],
         place: &str,
     ) -> Self {
-        let note = Note::at(folder(state).join(format!("{network}.json")));
+        let note = StateFile::at(folder(state).join(format!("{network}.json")));
         let part = serves.join(",");
         let known = note.read::<Parts>().remove(&part).unwrap_or_default();
         Self { note, part, place: place.to_owned(), known }
@@ -364,7 +364,7 @@ mod tests {
     use tempfile::TempDir;
 
     fn memory(folder: &TempDir) -> Memory {
-        let note = Note::at(folder.path().join("etcd/net.json"));
+        let note = StateFile::at(folder.path().join("etcd/net.json"));
         let known = note.read::<Parts>().remove("").unwrap_or_default();
         Memory { note, part: String::new(), place: String::new(), known }
     }

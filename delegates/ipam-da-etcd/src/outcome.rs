@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::allocate::Owner;
-use ipam_kit::allocate::document::{Seen, done};
-use ipam_kit::allocate::ledger::{Change, Commit, Look, Taken, Used, View};
+use ipam_kit::allocate::ledger::{Change, Commit, Scan, Taken, Used, View};
+use ipam_kit::allocate::owner_index::{Seen, done};
 use ipam_kit::{Error, Result};
 
 use crate::claim::Step;
@@ -157,7 +157,7 @@ pub(crate) fn report_taken(
     let keys = &session.keys;
     let claim = &change.claim[place];
     let holder = |address: IpAddr| match (claim.next, shown) {
-        (Look::Window(..), _) | (_, None) => None,
+        (Scan::Range(..), _) | (_, None) => None,
         (_, Some(found)) => {
             let found = found.iter().find(|f| keys.address(f.key()) == Some(address));
             found.map(|found| keys.spelling().entry(address, found))
@@ -172,7 +172,7 @@ pub(crate) fn report_taken(
     let holders = taken.iter().filter_map(|taken| taken.holder.as_ref()?.holder.as_ref());
     let is_own = holders.filter_map(|h| keys.owner_of_holder(h)).any(|key| key == own);
     let mut view = view_as_seen(session, change, token).filter(|_| !is_own);
-    if let (Some(view), Look::Window(from, to), Some(found)) = (&mut view, claim.next, shown) {
+    if let (Some(view), Scan::Range(from, to), Some(found)) = (&mut view, claim.next, shown) {
         view.pools[place].used = Used::Windows(vec![(from, to)], addresses(keys, found));
     }
     Commit::Lost { taken, view }

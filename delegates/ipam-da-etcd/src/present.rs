@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
-use ipam_kit::allocate::document::Revision;
+use ipam_kit::allocate::owner_index::Revision;
 use ipam_kit::allocate::{Lease, known};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Request, Result};

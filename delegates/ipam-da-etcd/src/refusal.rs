@@ -1,7 +1,7 @@
 use std::error::Error as StdError;
 
 use ipam_kit::{Error, ErrorCode};
-use ipam_servers::{Trouble, words};
+use ipam_servers::{RequestError, words};
 use tonic::Code;
 
 use crate::caller::Caller;
@@ -14,37 +14,37 @@ pub(crate) enum Refusal {
     /// The store does not let this caller.
     Denied(Error),
     /// Whatever means the same with every service.
-    Trouble(Trouble),
+    RequestError(RequestError),
 }
 
 /// Why a connection could not be made, to a server over TLS or not.
-pub(crate) fn connecting(error: &(dyn StdError + 'static), secured: bool) -> Trouble {
+pub(crate) fn connecting(error: &(dyn StdError + 'static), secured: bool) -> RequestError {
     let text = chain(error);
     if is_of_tls(&text) {
-        return Trouble::unfit(with_advice(text));
+        return RequestError::rejected(with_advice(text));
     }
     // So ends a server without TLS, and one that is being stopped.
     let ends = ["tls handshake eof", "Connection reset"];
     match secured && ends.iter().any(|end| text.contains(end)) {
-        true => Trouble::not_done(format!("{text} ({})", words::PERHAPS_WITHOUT_TLS)),
-        false => Trouble::not_done(text),
+        true => RequestError::not_done(format!("{text} ({})", words::PERHAPS_WITHOUT_TLS)),
+        false => RequestError::not_done(text),
     }
 }
 
-impl From<Trouble> for Refusal {
-    fn from(trouble: Trouble) -> Self {
-        Self::Trouble(trouble)
+impl From<RequestError> for Refusal {
+    fn from(trouble: RequestError) -> Self {
+        Self::RequestError(trouble)
     }
 }
 
-impl From<Refusal> for Trouble {
+impl From<Refusal> for RequestError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::StaleToken => Self::refused(
                 refused("it asks for a token").advise("give username and passwordFile"),
             ),
             Refusal::Denied(error) => Self::refused(error),
-            Refusal::Trouble(trouble) => trouble,
+            Refusal::RequestError(trouble) => trouble,
         }
     }
 }
@@ -57,7 +57,7 @@ impl Refusal {
                 Some(caller) => caller.redacted(said),
                 None => said,
             }),
-            other => Trouble::unknown(chain(other)).into(),
+            other => RequestError::unknown(chain(other)).into(),
         }
     }
 
@@ -91,27 +91,29 @@ impl Refusal {
                 "etcd takes 128 operations a transaction: ask for fewer pools at once, or raise its --max-txn-ops"
             }
             // Turned away before it was proposed.
-            Code::ResourceExhausted => return Trouble::not_done(message).sent(true).into(),
+            Code::ResourceExhausted => return RequestError::not_done(message).sent(true).into(),
             Code::Unavailable if told == "no leader" || told.starts_with("rpc not supported") => {
-                return Trouble::not_done(message).sent(true).into();
+                return RequestError::not_done(message).sent(true).into();
             }
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
-                return Trouble::unknown(message).into();
+                return RequestError::unknown(message).into();
             }
             _ => "see the log of the etcd server",
         };
-        Trouble::refused(refused(message).advise(advice)).into()
+        RequestError::refused(refused(message).advise(advice)).into()
     }
 }
 
-fn of_connection(code: Code, text: String) -> Trouble {
+fn of_connection(code: Code, text: String) -> RequestError {
     // With TLS 1.3 a server says so only when it is asked for something, and has not done it.
     if words::REFUSALS.iter().any(|alert| text.contains(&format!("fatal alert: {alert}"))) {
-        return Trouble::unfit(with_advice(text));
+        return RequestError::rejected(with_advice(text));
     }
     match code {
-        Code::Unimplemented => Trouble::unfit(format!("{text}: this is no etcd with the v3 API")),
-        _ => Trouble::unknown(text),
+        Code::Unimplemented => {
+            RequestError::rejected(format!("{text}: this is no etcd with the v3 API"))
+        }
+        _ => RequestError::unknown(text),
     }
 }
 
@@ -168,7 +170,7 @@ mod tests {
         let kind = |code, message: &str| {
             let refusal = Refusal::of(&tonic::Status::new(code, message), &|said| said);
             let shown = format!("{refusal:?}");
-            let kinds = ["StaleToken", "Denied", "Refused", "NotDone", "Unknown", "Unfit"];
+            let kinds = ["StaleToken", "Denied", "Refused", "NotDone", "Unknown", "Rejected"];
             kinds.into_iter().find(|kind| shown.contains(kind)).unwrap()
         };
         for (code, message, expected) in [
@@ -187,8 +189,8 @@ mod tests {
             (Code::PermissionDenied, "etcdserver: permission denied", "Denied"),
             (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", "Refused"),
             (Code::InvalidArgument, "etcdserver: user name is empty", "Refused"),
-            (Code::Unimplemented, "unknown service etcdserverpb.KV", "Unfit"),
-            (Code::Unknown, "transport error: received fatal alert: BadCertificate", "Unfit"),
+            (Code::Unimplemented, "unknown service etcdserverpb.KV", "Rejected"),
+            (Code::Unknown, "transport error: received fatal alert: BadCertificate", "Rejected"),
             (Code::Unknown, "transport error: received corrupt message", "Unknown"),
             (Code::Unknown, "transport error: received fatal alert: DecryptError", "Unknown"),
         ] {
@@ -205,7 +207,7 @@ mod tests {
             ("received fatal alert: CertificateExpired", "look at certFile and keyFile"),
         ] {
             let shown = format!("{:?}", connecting(&std::io::Error::other(said), true));
-            assert!(shown.contains("Unfit") && shown.contains(advice), "{shown}");
+            assert!(shown.contains("Rejected") && shown.contains(advice), "{shown}");
         }
     }
 }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp};
 use ipam_kit::allocate::Lease;
-use ipam_kit::allocate::document::Seen;
 use ipam_kit::allocate::ledger::Entry;
+use ipam_kit::allocate::owner_index::Seen;
 use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::claim::write_owner;

@@ -6,9 +6,9 @@ use std::ops::ControlFlow;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::Result;
-use ipam_kit::allocate::Want;
-use ipam_kit::allocate::document::{Revision, Seen};
-use ipam_kit::allocate::ledger::{Look, PoolView, Question, Used, View};
+use ipam_kit::allocate::PoolRequest;
+use ipam_kit::allocate::ledger::{PoolView, Question, Scan, Used, View};
+use ipam_kit::allocate::owner_index::{Revision, Seen};
 use ipam_kit::pool::RangeSet;
 
 use crate::held::{Held, Shown};
@@ -41,7 +41,7 @@ pub(crate) fn guess(
     if !question.may_guess || (!session.trusting && session.memory.is_set_back()) {
         return None;
     }
-    let looks = question.looks.iter().any(|look| *look != Look::Nowhere);
+    let looks = question.scans.iter().any(|look| *look != Scan::None);
     let (held, seen) = if looks || reads_more || question.want.is_empty() {
         let revision = Some(Revision::of_all(question.known)?.revision);
         (question.known.to_vec(), Seen { revision, document: None })
@@ -72,20 +72,20 @@ pub(crate) fn see(
     let keys = &session.keys;
     let own = session.indexed.then(|| keys.read_owner(question.owner));
     let mut groups = vec![own.into_iter().collect()];
-    groups.extend(question.looks.iter().map(|look| read_look(keys, *look)));
+    groups.extend(question.scans.iter().map(|look| read_look(keys, *look)));
     groups.push(asked.iter().map(|address| TxnOp::get(keys.lease(*address), None)).collect());
     groups.push(more);
     let mut found = read_groups(session, groups)?.into_iter();
     let owners = found.next().unwrap_or_default();
     let mut used = Vec::new();
-    for (look, want) in question.looks.iter().zip(question.want) {
+    for (look, want) in question.scans.iter().zip(question.want) {
         let shown = found.next().unwrap_or_default();
         used.push(match look {
-            Look::Nowhere => Used::Unknown,
-            Look::Window(from, to) => {
+            Scan::None => Used::Unknown,
+            Scan::Range(from, to) => {
                 Used::Windows(vec![(*from, *to)], addresses(&session.keys, &shown))
             }
-            Look::Everywhere => Used::All(all_of(session, want)?),
+            Scan::Full => Used::All(all_of(session, want)?),
         });
     }
     let leases = found.next().unwrap_or_default();
@@ -114,10 +114,10 @@ pub(crate) fn build_view(
 /// Pools of which nothing is known but where the cursors are.
 pub(crate) fn unknown_pools<'a>(
     session: &Session,
-    wants: impl IntoIterator<Item = &'a Want>,
+    wants: impl IntoIterator<Item = &'a PoolRequest>,
     token: &Token,
 ) -> Vec<PoolView> {
-    let unknown = |want: &Want| {
+    let unknown = |want: &PoolRequest| {
         // Networks that share a cursor each go round by themselves.
         let its = |cursor: &IpAddr| want.set.as_ref().is_none_or(|set| set.find(*cursor).is_some());
         let seen = token.along.cursor(want.index).filter(its);
@@ -132,10 +132,10 @@ pub(crate) fn addresses(keys: &Keys, found: &[KeyValue]) -> BTreeSet<IpAddr> {
     found.iter().filter_map(|found| keys.address(found.key())).collect()
 }
 
-fn read_look(keys: &Keys, look: Look) -> Vec<TxnOp> {
+fn read_look(keys: &Keys, look: Scan) -> Vec<TxnOp> {
     match look {
-        Look::Window(from, to) => read_window(keys, from, to),
-        Look::Nowhere | Look::Everywhere => Vec::new(),
+        Scan::Range(from, to) => read_window(keys, from, to),
+        Scan::None | Scan::Full => Vec::new(),
     }
 }
 
@@ -152,7 +152,7 @@ fn read_groups(session: &mut Session, groups: Vec<Vec<TxnOp>>) -> Result<Vec<Vec
 }
 
 /// All addresses that are taken in the ranges of a pool.
-fn all_of(session: &mut Session, want: &Want) -> Result<BTreeSet<IpAddr>> {
+fn all_of(session: &mut Session, want: &PoolRequest) -> Result<BTreeSet<IpAddr>> {
     let mut all = BTreeSet::new();
     let ranges = want.set.as_ref().map_or(&[][..], RangeSet::ranges);
     let windows = ranges.iter().flat_map(|r| session.keys.window(r.start(), r.end()));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ipam_kit::allocate::document::Seen;
+use ipam_kit::allocate::owner_index::Seen;
 
 /// What a view showed, for the next view and for the commit.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use etcd_client::{LeaseClient, Txn, TxnResponse};
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_servers::{Transport, Trouble, words};
+use ipam_servers::{RequestError, Transport, words};
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::ClientTlsConfig;
 
@@ -87,7 +87,12 @@ impl Grpc {
 impl Transport<&Txn> for Grpc {
     type Answer = Answer;
 
-    fn ask(&mut self, place: usize, txn: &mut &Txn, patience: Duration) -> Result<Answer, Trouble> {
+    fn ask(
+        &mut self,
+        place: usize,
+        txn: &mut &Txn,
+        patience: Duration,
+    ) -> Result<Answer, RequestError> {
         self.denied = false;
         let Self { endpoints, tls, caller, events, .. } = self;
         // A server bears a ping more often than every five seconds only three times.
@@ -116,9 +121,9 @@ impl Transport<&Txn> for Grpc {
                 if let Some(caller) = &self.caller {
                     caller.forget();
                 }
-                return Err(Trouble::unknown(words::no_answer_within(patience)));
+                return Err(RequestError::unknown(words::no_answer_within(patience)));
             }
-            None => return Err(Trouble::not_done(words::no_answer_within(patience))),
+            None => return Err(RequestError::not_done(words::no_answer_within(patience))),
         };
         self.denied = matches!(refusal, Refusal::Denied(_));
         Err(refusal.into())
@@ -131,10 +136,10 @@ impl Transport<&Txn> for Grpc {
     }
 }
 
-fn answer(response: TxnResponse) -> Result<Answer, Trouble> {
+fn answer(response: TxnResponse) -> Result<Answer, RequestError> {
     let header = response.header().map(|header| (header.cluster_id(), header.revision()));
     let (cluster, revision) = header.ok_or_else(|| {
-        Trouble::not_understood(Error::new(
+        RequestError::not_understood(Error::new(
             ErrorCode::BACKEND,
             "the store answered without a header",
         ))

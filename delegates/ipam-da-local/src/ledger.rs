@@ -4,8 +4,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Look, Question, Taken, View};
-use ipam_kit::allocate::{Lease, Owner, Reach, Want};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, Scan, Taken, View};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest, Reach};
 use ipam_kit::host::{StateDir, can_write};
 use ipam_kit::pool::RangeSet;
 use ipam_kit::presence::Presence;
@@ -74,15 +74,17 @@ impl Ledger for Local {
         let stamp = self.stamp(&folder);
         let index = stamp.as_ref().map(|_| &self.index);
         let (held, sure) = Lookup { folder: &folder, index }.held(question)?;
-        let see =
-            |want: &Want| SeenPool { path: want.path.clone(), cursor: folder.cursor(want.index) };
+        let see = |want: &PoolRequest| SeenPool {
+            path: want.path.clone(),
+            cursor: folder.cursor(want.index),
+        };
         let pools = question.want.iter().map(see).collect();
         let odd = odd_names(&folder, stamp.as_ref())?;
         let seen = Seen { folder, stamp, odd, held, sure, pools };
-        let looked = question.want.iter().zip(question.looks);
+        let looked = question.want.iter().zip(question.scans);
         let sets: Vec<(&str, Option<&RangeSet>)> = looked
             .map(|(want, look)| {
-                (want.path.as_str(), want.set.as_ref().filter(|_| *look != Look::Nowhere))
+                (want.path.as_str(), want.set.as_ref().filter(|_| *look != Scan::None))
             })
             .collect();
         seen.into_view(&sets)

@@ -1,8 +1,8 @@
 use std::net::IpAddr;
 
 use ipam_kit::cni::{Network, Verb};
+use ipam_kit::ipam_section::{IpamSection, SectionPool};
 use ipam_kit::keys::Key;
-use ipam_kit::offer::{Offer, Offered};
 use ipam_kit::{Error, ErrorCode, Request, Result, Selection, Selector};
 use ipam_kube::is_away;
 use ipam_kube::own_node::{Keys, Known, OwnNode, Settings, Wish};
@@ -87,11 +87,11 @@ fn select(subnets: &[String], node: &str, config: &Config, request: &Request) ->
     let request = Request { network: with_ranges(&request.network, subnets), ..request.clone() };
     // What was given once is released and checked whatever the pod may have by now.
     let without = config.without_ipv4(&request.args).filter(|_| request.verb == Verb::Add);
-    let of_pod = |offered: &Offered| {
+    let of_pod = |offered: &SectionPool| {
         without.is_none() || offered.set.as_ref().is_none_or(|set| !set.is_ipv4())
     };
     let place = format!("{} of node {node}", subnets::place(config.annotation()));
-    let offer = Offer::read_where(&request, of_pod).map_err(|error| error.within(&place))?;
+    let offer = IpamSection::read_where(&request, of_pod).map_err(|error| error.within(&place))?;
     let mut offer = offer.ok_or_else(|| Error::config(&place, "no subnet"))?;
     if let Some(namespace) = without {
         debug!("no IPv4 for namespace {namespace:?}: ipam.ipv4-namespaces does not name it");

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use ipam_kit::Result;
 use ipam_kit::cni::address::parse_cidr;
-use ipam_kube::own_node::{Node, unfit};
+use ipam_kube::own_node::{Node, rejected};
 use serde_json::Value;
 
 /// Reads the subnets of a node: of `spec.podCIDRs`, or of an annotation that lists them with commas.
@@ -11,7 +11,7 @@ use serde_json::Value;
 /// There are none, more than two, or two of one family, or one is no CIDR.
 pub(crate) fn read(node: &Node, annotation: Option<&str>) -> Result<Vec<String>> {
     let place = place(annotation);
-    let wrong = |message: String| unfit(&node.name, &place, message);
+    let wrong = |message: String| rejected(&node.name, &place, message);
     let texts = match annotation {
         Some(name) => of_annotation(node, name).ok_or_else(|| {
             wrong("missing".to_owned()).advise(format!(

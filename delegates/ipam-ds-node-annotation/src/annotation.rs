@@ -2,7 +2,7 @@
 
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, Result};
-use ipam_kube::own_node::{Keys, unfit};
+use ipam_kube::own_node::{Keys, rejected};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -39,7 +39,7 @@ impl Config {
 /// There is none.
 pub(crate) fn text(found: Option<&str>, node: &str, name: &str) -> Result<String> {
     found.map(str::to_owned).ok_or_else(|| {
-        unfit(node, &place(name), "missing").advise(format!(
+        rejected(node, &place(name), "missing").advise(format!(
             r#"kubectl annotate node {node} {name}='"ranges": [[{{"subnet": "10.1.2.0/24"}}]]'"#
         ))
     })

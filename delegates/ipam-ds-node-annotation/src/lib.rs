@@ -6,7 +6,7 @@
 #![warn(unreachable_pub)]
 
 mod annotation;
-mod by_hand;
+mod cli;
 mod conf;
 mod fragment;
 mod log_file;

@@ -1,16 +1,16 @@
 use std::ffi::OsString;
 
 use ipam_kit::cni::Verb;
-use ipam_kit::delegate::{ByHand, selected};
+use ipam_kit::delegate::{CliCall, selector_keys};
+use ipam_kit::ipam_section::IpamSection;
 use ipam_kit::keys::{Key, warn_of};
-use ipam_kit::offer::Offer;
 use ipam_kit::{Error, ErrorCode, Request, Result, Selection, Selector};
 use ipam_kube::own_node::{self, Keys, OwnNode, Settings, Wish};
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use crate::annotation::{Config, KEYS, of_node, parse, place, text};
-use crate::by_hand;
+use crate::cli;
 use crate::conf::Conf;
 use crate::log_file::logged;
 use crate::lost;
@@ -45,12 +45,12 @@ impl Selector for Annotation {
         })
     }
 
-    fn completed(&self, typed: Vec<OsString>) -> Vec<OsString> {
-        by_hand::completed(typed)
+    fn expand_args(&self, typed: Vec<OsString>) -> Vec<OsString> {
+        cli::expand_args(typed)
     }
 
-    fn by_hand(&self, call: &ByHand) -> Option<Result<String>> {
-        Some(by_hand::answer(call))
+    fn cli(&self, call: &CliCall) -> Option<Result<String>> {
+        Some(cli::answer(call))
     }
 }
 
@@ -127,7 +127,7 @@ fn refuse_folder(settings: &Map<String, Value>, request: &Request) -> Result<()>
     let of_folder = |(key, _): &(&String, &Value)| key.eq_ignore_ascii_case("dataDir");
     let folder = settings.iter().filter(of_folder);
     let folder: Map<_, _> = folder.map(|(key, value)| (key.clone(), value.clone())).collect();
-    selected::judge(&folder, &request.settings, true, "").map_err(|error| {
+    selector_keys::judge(&folder, &request.settings, true, "").map_err(|error| {
         let owner = request.attachment().map_or_else(
             |_| "CONTAINER IFNAME".to_owned(),
             |attachment| format!("{} {}", attachment.container, attachment.ifname),
@@ -148,7 +148,7 @@ fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) ->
     if matches!(request.verb, Verb::Del | Verb::Check) {
         refuse_folder(&settings, request).map_err(|error| error.within(of_node(node, name)))?;
     }
-    selected::judge(&settings, &request.settings, releases(request), "")
+    selector_keys::judge(&settings, &request.settings, releases(request), "")
         .map_err(|error| error.within(of_node(node, name)))?;
     if releases(request) {
         settings.remove("resolvConf");
@@ -163,7 +163,7 @@ fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) ->
     ipam.extend(old.get("rangeRules").map(|rules| ("rangeRules".to_owned(), rules.clone())));
     let with = request.network.with("ipam", Value::Object(ipam));
     let request = Request { network: with, ..request.clone() };
-    let offer = Offer::read(&request).map_err(|error| error.within(of_node(node, name)))?;
+    let offer = IpamSection::read(&request).map_err(|error| error.within(of_node(node, name)))?;
     let selection = offer.map(Selection::from).unwrap_or_default();
     for (key, value) in &selection.ipam {
         match value {

@@ -1,5 +1,5 @@
+use ipam_kit::ipam_section::{self, IpamSection};
 use ipam_kit::keys::Key;
-use ipam_kit::offer::{self, Offer};
 use ipam_kit::{Error, Request, Result, Selection, Selector};
 use serde::de::IgnoredAny;
 
@@ -10,10 +10,10 @@ pub(crate) struct Static;
 impl Selector for Static {
     type Config = IgnoredAny;
 
-    const KEYS: Option<&'static [Key]> = Some(offer::KEYS);
+    const KEYS: Option<&'static [Key]> = Some(ipam_section::KEYS);
 
     fn select(&self, _: IgnoredAny, request: &Request) -> Result<Selection> {
-        Ok(Selection::from(Offer::read(request)?.ok_or_else(nothing)?))
+        Ok(Selection::from(IpamSection::read(request)?.ok_or_else(nothing)?))
     }
 }
 

@@ -13,7 +13,7 @@ const PRESETS: &[Preset] = &[Preset {
     }],
     has_default_place: true,
     next: None,
-    by_hand: None,
+    cli: None,
     differences: &[],
 }];
 

@@ -7,23 +7,23 @@ use std::net::IpAddr;
 use log::warn;
 
 use super::ledger::{
-    Change, Claim, Entry, Look, Need, PoolView, Question, Taken, Used, View, unknown_ranges,
+    Change, Claim, Entry, Need, PoolView, Question, Scan, Taken, Used, View, unknown_ranges,
 };
 use super::piece::scramble;
 use super::search::Search;
-use super::{Lease, Owner, Strategy, Tries, Want};
+use super::{ClaimLimits, Lease, Owner, PoolRequest, Strategy};
 use crate::error::{Error, ErrorCode, Result};
 use crate::pool::RangeSet;
 
 /// One ADD on its way through lost races.
 pub(super) struct Attempt<'a> {
     owner: &'a Owner,
-    wants: &'a [Want],
+    wants: &'a [PoolRequest],
     shown_all: bool,
-    tries: Tries,
+    tries: ClaimLimits,
     /// Nothing may be taken ahead of other users: see [`Profile::strict`](super::Profile::strict).
     strict: bool,
-    looks: Vec<Look>,
+    scans: Vec<Scan>,
     /// Candidates found taken while nothing else was known of their pools.
     avoid: BTreeSet<IpAddr>,
     /// Entries to take over, by pool.
@@ -36,7 +36,7 @@ pub(super) struct Attempt<'a> {
 pub(super) enum Plan<'a> {
     Commit(Change<'a>, Vec<Source>),
     /// All that is known of a pool is taken: look further.
-    Look,
+    ScanFurther,
 }
 
 /// Where the lease of a pool comes from.
@@ -60,9 +60,9 @@ impl Source {
 impl<'a> Attempt<'a> {
     pub(super) fn new(
         owner: &'a Owner,
-        wants: &'a [Want],
+        wants: &'a [PoolRequest],
         shown_all: bool,
-        tries: Tries,
+        tries: ClaimLimits,
         strict: bool,
     ) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl<'a> Attempt<'a> {
             shown_all,
             tries,
             strict,
-            looks: vec![Look::Nowhere; wants.len()],
+            scans: vec![Scan::None; wants.len()],
             avoid: BTreeSet::new(),
             replaces: vec![None; wants.len()],
             raced: false,
@@ -80,8 +80,8 @@ impl<'a> Attempt<'a> {
     }
 
     pub(super) fn question(&self, may_guess: bool) -> Question<'_> {
-        let Self { owner, wants: want, looks, .. } = self;
-        Question { owner, known: &[], want, looks, may_guess, need: Need::Look }
+        let Self { owner, wants: want, scans, .. } = self;
+        Question { owner, known: &[], want, scans, may_guess, need: Need::Claim }
     }
 
     /// What to commit by what the view shows.
@@ -101,9 +101,9 @@ impl<'a> Attempt<'a> {
             let pool = &view.pools[i];
             self.raced |= pool.is_contended();
             let seen = pool.is_known();
-            let blind = self.looks[i] == Look::Nowhere;
+            let blind = self.scans[i] == Scan::None;
             // A view that came with a lost commit may not show what is to be looked at by now.
-            let looked = seen || (blind && !self.tries.sighted) || want.requested.is_some();
+            let looked = seen || (blind && !self.tries.look_first) || want.requested.is_some();
             if !looked {
                 if blind {
                     self.look_further(i, &set, pool)?;
@@ -118,14 +118,14 @@ impl<'a> Attempt<'a> {
             }
             sources.push(Source::Claimed { claim: change.claim.len(), seen });
             let next = match want.requested {
-                Some(_) => Look::Nowhere,
-                None => self.next_look(want, &set, pool).unwrap_or(Look::Everywhere),
+                Some(_) => Scan::None,
+                None => self.next_look(want, &set, pool).unwrap_or(Scan::Full),
             };
             let replaces = self.replaces[i].clone();
             change.claim.push(Claim { want, set, candidates, next, replaces });
         }
         if further {
-            return Ok(Plan::Look);
+            return Ok(Plan::ScanFurther);
         }
         change.drop = unasked;
         change.leave = others;
@@ -142,7 +142,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn sets(&self, pools: &[PoolView]) -> Result<Vec<RangeSet>> {
-        let of = |(want, pool): (&Want, &PoolView)| {
+        let of = |(want, pool): (&PoolRequest, &PoolView)| {
             let set = want.set.as_ref().or(pool.set.as_ref());
             let set = set.cloned().ok_or_else(|| unknown_ranges(want))?;
             want.judge_request(&set)?;
@@ -153,14 +153,14 @@ impl<'a> Attempt<'a> {
         Ok(sets)
     }
 
-    fn candidates(&self, want: &Want, set: &RangeSet, pool: &PoolView) -> Vec<IpAddr> {
+    fn candidates(&self, want: &PoolRequest, set: &RangeSet, pool: &PoolView) -> Vec<IpAddr> {
         match want.requested {
             Some(asked) => vec![asked],
             None => self.search(want, set).to_try(pool, self.tries),
         }
     }
 
-    fn search<'b>(&'b self, want: &Want, set: &'b RangeSet) -> Search<'b> {
+    fn search<'b>(&'b self, want: &PoolRequest, set: &'b RangeSet) -> Search<'b> {
         // Whoever lost a race tries elsewhere.
         let elsewhere = self.raced && !self.strict;
         let strategy = if elsewhere { Strategy::Random } else { want.strategy };
@@ -170,23 +170,23 @@ impl<'a> Attempt<'a> {
     fn look_further(&mut self, i: usize, set: &RangeSet, pool: &PoolView) -> Result<()> {
         let want = &self.wants[i];
         let next = self.next_look(want, set, pool);
-        self.looks[i] = next.ok_or_else(|| exhausted(want, set))?;
+        self.scans[i] = next.ok_or_else(|| exhausted(want, set))?;
         Ok(())
     }
 
     /// Where to look once all that is to be tried by this view is taken.
-    fn next_look(&self, want: &Want, set: &RangeSet, pool: &PoolView) -> Option<Look> {
+    fn next_look(&self, want: &PoolRequest, set: &RangeSet, pool: &PoolView) -> Option<Scan> {
         let seen = match pool.used {
-            Used::Unknown => Look::Nowhere,
+            Used::Unknown => Scan::None,
             Used::Windows(ref windows, _) => match windows[..] {
-                [(from, to), ..] => Look::Window(from, to),
-                [] => Look::Nowhere,
+                [(from, to), ..] => Scan::Range(from, to),
+                [] => Scan::None,
             },
-            Used::All(_) => Look::Everywhere,
+            Used::All(_) => Scan::Full,
         };
         let mut search = self.search(want, set);
-        // Whoever finds scattered addresses taken is in a crowd, which would look where it looks.
-        if self.tries.scattered > 0 && want.strategy == Strategy::RoundRobin {
+        // Whoever finds random_candidates addresses taken is in a crowd, which would look where it scans.
+        if self.tries.random_candidates > 0 && want.strategy == Strategy::RoundRobin {
             search.strategy = Strategy::Random;
         }
         search.look_after(seen, pool.cursor)
@@ -203,7 +203,7 @@ impl<'a> Attempt<'a> {
         self.raced |= taken.is_empty() && sources.iter().any(Source::was_seen_free);
         if self.strict && taken.is_empty() {
             // What follows is searched from where the cursor is by now.
-            self.looks.fill(Look::Nowhere);
+            self.scans.fill(Scan::None);
         }
         for Taken { claim, address, holder } in taken {
             let of_claim =
@@ -216,12 +216,12 @@ impl<'a> Attempt<'a> {
                     others.map(|entry| self.take_over(claim, address, entry)).transpose()?;
                 continue;
             }
-            self.raced |= sources[i].was_seen_free() || self.tries.scattered > 0;
+            self.raced |= sources[i].was_seen_free() || self.tries.random_candidates > 0;
             self.avoid.insert(address);
-            if self.looks[i] == Look::Nowhere {
+            if self.scans[i] == Scan::None {
                 let next =
-                    self.search(claim.want, &claim.set).look_after(Look::Nowhere, Some(address));
-                self.looks[i] = next.unwrap_or(Look::Everywhere);
+                    self.search(claim.want, &claim.set).look_after(Scan::None, Some(address));
+                self.scans[i] = next.unwrap_or(Scan::Full);
             }
         }
         self.random = scramble(self.random);
@@ -259,7 +259,7 @@ impl<'a> Attempt<'a> {
 
 /// For each pool the lease that serves it already, and the leases that serve none.
 fn match_leases(
-    wants: &[Want],
+    wants: &[PoolRequest],
     sets: &[RangeSet],
     held: &[Lease],
 ) -> (Vec<Option<Lease>>, Vec<Lease>) {
@@ -286,7 +286,7 @@ pub(super) fn collect(sources: &[Source], kept: &[Lease], claimed: &[Lease]) -> 
     })
 }
 
-fn exhausted(want: &Want, set: &RangeSet) -> Error {
+fn exhausted(want: &PoolRequest, set: &RangeSet) -> Error {
     let message = format!(
         "failed to allocate for range {}: no IP addresses available in range set: {}",
         want.index,

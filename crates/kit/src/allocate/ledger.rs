@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use serde::de::DeserializeOwned;
 
 pub use super::entry::{Entry, Fault, Holder};
-use super::{Lease, Owner, Reach, Strategy, Tries, Want};
+use super::{ClaimLimits, Lease, Owner, PoolRequest, Reach, Strategy};
 use crate::delegate::Request;
 use crate::error::{Error, Result};
 use crate::keys::{Key, Misspelt};
@@ -18,7 +18,7 @@ use crate::pool::RangeSet;
 /// A ledger is a value for one call, which nothing else uses: [`open`](Self::open) makes it, and
 /// every method that may ask the store has it to itself (`&mut self`). A ledger needs no cells.
 ///
-/// A ledger looks things up and changes them in single guarded steps. It chooses nothing and
+/// A ledger scans things up and changes them in single guarded steps. It chooses nothing and
 /// retries nothing: that is [`Allocate`](super::Allocate)'s, once for every ledger. What
 /// keeps two owners from one address is the store's own atomic create inside
 /// [`commit`](Self::commit), never a lock and a look.
@@ -53,8 +53,8 @@ pub trait Ledger: Sized {
     }
 
     /// What one commit tries, by the number of its claims.
-    fn tries(&self, _claims: usize) -> Tries {
-        Tries::IN_ORDER
+    fn tries(&self, _claims: usize) -> ClaimLimits {
+        ClaimLimits::IN_ORDER
     }
 
     /// What the owner holds and what is known of the pools, in at most one round trip.
@@ -115,12 +115,12 @@ pub trait Ledger: Sized {
 
     /// What stands among the leases of the pools that this call is about and is none, in words with its
     /// place; `lint` shows it.
-    fn strangers(&mut self) -> Result<Vec<String>> {
+    fn foreign_entries(&mut self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 
     /// The misspelt keys of the ranges of a pool, as far as this call has read them in the store.
-    fn misspelt(&self, _want: &Want) -> Vec<Misspelt> {
+    fn misspelt(&self, _want: &PoolRequest) -> Vec<Misspelt> {
         Vec::new()
     }
 
@@ -128,13 +128,13 @@ pub trait Ledger: Sized {
     ///
     /// # Errors
     /// Nobody knows them.
-    fn ranges(&mut self, want: &Want) -> Result<RangeSet> {
+    fn ranges(&mut self, want: &PoolRequest) -> Result<RangeSet> {
         want.set.clone().ok_or_else(|| unknown_ranges(want))
     }
 }
 
 /// A pool without ranges came to a ledger that knows none by name.
-pub fn unknown_ranges(want: &Want) -> Error {
+pub fn unknown_ranges(want: &PoolRequest) -> Error {
     Error::config(format_args!("{}.ranges", want.path), "missing: this store knows no pools by name")
         .advise("give the pool ranges, as in {\"name\": \"blue\", \"ranges\": [{\"subnet\": \"10.1.2.0/24\"}]}")
 }
@@ -175,9 +175,9 @@ pub struct Question<'a> {
     /// What the attachment record remembers of them: a hint.
     pub known: &'a [Lease],
     /// The pools, on ADD.
-    pub want: &'a [Want],
+    pub want: &'a [PoolRequest],
     /// How far to look into each pool; as long as `want`.
-    pub looks: &'a [Look],
+    pub scans: &'a [Scan],
     /// A guarded commit follows, so that a guess will do.
     pub may_guess: bool,
     /// What the answer is for, and so how sure it has to be.
@@ -188,20 +188,20 @@ pub struct Question<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// A guarded claim follows: a look may be behind, as that of a server that has not caught up.
-    Look,
+    Claim,
     /// A release or a CHECK ends by it: what the view does not show is taken not to be held.
     Proof,
 }
 
-/// How far a view looks into a pool. A ledger may show more than it is asked for.
+/// How far a view scans into a pool. A ledger may show more than it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Scan {
     /// Not at all: candidates are tried blindly.
-    Nowhere,
+    None,
     /// At the addresses from one to another, both included.
-    Window(IpAddr, IpAddr),
+    Range(IpAddr, IpAddr),
     /// At the whole pool, whatever it costs.
-    Everywhere,
+    Full,
 }
 
 /// What a ledger shows.
@@ -293,14 +293,14 @@ pub struct Change<'a> {
 #[derive(Clone, Debug)]
 pub struct Claim<'a> {
     /// The pool.
-    pub want: &'a Want,
+    pub want: &'a PoolRequest,
     /// Its ranges, of which every candidate is.
     pub set: RangeSet,
     /// At least one address, the best first. A store may try only the first.
     pub candidates: Vec<IpAddr>,
     /// What to show of the pool when all candidates are taken, where that costs no further round
     /// trip.
-    pub next: Look,
+    pub next: Scan,
     /// The entry of another owner that the claim takes the place of, while it is still that one.
     pub replaces: Option<Entry>,
 }
@@ -329,7 +329,7 @@ pub enum Commit<T> {
         /// How things stand now, where telling cost no further round trip.
         view: Option<View<T>>,
     },
-    /// Nothing has changed: what the view guessed is not so, but nobody was quicker. Look again.
+    /// Nothing has changed: what the view guessed is not so, but nobody was quicker. Scan again.
     Outdated,
     /// The store did not say; it may still happen.
     Unknown,

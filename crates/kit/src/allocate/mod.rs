@@ -3,39 +3,39 @@
 //! The seam under it is a [`Ledger`]: where leases are recorded. [`Allocate`] is the delegate over
 //! any ledger, and holds search, retry, idempotency and GC once for all of them.
 
-mod asked;
 mod attempt;
-mod bookkeeper;
-mod books;
-pub mod document;
 mod entry;
+mod inspect;
 mod lease;
 pub mod ledger;
+mod ledger_allocator;
+pub mod owner_index;
 mod piece;
+mod pool_request;
+mod requested_pools;
 mod role;
 pub mod search;
 mod unsure;
-mod want;
 
-pub use asked::{Asked, asked_pools, asked_sets};
-pub use books::{Books, open_books};
+pub use inspect::{Inspect, inspect};
 pub use lease::{Lease, Owner, Scope};
 pub use ledger::{Ledger, Profile};
+pub use pool_request::PoolRequest;
+pub use requested_pools::{RequestedPools, requested_pools, requested_sets};
 pub use role::{Allocate, known, scope};
-pub use search::{Strategy, Tries};
-pub use want::Want;
+pub use search::{ClaimLimits, Strategy};
 
-use bookkeeper::Bookkeeper;
 use lease::Part;
+use ledger_allocator::LedgerAllocator;
 
 pub use crate::delegate::Reach;
 
+use crate::ipam_section;
 use crate::keys::Key;
-use crate::offer;
 
 /// The keys of `ipam` that every allocator reads.
 pub const KEYS: &[Key] = &[
-    Key::All(offer::KEYS),
+    Key::All(ipam_section::KEYS),
     Key::Value("serves"),
     Key::Value("takeover"),
     Key::Value("strategy"),

@@ -8,12 +8,12 @@ use log::{debug, warn};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::asked::Asked;
-use super::{Bookkeeper, KEYS, Lease, Ledger, Owner, Part, Reach, Scope};
+use super::requested_pools::RequestedPools;
+use super::{KEYS, Lease, Ledger, LedgerAllocator, Owner, Part, Reach, Scope};
 use crate::cni::{IpConfig, IpamResult, Keep, Route, Verb, parse_value};
-use crate::delegate::{ByHand, Delegate, Request};
+use crate::delegate::{CliCall, Delegate, Request};
 use crate::error::{Error, ErrorCode, Result};
-use crate::host::{Settings, emptied_by_reboot, transient_machine_id};
+use crate::host::{Settings, transient_machine_id, volatile_filesystem};
 use crate::keys::Key;
 use crate::pool::{Pool, RangeRules, RangeSet};
 
@@ -21,19 +21,19 @@ use crate::pool::{Pool, RangeRules, RangeSet};
 #[derive(Clone, Copy, Debug)]
 pub struct Allocate<L> {
     ledger: PhantomData<fn() -> L>,
-    by_hand: Option<fn(&ByHand) -> Result<String>>,
+    cli: Option<fn(&CliCall) -> Result<String>>,
 }
 
 impl<L> Default for Allocate<L> {
     fn default() -> Self {
-        Self { ledger: PhantomData, by_hand: None }
+        Self { ledger: PhantomData, cli: None }
     }
 }
 
 impl<L> Allocate<L> {
-    /// An allocator that answers people, too, by this function: see [`Delegate::by_hand`].
-    pub fn answering(by_hand: fn(&ByHand) -> Result<String>) -> Self {
-        Self { by_hand: Some(by_hand), ..Self::default() }
+    /// An allocator that answers people, too, by this function: see [`Delegate::cli`].
+    pub fn answering(cli: fn(&CliCall) -> Result<String>) -> Self {
+        Self { cli: Some(cli), ..Self::default() }
     }
 }
 
@@ -44,7 +44,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
 
     fn add(&self, request: &Request) -> Result<IpamResult> {
         let before = request.prev_result()?;
-        let asked = Asked::of(request, &before)?;
+        let asked = RequestedPools::of(request, &before)?;
         asked.judge(request, L::KEYS.unwrap_or_default())?;
         asked.refuse_nothing()?;
         // Nothing is taken, nor is the store asked, where all pools are another's.
@@ -79,10 +79,10 @@ impl<L: Ledger> Delegate for Allocate<L> {
             return Ok(None);
         }
         let owner = owner::<L>(request)?;
-        let mut bookkeeper = Bookkeeper::<L>::open(request)?;
+        let mut allocator = LedgerAllocator::<L>::open(request)?;
         let released = match part {
-            Some(part) => bookkeeper.release_part(&owner, &part)?,
-            None => bookkeeper.release(&owner, &known(request))?,
+            Some(part) => allocator.release_part(&owner, &part)?,
+            None => allocator.release(&owner, &known(request))?,
         };
         released.iter().for_each(|lease| debug!("{owner} gave back {}", lease.address.addr()));
         Ok(None)
@@ -92,14 +92,14 @@ impl<L: Ledger> Delegate for Allocate<L> {
         let owner = owner::<L>(request)?;
         let result = request.prev_result()?;
         let known = known(request);
-        let mut bookkeeper = Bookkeeper::<L>::open(request)?;
+        let mut allocator = LedgerAllocator::<L>::open(request)?;
         let not_held = |message: String| {
             Error::new(ErrorCode::NOT_HELD, message).advise("re-create the attachment")
         };
         // Without a record, an address inside our pools is one that we gave.
         let given: Vec<_> = if known.is_empty() {
-            let pools = Asked::of(request, &result)?.pools;
-            let sets = sets(&mut bookkeeper, &pools)?;
+            let pools = RequestedPools::of(request, &result)?.pools;
+            let sets = sets(&mut allocator, &pools)?;
             result
                 .ips
                 .iter()
@@ -111,7 +111,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
         };
         let hints =
             if known.is_empty() { given.iter().copied().map(hint).collect() } else { known };
-        let held = bookkeeper.held(&owner, &hints)?;
+        let held = allocator.held(&owner, &hints)?;
         // Where no pool says which of the addresses are ours, the owner's leases do.
         let given = if given.is_empty() && !result.ips.is_empty() {
             held.iter().map(|lease| lease.address.addr()).collect()
@@ -134,19 +134,19 @@ impl<L: Ledger> Delegate for Allocate<L> {
 
     fn gc(&self, request: &Request, keep: &Keep) -> Result<Option<IpamResult>> {
         let scope = scope(request)?;
-        let released = Bookkeeper::<L>::open(request)?.retain(&scope, keep)?;
+        let released = LedgerAllocator::<L>::open(request)?.retain(&scope, keep)?;
         released.iter().for_each(|lease| debug!("GC of {scope} released {}", lease.address));
         Ok(None)
     }
 
-    fn by_hand(&self, call: &ByHand) -> Option<Result<String>> {
-        self.by_hand.map(|answer| answer(call))
+    fn cli(&self, call: &CliCall) -> Option<Result<String>> {
+        self.cli.map(|answer| answer(call))
     }
 
     fn status(&self, request: &Request) -> Result<Option<IpamResult>> {
-        let asked = Asked::of(request, &request.prev_result()?)?;
+        let asked = RequestedPools::of(request, &request.prev_result()?)?;
         asked.judge(request, L::KEYS.unwrap_or_default())?;
-        let free = Bookkeeper::<L>::open(request)?
+        let free = LedgerAllocator::<L>::open(request)?
             .ready(&asked.pools)
             .map_err(|error| asked.explain(error))?;
         if free == Some(0) {
@@ -158,21 +158,21 @@ impl<L: Ledger> Delegate for Allocate<L> {
 }
 
 impl<L: Ledger> Allocate<L> {
-    fn allocate(&self, request: &Request, asked: &Asked) -> Result<Given> {
+    fn allocate(&self, request: &Request, asked: &RequestedPools) -> Result<Given> {
         let owner = owner::<L>(request)?;
         if L::REACH == Reach::Cluster {
             warn_of_passing_identity(request)?;
         }
-        let mut bookkeeper = Bookkeeper::<L>::open(request)?;
+        let mut allocator = LedgerAllocator::<L>::open(request)?;
         let leases =
-            bookkeeper.allocate(&owner, &asked.pools).map_err(|error| asked.explain(error))?;
+            allocator.allocate(&owner, &asked.pools).map_err(|error| asked.explain(error))?;
         if leases.len() != asked.pools.len() {
             let (given, wanted) = (leases.len(), asked.pools.len());
             let message = format!("{given} leases for {wanted} pools of {owner}");
             return Err(Error::new(ErrorCode::INTERNAL, message));
         }
         leases.iter().for_each(|lease| debug!("{owner} holds {}", lease.address));
-        let routes = match bookkeeper.gives_default_routes() {
+        let routes = match allocator.gives_default_routes() {
             true => default_routes(&leases),
             false => Vec::new(),
         };
@@ -195,7 +195,7 @@ fn give_back<L: Ledger>(request: &Request, mut leases: Vec<Lease>) -> Result<()>
         return Ok(());
     }
     let part = Part { leases, taken: None };
-    Bookkeeper::<L>::open(request)?.release_part(&owner::<L>(request)?, &part).map(drop)
+    LedgerAllocator::<L>::open(request)?.release_part(&owner::<L>(request)?, &part).map(drop)
 }
 
 fn owner<L: Ledger>(request: &Request) -> Result<Owner> {
@@ -214,7 +214,7 @@ fn owner<L: Ledger>(request: &Request) -> Result<Owner> {
 /// A node that forgets who it is, or is taken for another, loses leases that others can see.
 fn warn_of_passing_identity(request: &Request) -> Result<()> {
     let state = request.state_dir()?;
-    if let Some(why) = emptied_by_reboot(state.root()) {
+    if let Some(why) = volatile_filesystem(state.root()) {
         warn!(
             "the state folder {} is {why}: after a reboot this node does not know its leases; set stateDir to a disk",
             state.root().display()
@@ -307,14 +307,14 @@ struct Fence {
 const COARSE: Duration = Duration::from_millis(50);
 
 /// The ranges of pools, as far as they can be read: those that the store alone knows, from there.
-fn sets<L: Ledger>(bookkeeper: &mut Bookkeeper<L>, pools: &[Pool]) -> Result<Vec<RangeSet>> {
+fn sets<L: Ledger>(allocator: &mut LedgerAllocator<L>, pools: &[Pool]) -> Result<Vec<RangeSet>> {
     let (written, named): (Vec<&Pool>, Vec<&Pool>) =
         pools.iter().partition(|pool| !pool.ranges().is_empty());
     let read = |pool: &Pool| pool.range_set(RangeRules::ANY, "prevResult.pools").ok().flatten();
     let mut sets: Vec<RangeSet> = written.into_iter().filter_map(read).collect();
     if !named.is_empty() {
         let named: Vec<Pool> = named.into_iter().cloned().collect();
-        sets.extend(bookkeeper.ranges_of(&named)?);
+        sets.extend(allocator.ranges_of(&named)?);
     }
     Ok(sets)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::ledger::{Look, PoolView, Used};
+use super::ledger::{PoolView, Scan, Used};
 use super::piece::{Count, Piece, clip, nth, scramble, shown};
 use crate::cni::address;
 use crate::error::{Error, Result};
@@ -43,19 +43,19 @@ impl Strategy {
 
 /// What a store can try in one commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tries {
+pub struct ClaimLimits {
     /// Candidates for each claim.
     pub each: usize,
-    /// How many of them are scattered over a pool that goes round and of which nothing is known:
+    /// How many of them are random_candidates over a pool that goes round and of which nothing is known:
     /// for stores in which other nodes, too, claim what is next.
-    pub scattered: usize,
+    pub random_candidates: usize,
     /// Pools are looked at before anything is tried.
-    pub sighted: bool,
+    pub look_first: bool,
 }
 
-impl Tries {
+impl ClaimLimits {
     /// One candidate after the other, for a store that nobody else uses much.
-    pub const IN_ORDER: Self = Self { each: 64, scattered: 0, sighted: false };
+    pub const IN_ORDER: Self = Self { each: 64, random_candidates: 0, look_first: false };
 }
 
 /// What a search goes by, beside the view of the pool.
@@ -93,7 +93,7 @@ impl Search<'_> {
             return self.of_free(free, view.cursor, limit);
         }
         if self.strategy == Strategy::Random && view.used == Used::Unknown {
-            return self.scattered(limit, untried);
+            return self.random_candidates(limit, untried);
         }
         let mut pieces = self.pieces();
         if let Used::Windows(windows, _) = &view.used {
@@ -158,15 +158,15 @@ impl Search<'_> {
         chosen
     }
 
-    /// What to try in one commit: the best addresses, and scattered ones where `tries` says so.
-    pub(crate) fn to_try(self, view: &PoolView, tries: Tries) -> Vec<IpAddr> {
+    /// What to try in one commit: the best addresses, and random_candidates ones where `tries` says so.
+    pub(crate) fn to_try(self, view: &PoolView, tries: ClaimLimits) -> Vec<IpAddr> {
         let blind = !view.is_known() && self.strategy == Strategy::RoundRobin;
-        let scattered = if blind { tries.scattered.min(tries.each) } else { 0 };
-        let mut found = self.candidates(view, tries.each - scattered);
-        if scattered > 0 {
+        let random_candidates = if blind { tries.random_candidates.min(tries.each) } else { 0 };
+        let mut found = self.candidates(view, tries.each - random_candidates);
+        if random_candidates > 0 {
             let free =
                 |a: &IpAddr| self.is_usable(*a) && !self.avoid.contains(a) && !found.contains(a);
-            let more = self.scattered(scattered, free);
+            let more = self.random_candidates(random_candidates, free);
             found.extend(more);
         }
         found
@@ -174,29 +174,29 @@ impl Search<'_> {
 
     /// Where to look after all of `seen` has proved taken, in windows that grow; `None` when that
     /// was everything.
-    pub fn look_after(&self, seen: Look, cursor: Option<IpAddr>) -> Option<Look> {
+    pub fn look_after(&self, seen: Scan, cursor: Option<IpAddr>) -> Option<Scan> {
         match seen {
-            Look::Nowhere => Some(self.window(self.start(cursor), WINDOW)),
-            Look::Window(from, to) => {
+            Scan::None => Some(self.window(self.start(cursor), WINDOW)),
+            Scan::Range(from, to) => {
                 let seen = address::distance(from, to).unwrap_or(0).saturating_add(1);
                 let width = seen.max(WINDOW / GROWTH) * GROWTH;
                 // In a pool of many small pieces windows would not grow.
                 let enough = width >= LARGEST
                     || width >= self.set.size()
                     || (seen < WINDOW && self.pieces().len() > 2);
-                Some(if enough { Look::Everywhere } else { self.window(Some(to), width) })
+                Some(if enough { Scan::Full } else { self.window(Some(to), width) })
             }
-            Look::Everywhere => None,
+            Scan::Full => None,
         }
     }
 
     /// The part of the pool that comes after an address.
-    fn window(&self, after: Option<IpAddr>, width: u128) -> Look {
+    fn window(&self, after: Option<IpAddr>, width: u128) -> Scan {
         let Some((first, last)) = self.ring(self.pieces(), after).into_iter().next() else {
-            return Look::Everywhere;
+            return Scan::Full;
         };
         let end = address::offset(first, width - 1).map_or(last, |end| end.min(last));
-        Look::Window(first, end)
+        Scan::Range(first, end)
     }
 
     fn is_usable(&self, address: IpAddr) -> bool {
@@ -243,7 +243,7 @@ impl Search<'_> {
     }
 
     /// Addresses all over the pool.
-    fn scattered(&self, limit: usize, free: impl Fn(&IpAddr) -> bool) -> Vec<IpAddr> {
+    fn random_candidates(&self, limit: usize, free: impl Fn(&IpAddr) -> bool) -> Vec<IpAddr> {
         let mut found = Vec::new();
         let mut random = self.random;
         let pieces = self.pieces();
@@ -316,14 +316,14 @@ mod tests {
             random: 0,
             avoid: &BTreeSet::new(),
         };
-        let window = search.look_after(Look::Nowhere, Some(address("10.0.3.255"))).unwrap();
-        assert_eq!(window, Look::Window(address("10.0.4.0"), address("10.0.4.255")));
+        let window = search.look_after(Scan::None, Some(address("10.0.3.255"))).unwrap();
+        assert_eq!(window, Scan::Range(address("10.0.4.0"), address("10.0.4.255")));
         let wider = search.look_after(window, None).unwrap();
-        assert_eq!(wider, Look::Window(address("10.0.5.0"), address("10.0.12.255")));
+        assert_eq!(wider, Scan::Range(address("10.0.5.0"), address("10.0.12.255")));
         let widest = search.look_after(wider, None).unwrap();
-        assert_eq!(widest, Look::Window(address("10.0.13.0"), address("10.0.76.255")));
-        assert_eq!(search.look_after(widest, None), Some(Look::Everywhere));
-        assert_eq!(search.look_after(Look::Everywhere, None), None);
+        assert_eq!(widest, Scan::Range(address("10.0.13.0"), address("10.0.76.255")));
+        assert_eq!(search.look_after(widest, None), Some(Scan::Full));
+        assert_eq!(search.look_after(Scan::Full, None), None);
     }
 
     #[test]
@@ -333,7 +333,7 @@ mod tests {
         let to_try = |strategy, used| {
             let search = Search { set: &set, strategy, random: 7, avoid: &avoid };
             let view = PoolView { cursor: Some(address("10.0.0.9")), used, ..PoolView::default() };
-            search.to_try(&view, Tries { each: 4, scattered: 2, sighted: false })
+            search.to_try(&view, ClaimLimits { each: 4, random_candidates: 2, look_first: false })
         };
         let next = ["10.0.0.10", "10.0.0.11", "10.0.0.12", "10.0.0.13"].map(address);
         let blind = to_try(Strategy::RoundRobin, Used::Unknown);

@@ -10,8 +10,8 @@ use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, makedev};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde_json::{Map, Value};
 
-use super::request::told;
-use super::{ByHand, Delegate, Mark, Request};
+use super::request::deadline_from_env;
+use super::{CliCall, Delegate, Mark, Request};
 use crate::cni::{Environment, Verb, Version};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, show_duration};
@@ -40,14 +40,14 @@ pub struct Reply {
 
 /// Runs a delegate as the process it is called in: `main` of every delegate.
 ///
-/// Called without `CNI_COMMAND`, it answers a person: what [`Delegate::by_hand`] has to say to
-/// the words that were typed, as [`Delegate::completed`] has them; else what it is.
+/// Called without `CNI_COMMAND`, it answers a person: what [`Delegate::cli`] has to say to
+/// the words that were typed, as [`Delegate::expand_args`] has them; else what it is.
 pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
     let environment = Environment::new(std::env::vars_os());
     if !matches!(environment.verb(), Ok(None)) {
         return serve(name, &delegate, environment);
     }
-    let arguments = delegate.completed(std::env::args_os().skip(1).collect());
+    let arguments = delegate.expand_args(std::env::args_os().skip(1).collect());
     if !arguments.is_empty() {
         let json = arguments.iter().any(|argument| argument == "--json");
         match answer_by_hand(name, &delegate, environment, arguments) {
@@ -103,11 +103,11 @@ fn answer_by_hand(
         name,
         context: typed.into_owned(),
         verbose: settings.verbose,
-        by_hand: environment.text(Wanted::VARIABLE) == Some("debug"),
+        debug: environment.text(Wanted::VARIABLE) == Some("debug"),
         folder: &settings.log_dir,
     };
     wanted.start();
-    delegate.by_hand(&ByHand { name, arguments, stdin, environment, settings })
+    delegate.cli(&CliCall { name, arguments, stdin, environment, settings })
 }
 
 /// Answers the call this process was started for, as a plugin alone: for the meta-plugin, which has
@@ -226,13 +226,13 @@ fn start_log(name: &str, request: &Request) {
         name,
         context: format!("{} {}", request.verb, request.subject()),
         verbose: in_config.unwrap_or(settings.verbose),
-        by_hand: request.environment.text(Wanted::VARIABLE) == Some("debug"),
+        debug: request.environment.text(Wanted::VARIABLE) == Some("debug"),
         folder: &settings.log_dir,
     };
     wanted.start();
     // A chain that runs this delegate has told.
     if let Some(fault) = &settings.fault
-        && told(&request.environment).is_none()
+        && deadline_from_env(&request.environment).is_none()
     {
         let folder = settings.state_dir.display();
         warn!("{fault}; {} goes on by the records in {folder}", request.verb);
@@ -249,7 +249,7 @@ fn log_refusal(name: &str, verbose: Option<PathBuf>, error: &Error) {
         name,
         context: subject,
         verbose: verbose.is_some(),
-        by_hand: environment.text(Wanted::VARIABLE) == Some("debug"),
+        debug: environment.text(Wanted::VARIABLE) == Some("debug"),
         folder: &verbose.unwrap_or_else(|| Settings::default().log_dir),
     };
     wanted.start();
@@ -331,7 +331,7 @@ fn answer_panics(name: &'static str) {
 
 /// Sees to it that this process does not outlive its chain for long, should it hang.
 fn end_with_chain(environment: &Environment) {
-    let Some(time) = told(environment) else { return };
+    let Some(time) = deadline_from_env(environment) else { return };
     let chain = Mark::chain(environment);
     let is_child = || chain.is_some() && getppid() == chain;
     // The signal is for the end of the parent's thread: a runtime in Go has threads that end while

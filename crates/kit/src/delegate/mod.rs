@@ -3,15 +3,15 @@
 //! A delegate is a CNI IPAM plugin that stands in a chain. It gets the network configuration with
 //! the previous delegate's result as `prevResult`, and answers with that result, enriched.
 
-mod by_hand;
+mod cli_call;
 mod deadline;
 mod edge;
 mod mark;
 mod reach;
 mod request;
-pub mod selected;
+pub mod selector_keys;
 
-pub use by_hand::ByHand;
+pub use cli_call::CliCall;
 pub use deadline::Deadline;
 pub use edge::{Reply, answer, run, serve};
 pub use mark::Mark;
@@ -57,13 +57,13 @@ pub trait Delegate {
     /// The words that are answered for those that were typed, of which there may be none.
     ///
     /// A word `-` has stdin read, and `--json` an error printed as an error object on stdout.
-    fn completed(&self, typed: Vec<OsString>) -> Vec<OsString> {
+    fn expand_args(&self, typed: Vec<OsString>) -> Vec<OsString> {
         typed
     }
 
     /// Answers a call without `CNI_COMMAND` with what is to be printed; `None` when it has no
     /// verbs for people.
-    fn by_hand(&self, _call: &ByHand) -> Option<Result<String>> {
+    fn cli(&self, _call: &CliCall) -> Option<Result<String>> {
         None
     }
 

@@ -44,7 +44,7 @@ impl Request {
             attachment: environment.attachment(verb)?,
             keep,
             args: environment.args(),
-            deadline: Deadline::after(told(&environment).unwrap_or(Deadline::DEFAULT)),
+            deadline: Deadline::after(deadline_from_env(&environment).unwrap_or(Deadline::DEFAULT)),
             network,
             environment,
             settings,
@@ -123,6 +123,6 @@ impl Request {
 }
 
 /// The time the chain gave this delegate.
-pub(super) fn told(environment: &Environment) -> Option<Duration> {
+pub(super) fn deadline_from_env(environment: &Environment) -> Option<Duration> {
     environment.text(Deadline::VARIABLE)?.parse().ok().map(Duration::from_millis)
 }

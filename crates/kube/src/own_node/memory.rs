@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Known;
-use ipam_kit::host::Note;
+use ipam_kit::host::StateFile;
 
 /// What this machine remembers of the cluster: files in the state folder, all of which may go.
 #[derive(Debug)]
@@ -65,12 +65,12 @@ impl Memory {
         logged(&self.of_node(), |noted| *noted = found);
     }
 
-    fn of_network(&self, network: &str) -> Note {
-        Note::at(self.folder.join("networks").join(network))
+    fn of_network(&self, network: &str) -> StateFile {
+        StateFile::at(self.folder.join("networks").join(network))
     }
 
-    fn of_node(&self) -> Note {
-        Note::at(self.folder.join("node"))
+    fn of_node(&self) -> StateFile {
+        StateFile::at(self.folder.join("node"))
     }
 }
 
@@ -125,7 +125,10 @@ impl Noted {
     }
 }
 
-fn logged<T: Default + Serialize + DeserializeOwned>(note: &Note, change: impl FnOnce(&mut T)) {
+fn logged<T: Default + Serialize + DeserializeOwned>(
+    note: &StateFile,
+    change: impl FnOnce(&mut T),
+) {
     if let Err(error) = note.change(change) {
         debug!("{} cannot be written: {error}", note.path().display());
     }

@@ -326,6 +326,6 @@ fn warn_of_age(wish: &Wish<'_>, noted: &Noted, why: &str) {
 }
 
 /// The error about what a node object says at this place.
-pub fn unfit(node: &str, place: &str, message: impl std::fmt::Display) -> Error {
+pub fn rejected(node: &str, place: &str, message: impl std::fmt::Display) -> Error {
     Error::config(format_args!("{place} of node {node}"), message)
 }

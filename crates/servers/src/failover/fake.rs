@@ -7,7 +7,7 @@ use ipam_kit::delegate::Deadline;
 use ipam_kit::error::ErrorCode;
 
 use super::{Failover, Service, Transport};
-use crate::trouble::Trouble;
+use crate::request_error::RequestError;
 
 thread_local! {
     /// The time of a test that moves its clock; others have the machine's.
@@ -38,7 +38,7 @@ impl<F> Fake<F> {
     }
 }
 
-impl<F: FnMut(usize, usize) -> Result<&'static str, Trouble>> Transport<()> for Fake<F> {
+impl<F: FnMut(usize, usize) -> Result<&'static str, RequestError>> Transport<()> for Fake<F> {
     type Answer = &'static str;
 
     fn ask(
@@ -46,7 +46,7 @@ impl<F: FnMut(usize, usize) -> Result<&'static str, Trouble>> Transport<()> for 
         place: usize,
         _: &mut (),
         patience: Duration,
-    ) -> Result<&'static str, Trouble> {
+    ) -> Result<&'static str, RequestError> {
         self.asked.push((place, patience));
         (self.reply)(place, self.asked.len() - 1)
     }
@@ -66,7 +66,7 @@ pub(super) fn within<F>(
     reply: F,
 ) -> Failover<Fake<F>>
 where
-    F: FnMut(usize, usize) -> Result<&'static str, Trouble>,
+    F: FnMut(usize, usize) -> Result<&'static str, RequestError>,
 {
     pass(Duration::ZERO);
     let service = Service {
@@ -81,7 +81,7 @@ where
 
 pub(super) fn failover<F>(servers: usize, reply: F) -> Failover<Fake<F>>
 where
-    F: FnMut(usize, usize) -> Result<&'static str, Trouble>,
+    F: FnMut(usize, usize) -> Result<&'static str, RequestError>,
 {
     within(servers, 20 * SECOND, 1000 * SECOND, reply)
 }

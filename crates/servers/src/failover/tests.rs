@@ -3,24 +3,24 @@ use std::time::Duration;
 use super::fake::{Fake, SECOND, failover, pass, within};
 use super::*;
 
-fn away<T>() -> Result<T, Trouble> {
-    Err(Trouble::not_done("away"))
+fn away<T>() -> Result<T, RequestError> {
+    Err(RequestError::not_done("away"))
 }
 
-fn busy<T>(wait: Duration) -> Result<T, Trouble> {
-    Err(Trouble::not_done("busy").sent(true).wait(Some(wait)))
+fn busy<T>(wait: Duration) -> Result<T, RequestError> {
+    Err(RequestError::not_done("busy").sent(true).wait(Some(wait)))
 }
 
-fn unfit<T>() -> Result<T, Trouble> {
-    Err(Trouble::unfit("no such thing").sent(true))
+fn rejected<T>() -> Result<T, RequestError> {
+    Err(RequestError::rejected("no such thing").sent(true))
 }
 
-fn says_no() -> Trouble {
-    Trouble::refused(Error::new(ErrorCode::BACKEND, "no"))
+fn says_no() -> RequestError {
+    RequestError::refused(Error::new(ErrorCode::BACKEND, "no"))
 }
 
-fn strange() -> Trouble {
-    Trouble::not_understood(Error::new(ErrorCode::BACKEND, "strange"))
+fn strange() -> RequestError {
+    RequestError::not_understood(Error::new(ErrorCode::BACKEND, "strange"))
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn servers_are_asked_in_order_from_the_one_that_answered_last() {
 
 #[test]
 fn a_read_goes_on_whatever_became_of_it() {
-    for trouble in [Trouble::not_done, Trouble::unknown, Trouble::unfit] {
+    for trouble in [RequestError::not_done, RequestError::unknown, RequestError::rejected] {
         let reply = |place, _| if place == 0 { Err(trouble("x")) } else { Ok("yes") };
         assert_eq!(failover(2, reply).read(()).unwrap(), "yes");
     }
@@ -50,8 +50,11 @@ fn a_read_goes_on_whatever_became_of_it() {
 
 #[test]
 fn a_change_goes_on_where_it_is_certainly_not_done() {
-    for trouble in [Trouble::not_done("x"), Trouble::unfit("x"), Trouble::not_done("x").sent(true)]
-    {
+    for trouble in [
+        RequestError::not_done("x"),
+        RequestError::rejected("x"),
+        RequestError::not_done("x").sent(true),
+    ] {
         let mut first = Some(trouble);
         let mut failover = failover(2, |_, _| first.take().map_or(Ok("yes"), Err));
         assert_eq!(failover.write(()).unwrap(), Some("yes"));
@@ -61,7 +64,7 @@ fn a_change_goes_on_where_it_is_certainly_not_done() {
 
 #[test]
 fn a_change_that_may_be_done_ends_and_the_next_server_is_asked_then() {
-    for trouble in [|| Trouble::unknown("x"), strange] {
+    for trouble in [|| RequestError::unknown("x"), strange] {
         let mut failover =
             failover(2, |_, number| if number % 2 == 0 { Err(trouble()) } else { Ok("yes") });
         for first in [0, 1] {
@@ -102,8 +105,8 @@ fn what_the_service_refuses_is_an_error_at_once() {
 #[test]
 fn a_server_that_does_not_do_it_is_not_asked_again() {
     let mut failover = failover(2, |place, number| match place {
-        0 => unfit(),
-        _ if number < 3 => Err(Trouble::unknown("x")),
+        0 => rejected(),
+        _ if number < 3 => Err(RequestError::unknown("x")),
         _ => Ok("yes"),
     });
     assert_eq!(failover.read(()).unwrap(), "yes");
@@ -112,7 +115,7 @@ fn a_server_that_does_not_do_it_is_not_asked_again() {
 
 #[test]
 fn what_a_server_does_not_do_it_is_asked_anew_with_another_request() {
-    let mut failover = failover(2, |_, number| if number < 2 { unfit() } else { Ok("yes") });
+    let mut failover = failover(2, |_, number| if number < 2 { rejected() } else { Ok("yes") });
     assert!(failover.read(()).is_err());
     assert_eq!(failover.read(()).unwrap(), "yes");
     assert_eq!(failover.transport().places(), [0, 1, 0]);
@@ -122,7 +125,7 @@ fn what_a_server_does_not_do_it_is_asked_anew_with_another_request() {
 fn where_no_server_does_it_the_call_ends_at_once() {
     let mut failover = failover(2, |_, _| {
         pass(SECOND);
-        unfit()
+        rejected()
     });
     let error = failover.write(()).unwrap_err();
     assert_eq!(
@@ -138,7 +141,7 @@ fn where_no_server_does_it_the_call_ends_at_once() {
 
 #[test]
 fn those_that_are_away_are_asked_three_times_where_the_others_do_not_do_it() {
-    let mut failover = failover(2, |place, _| if place == 0 { unfit() } else { away() });
+    let mut failover = failover(2, |place, _| if place == 0 { rejected() } else { away() });
     let error = failover.read(()).unwrap_err();
     assert_eq!(failover.transport().places(), [0, 1, 1, 1]);
     assert_eq!(error.code(), ErrorCode::BACKEND);
@@ -149,7 +152,7 @@ fn those_that_are_away_are_asked_three_times_where_the_others_do_not_do_it() {
 fn each_round_waits_longer_for_one_of_several_servers() {
     let slow = |_, number| {
         pass(SECOND);
-        if number == 13 { Ok("yes") } else { Err(Trouble::unknown("x")) }
+        if number == 13 { Ok("yes") } else { Err(RequestError::unknown("x")) }
     };
     let mut several = within(2, 1000 * SECOND, 10_000 * SECOND, slow);
     assert_eq!(several.read(()).unwrap(), "yes");
@@ -169,7 +172,7 @@ fn the_time_runs_from_the_first_trouble_to_the_next_answer() {
     let mut failover = failover(2, |place, number| {
         pass(SECOND);
         match (place, number) {
-            (0, 0) => Err(Trouble::unknown("x")),
+            (0, 0) => Err(RequestError::unknown("x")),
             (1, 1) => Err(strange()),
             _ => Ok("yes"),
         }
@@ -205,7 +208,7 @@ fn a_server_that_wants_to_be_left_alone_is() {
 #[test]
 fn a_server_that_may_have_done_a_change_is_left_alone_where_it_wants_to_be() {
     let mut failover = failover(2, |place, number| match (place, number) {
-        (0, _) => Err(Trouble::unknown("x").wait(Some(3600 * SECOND))),
+        (0, _) => Err(RequestError::unknown("x").wait(Some(3600 * SECOND))),
         (_, 2) => Ok("yes"),
         _ => away(),
     });
@@ -220,7 +223,7 @@ fn where_all_want_to_be_left_alone_for_longer_than_there_is_time_the_call_ends_a
         let mut failover = failover(3, |place, _| match place {
             0 => busy(longest),
             1 => busy(30 * SECOND),
-            _ => unfit(),
+            _ => rejected(),
         });
         let error = failover.write(()).unwrap_err();
         assert_eq!(error.code(), ErrorCode::TRY_AGAIN);
@@ -236,7 +239,7 @@ fn what_was_wrong_last_is_told() {
         0 => away(),
         _ => {
             pass(20 * SECOND);
-            Err(Trouble::unknown("late"))
+            Err(RequestError::unknown("late"))
         }
     });
     let error = failover.read(()).unwrap_err();
@@ -250,7 +253,7 @@ fn what_was_wrong_before_an_answer_is_not_told() {
         (_, 1) => Ok("yes"),
         _ => {
             pass(20 * SECOND);
-            Err(Trouble::unknown("late"))
+            Err(RequestError::unknown("late"))
         }
     });
     assert_eq!(failover.read(()).unwrap(), "yes");
@@ -265,7 +268,11 @@ fn what_was_wrong_before_an_answer_is_not_told() {
 fn a_try_that_had_hardly_any_time_does_not_hide_what_was_wrong() {
     let reply = |_, number| {
         pass(if number == 0 { Duration::from_millis(800) } else { SECOND });
-        Err(if number == 0 { Trouble::not_done("refused") } else { Trouble::unknown("late") })
+        Err(if number == 0 {
+            RequestError::not_done("refused")
+        } else {
+            RequestError::unknown("late")
+        })
     };
     let mut failover = within(1, SECOND, 1000 * SECOND, reply);
     let error = failover.read(()).unwrap_err();
@@ -316,13 +323,13 @@ fn a_tenth_of_the_time_is_left_for_saying_what_is_wrong() {
 fn the_code_says_whether_a_server_was_asked_and_whether_waiting_helps() {
     let (reached, again) = (ErrorCode::UNREACHED, ErrorCode::TRY_AGAIN);
     for (trouble, unreached, code) in [
-        (Trouble::not_done("x"), reached, ErrorCode::UNREACHED),
-        (Trouble::not_done("x"), again, ErrorCode::TRY_AGAIN),
-        (Trouble::not_done("x").sent(true), reached, ErrorCode::TRY_AGAIN),
-        (Trouble::unknown("x"), reached, ErrorCode::TRY_AGAIN),
-        (Trouble::unfit("x"), reached, ErrorCode::UNREACHED),
-        (Trouble::unfit("x"), again, ErrorCode::BACKEND),
-        (Trouble::unfit("x").sent(true), reached, ErrorCode::BACKEND),
+        (RequestError::not_done("x"), reached, ErrorCode::UNREACHED),
+        (RequestError::not_done("x"), again, ErrorCode::TRY_AGAIN),
+        (RequestError::not_done("x").sent(true), reached, ErrorCode::TRY_AGAIN),
+        (RequestError::unknown("x"), reached, ErrorCode::TRY_AGAIN),
+        (RequestError::rejected("x"), reached, ErrorCode::UNREACHED),
+        (RequestError::rejected("x"), again, ErrorCode::BACKEND),
+        (RequestError::rejected("x").sent(true), reached, ErrorCode::BACKEND),
     ] {
         let case = format!("{trouble:?} {unreached}");
         let mut first = Some(trouble);

@@ -9,13 +9,13 @@ use ureq::http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 
 use super::ask::{Answer, Ask, Bounded, End, Method};
 use super::dial::{self, Sent};
+use super::request_error;
 use super::secrets::{SHOWN, Secrets, one_line};
-use super::trouble;
 use crate::failover::Transport;
+use crate::request_error::RequestError;
 use crate::secret::Secret;
 use crate::server::Server;
 use crate::tls::{Tls, Trust};
-use crate::trouble::Trouble;
 
 /// How to reach a service.
 #[derive(Debug)]
@@ -124,14 +124,15 @@ impl Http {
         server: &Server,
         question: &mut Question<'_, T>,
         patience: Duration,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, RequestError> {
         let (ask, began) = (question.ask, Instant::now());
         self.sent.set(false);
         let answered = self.request(server, question, patience);
         let sent = self.sent.is_set();
-        let broken = |error: &ureq::Error| trouble::of(error, sent, server.is_secured(), patience);
+        let broken =
+            |error: &ureq::Error| request_error::of(error, sent, server.is_secured(), patience);
         let response = answered.map_err(|error| match self.sent.strange() {
-            Some(advice) => trouble::stranger(&error, patience, advice),
+            Some(advice) => request_error::stranger(&error, patience, advice),
             None => broken(&error),
         })?;
         let status = response.status().as_u16();
@@ -142,14 +143,14 @@ impl Http {
         if let Some(sign) = ask.sign.filter(|sign| !response.headers().contains_key(*sign)) {
             let text =
                 format!("HTTP {status} without the header {sign}: this is not {}", self.service);
-            return Err(Trouble::unfit(text).sent(sent));
+            return Err(RequestError::rejected(text).sent(sent));
         }
         let head = head(ask, &response);
         let mut body = Bounded::new(response.into_body().into_reader(), ask.limit);
         let taken = (question.take)(head, &mut body);
         let asked = format_args!("{} {}", ask.method, ask.path);
         match (body.end(), taken) {
-            (End::TooLong, _) => Err(Trouble::not_understood(
+            (End::TooLong, _) => Err(RequestError::not_understood(
                 Error::new(
                     ErrorCode::BACKEND,
                     format!("the answer to {asked} has more than {} bytes", ask.limit),
@@ -158,7 +159,7 @@ impl Http {
             )),
             (End::Broken(error), _) => Err(broken(&error.into())),
             (End::None, Ok(taken)) => Ok(taken),
-            (End::None, Err(error)) => Err(Trouble::not_understood(
+            (End::None, Err(error)) => Err(RequestError::not_understood(
                 Error::new(ErrorCode::BACKEND, format!("the answer to {asked} is not understood"))
                     .caused_by(self.secrets.redacted(error.to_string())),
             )),
@@ -188,11 +189,11 @@ impl Http {
     }
 
     /// What a status means that is no answer.
-    fn refusal(&self, ask: &Ask<'_>, response: Response<ureq::Body>) -> Trouble {
+    fn refusal(&self, ask: &Ask<'_>, response: Response<ureq::Body>) -> RequestError {
         let status = response.status().as_u16();
-        let wait = trouble::asked_to_wait(status, response.headers().get(RETRY_AFTER));
+        let wait = request_error::asked_to_wait(status, response.headers().get(RETRY_AFTER));
         let mut text = self.said(response);
-        let is_elsewhere = trouble::is_elsewhere(status, ask.method, &text);
+        let is_elsewhere = request_error::is_elsewhere(status, ask.method, &text);
         if is_elsewhere {
             text.push_str(
                 " (look at port, path and scheme: a server that speaks TLS needs https://)",
@@ -201,7 +202,7 @@ impl Http {
         if let Some(wait) = wait {
             text.push_str(&format!(" (it asks to be left alone for {} s)", wait.as_secs()));
         }
-        let trouble = trouble::of_status(status, ask.method, text).wait(wait);
+        let trouble = request_error::of_status(status, ask.method, text).wait(wait);
         if is_elsewhere { trouble.sent(false) } else { trouble }
     }
 
@@ -241,7 +242,7 @@ impl<T> Transport<Question<'_, T>> for Http {
         place: usize,
         question: &mut Question<'_, T>,
         patience: Duration,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, RequestError> {
         self.exchange(&self.servers[place], question, patience)
             .map_err(|trouble| trouble.map_reason(|reason| self.secrets.redacted(reason)))
     }

@@ -5,9 +5,9 @@ mod client;
 mod dial;
 mod elements;
 mod exchange;
+mod request_error;
 mod secrets;
 mod tls;
-mod trouble;
 
 #[cfg(test)]
 mod tests;

@@ -94,17 +94,19 @@ fn an_owner_may_come_back<S: Stage>(room: &Room<'_, S>) -> Verdict {
 fn what_is_held_and_what_is_not_is_proved_at_once<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let owner = room.owner("c1", "eth0")?;
     let proved = |expected: &[&str]| -> Verdict {
-        for need in [Need::Proof, Need::Look] {
+        for need in [Need::Proof, Need::Claim] {
             let question = Question {
                 owner: &owner,
                 known: &[],
                 want: &[],
-                looks: &[],
+                scans: &[],
                 may_guess: false,
                 need,
             };
             let view = room.open()?.view(&question, None)?;
-            expect(view.sure || need == Need::Look, || "asked for a proof, it is not sure".into())?;
+            expect(view.sure || need == Need::Claim, || {
+                "asked for a proof, it is not sure".into()
+            })?;
             let held = view.held.iter().map(|lease| lease.address.addr().to_string());
             let held: Vec<String> = held.collect();
             expect(held == expected || !view.sure, || {
@@ -138,7 +140,7 @@ fn a_hint_is_no_truth<S: Stage>(room: &Room<'_, S>) -> Verdict {
         owner: &owner,
         known: &known,
         want: &[],
-        looks: &[],
+        scans: &[],
         may_guess: false,
         need: Need::Proof,
     };

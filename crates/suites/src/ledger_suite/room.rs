@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use crate::Verdict;
 use crate::plain::{self, leases};
 use ipam_kit::allocate::ledger::{
-    Change, Claim, Commit, Entry, Ledger, Look, Need, Question, Taken, View, unknown_ranges,
+    Change, Claim, Commit, Entry, Ledger, Need, Question, Scan, Taken, View, unknown_ranges,
 };
-use ipam_kit::allocate::{Lease, Owner, Scope, Strategy, Want};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest, Scope, Strategy};
 use ipam_kit::cni::address::parse_address;
 use ipam_kit::cni::{ContainerId, Environment, IfName, NetworkName, Verb};
 use ipam_kit::delegate::Request;
@@ -110,7 +110,7 @@ impl<'a, S: Stage> Room<'a, S> {
             owner,
             known: &[],
             want: &[],
-            looks: &[],
+            scans: &[],
             may_guess: false,
             need: Need::Proof,
         };
@@ -128,7 +128,7 @@ impl<'a, S: Stage> Room<'a, S> {
     /// Looks as far as told, then commits.
     pub(super) fn commit(&self, owner: &Owner, change: &Change<'_>) -> Result<Ended> {
         let mut ledger = self.open()?;
-        let view = self.view(&mut ledger, owner, change, Look::Nowhere)?;
+        let view = self.view(&mut ledger, owner, change, Scan::None)?;
         ended(ledger.commit(owner, view.token, change)?)
     }
 
@@ -138,17 +138,17 @@ impl<'a, S: Stage> Room<'a, S> {
         ledger: &mut S::Ledger,
         owner: &Owner,
         change: &Change<'_>,
-        look: Look,
+        look: Scan,
     ) -> Result<View<<S::Ledger as Ledger>::Token>> {
-        let want: Vec<Want> = change.claim.iter().map(|claim| claim.want.clone()).collect();
-        let looks = vec![look; want.len()];
+        let want: Vec<PoolRequest> = change.claim.iter().map(|claim| claim.want.clone()).collect();
+        let scans = vec![look; want.len()];
         let question = Question {
             owner,
             known: &[],
             want: &want,
-            looks: &looks,
+            scans: &scans,
             may_guess: false,
-            need: Need::Look,
+            need: Need::Claim,
         };
         ledger.view(&question, None)
     }
@@ -198,17 +198,17 @@ pub(super) fn ended<T>(commit: Commit<T>) -> Result<Ended> {
 }
 
 /// The first pool's number names its cursor.
-pub(super) fn pool(index: u32, ranges: Value) -> Result<Want> {
+pub(super) fn pool(index: u32, ranges: Value) -> Result<PoolRequest> {
     let pool = json!({"ranges": ranges, "index": index});
     let pool = Pool::parse(&pool, "pool")?;
-    let mut wants = Want::read(&[pool], Strategy::RoundRobin)?;
+    let mut wants = PoolRequest::read(&[pool], Strategy::RoundRobin)?;
     let mut want = wants.remove(0);
     want.path = format!("prevResult.pools[{index}]");
     Ok(want)
 }
 
 /// 10.1.2.0/24, 10.1.3.0/24 or fd00:1::/64, whichever the address is of.
-pub(super) fn pool_of(text: &str) -> Result<Want> {
+pub(super) fn pool_of(text: &str) -> Result<PoolRequest> {
     if text.contains(':') {
         return pool(2, json!([{"subnet": "fd00:1::/64"}]));
     }
@@ -218,7 +218,7 @@ pub(super) fn pool_of(text: &str) -> Result<Want> {
     pool(0, json!([{"subnet": "10.1.2.0/24"}]))
 }
 
-pub(super) fn claim<'a>(want: &'a Want, candidates: &[&str]) -> Result<Claim<'a>> {
+pub(super) fn claim<'a>(want: &'a PoolRequest, candidates: &[&str]) -> Result<Claim<'a>> {
     let parse = |text: &&str| {
         parse_address(text).map_err(|error| Error::new(ErrorCode::INTERNAL, error.to_string()))
     };
@@ -226,7 +226,7 @@ pub(super) fn claim<'a>(want: &'a Want, candidates: &[&str]) -> Result<Claim<'a>
         want,
         set: want.set.clone().ok_or_else(|| unknown_ranges(want))?,
         candidates: candidates.iter().map(parse).collect::<Result<_>>()?,
-        next: Look::Nowhere,
+        next: Scan::None,
         replaces: None,
     })
 }

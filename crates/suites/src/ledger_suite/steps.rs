@@ -5,7 +5,7 @@ use super::room::{Ended, Room, Stage, claim, done, expect, lost, pool_of};
 use crate::plain::{self, leases, list, optional};
 use crate::{Finding, Verdict};
 use ipam_kit::allocate::Lease;
-use ipam_kit::allocate::ledger::{Change, Ledger, Look, Need, Question, Used};
+use ipam_kit::allocate::ledger::{Change, Ledger, Need, Question, Scan, Used};
 
 checks!(
     a_claim_is_held_by_its_owner,
@@ -246,9 +246,9 @@ fn a_guess_is_guarded<S: Stage>(room: &Room<'_, S>) -> Verdict {
         owner: &owner,
         known: &[],
         want: std::slice::from_ref(&want),
-        looks: &[Look::Nowhere],
+        scans: &[Scan::None],
         may_guess: true,
-        need: Need::Look,
+        need: Need::Claim,
     };
     let view = ledger.view(&question, None)?;
     if !view.held.is_empty() {
@@ -266,7 +266,7 @@ fn a_look_shows_what_is_taken<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let free: std::net::IpAddr = std::net::Ipv4Addr::new(10, 1, 2, 9).into();
     let want = pool_of(A)?;
     let change = Change { claim: vec![claim(&want, &[A])?], ..Change::default() };
-    for look in [Look::Nowhere, Look::Window(taken, free), Look::Everywhere] {
+    for look in [Scan::None, Scan::Range(taken, free), Scan::Full] {
         let mut ledger = room.open()?;
         let view = room.view(&mut ledger, &room.owner("c2", "eth0")?, &change, look)?;
         expect(view.pools.len() == 1, || format!("{} pools are shown", view.pools.len()))?;
@@ -277,7 +277,7 @@ fn a_look_shows_what_is_taken<S: Stage>(room: &Room<'_, S>) -> Verdict {
         }
         let told = match &view.pools[0].used {
             Used::Unknown => match look {
-                Look::Nowhere => continue,
+                Scan::None => continue,
                 _ if view.pools[0].is_known() => continue,
                 _ => {
                     return Err(format!(
@@ -290,7 +290,7 @@ fn a_look_shows_what_is_taken<S: Stage>(room: &Room<'_, S>) -> Verdict {
             Used::Windows(windows, told) => {
                 let shows =
                     |address| windows.iter().any(|(from, to)| *from <= address && address <= *to);
-                if !(shows(taken) && shows(free)) && look != Look::Nowhere {
+                if !(shows(taken) && shows(free)) && look != Scan::None {
                     let (look, shown) = (plain::look(look), plain::windows(windows));
                     return Err(format!("asked for {look}, it shows {shown}").into());
                 }
@@ -313,8 +313,7 @@ fn the_cursor_follows_what_is_given<S: Stage>(room: &Room<'_, S>) -> Verdict {
     for (container, address) in [("c1", A), ("c2", B), ("c3", "10.1.2.3")] {
         let lease = room.take(&room.owner(container, "eth0")?, address)?;
         let change = Change { claim: vec![claim(&want, &[A])?], ..Change::default() };
-        let view =
-            room.view(&mut room.open()?, &room.owner("c9", "eth0")?, &change, Look::Nowhere)?;
+        let view = room.view(&mut room.open()?, &room.owner("c9", "eth0")?, &change, Scan::None)?;
         let cursor = view.pools.first().and_then(|pool| pool.cursor);
         // A store whose leases are chosen otherwise needs none.
         expect(cursor.is_none_or(|cursor| cursor == lease.address.addr()), || {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ipam_kit::allocate::asked_sets;
+use ipam_kit::allocate::requested_sets;
 use ipam_kit::cni::Verb;
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{Request, Result};
@@ -50,7 +50,7 @@ impl Beside {
             hints: Hints::open(&state, cache),
             queue: Queue::default(),
             node_turn: NodeTurn::new(&state, request.deadline),
-            home: old.flat.then(|| asked_sets(request)),
+            home: old.flat.then(|| requested_sets(request)),
             shown_all: !request.network.ipam().contains_key("serves"),
             forgets: request.verb == Verb::Del,
         })

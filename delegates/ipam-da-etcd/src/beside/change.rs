@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use etcd_client::KeyValue;
 use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
-use ipam_kit::allocate::document::Seen;
 use ipam_kit::allocate::ledger::{Change, Commit, Taken};
+use ipam_kit::allocate::owner_index::Seen;
 
 use super::additions::WithPlugin;
 use super::call::Beside;

@@ -11,7 +11,7 @@ use ipam_kit::{Error, Result};
 use log::warn;
 
 use super::call::Beside;
-use crate::document::{Holding, Item, OwnerDocument, Revision, holding};
+use crate::document::{Holding, Item, OwnerIndex, Revision, holding};
 use crate::held::{Held, Shown};
 
 /// What the owner holds by its own key and, where the plugin gave the address, by those of the
@@ -109,7 +109,7 @@ fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
 /// Says of leases, which are those of a document from this one on, how many were written at once: their
 /// keys tell no more than their revision. So they are known again as those that a claim gave.
 fn count_together(held: &mut Held, from: usize) {
-    let document: Option<&mut OwnerDocument> = held.seen.document.as_mut();
+    let document: Option<&mut OwnerIndex> = held.seen.document.as_mut();
     let Some(items) = document.and_then(|document| document.leases.get_mut(from..)) else { return };
     let revision = |item: &Item| item.since.map_or(0, |since| since.revision);
     let all: Vec<i64> = items.iter().map(revision).collect();

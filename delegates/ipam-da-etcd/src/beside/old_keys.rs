@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use etcd_client::KeyValue;
 use ipam_kit::allocate::ledger::Claim;
-use ipam_kit::allocate::{Strategy, Want};
+use ipam_kit::allocate::{PoolRequest, Strategy};
 use ipam_kit::cni::NetworkName;
 
 use super::layouts::Old;
@@ -53,8 +53,12 @@ impl OldKeys {
 
     /// The cursors to read, by their range sets: where this node has none of its own; all of a
     /// plugin that takes what comes next unseen.
-    pub(super) fn cursors_to_read(&self, wants: &[Want], along: &Along) -> BTreeMap<u32, String> {
-        let to_read = |want: &&Want| {
+    pub(super) fn cursors_to_read(
+        &self,
+        wants: &[PoolRequest],
+        along: &Along,
+    ) -> BTreeMap<u32, String> {
+        let to_read = |want: &&PoolRequest| {
             let strange =
                 want.strategy == Strategy::RoundRobin && !along.cursors.contains_key(&want.index);
             self.overwrites || strange

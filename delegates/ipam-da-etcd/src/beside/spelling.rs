@@ -9,7 +9,7 @@ use ipam_kit::cni::NetworkName;
 use ipnet::IpNet;
 
 use super::written::{Part, parts};
-use crate::document::{Item, OwnerDocument, Revision, bare_entry, now};
+use crate::document::{Item, OwnerIndex, Revision, bare_entry, now};
 use crate::keys::{Spelling, after, end_of};
 
 /// Addresses as people write them, and the bare container id.
@@ -66,7 +66,7 @@ impl Spelling for Written {
         String::new()
     }
 
-    fn value(&self, document: &OwnerDocument, _: &Item) -> String {
+    fn value(&self, document: &OwnerIndex, _: &Item) -> String {
         document.container.clone()
     }
 

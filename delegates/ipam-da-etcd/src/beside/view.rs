@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use etcd_client::TxnOp;
 use ipam_kit::Result;
-use ipam_kit::allocate::Want;
+use ipam_kit::allocate::PoolRequest;
 use ipam_kit::allocate::ledger::{Question, View};
 use ipam_kit::pool::RangeConfig;
 
@@ -55,12 +55,12 @@ pub(super) fn view(
 
 /// Notes what is to be written along with a claim of these pools, as far as it is known without a
 /// look.
-fn note_along(beside: &Beside, wants: &[Want], along: &mut Along) {
-    let cursor = |want: &Want| Some((want.index, beside.session.memory.cursor(want.index)?));
+fn note_along(beside: &Beside, wants: &[PoolRequest], along: &mut Along) {
+    let cursor = |want: &PoolRequest| Some((want.index, beside.session.memory.cursor(want.index)?));
     let known = wants.iter().filter_map(cursor);
     along.cursors.extend(known.map(|(index, cursor)| (index, cursor.to_string().into_bytes())));
     if beside.keys.ranges().is_some() && beside.shown_all && !wants.is_empty() {
-        let set = |want: &Want| {
+        let set = |want: &PoolRequest| {
             let configs = want.set.as_ref()?.ranges().iter().map(|range| range.to_config());
             Some(configs.collect::<Vec<RangeConfig>>())
         };

@@ -146,8 +146,8 @@ fn after_failover_no_request_takes_the_old_connection() {
 
 #[test]
 fn a_server_that_does_not_do_one_request_is_asked_for_the_next() {
-    let unfit = || Reply::Refuse(12, "unknown service".to_owned());
-    let server = fake(move |number| if number == 0 { unfit() } else { answer() });
+    let rejected = || Reply::Refuse(12, "unknown service".to_owned());
+    let server = fake(move |number| if number == 0 { rejected() } else { answer() });
     let mut client = client(&[&server]);
     let error = client.read(&Txn::new()).unwrap_err();
     assert_eq!(error.code(), ErrorCode::BACKEND);

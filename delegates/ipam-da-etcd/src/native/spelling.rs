@@ -9,7 +9,7 @@ use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::NetworkName;
 use serde::{Deserialize, Serialize};
 
-use crate::document::{Item, OwnerDocument, Revision, bare_entry, time, to_text};
+use crate::document::{Item, OwnerIndex, Revision, bare_entry, time, to_text};
 use crate::keys::{Places, Spelling, after};
 
 /// One key per address and one per owner, and one for the latest claim:
@@ -84,7 +84,7 @@ impl Spelling for FixedWidth {
         format!("{node}/")
     }
 
-    fn value(&self, document: &OwnerDocument, item: &Item) -> String {
+    fn value(&self, document: &OwnerIndex, item: &Item) -> String {
         to_text(&LeaseDocument {
             network: (&document.network).into(),
             node: (&document.node).into(),

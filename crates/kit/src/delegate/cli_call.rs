@@ -10,10 +10,10 @@ use crate::keys::{self, Key};
 
 /// A call without `CNI_COMMAND`: by a person, or by a program on a person's behalf.
 #[derive(Clone, Debug)]
-pub struct ByHand {
+pub struct CliCall {
     /// The program's name.
     pub name: &'static str,
-    /// What was typed after it, completed.
+    /// What was typed after it, expand_args.
     pub arguments: Vec<OsString>,
     /// stdin, where an argument `-` asks for it.
     pub stdin: Vec<u8>,
@@ -23,7 +23,7 @@ pub struct ByHand {
     pub settings: Settings,
 }
 
-impl ByHand {
+impl CliCall {
     /// What `about --json` answers.
     ///
     /// `keys` are those of `ipam` that the delegate reads; a delegate without them claims every key.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use ipam_kit::cni::{parse_object, parse_value};
-use ipam_kit::delegate::{ByHand, Deadline, selected};
+use ipam_kit::delegate::{CliCall, Deadline, selector_keys};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipam_kube::own_node::{Keys, Node, OwnNode, Settings};
 use serde_json::{Map, Value};
@@ -38,7 +38,7 @@ commands, too; its ipam prints.
 
 /// The words that are answered: nothing means `ipam`, which reads stdin, and what is of use to programs
 /// fails with an error object.
-pub(crate) fn completed(mut typed: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn expand_args(mut typed: Vec<OsString>) -> Vec<OsString> {
     if typed.is_empty() {
         typed.push("ipam".into());
     }
@@ -55,7 +55,7 @@ pub(crate) fn completed(mut typed: Vec<OsString>) -> Vec<OsString> {
 ///
 /// # Errors
 /// It is no command, or what it says.
-pub(crate) fn answer(call: &ByHand) -> Result<String> {
+pub(crate) fn answer(call: &CliCall) -> Result<String> {
     let words: Vec<&str> = call.arguments.iter().filter_map(|word| word.to_str()).collect();
     let (command, operands) =
         words.split_first().map_or(("", &[][..]), |(first, all)| (*first, all));
@@ -85,7 +85,7 @@ pub(crate) fn answer(call: &ByHand) -> Result<String> {
 }
 
 /// The configuration as the next delegate gets it.
-fn ipam(call: &ByHand) -> Result<String> {
+fn ipam(call: &CliCall) -> Result<String> {
     let mut network = parse_object(&call.stdin, "the network configuration on stdin")?;
     let ipam = network.get("ipam").cloned().unwrap_or_default();
     let config: Config = parse_value::<Option<Config>>(&ipam, "ipam")?.unwrap_or_default();
@@ -98,7 +98,7 @@ fn ipam(call: &ByHand) -> Result<String> {
         let set = parse(&text(node.annotation(name), &node.name, name)?, &node.name, name)?;
         // Who comes next has its own name for it.
         let set = Map::from_iter(set.into_iter().filter(|(key, _)| key != "type"));
-        selected::judge(&set, &call.settings, false, "")
+        selector_keys::judge(&set, &call.settings, false, "")
             .map_err(|error| error.within(of_node(&node.name, name)))?;
         Ok(set)
     };
@@ -108,7 +108,7 @@ fn ipam(call: &ByHand) -> Result<String> {
     Ok(format!("{:#}\n", Value::Object(network)))
 }
 
-fn annotation(call: &ByHand, node: Option<&str>, name: &str) -> Result<String> {
+fn annotation(call: &CliCall, node: Option<&str>, name: &str) -> Result<String> {
     let own = open(call, Conf::load(&call.environment)?.settings)?;
     let node: Node = match node {
         None | Some("") => own.read()?,
@@ -117,7 +117,7 @@ fn annotation(call: &ByHand, node: Option<&str>, name: &str) -> Result<String> {
     Ok(text(node.annotation(name), &node.name, name)? + "\n")
 }
 
-fn open(call: &ByHand, settings: Settings) -> Result<OwnNode> {
+fn open(call: &CliCall, settings: Settings) -> Result<OwnNode> {
     let deadline = Deadline::after(Deadline::DEFAULT);
     OwnNode::new(settings, &call.environment, ErrorCode::UNREACHED, deadline)
 }
@@ -130,9 +130,9 @@ mod tests {
     use super::*;
 
     fn call(words: &[&str]) -> Result<String> {
-        answer(&ByHand {
+        answer(&CliCall {
             name: "ipam-ds-node-annotation",
-            arguments: completed(words.iter().map(OsString::from).collect()),
+            arguments: expand_args(words.iter().map(OsString::from).collect()),
             stdin: Vec::new(),
             environment: Environment::new([("NODE_ANNOTATION_CFG", "/nowhere/conf")]),
             settings: Settings::default(),

@@ -18,7 +18,7 @@ use super::{Lease, Owner};
 /// transaction, so that they have one modification revision, which stands for the very state of the
 /// owner. Addresses that a change leaves as they are keep their own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct OwnerDocument {
+pub struct OwnerIndex {
     /// The network.
     pub network: String,
     /// The node's identity.
@@ -59,7 +59,7 @@ pub struct Holding {
     /// The revision of the owner's key.
     pub revision: i64,
     /// Its value.
-    pub document: OwnerDocument,
+    pub document: OwnerIndex,
 }
 
 /// Milliseconds since 1970.
@@ -68,7 +68,7 @@ pub fn now() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl OwnerDocument {
+impl OwnerIndex {
     /// A document of this owner with other leases, written now.
     pub fn written(owner: &Owner, generation: u64, leases: Vec<Item>) -> Self {
         Self {
@@ -137,7 +137,7 @@ impl Holding {
     }
 
     /// The owner's next state, without some addresses and with the others as they are.
-    pub fn without(&self, gone: impl Fn(IpAddr) -> bool) -> OwnerDocument {
+    pub fn without(&self, gone: impl Fn(IpAddr) -> bool) -> OwnerIndex {
         let mut next = self.document.clone();
         next.generation = next.generation.wrapping_add(1);
         next.leases.retain(|item| !gone(item.address.addr()));
@@ -194,7 +194,7 @@ pub struct Seen {
     /// The revision of the owner's key; none when there was no such key.
     pub revision: Option<i64>,
     /// The document at that revision; none where the revision is all that is remembered of it.
-    pub document: Option<OwnerDocument>,
+    pub document: Option<OwnerIndex>,
 }
 
 impl Seen {
@@ -273,7 +273,7 @@ mod tests {
             since: None,
         };
         let items = ["10.0.0.2/24", "10.0.1.2/24"].map(item).into();
-        Holding { revision: 7, document: OwnerDocument::written(&owner, 1, items) }
+        Holding { revision: 7, document: OwnerIndex::written(&owner, 1, items) }
     }
 
     #[test]

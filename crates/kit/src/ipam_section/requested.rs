@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use log::debug;
 
-use super::Offered;
+use super::SectionPool;
 use crate::cni::{Requested, Verb};
 use crate::delegate::Request;
 use crate::error::{Error, ErrorCode, Result};
@@ -17,7 +17,7 @@ use crate::pool::{Range, RangeSet};
 /// # Errors
 /// On ADD: a request is malformed, fits no pool or more than one, may not be given out, or is the
 /// second for its pool.
-pub(super) fn place(offers: &mut [Offered], request: &Request) -> Result<()> {
+pub(super) fn place(offers: &mut [SectionPool], request: &Request) -> Result<()> {
     let unless_add = |error: Error| match request.verb {
         Verb::Add => Err(error),
         _ => {
@@ -39,14 +39,14 @@ pub(super) fn place(offers: &mut [Offered], request: &Request) -> Result<()> {
 }
 
 /// The address in `requested-ip` must fit the pool's own ranges.
-fn check_own(offer: &Offered) -> Result<()> {
+fn check_own(offer: &SectionPool) -> Result<()> {
     let refused = offer.pool.requested_ip.zip(offer.set.as_ref()).and_then(|(own, set)| {
         set.refusal(own).map(|reason| refused(&offer.own_path(), own, reason))
     });
     refused.map_or(Ok(()), Err)
 }
 
-fn place_one(offers: &mut [Offered], asked: Requested) -> Result<()> {
+fn place_one(offers: &mut [SectionPool], asked: Requested) -> Result<()> {
     if offers.iter().any(|offer| offer.pool.requested_ip == Some(asked.address)) {
         return Ok(());
     }
@@ -61,7 +61,7 @@ fn place_one(offers: &mut [Offered], asked: Requested) -> Result<()> {
     Ok(())
 }
 
-fn find(offers: &[Offered], asked: &Requested) -> Result<usize> {
+fn find(offers: &[SectionPool], asked: &Requested) -> Result<usize> {
     let address = asked.address;
     let refuse = |reason: String| refused(&asked.path, address, reason);
     let numbered = || offers.iter().enumerate();
@@ -96,7 +96,7 @@ fn find(offers: &[Offered], asked: &Requested) -> Result<usize> {
     }
 }
 
-fn ranges(offers: &[Offered]) -> impl Iterator<Item = &Range> {
+fn ranges(offers: &[SectionPool]) -> impl Iterator<Item = &Range> {
     offers.iter().filter_map(|offer| offer.set.as_ref()).flat_map(RangeSet::ranges)
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::cni::Verb;
-    use crate::offer::call::Call;
+    use crate::ipam_section::call::Call;
 
     fn requested(call: Call) -> Vec<Value> {
         let answer = call.ok();

@@ -1,16 +1,16 @@
 //! What the section `ipam` itself offers, with what `runtimeConfig` and `CNI_ARGS` ask: pools,
 //! routes and name resolution, without a state and without asking anybody.
 //!
-//! A selector hands an [`Offer`] on; an allocator that is used alone serves it.
+//! A selector hands an [`IpamSection`] on; an allocator that is used alone serves it.
 
 mod config;
 mod host_local;
-mod offered;
 mod requested;
 mod resolv_conf;
+mod section_pool;
 mod spelling;
 
-pub use offered::Offered;
+pub use section_pool::SectionPool;
 pub(crate) use spelling::refuse;
 pub use spelling::{misspelt_settings, reads_as_replaced};
 
@@ -37,16 +37,16 @@ pub const KEYS: &[Key] = &[
 
 /// What `ipam` offers to one call.
 #[derive(Debug)]
-pub struct Offer {
+pub struct IpamSection {
     /// The pools, one address each; at least one.
-    pub pools: Vec<Offered>,
+    pub pools: Vec<SectionPool>,
     /// Routes to add to the container.
     pub routes: Vec<Route>,
     /// Name resolution.
     pub dns: Dns,
 }
 
-impl Offer {
+impl IpamSection {
     /// Reads the pools of `ipam.pools`, else host-local's range sets, and finds the pool that each
     /// requested address is for; `None` when there are neither pools nor ranges.
     ///
@@ -58,22 +58,25 @@ impl Offer {
         Self::read_where(request, |_| true)
     }
 
-    /// [`Offer::read`], without some of the pools. The others keep their numbers, and an address that is
+    /// [`IpamSection::read`], without some of the pools. The others keep their numbers, and an address that is
     /// requested of one that is left out fits none.
     ///
     /// # Errors
-    /// As of [`Offer::read`].
-    pub fn read_where(request: &Request, keep: impl Fn(&Offered) -> bool) -> Result<Option<Self>> {
+    /// As of [`IpamSection::read`].
+    pub fn read_where(
+        request: &Request,
+        keep: impl Fn(&SectionPool) -> bool,
+    ) -> Result<Option<Self>> {
         let config = Config::read(request.network.ipam())?;
         spelling::check_letters(request.network.ipam())?;
-        let mut pools = offered::read(&config, &request.network)?;
+        let mut pools = section_pool::read(&config, &request.network)?;
         if pools.is_empty() {
             return Ok(None);
         }
         if request.is_judged() {
             let ipam = request.network.ipam();
             refuse(ipam, &misspelt_settings(&request.network, KEYS))?;
-            match pools.iter().try_for_each(Offered::refuse_strategy_in_ranges) {
+            match pools.iter().try_for_each(SectionPool::refuse_strategy_in_ranges) {
                 // A replaced system ignores it.
                 Err(error) if reads_as_replaced(ipam) => {
                     if request.verb == Verb::Add {

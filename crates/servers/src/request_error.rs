@@ -4,7 +4,7 @@ use ipam_kit::error::Error;
 
 /// Why a server brought no answer, and what that means for what was asked.
 #[derive(Debug)]
-pub struct Trouble {
+pub struct RequestError {
     pub(crate) kind: Kind,
     /// Whether something of the request may have reached a server of the service.
     pub(crate) sent: bool,
@@ -17,17 +17,17 @@ pub struct Trouble {
 pub(crate) enum Kind {
     NotDone(String),
     Unknown(String),
-    Unfit(String),
+    Rejected(String),
     NotUnderstood(Error),
     Refused(Error),
 }
 
-impl Trouble {
+impl RequestError {
     /// A day is as good as for ever, and no clock overflows on it.
     pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
     /// The request was not carried out, and this server may carry it out later. Nothing of it was
-    /// sent, unless [`Trouble::sent`] says otherwise.
+    /// sent, unless [`RequestError::sent`] says otherwise.
     pub fn not_done(reason: impl Into<String>) -> Self {
         Self::new(Kind::NotDone(reason.into()), false)
     }
@@ -38,9 +38,9 @@ impl Trouble {
     }
 
     /// This server has not carried it out and will not; another one may. Nothing of the request was
-    /// sent, unless [`Trouble::sent`] says otherwise.
-    pub fn unfit(reason: impl Into<String>) -> Self {
-        Self::new(Kind::Unfit(reason.into()), false)
+    /// sent, unless [`RequestError::sent`] says otherwise.
+    pub fn rejected(reason: impl Into<String>) -> Self {
+        Self::new(Kind::Rejected(reason.into()), false)
     }
 
     /// The answer is not understood: an error for a read. A change may have been carried out.
@@ -87,7 +87,7 @@ impl Trouble {
         let kind = match self.kind {
             Kind::NotDone(reason) => Kind::NotDone(change(reason)),
             Kind::Unknown(reason) => Kind::Unknown(change(reason)),
-            Kind::Unfit(reason) => Kind::Unfit(change(reason)),
+            Kind::Rejected(reason) => Kind::Rejected(change(reason)),
             error @ (Kind::NotUnderstood(_) | Kind::Refused(_)) => error,
         };
         Self { kind, ..self }
@@ -100,9 +100,9 @@ mod tests {
 
     #[test]
     fn a_step_before_the_request_leaves_nothing_open() {
-        let login = Trouble::unknown("cut").before_the_request();
+        let login = RequestError::unknown("cut").before_the_request();
         assert!(matches!(login.kind, Kind::NotDone(_)) && !login.sent);
-        let login = Trouble::unfit("a stranger").sent(true).before_the_request();
-        assert!(matches!(login.kind, Kind::Unfit(_)) && !login.sent);
+        let login = RequestError::rejected("a stranger").sent(true).before_the_request();
+        assert!(matches!(login.kind, Kind::Rejected(_)) && !login.sent);
     }
 }

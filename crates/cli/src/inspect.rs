@@ -9,15 +9,15 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use ipam_kit::allocate::ledger::{Entry, Fault};
-use ipam_kit::allocate::{Allocate, Asked, Books, Ledger, Reach, open_books, scope};
+use ipam_kit::allocate::{Allocate, Inspect, Ledger, Reach, RequestedPools, inspect, scope};
 use ipam_kit::cni::address::parse_address;
-use ipam_kit::delegate::{ByHand, Delegate, Request};
+use ipam_kit::delegate::{CliCall, Delegate, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::keys::Key;
 use ipam_kit::pool::{Pool, RangeSet};
 use ipam_kit::text::visible;
 
-use crate::verdict;
+use crate::lint;
 use crate::{
     Column, Glyphs, Known, LeaseRow, LeaseState, POOL_COLUMNS, PoolRow, Row, Words, lease_columns,
     maps, read_file, table, use_percent,
@@ -35,7 +35,7 @@ const OPTIONS: &[Known] = &[
 /// Answers a verb that was typed: for `Allocate::answering`.
 ///
 /// `version` and `about` tell the version of this package, not of the program.
-pub fn answer<L: Ledger>(call: &ByHand) -> Result<String> {
+pub fn answer<L: Ledger>(call: &CliCall) -> Result<String> {
     let first = call.arguments.first().and_then(|word| word.to_str()).unwrap_or_default();
     if !first.starts_with('-') {
         known_verb(call.name, first)?;
@@ -59,9 +59,9 @@ pub fn answer<L: Ledger>(call: &ByHand) -> Result<String> {
         _ => {}
     }
     let request = request(call, &words)?;
-    let mut books = open_books::<L>(&request)?;
+    let mut books = inspect::<L>(&request)?;
     let keys = Allocate::<L>::default().keys().unwrap_or_default();
-    let mut desk = Desk { books: &mut books, request: &request, reach: L::REACH, keys };
+    let mut desk = InspectCommand { books: &mut books, request: &request, reach: L::REACH, keys };
     match verb {
         "list" => desk.list(&words),
         "who" => desk.who(&words),
@@ -86,15 +86,15 @@ fn known_verb(name: &str, verb: &str) -> Result<()> {
 }
 
 /// The books of one network.
-struct Desk<'a> {
-    books: &'a mut dyn Books,
+struct InspectCommand<'a> {
+    books: &'a mut dyn Inspect,
     request: &'a Request,
     reach: Reach,
     /// The keys of `ipam` that the allocator reads, where it says so.
     keys: Vec<Key>,
 }
 
-impl Desk<'_> {
+impl InspectCommand<'_> {
     fn list(&mut self, words: &Words) -> Result<String> {
         no_operands(words)?;
         let entries = self.entries(|_| true)?;
@@ -214,7 +214,7 @@ impl Desk<'_> {
     fn lint(&mut self, words: &Words) -> Result<String> {
         no_operands(words)?;
         let asked = self.known_pools()?;
-        let rows = verdict::findings(self.books, self.request, &self.keys, &asked)?;
+        let rows = lint::findings(self.books, self.request, &self.keys, &asked)?;
         if words.has("json") {
             return Ok(json_array(rows.into_iter().map(Value::from)));
         }
@@ -259,8 +259,8 @@ impl Desk<'_> {
         (!node.is_empty()).then(|| node.to_owned())
     }
 
-    fn known_pools(&self) -> Result<Asked> {
-        Asked::of(self.request, &self.request.prev_result()?)
+    fn known_pools(&self) -> Result<RequestedPools> {
+        RequestedPools::of(self.request, &self.request.prev_result()?)
     }
 
     fn print(&mut self, words: &Words, entries: &[Entry]) -> Result<String> {
@@ -314,7 +314,7 @@ fn is_of(entry: &Entry, owner: &str) -> bool {
     }
 }
 
-fn request(call: &ByHand, words: &Words) -> Result<Request> {
+fn request(call: &CliCall, words: &Words) -> Result<Request> {
     match words.value("config") {
         None => Err(Words::refusal(format!(
             "{}: --config FILE names the network configuration",
@@ -368,7 +368,7 @@ fn json_array(rows: impl Iterator<Item = Value>) -> String {
     text + "]\n"
 }
 
-fn about<L: Ledger>(call: &ByHand, as_json: bool) -> String {
+fn about<L: Ledger>(call: &CliCall, as_json: bool) -> String {
     if as_json {
         let keys = Allocate::<L>::default().keys();
         return format!("{}\n", call.about("allocator", Some(L::REACH), keys.as_deref()));

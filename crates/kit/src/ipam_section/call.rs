@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Offer, Offered, add_to};
+use super::{IpamSection, SectionPool, add_to};
 use crate::cni::{Environment, IpamResult, Verb};
 use crate::delegate::Request;
 use crate::error::Result;
@@ -61,13 +61,13 @@ impl Call {
             return Ok(None);
         };
         let mut result = IpamResult::default();
-        let pools = offer.pools.into_iter().map(|pool| Offered::into_pool(pool).to_json());
+        let pools = offer.pools.into_iter().map(|pool| SectionPool::into_pool(pool).to_json());
         result.extra.insert("pools".to_owned(), pools.collect());
         add_to(&mut result, offer.routes, offer.dns);
         result.to_json(request.network.version()).map(Some)
     }
 
-    fn offer(self) -> Result<Option<(Offer, Request)>> {
+    fn offer(self) -> Result<Option<(IpamSection, Request)>> {
         let environment = Environment::new([
             ("CNI_COMMAND", self.verb.as_str()),
             ("CNI_CONTAINERID", "c1"),
@@ -78,6 +78,6 @@ impl Call {
         let stdin = self.config.to_string();
         let request =
             Request::parse(self.verb, environment, stdin.as_bytes(), Settings::default())?;
-        Ok(Offer::read(&request)?.map(|offer| (offer, request)))
+        Ok(IpamSection::read(&request)?.map(|offer| (offer, request)))
     }
 }

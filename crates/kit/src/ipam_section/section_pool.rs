@@ -14,7 +14,7 @@ const IP_RANGES: &str = "runtimeConfig.ipRanges";
 
 /// A pool on its way to the allocator, with what is needed to find the address asked for.
 #[derive(Debug)]
-pub struct Offered {
+pub struct SectionPool {
     /// Its place in the configuration.
     pub path: String,
     /// The pool, with the requested address that it has of its own.
@@ -25,7 +25,7 @@ pub struct Offered {
     pub(super) request: Option<Requested>,
 }
 
-impl Offered {
+impl SectionPool {
     /// The address asked for, and where.
     pub(super) fn wanted(&self) -> Option<(IpAddr, String)> {
         let own = self.pool.requested_ip.map(|own| (own, self.own_path()));
@@ -73,7 +73,7 @@ impl Offered {
 /// # Errors
 /// There are both, one is invalid, two overlap, or the `cniVersion` has no
 /// place for so many.
-pub(super) fn read(config: &Config<'_>, network: &Network) -> Result<Vec<Offered>> {
+pub(super) fn read(config: &Config<'_>, network: &Network) -> Result<Vec<SectionPool>> {
     let offers = match config.pools {
         Some(pools) => from_pools(pools, config, network)?,
         None => from_sets(config, network)?,
@@ -85,7 +85,7 @@ pub(super) fn read(config: &Config<'_>, network: &Network) -> Result<Vec<Offered
     Ok(offers)
 }
 
-fn from_pools(pools: &Value, config: &Config<'_>, network: &Network) -> Result<Vec<Offered>> {
+fn from_pools(pools: &Value, config: &Config<'_>, network: &Network) -> Result<Vec<SectionPool>> {
     const PATH: &str = "ipam.pools";
     let ranges = (!config.ranges.is_empty()).then_some("ipam.ranges");
     if let Some(other) = ranges.or(config.single_range.as_ref().map(|_| "ipam.subnet")) {
@@ -102,22 +102,22 @@ fn from_pools(pools: &Value, config: &Config<'_>, network: &Network) -> Result<V
     let pools = pools.as_array().filter(|pools| !pools.is_empty()).ok_or_else(expected)?;
     let rules = config.rules;
     let numbered = pools.iter().enumerate();
-    numbered.map(|(i, pool)| Offered::of_pool(pool, rules, format!("{PATH}[{i}]"))).collect()
+    numbered.map(|(i, pool)| SectionPool::of_pool(pool, rules, format!("{PATH}[{i}]"))).collect()
 }
 
 /// In host-local's order: the runtime's sets, the single range of old style, `ipam.ranges`.
-fn from_sets(config: &Config<'_>, network: &Network) -> Result<Vec<Offered>> {
+fn from_sets(config: &Config<'_>, network: &Network) -> Result<Vec<SectionPool>> {
     let rules = config.rules;
-    let all = |sets: &[Vec<RangeConfig>], path: &str| -> Result<Vec<Offered>> {
+    let all = |sets: &[Vec<RangeConfig>], path: &str| -> Result<Vec<SectionPool>> {
         let numbered = sets.iter().enumerate();
-        numbered.map(|(i, set)| Offered::of_set(set, rules, format!("{path}[{i}]"))).collect()
+        numbered.map(|(i, set)| SectionPool::of_set(set, rules, format!("{path}[{i}]"))).collect()
     };
     let of_runtime = network.ip_ranges().map(|sets| range_sets(sets, IP_RANGES)).transpose()?;
     let mut offers = all(&of_runtime.unwrap_or_default(), IP_RANGES)?;
     if let Some(range) = &config.single_range {
         // Its members stand in `ipam` itself, and are errors there.
         Range::parse(range, rules, "ipam")?;
-        offers.push(Offered::of_set(std::slice::from_ref(range), rules, "ipam".to_owned())?);
+        offers.push(SectionPool::of_set(std::slice::from_ref(range), rules, "ipam".to_owned())?);
     }
     offers.extend(all(&config.ranges, "ipam.ranges")?);
     for (index, offer) in (0..).zip(&mut offers) {
@@ -126,7 +126,7 @@ fn from_sets(config: &Config<'_>, network: &Network) -> Result<Vec<Offered>> {
     Ok(offers)
 }
 
-fn refuse_for_version(offers: &[Offered], network: &Network) -> Result<()> {
+fn refuse_for_version(offers: &[SectionPool], network: &Network) -> Result<()> {
     let version = network.version();
     if !version.has_single_addresses() {
         return Ok(());
@@ -154,7 +154,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::offer::call::Call;
+    use crate::ipam_section::call::Call;
 
     #[test]
     fn pools_are_copied() {

@@ -2,13 +2,14 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
-use super::Offered;
+use super::SectionPool;
 use crate::pool::{Pool, RangeConfig, RangeRules, RangeSet};
 
 /// What stands in for the pools: empty when one has no ranges.
-pub(super) fn patch(pools: &[Offered]) -> Map<String, Value> {
+pub(super) fn patch(pools: &[SectionPool]) -> Map<String, Value> {
     // host-local sees the runtime's requests itself, but not a pool's own.
-    let ranges = |offered: &Offered| Some(ranges(offered.set.as_ref()?, offered.pool.requested_ip));
+    let ranges =
+        |offered: &SectionPool| Some(ranges(offered.set.as_ref()?, offered.pool.requested_ip));
     of_sets(pools.iter().map(ranges).collect())
 }
 
@@ -52,7 +53,7 @@ fn only(set: &RangeSet, address: IpAddr) -> Option<Vec<RangeConfig>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offer::call::Call;
+    use crate::ipam_section::call::Call;
 
     fn ranges_for_host_local(ipam: Value) -> Value {
         let mut patch = Call::ipam(ipam).for_host_local();

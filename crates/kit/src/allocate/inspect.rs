@@ -1,6 +1,6 @@
 use std::ops::ControlFlow;
 
-use super::Bookkeeper;
+use super::LedgerAllocator;
 use super::ledger::{Entry, Ledger};
 use crate::delegate::Request;
 use crate::error::Result;
@@ -8,7 +8,7 @@ use crate::keys::Misspelt;
 use crate::pool::{Pool, RangeSet};
 
 /// What people read in a ledger and take out of it by hand.
-pub trait Books {
+pub trait Inspect {
     /// Every entry of the network.
     fn entries(&mut self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()>;
 
@@ -20,7 +20,7 @@ pub trait Books {
     fn accept(&mut self) -> Result<bool>;
 
     /// What stands among the leases and is none, in words.
-    fn strangers(&mut self) -> Result<Vec<String>>;
+    fn foreign_entries(&mut self) -> Result<Vec<String>>;
 
     /// The ranges of pools, which the store may know by name.
     fn sets(&mut self, pools: &[Pool]) -> Result<Vec<RangeSet>>;
@@ -36,11 +36,11 @@ pub trait Books {
 ///
 /// # Errors
 /// The settings are invalid, or the ledger refuses them.
-pub fn open_books<L: Ledger>(request: &Request) -> Result<impl Books> {
-    Bookkeeper::<L>::open(request)
+pub fn inspect<L: Ledger>(request: &Request) -> Result<impl Inspect> {
+    LedgerAllocator::<L>::open(request)
 }
 
-impl<L: Ledger> Books for Bookkeeper<L> {
+impl<L: Ledger> Inspect for LedgerAllocator<L> {
     fn entries(&mut self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()> {
         self.ledger.scan(None, each)
     }
@@ -53,8 +53,8 @@ impl<L: Ledger> Books for Bookkeeper<L> {
         self.ledger.accept()
     }
 
-    fn strangers(&mut self) -> Result<Vec<String>> {
-        self.ledger.strangers()
+    fn foreign_entries(&mut self) -> Result<Vec<String>> {
+        self.ledger.foreign_entries()
     }
 
     fn sets(&mut self, pools: &[Pool]) -> Result<Vec<RangeSet>> {

@@ -16,7 +16,7 @@ fn network(ipam: Value) -> Network {
 /// Runs answers through a carry and gives the outcome.
 fn chain(answers: &[(Step, Value)]) -> Result<IpamResult> {
     let (network, settings) = (network(json!({})), Settings::default());
-    let mut carry = Carry::new(&network, &settings, "node", false, IpamResult::default());
+    let mut carry = Handoff::new(&network, &settings, "node", false, IpamResult::default());
     for (step, answer) in answers {
         carry.take(step, object(answer.clone()))?;
     }
@@ -56,7 +56,7 @@ fn a_route_of_another_table_is_no_duplicate() {
 fn settings_of_two_selectors_are_merged_at_every_depth() {
     let (network, settings) =
         (network(json!({"opt": {"a": 1, "b": 2}, "gone": 1})), Settings::default());
-    let mut carry = Carry::new(&network, &settings, "node", false, IpamResult::default());
+    let mut carry = Handoff::new(&network, &settings, "node", false, IpamResult::default());
     for ipam in [json!({"opt": {"x": 1, "b": null}, "gone": null}), json!({"opt": {"y": 2}})] {
         carry.take(&step("ipam-ds-x"), object(json!({"ipam": ipam}))).unwrap();
     }
@@ -84,7 +84,7 @@ fn two_allocators_serve_a_pool_each() {
     let mut blue = step("ipam-da-blue");
     blue.serves = Some(vec!["blue".to_owned()]);
     let (network, settings) = (network(json!({})), Settings::default());
-    let mut carry = Carry::new(&network, &settings, "node", false, IpamResult::default());
+    let mut carry = Handoff::new(&network, &settings, "node", false, IpamResult::default());
     assert!(carry.run_of(&blue).is_some(), "unknown pools: the delegate must see for itself");
     carry
         .take(&step("ipam-ds-x"), object(json!({"pools": [{"name": "red"}, {"name": "blue"}]})))
@@ -131,7 +131,7 @@ fn a_selector_sets_what_later_delegates_read() {
     let network = network(json!({"type": "ipam-delegated", "subnet": "10.0.0.0/24", "keep": 1}))
         .with("runtimeConfig", json!({"ipRanges": [[{"subnet": "10.9.0.0/24"}]], "mac": "m"}));
     let settings = Settings::default();
-    let mut carry = Carry::new(&network, &settings, "node-1", false, IpamResult::default());
+    let mut carry = Handoff::new(&network, &settings, "node-1", false, IpamResult::default());
     assert!(carry.run_of(&step("host-local")).unwrap().ip_ranges.is_some());
     let patch = json!({"pools": [], "ipam": {"ranges": [[1]], "subnet": null, "dataDir": "/var/lib/cni/x"}});
     carry.take(&step("ipam-ds-x"), object(patch)).unwrap();

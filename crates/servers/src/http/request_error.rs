@@ -5,45 +5,50 @@ use rustls::CertificateError;
 use ureq::http::HeaderValue;
 
 use super::ask::Method;
-use crate::trouble::Trouble;
+use crate::request_error::RequestError;
 use crate::words;
 
 /// Why no answer came within `patience`.
-pub(super) fn of(error: &ureq::Error, sent: bool, secured: bool, patience: Duration) -> Trouble {
+pub(super) fn of(
+    error: &ureq::Error,
+    sent: bool,
+    secured: bool,
+    patience: Duration,
+) -> RequestError {
     let text = text(error, patience);
     if let ureq::Error::Io(error) = error {
-        if let Some(advice) = of_tls(error).and_then(|error| unfit(error, sent)) {
-            return Trouble::unfit(format!("{text} ({advice})")).sent(sent);
+        if let Some(advice) = of_tls(error).and_then(|error| rejected(error, sent)) {
+            return RequestError::rejected(format!("{text} ({advice})")).sent(sent);
         }
         // So ends a server without TLS, and one that is being stopped.
         let ends = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
         if secured && !sent && ends.contains(&error.kind()) {
-            return Trouble::not_done(format!("{text} ({})", words::PERHAPS_WITHOUT_TLS));
+            return RequestError::not_done(format!("{text} ({})", words::PERHAPS_WITHOUT_TLS));
         }
     }
     // A server that wants another certificate may close before its reason is read.
     if secured && sent && is_cut(error) {
-        return Trouble::unknown(format!(
+        return RequestError::unknown(format!(
             "{text} (it may not take this client: look at the client's certificate and key)"
         ));
     }
-    if sent { Trouble::unknown(text) } else { Trouble::not_done(text) }
+    if sent { RequestError::unknown(text) } else { RequestError::not_done(text) }
 }
 
 /// What came first was not of HTTP/1: whatever server that is, it has carried out nothing.
-pub(super) fn stranger(error: &ureq::Error, patience: Duration, advice: &str) -> Trouble {
-    Trouble::unfit(format!("{} ({advice})", text(error, patience)))
+pub(super) fn stranger(error: &ureq::Error, patience: Duration, advice: &str) -> RequestError {
+    RequestError::rejected(format!("{} ({advice})", text(error, patience)))
 }
 
 /// What a status means that is no answer.
-pub(super) fn of_status(status: u16, method: Method, text: String) -> Trouble {
+pub(super) fn of_status(status: u16, method: Method, text: String) -> RequestError {
     match status {
         // Turned away for now: too slow, too early, too many.
-        408 | 425 | 429 => Trouble::not_done(text).sent(true),
+        408 | 425 | 429 => RequestError::not_done(text).sent(true),
         // 501: a server of another service, which does not know the method.
-        300..=499 | 501 => Trouble::unfit(text).sent(true),
-        _ if status >= 500 || method != Method::Get => Trouble::unknown(text),
-        _ => Trouble::unfit(text).sent(true),
+        300..=499 | 501 => RequestError::rejected(text).sent(true),
+        _ if status >= 500 || method != Method::Get => RequestError::unknown(text),
+        _ => RequestError::rejected(text).sent(true),
     }
 }
 
@@ -58,7 +63,7 @@ pub(super) fn is_elsewhere(status: u16, method: Method, said: &str) -> bool {
 pub(super) fn asked_to_wait(status: u16, header: Option<&HeaderValue>) -> Option<Duration> {
     let seconds = header.filter(|_| matches!(status, 429 | 500..))?.to_str().ok()?;
     let seconds = seconds.trim().parse().ok().filter(|seconds| *seconds > 0)?;
-    Some(Duration::from_secs(seconds).min(Trouble::LONGEST))
+    Some(Duration::from_secs(seconds).min(RequestError::LONGEST))
 }
 
 fn text(error: &ureq::Error, patience: Duration) -> String {
@@ -85,7 +90,7 @@ fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
 }
 
 /// What to do about a failure of TLS after which this server is of no use.
-fn unfit(error: &rustls::Error, sent: bool) -> Option<&'static str> {
+fn rejected(error: &rustls::Error, sent: bool) -> Option<&'static str> {
     match error {
         rustls::Error::InvalidCertificate(
             CertificateError::Expired
@@ -113,13 +118,13 @@ mod tests {
     use rustls::AlertDescription;
 
     use super::*;
-    use crate::trouble::Kind;
+    use crate::request_error::Kind;
 
-    fn kind(trouble: &Trouble) -> &'static str {
+    fn kind(trouble: &RequestError) -> &'static str {
         match trouble.kind {
             Kind::NotDone(_) => "not done",
             Kind::Unknown(_) => "unknown",
-            Kind::Unfit(_) => "unfit",
+            Kind::Rejected(_) => "rejected",
             Kind::NotUnderstood(_) | Kind::Refused(_) => "an error",
         }
     }
@@ -127,14 +132,14 @@ mod tests {
     #[test]
     fn what_a_status_leaves_open_depends_on_what_was_asked() {
         for (status, get, put) in [
-            (204, "unfit", "unknown"),
-            (301, "unfit", "unfit"),
-            (403, "unfit", "unfit"),
-            (404, "unfit", "unfit"),
+            (204, "rejected", "unknown"),
+            (301, "rejected", "rejected"),
+            (403, "rejected", "rejected"),
+            (404, "rejected", "rejected"),
             (408, "not done", "not done"),
             (429, "not done", "not done"),
             (500, "unknown", "unknown"),
-            (501, "unfit", "unfit"),
+            (501, "rejected", "rejected"),
             (503, "unknown", "unknown"),
             (700, "unknown", "unknown"),
         ] {
@@ -156,11 +161,11 @@ mod tests {
             (io(io::ErrorKind::UnexpectedEof), "not done", "unknown"),
             (ureq::Error::Timeout(ureq::Timeout::Global), "not done", "unknown"),
             (ureq::Error::HostNotFound, "not done", "unknown"),
-            (alert(AlertDescription::CertificateRequired), "unfit", "unfit"),
-            (alert(AlertDescription::HandshakeFailure), "unfit", "unknown"),
-            (alert(AlertDescription::DecryptError), "unfit", "unknown"),
-            (tls(rustls::CertificateError::UnknownIssuer.into()), "unfit", "unfit"),
-            (tls(rustls::InvalidMessage::InvalidContentType.into()), "unfit", "unknown"),
+            (alert(AlertDescription::CertificateRequired), "rejected", "rejected"),
+            (alert(AlertDescription::HandshakeFailure), "rejected", "unknown"),
+            (alert(AlertDescription::DecryptError), "rejected", "unknown"),
+            (tls(rustls::CertificateError::UnknownIssuer.into()), "rejected", "rejected"),
+            (tls(rustls::InvalidMessage::InvalidContentType.into()), "rejected", "unknown"),
         ] {
             let of_sent = |sent| kind(&of(&error, sent, true, Duration::ZERO));
             assert_eq!((of_sent(false), of_sent(true)), (before, after), "{error:?}");

@@ -11,7 +11,7 @@ use super::{beside, lock_folder, open_own, replace_own};
 /// A file in which processes of this node note what they know, one JSON document a line: the last whole
 /// line counts. Whoever is killed leaves the one before.
 #[derive(Clone, Debug)]
-pub struct Note {
+pub struct StateFile {
     path: PathBuf,
 }
 
@@ -21,7 +21,7 @@ const LONGEST: u64 = 64 * 1024;
 /// How many bytes at the end are read at first: more than most lines have.
 const TAIL: u64 = 4 * 1024;
 
-impl Note {
+impl StateFile {
     /// The note at this path, which need not exist.
     pub fn at(path: PathBuf) -> Self {
         Self { path }
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn the_last_whole_line_counts() {
         let folder = TempDir::new().unwrap();
-        let note = Note::at(folder.path().join("a/note.json"));
+        let note = StateFile::at(folder.path().join("a/note.json"));
         assert_eq!(note.read::<u32>(), 0);
         note.change(|number: &mut u32| *number = 7).unwrap();
         let mut file = OpenOptions::new().append(true).open(note.path()).unwrap();
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn the_last_line_is_found_wherever_it_begins() {
         let folder = TempDir::new().unwrap();
-        let note = Note::at(folder.path().join("note.json"));
+        let note = StateFile::at(folder.path().join("note.json"));
         let tail = usize::try_from(TAIL).unwrap();
         fs::write(note.path(), format!("{}7\n{}", "\n".repeat(tail), "8".repeat(tail))).unwrap();
         assert_eq!(note.read::<u32>(), 7);
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn nothing_is_changed_while_another_process_changes_it() {
         let folder = TempDir::new().unwrap();
-        let note = Note::at(folder.path().join("note.json"));
+        let note = StateFile::at(folder.path().join("note.json"));
         note.change(|number: &mut u32| *number = 7).unwrap();
         let changing = lock_folder(folder.path()).unwrap();
         let error = note.change(|number: &mut u32| *number += 1).unwrap_err();
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_note_that_cannot_be_read_is_not_taken_for_an_empty_one() {
         let folder = TempDir::new().unwrap();
-        let note = Note::at(folder.path().join("note.json"));
+        let note = StateFile::at(folder.path().join("note.json"));
         assert_eq!(note.noted::<u32>().unwrap(), 0);
         std::os::unix::fs::symlink("elsewhere.json", note.path()).unwrap();
         assert!(note.noted::<u32>().is_err());
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_long_file_is_made_short() {
         let folder = TempDir::new().unwrap();
-        let note = Note::at(folder.path().join("note.json"));
+        let note = StateFile::at(folder.path().join("note.json"));
         note.change(|text: &mut String| *text = "x".repeat(200)).unwrap();
         let one = fs::metadata(note.path()).unwrap().len();
         for round in 0..2 * LONGEST / one {

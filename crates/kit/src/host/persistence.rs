@@ -12,7 +12,7 @@ const OVERLAY: u64 = 0x794c_7630;
 
 /// Why a reboot empties this folder, where it does: the file system of the folder, or of its
 /// nearest parent that is there. For `lint`.
-pub fn emptied_by_reboot(folder: &Path) -> Option<&'static str> {
+pub fn volatile_filesystem(folder: &Path) -> Option<&'static str> {
     let standing = folder.ancestors().find(|folder| folder.exists())?;
     match file_system(standing)? {
         OVERLAY => {
@@ -85,8 +85,8 @@ mod tests {
 
     #[test]
     fn memory_is_told_from_disk() {
-        assert_eq!(emptied_by_reboot(Path::new("/dev/shm/none/such")), Some("a tmpfs"));
-        assert_eq!(emptied_by_reboot(Path::new("/proc/self")), None);
+        assert_eq!(volatile_filesystem(Path::new("/dev/shm/none/such")), Some("a tmpfs"));
+        assert_eq!(volatile_filesystem(Path::new("/proc/self")), None);
     }
 
     #[test]

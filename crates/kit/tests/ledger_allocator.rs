@@ -30,7 +30,7 @@ struct Desk {
 impl Desk {
     fn new(shape: Shape) -> Self {
         static STORES: AtomicU64 = AtomicU64::new(0);
-        let name = format!("bookkeeper-{}", STORES.fetch_add(1, Ordering::Relaxed));
+        let name = format!("allocator-{}", STORES.fetch_add(1, Ordering::Relaxed));
         Self { store: Store::named(&name).shaped(shape), name }
     }
 

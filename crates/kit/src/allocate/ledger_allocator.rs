@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::attempt::{Attempt, Plan, collect};
 use super::ledger::{Change, Commit, Entry, Fault, Ledger, Need, Question, View};
 use super::unsure::Unsure;
-use super::{Lease, Owner, Part, Reach, Scope, Strategy, Want};
+use super::{Lease, Owner, Part, PoolRequest, Reach, Scope, Strategy};
 use crate::cni::{Keep, parse_value};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
@@ -20,7 +20,7 @@ use crate::pool::{Pool, RangeSet};
 
 /// What gives addresses out of a [`Ledger`], for one call.
 #[derive(Debug)]
-pub(super) struct Bookkeeper<L> {
+pub(super) struct LedgerAllocator<L> {
     pub(super) ledger: L,
     /// Where not every pool is shown, what the owner holds of the others stays: an entry of `serves`, or
     /// one of two with the same name.
@@ -43,7 +43,7 @@ const ROUNDS: u64 = 64;
 /// How many entries GC has in hand at once.
 const BATCH: usize = 4096;
 
-impl<L: Ledger> Bookkeeper<L> {
+impl<L: Ledger> LedgerAllocator<L> {
     /// Opens the ledger by the network's settings.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl<L: Ledger> Bookkeeper<L> {
     /// [`ErrorCode::NOT_IN_POOL`] outside of the pool's ranges, [`ErrorCode::TAKEN`] where another
     /// owner holds it.
     pub(super) fn allocate(&mut self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
-        let mut wants = Want::read(want, self.strategy()?)?;
+        let mut wants = PoolRequest::read(want, self.strategy()?)?;
         let profile = self.ledger.profile();
         for (want, pool) in wants.iter_mut().zip(want) {
             // What a pool says may be a selector's word, which is data.
@@ -168,11 +168,11 @@ impl<L: Ledger> Bookkeeper<L> {
     }
 
     /// What an ADD would ask for, but for the strategy of the network.
-    pub(super) fn wants(&self, pools: &[Pool]) -> Result<Vec<Want>> {
-        Want::read(pools, self.ledger.profile().strategy)
+    pub(super) fn wants(&self, pools: &[Pool]) -> Result<Vec<PoolRequest>> {
+        PoolRequest::read(pools, self.ledger.profile().strategy)
     }
 
-    pub(super) fn misspelt_of(&self, wants: &[Want]) -> Vec<Misspelt> {
+    pub(super) fn misspelt_of(&self, wants: &[PoolRequest]) -> Vec<Misspelt> {
         wants.iter().flat_map(|want| self.ledger.misspelt(want)).collect()
     }
 
@@ -197,7 +197,7 @@ impl<L: Ledger> Bookkeeper<L> {
         for _ in 0..ROUNDS {
             let (change, sources) = match attempt.plan(&view)? {
                 Plan::Commit(change, sources) => (change, sources),
-                Plan::Look => {
+                Plan::ScanFurther => {
                     view = self.ledger.view(&attempt.question(false), Some(view.token))?;
                     continue;
                 }
@@ -345,7 +345,7 @@ impl<L: Ledger> Bookkeeper<L> {
 
 /// What a release or a CHECK asks.
 fn releasing<'a>(owner: &'a Owner, known: &'a [Lease], may_guess: bool) -> Question<'a> {
-    Question { owner, known, want: &[], looks: &[], may_guess, need: Need::Proof }
+    Question { owner, known, want: &[], scans: &[], may_guess, need: Need::Proof }
 }
 
 /// Whether the chain lists this allocator more than once: what it gave for pools that are served by now

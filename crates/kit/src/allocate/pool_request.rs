@@ -9,7 +9,7 @@ use crate::pool::{Pool, RangeRules, RangeSet};
 
 /// What an ADD asks of a ledger: one address out of a pool.
 #[derive(Clone, Debug)]
-pub struct Want {
+pub struct PoolRequest {
     /// Its place, for errors: `prevResult.pools[0]`.
     pub path: String,
     /// The pool's name.
@@ -28,7 +28,7 @@ pub struct Want {
     pub(crate) apart: bool,
 }
 
-impl Want {
+impl PoolRequest {
     /// Reads the pools of `prevResult.pools`.
     ///
     /// # Errors
@@ -121,10 +121,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(pools: Value) -> Result<Vec<Want>> {
+    fn read(pools: Value) -> Result<Vec<PoolRequest>> {
         let parse = |pool: &Value| Pool::parse(pool, "p").unwrap();
         let pools: Vec<Pool> = pools.as_array().unwrap().iter().map(parse).collect();
-        Want::read(&pools, Strategy::Lowest)
+        PoolRequest::read(&pools, Strategy::Lowest)
     }
 
     #[test]

@@ -5,29 +5,29 @@ use serde_json::Value;
 use crate::cni::{Dns, IpamResult, Network, Route};
 use crate::delegate::Request;
 use crate::error::{Error, Result};
+use crate::ipam_section::{self, IpamSection, SectionPool};
 use crate::keys::{Key, warn_of};
-use crate::offer::{self, Offer, Offered};
 use crate::pool::{Pool, RangeConfig, RangeRules, RangeSet};
 
 const PATH: &str = "prevResult.pools";
 
 /// The pools that a call is about; none where they cannot be read.
-pub fn asked_pools(request: &Request) -> Vec<Pool> {
-    let asked = request.prev_result().and_then(|before| Asked::of(request, &before));
+pub fn requested_pools(request: &Request) -> Vec<Pool> {
+    let asked = request.prev_result().and_then(|before| RequestedPools::of(request, &before));
     asked.map(|asked| asked.pools).unwrap_or_default()
 }
 
 /// The ranges of these pools, for a store that does not tell the networks apart. Those that cannot be
 /// read are left out.
-pub fn asked_sets(request: &Request) -> Vec<RangeSet> {
-    let pools = asked_pools(request);
+pub fn requested_sets(request: &Request) -> Vec<RangeSet> {
+    let pools = requested_pools(request);
     let sets = pools.iter().filter_map(|pool| pool.range_set(RangeRules::ANY, PATH).ok().flatten());
     sets.collect()
 }
 
 /// What is asked of an allocator.
 #[derive(Debug)]
-pub struct Asked {
+pub struct RequestedPools {
     /// The pools to serve.
     pub pools: Vec<Pool>,
     source: Source,
@@ -88,7 +88,7 @@ struct Alone {
     others: Vec<Pool>,
 }
 
-impl Asked {
+impl RequestedPools {
     /// Reads the pools of the previous result, else the offer of `ipam`.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Asked {
             None | Some(Value::Null) => Self::alone(request, before),
             Some(Value::Array(pools)) => {
                 let judged =
-                    request.is_judged() && !offer::reads_as_replaced(request.network.ipam());
+                    request.is_judged() && !ipam_section::reads_as_replaced(request.network.ipam());
                 let parse = |(i, pool)| {
                     let path = format!("{PATH}[{i}]");
                     let pool = Pool::parse(pool, &path)?;
@@ -119,16 +119,16 @@ impl Asked {
 
     fn alone(request: &Request, before: &IpamResult) -> Result<Self> {
         refuse_flat(request.network.ipam().get("ranges"))?;
-        let Some(Offer { pools, routes, dns }) = Offer::read(request)? else {
+        let Some(IpamSection { pools, routes, dns }) = IpamSection::read(request)? else {
             let source = Source::Nowhere(Earlier::of(request, before));
             return Ok(Self { pools: Vec::new(), source });
         };
-        let is_ours = |offered: &Offered| serves(&request.network, &offered.pool);
+        let is_ours = |offered: &SectionPool| serves(&request.network, &offered.pool);
         let (ours, others): (Vec<_>, Vec<_>) = pools.into_iter().partition(is_ours);
         let places = ours.iter().map(|offered| offered.path.clone()).collect();
-        let others = others.into_iter().map(Offered::into_pool).collect();
+        let others = others.into_iter().map(SectionPool::into_pool).collect();
         let alone = Alone { routes, dns, places, others };
-        let pools = ours.into_iter().map(Offered::into_pool).collect();
+        let pools = ours.into_iter().map(SectionPool::into_pool).collect();
         Ok(Self { pools, source: Source::Alone(Box::new(alone)) })
     }
 
@@ -144,12 +144,12 @@ impl Asked {
         }
         let ipam = request.network.ipam();
         let is_alone = !matches!(self.source, Source::Before(_));
-        let offered = if is_alone { offer::KEYS } else { &[] };
+        let offered = if is_alone { ipam_section::KEYS } else { &[] };
         let keys = [Key::All(keys), Key::All(offered)];
-        let mut found = offer::misspelt_settings(&request.network, &keys);
-        offer::refuse(ipam, &found)?;
+        let mut found = ipam_section::misspelt_settings(&request.network, &keys);
+        ipam_section::refuse(ipam, &found)?;
         // Where a preset says how ranges are read, its selector has told.
-        if !is_alone && !offer::reads_as_replaced(ipam) {
+        if !is_alone && !ipam_section::reads_as_replaced(ipam) {
             let pools: Vec<Value> = self.pools.iter().map(Pool::to_json).collect();
             found.extend(Pool::misspelt(&pools, PATH));
         }
@@ -189,7 +189,7 @@ impl Asked {
             if is_a_main_plugins(&result) {
                 result = IpamResult::default();
             }
-            offer::add_to(&mut result, alone.routes, alone.dns);
+            ipam_section::add_to(&mut result, alone.routes, alone.dns);
             left.extend(alone.others.iter().map(Pool::to_json));
         }
         result.extra.insert("pools".to_owned(), Value::Array(left));

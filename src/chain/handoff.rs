@@ -14,13 +14,13 @@ use super::section::Section;
 use super::served::{describe_pools, judge, serves, unserved};
 use super::way::is_configured;
 use ipam_kit::cni::{IpConfig, IpamResult, Network, Route};
-use ipam_kit::delegate::selected::{CHAIN_KEYS, REMEMBERED};
+use ipam_kit::delegate::selector_keys::{CHAIN_KEYS, REMEMBERED};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
 
 /// The state of a chain between two delegates.
 #[derive(Clone, Debug)]
-pub(crate) struct Carry<'a> {
+pub(crate) struct Handoff<'a> {
     network: &'a Network,
     settings: &'a Settings,
     node: &'a str,
@@ -38,7 +38,7 @@ pub(crate) struct Carry<'a> {
     folded: bool,
 }
 
-impl<'a> Carry<'a> {
+impl<'a> Handoff<'a> {
     /// The state before the first delegate.
     pub(crate) fn new(
         network: &'a Network,

@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 
 use crate::Row;
 use ipam_kit::allocate::ledger::Fault;
-use ipam_kit::allocate::{Asked, Books};
+use ipam_kit::allocate::{Inspect, RequestedPools};
 use ipam_kit::cni::address::is_strange_gateway;
 use ipam_kit::delegate::Request;
 use ipam_kit::error::Result;
+use ipam_kit::ipam_section::misspelt_settings;
 use ipam_kit::keys::Key;
-use ipam_kit::offer::misspelt_settings;
 use ipam_kit::pool::{Pool, Range, RangeSet};
 
 /// How many entries are named one by one.
@@ -21,10 +21,10 @@ const NAMED: usize = 20;
 /// # Errors
 /// The store cannot be read, and pools are asked for.
 pub(crate) fn findings(
-    books: &mut dyn Books,
+    books: &mut dyn Inspect,
     request: &Request,
     keys: &[Key],
-    asked: &Asked,
+    asked: &RequestedPools,
 ) -> Result<Vec<Row>> {
     let sets = books.sets(&asked.pools).map_err(|error| asked.explain(error))?;
     let rows = of_pools(books, &asked.pools, &sets).and_then(|mut rows| {
@@ -44,7 +44,7 @@ pub(crate) fn findings(
     Ok(rows)
 }
 
-fn of_pools(books: &mut dyn Books, pools: &[Pool], sets: &[RangeSet]) -> Result<Vec<Row>> {
+fn of_pools(books: &mut dyn Inspect, pools: &[Pool], sets: &[RangeSet]) -> Result<Vec<Row>> {
     let mut held = vec![0_u64; sets.len()];
     let mut unreadable = Vec::new();
     let mut leftovers = 0_u64;
@@ -62,7 +62,7 @@ fn of_pools(books: &mut dyn Books, pools: &[Pool], sets: &[RangeSet]) -> Result<
         bare += u64::from(entry.holder.as_ref().is_some_and(|holder| holder.ifname.is_none()));
         ControlFlow::Continue(())
     })?;
-    unreadable.extend(books.strangers()?);
+    unreadable.extend(books.foreign_entries()?);
     let mut rows = Vec::new();
     for ((pool, set), held) in pools.iter().zip(sets).zip(held) {
         let name = pool.name().map(|name| format!(" {name}")).unwrap_or_default();
