@@ -18,13 +18,40 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("presence", &["error"]),
     ("keys", &["error"]),
     ("cni", &["keys", "error"]),
+    ("contract", &["cni", "error"]),
     ("pool", &["cni", "keys", "presence", "error"]),
     ("host", &["pool", "cni", "keys", "presence", "error"]),
     ("log", &["host", "text"]),
-    ("delegate", &["log", "text", "host", "pool", "cni", "keys", "presence", "error"]),
-    ("ipam_section", &["delegate", "host", "pool", "cni", "keys", "presence", "error"]),
-    ("select", &["ipam_section", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
-    ("allocate", &["ipam_section", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
+    ("delegate", &["contract", "log", "text", "host", "pool", "cni", "keys", "presence", "error"]),
+    ("ipam_section", &["contract", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
+    (
+        "select",
+        &[
+            "contract",
+            "ipam_section",
+            "delegate",
+            "host",
+            "pool",
+            "cni",
+            "keys",
+            "presence",
+            "error",
+        ],
+    ),
+    (
+        "allocate",
+        &[
+            "contract",
+            "ipam_section",
+            "delegate",
+            "host",
+            "pool",
+            "cni",
+            "keys",
+            "presence",
+            "error",
+        ],
+    ),
 ];
 
 /// All that the meta-plugin takes of the room `pool`: what becomes of the pools that are there, and whether
@@ -54,7 +81,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "crates/kit/src/delegate/edge.rs",
             "src/operator/mod.rs",
-            "src/operator/typed.rs",
+            "src/operator/preset_cli.rs",
             "crates/suites/src/bin/ipam-conformance.rs",
         ],
     ),
@@ -79,7 +106,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("process::exit", &["crates/kit/src/delegate/edge.rs"]),
     (
         "Command::new",
-        &["src/chain/process.rs", "src/operator/typed.rs", "crates/suites/src/subject.rs"],
+        &["src/chain/process.rs", "src/operator/preset_cli.rs", "crates/suites/src/subject.rs"],
     ),
 ];
 
@@ -291,7 +318,7 @@ const OPENERS: [&str; 9] = [
     "crates/kit/src/host/own.rs",
     "crates/kit/src/host/file.rs",
     "crates/kit/src/host/boot.rs",
-    "crates/kit/src/host/lasting.rs",
+    "crates/kit/src/host/persistence.rs",
     "crates/kit/src/host/node.rs",
     "src/chain/process.rs",
     "src/chain/preset.rs",
@@ -426,7 +453,7 @@ fn no_shared_source_names_a_backend() {
             let words = ["etcd", "consul", "nomad", "whereabouts", "phpipam", "openwisp"];
             // Range rules are named after the system whose reading they are.
             let rules = path.starts_with("crates/kit/src/pool/")
-                || path == "crates/kit/src/offer/config.rs";
+                || path == "crates/kit/src/ipam_section/config.rs";
             let found = words.iter().find(|word| line.to_lowercase().contains(**word));
             assert!(rules || found.is_none(), "{path}: {line}");
         }

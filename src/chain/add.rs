@@ -9,8 +9,9 @@ use super::plan::Plan;
 use super::record::{
     Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run, now, set_aside_of,
 };
-use super::session::{Owed, Owner, Session, fence};
+use super::session::{Owed, Owner, Session};
 use ipam_kit::cni::{IpamResult, Verb};
+use ipam_kit::contract::Purpose;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, Result};
 
@@ -161,7 +162,8 @@ impl<'a> Walk<'a> {
                 debug!("{} has no pool to serve", step.name);
                 continue;
             };
-            let stdin = run.stdin(&self.session.request.network, &self.carry.result, &[])?;
+            let network = &self.session.request.network;
+            let stdin = run.stdin(network, &self.carry.result, self.carry.input())?;
             if !step.is_selector() {
                 file.append(&Event::Running(run.clone()))?;
                 self.runs.push(run);
@@ -217,12 +219,10 @@ fn undo<'a>(
     let (told, unsure): (Vec<_>, Vec<_>) = undos.partition(|undo| undo.told);
     let owed = |Undo { run, leases, .. }: &Undo<'a>| Owed { run, leases, only_failed: false };
     let owed = |undos: &[Undo<'a>]| undos.iter().map(owed).collect::<Vec<_>>();
-    let mut marked = result.clone();
-    marked.extra.insert("undo".to_owned(), true.into());
-    let mut errors = session.release_all(&owner, &owed(&told), &marked, deadline);
-    // The one that did not tell is the last. What the owner held before this ADD is not its affair.
-    let fenced = fence(result.clone(), began, None);
-    errors.extend(session.release_all(&owner, &owed(&unsure), &fenced, deadline));
+    let mut errors = session.release_all(&owner, &owed(&told), result, Purpose::Undo, deadline);
+    // The one that did not tell is the last. What the owner held before this ADD stays.
+    let since = Purpose::TakenBetween { after: began, before: None };
+    errors.extend(session.release_all(&owner, &owed(&unsure), result, since, deadline));
     errors
 }
 

@@ -9,6 +9,7 @@ use super::served::refuse_without_allocator;
 use super::session::Session;
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::cni::{IpamResult, Verb};
+use ipam_kit::contract::DelegateInput;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::presence::Presence;
@@ -55,7 +56,10 @@ fn check_recorded(
         let time = deadline.share(attempt.runs.len() - i);
         let renewed = session.renewed(run, network);
         let run = &renewed.run;
-        let stdin = run.stdin(network, &renewed.shown(&prev_result), &gave.leases)?;
+        let present = renewed.present.clone();
+        let leases = gave.leases.clone();
+        let input = DelegateInput { leases, present, ..DelegateInput::default() };
+        let stdin = run.stdin(network, &prev_result, input)?;
         let outcome = session.exec(Verb::Check, &session.recorded_step(run), stdin, time);
         outcome.map_err(|failure| renewed.explain(failure).error)?;
     }

@@ -12,8 +12,9 @@ use super::record::{
     Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure, now, set_aside_of,
 };
 use super::run_all::walk_plan;
-use super::session::{Owed, Owner, Session, fence};
+use super::session::{Owed, Owner, Session};
 use ipam_kit::cni::{Attachment, IpamResult, Network, NetworkName, Verb};
+use ipam_kit::contract::Purpose;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::presence::Presence;
@@ -40,7 +41,14 @@ pub(crate) fn del(session: &Session<'_>) -> Result<()> {
                 None
             });
             let prev_result = prev_result.map_or_else(|| recorded_result(&record), Ok)?;
-            let left = release_recorded(session, &owner, &record, &prev_result, deadline)?;
+            let left = release_recorded(
+                session,
+                &owner,
+                &record,
+                &prev_result,
+                Purpose::Runtime,
+                deadline,
+            )?;
             // A record before this one may name more.
             let outcome = match &unreadable[..] {
                 [] => Ok(()),
@@ -172,11 +180,12 @@ fn release_stale_leases(
     record: &Record,
     deadline: Deadline,
 ) -> Result<Left> {
-    let mut prev_result = recorded_result(record)?;
-    if let Some((begin, end)) = record.window() {
-        prev_result = fence(prev_result, begin, Some(end));
-    }
-    release_recorded(session, owner, record, &prev_result, deadline)
+    let prev_result = recorded_result(record)?;
+    let purpose = record.window().map_or(Purpose::Runtime, |(after, end)| Purpose::TakenBetween {
+        after,
+        before: Some(end),
+    });
+    release_recorded(session, owner, record, &prev_result, purpose, deadline)
 }
 
 /// The result of the ADD that stands; empty where there is none.
@@ -201,6 +210,7 @@ fn release_recorded(
     owner: &Owner<'_>,
     record: &Record,
     prev_result: &IpamResult,
+    purpose: Purpose,
     deadline: Deadline,
 ) -> Result<Left> {
     let owed = |run| Owed { run, leases: record.leases(run), only_failed: record.only_failed(run) };
@@ -209,8 +219,8 @@ fn release_recorded(
     // A standard plugin that refused the settings of an ADD refuses them of a DEL, too.
     let (refusing, others): (Vec<_>, Vec<_>) =
         owed.into_iter().partition(|owed| owed.only_failed && !is_allocator(&owed.run.delegate));
-    let mut errors = session.release_all(owner, &others, prev_result, deadline);
-    let refusals = session.release_all(owner, &refusing, prev_result, deadline);
+    let mut errors = session.release_all(owner, &others, prev_result, purpose, deadline);
+    let refusals = session.release_all(owner, &refusing, prev_result, purpose, deadline);
     // The configured chain runs for the attachment of the call, which GC and reap have none of.
     let is_runtimes_del = session.request.verb == Verb::Del;
     if !refusals.is_empty()
@@ -224,7 +234,7 @@ fn release_recorded(
     }
     // The address is in use in another store, so that the runtime need not wait for this one.
     let time = Deadline::after(deadline.left().min(SUPERSEDED));
-    let left = session.release_all(owner, &superseded, prev_result, time);
+    let left = session.release_all(owner, &superseded, prev_result, purpose, time);
     for error in &left {
         warn!(
             "GC and reap repeat the release in a store that reassert has left: {}",

@@ -14,7 +14,8 @@ use super::section::Section;
 use super::served::{describe_pools, judge, serves, unserved};
 use super::way::is_configured;
 use ipam_kit::cni::{IpConfig, IpamResult, Network, Route};
-use ipam_kit::delegate::selector_keys::{CHAIN_KEYS, REMEMBERED};
+use ipam_kit::contract::{DelegateAnswer, DelegateInput};
+use ipam_kit::delegate::selector_keys::CHAIN_KEYS;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
 
@@ -30,6 +31,10 @@ pub(crate) struct Handoff<'a> {
     pub result: IpamResult,
     /// The pools nobody has served yet; `None` while nobody has named any.
     pools: Option<Vec<Value>>,
+    /// Addresses that selectors named outside of pools, and that no delegate has answered yet.
+    static_addresses: Vec<IpConfig>,
+    /// Those that a delegate has answered.
+    answered_static: Vec<IpAddr>,
     /// A pool was named: answers are compared with what is asked.
     asked: bool,
     /// The section `ipam` with the settings that selectors put over it.
@@ -54,6 +59,8 @@ impl<'a> Handoff<'a> {
             releases,
             result,
             pools: None,
+            static_addresses: Vec::new(),
+            answered_static: Vec::new(),
             asked: false,
             ipam: Section::new(network.ipam()),
             folded: false,
@@ -102,11 +109,20 @@ impl<'a> Handoff<'a> {
         })
     }
 
+    /// What a delegate is told on ADD beside its pools.
+    pub(crate) fn input(&self) -> DelegateInput {
+        let static_addresses = self.static_addresses.clone();
+        DelegateInput { static_addresses, ..DelegateInput::default() }
+    }
+
     /// Takes a delegate's answer to an ADD.
     pub(crate) fn take(&mut self, step: &Step, answer: Map<String, Value>) -> Result<Gave> {
         let before = self.result.clone();
-        let (answer, extras) = Extras::split(step, answer)?;
-        let new = answer.ips.iter().map(|ip| ip.address).filter(|ip| !before.has(ip.addr()));
+        let (answer, said) = split(step, answer)?;
+        self.take_static_addresses(step, &answer, &said)?;
+        let is_static = |ip: &IpConfig| self.answered_static.contains(&ip.address.addr());
+        let from_pools = answer.ips.iter().filter(|ip| !is_static(ip)).map(|ip| ip.address);
+        let new = from_pools.filter(|ip| !before.has(ip.addr()));
         let (given, ips): (Vec<IpAddr>, Vec<String>) =
             new.map(|ip| (ip.addr(), ip.to_string())).unzip();
         let mut seen: Vec<IpAddr> = Vec::new();
@@ -127,7 +143,7 @@ impl<'a> Handoff<'a> {
                 return Err(against_contract(&step.name, message)
                     .advise("name an allocator ipam-da-…, not ipam-ds-…"));
             }
-            if let Some(pools) = &extras.pools {
+            if let Some(pools) = &said.pools {
                 debug!("{} chose {}", step.name, describe_pools(pools));
             }
         } else if !ips.is_empty() {
@@ -135,28 +151,33 @@ impl<'a> Handoff<'a> {
         }
         if self.asked && !step.is_selector() {
             let shown = self.shown_to(step).unwrap_or_default();
-            judge(step, &shown, extras.pools.as_deref(), &given)?;
+            judge(step, &shown, said.pools.as_deref(), &given)?;
         }
-        self.serve(step, extras.pools, !ips.is_empty());
-        self.merge(step, &extras.ipam)?;
+        self.serve(step, said.pools, !ips.is_empty());
+        self.merge(step, &said.ipam)?;
         self.result = restore(before, answer);
-        let Extras { leases, unsure, .. } = extras;
-        Ok(Gave { delegate: step.name.clone(), ips, leases, unsure })
+        let leases = said.leases.unwrap_or_default();
+        Ok(Gave { delegate: step.name.clone(), ips, leases, unsure: said.unsure })
     }
 
     /// Takes what a delegate's answer to another verb tells the next one: its pools and settings.
     pub(crate) fn take_pools(&mut self, step: &Step, answer: Map<String, Value>) -> Result<()> {
-        let (_, extras) = Extras::split(step, answer)?;
+        let (_, said) = split(step, answer)?;
         if step.is_selector() {
-            self.serve(step, extras.pools, false);
+            self.serve(step, said.pools, false);
         }
-        self.merge(step, &extras.ipam)
+        self.merge(step, &said.ipam)
     }
 
     /// The result for the runtime; error 112 while pools are unserved or no address was given.
     pub(crate) fn finish(&self, steps: &[Step]) -> Result<IpamResult> {
         if let Some(left) = self.pools.as_deref().filter(|pools| !pools.is_empty()) {
             return Err(unserved(left, steps));
+        }
+        if let Some(left) = self.static_addresses.first() {
+            return Err(unanswered(left).advise(
+                "add an allocator (ipam-da-…) that answers static addresses to ipam.delegates",
+            ));
         }
         if self.result.ips.is_empty() {
             return Err(Error::new(ErrorCode::UNSERVED, "the chain ended without an address")
@@ -193,6 +214,32 @@ impl<'a> Handoff<'a> {
         self.pools = Some(kept.chain(left).collect());
     }
 
+    /// A selector says which static addresses there are, and an allocator answers them.
+    fn take_static_addresses(
+        &mut self,
+        step: &Step,
+        answer: &IpamResult,
+        said: &DelegateAnswer,
+    ) -> Result<()> {
+        if step.is_selector() {
+            self.static_addresses.clone_from(&said.static_addresses);
+            return Ok(());
+        }
+        let pending = std::mem::take(&mut self.static_addresses);
+        let (answered, missing): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|ip| answer.has(ip.address.addr()));
+        self.answered_static.extend(answered.iter().map(|ip| ip.address.addr()));
+        self.static_addresses = missing;
+        match self.static_addresses.first() {
+            Some(missing) if step.is_allocator() => {
+                Err(unanswered(missing).within(&step.name).advise(
+                    "an allocator answers each address of prevResult.static: repair or replace it",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn merge(&mut self, step: &Step, patch: &Map<String, Value>) -> Result<()> {
         self.ipam.merge(step, patch, self.settings, self.releases)?;
         // Who leaves the pools to them hands them on as they are written.
@@ -207,13 +254,13 @@ impl Run {
         self.fixed && !is_allocator(&self.delegate)
     }
 
-    /// The configuration for this delegate on stdin, with `prevResult`, pools and leases; for a plain
-    /// program that of the network, but for its section `ipam`.
+    /// The configuration for this delegate on stdin, with `prevResult`, its pools and the rest of its input;
+    /// for a plain program that of the network, but for its section `ipam`.
     pub(crate) fn stdin(
         &self,
         network: &Network,
         prev_result: &IpamResult,
-        leases: &[Value],
+        input: DelegateInput,
     ) -> Result<String> {
         let mut config = network.config().clone();
         config.insert("ipam".to_owned(), Value::Object(self.ipam.clone()));
@@ -233,12 +280,7 @@ impl Run {
             return Ok(Value::Object(config).to_string());
         }
         let mut prev_result = prev_result.clone();
-        if let Some(pools) = &self.pools {
-            prev_result.extra.insert("pools".to_owned(), pools.clone().into());
-        }
-        if !leases.is_empty() {
-            prev_result.extra.insert("leases".to_owned(), leases.to_vec().into());
-        }
+        DelegateInput { pools: self.pools.clone(), ..input }.write_to(&mut prev_result);
         config.insert("prevResult".to_owned(), prev_result.to_json(network.version())?);
         Ok(Value::Object(config).to_string())
     }
@@ -251,59 +293,23 @@ impl Run {
     }
 }
 
-/// Members of an answer that are for the chain.
-struct Extras {
-    pools: Option<Vec<Value>>,
-    leases: Vec<Value>,
-    unsure: bool,
-    ipam: Map<String, Value>,
+/// An answer as the result and what it says beside it.
+fn split(step: &Step, answer: Map<String, Value>) -> Result<(IpamResult, DelegateAnswer)> {
+    let refuse = |error: Error| error.with_code(ErrorCode::DELEGATE).within(&step.name);
+    let mut result = IpamResult::parse(&Value::Object(answer), "its answer").map_err(refuse)?;
+    let said = DelegateAnswer::take_from(&mut result).map_err(refuse)?;
+    if !said.ipam.is_empty() && !step.is_selector() {
+        let keys: Vec<&str> = said.ipam.keys().map(String::as_str).collect();
+        let message =
+            format!("its answer sets ipam.{}, which only a selector's may", keys.join(", ipam."));
+        return Err(against_contract(&step.name, message).advise("name a selector ipam-ds-…"));
+    }
+    Ok((result, said))
 }
 
-impl Extras {
-    fn split(step: &Step, answer: Map<String, Value>) -> Result<(IpamResult, Self)> {
-        let name = step.name.as_str();
-        let refuse = |error: Error| error.with_code(ErrorCode::DELEGATE).within(name);
-        let mut result = IpamResult::parse(&Value::Object(answer), "its answer").map_err(refuse)?;
-        strip_call_keys(&mut result);
-        let pools = match result.extra.remove("pools") {
-            None | Some(Value::Null) => None,
-            Some(Value::Array(pools)) if pools.iter().all(Value::is_object) => Some(pools),
-            Some(_) => {
-                return Err(against_contract(name, "its answer's pools are no array of objects"));
-            }
-        };
-        let leases = match result.extra.remove("leases") {
-            None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(leases)) => leases,
-            Some(_) => return Err(against_contract(name, "its answer's leases are no array")),
-        };
-        let unsure = result.extra.remove("unsure") == Some(Value::Bool(true));
-        if step.is_selector() {
-            result.extra.remove(REMEMBERED);
-        }
-        let ipam = match result.extra.remove("ipam") {
-            None | Some(Value::Null) => Map::new(),
-            Some(Value::Object(ipam)) if ipam.is_empty() || step.is_selector() => ipam,
-            Some(Value::Object(ipam)) => {
-                let keys: Vec<&str> = ipam.keys().map(String::as_str).collect();
-                let message = format!(
-                    "its answer sets ipam.{}, which only a selector's may",
-                    keys.join(", ipam.")
-                );
-                return Err(against_contract(name, message).advise("name a selector ipam-ds-…"));
-            }
-            Some(_) => return Err(against_contract(name, "its answer's ipam is no object")),
-        };
-        Ok((result, Self { pools, leases, unsure, ipam }))
-    }
-}
-
-/// Takes off what only a call of the chain's own says: which part of the leases it is about, and by which
-/// other way the store may be reached. An answer that says it is data.
-pub(crate) fn strip_call_keys(result: &mut IpamResult) {
-    for key in ["undo", "fence", "reassert", "present"] {
-        result.extra.remove(key);
-    }
+fn unanswered(ip: &IpConfig) -> Error {
+    let message = format!("no answer gives the static address {}", ip.address);
+    Error::new(ErrorCode::UNSERVED, message)
 }
 
 fn against_contract(name: &str, message: impl std::fmt::Display) -> Error {

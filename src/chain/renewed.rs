@@ -12,7 +12,7 @@ use super::program::is_allocator;
 use super::record::Run;
 use super::session::Session;
 use super::way::{Server, both_lists, differ, keep_what_is_meant, refresh_files};
-use ipam_kit::cni::{IpamResult, Network};
+use ipam_kit::cni::Network;
 use ipam_kit::error::ErrorCode;
 
 /// A recorded delegate with what is today's of it.
@@ -27,14 +27,6 @@ pub(crate) struct Renewed {
 }
 
 impl Renewed {
-    /// A result that shows the present way to the delegate: `prevResult.present`.
-    pub(crate) fn shown(&self, prev_result: &IpamResult) -> IpamResult {
-        let mut shown = prev_result.clone();
-        let present = self.present.clone().map(|ipam| ("present".to_owned(), ipam.into()));
-        shown.extra.extend(present);
-        shown
-    }
-
     /// A failure, with what the record and the configuration name.
     pub(crate) fn explain(&self, mut failure: Failure) -> Failure {
         let Some([recorded, today]) = &self.lists else { return failure };

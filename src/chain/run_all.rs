@@ -4,6 +4,7 @@ use super::foreseen::Foresight;
 use super::plan::Plan;
 use super::session::Session;
 use ipam_kit::cni::{IpamResult, Verb};
+use ipam_kit::contract::DelegateInput;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
@@ -40,13 +41,14 @@ pub(crate) fn walk_plan(
     deadline: Deadline,
 ) -> Result<Failures> {
     let mut carry = session.carry(prev_result.clone());
+    let network = &session.request.network;
     let (mut errors, mut foresight) = (Vec::new(), Foresight::default());
     for (i, step) in plan.steps.iter().enumerate() {
         let Some(run) = carry.run_of(step) else { continue };
         let time = deadline.share(plan.steps.len() - i);
         let may_run = if verb == Verb::Gc { session.away.refuse(&run) } else { Ok(()) };
         let outcome = may_run
-            .and_then(|()| run.stdin(&session.request.network, prev_result, &[]))
+            .and_then(|()| run.stdin(network, prev_result, DelegateInput::default()))
             .and_then(|stdin| Ok(session.exec(verb, step, stdin, time)?))
             .and_then(|answer| answer.map_or(Ok(()), |answer| carry.take_pools(step, answer)));
         if let Err(error) = outcome {

@@ -5,17 +5,18 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use log::{debug, warn};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::Chain;
 use super::away::Away;
 use super::exec::{Answer, Call, Ending, Failure};
-use super::handoff::{Handoff, strip_call_keys};
+use super::handoff::Handoff;
 use super::plan::{Missing, Plan, Planner, Step};
 use super::process::adopt_orphans;
 use super::query::Question;
 use super::record::{Attempt, Run, now};
 use ipam_kit::cni::{Attachment, Environment, IpamResult, Network, Verb, Version};
+use ipam_kit::contract::{DelegateInput, Purpose};
 use ipam_kit::delegate::{Deadline, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::{StateDir, boot_id, parse_duration};
@@ -156,11 +157,7 @@ impl<'a> Session<'a> {
     /// The runtime's previous result, without what the chain alone tells delegates.
     pub(crate) fn prev_result(&self) -> Result<Option<IpamResult>> {
         let mut prev_result = self.request.network.prev_result()?;
-        if let Some(result) = &mut prev_result {
-            strip_call_keys(result);
-            result.extra.remove("leases");
-            result.extra.remove("pools");
-        }
+        prev_result.iter_mut().for_each(DelegateInput::strip);
         Ok(prev_result)
     }
 
@@ -268,12 +265,15 @@ impl<'a> Session<'a> {
         owner: &Owner<'_>,
         owed: &[Owed<'_>],
         prev_result: &IpamResult,
+        purpose: Purpose,
         deadline: Deadline,
     ) -> Vec<Error> {
         let mut errors = Vec::new();
         for (i, Owed { run, leases, only_failed }) in owed.iter().enumerate() {
             let time = deadline.share(owed.len() - i);
-            let Err(Failure { error, .. }) = self.release(owner, run, prev_result, leases, time)
+            let input =
+                DelegateInput { leases: leases.to_vec(), purpose, ..DelegateInput::default() };
+            let Err(Failure { error, .. }) = self.release(owner, run, prev_result, input, time)
             else {
                 continue;
             };
@@ -293,17 +293,17 @@ impl<'a> Session<'a> {
         owner: &Owner<'_>,
         run: &Run,
         prev_result: &IpamResult,
-        leases: &[Value],
+        input: DelegateInput,
         time: Duration,
     ) -> Result<(), Failure> {
         let renewed = self.renewed(run, owner.network);
-        let prev_result = renewed.shown(prev_result);
+        let input = DelegateInput { present: renewed.present.clone(), ..input };
         let run = &renewed.run;
-        let stdin = match run.stdin(owner.network, &prev_result, leases) {
+        let stdin = match run.stdin(owner.network, prev_result, input.clone()) {
             // Old forms have no place for a second address, and no prevResult on DEL.
             Err(error) if error.code() == ErrorCode::INCOMPATIBLE_VERSION => {
-                let without = IpamResult { ips: Vec::new(), ..prev_result };
-                run.stdin(owner.network, &without, leases)?
+                let without = IpamResult { ips: Vec::new(), ..prev_result.clone() };
+                run.stdin(owner.network, &without, input)?
             }
             other => other?,
         };
@@ -317,10 +317,11 @@ impl<'a> Session<'a> {
         &self,
         owner: &Owner<'_>,
         run: &Run,
-        prev_result: &IpamResult,
         leases: &[Value],
     ) -> Result<Answer, Failure> {
-        let stdin = run.stdin(owner.network, prev_result, leases)?;
+        let purpose = Purpose::Reassert;
+        let input = DelegateInput { leases: leases.to_vec(), purpose, ..DelegateInput::default() };
+        let stdin = run.stdin(owner.network, &IpamResult::default(), input)?;
         let environment = self.environment_of(owner.attachment);
         self.exec_in(environment, Verb::Add, &self.recorded_step(run), stdin, self.timeout())
     }
@@ -381,15 +382,6 @@ pub(crate) struct Owed<'a> {
 pub(crate) struct Owner<'a> {
     pub network: &'a Network,
     pub attachment: &'a Attachment,
-}
-
-/// Marks a result for a DEL that is not the runtime's own: only what was taken in this time is to be
-/// released, beside the leases that come with it. Times are in milliseconds since 1970.
-pub(crate) fn fence(mut result: IpamResult, after: u64, before: Option<u64>) -> IpamResult {
-    let mut fence = Map::from_iter([("after".to_owned(), after.into())]);
-    fence.extend(before.map(|before| ("before".to_owned(), before.into())));
-    result.extra.insert("fence".to_owned(), fence.into());
-    result
 }
 
 /// Whether a standard plugin's error only says that it does not know the verb.

@@ -44,7 +44,7 @@ pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<
         let mut stage = Stage { step, run: None, input: None, outcome, pools: None };
         let step = &stage.step;
         if let Some(run) = carry.run_of(step) {
-            let stdin = run.stdin(&session.request.network, &carry.result, &[])?;
+            let stdin = run.stdin(&session.request.network, &carry.result, carry.input())?;
             stage.input = serde_json::from_slice(stdin.as_bytes()).ok();
             if step.is_selector() {
                 let time = deadline.share(plan.steps.len() - i);

@@ -9,7 +9,6 @@ use super::{Operator, Printed, line, say};
 use crate::chain::session::Session;
 use ipam_cli::{Row, Words};
 use ipam_kit::cni::{Args, ContainerId, IfName, Verb};
-use ipam_kit::delegate::selector_keys::REMEMBERED;
 use ipam_kit::error::Result;
 use ipam_kit::text::masked;
 
@@ -136,14 +135,14 @@ fn arrives(before: &Value, input: &Value, text: &mut String) {
 /// What a selector's answer adds to what it got: pools, routes, dns, and settings; and what of its source
 /// it only remembers.
 fn changes(input: &Value, output: &Map<String, Value>, text: &mut String) {
-    for key in ["pools", "routes", "dns"] {
+    for key in ["pools", "static", "routes", "dns"] {
         match output.get(key) {
             Some(after) if *after != input["prevResult"][key] => line("  ", key, after, text),
             _ => {}
         }
     }
-    if let Some(remembered) = output.get(REMEMBERED) {
-        line("  ", REMEMBERED, remembered, text);
+    if let Some(remembered) = output.get("remembered") {
+        line("  ", "remembered", remembered, text);
     }
     for (key, value) in output.get("ipam").and_then(Value::as_object).into_iter().flatten() {
         if *value != input["ipam"][key] {

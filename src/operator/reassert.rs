@@ -25,6 +25,7 @@ use crate::chain::session::{Owner, Session};
 use ipam_cli::{Column, Row, Words};
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::cni::{Attachment, IpamResult, NetworkName};
+use ipam_kit::contract::DelegateAnswer;
 use ipam_kit::delegate::Reach;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::StateDir;
@@ -254,11 +255,9 @@ impl Claims<'_> {
         if !self.operator.words.has("yes") {
             return Ok((WOULD_CLAIM, ""));
         }
-        let mut prev_result = IpamResult::default();
-        prev_result.extra.insert("reassert".to_owned(), true.into());
         // What it said of its leases elsewhere says nothing here.
         let leases = if other.is_some() { &[][..] } else { &gave.leases };
-        let answer = session.add_again(owner, &asked, &prev_result, leases)?;
+        let answer = session.add_again(owner, &asked, leases)?;
         let given = confirm(gave, answer).map_err(|error| error.within(&run.delegate))?;
         if let Some(other) = other {
             (*run, *gave, *moved) = (other, given, true);
@@ -414,7 +413,9 @@ fn requests(pools: &[Value], gave: &Gave) -> Result<Vec<Value>> {
 
 /// What an allocator says of its leases; fails where its answer lacks an address that was to be claimed.
 fn confirm(gave: &Gave, answer: Answer) -> Result<Gave> {
-    let answer = IpamResult::parse(&Value::Object(answer.unwrap_or_default()), "its answer")?;
+    let answer = Value::Object(answer.unwrap_or_default());
+    let mut answer = IpamResult::parse(&answer, "its answer")?;
+    let said = DelegateAnswer::take_from(&mut answer)?;
     for ip in &gave.ips {
         if !answer.has(address(ip)?) {
             let given: Vec<String> = answer.ips.iter().map(|ip| ip.address.to_string()).collect();
@@ -423,12 +424,8 @@ fn confirm(gave: &Gave, answer: Answer) -> Result<Gave> {
             return Err(Error::new(ErrorCode::DELEGATE, message));
         }
     }
-    let leases = answer.extra.get("leases").and_then(Value::as_array);
-    Ok(Gave {
-        leases: leases.cloned().unwrap_or_default(),
-        unsure: answer.extra.get("unsure") == Some(&true.into()),
-        ..gave.clone()
-    })
+    let leases = said.leases.unwrap_or_default();
+    Ok(Gave { leases, unsure: said.unsure, ..gave.clone() })
 }
 
 fn address(ip: &str) -> Result<IpAddr> {

@@ -11,6 +11,7 @@ use crate::chain::plan::Step;
 use crate::chain::record::Run;
 use crate::chain::session::Session;
 use ipam_kit::cni::{IpamResult, NetworkName, Verb};
+use ipam_kit::contract::DelegateInput;
 use ipam_kit::delegate::Request;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
@@ -150,7 +151,11 @@ impl Stores {
                 && store.settings == settings
         };
         if step.is_allocator() && !self.0.iter().any(known) {
-            let stdin = run.stdin(&session.request.network, &IpamResult::default(), &[])?;
+            let stdin = run.stdin(
+                &session.request.network,
+                &IpamResult::default(),
+                DelegateInput::default(),
+            )?;
             let present = partial.map(|partial| Present { run, partial });
             let request = session.request.clone();
             self.0.push(Store { step, request, present, stdin, settings });

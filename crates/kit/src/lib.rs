@@ -65,6 +65,7 @@
 //! - [`presence`]: held, absent or unreadable: the three answers of a look.
 //! - [`cni`]: the protocol, without I/O: verbs, environment, network configuration, results of
 //!   every version, addresses read as Go reads them.
+//! - [`contract`]: what delegates say to each other beside the CNI result, typed.
 //! - [`pool`]: pools, ranges and range sets, which selectors choose and allocators serve.
 //! - [`host`]: what this machine knows: host-wide settings, the state folder, the node's identity.
 //! - [`log`]: lines on stderr and in the verbose log.
@@ -78,6 +79,7 @@
 
 pub mod allocate;
 pub mod cni;
+pub mod contract;
 pub mod delegate;
 pub mod error;
 pub mod host;

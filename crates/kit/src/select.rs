@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::cni::{Dns, IpamResult, Keep, Route};
-use crate::delegate::selector_keys::{REMEMBERED, is_chain_key};
+use crate::cni::{Dns, IpConfig, IpamResult, Keep, Route};
+use crate::contract::DelegateAnswer;
+use crate::delegate::selector_keys::is_chain_key;
 use crate::delegate::{CliCall, Delegate, Request};
 use crate::error::Result;
 use crate::ipam_section::{self, IpamSection, SectionPool};
@@ -47,6 +48,8 @@ pub struct Selection {
     pub pools: Option<Vec<Pool>>,
     /// What becomes of the pools of the selectors before it.
     pub placing: Placing,
+    /// Addresses outside of pools, which the next allocator answers beside one for each pool.
+    pub static_addresses: Vec<IpConfig>,
     /// Routes of the selector's source.
     pub routes: Vec<Route>,
     /// Name resolution of the selector's source.
@@ -129,10 +132,10 @@ impl<S: Selector> Select<S> {
         ipam_section::refuse(ipam, &misspelt)?;
         let mut selection = self.0.select(request.network.settings()?, request)?;
         let mut result = request.prev_result()?;
+        let mut answer = DelegateAnswer::passed_on(&result)?;
         if let Some(pools) = selection.pools {
-            let there = result.extra.get("pools").and_then(Value::as_array);
-            let there = there.filter(|_| selection.placing == Placing::Add);
-            let there = there.map(Vec::as_slice).unwrap_or_default();
+            let there = answer.pools.as_deref().filter(|_| selection.placing == Placing::Add);
+            let there = there.unwrap_or_default();
             let own: Vec<Value> = pools.iter().map(Pool::to_json).collect();
             // An allocator tells of the others.
             if request.is_judged() && ipam_section::reads_as_replaced(ipam) {
@@ -143,16 +146,14 @@ impl<S: Selector> Select<S> {
             if !there.is_empty() && selection.ipam.contains_key("ranges") {
                 selection.ipam.extend(ipam_section::for_host_local(&pools));
             }
-            result.extra.insert("pools".to_owned(), Value::Array(pools));
+            answer.pools = Some(pools);
         }
         warn_of(&misspelt);
         ipam_section::add_to(&mut result, selection.routes, selection.dns);
-        if !selection.ipam.is_empty() {
-            result.extra.insert("ipam".to_owned(), Value::Object(selection.ipam));
-        }
-        if let Some(remembered) = selection.remembered {
-            result.extra.insert(REMEMBERED.to_owned(), remembered.into());
-        }
+        answer.static_addresses.extend(selection.static_addresses);
+        answer.ipam = selection.ipam;
+        answer.remembered = selection.remembered;
+        answer.write_to(&mut result);
         Ok(result)
     }
 }

@@ -138,10 +138,35 @@ fn a_selector_sets_what_later_delegates_read() {
     let run = carry.run_of(&step("host-local")).unwrap();
     let expected = json!({"type": "host-local", "keep": 1, "ranges": [[1]], "dataDir": "/var/lib/cni/x", "node": "node-1"});
     assert_eq!(Value::from(run.ipam.clone()), expected);
+    let input = DelegateInput { leases: vec![json!("l")], ..DelegateInput::default() };
     let stdin: Value =
-        serde_json::from_str(&run.stdin(&network, &IpamResult::default(), &[json!("l")]).unwrap())
-            .unwrap();
+        serde_json::from_str(&run.stdin(&network, &IpamResult::default(), input).unwrap()).unwrap();
     assert_eq!(stdin["runtimeConfig"], json!({"mac": "m"}));
     assert_eq!(stdin["prevResult"]["pools"], json!([]));
     assert_eq!(stdin["prevResult"]["leases"], json!(["l"]));
+}
+
+#[test]
+fn an_allocator_answers_static_addresses_beside_one_for_each_pool() {
+    let pools = json!([{"ranges": [{"subnet": "10.0.0.0/24"}]}]);
+    let selector =
+        || (step("ipam-ds-x"), json!({"pools": pools, "static": [{"address": "10.0.0.9/24"}]}));
+    let allocator = |ips: &[&str]| {
+        let ips: Vec<Value> = ips.iter().map(|ip| json!({"address": ip})).collect();
+        (step("ipam-da-x"), json!({"ips": ips, "pools": []}))
+    };
+    let result = chain(&[selector(), allocator(&["10.0.0.2/24", "10.0.0.9/24"])]).unwrap();
+    assert_eq!((ips(&result).len(), result.extra.len()), (2, 0));
+    for (answer, part) in [
+        (allocator(&["10.0.0.2/24"]), "ipam-da-x: no answer gives the static address 10.0.0.9/24"),
+        (allocator(&["10.0.0.9/24"]), "no address for the pool"),
+        (
+            (step("host-local"), json!({"ips": [{"address": "10.0.0.2/24"}]})),
+            "no answer gives the static address 10.0.0.9/24",
+        ),
+    ] {
+        let error = chain(&[selector(), answer]).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::UNSERVED);
+        assert!(error.to_string().contains(part), "{error}");
+    }
 }

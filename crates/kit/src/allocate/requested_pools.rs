@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::cni::{Dns, IpamResult, Network, Route};
+use crate::contract::Members;
 use crate::delegate::Request;
 use crate::error::{Error, Result};
 use crate::ipam_section::{self, IpamSection, SectionPool};
@@ -94,9 +95,9 @@ impl RequestedPools {
     /// # Errors
     /// Pools are malformed, or the offer cannot be read.
     pub fn of(request: &Request, before: &IpamResult) -> Result<Self> {
-        match before.extra.get("pools") {
-            None | Some(Value::Null) => Self::alone(request, before),
-            Some(Value::Array(pools)) => {
+        match Members::of_result(before).pools()? {
+            None => Self::alone(request, before),
+            Some(pools) => {
                 let judged =
                     request.is_judged() && !ipam_section::reads_as_replaced(request.network.ipam());
                 let parse = |(i, pool)| {
@@ -113,7 +114,6 @@ impl RequestedPools {
                 let earlier = pools.is_empty().then(|| Earlier::of(request, before));
                 Ok(Self { pools, source: Source::Before(earlier) })
             }
-            Some(_) => Err(Error::config(PATH, "expected an array of pools")),
         }
     }
 
@@ -181,8 +181,8 @@ impl RequestedPools {
         Err(Error::config(PATH, message).advise(advice))
     }
 
-    /// The result to append addresses to, with the pools that are left to others.
-    pub(crate) fn begin(self, before: IpamResult) -> IpamResult {
+    /// The result to append addresses to, and the pools that are left to others.
+    pub(crate) fn begin(self, before: IpamResult) -> (IpamResult, Vec<Value>) {
         let mut result = before;
         let mut left = Vec::new();
         if let Source::Alone(alone) = self.source {
@@ -192,8 +192,7 @@ impl RequestedPools {
             ipam_section::add_to(&mut result, alone.routes, alone.dns);
             left.extend(alone.others.iter().map(Pool::to_json));
         }
-        result.extra.insert("pools".to_owned(), Value::Array(left));
-        result
+        (result, left)
     }
 
     /// An error about these pools, with the places at which a person has written them.

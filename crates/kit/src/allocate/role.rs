@@ -5,12 +5,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use log::{debug, warn};
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::requested_pools::RequestedPools;
 use super::{KEYS, Lease, Ledger, LedgerAllocator, Owner, Part, Reach, Scope};
-use crate::cni::{IpConfig, IpamResult, Keep, Route, Verb, parse_value};
+use crate::cni::{IpConfig, IpamResult, Keep, Route, Verb};
+use crate::contract::{DelegateAnswer, Members, Purpose};
 use crate::delegate::{CliCall, Delegate, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, transient_machine_id, volatile_filesystem};
@@ -52,10 +52,12 @@ impl<L: Ledger> Delegate for Allocate<L> {
             [] => Given::default(),
             [..] => self.allocate(request, &asked)?,
         };
-        let mut result = asked.begin(before);
+        let static_addresses = Members::of_result(&before).static_addresses()?;
+        let (mut result, left) = asked.begin(before);
         for lease in &leases {
             result.ips.push(IpConfig::new(lease.address, lease.gateway));
         }
+        result.ips.extend(static_addresses);
         if let Err(error) = result.to_json(request.network.version()) {
             // The answer fails, so the addresses go back.
             return Err(error.and(give_back::<L>(request, leases).err()));
@@ -63,13 +65,13 @@ impl<L: Ledger> Delegate for Allocate<L> {
         if result.routes.is_empty() {
             result.routes = routes;
         }
-        if leases.iter().any(|lease| lease.unsure) {
-            result.extra.insert("unsure".to_owned(), true.into());
-        }
-        let leases = serde_json::to_value(&leases).map_err(|error| {
+        let unsure = leases.iter().any(|lease| lease.unsure);
+        let leases = leases.iter().map(serde_json::to_value).collect::<Result<_, _>>();
+        let leases = leases.map_err(|error| {
             Error::new(ErrorCode::INTERNAL, "a lease cannot be written").caused_by(error)
         })?;
-        result.extra.insert("leases".to_owned(), leases);
+        let (pools, leases) = (Some(left), Some(leases));
+        DelegateAnswer { pools, leases, unsure, ..DelegateAnswer::default() }.write_to(&mut result);
         Ok(result)
     }
 
@@ -245,15 +247,8 @@ pub fn scope(request: &Request) -> Result<Scope> {
 
 /// The leases the chain remembered; if they cannot be read, the store is asked.
 pub fn known(request: &Request) -> Vec<Lease> {
-    let leases = request.network.config().get("prevResult").map_or(Ok(Vec::new()), leases);
+    let leases = request.members().leases();
     leases.inspect_err(|error| warn!("{}", error.in_full())).unwrap_or_default()
-}
-
-/// The leases in a previous result.
-fn leases(prev_result: &Value) -> Result<Vec<Lease>> {
-    let leases = prev_result.get("leases");
-    let leases = leases.map(|leases| parse_value(leases, "prevResult.leases")).transpose()?;
-    Ok(leases.flatten().unwrap_or_default())
 }
 
 /// A lease of which nothing but the address is known.
@@ -269,23 +264,22 @@ fn hint(address: IpAddr) -> Lease {
     }
 }
 
-/// What this DEL is about, where the chain makes it by itself: `prevResult.undo`, of an ADD of which
-/// we told what it took, or `prevResult.fence`, the time in which leases were taken that nobody
-/// needs. None for the runtime's own, which is about everything.
+/// What this DEL is about, where the chain makes it by itself: an undo, or leases taken between two times.
+/// `None` for the runtime's own, which is about everything.
 ///
 /// # Errors
-/// Either cannot be read. Such a DEL is not about everything.
+/// The purpose or the leases cannot be read. Such a DEL is not about everything.
 fn part(request: &Request) -> Result<Option<Part>> {
-    let Some(told) = request.network.config().get("prevResult") else { return Ok(None) };
-    let (undo, fence) = (told.get("undo"), told.get("fence"));
-    let undo = undo.map(|undo| parse_value::<Option<bool>>(undo, "prevResult.undo")).transpose()?;
-    if undo.flatten() == Some(true) {
-        let mut leases = leases(told)?;
-        leases.retain(|lease| !lease.kept);
-        return Ok(Some(Part { leases, taken: None }));
-    }
-    let fence = fence.map(|fence| parse_value::<Option<Fence>>(fence, "prevResult.fence"));
-    let Some(Fence { after, before }) = fence.transpose()?.flatten() else { return Ok(None) };
+    let members = request.members();
+    let (after, before) = match members.purpose()? {
+        Purpose::Runtime | Purpose::Reassert => return Ok(None),
+        Purpose::Undo => {
+            let mut leases: Vec<Lease> = members.leases()?;
+            leases.retain(|lease| !lease.kept);
+            return Ok(Some(Part { leases, taken: None }));
+        }
+        Purpose::TakenBetween { after, before } => (after, before),
+    };
     let time = |since: u64| UNIX_EPOCH.checked_add(Duration::from_millis(since));
     // The kernel's clock for files is some milliseconds behind.
     let from = time(after).and_then(|time| time.checked_sub(COARSE));
@@ -294,14 +288,7 @@ fn part(request: &Request) -> Result<Option<Part>> {
     let (Some(from), Some(to)) = (from, to) else {
         return Err(Error::config("prevResult.fence", "a time is too large"));
     };
-    Ok(Some(Part { leases: leases(told)?, taken: Some((from, to)) }))
-}
-
-/// `prevResult.fence`, in milliseconds since 1970.
-#[derive(Deserialize)]
-struct Fence {
-    after: u64,
-    before: Option<u64>,
+    Ok(Some(Part { leases: members.leases()?, taken: Some((from, to)) }))
 }
 
 const COARSE: Duration = Duration::from_millis(50);

@@ -19,6 +19,7 @@ pub use args::{Args, Requested};
 pub use attachment::{Attachment, ContainerId, IfName, NetworkName};
 pub use environment::Environment;
 pub use network::{Keep, Network, kind, parse_object, parse_value, shown, shown_url};
+pub(crate) use result::POOLS;
 pub use result::{Dns, IpConfig, IpamResult, Route};
 pub use verb::Verb;
 pub use version::Version;

@@ -8,6 +8,9 @@ use super::address::{parse_address, parse_cidr};
 use crate::error::{Error, ErrorCode, Result};
 use crate::keys::Key;
 
+/// The member of a result for pools that no delegate has served yet.
+pub(crate) const POOLS: &str = "pools";
+
 /// The result of an IPAM plugin, in whatever version it came, with members that are not known
 /// here kept.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,6 +40,30 @@ impl IpConfig {
     /// An address and its gateway.
     pub fn new(address: IpNet, gateway: Option<IpAddr>) -> Self {
         Self { address, gateway, extra: Map::new() }
+    }
+
+    /// Reads an array of addresses; `path` is where it stands, for errors.
+    pub(crate) fn parse_all(ips: Option<Value>, path: &str) -> Result<Vec<Self>> {
+        let ips = array(ips, path)?.into_iter().enumerate();
+        ips.map(|(i, ip)| Self::parse(ip, &format!("{path}[{i}]"))).collect()
+    }
+
+    fn parse(ip: Value, path: &str) -> Result<Self> {
+        let mut extra = into_object(ip, path)?;
+        extra.remove("version");
+        let address = cidr(extra.remove("address"), &format!("{path}.address"))?;
+        let gateway = address_of(extra.remove("gateway"), &format!("{path}.gateway"))?;
+        Ok(Self { address, gateway, extra })
+    }
+
+    /// The address on the wire.
+    pub fn to_json(&self) -> Value {
+        let mut object = self.extra.clone();
+        object.insert("address".to_owned(), self.address.to_string().into());
+        if let Some(gateway) = self.gateway {
+            object.insert("gateway".to_owned(), gateway.to_string().into());
+        }
+        Value::Object(object)
     }
 }
 
@@ -112,15 +139,8 @@ impl IpamResult {
     }
 
     fn take_ips(&mut self, path: &str) -> Result<()> {
-        let path = format!("{path}.ips");
-        for (i, ip) in array(self.extra.remove("ips"), &path)?.into_iter().enumerate() {
-            let path = format!("{path}[{i}]");
-            let mut ip = into_object(ip, &path)?;
-            ip.remove("version");
-            let address = cidr(ip.remove("address"), &format!("{path}.address"))?;
-            let gateway = address_of(ip.remove("gateway"), &format!("{path}.gateway"))?;
-            self.ips.push(IpConfig { address, gateway, extra: ip });
-        }
+        let ips = self.extra.remove("ips");
+        self.ips.extend(IpConfig::parse_all(ips, &format!("{path}.ips"))?);
         Ok(())
     }
 
@@ -140,19 +160,14 @@ impl IpamResult {
     }
 
     fn put_ips(&self, object: &mut Map<String, Value>, version: Version) {
-        let ip = |ip: &IpConfig| {
-            let mut entry = ip.extra.clone();
-            entry.insert("address".to_owned(), ip.address.to_string().into());
-            if let Some(gateway) = ip.gateway {
-                entry.insert("gateway".to_owned(), gateway.to_string().into());
-            }
-            if version < Version::V1_0_0 {
+        let mut ips: Vec<Value> = self.ips.iter().map(IpConfig::to_json).collect();
+        if version < Version::V1_0_0 {
+            for (entry, ip) in ips.iter_mut().zip(&self.ips) {
                 let family = if ip.address.addr().is_ipv4() { "4" } else { "6" };
-                entry.insert("version".to_owned(), family.into());
+                entry["version"] = family.into();
             }
-            Value::Object(entry)
-        };
-        object.insert("ips".to_owned(), self.ips.iter().map(ip).collect());
+        }
+        object.insert("ips".to_owned(), ips.into());
         if !self.routes.is_empty() {
             object.insert("routes".to_owned(), self.routes.iter().map(Route::to_json).collect());
         }
@@ -194,7 +209,7 @@ impl IpamResult {
         }
         // A selector has routes before there is an address to hang them on: the next delegate
         // reads them here. The form itself has no place for them.
-        let pools = self.extra.get("pools").and_then(Value::as_array);
+        let pools = self.extra.get(POOLS).and_then(Value::as_array);
         if !self.ips.is_empty() && pools.is_none_or(Vec::is_empty) {
             return Ok(());
         }

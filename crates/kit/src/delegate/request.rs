@@ -4,6 +4,7 @@ use super::Deadline;
 use crate::cni::{
     Args, Attachment, Environment, IpamResult, Keep, Network, Requested, Verb, parse_object,
 };
+use crate::contract::{Members, Purpose};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, StateDir};
 
@@ -76,11 +77,14 @@ impl Request {
         StateDir::of(&self.network, &self.settings)
     }
 
-    /// Whether it claims again what is held, in a store that is not to be trusted yet:
-    /// `prevResult.reassert`.
+    /// What the chain tells beside the CNI result. It can be read also where `prevResult` is no result.
+    pub fn members(&self) -> Members<'_> {
+        Members::of(self.network.config().get("prevResult"))
+    }
+
+    /// Whether it claims again what is held, in a store that is not to be trusted yet.
     pub fn is_reassert(&self) -> bool {
-        let before = self.network.config().get("prevResult");
-        before.is_some_and(|before| before["reassert"] == true)
+        self.members().purpose().is_ok_and(|purpose| purpose == Purpose::Reassert)
     }
 
     /// Whether what earlier releases ignored in the configuration is refused: on ADD and STATUS. Other verbs
@@ -94,14 +98,13 @@ impl Request {
     }
 
     /// The network with the section `ipam` that its configuration has now, where the record names the store
-    /// by another one: `prevResult.present`.
+    /// by another one.
     ///
     /// What identifies the store is the record's. The way to it may be the present one, where that proves to
     /// lead to the same store.
     pub fn present(&self) -> Option<Network> {
-        let before = self.network.prev_result().ok().flatten()?;
-        let ipam = before.extra.get("present").filter(|ipam| ipam["type"].is_string())?;
-        Some(self.network.with("ipam", ipam.clone()))
+        let ipam = self.members().present()?;
+        Some(self.network.with("ipam", ipam.clone().into()))
     }
 
     /// The code of an error when no server could be asked for anything: the chain need not undo such an

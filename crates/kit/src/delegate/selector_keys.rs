@@ -41,10 +41,6 @@ pub const SELECTOR_KEYS: [&str; 11] = [
     "resolvConf",
 ];
 
-/// The member of a selector's answer that says what it remembers of its source, and since when. The
-/// chain takes it off.
-pub const REMEMBERED: &str = "remembered";
-
 /// Whether a key is the chain's own or says where logs go, in any letters: plugins in Go read keys in
 /// upper and lower case alike.
 pub fn is_chain_key(key: &str) -> bool {

@@ -1,0 +1,145 @@
+use serde_json::{Map, Value};
+
+use super::{Members, key};
+use crate::cni::{IpConfig, IpamResult};
+use crate::error::{Error, Result};
+
+/// What a delegate answers beside the CNI result.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DelegateAnswer {
+    /// A selector: the pools that it chose, with those before it that stay. An allocator: those that it
+    /// did not serve. `None` where the answer does not say.
+    pub pools: Option<Vec<Value>>,
+    /// An allocator: what it needs to find its leases again, in its own words.
+    pub leases: Option<Vec<Value>>,
+    /// A selector: addresses outside of pools, which the next allocator answers beside one for each pool.
+    pub static_addresses: Vec<IpConfig>,
+    /// An allocator: an earlier try may still take effect in the store, so that the DEL is to be repeated.
+    pub unsure: bool,
+    /// A selector: settings put over the section `ipam` of later delegates, a JSON merge patch.
+    pub ipam: Map<String, Value>,
+    /// A selector: what it remembers of its source and since when, where the source was not asked now.
+    pub remembered: Option<String>,
+}
+
+impl DelegateAnswer {
+    /// What a selector hands on unless it says otherwise: pools and static addresses of those before it.
+    pub fn passed_on(prev_result: &IpamResult) -> Result<Self> {
+        let members = Members::of_result(prev_result);
+        let pools = members.pools()?.map(<[Value]>::to_vec);
+        let static_addresses = members.static_addresses()?;
+        Ok(Self { pools, static_addresses, ..Self::default() })
+    }
+
+    /// Takes it off an answer to ADD. What only the chain may say is removed as well.
+    ///
+    /// # Errors
+    /// A member is not of the form that the contract says. The path begins with "its answer".
+    pub fn take_from(answer: &mut IpamResult) -> Result<Self> {
+        let members = &mut answer.extra;
+        for key in key::OF_THE_CHAIN {
+            members.remove(key);
+        }
+        let mut take = |key: &str| members.remove(key).filter(|value| !value.is_null());
+        let pools = match take(key::POOLS) {
+            None => None,
+            Some(Value::Array(pools)) if pools.iter().all(Value::is_object) => Some(pools),
+            Some(_) => return Err(malformed("pools are no array of objects")),
+        };
+        let leases = match take(key::LEASES) {
+            None => None,
+            Some(Value::Array(leases)) => Some(leases),
+            Some(_) => return Err(malformed("leases are no array")),
+        };
+        let ipam = match take(key::IPAM) {
+            None => Map::new(),
+            Some(Value::Object(ipam)) => ipam,
+            Some(_) => return Err(malformed("ipam is no object")),
+        };
+        let remembered = take(key::REMEMBERED);
+        Ok(Self {
+            pools,
+            leases,
+            static_addresses: IpConfig::parse_all(take(key::STATIC), "its answer.static")?,
+            unsure: take(key::UNSURE) == Some(Value::Bool(true)),
+            ipam,
+            remembered: remembered.and_then(|words| words.as_str().map(str::to_owned)),
+        })
+    }
+
+    /// Puts it into an answer, in the place of what stands there of the contract.
+    pub fn write_to(self, answer: &mut IpamResult) {
+        let members = &mut answer.extra;
+        let static_addresses: Vec<Value> =
+            self.static_addresses.iter().map(IpConfig::to_json).collect();
+        let said = [
+            (key::POOLS, self.pools.map(Value::from)),
+            (key::LEASES, self.leases.map(Value::from)),
+            (key::STATIC, (!static_addresses.is_empty()).then(|| static_addresses.into())),
+            (key::UNSURE, self.unsure.then(|| true.into())),
+            (key::IPAM, (!self.ipam.is_empty()).then(|| self.ipam.into())),
+            (key::REMEMBERED, self.remembered.map(Value::from)),
+        ];
+        for (key, value) in said {
+            match value {
+                Some(value) => members.insert(key.to_owned(), value),
+                None => members.remove(key),
+            };
+        }
+    }
+}
+
+fn malformed(message: &str) -> Error {
+    Error::new(crate::error::ErrorCode::DELEGATE, format!("its answer's {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn taken(answer: Value) -> Result<(DelegateAnswer, Value)> {
+        let mut result = IpamResult::parse(&answer, "its answer").unwrap();
+        let taken = DelegateAnswer::take_from(&mut result)?;
+        Ok((taken, Value::Object(result.extra)))
+    }
+
+    #[test]
+    fn an_answer_is_read_as_it_is_written() {
+        let answer = DelegateAnswer {
+            pools: Some(vec![json!({"name": "a", "later": 1})]),
+            leases: Some(Vec::new()),
+            static_addresses: vec![IpConfig::new("10.0.0.9/24".parse().unwrap(), None)],
+            unsure: true,
+            ipam: json!({"ranges": null}).as_object().unwrap().clone(),
+            remembered: Some("for 3s".to_owned()),
+        };
+        let mut result = IpamResult::default();
+        result.extra.insert("x".to_owned(), 1.into());
+        answer.clone().write_to(&mut result);
+        let (read, rest) = taken(Value::Object(result.extra)).unwrap();
+        assert_eq!((read, rest), (answer, json!({"x": 1})));
+    }
+
+    #[test]
+    fn the_chains_own_words_are_data_in_an_answer() {
+        let words =
+            json!({"undo": true, "fence": {"after": 1}, "reassert": true, "present": {}, "x": 1});
+        assert_eq!(taken(words).unwrap(), (DelegateAnswer::default(), json!({"x": 1})));
+    }
+
+    #[test]
+    fn a_malformed_member_is_named() {
+        for (answer, message) in [
+            (json!({"pools": {}}), "pools are no array"),
+            (json!({"pools": [1]}), "pools are no array"),
+            (json!({"leases": {}}), "leases are no array"),
+            (json!({"ipam": []}), "ipam is no object"),
+            (json!({"static": [{"address": "10.0.0.9"}]}), ".static[0].address: "),
+        ] {
+            let error = taken(answer).unwrap_err();
+            assert!(error.to_string().contains(message), "{error}");
+        }
+    }
+}

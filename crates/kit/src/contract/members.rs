@@ -1,0 +1,72 @@
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::{Purpose, key};
+use crate::cni::{IpConfig, IpamResult, parse_value};
+use crate::error::{Error, Result};
+
+/// The members of the contract in a `prevResult`, as a delegate finds them.
+///
+/// Each is read when it is needed: a DEL must not fail by pools that it does not need.
+#[derive(Clone, Copy, Debug)]
+pub struct Members<'a>(Option<&'a Map<String, Value>>);
+
+impl<'a> Members<'a> {
+    /// Those of a `prevResult` as it came; none where there is no such object.
+    pub fn of(prev_result: Option<&'a Value>) -> Self {
+        Self(prev_result.and_then(Value::as_object))
+    }
+
+    /// Those of a `prevResult` that was read.
+    pub fn of_result(prev_result: &'a IpamResult) -> Self {
+        Self(Some(&prev_result.extra))
+    }
+
+    /// The pools that no delegate has served yet; `None` where no delegate has named any.
+    ///
+    /// # Errors
+    /// Error 7: the member is no array.
+    pub fn pools(&self) -> Result<Option<&'a [Value]>> {
+        match self.get(key::POOLS) {
+            None => Ok(None),
+            Some(Value::Array(pools)) => Ok(Some(pools)),
+            Some(_) => Err(Error::config("prevResult.pools", "expected an array of pools")),
+        }
+    }
+
+    /// The leases that the delegate gave for this attachment, in its own words.
+    ///
+    /// # Errors
+    /// Error 7: they are not what the delegate writes.
+    pub fn leases<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
+        let leases = self.get(key::LEASES);
+        let leases = leases.map(|leases| parse_value(leases, "prevResult.leases")).transpose()?;
+        Ok(leases.unwrap_or_default())
+    }
+
+    /// The static addresses that a selector named outside of pools, and that no delegate has answered yet.
+    ///
+    /// # Errors
+    /// Error 7: one is no address with a prefix length.
+    pub fn static_addresses(&self) -> Result<Vec<IpConfig>> {
+        IpConfig::parse_all(self.get(key::STATIC).cloned(), "prevResult.static")
+    }
+
+    /// Why the delegate is called.
+    ///
+    /// # Errors
+    /// Error 7: the member cannot be read. A DEL must then release nothing.
+    pub fn purpose(&self) -> Result<Purpose> {
+        self.0.map_or(Ok(Purpose::Runtime), Purpose::read)
+    }
+
+    /// The section `ipam` that the configuration has now, where the record names the store by another one.
+    pub fn present(&self) -> Option<&'a Map<String, Value>> {
+        let ipam = self.get(key::PRESENT)?.as_object()?;
+        ipam.get("type").is_some_and(Value::is_string).then_some(ipam)
+    }
+
+    fn get(&self, key: &str) -> Option<&'a Value> {
+        self.0?.get(key).filter(|value| !value.is_null())
+    }
+}
