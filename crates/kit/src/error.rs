@@ -89,13 +89,16 @@ impl fmt::Display for ErrorCode {
 
 /// What went wrong, with the code the runtime sees.
 ///
-/// `Display` shows the message alone; [`Error::details`] joins the causes, once, at the edge.
+/// `Display` shows the path, if there is one, and the message; [`Error::details`] joins the causes, once,
+/// at the edge.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     code: ErrorCode,
+    /// Where the configuration is wrong, as in `ipam.pools[1].name`.
+    path: Option<String>,
     message: String,
     advice: Option<String>,
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -111,12 +114,32 @@ impl Error {
     }
 
     fn of(code: ErrorCode, message: String) -> Self {
-        Self(Box::new(Inner { code, message, advice: None, source: None }))
+        Self(Box::new(Inner { code, path: None, message, advice: None, source: None }))
     }
 
     /// The configuration is invalid at `path`, as in `ipam.pools[1].name`.
     pub fn config(path: impl fmt::Display, message: impl fmt::Display) -> Self {
-        Self::new(ErrorCode::INVALID_CONFIG, format!("{path}: {message}"))
+        Self::of(ErrorCode::INVALID_CONFIG, message.to_string()).at(path)
+    }
+
+    /// Names the place in the configuration that the message is about. An error keeps its first path.
+    #[must_use]
+    pub fn at(mut self, path: impl fmt::Display) -> Self {
+        self.0.path.get_or_insert_with(|| path.to_string());
+        self
+    }
+
+    /// Moves an error about `from`, or about a member or an element of it, to `to`: a value that one
+    /// program writes at another place than a person did is reported where the person wrote it.
+    #[must_use]
+    pub fn rebase(mut self, from: &str, to: &str) -> Self {
+        if let Some(path) = &mut self.0.path
+            && let Some(inner) = path.strip_prefix(from)
+            && (inner.is_empty() || inner.starts_with(['.', '[']))
+        {
+            *path = format!("{to}{inner}");
+        }
+        self
     }
 
     /// A file or folder could not be used.
@@ -145,7 +168,8 @@ impl Error {
     /// Puts `what` in front of the message, as in `ipam-da-etcd: no endpoint answered`.
     #[must_use]
     pub fn within(mut self, what: impl fmt::Display) -> Self {
-        self.0.message = format!("{what}: {}", self.0.message);
+        self.0.message = format!("{what}: {self}");
+        self.0.path = None;
         self
     }
 
@@ -217,11 +241,7 @@ impl Error {
     /// Message and details in one line, for a log or a joined error.
     pub fn in_full(&self) -> String {
         let details = self.details();
-        if details.is_empty() {
-            self.0.message.clone()
-        } else {
-            format!("{}: {details}", self.0.message)
-        }
+        if details.is_empty() { self.to_string() } else { format!("{self}: {details}") }
     }
 }
 
@@ -246,7 +266,10 @@ fn shortened(text: String) -> String {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
+        match &self.0.path {
+            Some(path) => f.write_str(&shortened(format!("{path}: {}", self.0.message))),
+            None => f.write_str(&self.0.message),
+        }
     }
 }
 
@@ -282,6 +305,24 @@ mod tests {
         let many = |n: u32| (0..n).map(|i| Error::new(ErrorCode::IO, format!("e{i}")));
         assert!(Error::join(many(10)).unwrap_err().to_string().ends_with("; e8; e9"));
         assert!(Error::join(many(12)).unwrap_err().to_string().ends_with("; e9; and 2 more"));
+    }
+
+    #[test]
+    fn an_error_moves_to_the_path_where_a_person_wrote_the_value() {
+        for (path, moved) in [
+            ("prevResult.pools[1]", "ipam.ranges[0]: bad"),
+            ("prevResult.pools[1].strategy", "ipam.ranges[0].strategy: bad"),
+            ("prevResult.pools[1][2]", "ipam.ranges[0][2]: bad"),
+            ("prevResult.pools[12]", "prevResult.pools[12]: bad"),
+            ("prevResult.pools", "prevResult.pools: bad"),
+        ] {
+            let error = Error::config(path, "bad").rebase("prevResult.pools[1]", "ipam.ranges[0]");
+            assert_eq!(error.to_string(), moved);
+        }
+        let error = Error::new(ErrorCode::TAKEN, "a: bad").rebase("a", "b");
+        assert_eq!(error.to_string(), "a: bad");
+        let error = Error::config("a", "bad").at("b").rebase("a", "c").within("x");
+        assert_eq!(error.rebase("c", "d").to_string(), "x: c: bad");
     }
 
     #[test]

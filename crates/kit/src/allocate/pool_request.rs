@@ -71,8 +71,9 @@ impl PoolRequest {
     pub(super) fn judge_request(&self, set: &RangeSet) -> Result<()> {
         let refusal = self.requested.and_then(|asked| Some((asked, set.refusal(asked)?)));
         refusal.map_or(Ok(()), |(asked, reason)| {
-            let message = format!("{}: the requested address {asked} is {reason}", self.path);
+            let message = format!("the requested address {asked} is {reason}");
             Err(Error::new(ErrorCode::NOT_IN_POOL, message)
+                .at(&self.path)
                 .advise("request an address inside a range of the pool"))
         })
     }

@@ -101,7 +101,7 @@ fn ranges(offers: &[SectionPool]) -> impl Iterator<Item = &Range> {
 }
 
 fn refused(path: &str, address: IpAddr, reason: String) -> Error {
-    Error::new(ErrorCode::NOT_IN_POOL, format!("{path}: {address} is {reason}"))
+    Error::new(ErrorCode::NOT_IN_POOL, format!("{address} is {reason}")).at(path)
 }
 
 #[cfg(test)]
