@@ -129,7 +129,7 @@ fn every_source_file_is_in_its_drawing() {
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root().to_owned()];
-    folders.extend(["benches", "delegates", "examples"].map(|name| root().join(name)));
+    folders.extend(["benches", "delegates", "docs", "examples"].map(|name| root().join(name)));
     let delegates = fs::read_dir(root().join("delegates")).unwrap();
     folders.extend(delegates.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()));
     for folder in folders {
