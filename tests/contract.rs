@@ -28,16 +28,16 @@ fn message_with(member: &str) -> Value {
 #[test]
 fn rules_are_numbered_without_a_gap() {
     let rules = PAGE.split("- **C").skip(1);
-    let numbers: Vec<usize> = rules
-        .map(|rule| rule.split([' ', '*']).next().unwrap().parse().unwrap())
-        .collect();
+    let numbers: Vec<usize> =
+        rules.map(|rule| rule.split([' ', '*']).next().unwrap().parse().unwrap()).collect();
     assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>());
     assert!(numbers.len() >= 40);
 }
 
 #[test]
 fn inputs_are_read_and_written_as_the_page_shows_them() {
-    let between = Purpose::TakenBetween { after: 1_795_000_000_000, before: Some(1_795_000_005_000) };
+    let between =
+        Purpose::TakenBetween { after: 1_795_000_000_000, before: Some(1_795_000_005_000) };
     for (member, purpose) in [
         ("undo", Purpose::Undo),
         ("fence", between),
