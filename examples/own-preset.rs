@@ -26,8 +26,8 @@ const PRESETS: &[Preset] = &[Preset {
             sets: &[],
         },
     ],
-    has_default_place: false,
-    next: None,
+    has_default_location: false,
+    host_program: None,
     cli: None,
     differences: &[],
 }];

@@ -37,7 +37,7 @@ use std::process::ExitCode;
 use chain::{Chain, Preset};
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::serve;
-use operator::preset_cli::Typed;
+use operator::preset_cli::PresetCli;
 
 /// `main` of the meta-plugin: a plugin where `CNI_COMMAND` is set, else the operator's verbs.
 pub fn main(presets: &'static [Preset]) -> ExitCode {
@@ -53,7 +53,7 @@ pub fn main(presets: &'static [Preset]) -> ExitCode {
         && let Some(delegate) = preset.cli
     {
         let (chain, environment, called) = (&chain, &environment, Path::new(&program));
-        return Typed { chain, preset, delegate, environment, called }.answer(&typed);
+        return PresetCli { chain, preset, delegate, environment, called }.answer(&typed);
     }
     operator::main(presets, program.into(), environment, &typed)
 }

@@ -1,6 +1,6 @@
 //! The systems whose place a chain takes under their own name.
 
-use crate::chain::{Next, Preset, PresetChain};
+use crate::chain::{HostProgram, Preset, PresetChain};
 
 /// Every preset.
 pub const PRESETS: &[Preset] = &[HOST_LOCAL, CNI_IPAM_ETCD, HOST_ETCD, KUBE_NODE, NODE_ANNOTATION];
@@ -13,8 +13,8 @@ const HOST_LOCAL: Preset = Preset {
         settings: &[("rangeRules", r#""host-local""#)],
         sets: &[],
     }],
-    has_default_place: true,
-    next: None,
+    has_default_location: true,
+    host_program: None,
     cli: None,
     differences: HOST_LOCAL_DIFFERENCES,
 };
@@ -28,8 +28,8 @@ const CNI_IPAM_ETCD: Preset = Preset {
         settings: &[("rangeRules", r#""etcd""#), ("etcd", r#"{"layout":"cni-ipam-etcd"}"#)],
         sets: &[],
     }],
-    has_default_place: false,
-    next: None,
+    has_default_location: false,
+    host_program: None,
     cli: None,
     differences: CNI_IPAM_ETCD_DIFFERENCES,
 };
@@ -42,8 +42,8 @@ const HOST_ETCD: Preset = Preset {
         settings: &[("rangeRules", r#""etcd""#), ("etcd", r#"{"layout":"host-etcd"}"#)],
         sets: &[],
     }],
-    has_default_place: false,
-    next: None,
+    has_default_location: false,
+    host_program: None,
     cli: None,
     differences: HOST_ETCD_DIFFERENCES,
 };
@@ -56,8 +56,8 @@ const KUBE_NODE: Preset = Preset {
         settings: &[("rangeRules", r#""host-local""#)],
         sets: &[],
     }],
-    has_default_place: true,
-    next: None,
+    has_default_location: true,
+    host_program: None,
     cli: None,
     differences: KUBE_NODE_DIFFERENCES,
 };
@@ -70,8 +70,8 @@ const NODE_ANNOTATION: Preset = Preset {
         settings: &[("rangeRules", r#""host-local""#)],
         sets: &[],
     }],
-    has_default_place: true,
-    next: Some(Next {
+    has_default_location: true,
+    host_program: Some(HostProgram {
         file: "/etc/cni/node-annotation.conf",
         variable: "NODE_ANNOTATION_CFG",
         key: "nextipam",

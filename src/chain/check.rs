@@ -2,10 +2,9 @@
 
 use log::warn;
 
-use super::foreseen::refuse_twice;
 use super::record::{AttemptState, Held, Opened, RecordFile};
 use super::run_all::{walk, walk_plan};
-use super::served::refuse_without_allocator;
+use super::served::{refuse_repeated_allocator, refuse_without_allocator};
 use super::session::Session;
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::cni::{IpamResult, Verb};
@@ -54,14 +53,14 @@ fn check_recorded(
     };
     for (i, (run, gave)) in attempt.runs.iter().zip(&held.gave).enumerate() {
         let time = deadline.share(attempt.runs.len() - i);
-        let renewed = session.renewed(run, network);
-        let run = &renewed.run;
-        let present = renewed.present.clone();
+        let refreshed = session.refresh_run(run, network);
+        let run = &refreshed.run;
+        let present = refreshed.present_ipam.clone();
         let leases = gave.leases.clone();
         let input = DelegateInput { leases, present, ..DelegateInput::default() };
         let stdin = run.stdin(network, &prev_result, input)?;
         let outcome = session.exec(Verb::Check, &session.recorded_step(run), stdin, time);
-        outcome.map_err(|failure| renewed.explain(failure).error)?;
+        outcome.map_err(|failure| refreshed.explain_failure(failure).error)?;
     }
     Ok(())
 }
@@ -108,7 +107,7 @@ pub(crate) fn status(session: &Session<'_>) -> Result<()> {
     })?;
     let plan = session.plan()?;
     refuse_without_allocator(&plan.steps)?;
-    refuse_twice(&plan.steps)?;
+    refuse_repeated_allocator(&plan.steps)?;
     let name = session.request.network.name().as_str();
     if name.len() > NAME_MAX {
         let message = format!("has {} bytes, and no record can be made below it", name.len());

@@ -318,7 +318,7 @@ fn release_configured(
              then: ipam-delegated forget {network} {container} {ifname} --yes"
         )));
     }
-    if stripped && session.chain.preset.is_none_or(|preset| !preset.has_default_place) {
+    if stripped && session.chain.preset.is_none_or(|preset| !preset.has_default_location) {
         warn!(
             "no record of this attachment, and the configuration names no delegates: nothing to release"
         );

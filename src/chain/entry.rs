@@ -14,7 +14,7 @@ pub(crate) use ipam_kit::pool::Placing;
 ///
 /// # Errors
 /// The list is missing or empty, or an entry is malformed.
-pub(crate) fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
+pub(crate) fn parse_entries(ipam: &Map<String, Value>) -> Result<Vec<DelegateEntry>> {
     let example = "as in \"delegates\": [\"ipam-ds-static\", \"host-local\"]";
     let list = match ipam.get("delegates") {
         Some(Value::Array(list)) if !list.is_empty() => list,
@@ -32,7 +32,7 @@ pub(crate) fn listed(ipam: &Map<String, Value>) -> Result<Vec<Entry>> {
     };
     list.iter()
         .enumerate()
-        .map(|(i, value)| Entry::parse(value, format!("ipam.delegates[{i}]")))
+        .map(|(i, value)| DelegateEntry::parse(value, format!("ipam.delegates[{i}]")))
         .collect()
 }
 
@@ -45,16 +45,16 @@ pub(crate) fn object_form(name: Value) -> Map<String, Value> {
 
 /// Whether a key of an entry steers the chain: a delegate is not run with it, but for the names of pools
 /// that an allocator of ours serves. `pools` steers where it is a word, which an allocator's entry never has.
-pub(crate) fn steers(key: &str) -> bool {
-    STEERING.contains(&key)
+pub(crate) fn is_entry_key(key: &str) -> bool {
+    ENTRY_KEYS.contains(&key)
 }
 
 /// The keys of an entry that steer the chain.
-pub(crate) const STEERING: [&str; 5] = ["type", "timeout", "serves", "answers", "sets"];
+pub(crate) const ENTRY_KEYS: [&str; 5] = ["type", "timeout", "serves", "answers", "sets"];
 
 /// An entry of `ipam.delegates`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct DelegateEntry {
     pub path: String,
     pub name: String,
     pub timeout: Option<Duration>,
@@ -65,7 +65,7 @@ pub(crate) struct Entry {
     pub overrides: Map<String, Value>,
 }
 
-impl Entry {
+impl DelegateEntry {
     fn parse(value: &Value, path: String) -> Result<Self> {
         let mut object = match value {
             Value::String(_) => object_form(value.clone()),
@@ -88,7 +88,7 @@ impl Entry {
         }
         let timeout = match object.remove("timeout") {
             None => None,
-            Some(value) => Some(duration(&value, &format!("{path}.timeout"))?),
+            Some(value) => Some(parse_timeout(&value, &format!("{path}.timeout"))?),
         };
         let serves = match object.remove("serves") {
             None => None,
@@ -106,13 +106,13 @@ impl Entry {
                     .advise("leave it out: an answer is then compared with the pools"));
             }
         };
-        let sets = object.remove("sets").map_or(Ok(Vec::new()), |sets| opened(&sets, &path))?;
+        let sets = object.remove("sets").map_or(Ok(Vec::new()), |sets| parse_sets(&sets, &path))?;
         let placing = take_placing(&mut object, &path)?;
         Ok(Self { path, name, timeout, serves, answers_any, sets, placing, overrides: object })
     }
 
     /// Fails where the entry says what only a selector's may, and is not a selector.
-    pub(crate) fn refuse_a_selectors(&self) -> Result<()> {
+    pub(crate) fn refuse_selector_keys(&self) -> Result<()> {
         let key = match (self.sets.is_empty(), self.placing) {
             (false, _) => "sets",
             (true, Some(_)) => "pools",
@@ -139,7 +139,7 @@ fn take_placing(object: &mut Map<String, Value>, path: &str) -> Result<Option<Pl
 }
 
 /// The sections that an entry opens to its selector.
-fn opened(sets: &Value, path: &str) -> Result<Vec<String>> {
+fn parse_sets(sets: &Value, path: &str) -> Result<Vec<String>> {
     let path = format!("{path}.sets");
     let sections: Option<Vec<&str>> =
         sets.as_array().and_then(|sets| sets.iter().map(Value::as_str).collect());
@@ -156,7 +156,7 @@ fn opened(sets: &Value, path: &str) -> Result<Vec<String>> {
     }
 }
 
-pub(crate) fn duration(value: &Value, path: &str) -> Result<Duration> {
+pub(crate) fn parse_timeout(value: &Value, path: &str) -> Result<Duration> {
     value.as_str().and_then(parse_duration).ok_or_else(|| {
         Error::config(path, format!("{} is no duration such as \"10s\"", shown(value)))
     })

@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use log::debug;
 use serde_json::{Map, Value};
 
-use super::entry::steers;
+use super::entry::is_entry_key;
 use super::patch::refresh_secrets;
+use super::patched_ipam::PatchedIpam;
 use super::plan::Step;
 use super::program::is_allocator;
 use super::record::{Gave, Run};
-use super::section::Section;
-use super::served::{describe_pools, judge, serves, unserved};
-use super::way::is_configured;
+use super::served::{compare_with_pools, describe_pools, serves, unserved};
+use super::store_access::chose_only_addresses;
 use ipam_kit::cni::{IpConfig, IpamResult, Network, Route};
 use ipam_kit::contract::{DelegateAnswer, DelegateInput};
 use ipam_kit::delegate::selector_keys::CHAIN_KEYS;
@@ -38,7 +38,7 @@ pub(crate) struct Handoff<'a> {
     /// A pool was named: answers are compared with what is asked.
     asked: bool,
     /// The section `ipam` with the settings that selectors put over it.
-    ipam: Section,
+    ipam: PatchedIpam,
     /// A selector's settings had ranges: it has folded the runtime's into them.
     folded: bool,
 }
@@ -62,7 +62,7 @@ impl<'a> Handoff<'a> {
             static_addresses: Vec::new(),
             answered_static: Vec::new(),
             asked: false,
-            ipam: Section::new(network.ipam()),
+            ipam: PatchedIpam::new(network.ipam()),
             folded: false,
         }
     }
@@ -77,7 +77,7 @@ impl<'a> Handoff<'a> {
         // The chain itself puts them together with its own.
         let pools = pools.filter(|_| step.placing.is_none());
         let plain = step.is_plain();
-        let mut ipam = self.ipam.of(step).clone();
+        let mut ipam = self.ipam.seen_by(step).clone();
         // They are in the pools by now.
         if self.folded && step.is_selector() {
             ipam.remove("ranges");
@@ -95,8 +95,8 @@ impl<'a> Handoff<'a> {
             }
         }
         ipam.insert("type".to_owned(), step.name.clone().into());
-        let configured =
-            !plain && is_configured(self.ipam.of(step), self.network.ipam(), &step.overrides);
+        let configured = !plain
+            && chose_only_addresses(self.ipam.seen_by(step), self.network.ipam(), &step.overrides);
         Some(Run {
             delegate: step.name.clone(),
             program: step.program.display().to_string(),
@@ -151,7 +151,7 @@ impl<'a> Handoff<'a> {
         }
         if self.asked && !step.is_selector() {
             let shown = self.shown_to(step).unwrap_or_default();
-            judge(step, &shown, said.pools.as_deref(), &given)?;
+            compare_with_pools(step, &shown, said.pools.as_deref(), &given)?;
         }
         self.serve(step, said.pools, !ips.is_empty());
         self.merge(step, &said.ipam)?;
@@ -289,7 +289,7 @@ impl Run {
     pub(crate) fn fits(&self, entry: &Map<String, Value>) -> bool {
         let mut ipam = self.ipam.clone();
         refresh_secrets(&mut ipam, entry);
-        entry.iter().all(|(key, value)| steers(key) || ipam.get(key) == Some(value))
+        entry.iter().all(|(key, value)| is_entry_key(key) || ipam.get(key) == Some(value))
     }
 }
 

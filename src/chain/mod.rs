@@ -10,34 +10,34 @@ mod check;
 pub(crate) mod del;
 pub(crate) mod entry;
 pub(crate) mod exec;
-pub(crate) mod foreseen;
 pub(crate) mod gc;
 mod handoff;
 pub(crate) mod next;
 pub(crate) mod patch;
+mod patched_ipam;
 pub(crate) mod plan;
 mod preset;
 mod process;
 pub(crate) mod program;
 mod query;
 pub(crate) mod record;
-mod renewed;
+mod refreshed_run;
 mod run_all;
-mod section;
 pub(crate) mod served;
 pub(crate) mod session;
 pub(crate) mod stale;
-pub(crate) mod way;
+pub(crate) mod store_access;
+pub(crate) mod unshown_pools;
 
 use std::path::Path;
 
-pub use next::Next;
+pub use next::HostProgram;
 pub use preset::{Preset, PresetChain};
 
 use ipam_kit::cni::{IpamResult, Keep};
 use ipam_kit::delegate::{Delegate, Request};
 use ipam_kit::error::Result;
-use preset::OwnFile;
+use program::OwnExecutable;
 use session::Session;
 
 /// The chain as a plugin, with a table of presets.
@@ -47,7 +47,7 @@ pub struct Chain {
     pub(crate) preset: Option<&'static Preset>,
     /// The name this program was started under.
     pub(crate) called: String,
-    own: std::cell::OnceCell<OwnFile>,
+    own: std::cell::OnceCell<OwnExecutable>,
 }
 
 impl Chain {
@@ -55,7 +55,7 @@ impl Chain {
     /// that preset.
     pub fn new(presets: &'static [Preset], program: &Path) -> Self {
         let name = program.file_name().and_then(|name| name.to_str());
-        let preset = name.and_then(|name| Preset::named(presets, name));
+        let preset = name.and_then(|name| Preset::find(presets, name));
         let called = name.unwrap_or("ipam-delegated").to_owned();
         Self { presets, preset, called, own: std::cell::OnceCell::new() }
     }
@@ -64,8 +64,8 @@ impl Chain {
         self.preset.map_or("ipam-delegated", |preset| preset.name)
     }
 
-    pub(crate) fn own(&self) -> &OwnFile {
-        self.own.get_or_init(OwnFile::find)
+    pub(crate) fn own(&self) -> &OwnExecutable {
+        self.own.get_or_init(OwnExecutable::find)
     }
 }
 

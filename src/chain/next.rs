@@ -12,7 +12,7 @@ use ipam_kit::host::read_trusted;
 /// Where the host may name another last program for a preset's chain: a JSON object in a file that
 /// root alone may write.
 #[derive(Clone, Copy, Debug)]
-pub struct Next {
+pub struct HostProgram {
     /// The file.
     pub file: &'static str,
     /// A variable that names another file.
@@ -21,7 +21,7 @@ pub struct Next {
     pub key: &'static str,
 }
 
-impl Next {
+impl HostProgram {
     /// The program's absolute path and its base name; `None` where the file names none, or is missing.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ fn program(named: &Value, environment: &Environment) -> Result<(String, PathBuf)
         return Err("is neither an absolute path nor a command");
     }
     // An absolute path stays itself, whatever folder it is joined to.
-    let folders = if text.starts_with('/') { vec!["/".into()] } else { folders(environment) };
+    let folders = if text.starts_with('/') { vec!["/".into()] } else { path_folders(environment) };
     let program = search(&folders, text.as_ref()).ok_or("is not there, or no executable file")?;
     match program.file_name().and_then(|name| name.to_str()) {
         Some(name) if is_selector(name) => Err("is a selector, which gives no address"),
@@ -63,7 +63,7 @@ fn program(named: &Value, environment: &Environment) -> Result<(String, PathBuf)
 }
 
 /// The folders of `PATH`. An empty or relative one would lie wherever the caller happens to be.
-pub(crate) fn folders(environment: &Environment) -> Vec<PathBuf> {
+pub(crate) fn path_folders(environment: &Environment) -> Vec<PathBuf> {
     let path = environment.text("PATH").unwrap_or_default();
     std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect()
 }
@@ -74,7 +74,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::OpenOptionsExt;
 
-    const NEXT: Next = Next { file: "/nowhere/x", variable: "CFG", key: "next" };
+    const NEXT: HostProgram = HostProgram { file: "/nowhere/x", variable: "CFG", key: "next" };
 
     /// What a file of this content, in a folder with the programs `a` and `ipam-ds-a` and the file
     /// `b`, says.

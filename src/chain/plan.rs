@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::entry::{Entry, Placing, duration, listed};
-use super::preset::{OwnFile, Preset, no_preset};
-use super::program::{is_allocator, is_selector, search, search_unfit};
+use super::entry::{DelegateEntry, Placing, parse_entries, parse_timeout};
+use super::preset::{Preset, unknown_preset};
+use super::program::{OwnExecutable, is_allocator, is_selector, search, search_not_executable};
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -47,7 +47,7 @@ pub(crate) struct Planner<'a> {
     pub presets: &'static [Preset],
     /// The preset this program was started as.
     pub preset: Option<&'static Preset>,
-    pub own: &'a OwnFile,
+    pub own: &'a OwnExecutable,
     /// The folders of `CNI_PATH`.
     pub path: &'a [PathBuf],
     /// The variables of the call.
@@ -68,11 +68,12 @@ pub(crate) enum Missing {
 impl Step {
     /// A delegate of which nothing special is wanted.
     pub(crate) fn new(name: &str, program: PathBuf) -> Self {
-        Self::of(Entry { name: name.to_owned(), ..Entry::default() }, program)
+        Self::of(DelegateEntry { name: name.to_owned(), ..DelegateEntry::default() }, program)
     }
 
-    fn of(entry: Entry, program: PathBuf) -> Self {
-        let Entry { name, timeout, serves, answers_any, sets, placing, overrides, .. } = entry;
+    fn of(entry: DelegateEntry, program: PathBuf) -> Self {
+        let DelegateEntry { name, timeout, serves, answers_any, sets, placing, overrides, .. } =
+            entry;
         let (placing, before) = (placing.filter(|_| is_selector(&name)), None);
         let fixed = false;
         Self {
@@ -120,13 +121,13 @@ impl Planner<'_> {
     pub(crate) fn plan(&self, ipam: &Map<String, Value>) -> Result<Plan> {
         let timeout = match ipam.get("timeout") {
             None | Some(Value::Null) => Deadline::DEFAULT,
-            Some(value) => duration(value, "ipam.timeout")?,
+            Some(value) => parse_timeout(value, "ipam.timeout")?,
         };
         let mut steps = Vec::new();
         if let Some(preset) = self.preset {
-            self.expand(preset, ipam, &Entry::default(), &mut steps)?;
+            self.expand(preset, ipam, &DelegateEntry::default(), &mut steps)?;
         } else {
-            for entry in listed(ipam)? {
+            for entry in parse_entries(ipam)? {
                 self.step(entry, ipam, &mut steps)?;
             }
         }
@@ -149,7 +150,11 @@ impl Planner<'_> {
                 .iter()
                 .map(|name| (*name).to_owned())
                 .collect(),
-            None => listed(ipam).unwrap_or_default().into_iter().map(|entry| entry.name).collect(),
+            None => parse_entries(ipam)
+                .unwrap_or_default()
+                .into_iter()
+                .map(|entry| entry.name)
+                .collect(),
         }
     }
 
@@ -159,7 +164,7 @@ impl Planner<'_> {
         // The record outlives this process' working folder.
         let found = found.map(|file| std::path::absolute(&file).unwrap_or(file));
         found.ok_or_else(|| {
-            if let Some(file) = search_unfit(self.path, name) {
+            if let Some(file) = search_not_executable(self.path, name) {
                 let file = file.display();
                 return Error::config("ipam.delegates", format!("{name} may not be run"))
                     .advise(format!("chmod +x {file}"));
@@ -192,18 +197,23 @@ impl Planner<'_> {
         }
     }
 
-    fn step(&self, entry: Entry, ipam: &Map<String, Value>, steps: &mut Vec<Step>) -> Result<()> {
+    fn step(
+        &self,
+        entry: DelegateEntry,
+        ipam: &Map<String, Value>,
+        steps: &mut Vec<Step>,
+    ) -> Result<()> {
         let program = self.locate(&entry.name)?;
         if !self.own.is(&program) {
             if !is_selector(&entry.name) {
-                entry.refuse_a_selectors()?;
+                entry.refuse_selector_keys()?;
             }
             steps.push(Step::of(entry, program));
             return Ok(());
         }
-        match Preset::named(self.presets, &entry.name) {
+        match Preset::find(self.presets, &entry.name) {
             Some(preset) => self.expand(preset, ipam, &entry, steps),
-            None => Err(no_preset(&entry.path, &entry.name, &program)),
+            None => Err(unknown_preset(&entry.path, &entry.name, &program)),
         }
     }
 
@@ -211,7 +221,7 @@ impl Planner<'_> {
         &self,
         preset: &Preset,
         ipam: &Map<String, Value>,
-        entry: &Entry,
+        entry: &DelegateEntry,
         steps: &mut Vec<Step>,
     ) -> Result<()> {
         let mut seen = ipam.clone();
@@ -229,12 +239,12 @@ impl Planner<'_> {
             )
         })?;
         if !chain.delegates.iter().any(|name| is_selector(name)) {
-            entry.refuse_a_selectors()?;
+            entry.refuse_selector_keys()?;
         }
-        let next = preset.next.as_ref();
+        let next = preset.host_program.as_ref();
         let mut named = next.map_or(Ok(None), |next| next.find(self.environment))?;
         for (left, name) in (0..chain.delegates.len()).rev().zip(chain.delegates) {
-            let mut part = Entry { name: (*name).to_owned(), ..entry.clone() };
+            let mut part = DelegateEntry { name: (*name).to_owned(), ..entry.clone() };
             part.sets.extend(chain.sets.iter().map(|section| (*section).to_owned()));
             for (key, mut setting) in chain.settings() {
                 if let (Value::Object(ours), Some(Value::Object(theirs))) =

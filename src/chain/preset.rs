@@ -1,10 +1,8 @@
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::next::Next;
+use super::next::HostProgram;
 use ipam_kit::cni::Environment;
 use ipam_kit::error::{Error, Result};
 
@@ -21,9 +19,9 @@ pub struct Preset {
     /// The replaced system keeps its state in a place that needs no configuration, so a DEL whose
     /// configuration was stripped can still release what was held before the take-over. False where
     /// the preset replaces nothing.
-    pub has_default_place: bool,
+    pub has_default_location: bool,
     /// Where the host may name another last program for the chain.
-    pub next: Option<Next>,
+    pub host_program: Option<HostProgram>,
     /// The delegate that answers what a person types under the preset's name; `None` for the
     /// operator's verbs.
     pub cli: Option<&'static str>,
@@ -49,7 +47,7 @@ pub struct PresetChain {
 
 impl Preset {
     /// The preset of a name.
-    pub(crate) fn named(presets: &'static [Self], name: &str) -> Option<&'static Self> {
+    pub(crate) fn find(presets: &'static [Self], name: &str) -> Option<&'static Self> {
         presets.iter().find(|preset| preset.name == name)
     }
 
@@ -58,16 +56,16 @@ impl Preset {
     /// # Errors
     /// It has the name of none, or of one whose last program is named likewise: it might be itself.
     pub(crate) fn of_next(
-        next: &Next,
+        next: &HostProgram,
         presets: &'static [Self],
         name: &str,
         program: &Path,
         environment: &Environment,
     ) -> Result<&'static Self> {
         let place = next.place(environment);
-        match Self::named(presets, name) {
-            None => Err(no_preset(&place, name, program)),
-            Some(preset) if preset.next.is_some() => {
+        match Self::find(presets, name) {
+            None => Err(unknown_preset(&place, name, program)),
+            Some(preset) if preset.host_program.is_some() => {
                 let program = program.display();
                 let message = format!("{program} is the preset {name}, which would run itself");
                 Err(Error::config(place, message)
@@ -78,7 +76,7 @@ impl Preset {
     }
 
     /// Puts the settings of the chain for this `ipam` section over it.
-    pub(crate) fn fill(&self, ipam: &mut Map<String, Value>) {
+    pub(crate) fn apply_settings(&self, ipam: &mut Map<String, Value>) {
         for (key, setting) in self.chain(ipam).into_iter().flat_map(PresetChain::settings) {
             match (ipam.get_mut(&key), setting) {
                 (Some(Value::Object(section)), Value::Object(ours)) => section.extend(ours),
@@ -97,7 +95,7 @@ impl Preset {
 }
 
 /// Refuses our own program under a name that is no preset's.
-pub(crate) fn no_preset(place: &str, name: &str, program: &Path) -> Error {
+pub(crate) fn unknown_preset(place: &str, name: &str, program: &Path) -> Error {
     let program = program.display();
     Error::config(place, format!("{program} is ipam-delegated itself, under a name that is no preset"))
         .advise(format!("install the real {name} there, or name another delegate; a replaced {name} is kept as {name}.orig"))
@@ -117,61 +115,9 @@ impl PresetChain {
     }
 }
 
-/// The file this process runs, to recognise it under other names.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OwnFile {
-    /// Where it was before an upgrade replaced it; `None` while it is still there.
-    replaced: Option<PathBuf>,
-    identity: Option<(u64, u64, u64)>,
-}
-
-impl OwnFile {
-    const EXE: &'static str = "/proc/self/exe";
-
-    /// Looks at the running program.
-    pub(crate) fn find() -> Self {
-        let path = fs::read_link(Self::EXE).unwrap_or_default();
-        // The kernel marks a file that is not there any more.
-        let replaced = path.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
-        let identity = fs::metadata(Self::EXE).ok().map(|m| (m.dev(), m.ino(), m.len()));
-        Self { replaced: replaced.map(PathBuf::from), identity }
-    }
-
-    /// Whether a file is this program: the same file, a copy of it, or what an upgrade has put in
-    /// its place.
-    pub(crate) fn is(&self, file: &Path) -> bool {
-        let (Some((dev, ino, len)), Ok(other)) = (self.identity, fs::metadata(file)) else {
-            return false;
-        };
-        (dev, ino) == (other.dev(), other.ino())
-            || (len == other.len() && same_bytes(file, Path::new(Self::EXE)))
-            || self
-                .replaced
-                .as_ref()
-                .is_some_and(|own| fs::canonicalize(file).is_ok_and(|f| f == *own))
-    }
-}
-
-fn same_bytes(one: &Path, other: &Path) -> bool {
-    matches!((fs::read(one), fs::read(other)), (Ok(a), Ok(b)) if a == b)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_program_is_known_by_place_link_and_copy() {
-        let temp = tempfile::TempDir::new().unwrap();
-        let own = OwnFile::find();
-        let exe = std::env::current_exe().unwrap();
-        let at = |name: &str| temp.path().join(name);
-        std::os::unix::fs::symlink(&exe, at("link")).unwrap();
-        fs::copy(&exe, at("copy")).unwrap();
-        fs::write(at("other"), vec![0; fs::metadata(&exe).unwrap().len() as usize]).unwrap();
-        assert!(own.is(&exe) && own.is(&at("link")) && own.is(&at("copy")));
-        assert!(!own.is(&at("other")) && !own.is(&at("missing")));
-    }
 
     #[test]
     fn a_key_chooses_among_chains() {
@@ -188,8 +134,8 @@ mod tests {
                 },
                 CHAIN,
             ],
-            has_default_place: false,
-            next: None,
+            has_default_location: false,
+            host_program: None,
             cli: None,
             differences: &[],
         };

@@ -1,7 +1,8 @@
 //! Programs: what their names say, where they are found, and why one cannot be started.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
@@ -15,7 +16,7 @@ pub(crate) fn search(folders: &[PathBuf], name: &Path) -> Option<PathBuf> {
 }
 
 /// A file of this name that would be the program, but may not be run.
-pub(crate) fn search_unfit(folders: &[PathBuf], name: &str) -> Option<PathBuf> {
+pub(crate) fn search_not_executable(folders: &[PathBuf], name: &str) -> Option<PathBuf> {
     folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file() && !may_be_run(file))
 }
 
@@ -73,4 +74,61 @@ pub(crate) fn is_allocator(name: &str) -> bool {
 /// Whether a program of this name is a selector.
 pub(crate) fn is_selector(name: &str) -> bool {
     name.starts_with("ipam-ds-")
+}
+
+/// The file this process runs, to recognise it under other names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnExecutable {
+    /// Where it was before an upgrade replaced it; `None` while it is still there.
+    replaced: Option<PathBuf>,
+    identity: Option<(u64, u64, u64)>,
+}
+
+impl OwnExecutable {
+    const EXE: &'static str = "/proc/self/exe";
+
+    /// Looks at the running program.
+    pub(crate) fn find() -> Self {
+        let path = fs::read_link(Self::EXE).unwrap_or_default();
+        // The kernel marks a file that is not there any more.
+        let replaced = path.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
+        let identity = fs::metadata(Self::EXE).ok().map(|m| (m.dev(), m.ino(), m.len()));
+        Self { replaced: replaced.map(PathBuf::from), identity }
+    }
+
+    /// Whether a file is this program: the same file, a copy of it, or what an upgrade has put in
+    /// its place.
+    pub(crate) fn is(&self, file: &Path) -> bool {
+        let (Some((dev, ino, len)), Ok(other)) = (self.identity, fs::metadata(file)) else {
+            return false;
+        };
+        (dev, ino) == (other.dev(), other.ino())
+            || (len == other.len() && same_bytes(file, Path::new(Self::EXE)))
+            || self
+                .replaced
+                .as_ref()
+                .is_some_and(|own| fs::canonicalize(file).is_ok_and(|f| f == *own))
+    }
+}
+
+fn same_bytes(one: &Path, other: &Path) -> bool {
+    matches!((fs::read(one), fs::read(other)), (Ok(a), Ok(b)) if a == b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_known_by_place_link_and_copy() {
+        let temp = tempfile::TempDir::new().unwrap();
+        let own = OwnExecutable::find();
+        let exe = std::env::current_exe().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        std::os::unix::fs::symlink(&exe, at("link")).unwrap();
+        fs::copy(&exe, at("copy")).unwrap();
+        fs::write(at("other"), vec![0; fs::metadata(&exe).unwrap().len() as usize]).unwrap();
+        assert!(own.is(&exe) && own.is(&at("link")) && own.is(&at("copy")));
+        assert!(!own.is(&at("other")) && !own.is(&at("missing")));
+    }
 }

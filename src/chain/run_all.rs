@@ -1,8 +1,8 @@
 //! The whole chain as configured, for the verbs that take nothing.
 
-use super::foreseen::Foresight;
 use super::plan::Plan;
 use super::session::Session;
+use super::unshown_pools::UnshownPools;
 use ipam_kit::cni::{IpamResult, Verb};
 use ipam_kit::contract::DelegateInput;
 use ipam_kit::delegate::Deadline;
@@ -42,7 +42,7 @@ pub(crate) fn walk_plan(
 ) -> Result<Failures> {
     let mut carry = session.carry(prev_result.clone());
     let network = &session.request.network;
-    let (mut errors, mut foresight) = (Vec::new(), Foresight::default());
+    let (mut errors, mut unshown) = (Vec::new(), UnshownPools::default());
     for (i, step) in plan.steps.iter().enumerate() {
         let Some(run) = carry.run_of(step) else { continue };
         let time = deadline.share(plan.steps.len() - i);
@@ -55,11 +55,11 @@ pub(crate) fn walk_plan(
             let role = if step.is_selector() { Role::Selector } else { Role::Other };
             errors.push((role, error));
         }
-        foresight.pass(step, carry.pools());
+        unshown.visit(step, carry.pools());
     }
     if verb == Verb::Status
         && errors.is_empty()
-        && let Err(error) = foresight.end(&plan.steps)
+        && let Err(error) = unshown.refuse_left(&plan.steps)
     {
         errors.push((Role::Other, error));
     }

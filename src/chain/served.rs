@@ -13,7 +13,7 @@ use ipam_kit::pool::compare_answer;
 ///
 /// Not compared are a program that the host named, which was shown none, and one whose object says
 /// `"answers": "any"`.
-pub(crate) fn judge(
+pub(crate) fn compare_with_pools(
     step: &Step,
     shown: &[&Value],
     left: Option<&[Value]>,
@@ -91,6 +91,30 @@ pub(crate) fn refuse_without_allocator(steps: &[Step]) -> Result<()> {
     );
     Err(Error::new(ErrorCode::UNSERVED, message)
         .advise("add an allocator (ipam-da-…, or a plugin such as host-local)"))
+}
+
+/// Fails for a plan that has one allocator twice, each for every pool: the first leaves none.
+///
+/// # Errors
+/// Error 7.
+pub(crate) fn refuse_repeated_allocator(steps: &[Step]) -> Result<()> {
+    let mut before: Vec<&Step> = Vec::new();
+    for step in steps {
+        // It may name pools for those behind it.
+        if step.is_selector() {
+            before.clear();
+        }
+        let is_twice = |other: &&Step| other.name == step.name && other.overrides == step.overrides;
+        if step.is_allocator() && step.serves.is_none() {
+            if before.iter().any(is_twice) {
+                let message = ["names ", &step.name, " twice, and the first serves every pool"];
+                return Err(Error::config("ipam.delegates", message.concat())
+                    .advise("remove one, or name in serves of each which pools it serves"));
+            }
+            before.push(step);
+        }
+    }
+    Ok(())
 }
 
 /// The error about pools that are left at the end of these steps.

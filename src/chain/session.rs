@@ -296,9 +296,9 @@ impl<'a> Session<'a> {
         input: DelegateInput,
         time: Duration,
     ) -> Result<(), Failure> {
-        let renewed = self.renewed(run, owner.network);
-        let input = DelegateInput { present: renewed.present.clone(), ..input };
-        let run = &renewed.run;
+        let refreshed = self.refresh_run(run, owner.network);
+        let input = DelegateInput { present: refreshed.present_ipam.clone(), ..input };
+        let run = &refreshed.run;
         let stdin = match run.stdin(owner.network, prev_result, input.clone()) {
             // Old forms have no place for a second address, and no prevResult on DEL.
             Err(error) if error.code() == ErrorCode::INCOMPATIBLE_VERSION => {
@@ -309,7 +309,7 @@ impl<'a> Session<'a> {
         };
         let environment = self.environment_of(owner.attachment);
         let outcome = self.exec_in(environment, Verb::Del, &self.recorded_step(run), stdin, time);
-        outcome.map(drop).map_err(|failure| renewed.explain(failure))
+        outcome.map(drop).map_err(|failure| refreshed.explain_failure(failure))
     }
 
     /// ADD of a recorded delegate once more, with these very settings, for what it already gave.

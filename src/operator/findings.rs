@@ -16,7 +16,7 @@ use crate::chain::program::is_allocator;
 use crate::chain::record::{RecordFile, attachments};
 use crate::chain::served::{refuse_unknown_ranges, serves};
 use crate::chain::session::Session;
-use crate::chain::way::changed;
+use crate::chain::store_access::changed_access_keys;
 use ipam_cli::Row;
 use ipam_kit::cni::{Verb, Version};
 use ipam_kit::delegate::Deadline;
@@ -199,8 +199,9 @@ impl Findings {
             let path = session.state.record(network.name(), &attachment);
             let Presence::Held((record, _)) = RecordFile::look(&path) else { continue };
             let runs = record.runs().into_iter().filter(|run| is_allocator(&run.delegate));
-            let others: Vec<String> =
-                runs.flat_map(|run| changed(&run.ipam, &session.todays(run, network))).collect();
+            let others: Vec<String> = runs
+                .flat_map(|run| changed_access_keys(&run.ipam, &session.present_ipam(run, network)))
+                .collect();
             if !others.is_empty() {
                 count += 1;
                 example.get_or_insert_with(|| attachment.to_string());

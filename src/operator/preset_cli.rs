@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::chain::next::folders;
+use crate::chain::next::path_folders;
 use crate::chain::program::{is_allocator, search};
 use crate::chain::{Chain, Preset};
 use ipam_kit::cni::{Environment, Version};
@@ -20,7 +20,7 @@ use ipam_kit::error::{Error, ErrorCode, Result};
 const COMPOSE: &str = "ipam";
 
 /// A call without `CNI_COMMAND`.
-pub(crate) struct Typed<'a> {
+pub(crate) struct PresetCli<'a> {
     pub chain: &'a Chain,
     pub preset: &'static Preset,
     /// What answers it.
@@ -30,7 +30,7 @@ pub(crate) struct Typed<'a> {
     pub called: &'a Path,
 }
 
-impl Typed<'_> {
+impl PresetCli<'_> {
     /// Has the delegate answer, with our stdin, stdout and stderr; ends as it does.
     pub(crate) fn answer(&self, words: &[OsString]) -> ExitCode {
         self.run(words).unwrap_or_else(|error| {
@@ -62,7 +62,7 @@ impl Typed<'_> {
 
     /// The chain's last program; none where it is one of ours, which would only say what it is.
     fn last(&self) -> Result<Option<PathBuf>> {
-        let Some(next) = &self.preset.next else { return Ok(None) };
+        let Some(next) = &self.preset.host_program else { return Ok(None) };
         let Some((name, program)) = next.find(self.environment)? else { return Ok(None) };
         if self.chain.own().is(&program) {
             Preset::of_next(next, self.chain.presets, &name, &program, self.environment)?;
@@ -74,7 +74,7 @@ impl Typed<'_> {
     /// Finds a program beside the name we were called by, beside the file that this leads to, or in
     /// `PATH`.
     fn find(&self, name: &str) -> Result<PathBuf> {
-        let mut path = folders(self.environment);
+        let mut path = path_folders(self.environment);
         let mut called = Some(self.called.to_owned());
         if self.called.components().count() == 1 {
             called = search(&path, self.called);

@@ -52,7 +52,7 @@ impl Operator {
         let Some(ours) = ours.first() else { return Map::new() };
         let mut ipam = ours.network.ipam().clone();
         if let Some(preset) = ours.chain.preset {
-            preset.fill(&mut ipam);
+            preset.apply_settings(&mut ipam);
         }
         ipam
     }

@@ -8,10 +8,10 @@ use super::dry_run::{Outcome, Stage};
 use super::explain::dry_add;
 use super::findings::Findings;
 use super::ours::Ours;
-use crate::chain::foreseen::{Foresight, refuse_twice};
 use crate::chain::plan::{Plan, Step};
-use crate::chain::served::{refuse_without_allocator, serves};
+use crate::chain::served::{refuse_repeated_allocator, refuse_without_allocator, serves};
 use crate::chain::session::Session;
+use crate::chain::unshown_pools::UnshownPools;
 use ipam_kit::error::{Error, ErrorCode};
 
 impl Findings {
@@ -30,7 +30,9 @@ impl Findings {
 
     /// The plan as it is, whatever selectors answer.
     pub(super) fn of_plan(&mut self, session: &Session<'_>, plan: &Plan, ours: &Ours) {
-        for outcome in [refuse_without_allocator(&plan.steps), refuse_twice(&plan.steps)] {
+        for outcome in
+            [refuse_without_allocator(&plan.steps), refuse_repeated_allocator(&plan.steps)]
+        {
             if let Err(error) = outcome {
                 self.error(&error);
             }
@@ -44,9 +46,9 @@ impl Findings {
 
     /// The pools that no delegate of the plan is shown, as far as the pools of STATUS tell.
     pub(super) fn of_unserved(&mut self, stages: &[Stage]) {
-        let mut foresight = Foresight::default();
+        let mut unshown = UnshownPools::default();
         for stage in stages {
-            foresight.pass(&stage.step, stage.pools.as_deref());
+            unshown.visit(&stage.step, stage.pools.as_deref());
             if let Stage { step, run: None, .. } = stage
                 && let Some(names) = &step.serves
             {
@@ -58,7 +60,7 @@ impl Findings {
             }
         }
         let steps: Vec<Step> = stages.iter().map(|stage| stage.step.clone()).collect();
-        if let Err(error) = foresight.end(&steps) {
+        if let Err(error) = unshown.refuse_left(&steps) {
             self.error(&error);
         }
     }

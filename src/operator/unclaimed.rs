@@ -9,7 +9,7 @@ use super::about::About;
 use super::dry_run::Stage;
 use super::findings::Findings;
 use super::reference::{EVERY_PLUGIN, of_plugin};
-use crate::chain::entry::{STEERING, listed};
+use crate::chain::entry::{ENTRY_KEYS, parse_entries};
 use crate::chain::session::Session;
 use ipam_kit::delegate::selector_keys::CHAIN_KEYS;
 use ipam_kit::keys::nearest;
@@ -30,7 +30,7 @@ impl Findings {
         if session.planner().preset.is_some() {
             return;
         }
-        for entry in listed(ipam).unwrap_or_default() {
+        for entry in parse_entries(ipam).unwrap_or_default() {
             let its = steps().filter(|(stage, _)| stage.step.name == entry.name);
             let its: Vec<&About> = its.map(|(_, about)| about).collect();
             // A preset that stands for its delegates is no step by itself.
@@ -39,7 +39,7 @@ impl Findings {
             if claims.open {
                 continue;
             }
-            claims.known.extend(STEERING);
+            claims.known.extend(ENTRY_KEYS);
             // Of a selector it may be a word.
             claims.known.insert("pools");
             let why = format!("{} does not read it", entry.name);

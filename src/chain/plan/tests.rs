@@ -11,8 +11,8 @@ const PRESETS: &[Preset] = &[Preset {
         settings: &[("layout", "\"old\""), ("store", "{\"kind\":\"old\"}")],
         sets: &["store"],
     }],
-    has_default_place: true,
-    next: None,
+    has_default_location: true,
+    host_program: None,
     cli: None,
     differences: &[],
 }];
@@ -34,7 +34,7 @@ impl Bin {
         let planner = Planner {
             presets: PRESETS,
             preset,
-            own: &OwnFile::find(),
+            own: &OwnExecutable::find(),
             path: &path,
             environment: &Environment::default(),
             missing: Missing::None,

@@ -4,28 +4,28 @@ use serde_json::Value;
 
 use super::plan::Step;
 use super::served::{serves, unserved};
-use ipam_kit::error::{Error, Result};
+use ipam_kit::error::Result;
 
 /// The pools that no delegate of a walk was shown, for verbs on which no delegate serves any.
 #[derive(Debug, Default)]
-pub(crate) struct Foresight {
+pub(crate) struct UnshownPools {
     /// The pools that were named so far.
     known: Vec<Value>,
-    unshown: Vec<Value>,
+    pools: Vec<Value>,
 }
 
-impl Foresight {
+impl UnshownPools {
     /// Goes on past a delegate; `pools` are those that are known after it.
-    pub(crate) fn pass(&mut self, step: &Step, pools: Option<&[Value]>) {
+    pub(crate) fn visit(&mut self, step: &Step, pools: Option<&[Value]>) {
         if !step.is_selector() {
-            self.unshown.retain(|pool| !serves(step, pool));
+            self.pools.retain(|pool| !serves(step, pool));
             return;
         }
         let pools = pools.unwrap_or_default();
         let knows = |all: &[Value], pool: &Value| all.iter().any(|other| is_same(other, pool));
-        self.unshown.retain(|pool| knows(pools, pool));
+        self.pools.retain(|pool| knows(pools, pool));
         let new = pools.iter().filter(|pool| !knows(&self.known, pool));
-        self.unshown.extend(new.cloned());
+        self.pools.extend(new.cloned());
         self.known = pools.to_vec();
     }
 
@@ -33,41 +33,17 @@ impl Foresight {
     ///
     /// # Errors
     /// Error 112. A chain of selectors alone is refused elsewhere.
-    pub(crate) fn end(&self, steps: &[Step]) -> Result<()> {
-        if self.unshown.is_empty() || steps.iter().all(Step::is_selector) {
+    pub(crate) fn refuse_left(&self, steps: &[Step]) -> Result<()> {
+        if self.pools.is_empty() || steps.iter().all(Step::is_selector) {
             return Ok(());
         }
-        Err(unserved(&self.unshown, steps))
+        Err(unserved(&self.pools, steps))
     }
 }
 
 /// Whether a pool is another one, perhaps with more in it.
 fn is_same(one: &Value, other: &Value) -> bool {
     one == other || (one["name"].is_string() && one["name"] == other["name"])
-}
-
-/// Fails for a plan that has one allocator twice, each for every pool: the first leaves none.
-///
-/// # Errors
-/// Error 7.
-pub(crate) fn refuse_twice(steps: &[Step]) -> Result<()> {
-    let mut before: Vec<&Step> = Vec::new();
-    for step in steps {
-        // It may name pools for those behind it.
-        if step.is_selector() {
-            before.clear();
-        }
-        let is_twice = |other: &&Step| other.name == step.name && other.overrides == step.overrides;
-        if step.is_allocator() && step.serves.is_none() {
-            if before.iter().any(is_twice) {
-                let message = ["names ", &step.name, " twice, and the first serves every pool"];
-                return Err(Error::config("ipam.delegates", message.concat())
-                    .advise("remove one, or name in serves of each which pools it serves"));
-            }
-            before.push(step);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -85,15 +61,15 @@ mod tests {
 
     /// The pools that are left of a walk: each delegate with the pools that are known after it.
     fn left(walk: &[(Step, Value)]) -> Vec<Value> {
-        let mut foresight = Foresight::default();
+        let mut unshown = UnshownPools::default();
         for (step, pools) in walk {
-            foresight.pass(step, pools.as_array().map(Vec::as_slice));
+            unshown.visit(step, pools.as_array().map(Vec::as_slice));
         }
         let steps: Vec<Step> = walk.iter().map(|(step, _)| step.clone()).collect();
-        let is_refused = foresight.end(&steps).is_err();
+        let is_refused = unshown.refuse_left(&steps).is_err();
         let has_allocator = steps.iter().any(|step| !step.is_selector());
-        assert_eq!(is_refused, has_allocator && !foresight.unshown.is_empty());
-        foresight.unshown
+        assert_eq!(is_refused, has_allocator && !unshown.pools.is_empty());
+        unshown.pools
     }
 
     #[test]

@@ -10,21 +10,21 @@ use ipam_kit::host::Settings;
 
 /// The section `ipam` on its way through a chain.
 #[derive(Clone, Debug)]
-pub(crate) struct Section {
+pub(crate) struct PatchedIpam {
     /// With all settings of selectors, for standard plugins.
     all: Map<String, Value>,
     /// With what is a selector's to set, for allocators of ours and for selectors.
     ours: Map<String, Value>,
 }
 
-impl Section {
+impl PatchedIpam {
     /// As the network configuration has it.
     pub(super) fn new(ipam: &Map<String, Value>) -> Self {
         Self { all: ipam.clone(), ours: ipam.clone() }
     }
 
     /// What a delegate gets, less its own keys.
-    pub(super) fn of(&self, step: &Step) -> &Map<String, Value> {
+    pub(super) fn seen_by(&self, step: &Step) -> &Map<String, Value> {
         if step.is_ours() { &self.ours } else { &self.all }
     }
 
@@ -42,7 +42,7 @@ impl Section {
         const PATH: &str = "its answer sets ipam.";
         let refused = |error: Error| error.with_code(ErrorCode::DELEGATE).within(&step.name);
         judge(patch, settings, releases, PATH).map_err(refused)?;
-        let (ours, foreign) = for_ours(patch, &step.sets);
+        let (ours, foreign) = settings_for_ours(patch, &step.sets);
         if let (Some(key), Some(before)) = (foreign, &step.before) {
             let key = key.escape_debug();
             let message = format!("{before} takes it from the network configuration alone");
@@ -70,7 +70,7 @@ impl Section {
 /// configuration says about a store stays.
 ///
 /// Comes with the first key that is set beside them.
-fn for_ours<'a>(
+fn settings_for_ours<'a>(
     patch: &'a Map<String, Value>,
     opened: &[String],
 ) -> (Map<String, Value>, Option<&'a str>) {
@@ -96,12 +96,12 @@ mod tests {
     fn merged(before: Option<&str>, sets: &[&str], patch: Value) -> Result<(Value, Value)> {
         let ipam =
             json!({"subnet": "10.0.0.0/24", "etcd": {"endpoints": ["a"], "user": "u"}, "x": 1});
-        let mut section = Section::new(&object(ipam));
+        let mut section = PatchedIpam::new(&object(ipam));
         let mut step = Step::new("ipam-ds-x", "/bin/ipam-ds-x".into());
         step.before = before.map(str::to_owned);
         step.sets = sets.iter().map(|key| (*key).to_owned()).collect();
         section.merge(&step, &object(patch), &Settings::default(), false)?;
-        let of = |name: &str| Value::Object(section.of(&Step::new(name, "/p".into())).clone());
+        let of = |name: &str| Value::Object(section.seen_by(&Step::new(name, "/p".into())).clone());
         Ok((of("ipam-da-etcd"), of("host-local")))
     }
 

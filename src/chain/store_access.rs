@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::entry::steers;
+use super::entry::is_entry_key;
 use ipam_kit::delegate::selector_keys::{CHAIN_KEYS, SELECTOR_KEYS};
 
 /// How keys end, in small letters, that hold servers, at any depth. A text with `://` is a server under any
@@ -27,7 +27,7 @@ const FILES: [&str; 8] = [
 
 /// A server that a section names.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Server {
+pub(crate) struct NamedServer {
     /// Of which store it is; empty where any delegate may read it.
     store: String,
     scheme: Option<String>,
@@ -35,7 +35,7 @@ pub(crate) struct Server {
     place: String,
 }
 
-impl Server {
+impl NamedServer {
     /// Every server that a section names, but those of other delegates.
     pub(crate) fn all(ipam: &Map<String, Value>) -> Vec<Self> {
         let mut found = Vec::new();
@@ -69,7 +69,7 @@ impl Server {
     }
 }
 
-fn gather(store: &str, key: &str, value: &Value, found: &mut Vec<Server>) {
+fn gather(store: &str, key: &str, value: &Value, found: &mut Vec<NamedServer>) {
     match value {
         Value::Object(section) => {
             section.iter().for_each(|(key, value)| gather(store, key, value, found));
@@ -78,7 +78,7 @@ fn gather(store: &str, key: &str, value: &Value, found: &mut Vec<Server>) {
         Value::String(text)
             if (ends(key, &SERVERS) || text.contains("://")) && !text.is_empty() =>
         {
-            found.push(Server::parse(store, text));
+            found.push(NamedServer::parse(store, text));
         }
         _ => {}
     }
@@ -97,22 +97,26 @@ fn store_named_by<'a>(key: &'a str, value: &Value) -> &'a str {
 
 /// Takes out of a newer section what may hold secrets that are not meant for the servers of the recorded
 /// one: each of these has to be among today's. Where a section has servers of its own, these decide.
-pub(crate) fn keep_what_is_meant(recorded: &Map<String, Value>, newer: &mut Map<String, Value>) {
-    let (before, todays) = (Server::all(recorded), Server::all(newer));
-    let is_strange = |server: &&Server| !todays.iter().any(|today| today.covers(server));
-    let strange: Vec<&Server> = before.iter().filter(is_strange).collect();
+pub(crate) fn remove_settings_for_other_servers(
+    recorded: &Map<String, Value>,
+    newer: &mut Map<String, Value>,
+) {
+    let (before, todays) = (NamedServer::all(recorded), NamedServer::all(newer));
+    let is_strange = |server: &&NamedServer| !todays.iter().any(|today| today.covers(server));
+    let strange: Vec<&NamedServer> = before.iter().filter(is_strange).collect();
     newer.retain(|key, value| {
         let store = store_named_by(key, value);
         let has_its_own = !store.is_empty() && before.iter().any(|server| server.store == store);
-        let speaks =
-            |server: &&Server| !has_its_own || server.store == store || server.store.is_empty();
+        let speaks = |server: &&NamedServer| {
+            !has_its_own || server.store == store || server.store.is_empty()
+        };
         !strange.iter().any(speaks)
     });
 }
 
 /// Whether a section says about its store what the network configuration says: a selector has chosen
 /// nothing but addresses.
-pub(crate) fn is_configured(
+pub(crate) fn chose_only_addresses(
     ipam: &Map<String, Value>,
     configured: &Map<String, Value>,
     overrides: &Map<String, Value>,
@@ -147,7 +151,10 @@ pub(crate) fn refresh_files(recorded: &mut Map<String, Value>, newer: &Map<Strin
 }
 
 /// The keys, as in `ipam.store.servers`, whose servers or files are others by now.
-pub(crate) fn changed(recorded: &Map<String, Value>, newer: &Map<String, Value>) -> Vec<String> {
+pub(crate) fn changed_access_keys(
+    recorded: &Map<String, Value>,
+    newer: &Map<String, Value>,
+) -> Vec<String> {
     let mut keys = Vec::new();
     differences("ipam", recorded, newer, &mut keys);
     keys
@@ -181,23 +188,26 @@ fn differences(
 }
 
 /// Whether a section says anything else about its store than another.
-pub(crate) fn differ(recorded: &Map<String, Value>, newer: &Map<String, Value>) -> bool {
+pub(crate) fn store_settings_differ(
+    recorded: &Map<String, Value>,
+    newer: &Map<String, Value>,
+) -> bool {
     let is_of_store = |key: &&String| {
         let key = key.as_str();
-        !CHAIN_KEYS.contains(&key) && !SELECTOR_KEYS.contains(&key) && !steers(key)
+        !CHAIN_KEYS.contains(&key) && !SELECTOR_KEYS.contains(&key) && !is_entry_key(key)
     };
     let mut keys = recorded.keys().chain(newer.keys()).filter(is_of_store);
     keys.any(|key| recorded.get(key) != newer.get(key))
 }
 
 /// The servers of the record and those of today, where they are others.
-pub(crate) fn both_lists(
+pub(crate) fn changed_servers(
     recorded: &Map<String, Value>,
     newer: &Map<String, Value>,
 ) -> Option<[String; 2]> {
     let of = |ipam| {
-        let servers = Server::all(ipam);
-        servers.iter().map(Server::shown).collect::<Vec<_>>().join(", ")
+        let servers = NamedServer::all(ipam);
+        servers.iter().map(NamedServer::shown).collect::<Vec<_>>().join(", ")
     };
     let lists = [of(recorded), of(newer)];
     (lists[0] != lists[1]).then_some(lists)
