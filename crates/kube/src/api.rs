@@ -11,7 +11,9 @@ use super::refusal::Asked;
 use super::resource::Resource;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
-use ipam_servers::{Access, Answer, Ask, Client, Method, Secret, Tls, each_element, escape, media};
+use ipam_servers::{
+    Access, Client, HttpAnswer, HttpRequest, Method, Secret, Tls, each_element, escape, media,
+};
 
 /// A Kubernetes API server, with a login.
 #[derive(Debug)]
@@ -140,11 +142,11 @@ impl Kube {
         Ok(Self { client, login })
     }
 
-    /// What tells the cluster from others: the authority that signs for its API servers, else the server's
+    /// What tells the cluster from others: the CA that signs for its API servers, else the server's
     /// URL.
     ///
     /// # Errors
-    /// The authority's certificate cannot be read.
+    /// The CA's certificate cannot be read.
     pub(crate) fn cluster(&self) -> Result<String> {
         self.login.cluster()
     }
@@ -197,7 +199,7 @@ impl Kube {
             let mut take = |status: u16, body: &mut dyn Read| match status {
                 200 => read_page(&asked, body, list.page, &mut broken, each),
                 _ => {
-                    let mut answer = Answer::new(status, Vec::new());
+                    let mut answer = HttpAnswer::new(status, Vec::new());
                     body.take(STATUS).read_to_end(&mut answer.body)?;
                     Ok(Ok(answer))
                 }
@@ -235,7 +237,7 @@ impl Kube {
         let asked = Asked::new(&self.client, &self.login, *method, what);
         let path = what.path();
         let media = (*method == Method::Patch).then_some(media::JSON_PATCH);
-        let ask = Ask { method: *method, body, media, ..request(&path, OBJECT) };
+        let ask = HttpRequest { method: *method, body, media, ..request(&path, OBJECT) };
         let Some(answer) = self.client.write(&ask).map_err(|error| self.told(error))? else {
             return Ok(Outcome::Unknown);
         };
@@ -260,13 +262,13 @@ impl Kube {
         if !self.client.is_refused() {
             return error;
         }
-        let Login { server, trust, server_place, authority_place, .. } = &self.login;
+        let Login { server, trust, server_path, ca_path, .. } = &self.login;
         let error = error.with_code(ErrorCode::BACKEND);
         if !server.is_secured() {
-            return error.advise(format!("{server_place} says whom to call"));
+            return error.advise(format!("{server_path} says whom to call"));
         }
-        let error = error
-            .advise(format!("{server_place} and {authority_place} say whom to call and to trust"));
+        let error =
+            error.advise(format!("{server_path} and {ca_path} say whom to call and to trust"));
         match &trust.identity {
             Some(_) => error.advise(format!("we are known by {}", self.login.shown())),
             None => error,
@@ -281,7 +283,7 @@ fn read_page<T: DeserializeOwned>(
     page: usize,
     broken: &mut bool,
     each: &mut dyn FnMut(T) -> ControlFlow<()>,
-) -> io::Result<Result<Answer>> {
+) -> io::Result<Result<HttpAnswer>> {
     let mut count = 0;
     let rest = each_element(body, Some("items"), OBJECT as usize, |object| {
         count += 1;
@@ -298,14 +300,14 @@ fn read_page<T: DeserializeOwned>(
         }
         Ok(())
     })?;
-    Ok(rest.map(|body| Answer::new(200, body)))
+    Ok(rest.map(|body| HttpAnswer::new(200, body)))
 }
 
 /// Bytes of an answer that says why a list is refused.
 const STATUS: u64 = 64 << 10;
 
-fn request(path: &str, limit: u64) -> Ask<'_> {
-    Ask { answers: &ANSWERS, limit, ..Ask::new(Method::Get, path) }
+fn request(path: &str, limit: u64) -> HttpRequest<'_> {
+    HttpRequest { ok_statuses: &ANSWERS, limit, ..HttpRequest::new(Method::Get, path) }
 }
 
 fn parse<T: DeserializeOwned>(

@@ -3,7 +3,7 @@ use std::rc::Rc;
 
 use super::yaml::{self, Node};
 use ipam_kit::error::{Error, Result};
-use ipam_servers::{Content, Pem, read_text};
+use ipam_servers::{Pem, PemSource, read_text};
 
 /// One or more kubeconfigs, of which the first that says something of a name is right.
 #[derive(Debug)]
@@ -210,9 +210,9 @@ impl<'a> Section<'a> {
                 Error::config(self.path(&data), "is no base64")
                     .advise("expected PEM in base64, in one piece")
             })?;
-            return Ok(Some(Pem { path: self.path(&data), content: Content::Data(content) }));
+            return Ok(Some(Pem { path: self.path(&data), source: PemSource::Data(content) }));
         }
-        let pem = |file| Pem { path: self.path(key), content: Content::File(file) };
+        let pem = |file| Pem { path: self.path(key), source: PemSource::File(file) };
         Ok(self.file(key)?.map(pem))
     }
 

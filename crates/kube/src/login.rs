@@ -6,7 +6,7 @@ use log::warn;
 use super::kubeconfig::{Current, Kubeconfig, Section};
 use super::validity::{Moment, Validity};
 use ipam_kit::error::{Error, Result};
-use ipam_servers::{Content, Named, Pem, Secret, Server, Trust, read_text};
+use ipam_servers::{ConfigFile, Pem, PemSource, Secret, Server, Trust, read_text};
 
 /// Which API server, and as whom.
 #[derive(Debug)]
@@ -17,14 +17,14 @@ pub(super) struct Login {
     pub token: Option<(String, Secret)>,
     pub namespace: Option<String>,
     /// Where the server's address comes from.
-    pub server_place: String,
-    /// Where the authority comes from, or would.
-    pub authority_place: String,
+    pub server_path: String,
+    /// Where the CA comes from, or would.
+    pub ca_path: String,
 }
 
 /// The files that a pod finds its service account in.
 pub(super) const TOKEN: &str = "token";
-const AUTHORITY: &str = "ca.crt";
+const CA: &str = "ca.crt";
 const NAMESPACE: &str = "namespace";
 
 impl Login {
@@ -38,12 +38,12 @@ impl Login {
         for (key, instead) in NOT_OF_CLUSTERS {
             cluster.without(key, instead)?;
         }
-        let anybody = cluster.flag("insecure-skip-tls-verify")?;
-        let authority = cluster.pem("certificate-authority")?;
-        if let Some(authority) = authority.as_ref().filter(|_| anybody) {
+        let skip_verification = cluster.flag("insecure-skip-tls-verify")?;
+        let ca = cluster.pem("certificate-authority")?;
+        if let Some(ca) = ca.as_ref().filter(|_| skip_verification) {
             return Err(Error::config(
                 cluster.path("insecure-skip-tls-verify"),
-                format_args!("true together with {}", authority.path),
+                format_args!("true together with {}", ca.path),
             )
             .advise("leave insecure-skip-tls-verify out: the authority is there"));
         }
@@ -56,13 +56,13 @@ impl Login {
                 (identity(user)?, token(user)?)
             }
         };
-        let secured = anybody || authority.is_some() || identity.is_some();
+        let secured = skip_verification || ca.is_some() || identity.is_some();
         let server = server(&cluster, secured)?;
-        let authority_place = match &authority {
-            Some(authority) => authority.path.clone(),
+        let ca_path = match &ca {
+            Some(ca) => ca.path.clone(),
             None => cluster.path("certificate-authority-data"),
         };
-        if anybody && server.is_secured() {
+        if skip_verification && server.is_secured() {
             warn!(
                 "{}: whoever answers at {server} is taken for the API server",
                 cluster.path("insecure-skip-tls-verify")
@@ -73,19 +73,19 @@ impl Login {
         }
         Ok(Self {
             server,
-            trust: Trust { authority, identity, anybody },
+            trust: Trust { ca, identity, skip_verification },
             token,
             namespace: context.text("namespace")?.map(str::to_owned),
-            server_place: cluster.path("server"),
-            authority_place,
+            server_path: cluster.path("server"),
+            ca_path,
         })
     }
 
     /// What tells the cluster from others.
     pub(super) fn cluster(&self) -> Result<String> {
-        let Some(authority) = &self.trust.authority else { return Ok(self.server.to_string()) };
+        let Some(ca) = &self.trust.ca else { return Ok(self.server.to_string()) };
         let mut hasher = DefaultHasher::new();
-        authority.certificates()?.hash(&mut hasher);
+        ca.certificates()?.hash(&mut hasher);
         Ok(format!("{:016x}", hasher.finish()))
     }
 
@@ -94,25 +94,25 @@ impl Login {
     /// # Errors
     /// The token cannot be read; host and port make no URL.
     pub(super) fn of_pod(folder: &Path, (host, port): (&str, &str)) -> Result<Self> {
-        let server_place = "KUBERNETES_SERVICE_HOST".to_owned();
+        let server_path = "KUBERNETES_SERVICE_HOST".to_owned();
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        let server = Server::parse_one(&format!("https://{host}:{port}"), &server_place, None)?;
+        let server = Server::parse_one(&format!("https://{host}:{port}"), &server_path, None)?;
         let place = "the service account".to_owned();
-        let token = Named { path: place.clone(), file: folder.join(TOKEN) };
+        let token = ConfigFile { path: place.clone(), file: folder.join(TOKEN) };
         let secret = Secret::read(&token)?;
-        let authority_file = folder.join(AUTHORITY);
-        let authority_place = authority_file.display().to_string();
-        let there = authority_file.exists();
-        let pem = Pem { path: place, content: Content::File(authority_file) };
-        let authority = there.then_some(pem);
+        let ca_file = folder.join(CA);
+        let ca_path = ca_file.display().to_string();
+        let there = ca_file.exists();
+        let pem = Pem { path: place, source: PemSource::File(ca_file) };
+        let ca = there.then_some(pem);
         let namespace = read_text(&folder.join(NAMESPACE)).ok();
         Ok(Self {
             server,
-            trust: Trust { authority, ..Trust::default() },
+            trust: Trust { ca, ..Trust::default() },
             token: Some((token.file.display().to_string(), secret)),
             namespace: namespace.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()),
-            server_place,
-            authority_place,
+            server_path,
+            ca_path,
         })
     }
 
@@ -204,7 +204,7 @@ fn token(user: &Section<'_>) -> Result<Option<(String, Secret)>> {
 }
 
 fn read(user: &Section<'_>, file: PathBuf) -> Result<Secret> {
-    Secret::read(&Named { path: user.path("tokenFile"), file })
+    Secret::read(&ConfigFile { path: user.path("tokenFile"), file })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use super::login::Login;
 use super::resource::Resource;
 use super::status::Status;
 use ipam_kit::error::{Error, ErrorCode};
-use ipam_servers::{Answer, Client, Method, Secrets};
+use ipam_servers::{Client, HttpAnswer, Method, Secrets};
 
 /// A request, as errors about its answer see it.
 pub(super) struct Asked<'a> {
@@ -24,7 +24,7 @@ impl<'a> Asked<'a> {
     }
 
     /// What an answer means that is not what was asked for.
-    pub(super) fn refused(&self, answer: &Answer) -> Error {
+    pub(super) fn refused(&self, answer: &HttpAnswer) -> Error {
         let Some(status) = Status::parse(&answer.body) else { return self.stranger(answer) };
         match answer.status {
             401 => self.error("does not know this login (401)", &status).advise(format!(
@@ -40,7 +40,7 @@ impl<'a> Asked<'a> {
     }
 
     /// What a status of a change means that its caller may have expected.
-    pub(super) fn expected(&self, answer: &Answer) -> Option<Refusal> {
+    pub(super) fn expected(&self, answer: &HttpAnswer) -> Option<Refusal> {
         let status = Status::parse(&answer.body)?;
         let why = match (answer.status, &*status.reason) {
             (404, "NotFound") if self.is_about_an_object(&status) => Why::NotFound,
@@ -54,13 +54,13 @@ impl<'a> Asked<'a> {
     }
 
     /// Whether a 404 says that there is no such object.
-    pub(super) fn is_absent(&self, answer: &Answer) -> bool {
+    pub(super) fn is_absent(&self, answer: &HttpAnswer) -> bool {
         Status::parse(&answer.body)
             .is_some_and(|status| status.reason == "NotFound" && self.is_about_an_object(&status))
     }
 
     /// An answer that no API server gives.
-    pub(super) fn stranger(&self, answer: &Answer) -> Error {
+    pub(super) fn stranger(&self, answer: &HttpAnswer) -> Error {
         let said = match self.secrets.shown(&answer.body) {
             said if said.is_empty() => "nothing".to_owned(),
             said => format!("{said:?}"),
@@ -90,7 +90,7 @@ impl<'a> Asked<'a> {
     }
 
     pub(super) fn look_at_the_server(&self) -> String {
-        format!("look at {}", self.login.server_place)
+        format!("look at {}", self.login.server_path)
     }
 
     fn look_for_the_kind(&self) -> String {

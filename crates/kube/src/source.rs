@@ -7,7 +7,7 @@ use super::login::{Login, TOKEN};
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
-use ipam_servers::Named;
+use ipam_servers::ConfigFile;
 
 /// Where the login to a Kubernetes API server comes from. Nothing of it has been read yet.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct Source {
 #[derive(Clone, Debug)]
 enum Place {
     /// The configuration names it.
-    Named(Named),
+    Named(ConfigFile),
     /// `KUBECONFIG` names them; one exists at least.
     List(Vec<PathBuf>),
     /// A service account, and the host and port of the API server.
@@ -44,7 +44,7 @@ impl Source {
     ///
     /// # Errors
     /// Error 7: there is none of them.
-    pub fn find(named: Option<Named>, environment: &Environment) -> Result<Self> {
+    pub fn find(named: Option<ConfigFile>, environment: &Environment) -> Result<Self> {
         Self::find_in(Path::new(SERVICE_ACCOUNT), named, environment)
     }
 
@@ -66,7 +66,7 @@ impl Source {
     /// What tells this source from another one, as a key for what was read by it: no secret.
     pub(crate) fn identity(&self) -> String {
         match &self.place {
-            Place::Named(Named { file, .. }) | Place::Home(file) => file.display().to_string(),
+            Place::Named(ConfigFile { file, .. }) | Place::Home(file) => file.display().to_string(),
             Place::List(files) => joined(files, ":"),
             Place::Pod(folder, host, port) => format!("{}@{host}:{port}", folder.display()),
         }
@@ -87,7 +87,7 @@ impl Source {
 
     fn find_in(
         service_account: &Path,
-        named: Option<Named>,
+        named: Option<ConfigFile>,
         environment: &Environment,
     ) -> Result<Self> {
         if let Some(named) = named {
@@ -124,7 +124,7 @@ impl Source {
 
     fn login(&self) -> Result<Login> {
         match &self.place {
-            Place::Named(Named { path, file }) => {
+            Place::Named(ConfigFile { path, file }) => {
                 Login::of_kubeconfigs(&[(format!("{path}: {}", file.display()), file)])
             }
             Place::List(files) => {
@@ -165,7 +165,7 @@ impl fmt::Display for Source {
         match &self.place {
             Place::Pod(folder, ..) => write!(f, "the service account in {}", folder.display()),
             Place::List(files) => f.write_str(&joined(files, ", ")),
-            Place::Named(Named { file, .. }) | Place::Home(file) => file.display().fmt(f),
+            Place::Named(ConfigFile { file, .. }) | Place::Home(file) => file.display().fmt(f),
         }
     }
 }
@@ -204,8 +204,8 @@ mod tests {
             pod[0].clone(),
             pod[1].clone(),
         ];
-        let named = Named { path: "ipam.kubeconfig".to_owned(), file: "/named".into() };
-        let found = |named: Option<&Named>, variables: &[(&str, String)]| {
+        let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file: "/named".into() };
+        let found = |named: Option<&ConfigFile>, variables: &[(&str, String)]| {
             let environment = Environment::new(variables.iter().cloned());
             let source =
                 Source::find_in(&folder.path().join("pod"), named.cloned(), &environment).unwrap();
@@ -251,7 +251,7 @@ mod tests {
                 .map(|kube| format!("{kube:?}"))
         };
         let named = |name: &str| {
-            Source::of(Place::Named(Named { path: "ipam.k".to_owned(), file: at(name) }))
+            Source::of(Place::Named(ConfigFile { path: "ipam.k".to_owned(), file: at(name) }))
         };
         let pipe = at("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -8,7 +8,7 @@ use super::*;
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode};
-use ipam_servers::{Method, Named};
+use ipam_servers::{ConfigFile, Method};
 use ipam_testkit::fake_http::{Fake, Reply, closed, fake, http};
 
 use Reply::{Say, SayAndClose, Silence};
@@ -32,7 +32,7 @@ fn kube_within(url: &str, timeout: Duration) -> Kube {
          clusters: [{{name: k, cluster: {{server: '{url}'}}}}]\nusers: [{{name: u, user: {{token: s3cret}}}}]\n"
     );
     std::fs::write(&file, text).unwrap();
-    let named = Named { path: "ipam.kubeconfig".to_owned(), file };
+    let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file };
     let source = Source::find(Some(named), &Environment::default()).unwrap().within(timeout);
     source.open(ErrorCode::UNREACHED, Deadline::after(Duration::from_secs(30))).unwrap()
 }

@@ -12,7 +12,7 @@ use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Error, ErrorCode};
 use ipam_kube::{Change, Kube, List, Outcome, Resource, Source, Why, is_away};
-use ipam_servers::{Method, Named};
+use ipam_servers::{ConfigFile, Method};
 use ipam_testkit::kube::{
     Certificates, Credential, End, Key, Kubeconfig, Login, Material, Node, Speaker, Standing, Style,
 };
@@ -29,7 +29,7 @@ fn open(source: &Source) -> Result<Kube> {
 
 /// With the kubeconfig in a file.
 fn with(file: &Path) -> Result<Kube> {
-    let named = Named { path: "ipam.kubeconfig".to_owned(), file: file.to_owned() };
+    let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file: file.to_owned() };
     open(&Source::find(Some(named), &Environment::default())?.within(Duration::from_secs(25)))
 }
 
@@ -336,7 +336,7 @@ fn what_is_away_and_comes_again() {
     server.create_node(&Node::named("away"));
     let folder = TempDir::new().unwrap();
     let config = Kubeconfig::of(&server, &server.admin()).write(&folder.path().join("config"));
-    let named = Named { path: "ipam.kubeconfig".to_owned(), file: config };
+    let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file: config };
     let source = Source::find(Some(named), &Environment::default()).unwrap();
     let new = |seconds| open(&source.clone().within(Duration::from_secs(seconds))).unwrap();
     let mut asked = [new(2), new(2)];

@@ -104,7 +104,7 @@ impl<T> Failover<T> {
     }
 
     /// Goes on until another deadline.
-    pub fn go_on(&mut self, deadline: Deadline) {
+    pub fn set_deadline(&mut self, deadline: Deadline) {
         self.end = end_within(deadline);
     }
 

@@ -2,7 +2,7 @@
 //! as good as another, deadlines, TLS, secrets, and what a failure means for what was asked.
 //!
 //! A delegate whose source or store is a server depends on this package; `ipam-kube` stands on it.
-//! [`Section`] reads the settings that such delegates have in common.
+//! [`ServerSection`] reads the settings that such delegates have in common.
 //!
 //! # Failover
 //!
@@ -15,15 +15,15 @@
 //!
 //! The feature `http` brings a transport, and `Client`, a failover over it. A client keeps the
 //! connection for the next request. It follows no redirects and uses no proxy. A token is a header
-//! of every request, in `Access::headers`, or of one request, in `Ask::secrets`. No error and no
-//! log shows it. [`Section::read`] makes the settings:
+//! of every request, in `Access::headers`, or of one request, in `HttpRequest::secrets`. No error and no
+//! log shows it. [`ServerSection::read`] makes the settings:
 //!
 //! ```no_run
 //! use ipam_kit::{Request, Result};
-//! use ipam_servers::{Access, Answer, Ask, Client, Method, Secret, ServerSettings, escape};
+//! use ipam_servers::{Access, HttpAnswer, HttpRequest, Client, Method, Secret, ServerSettings, escape};
 //!
 //! /// Asks whichever server answers for the pool of a rack.
-//! fn pool_of(rack: &str, settings: ServerSettings, request: &Request) -> Result<Option<Answer>> {
+//! fn pool_of(rack: &str, settings: ServerSettings, request: &Request) -> Result<Option<HttpAnswer>> {
 //!     let ServerSettings { servers, token, tls, timeout } = settings;
 //!     let mut headers = Vec::new();
 //!     if let Some(token) = token {
@@ -41,29 +41,29 @@
 //!     };
 //!     let mut client = Client::new(access, request.deadline)?;
 //!     let path = format!("v1/racks/{}", escape(rack));
-//!     let answer = client.read(&Ask {
-//!         answers: &[200, 404],
+//!     let answer = client.read(&HttpRequest {
+//!         ok_statuses: &[200, 404],
 //!         limit: 64 * 1024,
-//!         ..Ask::new(Method::Get, &path)
+//!         ..HttpRequest::new(Method::Get, &path)
 //!     })?;
 //!     Ok((answer.status == 200).then_some(answer))
 //! }
 //! # let _ = pool_of;
 //! ```
 //!
-//! A change is sent by `Client::write`. Its `Ask` may name the media type of the body, headers of
+//! A change is sent by `Client::write`. Its `HttpRequest` may name the media type of the body, headers of
 //! this request alone, and the headers that the answer keeps:
 //!
 //! ```
-//! use ipam_servers::{Ask, Method, media};
+//! use ipam_servers::{HttpRequest, Method, media};
 //!
-//! let patch = Ask {
+//! let patch = HttpRequest {
 //!     body: br#"{"status": "reserved"}"#,
 //!     media: Some(media::MERGE_PATCH),
 //!     headers: &[("If-Match", "\"7\"")],
-//!     wants: &["ETag"],
-//!     answers: &[200, 412],
-//!     ..Ask::new(Method::Patch, "v1/addresses/12")
+//!     kept_headers: &["ETag"],
+//!     ok_statuses: &[200, 412],
+//!     ..HttpRequest::new(Method::Patch, "v1/addresses/12")
 //! };
 //! ```
 //!
@@ -151,9 +151,11 @@ pub mod words;
 pub use failover::{Failover, PATIENCE, Service, Transport};
 pub use file::read_text;
 #[cfg(feature = "http")]
-pub use http::{Access, Answer, Ask, Client, Method, Secrets, each_element, escape, media};
+pub use http::{
+    Access, Client, HttpAnswer, HttpRequest, Method, Secrets, each_element, escape, media,
+};
 pub use request_error::RequestError;
-pub use secret::{Named, Secret};
-pub use section::{Section, ServerSettings, both_or_neither, parse_timeout};
+pub use secret::{ConfigFile, Secret};
+pub use section::{ServerSection, ServerSettings, both_or_neither, parse_timeout};
 pub use server::Server;
-pub use tls::{Content, Pem, Tls, Trust, authorities_of_host};
+pub use tls::{Pem, PemSource, Tls, Trust, host_ca_bundle};

@@ -6,14 +6,14 @@ use ipam_kit::error::{Error, Result};
 
 /// A file that the configuration names.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct ConfigFile {
     /// Where it names it, as in `ipam.server.certFile`.
     pub path: String,
     /// The file.
     pub file: PathBuf,
 }
 
-impl Named {
+impl ConfigFile {
     /// The file that the key at `path` names; an empty name counts as absent.
     pub fn given(path: impl Into<String>, file: Option<impl Into<PathBuf>>) -> Option<Self> {
         let file = file?.into();
@@ -51,7 +51,7 @@ impl Secret {
     ///
     /// # Errors
     /// The file cannot be read, or as in [`Secret::parse`].
-    pub fn read(Named { path, file }: &Named) -> Result<Self> {
+    pub fn read(ConfigFile { path, file }: &ConfigFile) -> Result<Self> {
         let shown = file.display();
         let text = file::read_text(file).map_err(|error| {
             Error::config(path, format_args!("{shown} cannot be read"))
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn a_file_is_named_with_its_path_in_the_configuration() {
         let folder = tempfile::tempdir().unwrap();
-        let named = |name: &str| Named {
+        let named = |name: &str| ConfigFile {
             path: "ipam.x.tokenFile".to_owned(),
             file: folder.path().join(name),
         };

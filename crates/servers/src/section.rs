@@ -10,28 +10,28 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::secret::{Named, Secret};
+use super::secret::{ConfigFile, Secret};
 use super::server::Server;
 use super::tls::Tls;
 
 /// What `ipam` says of how a delegate reaches its servers: the names of the keys and variables.
 ///
-/// The URLs of the servers are beside the section. In it are [`Section::KEYS`], which mean the same
+/// The URLs of the servers are beside the section. In it are [`ServerSection::KEYS`], which mean the same
 /// for every delegate, and the delegate's own keys:
 ///
 /// ```
 /// use ipam_kit::keys::Key;
 /// use ipam_kit::{Request, Result};
-/// use ipam_servers::{Section, ServerSettings};
+/// use ipam_servers::{ServerSection, ServerSettings};
 /// use serde::Deserialize;
 /// use serde_json::{Map, Value};
 ///
-/// const SECTION: Section = Section {
+/// const SECTION: ServerSection = ServerSection {
 ///     service: "Rack",
 ///     servers: "rack_servers",
 ///     example: "http://10.20.30.40:8080",
 ///     name: "racks",
-///     keys: &[Key::All(Section::KEYS), Key::Value("row")],
+///     keys: &[Key::All(ServerSection::KEYS), Key::Value("row")],
 ///     token: "RACKS_TOKEN",
 ///     token_file: None,
 /// };
@@ -58,7 +58,7 @@ use super::tls::Tls;
 /// # let _ = (KEYS, settings);
 /// ```
 #[derive(Debug)]
-pub struct Section {
+pub struct ServerSection {
     /// What errors call the service, as in `Consul`.
     pub service: &'static str,
     /// The key of `ipam` with the URLs of the servers.
@@ -67,7 +67,7 @@ pub struct Section {
     pub example: &'static str,
     /// The key of `ipam` with the section, as in `consul`.
     pub name: &'static str,
-    /// The keys of the section: [`Section::KEYS`], and the delegate's own.
+    /// The keys of the section: [`ServerSection::KEYS`], and the delegate's own.
     pub keys: &'static [Key],
     /// The variable with a token, for a section without one.
     pub token: &'static str,
@@ -93,7 +93,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The keys as they are written.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Keys {
+struct ServerKeys {
     token: Option<String>,
     token_file: Option<PathBuf>,
     ca_file: Option<PathBuf>,
@@ -102,7 +102,7 @@ struct Keys {
     timeout: Option<String>,
 }
 
-impl Section {
+impl ServerSection {
     /// The keys that every such section has.
     pub const KEYS: &'static [Key] = &[
         Key::Value("token"),
@@ -132,16 +132,16 @@ impl Section {
         let section = Value::Object(section);
         let path = format!("ipam.{}", self.name);
         let own = parse_value(&section, &path)?;
-        let keys: Keys = parse_value(&section, &path)?;
+        let keys: ServerKeys = parse_value(&section, &path)?;
         let token = self.token(keys.token.as_deref(), keys.token_file, environment)?;
         let (certificate, key) = (self.path("certFile"), self.path("keyFile"));
         let identity = both_or_neither(
-            (&certificate, Named::given(&certificate, keys.cert_file)),
-            (&key, Named::given(&key, keys.key_file)),
+            (&certificate, ConfigFile::given(&certificate, keys.cert_file)),
+            (&key, ConfigFile::given(&key, keys.key_file)),
         )?;
-        let authority = Named::given(self.path("caFile"), keys.ca_file);
+        let ca = ConfigFile::given(self.path("caFile"), keys.ca_file);
         let timeout = parse_timeout(keys.timeout.as_deref(), &self.path("timeout"))?;
-        let tls = Tls { authority, identity };
+        let tls = Tls { ca, identity };
         Ok((ServerSettings { servers, token, tls, timeout }, own))
     }
 
@@ -178,7 +178,7 @@ impl Section {
         environment: &Environment,
     ) -> Result<Option<Secret>> {
         let path = self.path("token");
-        match (not_blank(token, &path), Named::given(self.path("tokenFile"), file)) {
+        match (not_blank(token, &path), ConfigFile::given(self.path("tokenFile"), file)) {
             (Some(_), Some(_)) => {
                 Err(Error::config(path, "given together with tokenFile").advise("give one of them"))
             }
@@ -193,7 +193,7 @@ impl Section {
             return Secret::parse(token, self.token).map(Some);
         }
         let Some(name) = self.token_file else { return Ok(None) };
-        let file = Named::given(name, not_blank(environment.text(name), name));
+        let file = ConfigFile::given(name, not_blank(environment.text(name), name));
         file.as_ref().map(Secret::read).transpose()
     }
 }

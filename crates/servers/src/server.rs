@@ -89,12 +89,12 @@ impl Server {
     }
 
     /// Host and port.
-    pub fn authority(&self) -> &str {
+    pub fn host_and_port(&self) -> &str {
         &self.authority
     }
 
     /// Where it is, without the scheme, and without the port where it is the scheme's.
-    pub fn place(&self) -> String {
+    pub fn without_scheme(&self) -> String {
         let port = if self.secured { ":443" } else { ":80" };
         [self.authority.strip_suffix(port).unwrap_or(&self.authority), &*self.path].concat()
     }
@@ -113,7 +113,7 @@ impl Server {
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.secured { "https" } else { "http" };
-        write!(f, "{scheme}://{}", self.place())
+        write!(f, "{scheme}://{}", self.without_scheme())
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
             ("https://a:8443", "a:8443", "a:8443"),
         ] {
             let server = Server::parse(text, None).unwrap();
-            assert_eq!((server.authority(), &*server.place()), (authority, place));
+            assert_eq!((server.host_and_port(), &*server.without_scheme()), (authority, place));
         }
     }
 

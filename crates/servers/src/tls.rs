@@ -3,7 +3,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::file;
-use super::secret::Named;
+use super::secret::ConfigFile;
 use ipam_kit::error::{Error, Result};
 
 /// Whom to trust over TLS, and as whom to call.
@@ -11,9 +11,9 @@ use ipam_kit::error::{Error, Result};
 pub struct Tls {
     /// Certificates of the authorities that may have signed the server's; without it, those that the
     /// host trusts.
-    pub authority: Option<Named>,
+    pub ca: Option<ConfigFile>,
     /// The client's certificate with its key.
-    pub identity: Option<(Named, Named)>,
+    pub identity: Option<(ConfigFile, ConfigFile)>,
 }
 
 /// PEM, and where it is.
@@ -22,12 +22,12 @@ pub struct Pem {
     /// Where the configuration has it, or names its file.
     pub path: String,
     /// The PEM itself, or its file.
-    pub content: Content,
+    pub source: PemSource,
 }
 
 /// Where PEM comes from.
 #[derive(Clone)]
-pub enum Content {
+pub enum PemSource {
     /// A file, read when a connection is made.
     File(PathBuf),
     /// The text itself, as in a kubeconfig.
@@ -37,26 +37,26 @@ pub enum Content {
 /// What [`Tls`] names, and what else may be had.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
-    /// As [`Tls::authority`].
-    pub authority: Option<Pem>,
+    /// As [`Tls::ca`].
+    pub ca: Option<Pem>,
     /// As [`Tls::identity`].
     pub identity: Option<(Pem, Pem)>,
     /// Whether whoever answers is taken for the server.
-    pub anybody: bool,
+    pub skip_verification: bool,
 }
 
-impl From<Named> for Pem {
-    fn from(Named { path, file }: Named) -> Self {
-        Self { path, content: Content::File(file) }
+impl From<ConfigFile> for Pem {
+    fn from(ConfigFile { path, file }: ConfigFile) -> Self {
+        Self { path, source: PemSource::File(file) }
     }
 }
 
 impl From<Tls> for Trust {
-    fn from(Tls { authority, identity }: Tls) -> Self {
+    fn from(Tls { ca, identity }: Tls) -> Self {
         Self {
-            authority: authority.map(Pem::from),
+            ca: ca.map(Pem::from),
             identity: identity.map(|(certificate, key)| (certificate.into(), key.into())),
-            anybody: false,
+            skip_verification: false,
         }
     }
 }
@@ -67,9 +67,9 @@ impl Pem {
     /// # Errors
     /// The file cannot be read, or holds no PEM of the kind.
     pub fn read(&self, kind: &str) -> Result<Cow<'_, [u8]>> {
-        let content = match &self.content {
-            Content::Data(data) => Cow::Borrowed(&data[..]),
-            Content::File(file) => Cow::Owned(file::read(file).map_err(|error| {
+        let content = match &self.source {
+            PemSource::Data(data) => Cow::Borrowed(&data[..]),
+            PemSource::File(file) => Cow::Owned(file::read(file).map_err(|error| {
                 Error::config(&self.path, format_args!("{} cannot be read", file.display()))
                     .caused_by(error)
                     .advise("name a PEM file that root may read")
@@ -82,9 +82,9 @@ impl Pem {
 
     /// The file's name.
     pub(crate) fn shown(&self) -> Option<String> {
-        match &self.content {
-            Content::File(file) => Some(file.display().to_string()),
-            Content::Data(_) => None,
+        match &self.source {
+            PemSource::File(file) => Some(file.display().to_string()),
+            PemSource::Data(_) => None,
         }
     }
 
@@ -110,6 +110,6 @@ const BUNDLES: [&str; 4] = [
 ];
 
 /// The certificates of the authorities that the host trusts, as PEM; empty where it names none.
-pub fn authorities_of_host() -> Vec<u8> {
+pub fn host_ca_bundle() -> Vec<u8> {
     BUNDLES.iter().find_map(|path| file::read(Path::new(path)).ok()).unwrap_or_default()
 }

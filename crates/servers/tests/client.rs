@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Error, ErrorCode};
-use ipam_servers::{Access, Ask, Client, Method, Named, Secret, Server, Tls};
+use ipam_servers::{Access, Client, ConfigFile, HttpRequest, Method, Secret, Server, Tls};
 use ipam_testkit::certificates::{Certificates, Pair};
 use log::{LevelFilter, Log, Metadata, Record};
 use rustls::crypto::ring;
@@ -21,7 +21,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// A server over TLS that answers everything; it takes only clients of its authority if `asks`.
+/// A server over TLS that answers everything; it takes only clients of its CA if `asks`.
 fn server(certificates: &Certificates, asks: bool) -> String {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -70,13 +70,13 @@ fn answer(mut stream: impl Read + Write) {
     }
 }
 
-fn named(key: &str, file: &Path) -> Named {
-    Named { path: format!("ipam.test.{key}"), file: file.to_owned() }
+fn named(key: &str, file: &Path) -> ConfigFile {
+    ConfigFile { path: format!("ipam.test.{key}"), file: file.to_owned() }
 }
 
 fn trusting(certificates: &Certificates, client: Option<Pair>) -> Tls {
     Tls {
-        authority: Some(named("caFile", &certificates.authority())),
+        ca: Some(named("caFile", &certificates.authority())),
         identity: client.map(|Pair { certificate, key }| {
             (named("certFile", &certificate), named("keyFile", &key))
         }),
@@ -97,7 +97,7 @@ fn client(urls: &[&str], tls: Tls) -> Result<Client, Error> {
     Client::new(access, Deadline::after(Duration::from_secs(30)))
 }
 
-const GET: Ask<'_> = Ask::new(Method::Get, "v1/x");
+const GET: HttpRequest<'_> = HttpRequest::new(Method::Get, "v1/x");
 
 #[track_caller]
 fn answers(urls: &[&str], tls: Tls) {
@@ -133,7 +133,7 @@ fn a_server_that_does_not_take_the_client_is_not_asked_again() {
         let error = client.read(&GET).unwrap_err();
         assert!(error.to_string().contains("look at the client's certificate and key"), "{error}");
         // A change was not done, and may go to another server.
-        let error = client.write(&Ask { method: Method::Put, ..GET }).unwrap_err();
+        let error = client.write(&HttpRequest { method: Method::Put, ..GET }).unwrap_err();
         assert_eq!(error.code(), ErrorCode::BACKEND);
     }
 }
@@ -147,8 +147,8 @@ fn a_server_of_another_authority_or_name_is_not_trusted() {
         let mine = || trusting(&certificates, pair.clone());
         let other = Some(named("caFile", &certificates.other_authority()));
         for (url, tls) in [
-            (url.clone(), Tls { authority: other, ..mine() }),
-            (url.clone(), Tls { authority: None, ..mine() }),
+            (url.clone(), Tls { ca: other, ..mine() }),
+            (url.clone(), Tls { ca: None, ..mine() }),
             (url.replace("127.0.0.1", "[::ffff:127.0.0.1]"), mine()),
         ] {
             let error = client(&[&url], tls).unwrap().read(&GET).unwrap_err();

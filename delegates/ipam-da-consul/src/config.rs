@@ -4,7 +4,7 @@ use std::time::Duration;
 use ipam_kit::host::ResultCache;
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, Request, Result};
-use ipam_servers::{Secret, Section, Server, ServerSettings, Tls, escape};
+use ipam_servers::{Secret, Server, ServerSection, ServerSettings, Tls, escape};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -12,12 +12,12 @@ use serde_json::{Map, Value};
 pub(crate) const KEYS: &[Key] =
     &[Key::Value(SECTION.servers), Key::Section(SECTION.name, SECTION.keys)];
 
-const SECTION: Section = Section {
+const SECTION: ServerSection = ServerSection {
     service: "Consul",
     servers: "consul_servers",
     example: "http://127.0.0.1:8500",
     name: "consul",
-    keys: &[Key::All(Section::KEYS), Key::All(OWN)],
+    keys: &[Key::All(ServerSection::KEYS), Key::All(OWN)],
     token: "CONSUL_HTTP_TOKEN",
     token_file: Some("CONSUL_HTTP_TOKEN_FILE"),
 };
@@ -80,7 +80,7 @@ impl Config {
     /// The store that the configuration names.
     ///
     /// # Errors
-    /// As [`Section::read`]; a setting of Consul alone is malformed.
+    /// As [`ServerSection::read`]; a setting of Consul alone is malformed.
     pub(crate) fn site(self, request: &Request) -> Result<Site> {
         let (settings, own) =
             SECTION.read::<Own>(self.consul_servers, self.consul, &request.environment)?;

@@ -75,7 +75,7 @@ fn prove(
     if memory.is_indexed() {
         ops.push(Op::GetTree(mark.clone()));
     }
-    let place = |server: &Server| server.place();
+    let place = |server: &Server| server.without_scheme();
     let todays: Vec<String> = today.servers.iter().map(place).collect();
     let recorded: Vec<String> = recorded.servers.iter().map(place).collect();
     let time = LONGEST.min(request.deadline.left() / PART);

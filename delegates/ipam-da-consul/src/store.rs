@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_servers::{Access, Answer, Ask, Client, Method, each_element, escape};
+use ipam_servers::{Access, Client, HttpAnswer, HttpRequest, Method, each_element, escape};
 use log::warn;
 
 use crate::config::{Consistency, Site};
@@ -93,12 +93,12 @@ impl Store {
 
     /// Goes on until another deadline.
     pub(crate) fn go_on(&mut self, deadline: Deadline) {
-        self.client.go_on(deadline);
+        self.client.set_deadline(deadline);
     }
 
     /// Where the server is that answered last.
     pub(crate) fn answering(&self) -> String {
-        self.client.answering().place()
+        self.client.answering().without_scheme()
     }
 
     /// Begins with this server, if it is one of them.
@@ -118,7 +118,7 @@ impl Store {
     pub(crate) fn read(&mut self, ops: &[Op]) -> Result<Ended> {
         let body = txn::to_body(ops);
         let path = format!("v1/txn{}", self.reading());
-        let ask = Ask { sign: Some(READ_SIGN), ..transaction(&path, &body) };
+        let ask = HttpRequest { required_header: Some(READ_SIGN), ..transaction(&path, &body) };
         understood(&self.client.read(&ask)?)
     }
 
@@ -169,7 +169,11 @@ impl Store {
     /// No server answers in time.
     pub(crate) fn may_read(&mut self, key: &str) -> Result<bool> {
         let path = format!("v1/kv/{}{}", escaped(key), self.changing);
-        let ask = Ask { answers: &[200, 403, 404], limit: ANSWER, ..Ask::new(Method::Get, &path) };
+        let ask = HttpRequest {
+            ok_statuses: &[200, 403, 404],
+            limit: ANSWER,
+            ..HttpRequest::new(Method::Get, &path)
+        };
         Ok(self.client.read(&ask)?.status != 403)
     }
 
@@ -250,11 +254,11 @@ impl Store {
         let more =
             self.reading().strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
         let path = format!("v1/kv/{}?{how}{more}", escaped(prefix));
-        let ask = Ask {
-            answers: &[200, 404],
-            sign: Some(SIGN),
+        let ask = HttpRequest {
+            ok_statuses: &[200, 404],
+            required_header: Some(SIGN),
             limit: LISTING,
-            ..Ask::new(Method::Get, &path)
+            ..HttpRequest::new(Method::Get, &path)
         };
         let mut elements = |status: u16, body: &mut dyn Read| {
             if status == 404 {
@@ -299,16 +303,16 @@ fn escaped(key: &str) -> String {
     segments.join("/")
 }
 
-fn transaction<'a>(path: &'a str, body: &'a str) -> Ask<'a> {
-    Ask {
+fn transaction<'a>(path: &'a str, body: &'a str) -> HttpRequest<'a> {
+    HttpRequest {
         body: body.as_bytes(),
-        answers: &[200, 409],
+        ok_statuses: &[200, 409],
         limit: ANSWER,
-        ..Ask::new(Method::Put, path)
+        ..HttpRequest::new(Method::Put, path)
     }
 }
 
-fn understood(answer: &Answer) -> Result<Ended> {
+fn understood(answer: &HttpAnswer) -> Result<Ended> {
     txn::read(answer.status, &answer.body)
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use ipam_kit::host::{beside, make_private_folder, read_own, replace_own};
 use ipam_kit::text::redacted;
 use ipam_kit::{Error, Result};
-use ipam_servers::{Named, read_text};
+use ipam_servers::{ConfigFile, read_text};
 use log::debug;
 
 /// Who calls, by user name and password.
@@ -14,7 +14,7 @@ use log::debug;
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) user: String,
-    password: Named,
+    password: ConfigFile,
     cache: PathBuf,
     /// The token that was shown last.
     shown: String,
@@ -22,7 +22,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// A caller whose token is kept in this file.
-    pub(crate) fn new(user: String, password: Named, cache: PathBuf) -> Self {
+    pub(crate) fn new(user: String, password: ConfigFile, cache: PathBuf) -> Self {
         Self { user, password, cache, shown: String::new() }
     }
 
@@ -31,7 +31,7 @@ impl Caller {
     /// # Errors
     /// The file cannot be read or is empty.
     pub(crate) fn password(&self) -> Result<String> {
-        let Named { path, file } = &self.password;
+        let ConfigFile { path, file } = &self.password;
         let text = read_text(file).map_err(|error| {
             Error::config(path, format_args!("{} cannot be read", file.display()))
                 .caused_by(error)

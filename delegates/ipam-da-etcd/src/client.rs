@@ -44,7 +44,7 @@ impl Client {
 
     /// Goes on until another deadline.
     pub(crate) fn go_on(&mut self, deadline: Deadline) {
-        self.servers.go_on(deadline);
+        self.servers.set_deadline(deadline);
     }
 
     /// The server that answered last.

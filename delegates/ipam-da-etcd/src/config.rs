@@ -4,7 +4,7 @@ use std::time::Duration;
 use ipam_kit::host::ResultCache;
 use ipam_kit::keys::{Key, names, refuse_other_letters};
 use ipam_kit::{Error, Result};
-use ipam_servers::{Named, both_or_neither, parse_timeout};
+use ipam_servers::{ConfigFile, both_or_neither, parse_timeout};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -98,11 +98,11 @@ pub(crate) struct Store {
     /// At least one.
     pub(crate) endpoints: Vec<Endpoint>,
     /// The client's certificate with its key.
-    pub(crate) identity: Option<(Named, Named)>,
+    pub(crate) identity: Option<(ConfigFile, ConfigFile)>,
     /// Certificates of the authorities that may have signed the server's.
-    pub(crate) trusted: Option<Named>,
+    pub(crate) trusted: Option<ConfigFile>,
     /// A user name, and the file with the password.
-    pub(crate) user: Option<(String, Named)>,
+    pub(crate) user: Option<(String, ConfigFile)>,
     /// How long to go on after the first trouble.
     pub(crate) timeout: Duration,
     /// Whose keys hold the leases.
@@ -161,12 +161,12 @@ impl Config {
         if layout.old.is_some() {
             self.refuse_other_letters()?;
         }
-        let cert = Named::given(spelling.cert, section.cert_file);
-        let key = Named::given(spelling.key, section.key_file);
-        let trusted = Named::given(spelling.ca, section.trusted_ca_file);
+        let cert = ConfigFile::given(spelling.cert, section.cert_file);
+        let key = ConfigFile::given(spelling.key, section.key_file);
+        let trusted = ConfigFile::given(spelling.ca, section.trusted_ca_file);
         let secured = cert.is_some() || trusted.is_some();
         let username = section.username.filter(|name| !name.is_empty());
-        let password = Named::given(PASSWORD_FILE, section.password_file);
+        let password = ConfigFile::given(PASSWORD_FILE, section.password_file);
         Ok(Store {
             endpoints: endpoint::parse_all(
                 &section.endpoints,

@@ -50,7 +50,7 @@ impl Endpoint {
 
     /// Host and port.
     pub(crate) fn authority(&self) -> &str {
-        self.0.authority()
+        self.0.host_and_port()
     }
 
     /// Whether it is spoken to over TLS.

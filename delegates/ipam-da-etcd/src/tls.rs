@@ -1,5 +1,5 @@
 use ipam_kit::Result;
-use ipam_servers::{Named, Pem, authorities_of_host};
+use ipam_servers::{ConfigFile, Pem, host_ca_bundle};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::config::Store;
@@ -17,7 +17,7 @@ pub(crate) fn settings(store: &Store) -> Result<Option<ClientTlsConfig>> {
     tls = tls.ca_certificate(Certificate::from_pem(match &store.trusted {
         Some(trusted) => read(trusted, "CERTIFICATE")?,
         // As Go clients do, the authorities that the host trusts.
-        None => authorities_of_host(),
+        None => host_ca_bundle(),
     }));
     if let Some((cert, key)) = &store.identity {
         let (cert, key) = (read(cert, "CERTIFICATE")?, read(key, "PRIVATE KEY")?);
@@ -26,6 +26,6 @@ pub(crate) fn settings(store: &Store) -> Result<Option<ClientTlsConfig>> {
     Ok(Some(tls))
 }
 
-fn read(named: &Named, kind: &str) -> Result<Vec<u8>> {
+fn read(named: &ConfigFile, kind: &str) -> Result<Vec<u8>> {
     Ok(Pem::from(named.clone()).read(kind)?.into_owned())
 }

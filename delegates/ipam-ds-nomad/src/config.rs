@@ -1,18 +1,18 @@
 use ipam_kit::keys::Key;
 use ipam_kit::{Request, Result};
-use ipam_servers::{Access, Section, ServerSettings};
+use ipam_servers::{Access, ServerSection, ServerSettings};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// The keys of [`Config`].
 pub(crate) const KEYS: &[Key] = &[Key::Value("nomad_servers"), Key::Section("nomad", SECTION.keys)];
 
-const SECTION: Section = Section {
+const SECTION: ServerSection = ServerSection {
     service: "Nomad",
     servers: "nomad_servers",
     example: "http://10.20.30.40:4646",
     name: "nomad",
-    keys: &[Key::All(Section::KEYS), Key::All(OWN)],
+    keys: &[Key::All(ServerSection::KEYS), Key::All(OWN)],
     token: "NOMAD_TOKEN",
     token_file: None,
 };
@@ -48,7 +48,7 @@ impl Config {
     /// What the configuration names; the token may be in the environment of the call.
     ///
     /// # Errors
-    /// As [`Section::read`].
+    /// As [`ServerSection::read`].
     pub(crate) fn store(self, request: &Request) -> Result<Store> {
         let (settings, own) =
             SECTION.read::<Own>(self.nomad_servers, self.nomad, &request.environment)?;
@@ -154,9 +154,9 @@ mod tests {
         assert_eq!((namespace.as_deref(), region), (Some("a"), None));
         assert_eq!(access.timeout, Duration::from_secs(3));
         let (certificate, key) = access.tls.identity.unwrap();
-        let authority = access.tls.authority.unwrap();
+        let ca = access.tls.ca.unwrap();
         for (named, path, file) in [
-            (authority, "ipam.nomad.caFile", "/ca"),
+            (ca, "ipam.nomad.caFile", "/ca"),
             (certificate, "ipam.nomad.certFile", "/c"),
             (key, "ipam.nomad.keyFile", "/k"),
         ] {

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use ipam_kit::cni::Verb;
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, ErrorCode, Request, Result, Selection, Selector};
-use ipam_servers::{Answer, Ask, Client, Method};
+use ipam_servers::{Client, HttpAnswer, HttpRequest, Method};
 use log::{debug, warn};
 
 use crate::allocation::Allocation;
@@ -72,7 +72,7 @@ fn is_ready(client: &mut Client, region: &Option<String>) -> Result<()> {
 }
 
 /// The leader's address; empty where there is none.
-fn leader(answer: &Answer) -> Result<String> {
+fn leader(answer: &HttpAnswer) -> Result<String> {
     serde_json::from_slice(&answer.body).map_err(|error| {
         Error::new(
             ErrorCode::BACKEND,
@@ -83,6 +83,6 @@ fn leader(answer: &Answer) -> Result<String> {
     })
 }
 
-fn get(client: &mut Client, path: &str) -> Result<Answer> {
-    client.read(&Ask { limit: LARGEST, ..Ask::new(Method::Get, path) })
+fn get(client: &mut Client, path: &str) -> Result<HttpAnswer> {
+    client.read(&HttpRequest { limit: LARGEST, ..HttpRequest::new(Method::Get, path) })
 }

@@ -38,7 +38,7 @@ fn the_current_context_says_whom_to_call() {
         login(&[&config("server: https://a:6443/x/", "token: 0123")]).unwrap();
     assert_eq!(server.to_string(), "https://a:6443/x");
     assert_eq!(namespace.as_deref(), Some("n"));
-    assert!(trust.authority.is_none() && trust.identity.is_none() && !trust.anybody);
+    assert!(trust.ca.is_none() && trust.identity.is_none() && !trust.skip_verification);
     // A token that looks like a number is the text that stands there.
     let (place, secret) = token.unwrap();
     assert_eq!((&*place, secret.expose()), ("f0: users[u].user.token", "0123"));
@@ -83,13 +83,13 @@ fn data_comes_before_files_and_files_lie_beside_the_kubeconfig() {
     let cluster = "server: https://a, certificate-authority-data: eA==, certificate-authority: ca";
     let user =
         "client-certificate: sub/pair.pem, client-key: /pair.pem, client-key-data: 'eA\n ==\n'";
-    let Login { trust, authority_place, .. } = login(&[&config(cluster, user)]).unwrap();
-    let authority = trust.authority.unwrap();
-    assert!(matches!(authority.content, Content::Data(data) if data == b"x"));
-    assert_eq!(authority_place, "f0: clusters[k].cluster.certificate-authority-data");
+    let Login { trust, ca_path, .. } = login(&[&config(cluster, user)]).unwrap();
+    let authority = trust.ca.unwrap();
+    assert!(matches!(authority.source, PemSource::Data(data) if data == b"x"));
+    assert_eq!(ca_path, "f0: clusters[k].cluster.certificate-authority-data");
     let (certificate, key) = trust.identity.unwrap();
     assert!(
-        matches!(certificate.content, Content::File(file) if file.is_absolute() && file.ends_with("sub/pair.pem"))
+        matches!(certificate.source, PemSource::File(file) if file.is_absolute() && file.ends_with("sub/pair.pem"))
     );
     assert_eq!(key.path, "f0: users[u].user.client-key-data");
     let (certificate, _) = login(&[&config("server: a", "client-certificate: /p, client-key: /p")])
@@ -97,7 +97,7 @@ fn data_comes_before_files_and_files_lie_beside_the_kubeconfig() {
         .trust
         .identity
         .unwrap();
-    assert!(matches!(certificate.content, Content::File(file) if file == Path::new("/p")));
+    assert!(matches!(certificate.source, PemSource::File(file) if file == Path::new("/p")));
 }
 
 #[test]
@@ -289,13 +289,13 @@ fn a_pod_finds_its_login_in_a_folder() {
     fs::write(&place, "s3cret\n").unwrap();
     let login = Login::of_pod(folder.path(), ("fd00::1", "443")).unwrap();
     assert_eq!(login.server.to_string(), "https://[fd00::1]");
-    assert!(login.trust.authority.is_none() && login.namespace.is_none());
+    assert!(login.trust.ca.is_none() && login.namespace.is_none());
     assert_eq!(login.shown(), format!("the token ({})", place.display()));
-    fs::write(folder.path().join(AUTHORITY), "x").unwrap();
+    fs::write(folder.path().join(CA), "x").unwrap();
     fs::write(folder.path().join(NAMESPACE), "kube-system\n").unwrap();
     let login = Login::of_pod(folder.path(), ("10.0.0.1", "6443")).unwrap();
     assert_eq!(login.server.to_string(), "https://10.0.0.1:6443");
-    assert!(login.trust.authority.is_some());
+    assert!(login.trust.ca.is_some());
     assert_eq!(login.namespace.as_deref(), Some("kube-system"));
     assert!(!format!("{login:?}").contains("s3cret"));
     let error = Login::of_pod(folder.path(), ("10.0.0.1", "https")).unwrap_err();

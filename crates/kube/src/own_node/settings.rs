@@ -6,7 +6,7 @@ use serde::Deserialize;
 use ipam_kit::error::{Error, Result};
 use ipam_kit::host::parse_duration;
 use ipam_kit::keys::Key;
-use ipam_servers::Named;
+use ipam_servers::ConfigFile;
 
 /// The keys that say how to find the node.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +14,7 @@ pub struct Settings {
     /// `kubeconfig`: how to reach the API server; without it, as [`Source::find`] has it.
     ///
     /// [`Source::find`]: crate::Source::find
-    pub kubeconfig: Option<Named>,
+    pub kubeconfig: Option<ConfigFile>,
     /// `nodeName`: the node's name, where it is to be neither guessed nor looked for.
     pub(crate) node_name: Option<NodeName>,
     /// `cacheTtl`: for how long an answer is believed. Default: a minute.
@@ -58,7 +58,7 @@ impl Keys {
             })
         });
         Ok(Settings {
-            kubeconfig: Named::given(path("kubeconfig"), self.kubeconfig),
+            kubeconfig: ConfigFile::given(path("kubeconfig"), self.kubeconfig),
             node_name: self
                 .node_name
                 .filter(|name| !name.is_empty())

@@ -315,7 +315,7 @@ fn a_tenth_of_the_time_is_left_for_saying_what_is_wrong() {
     // As of a deadline that comes later.
     let mut failover = within(1, 10_000 * SECOND, Duration::ZERO, |_, _| Ok("yes"));
     assert_eq!(failover.left(), Duration::ZERO);
-    failover.go_on(Deadline::after(100 * SECOND));
+    failover.set_deadline(Deadline::after(100 * SECOND));
     assert!(failover.left() <= 90 * SECOND && failover.left() > 50 * SECOND);
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::Result;
 
-use super::ask::{Answer, Ask};
 use super::elements::Weight;
 use super::exchange::{Access, Http, Question, Take};
+use super::message::{HttpAnswer, HttpRequest};
 use super::secrets::Secrets;
 use crate::failover::{Failover, Service};
 use crate::server::Server;
@@ -62,8 +62,8 @@ impl Client {
     }
 
     /// Goes on until another deadline.
-    pub fn go_on(&mut self, deadline: Deadline) {
-        self.failover.go_on(deadline);
+    pub fn set_deadline(&mut self, deadline: Deadline) {
+        self.failover.set_deadline(deadline);
     }
 
     /// The server that answered last.
@@ -86,7 +86,7 @@ impl Client {
     ///
     /// # Errors
     /// None answers in time; none of them does what is asked; the answer is longer than the limit.
-    pub fn read(&mut self, ask: &Ask<'_>) -> Result<Answer> {
+    pub fn read(&mut self, ask: &HttpRequest<'_>) -> Result<HttpAnswer> {
         let mut take = whole;
         let question = self.question(ask, &mut take)?;
         self.failover.read(question)
@@ -99,10 +99,10 @@ impl Client {
     /// As of [`Client::read`], and those of `take`.
     pub fn read_with<T>(
         &mut self,
-        ask: &Ask<'_>,
+        ask: &HttpRequest<'_>,
         take: &mut dyn FnMut(u16, &mut dyn Read) -> io::Result<T>,
     ) -> Result<T> {
-        let mut take = |head: Answer, body: &mut dyn Read| take(head.status, body);
+        let mut take = |head: HttpAnswer, body: &mut dyn Read| take(head.status, body);
         let question = self.question(ask, &mut take)?;
         self.failover.read(question)
     }
@@ -112,7 +112,7 @@ impl Client {
     ///
     /// # Errors
     /// It was not and will not be done.
-    pub fn write(&mut self, ask: &Ask<'_>) -> Result<Option<Answer>> {
+    pub fn write(&mut self, ask: &HttpRequest<'_>) -> Result<Option<HttpAnswer>> {
         let mut take = whole;
         let question = self.question(ask, &mut take)?;
         self.failover.write(question)
@@ -128,7 +128,11 @@ impl Client {
         std::thread::sleep(time);
     }
 
-    fn question<'a, T>(&mut self, ask: &'a Ask<'a>, take: Take<'a, T>) -> Result<Question<'a, T>> {
+    fn question<'a, T>(
+        &mut self,
+        ask: &'a HttpRequest<'a>,
+        take: Take<'a, T>,
+    ) -> Result<Question<'a, T>> {
         self.failover.transport_mut().question(ask, take)
     }
 }
@@ -139,7 +143,7 @@ impl fmt::Debug for Client {
     }
 }
 
-fn whole(mut answer: Answer, body: &mut dyn Read) -> io::Result<Answer> {
+fn whole(mut answer: HttpAnswer, body: &mut dyn Read) -> io::Result<HttpAnswer> {
     body.read_to_end(&mut answer.body)?;
     Weight::judge(&answer.body)?;
     Ok(answer)

@@ -1,6 +1,6 @@
 use std::io::{self, Read};
 
-/// Gives each element of a long JSON array of objects or texts as its bytes, and in the end the rest of
+/// Gives each element of a long JSON array of objects or strings as its bytes, and in the end the rest of
 /// the answer, in which the array is empty. Nothing holds the whole.
 ///
 /// The array is the answer itself, or the member `name` of an object. The inside of an element is left
@@ -95,7 +95,7 @@ struct Scanner<'a> {
     /// Of what is scanned now: the rest, or an element.
     weight: Weight,
     of_rest: Weight,
-    place: Place,
+    state: ScanState,
     /// Open brackets and braces around the array, and in an element.
     around: u32,
     inside: u32,
@@ -105,11 +105,11 @@ struct Scanner<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ScanState {
     /// Before or after the array.
     Around,
     /// Behind the name of the member with the array.
-    Named,
+    BeforeArray,
     Between,
     Inside,
 }
@@ -123,7 +123,7 @@ impl<'a> Scanner<'a> {
             element: Vec::new(),
             weight: Weight::default(),
             of_rest: Weight::default(),
-            place: if name.is_some() { Place::Around } else { Place::Named },
+            state: if name.is_some() { ScanState::Around } else { ScanState::BeforeArray },
             around: 0,
             inside: 0,
             text: 0,
@@ -133,16 +133,16 @@ impl<'a> Scanner<'a> {
 
     /// Whether the answer may end here; what the rest says is judged by who reads it.
     fn is_whole(&self) -> bool {
-        self.place == Place::Around && (self.seen || self.name.is_some())
+        self.state == ScanState::Around && (self.seen || self.name.is_some())
     }
 
     /// Takes a byte; whether an element ends with it.
     fn step(&mut self, byte: u8) -> io::Result<bool> {
-        match self.place {
-            Place::Around => self.around(byte).map(|()| false),
-            Place::Named => self.named(byte).map(|()| false),
-            Place::Between => self.between(byte).map(|()| false),
-            Place::Inside => self.inside(byte),
+        match self.state {
+            ScanState::Around => self.around(byte).map(|()| false),
+            ScanState::BeforeArray => self.before_array(byte).map(|()| false),
+            ScanState::Between => self.between(byte).map(|()| false),
+            ScanState::Inside => self.inside(byte),
         }
     }
 
@@ -161,7 +161,7 @@ impl<'a> Scanner<'a> {
                 let name =
                     self.rest.get(self.text..).and_then(|it| it.split(|b| *b == b'"').next());
                 if name == self.name.map(str::as_bytes) {
-                    self.place = Place::Named;
+                    self.state = ScanState::BeforeArray;
                 }
             }
             _ => {}
@@ -169,16 +169,16 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    fn named(&mut self, byte: u8) -> io::Result<()> {
+    fn before_array(&mut self, byte: u8) -> io::Result<()> {
         match byte {
             b' ' | b'\n' | b'\r' | b'\t' => Ok(()),
             b'[' => {
-                self.place = Place::Between;
+                self.state = ScanState::Between;
                 self.keep(byte)
             }
             _ if self.name.is_none() => Err(malformed("it is not an array of objects or texts")),
             _ => {
-                self.place = Place::Around;
+                self.state = ScanState::Around;
                 self.around(byte)
             }
         }
@@ -188,11 +188,11 @@ impl<'a> Scanner<'a> {
         match byte {
             b' ' | b'\n' | b'\r' | b'\t' | b',' => Ok(()),
             b']' => {
-                (self.place, self.seen) = (Place::Around, true);
+                (self.state, self.seen) = (ScanState::Around, true);
                 self.keep(byte)
             }
             b'{' | b'"' => {
-                self.place = Place::Inside;
+                self.state = ScanState::Inside;
                 (self.weight, self.inside) = (Weight::default(), 0);
                 self.inside(byte).map(drop)
             }
@@ -214,7 +214,7 @@ impl<'a> Scanner<'a> {
         }
         let ended = self.inside == 0 && !self.weight.in_text;
         if ended {
-            self.place = Place::Between;
+            self.state = ScanState::Between;
         }
         Ok(ended)
     }

@@ -7,8 +7,8 @@ use ureq::Agent;
 use ureq::http::header::{ACCEPT, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use ureq::http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 
-use super::ask::{Answer, Ask, Bounded, End, Method};
 use super::dial::{self, Sent};
+use super::message::{Bounded, End, HttpAnswer, HttpRequest, Method};
 use super::request_error;
 use super::secrets::{SHOWN, Secrets, one_line};
 use crate::failover::Transport;
@@ -52,13 +52,13 @@ pub(super) struct Http {
 
 /// What is asked, and what becomes of the answer.
 pub(super) struct Question<'a, T> {
-    ask: &'a Ask<'a>,
+    ask: &'a HttpRequest<'a>,
     headers: HeaderMap,
     take: Take<'a, T>,
 }
 
 /// Takes the body of an answer, whose head comes without it.
-pub(super) type Take<'a, T> = &'a mut dyn FnMut(Answer, &mut dyn Read) -> io::Result<T>;
+pub(super) type Take<'a, T> = &'a mut dyn FnMut(HttpAnswer, &mut dyn Read) -> io::Result<T>;
 
 /// The bytes that are read of a refusal.
 const READ: u64 = 4 * SHOWN as u64;
@@ -99,7 +99,7 @@ impl Http {
     /// A header is invalid.
     pub(super) fn question<'a, T>(
         &mut self,
-        ask: &'a Ask<'a>,
+        ask: &'a HttpRequest<'a>,
         take: Take<'a, T>,
     ) -> Result<Question<'a, T>> {
         let mut headers = self.headers.clone();
@@ -137,10 +137,12 @@ impl Http {
         })?;
         let status = response.status().as_u16();
         debug!("{server}: {} {}: {status} in {:.1?}", ask.method, ask.path, began.elapsed());
-        if !ask.answers.contains(&status) {
+        if !ask.ok_statuses.contains(&status) {
             return Err(self.refusal(ask, response));
         }
-        if let Some(sign) = ask.sign.filter(|sign| !response.headers().contains_key(*sign)) {
+        if let Some(sign) =
+            ask.required_header.filter(|sign| !response.headers().contains_key(*sign))
+        {
             let text =
                 format!("HTTP {status} without the header {sign}: this is not {}", self.service);
             return Err(RequestError::rejected(text).sent(sent));
@@ -189,7 +191,7 @@ impl Http {
     }
 
     /// What a status means that is no answer.
-    fn refusal(&self, ask: &Ask<'_>, response: Response<ureq::Body>) -> RequestError {
+    fn refusal(&self, ask: &HttpRequest<'_>, response: Response<ureq::Body>) -> RequestError {
         let status = response.status().as_u16();
         let wait = request_error::asked_to_wait(status, response.headers().get(RETRY_AFTER));
         let mut text = self.said(response);
@@ -249,9 +251,9 @@ impl<T> Transport<Question<'_, T>> for Http {
 }
 
 /// An answer without its body.
-fn head(ask: &Ask<'_>, response: &Response<ureq::Body>) -> Answer {
-    let mut head = Answer::new(response.status().as_u16(), Vec::new());
-    for name in ask.wants {
+fn head(ask: &HttpRequest<'_>, response: &Response<ureq::Body>) -> HttpAnswer {
+    let mut head = HttpAnswer::new(response.status().as_u16(), Vec::new());
+    for name in ask.kept_headers {
         let value = response.headers().get(*name);
         if let Some(value) = value.and_then(|value| value.to_str().ok()) {
             head.headers.push(((*name).to_owned(), value.to_owned()));

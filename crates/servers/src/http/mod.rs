@@ -1,10 +1,10 @@
 //! Servers that speak HTTP.
 
-mod ask;
 mod client;
 mod dial;
 mod elements;
 mod exchange;
+mod message;
 mod request_error;
 mod secrets;
 mod tls;
@@ -12,8 +12,8 @@ mod tls;
 #[cfg(test)]
 mod tests;
 
-pub use ask::{Answer, Ask, Method, escape, media};
 pub use client::Client;
 pub use elements::each_element;
 pub use exchange::Access;
+pub use message::{HttpAnswer, HttpRequest, Method, escape, media};
 pub use secrets::Secrets;

@@ -4,7 +4,7 @@ use std::time::Duration;
 use rustls::CertificateError;
 use ureq::http::HeaderValue;
 
-use super::ask::Method;
+use super::message::Method;
 use crate::request_error::RequestError;
 use crate::words;
 

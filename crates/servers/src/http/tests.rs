@@ -28,8 +28,9 @@ pub(super) fn client(urls: &[&str]) -> Client {
     Client::new(access(urls), Deadline::after(Duration::from_secs(30))).unwrap()
 }
 
-pub(super) const GET: Ask<'_> = Ask { limit: 1000, ..Ask::new(Method::Get, "v1/x?y=z") };
-pub(super) const PUT: Ask<'_> = Ask { method: Method::Put, body: b"{}", ..GET };
+pub(super) const GET: HttpRequest<'_> =
+    HttpRequest { limit: 1000, ..HttpRequest::new(Method::Get, "v1/x?y=z") };
+pub(super) const PUT: HttpRequest<'_> = HttpRequest { method: Method::Put, body: b"{}", ..GET };
 
 fn read(client: &mut Client) -> Result<String, Error> {
     client.read(&GET).map(|answer| String::from_utf8(answer.body).unwrap())
@@ -42,7 +43,11 @@ fn a_request_goes_below_the_url_with_the_headers() {
     assert_eq!(read(&mut client).unwrap(), "a");
     assert_eq!(client.write(&PUT).unwrap().unwrap().status, 200);
     assert_eq!(
-        client.write(&Ask { method: Method::Post, body: b"", ..GET }).unwrap().unwrap().body,
+        client
+            .write(&HttpRequest { method: Method::Post, body: b"", ..GET })
+            .unwrap()
+            .unwrap()
+            .body,
         b"a"
     );
     let seen = server.seen.lock().unwrap();
@@ -224,7 +229,7 @@ fn what_is_sent_has_the_method_that_is_asked_for() {
         (Method::Delete, b"", "DELETE /v1/x?y=z HTTP/1.1"),
         (Method::Delete, b"{}", "DELETE /v1/x?y=z HTTP/1.1"),
     ] {
-        assert!(client.write(&Ask { method, body, ..GET }).unwrap().is_some());
+        assert!(client.write(&HttpRequest { method, body, ..GET }).unwrap().is_some());
         let seen = server.seen.lock().unwrap();
         let request = seen.last().unwrap();
         assert!(request.starts_with(line), "{request}");
@@ -236,8 +241,8 @@ fn what_is_sent_has_the_method_that_is_asked_for() {
 fn other_statuses_are_answers_where_the_caller_says_so() {
     let server = fake(|_| Say(http(409, "{}")));
     let mut client = client(&[&server.url]);
-    let answer = client.write(&Ask { answers: &[200, 409], ..PUT }).unwrap().unwrap();
-    assert_eq!(answer, Answer::new(409, b"{}".to_vec()));
+    let answer = client.write(&HttpRequest { ok_statuses: &[200, 409], ..PUT }).unwrap().unwrap();
+    assert_eq!(answer, HttpAnswer::new(409, b"{}".to_vec()));
 }
 
 #[test]

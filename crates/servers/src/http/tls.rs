@@ -6,7 +6,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use crate::tls::{Pem, Trust, authorities_of_host};
+use crate::tls::{Pem, Trust, host_ca_bundle};
 use ipam_kit::error::{Error, ErrorCode, Result};
 
 impl Trust {
@@ -21,10 +21,10 @@ impl Trust {
             .map_err(|error| {
                 Error::new(ErrorCode::INTERNAL, "TLS cannot be set up").caused_by(error)
             })?;
-        let builder = if self.anybody {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        let builder = if self.skip_verification {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerification(provider)))
         } else {
-            builder.with_root_certificates(self.authorities()?)
+            builder.with_root_certificates(self.root_certificates()?)
         };
         let config = match &self.identity {
             None => builder.with_no_client_auth(),
@@ -44,9 +44,9 @@ impl Trust {
         Ok(Arc::new(config))
     }
 
-    fn authorities(&self) -> Result<RootCertStore> {
+    fn root_certificates(&self) -> Result<RootCertStore> {
         let mut store = RootCertStore::empty();
-        match &self.authority {
+        match &self.ca {
             Some(pem) => {
                 let (added, _) = store.add_parsable_certificates(pem.certificates()?);
                 if added == 0 {
@@ -55,7 +55,7 @@ impl Trust {
             }
             // As Go clients do, the authorities that the host trusts.
             None => {
-                let bundle = authorities_of_host();
+                let bundle = host_ca_bundle();
                 store.add_parsable_certificates(CertificateDer::pem_slice_iter(&bundle).flatten());
             }
         }
@@ -74,9 +74,9 @@ impl Pem {
 
 /// Takes any certificate for the server's, as far as the server has the key of it.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct NoVerification(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for NoVerification {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -118,12 +118,12 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{Named, Tls};
+    use crate::{ConfigFile, Tls};
 
     #[test]
     fn a_file_that_is_of_no_use_is_named_with_its_path() {
         let folder = tempfile::tempdir().unwrap();
-        let named = |path: &str, name: &str| Named {
+        let named = |path: &str, name: &str| ConfigFile {
             path: path.to_owned(),
             file: folder.path().join(name),
         };
@@ -135,13 +135,13 @@ mod tests {
             ("text", "holds no PEM of a CERTIFICATE"),
             ("torn", "holds no PEM of a CERTIFICATE"),
         ] {
-            let tls = Tls { authority: Some(named("p.caFile", name)), identity: None };
+            let tls = Tls { ca: Some(named("p.caFile", name)), identity: None };
             let error = Trust::from(tls).settings().unwrap_err();
             let file = folder.path().join(name);
             assert_eq!(error.to_string(), format!("p.caFile: {} {what}", file.display()));
         }
         let identity = Some((named("p.certFile", "text"), named("p.keyFile", "text")));
-        let error = Trust::from(Tls { authority: None, identity }).settings().unwrap_err();
+        let error = Trust::from(Tls { ca: None, identity }).settings().unwrap_err();
         assert!(error.to_string().starts_with("p.certFile: "), "{error}");
     }
 

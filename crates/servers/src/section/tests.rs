@@ -9,12 +9,12 @@ use tempfile::TempDir;
 
 use super::*;
 
-const SECTION: Section = Section {
+const SECTION: ServerSection = ServerSection {
     service: "Rack",
     servers: "rack_servers",
     example: "http://10.20.30.40:8080",
     name: "racks",
-    keys: &[Key::All(Section::KEYS), Key::Value("row")],
+    keys: &[Key::All(ServerSection::KEYS), Key::Value("row")],
     token: "RACKS_TOKEN",
     token_file: Some("RACKS_TOKEN_FILE"),
 };
@@ -46,7 +46,7 @@ fn folder() -> TempDir {
 
 #[test]
 fn every_key_is_declared() {
-    assert_fields::<Keys>(&names(Section::KEYS));
+    assert_fields::<ServerKeys>(&names(ServerSection::KEYS));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn what_is_absent_or_empty_has_its_default() {
     let empty = json!({"caFile": "", "certFile": "", "keyFile": "", "timeout": null});
     for settings in [absent.0, read(empty).unwrap()] {
         assert!(settings.token.is_none());
-        assert!(settings.tls.authority.is_none() && settings.tls.identity.is_none());
+        assert!(settings.tls.ca.is_none() && settings.tls.identity.is_none());
         assert_eq!(settings.timeout, Duration::from_secs(10));
     }
 }
@@ -91,7 +91,7 @@ fn files_are_named_with_their_keys() {
     assert_eq!((settings.timeout, own.row), (Duration::from_secs(3), Some(7)));
     let (certificate, key) = settings.tls.identity.unwrap();
     for (named, path, file) in [
-        (settings.tls.authority.unwrap(), "ipam.racks.caFile", "/ca"),
+        (settings.tls.ca.unwrap(), "ipam.racks.caFile", "/ca"),
         (certificate, "ipam.racks.certFile", "/c"),
         (key, "ipam.racks.keyFile", "/k"),
     ] {

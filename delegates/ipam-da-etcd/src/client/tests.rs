@@ -1,6 +1,6 @@
 use std::fs;
 
-use ipam_servers::Named;
+use ipam_servers::ConfigFile;
 use ipam_testkit::etcd::{Silent, saying};
 use ipam_testkit::fake_grpc::{Fake, Reply, fake};
 use ipam_testkit::node::within;
@@ -95,7 +95,7 @@ fn a_timeout_forgets_the_login_where_the_request_was_sent() {
     let cache = folder.path().join("token");
     let is_kept_after_a_timeout_of = |server: &str| {
         fs::write(&cache, "abc.7").unwrap();
-        let password = Named { path: "p".to_owned(), file: folder.path().join("password") };
+        let password = ConfigFile { path: "p".to_owned(), file: folder.path().join("password") };
         let caller = Caller::new("ipam".to_owned(), password, cache.clone());
         let mut client = client_for(&[server], "300ms", Some(caller));
         let error = client.read(&Txn::new()).unwrap_err();

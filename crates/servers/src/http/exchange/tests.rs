@@ -12,10 +12,10 @@ fn a_body_has_the_media_type_that_the_request_or_the_client_says() {
     let server = fake(|_| Say(http(200, "")));
     let mut quiet = client(&[&server.url]);
     let mut speaking = client(&[&server.url]).speaking(media::JSON);
-    let patch = Ask { method: Method::Patch, ..PUT };
+    let patch = HttpRequest { method: Method::Patch, ..PUT };
     for media in [media::MERGE_PATCH, media::JSON_PATCH, media::JSON] {
-        quiet.write(&Ask { media: Some(media), ..patch }).unwrap();
-        speaking.write(&Ask { media: Some(media), ..patch }).unwrap();
+        quiet.write(&HttpRequest { media: Some(media), ..patch }).unwrap();
+        speaking.write(&HttpRequest { media: Some(media), ..patch }).unwrap();
         let seen = server.seen.lock().unwrap().split_off(0);
         assert!(seen.iter().all(|request| has(request, "content-type", media)), "{seen:?}");
         assert!(has(&seen[1], "accept", media::JSON), "{seen:?}");
@@ -33,7 +33,7 @@ fn a_request_has_headers_of_its_own() {
     let server = fake(|_| Say(http(200, "")));
     let mut client = client(&[&server.url]);
     let secrets = [("x-token", Secret::parse("0ther", "p").unwrap())];
-    let own = Ask { headers: &[("If-Match", "\"7\"")], secrets: &secrets, ..PUT };
+    let own = HttpRequest { headers: &[("If-Match", "\"7\"")], secrets: &secrets, ..PUT };
     client.write(&own).unwrap();
     client.write(&PUT).unwrap();
     let seen = server.seen.lock().unwrap();
@@ -41,7 +41,7 @@ fn a_request_has_headers_of_its_own() {
     assert!(!seen[0].contains("s3cret"), "{seen:?}");
     assert!(!seen[1].contains("if-match") && has(&seen[1], "x-token", "s3cret"), "{seen:?}");
     for headers in [[("a b", "c")], [("a", "b\nc")]] {
-        let error = client.read(&Ask { headers: &headers, ..GET }).unwrap_err();
+        let error = client.read(&HttpRequest { headers: &headers, ..GET }).unwrap_err();
         assert_eq!(error.code(), ErrorCode::INTERNAL);
     }
     assert_eq!(seen.len(), 2);
@@ -52,7 +52,7 @@ fn an_answer_keeps_the_headers_that_are_asked_for() {
     let head = "HTTP/1.1 200 X\r\nETag: \"7\"\r\nLink: <a>\r\nLink: <b>\r\nX-Odd: caf\u{e9}\r\nContent-Length: 0\r\n\r\n";
     let server = fake(move |_| Say(head.to_owned()));
     let mut client = client(&[&server.url]);
-    let wants = Ask { wants: &["etag", "link", "x-odd", "x-absent"], ..GET };
+    let wants = HttpRequest { kept_headers: &["etag", "link", "x-odd", "x-absent"], ..GET };
     for answer in [client.read(&wants).unwrap(), client.write(&wants).unwrap().unwrap()] {
         assert_eq!(answer.header("ETag"), Some("\"7\""));
         assert_eq!(answer.header("link"), Some("<a>"));
@@ -67,7 +67,7 @@ fn headers_beyond_the_limit_are_no_answer() {
     let long = format!("X\r\nETag: {}", "x".repeat(64 * 1024));
     let server = fake(move |_| Say(http(200, "").replacen('X', &long, 1)));
     let mut client = client(&[&server.url]);
-    assert_eq!(client.write(&Ask { wants: &["etag"], ..PUT }).unwrap(), None);
+    assert_eq!(client.write(&HttpRequest { kept_headers: &["etag"], ..PUT }).unwrap(), None);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn the_parts_of_a_secret_header_and_secrets_of_one_request_are_not_shown() {
         ("Authorization", Secret::parse("Basic b3BlcmE6cGE1NQ==", "p").unwrap()),
         ("X-Other", Secret::parse("Token t0ken", "p").unwrap()),
     ];
-    let error = client.read(&Ask { secrets: &secrets, ..GET }).unwrap_err();
+    let error = client.read(&HttpRequest { secrets: &secrets, ..GET }).unwrap_err();
     assert!(error.to_string().ends_with("HTTP 403: … and … and … and …"), "{error}");
     // What is said later is shown without them, too.
     assert_eq!(client.secrets().shown(said.as_bytes()), "… and … and … and …");
@@ -113,7 +113,8 @@ fn a_server_that_does_nothing_of_the_kind_was_asked_for_nothing() {
 #[test]
 fn an_answer_without_the_sign_is_of_another_service() {
     let server = fake(|_| Say(http(200, "")));
-    let signed = |sign| client(&[&server.url]).read(&Ask { sign: Some(sign), ..GET });
+    let signed =
+        |sign| client(&[&server.url]).read(&HttpRequest { required_header: Some(sign), ..GET });
     assert!(signed("content-length").is_ok());
     let error = signed("x-index").unwrap_err();
     assert_eq!(error.code(), ErrorCode::BACKEND);

@@ -5,7 +5,7 @@ use crate::secret::Secret;
 
 /// What is asked of a server.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct HttpRequest<'a> {
     /// The method.
     pub method: Method,
     /// What follows the server's URL and a slash, with its query: escaped already, see [`escape`].
@@ -19,12 +19,12 @@ pub struct Ask<'a> {
     /// The same, of which no error and no log shows the value.
     pub secrets: &'a [(&'a str, Secret)],
     /// The statuses that are an answer. Any other means that this server does not do what is asked.
-    pub answers: &'a [u16],
-    /// The headers that are kept of an answer, see [`Answer::header`].
-    pub wants: &'a [&'a str],
+    pub ok_statuses: &'a [u16],
+    /// The headers that are kept of an answer, see [`HttpAnswer::header`].
+    pub kept_headers: &'a [&'a str],
     /// A header that every answer of this service has, where there is one: by it another server that
     /// answers the same status is told apart.
-    pub sign: Option<&'a str>,
+    pub required_header: Option<&'a str>,
     /// The largest body that is read of an answer, in bytes; a larger one is an error, and one whose
     /// values or texts would cost much more to hold.
     pub limit: u64,
@@ -40,7 +40,7 @@ pub mod media {
     pub const MERGE_PATCH: &str = "application/merge-patch+json";
 }
 
-impl<'a> Ask<'a> {
+impl<'a> HttpRequest<'a> {
     /// A request without a body, of which 200 alone is an answer, with a body of at most 1 MiB.
     pub const fn new(method: Method, path: &'a str) -> Self {
         Self {
@@ -50,9 +50,9 @@ impl<'a> Ask<'a> {
             media: None,
             headers: &[],
             secrets: &[],
-            answers: &[200],
-            wants: &[],
-            sign: None,
+            ok_statuses: &[200],
+            kept_headers: &[],
+            required_header: None,
             limit: 1024 * 1024,
         }
     }
@@ -93,21 +93,21 @@ impl fmt::Display for Method {
 
 /// What a server answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// One of [`Ask::answers`].
+pub struct HttpAnswer {
+    /// One of [`HttpRequest::ok_statuses`].
     pub status: u16,
     /// The whole body.
     pub body: Vec<u8>,
     pub(super) headers: Vec<(String, String)>,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// An answer without headers.
     pub fn new(status: u16, body: Vec<u8>) -> Self {
         Self { status, body, headers: Vec::new() }
     }
 
-    /// The header of a name that [`Ask::wants`] has, where the answer has it as text; the first,
+    /// The header of a name that [`HttpRequest::kept_headers`] has, where the answer has it as text; the first,
     /// where it has several. All headers of an answer have 64 KiB at most.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter();
