@@ -268,15 +268,11 @@ impl Ledger for OddLedger {
     fn open(config: Config, request: &Request) -> Result<Self> {
         Memory::open(config, request).map(Self)
     }
-    fn view(
-        &mut self,
-        question: &Question<'_>,
-        earlier: Option<Self::Token>,
-    ) -> Result<View<Token>> {
+    fn view(&mut self, query: &ViewQuery<'_>, earlier: Option<Self::Token>) -> Result<View<Token>> {
         if ODD.get() == Odd::Away {
             return Err(Error::new(ErrorCode::UNAVAILABLE, "no leader"));
         }
-        self.0.view(question, earlier)
+        self.0.view(query, earlier)
     }
     fn commit(&mut self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
         match ODD.get() {

@@ -40,7 +40,7 @@
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
-use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery};
 use ipam_kit::allocate::{ClaimLimits, Owner, PoolRequest, Profile, Reach};
 use ipam_kit::delegate::Request;
 use ipam_kit::error::Result;
@@ -77,16 +77,16 @@ impl<L: Ledger> Ledger for Between<L> {
         self.0.profile()
     }
 
-    fn tries(&self, claims: usize) -> ClaimLimits {
-        self.0.tries(claims)
+    fn claim_limits(&self, claims: usize) -> ClaimLimits {
+        self.0.claim_limits(claims)
     }
 
     fn view(
         &mut self,
-        question: &Question<'_>,
+        query: &ViewQuery<'_>,
         earlier: Option<Self::Token>,
     ) -> Result<View<Self::Token>> {
-        self.0.view(question, earlier)
+        self.0.view(query, earlier)
     }
 
     fn commit(
@@ -125,11 +125,11 @@ impl<L: Ledger> Ledger for Between<L> {
         self.0.foreign_entries()
     }
 
-    fn misspelt(&self, want: &PoolRequest) -> Vec<Misspelt> {
-        self.0.misspelt(want)
+    fn misspelt(&self, request: &PoolRequest) -> Vec<Misspelt> {
+        self.0.misspelt(request)
     }
 
-    fn ranges(&mut self, want: &PoolRequest) -> Result<RangeSet> {
-        self.0.ranges(want)
+    fn ranges(&mut self, request: &PoolRequest) -> Result<RangeSet> {
+        self.0.ranges(request)
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::table::{Table, fits};
 use ipam_kit::allocate::ledger::{
-    Change, Claim, Commit, Entry, Ledger, Need, PoolView, Question, Scan, Used, View,
+    Change, Claim, Commit, Entry, Ledger, Need, PoolView, Scan, Used, View, ViewQuery,
 };
 use ipam_kit::allocate::{Lease, Owner, PoolRequest, Reach, Strategy};
 use ipam_kit::cni::{NetworkName, address};
@@ -163,8 +163,8 @@ impl Store {
         let due = |late: &mut LateCommit| at_commit || late.when == Unsure::Late;
         let late: Vec<_> = lock(&self.0.hooks).late.extract_if(.., due).collect();
         for late in late {
-            let claim = late.claims.iter().map(|(want, set, candidates, replaces)| Claim {
-                want,
+            let claim = late.claims.iter().map(|(request, set, candidates, replaces)| Claim {
+                request,
                 set: set.clone(),
                 candidates: candidates.clone(),
                 next: Scan::None,
@@ -216,9 +216,9 @@ impl Store {
 }
 
 /// Sixteen addresses from the first one that is tried.
-fn window(want: &PoolRequest, cursor: Option<IpAddr>) -> Option<Scan> {
-    let set = want.set.as_ref()?;
-    let after = cursor.filter(|_| want.strategy == Strategy::RoundRobin);
+fn window(request: &PoolRequest, cursor: Option<IpAddr>) -> Option<Scan> {
+    let set = request.set.as_ref()?;
+    let after = cursor.filter(|_| request.strategy == Strategy::RoundRobin);
     let first = after.map_or(set.ranges().first().map(Range::start), address::next)?;
     let range = set.find(first)?;
     Some(Scan::Range(first, address::offset(first, 15)?.min(range.end())))
@@ -276,13 +276,13 @@ impl Memory {
         let table = self.store.table();
         let sure = need == Need::Proof || self.caught_up || !self.store.shape().behind;
         let shows = self.store.shape().shows;
-        let pool = |(want, look): &(PoolRequest, Scan)| -> PoolView {
+        let pool = |(request, look): &(PoolRequest, Scan)| -> PoolView {
             let network = self.network.as_str();
-            let view = table.pool(network, want, *look);
+            let view = table.pool(network, request, *look);
             match (shows, look) {
-                (Shows::All, _) => table.pool(network, want, Scan::Full),
-                (Shows::Windows, Scan::None) => window(want, view.cursor)
-                    .map_or(view, |window| table.pool(network, want, window)),
+                (Shows::All, _) => table.pool(network, request, Scan::Full),
+                (Shows::Windows, Scan::None) => window(request, view.cursor)
+                    .map_or(view, |window| table.pool(network, request, window)),
                 _ => view,
             }
         };
@@ -302,19 +302,19 @@ impl Ledger for Memory {
         Ok(Self::on(&Store::named(&config.memory), request.network.name().clone()))
     }
 
-    fn view(&mut self, question: &Question<'_>, earlier: Option<Token>) -> Result<View<Token>> {
+    fn view(&mut self, query: &ViewQuery<'_>, earlier: Option<Token>) -> Result<View<Token>> {
         // It may hold the lock.
         drop(earlier);
         let guard = self.store.lock_out()?;
         self.store.settle(false);
-        let asked = question.want.iter().cloned().zip(question.scans.iter().copied()).collect();
-        let view = self.see(question.owner, Token { asked, guard }, question.need);
-        let blind = question.scans.iter().all(|look| *look == Scan::None);
-        if !(self.store.shape().guesses && question.may_guess && blind) {
+        let asked = query.requests.iter().cloned().zip(query.scans.iter().copied()).collect();
+        let view = self.see(query.owner, Token { asked, guard }, query.need);
+        let blind = query.scans.iter().all(|look| *look == Scan::None);
+        if !(self.store.shape().guesses && query.may_guess && blind) {
             return Ok(view);
         }
         let pools = view.pools.into_iter().map(|pool| PoolView { used: Used::Unknown, ..pool });
-        let (held, pools) = (question.known.to_vec(), pools.collect());
+        let (held, pools) = (query.known.to_vec(), pools.collect());
         Ok(View { held, sure: false, pools, token: view.token })
     }
 
@@ -333,7 +333,7 @@ impl Ledger for Memory {
             Some(when) => {
                 let claims = change.claim.iter().map(|claim| {
                     let candidates = claim.candidates.clone();
-                    (claim.want.clone(), claim.set.clone(), candidates, claim.replaces.clone())
+                    (claim.request.clone(), claim.set.clone(), candidates, claim.replaces.clone())
                 });
                 lock(&self.store.0.hooks).late.push(LateCommit {
                     when,

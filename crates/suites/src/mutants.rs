@@ -7,7 +7,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use super::memory::{Memory, Store, Token, kept_out};
 use super::table::{Table, fits};
-use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Ledger, Need, Question, View};
+use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Ledger, Need, View, ViewQuery};
 use ipam_kit::allocate::{Lease, Owner, Reach};
 use ipam_kit::cni::{IfName, NetworkName};
 use ipam_kit::delegate::Request;
@@ -197,20 +197,16 @@ impl Ledger for Mutant {
         Ok(Self::on(&config.memory, request.network.name().clone(), config.bug))
     }
 
-    fn view(
-        &mut self,
-        question: &Question<'_>,
-        earlier: Option<Self::Token>,
-    ) -> Result<View<Token>> {
-        let owner = self.owner(question.owner);
+    fn view(&mut self, query: &ViewQuery<'_>, earlier: Option<Self::Token>) -> Result<View<Token>> {
+        let owner = self.owner(query.owner);
         let stale = self.bug == Some(Bug::StaleBelieved);
-        let need = if stale { Need::Claim } else { question.need };
+        let need = if stale { Need::Claim } else { query.need };
         let is_believed = earlier.is_some() && self.bug == Some(Bug::EarlierBelieved);
         if self.bug == Some(Bug::EarlierKept) && earlier.as_ref().is_some_and(Token::is_locked) {
             return Err(kept_out());
         }
-        let view = self.inner.view(&Question { owner: &owner, need, ..*question }, earlier)?;
-        let sure = view.sure || (stale && !question.may_guess);
+        let view = self.inner.view(&ViewQuery { owner: &owner, need, ..*query }, earlier)?;
+        let sure = view.sure || (stale && !query.may_guess);
         if !is_believed {
             self.shown = self.indexed(&owner, view.held);
         }

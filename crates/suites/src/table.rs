@@ -39,7 +39,7 @@ impl Table {
         its.filter(of_node).map(Slot::entry).collect()
     }
 
-    pub(crate) fn pool(&self, network: &str, want: &PoolRequest, look: Scan) -> PoolView {
+    pub(crate) fn pool(&self, network: &str, request: &PoolRequest, look: Scan) -> PoolView {
         let taken = |from: Option<IpAddr>, to: Option<IpAddr>| -> BTreeSet<IpAddr> {
             let its =
                 self.slots.keys().filter(|(its, _)| its == network).map(|(_, address)| *address);
@@ -47,7 +47,7 @@ impl Table {
                 .collect()
         };
         PoolView {
-            cursor: self.cursors.get(&(network.to_owned(), want.index)).copied(),
+            cursor: self.cursors.get(&(network.to_owned(), request.index)).copied(),
             used: match look {
                 Scan::None => Used::Unknown,
                 Scan::Range(from, to) => {
@@ -111,7 +111,7 @@ impl Table {
         let kept = change.keep.iter().map(|lease| self.put(owner, lease.clone())).collect();
         let mut claimed = Vec::new();
         for (claim, address) in change.claim.iter().zip(chosen) {
-            self.cursors.insert((network.clone(), claim.want.index), *address);
+            self.cursors.insert((network.clone(), claim.request.index), *address);
             claimed.push(self.put(owner, claim.lease(*address, Value::Null)));
         }
         (kept, claimed)

@@ -1,7 +1,7 @@
 //! Who holds an address, as the value of its key.
 
 use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
-use ipam_kit::allocate::owner_index::{Holding, OwnerIndex, Revision, time};
+use ipam_kit::allocate::owner_index::{LeaseRevision, OwnerIndex, OwnerState, time};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
@@ -30,7 +30,7 @@ pub(crate) struct Allocation {
     /// How often the owner's leases were written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) generation: Option<u64>,
-    /// How many leases were written with it, all that the owner held: see [`Revision::leases`].
+    /// How many leases were written with it, all that the owner held: see [`LeaseRevision::leases`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) leases: Option<usize>,
 }
@@ -99,8 +99,8 @@ impl Found {
             pool: keys.name_of(&self.pool),
             address: IpNet::from(self.address),
             gateway: None,
-            revision: Revision { revision: revision(self.index), leases }.to_json(),
-            kept: false,
+            revision: LeaseRevision { revision: revision(self.index), leases }.to_json(),
+            preexisting: false,
             unsure: false,
             taken: None,
         }
@@ -128,7 +128,7 @@ impl Found {
 ///
 /// # Errors
 /// It is not ours: nothing may be written over it.
-pub(crate) fn holding(pair: &Pair) -> Result<Holding> {
+pub(crate) fn holding(pair: &Pair) -> Result<OwnerState> {
     let key = &pair.key;
     let ours = pair.value.as_deref().and_then(|value| serde_json::from_slice(value).ok());
     let document = ours.ok_or_else(|| {
@@ -136,12 +136,12 @@ pub(crate) fn holding(pair: &Pair) -> Result<Holding> {
             format!("look at it (consul kv get '{key}') and delete the key if nobody needs it"),
         )
     })?;
-    Ok(Holding { revision: revision(pair.index), document })
+    Ok(OwnerState { revision: revision(pair.index), document })
 }
 
 /// The index of a lease's key.
 pub(crate) fn index_of(lease: &Lease) -> u64 {
-    Revision::read(&lease.revision).map_or(u64::MAX, |seen| index(seen.revision))
+    LeaseRevision::read(&lease.revision).map_or(u64::MAX, |seen| index(seen.revision))
 }
 
 /// Consul's indexes are positive, and far from the end of either kind of number.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_kit::allocate::ledger::{Change, Claim, Commit};
-use ipam_kit::allocate::owner_index::{Holding, Seen, done};
+use ipam_kit::allocate::owner_index::{OwnerGuard, OwnerState, done};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 
@@ -119,7 +119,7 @@ fn victims(
     keys: &Keys,
     session: &mut Session,
     change: &Change<'_>,
-) -> Result<BTreeMap<String, Option<Holding>>> {
+) -> Result<BTreeMap<String, Option<OwnerState>>> {
     let holders = change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
     let owners: BTreeSet<String> = holders.filter_map(|holder| keys.owner_of(holder)).collect();
     if owners.is_empty() || !session.memory.is_indexed() {
@@ -136,9 +136,9 @@ fn victims(
 
 /// The ranges that a change relies on, by their pools' names.
 fn relied_on(token: &Token, change: &Change<'_>) -> BTreeMap<String, u64> {
-    let named = change.claim.iter().filter(|claim| claim.want.set.is_none());
+    let named = change.claim.iter().filter(|claim| claim.request.set.is_none());
     let of = |claim: &Claim<'_>| {
-        let pool = claim.want.pool.clone()?;
+        let pool = claim.request.pool.clone()?;
         // Nothing can be relied on that was not shown.
         let index = token.ranges.get(&pool).copied().unwrap_or(0);
         Some((pool, index))
@@ -148,10 +148,10 @@ fn relied_on(token: &Token, change: &Change<'_>) -> BTreeMap<String, u64> {
 
 /// An address for a claim: one that no other process of this node is about to take.
 fn choose(pools: &Pools, claim: &Claim<'_>) -> Option<IpAddr> {
-    if claim.want.requested.is_some() {
+    if claim.request.requested.is_some() {
         return claim.candidates.first().copied();
     }
-    pools.cache_of(claim.want).take(&claim.candidates)
+    pools.cache_of(claim.request).take(&claim.candidates)
 }
 
 /// Lets other processes of this node take what was chosen and is not another's.
@@ -162,7 +162,7 @@ fn put_back(pools: &Pools, step: &Step<'_>, commit: &Commit<Token>) {
     };
     let chosen = step.change.claim.iter().zip(step.chosen);
     for (claim, address) in chosen.filter(|(_, address)| !lost.contains(address)) {
-        pools.cache_of(claim.want).give_back(*address);
+        pools.cache_of(claim.request).give_back(*address);
     }
 }
 
@@ -183,8 +183,8 @@ fn note_done(session: &mut Session, step: &Step<'_>, index: u64, written: &[Pair
     }
     session.pools.forget_missing();
     for (claim, address) in step.change.claim.iter().zip(step.chosen) {
-        if claim.want.requested.is_some() {
-            session.pools.cache_of(claim.want).note_taken(*address);
+        if claim.request.requested.is_some() {
+            session.pools.cache_of(claim.request).note_taken(*address);
         }
     }
     for lease in &step.change.drop {
@@ -204,7 +204,7 @@ fn note_done(session: &mut Session, step: &Step<'_>, index: u64, written: &[Pair
 fn withdraw(session: &mut Session, step: &Step<'_>, index: u64, error: Error) -> Error {
     let made = done::<Token>(step.change, step.chosen, revision(index));
     let Commit::Done { kept, claimed } = made else { return error };
-    let seen = Seen { revision: Some(revision(index)), document: Some(step.document()) };
+    let seen = OwnerGuard { revision: Some(revision(index)), document: Some(step.document()) };
     let leave: Vec<Lease> = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
     let change = Change { drop: claimed, leave, ..Change::default() };
     let back = Step {

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_kit::allocate::ledger::{Change, Claim};
-use ipam_kit::allocate::owner_index::{Holding, Item, OwnerIndex, Revision, Seen, now, to_text};
+use ipam_kit::allocate::owner_index::{
+    IndexedLease, LeaseRevision, OwnerGuard, OwnerIndex, OwnerState, now, to_text,
+};
 use ipam_kit::allocate::{Lease, Owner};
 use serde_json::Value;
 
@@ -18,7 +20,7 @@ use crate::txn::{Op, Pair};
 pub(crate) struct Step<'a> {
     pub(crate) keys: &'a Keys,
     pub(crate) owner: &'a Owner,
-    pub(crate) seen: &'a Seen,
+    pub(crate) seen: &'a OwnerGuard,
     pub(crate) change: &'a Change<'a>,
     /// The address of each claim.
     pub(crate) chosen: &'a [IpAddr],
@@ -29,7 +31,7 @@ pub(crate) struct Step<'a> {
     /// What the owner's addresses are at, where that is not what was seen; none where another has one.
     pub(crate) indexes: &'a BTreeMap<IpAddr, Option<u64>>,
     /// The owners whose leases are taken over, by their keys; none where the key is missing.
-    pub(crate) victims: &'a BTreeMap<String, Option<Holding>>,
+    pub(crate) victims: &'a BTreeMap<String, Option<OwnerState>>,
     /// Whether owners have keys.
     pub(crate) indexed: bool,
     /// Whether the node's latest claim is noted.
@@ -73,7 +75,7 @@ impl Step<'_> {
             }
         }
         for (place, (claim, address)) in self.change.claim.iter().zip(self.chosen).enumerate() {
-            let key = self.keys.lease(claim.want.pool.as_deref(), *address);
+            let key = self.keys.lease(claim.request.pool.as_deref(), *address);
             let replaced = claim.replaces.as_ref().map(|entry| index_of(&entry.lease));
             let own = self.indexes.get(address).copied().flatten();
             let index = own.or(replaced).unwrap_or(0);
@@ -94,10 +96,11 @@ impl Step<'_> {
     pub(crate) fn document(&self) -> OwnerIndex {
         let kept = self.change.keep.iter().map(|lease| self.item(lease));
         let left = self.change.leave.iter();
-        let left = left.map(|l| Item { since: Revision::read(&l.revision), ..self.item(l) });
+        let left =
+            left.map(|l| IndexedLease { since: LeaseRevision::read(&l.revision), ..self.item(l) });
         let claims = self.change.claim.iter().zip(self.chosen);
         let claimed = claims.map(|(claim, address): (&Claim<'_>, _)| {
-            Item::of(&claim.lease(*address, Value::Null), now())
+            IndexedLease::of(&claim.lease(*address, Value::Null), now())
         });
         let items = kept.chain(left).chain(claimed).collect();
         let before = self.seen.document.as_ref().map_or(0, |seen| seen.generation);
@@ -153,7 +156,7 @@ impl Step<'_> {
     }
 
     /// What becomes of the key of an owner that addresses are taken from.
-    fn after_loss(&self, key: &str, victim: &Option<Holding>) -> Option<Op> {
+    fn after_loss(&self, key: &str, victim: &Option<OwnerState>) -> Option<Op> {
         let holding = victim.as_ref()?;
         let lost = |address: IpAddr| self.chosen.contains(&address);
         let rest = holding.without(lost);
@@ -165,11 +168,11 @@ impl Step<'_> {
     }
 
     /// A lease as it is written, with the time at which it was first.
-    fn item(&self, lease: &Lease) -> Item {
+    fn item(&self, lease: &Lease) -> IndexedLease {
         let document = self.seen.document.as_ref();
-        let same = |item: &&Item| item.address.addr() == lease.address.addr();
+        let same = |item: &&IndexedLease| item.address.addr() == lease.address.addr();
         let taken = document.and_then(|seen| seen.leases.iter().find(same)).map(|item| item.taken);
-        Item::of(lease, taken.unwrap_or_else(now))
+        IndexedLease::of(lease, taken.unwrap_or_else(now))
     }
 
     fn key(&self, lease: &Lease) -> String {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ipam_kit::allocate::owner_index::{Item, OwnerIndex, now, to_text};
+use ipam_kit::allocate::owner_index::{IndexedLease, OwnerIndex, now, to_text};
 use ipam_kit::cni::NetworkName;
 use ipnet::IpNet;
 use serde_json::json;
@@ -34,7 +34,7 @@ pub fn transactions(
         let address = IpNet::new_assert(address, subnet.prefix_len());
         let pool = Some(pool.to_owned());
         let key = keys.lease(pool.as_deref(), address.addr());
-        let item = Item { address, gateway, pool, taken: now(), since: None };
+        let item = IndexedLease { address, gateway, pool, taken: now(), since: None };
         let owner = OwnerIndex {
             network: network.to_string(),
             node: format!("00000000-0000-4000-8000-{:012}", n % NODES),

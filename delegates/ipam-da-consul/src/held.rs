@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-use ipam_kit::allocate::owner_index::{Holding, Item, OwnerIndex, Revision, Seen};
+use ipam_kit::allocate::owner_index::{
+    IndexedLease, LeaseRevision, OwnerGuard, OwnerIndex, OwnerState,
+};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::host::ResultCache;
 use ipam_kit::{Error, ErrorCode, Result};
@@ -20,14 +22,14 @@ use crate::txn::{Op, Pair};
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) held: Vec<Lease>,
-    pub(crate) seen: Seen,
+    pub(crate) seen: OwnerGuard,
 }
 
 impl State {
     /// Nothing held, as it is before the owner's first claim.
     pub(crate) fn nothing(owner: &Owner) -> Self {
         let document = OwnerIndex::written(owner, 0, Vec::new());
-        let seen = Seen { revision: None, document: Some(document) };
+        let seen = OwnerGuard { revision: None, document: Some(document) };
         Self { held: Vec::new(), seen }
     }
 
@@ -43,8 +45,8 @@ impl State {
         if let Some(pair) = own {
             let holding = holding(pair)?;
             let held = holding.leases();
-            let Holding { revision, document } = holding;
-            let seen = Seen { revision: Some(revision), document: Some(document) };
+            let OwnerState { revision, document } = holding;
+            let seen = OwnerGuard { revision: Some(revision), document: Some(document) };
             state = Self { held, seen };
         }
         state.adopt(keys, owner, read);
@@ -169,10 +171,10 @@ fn others_of(results: &ResultCache, owner: &Owner) -> Result<BTreeSet<IpAddr>> {
     Ok(cached.flat_map(|cached| cached.addresses).collect())
 }
 
-fn set_since(seen: &mut Seen, lease: &Lease) {
+fn set_since(seen: &mut OwnerGuard, lease: &Lease) {
     let items = seen.document.iter_mut().flat_map(|document| &mut document.leases);
     for item in items.filter(|item| item.address.addr() == lease.address.addr()) {
-        item.since = Revision::read(&lease.revision);
+        item.since = LeaseRevision::read(&lease.revision);
     }
 }
 
@@ -188,13 +190,13 @@ fn warn_of_strange(pair: &Pair) {
     }
 }
 
-fn forget(seen: &mut Seen, address: IpAddr) {
+fn forget(seen: &mut OwnerGuard, address: IpAddr) {
     if let Some(document) = &mut seen.document {
         document.leases.retain(|item| item.address.addr() != address);
     }
 }
 
 /// A lease that the owner's key does not know of, as an item of it.
-pub(crate) fn bare(lease: &Lease) -> Item {
-    Item { since: Revision::read(&lease.revision), ..Item::of(lease, 0) }
+pub(crate) fn bare(lease: &Lease) -> IndexedLease {
+    IndexedLease { since: LeaseRevision::read(&lease.revision), ..IndexedLease::of(lease, 0) }
 }

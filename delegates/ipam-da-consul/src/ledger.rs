@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery};
 use ipam_kit::allocate::{ClaimLimits, Owner, PoolRequest, Profile, Reach, Strategy};
 use ipam_kit::keys::{Key, Misspelt};
 use ipam_kit::pool::RangeSet;
@@ -44,11 +44,11 @@ impl Ledger for Consul {
         Ok(Self { call, session })
     }
 
-    fn view(&mut self, question: &Question<'_>, earlier: Option<Token>) -> Result<View<Token>> {
-        if !question.want.is_empty() {
+    fn view(&mut self, query: &ViewQuery<'_>, earlier: Option<Token>) -> Result<View<Token>> {
+        if !query.requests.is_empty() {
             self.session.memory.judge()?;
         }
-        view(&self.call, &mut self.session, question, earlier)
+        view(&self.call, &mut self.session, query, earlier)
     }
 
     fn commit(&mut self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
@@ -122,7 +122,7 @@ impl Ledger for Consul {
         }
     }
 
-    fn tries(&self, _claims: usize) -> ClaimLimits {
+    fn claim_limits(&self, _claims: usize) -> ClaimLimits {
         // A transaction that fails costs the servers a write to their disks.
         ClaimLimits { each: CANDIDATES, random_candidates: 0, look_first: true }
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::{Change, Claim, Commit, PoolView, Taken, View};
-use ipam_kit::allocate::owner_index::{Item, Revision, Seen};
+use ipam_kit::allocate::owner_index::{IndexedLease, LeaseRevision, OwnerGuard};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
@@ -73,7 +73,7 @@ impl<'a> Refusal<'a> {
                 session.pools.forget_definition(pool);
             }
             for claim in &step.change.claim {
-                session.pools.cache_of(claim.want).forget();
+                session.pools.cache_of(claim.request).forget();
             }
             return Ok(Next::outdated());
         }
@@ -156,7 +156,7 @@ impl<'a> Refusal<'a> {
             let (claim, address) = (&step.change.claim[*place], step.chosen[*place]);
             let mut holder = None;
             // Of a single one it is told who has it.
-            if claim.want.requested.is_some() || claim.candidates.len() == 1 {
+            if claim.request.requested.is_some() || claim.candidates.len() == 1 {
                 let read = session.store.read_keys(&[key.to_owned()])?;
                 let Some(found) = read.first().and_then(Found::read) else {
                     // It was given back meanwhile, or must not be seen.
@@ -169,7 +169,7 @@ impl<'a> Refusal<'a> {
                 }
                 holder = Some(found.entry(step.keys));
             } else {
-                session.pools.cache_of(claim.want).note_crowd();
+                session.pools.cache_of(claim.request).note_crowd();
                 session.lessons.lost += 1;
                 if session.lessons.lost.is_multiple_of(SUSPICIOUS) {
                     session.store.judge_readable(key)?;
@@ -202,11 +202,11 @@ impl<'a> Refusal<'a> {
             // What was free a while ago may all be taken by now.
             let is_lost = taken.iter().any(|taken| taken.claim == place);
             let is_believed = !is_lost || session.lessons.lost < BELIEVED;
-            let known = session.pools.known_of(claim.want).filter(|_| is_believed);
+            let known = session.pools.known_of(claim.request).filter(|_| is_believed);
             let remembered =
-                known.and_then(|known| session.pools.remembered(claim.want, known).ok());
+                known.and_then(|known| session.pools.remembered(claim.request, known).ok());
             let shown = remembered.unwrap_or_else(|| self.nothing_known(claim));
-            token.rely_on(claim.want, &shown);
+            token.rely_on(claim.request, &shown);
             pools.push(shown.view);
         }
         Some(View { held: Vec::new(), sure: false, pools, token })
@@ -214,9 +214,9 @@ impl<'a> Refusal<'a> {
 
     /// A pool that is looked into next, with the ranges that the claim relied on.
     fn nothing_known(&self, claim: &Claim<'_>) -> Shown {
-        let Claim { want, set, .. } = claim;
-        let index = want.pool.as_ref().and_then(|pool| self.step.definitions.get(pool)).copied();
-        let set = want.set.is_none().then(|| set.clone());
+        let Claim { request, set, .. } = claim;
+        let index = request.pool.as_ref().and_then(|pool| self.step.definitions.get(pool)).copied();
+        let set = request.set.is_none().then(|| set.clone());
         Shown { view: PoolView { set, ..PoolView::default() }, index }
     }
 }
@@ -228,10 +228,10 @@ impl Next<'_> {
 }
 
 /// Whether a lease is the one that its owner's key stands for.
-fn is_as_seen(seen: &Seen, lease: &Lease) -> bool {
-    let Some(its) = Revision::read(&lease.revision) else { return false };
+fn is_as_seen(seen: &OwnerGuard, lease: &Lease) -> bool {
+    let Some(its) = LeaseRevision::read(&lease.revision) else { return false };
     let Some(document) = &seen.document else { return seen.revision == Some(its.revision) };
-    let same = |item: &&Item| item.address.addr() == lease.address.addr();
+    let same = |item: &&IndexedLease| item.address.addr() == lease.address.addr();
     let since =
         document.leases.iter().find(same).map(|item| item.since.map(|since| since.revision));
     since.is_some_and(|since| since.or(seen.revision) == Some(its.revision))

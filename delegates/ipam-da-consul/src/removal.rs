@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_kit::allocate::ledger::{Entry, Holder};
-use ipam_kit::allocate::owner_index::{Holding, Item};
+use ipam_kit::allocate::owner_index::{IndexedLease, OwnerState};
 use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::allocation::{Found, holding, index, index_of};
@@ -192,8 +192,8 @@ impl Removal<'_> {
 }
 
 /// Whether an owner's key says that it has an address whose key is at this index.
-fn is_at(holding: &Holding, address: IpAddr, at: u64) -> bool {
-    let same = |item: &&Item| item.address.addr() == address;
+fn is_at(holding: &OwnerState, address: IpAddr, at: u64) -> bool {
+    let same = |item: &&IndexedLease| item.address.addr() == address;
     let item = holding.document.leases.iter().find(same);
     item.is_some_and(|item| index(holding.revision_of(item).revision) == at)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ipam_kit::allocate::owner_index::Seen;
+use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::allocate::{Lease, PoolRequest};
 
 use crate::held::State;
@@ -12,7 +12,7 @@ use crate::pools::Shown;
 #[derive(Clone, Debug)]
 pub struct Token {
     /// The owner's key.
-    pub(crate) seen: Seen,
+    pub(crate) seen: OwnerGuard,
     /// What the owner holds; none where that was guessed.
     held: Option<Vec<Lease>>,
     /// The index of the ranges of each pool that stand in Consul, by the pool's name.
@@ -21,7 +21,7 @@ pub struct Token {
 
 impl Token {
     /// That of a guess.
-    pub(crate) fn guessed(seen: Seen) -> Self {
+    pub(crate) fn guessed(seen: OwnerGuard) -> Self {
         Self { seen, held: None, ranges: BTreeMap::new() }
     }
 

@@ -4,7 +4,7 @@
 
 use ipam_da_consul::Consul;
 use ipam_kit::Request;
-use ipam_kit::allocate::ledger::{Need, Question, View};
+use ipam_kit::allocate::ledger::{Need, View, ViewQuery};
 use ipam_kit::allocate::{Ledger, Owner, Scope};
 use ipam_kit::cni::{ContainerId, Environment, IfName, NetworkName, Verb};
 use ipam_kit::host::Settings;
@@ -42,9 +42,9 @@ fn owner() -> Owner {
 
 fn look(ledger: &mut Consul, need: Need, earlier: Option<Token>) -> View<Token> {
     let owner = owner();
-    let question =
-        Question { owner: &owner, known: &[], want: &[], scans: &[], may_guess: false, need };
-    ledger.view(&question, earlier).unwrap()
+    let query =
+        ViewQuery { owner: &owner, known: &[], requests: &[], scans: &[], may_guess: false, need };
+    ledger.view(&query, earlier).unwrap()
 }
 
 #[test]

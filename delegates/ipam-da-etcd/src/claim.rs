@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use ipam_kit::allocate::ledger::{Change, Claim, Scan};
-use ipam_kit::allocate::owner_index::Seen;
+use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::allocate::{Lease, Owner};
 
-use crate::document::{Holding, Item, OwnerIndex, Revision, now, revision_of};
+use crate::document::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, now, revision_of};
 use crate::keys::Keys;
 use crate::page::{flatten, read_window};
 
@@ -33,13 +33,13 @@ use crate::page::{flatten, read_window};
 pub(crate) struct Step<'a> {
     pub(crate) keys: &'a Keys,
     pub(crate) owner: &'a Owner,
-    pub(crate) seen: &'a Seen,
+    pub(crate) seen: &'a OwnerGuard,
     pub(crate) change: &'a Change<'a>,
     /// The revision of the latest claim that is known, 0 when none is. None for one that claims again
     /// what is held, in a store that is not to be trusted yet: it must not look like a later claim.
     pub(crate) latest: Option<i64>,
     /// The owners whose leases are taken over, by their keys; none where the key is missing.
-    pub(crate) victims: &'a BTreeMap<String, Option<Holding>>,
+    pub(crate) victims: &'a BTreeMap<String, Option<OwnerState>>,
     /// Whether the store lets us have keys of owners.
     pub(crate) indexed: bool,
     /// What else it is guarded with, reads and writes.
@@ -127,7 +127,7 @@ impl Step<'_> {
             reads.push(TxnOp::get(key, None));
         }
         for (key, victim) in self.victims {
-            let Some(Holding { revision, .. }) = victim else {
+            let Some(OwnerState { revision, .. }) = victim else {
                 guards.push(Compare::create_revision(key.as_str(), CompareOp::Equal, 0));
                 continue;
             };
@@ -226,15 +226,14 @@ impl Step<'_> {
     /// The owner's keys, of which one is given, as they are to be, and those of owners that lose an address.
     fn writes(&self, owner: &str, chosen: &[IpAddr]) -> Vec<TxnOp> {
         let kept = self.change.keep.iter().map(|lease| self.item(lease));
-        let left = self
-            .change
-            .leave
-            .iter()
-            .map(|lease| Item { since: Revision::read(&lease.revision), ..self.item(lease) });
-        let mut items: Vec<Item> = kept.chain(left).collect();
+        let left = self.change.leave.iter().map(|lease| IndexedLease {
+            since: LeaseRevision::read(&lease.revision),
+            ..self.item(lease)
+        });
+        let mut items: Vec<IndexedLease> = kept.chain(left).collect();
         let claims = self.change.claim.iter().zip(chosen);
         items.extend(claims.map(|(claim, address)| {
-            Item::of(&claim.lease(*address, serde_json::Value::Null), now())
+            IndexedLease::of(&claim.lease(*address, serde_json::Value::Null), now())
         }));
         let mut ops = Vec::new();
         let gone = self.change.drop.iter().map(|lease| self.keys.lease(lease.address.addr()));
@@ -258,7 +257,7 @@ impl Step<'_> {
     }
 
     /// What stays to an owner that addresses are taken from.
-    fn rest_of(&self, victim: &Option<Holding>) -> Option<OwnerIndex> {
+    fn rest_of(&self, victim: &Option<OwnerState>) -> Option<OwnerIndex> {
         let replaced = self.change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
         let lost: BTreeSet<IpAddr> = replaced.map(|entry| entry.lease.address.addr()).collect();
         victim.as_ref().map(|victim| victim.without(|address| lost.contains(&address)))
@@ -269,10 +268,10 @@ impl Step<'_> {
     }
 
     /// A lease that stays, with the time when it was taken.
-    fn item(&self, lease: &Lease) -> Item {
+    fn item(&self, lease: &Lease) -> IndexedLease {
         let before = self.seen.document.iter().flat_map(|seen| &seen.leases);
-        let same = |item: &&Item| item.address.addr() == lease.address.addr();
-        Item::of(lease, before.into_iter().find(same).map_or_else(now, |item| item.taken))
+        let same = |item: &&IndexedLease| item.address.addr() == lease.address.addr();
+        IndexedLease::of(lease, before.into_iter().find(same).map_or_else(now, |item| item.taken))
     }
 }
 

@@ -4,7 +4,7 @@ use etcd_client::KeyValue;
 use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
 pub(crate) use ipam_kit::allocate::owner_index::{
-    Holding, Item, OwnerIndex, Revision, is_refusal_recent, now, time, to_text,
+    IndexedLease, LeaseRevision, OwnerIndex, OwnerState, is_refusal_recent, now, time, to_text,
 };
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
@@ -13,7 +13,7 @@ use ipnet::IpNet;
 ///
 /// # Errors
 /// The value is not ours: nothing may be written over it.
-pub(crate) fn holding(found: &KeyValue) -> Result<Holding> {
+pub(crate) fn holding(found: &KeyValue) -> Result<OwnerState> {
     let document = serde_json::from_slice(found.value()).map_err(|error| {
         let key = String::from_utf8_lossy(found.key());
         Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is not ours"))
@@ -22,7 +22,7 @@ pub(crate) fn holding(found: &KeyValue) -> Result<Holding> {
                 "look at it (etcdctl get '{key}') and delete the key if nobody needs it"
             ))
     })?;
-    Ok(Holding { revision: found.mod_revision(), document })
+    Ok(OwnerState { revision: found.mod_revision(), document })
 }
 
 /// The entry of an address whose value tells the holder at most; why where it does not even that.
@@ -35,8 +35,8 @@ pub(crate) fn bare_entry(address: IpAddr, found: &KeyValue, holder: Result<Holde
             pool: None,
             address: IpNet::from(address),
             gateway: None,
-            revision: Revision { revision: found.mod_revision(), leases: 0 }.to_json(),
-            kept: false,
+            revision: LeaseRevision { revision: found.mod_revision(), leases: 0 }.to_json(),
+            preexisting: false,
             unsure: false,
             taken: None,
         },
@@ -48,5 +48,5 @@ pub(crate) fn bare_entry(address: IpAddr, found: &KeyValue, holder: Result<Holde
 
 /// The revision that a lease was seen at; one that no key has where it is not ours.
 pub(crate) fn revision_of(lease: &Lease) -> i64 {
-    Revision::read(&lease.revision).map_or(-1, |revision| revision.revision)
+    LeaseRevision::read(&lease.revision).map_or(-1, |revision| revision.revision)
 }

@@ -7,7 +7,7 @@ use ipam_kit::Result;
 use ipam_kit::allocate::ledger::Entry;
 use log::warn;
 
-use crate::document::{Holding, OwnerIndex, holding};
+use crate::document::{OwnerIndex, OwnerState, holding};
 use crate::keys::Keys;
 use crate::session::Session;
 
@@ -15,7 +15,7 @@ use crate::session::Session;
 ///
 /// # Errors
 /// As [`Session::ask`].
-pub(crate) fn read_holdings(session: &mut Session, prefix: String) -> Result<Vec<Holding>> {
+pub(crate) fn read_holdings(session: &mut Session, prefix: String) -> Result<Vec<OwnerState>> {
     let mut holdings = Vec::new();
     session.each_below(prefix, &mut |_, found| {
         match holding(found) {
@@ -30,12 +30,12 @@ pub(crate) fn read_holdings(session: &mut Session, prefix: String) -> Result<Vec
 /// What owners of a node hold, as far as they are of this network: keys of several may stand side
 /// by side.
 pub(crate) fn entries_of<'a>(
-    holdings: &'a [Holding],
+    holdings: &'a [OwnerState],
     node: &'a str,
     network: &'a str,
 ) -> impl Iterator<Item = Entry> + 'a {
-    let its = move |holding: &&Holding| is_of(&holding.document, node, network);
-    holdings.iter().filter(its).flat_map(Holding::entries)
+    let its = move |holding: &&OwnerState| is_of(&holding.document, node, network);
+    holdings.iter().filter(its).flat_map(OwnerState::entries)
 }
 
 /// What the key of an address says; none for a key of another kind.

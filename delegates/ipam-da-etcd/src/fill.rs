@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipam_kit::cni::NetworkName;
 use ipnet::IpNet;
 
-use crate::document::{Item, OwnerIndex, now};
+use crate::document::{IndexedLease, OwnerIndex, now};
 use crate::keys::Keys;
 use crate::layout::Layout;
 
@@ -26,8 +26,13 @@ pub fn pairs(
     let mut pairs = Vec::new();
     for (n, address) in addresses.into_iter().enumerate() {
         let address = IpNet::new_assert(address, subnet.prefix_len());
-        let item =
-            Item { address, gateway: subnet.hosts().next(), pool: None, taken: now(), since: None };
+        let item = IndexedLease {
+            address,
+            gateway: subnet.hosts().next(),
+            pool: None,
+            taken: now(),
+            since: None,
+        };
         let owner = OwnerIndex {
             network: network.to_string(),
             node: format!("00000000-0000-4000-8000-{:012}", n % NODES),

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use etcd_client::KeyValue;
 use ipam_kit::Result;
 use ipam_kit::allocate::ledger::Change;
-use ipam_kit::allocate::owner_index::Seen;
+use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::allocate::{Lease, Owner};
 
-use crate::document::{Holding, Item, OwnerIndex, Revision, holding};
+use crate::document::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, holding};
 use crate::keys::Keys;
 
 /// What was read of an owner.
@@ -30,7 +30,7 @@ pub(crate) struct Shown {
 pub(crate) struct Held {
     pub(crate) leases: Vec<Lease>,
     /// What a commit is guarded with.
-    pub(crate) seen: Seen,
+    pub(crate) seen: OwnerGuard,
     /// What its key still lists, and the keys of the addresses do not.
     pub(crate) lost: Vec<Lease>,
 }
@@ -76,22 +76,22 @@ impl Shown {
     pub(crate) fn by_own_key(&self, keys: &Keys, owner: &Owner) -> Result<Held> {
         let Some(own) = &self.own else {
             let document = OwnerIndex::written(owner, 0, Vec::new());
-            let seen = Seen { revision: None, document: Some(document) };
+            let seen = OwnerGuard { revision: None, document: Some(document) };
             return Ok(Held { leases: Vec::new(), seen, lost: Vec::new() });
         };
         let holding = holding(own)?;
         let is_its = |lease: &Lease| {
             let found = self.found(keys, lease.address.addr()).map(KeyValue::mod_revision);
-            found == Revision::read(&lease.revision).map(|seen| seen.revision)
+            found == LeaseRevision::read(&lease.revision).map(|seen| seen.revision)
         };
         let (leases, lost): (Vec<_>, Vec<_>) = holding
             .leases()
             .into_iter()
             .partition(|lease| !self.asked.contains(&lease.address.addr()) || is_its(lease));
-        let Holding { revision, mut document } = holding;
-        let stays = |item: &Item| leases.iter().any(|lease| lease.address == item.address);
+        let OwnerState { revision, mut document } = holding;
+        let stays = |item: &IndexedLease| leases.iter().any(|lease| lease.address == item.address);
         document.leases.retain(stays);
-        let seen = Seen { revision: Some(revision), document: Some(document) };
+        let seen = OwnerGuard { revision: Some(revision), document: Some(document) };
         Ok(Held { leases, seen, lost })
     }
 
@@ -106,7 +106,7 @@ impl Shown {
         &self,
         keys: &Keys,
         owner: &Owner,
-    ) -> impl Iterator<Item = (&KeyValue, Lease, Item)> {
+    ) -> impl Iterator<Item = (&KeyValue, Lease, IndexedLease)> {
         self.leases.iter().filter_map(|found| {
             let address = keys.address(found.key())?;
             let (lease, item) = keys.spelling().left_to(owner, address, found)?;
@@ -117,7 +117,7 @@ impl Shown {
 
 impl Held {
     /// Adds what the owner proves to hold beside.
-    pub(crate) fn add(&mut self, lease: Lease, item: Item) {
+    pub(crate) fn add(&mut self, lease: Lease, item: IndexedLease) {
         self.leases.push(lease);
         self.seen.add(item);
     }

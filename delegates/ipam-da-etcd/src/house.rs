@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
-use ipam_kit::allocate::ledger::{Change, Commit, Entry, Question, View};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
 
 use crate::token::Token;
 
@@ -15,7 +15,7 @@ pub(crate) trait House: Debug {
     /// Whether candidates are tried from the cursor on alone, for nothing may be given ahead of it.
     fn is_strict(&self) -> bool;
 
-    fn view(&mut self, question: &Question<'_>, earlier: Token) -> Result<View<Token>>;
+    fn view(&mut self, query: &ViewQuery<'_>, earlier: Token) -> Result<View<Token>>;
 
     fn commit(
         &mut self,

@@ -8,7 +8,7 @@ use ipam_kit::allocate::ledger::{Entry, Holder};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::NetworkName;
 
-use crate::document::{Item, OwnerIndex};
+use crate::document::{IndexedLease, OwnerIndex};
 
 /// Where the keys of a layout stand below the prefix. `NETWORK` stands for the network's name.
 #[derive(Debug)]
@@ -47,11 +47,16 @@ pub(crate) trait Spelling: Debug + Sync {
     fn of_node(&self, node: &str) -> String;
 
     /// The value of the key of one of an owner's addresses.
-    fn value(&self, document: &OwnerIndex, item: &Item) -> String;
+    fn value(&self, document: &OwnerIndex, item: &IndexedLease) -> String;
 
     /// A lease that is this owner's, or its container's where the value does not tell more, by the answer
     /// about the key of its address alone.
-    fn left_to(&self, owner: &Owner, address: IpAddr, found: &KeyValue) -> Option<(Lease, Item)>;
+    fn left_to(
+        &self,
+        owner: &Owner,
+        address: IpAddr,
+        found: &KeyValue,
+    ) -> Option<(Lease, IndexedLease)>;
 
     /// Reads the answer about the key of an address.
     fn entry(&self, address: IpAddr, found: &KeyValue) -> Entry;

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, View};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery};
 use ipam_kit::allocate::{ClaimLimits, Owner, Profile, Reach};
 use ipam_kit::cni::Verb;
 use ipam_kit::host::StateDir;
@@ -48,8 +48,8 @@ impl Ledger for Etcd {
         Ok(Self(Box::new(Beside::open(session, old, prefix, result_cache, request)?)))
     }
 
-    fn view(&mut self, question: &Question<'_>, earlier: Option<Token>) -> Result<View<Token>> {
-        self.0.view(question, earlier.unwrap_or_default())
+    fn view(&mut self, query: &ViewQuery<'_>, earlier: Option<Token>) -> Result<View<Token>> {
+        self.0.view(query, earlier.unwrap_or_default())
     }
 
     fn commit(
@@ -89,10 +89,10 @@ impl Ledger for Etcd {
     }
 
     fn profile(&self) -> Profile {
-        Profile { strict: self.0.is_strict(), ..Profile::default() }
+        Profile { cursor_order_only: self.0.is_strict(), ..Profile::default() }
     }
 
-    fn tries(&self, claims: usize) -> ClaimLimits {
+    fn claim_limits(&self, claims: usize) -> ClaimLimits {
         let strict = self.0.is_strict();
         // The candidates of several pools multiply.
         let fits = |each: &usize| {

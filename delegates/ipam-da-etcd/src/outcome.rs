@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit, Scan, Taken, Used, View};
-use ipam_kit::allocate::owner_index::{Seen, done};
+use ipam_kit::allocate::owner_index::{OwnerGuard, done};
 use ipam_kit::{Error, Result};
 
 use crate::claim::Step;
 use crate::client::Answer;
-use crate::document::{Holding, holding};
+use crate::document::{OwnerState, holding};
 use crate::held::{Held, Shown};
 use crate::page::found_by_key;
 use crate::removal::take_off_lost;
@@ -41,7 +41,7 @@ pub(crate) fn commit_in_parts(
         let part = Change { drop: part.to_vec(), ..Change::default() };
         match make(&token, &part)? {
             // The owner's key has gone with the first.
-            Commit::Done { .. } => token = token.with(Seen::default()),
+            Commit::Done { .. } => token = token.with(OwnerGuard::default()),
             Commit::Unknown => return Ok(Commit::Unknown),
             Commit::Outdated => return Ok(Commit::Outdated),
             // What it shows is of this part alone.
@@ -58,7 +58,7 @@ pub(crate) fn commit_in_parts(
 pub(crate) fn read_victims(
     session: &mut Session,
     change: &Change<'_>,
-) -> Result<BTreeMap<String, Option<Holding>>> {
+) -> Result<BTreeMap<String, Option<OwnerState>>> {
     let holders = change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
     let keys: BTreeSet<String> =
         holders.filter_map(|holder| session.keys.owner_of_holder(holder)).collect();
@@ -82,17 +82,17 @@ pub(crate) fn read_victims(
 pub(crate) fn conclude(
     session: &mut Session,
     owner: &Owner,
-    seen: &Seen,
+    seen: &OwnerGuard,
     change: &Change<'_>,
     answer: &Answer,
     chosen: &[IpAddr],
 ) -> Result<Commit<Token>> {
     if let Err(error) = session.judge(answer) {
-        let seen = Seen { revision: Some(answer.revision), document: seen.document.clone() };
+        let seen = OwnerGuard { revision: Some(answer.revision), document: seen.document.clone() };
         return Err(withdraw(session, owner, &seen, change, chosen, error));
     }
     if !chosen.is_empty() && !session.trusting {
-        let indexes = change.claim.iter().map(|claim| claim.want.index);
+        let indexes = change.claim.iter().map(|claim| claim.request.index);
         let given = indexes.zip(chosen.iter().copied()).collect();
         session.memory.note(answer, session.client.answering(), given, session.indexed);
     }
@@ -104,7 +104,7 @@ pub(crate) fn conclude(
 fn withdraw(
     session: &mut Session,
     owner: &Owner,
-    seen: &Seen,
+    seen: &OwnerGuard,
     change: &Change<'_>,
     chosen: &[IpAddr],
     error: Error,
@@ -113,7 +113,7 @@ fn withdraw(
         return error;
     }
     let revision = seen.revision.unwrap_or_default();
-    let Commit::Done { kept, claimed } = done::<Seen>(change, chosen, revision) else {
+    let Commit::Done { kept, claimed } = done::<OwnerGuard>(change, chosen, revision) else {
         return error;
     };
     let leave = kept.into_iter().chain(change.leave.iter().cloned()).collect();
@@ -141,7 +141,7 @@ pub(crate) fn view_as_seen(
     token: &Token,
 ) -> Option<View<Token>> {
     let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
-    let pools = unknown_pools(session, change.claim.iter().map(|claim| claim.want), token);
+    let pools = unknown_pools(session, change.claim.iter().map(|claim| claim.request), token);
     fresh.then(|| View { held: Vec::new(), sure: false, pools, token: token.clone() })
 }
 
@@ -210,7 +210,7 @@ pub(crate) fn view_after_refusal(
     held: Held,
 ) -> Result<Option<View<Token>>> {
     let seen = take_off_lost(session, shown.own.as_ref(), held.seen)?;
-    let pools = unknown_pools(session, change.claim.iter().map(|claim| claim.want), token);
+    let pools = unknown_pools(session, change.claim.iter().map(|claim| claim.request), token);
     let view = View { held: held.leases, sure: true, pools, token: token.with(seen) };
     Ok(change.keep.is_empty().then_some(view))
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
-use ipam_kit::allocate::owner_index::Revision;
+use ipam_kit::allocate::owner_index::LeaseRevision;
 use ipam_kit::allocate::{Lease, known};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Request, Result};
@@ -99,7 +99,7 @@ impl Proof<'_> {
         let revision = |key: &str| found.get(key.as_bytes()).map(KeyValue::mod_revision);
         let latest = self.marked.then(|| revision(self.keys.latest()).unwrap_or(0));
         let stands = |lease: &Lease| {
-            let seen = Revision::read(&lease.revision).map(|seen| seen.revision);
+            let seen = LeaseRevision::read(&lease.revision).map(|seen| seen.revision);
             seen.is_some() && revision(&self.keys.lease(lease.address.addr())) == seen
         };
         let holds_them = !known.is_empty() && known.iter().all(stands);

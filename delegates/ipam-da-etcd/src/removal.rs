@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp};
 use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::Entry;
-use ipam_kit::allocate::owner_index::Seen;
+use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::claim::write_owner;
-use crate::document::{Revision, holding};
+use crate::document::{LeaseRevision, holding};
 use crate::page::{READS, found_by_key};
 use crate::session::Session;
 
@@ -69,8 +69,8 @@ pub(crate) fn remove(session: &mut Session, entries: &[Entry]) -> Result<Vec<Ent
 pub(crate) fn take_off_lost(
     session: &mut Session,
     owner: Option<&KeyValue>,
-    seen: Seen,
-) -> Result<Seen> {
+    seen: OwnerGuard,
+) -> Result<OwnerGuard> {
     let (Some(found), Some(document)) = (owner, &seen.document) else {
         return Ok(seen);
     };
@@ -87,9 +87,11 @@ pub(crate) fn take_off_lost(
     let ops = [TxnOp::txn(Txn::new().and_then(ops))];
     let answer = session.client.write(&Txn::new().when([guard]).and_then(ops))?;
     Ok(match answer {
-        Some(answer) if answer.response.succeeded() && rest.leases.is_empty() => Seen::default(),
+        Some(answer) if answer.response.succeeded() && rest.leases.is_empty() => {
+            OwnerGuard::default()
+        }
         Some(answer) if answer.response.succeeded() => {
-            Seen { revision: Some(answer.revision), document: Some(rest) }
+            OwnerGuard { revision: Some(answer.revision), document: Some(rest) }
         }
         // The next commit finds out.
         _ => seen,
@@ -119,7 +121,7 @@ fn remove_of(
     let holding = own.and_then(|found| holding(found).ok());
     for entry in entries {
         let key = session.keys.lease(entry.lease.address.addr());
-        let seen = Revision::read(&entry.lease.revision).map(|seen| seen.revision);
+        let seen = LeaseRevision::read(&entry.lease.revision).map(|seen| seen.revision);
         let standing = found.get(key.as_bytes()).map(KeyValue::mod_revision);
         let stands = standing.is_some() && standing == seen;
         let same = |lease: &Lease| {

@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::Result;
 use ipam_kit::allocate::PoolRequest;
-use ipam_kit::allocate::ledger::{PoolView, Question, Scan, Used, View};
-use ipam_kit::allocate::owner_index::{Revision, Seen};
+use ipam_kit::allocate::ledger::{PoolView, Scan, Used, View, ViewQuery};
+use ipam_kit::allocate::owner_index::{LeaseRevision, OwnerGuard};
 use ipam_kit::pool::RangeSet;
 
 use crate::held::{Held, Shown};
@@ -33,52 +33,52 @@ pub(crate) struct Sight {
 /// seen so far.
 pub(crate) fn guess(
     session: &Session,
-    question: &Question<'_>,
+    query: &ViewQuery<'_>,
     reads_more: bool,
     token: &Token,
 ) -> Option<View<Token>> {
     // In a store that will be refused nothing is written.
-    if !question.may_guess || (!session.trusting && session.memory.is_set_back()) {
+    if !query.may_guess || (!session.trusting && session.memory.is_set_back()) {
         return None;
     }
-    let looks = question.scans.iter().any(|look| *look != Scan::None);
-    let (held, seen) = if looks || reads_more || question.want.is_empty() {
-        let revision = Some(Revision::of_all(question.known)?.revision);
-        (question.known.to_vec(), Seen { revision, document: None })
+    let looks = query.scans.iter().any(|look| *look != Scan::None);
+    let (held, seen) = if looks || reads_more || query.requests.is_empty() {
+        let revision = Some(LeaseRevision::of_all(query.known)?.revision);
+        (query.known.to_vec(), OwnerGuard { revision, document: None })
     } else {
-        (Vec::new(), Seen::default())
+        (Vec::new(), OwnerGuard::default())
     };
-    let pools = unknown_pools(session, question.want, token);
+    let pools = unknown_pools(session, query.requests, token);
     Some(View { held, sure: false, pools, token: token.with(seen) })
 }
 
-/// The addresses that a question names.
-pub(crate) fn named_addresses(question: &Question<'_>) -> BTreeSet<IpAddr> {
-    let known = question.known.iter().map(|lease| lease.address.addr());
-    known.chain(question.want.iter().filter_map(|want| want.requested)).collect()
+/// The addresses that a query names.
+pub(crate) fn named_addresses(query: &ViewQuery<'_>) -> BTreeSet<IpAddr> {
+    let known = query.known.iter().map(|lease| lease.address.addr());
+    known.chain(query.requests.iter().filter_map(|want| want.requested)).collect()
 }
 
-/// Reads the owner's keys, as far as a question looks into its pools, the keys of some addresses,
+/// Reads the owner's keys, as far as a query looks into its pools, the keys of some addresses,
 /// and what else is asked for.
 ///
 /// # Errors
 /// As [`Session::ask`].
 pub(crate) fn see(
     session: &mut Session,
-    question: &Question<'_>,
+    query: &ViewQuery<'_>,
     asked: BTreeSet<IpAddr>,
     more: Vec<TxnOp>,
 ) -> Result<Sight> {
     let keys = &session.keys;
-    let own = session.indexed.then(|| keys.read_owner(question.owner));
+    let own = session.indexed.then(|| keys.read_owner(query.owner));
     let mut groups = vec![own.into_iter().collect()];
-    groups.extend(question.scans.iter().map(|look| read_look(keys, *look)));
+    groups.extend(query.scans.iter().map(|look| read_look(keys, *look)));
     groups.push(asked.iter().map(|address| TxnOp::get(keys.lease(*address), None)).collect());
     groups.push(more);
     let mut found = read_groups(session, groups)?.into_iter();
     let owners = found.next().unwrap_or_default();
     let mut used = Vec::new();
-    for (look, want) in question.scans.iter().zip(question.want) {
+    for (look, want) in query.scans.iter().zip(query.requests) {
         let shown = found.next().unwrap_or_default();
         used.push(match look {
             Scan::None => Used::Unknown,
@@ -90,19 +90,19 @@ pub(crate) fn see(
     }
     let leases = found.next().unwrap_or_default();
     let more = found.next().unwrap_or_default();
-    let shown = Shown::new(&session.keys, question.owner, owners, leases, asked);
+    let shown = Shown::new(&session.keys, query.owner, owners, leases, asked);
     Ok(Sight { shown, used, more })
 }
 
 /// What an owner holds by the store itself, and what was seen of the pools.
 pub(crate) fn build_view(
     session: &Session,
-    question: &Question<'_>,
+    query: &ViewQuery<'_>,
     used: Vec<Used>,
     held: Held,
     token: &Token,
 ) -> View<Token> {
-    let mut pools = unknown_pools(session, question.want, token);
+    let mut pools = unknown_pools(session, query.requests, token);
     for (pool, used) in pools.iter_mut().zip(used) {
         pool.used = used;
     }

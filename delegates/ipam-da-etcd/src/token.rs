@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ipam_kit::allocate::owner_index::Seen;
+use ipam_kit::allocate::owner_index::OwnerGuard;
 
 /// What a view showed, for the next view and for the commit.
 #[derive(Clone, Debug, Default)]
 pub struct Token {
     /// What the owner holds.
-    pub(crate) seen: Seen,
+    pub(crate) seen: OwnerGuard,
     /// Beside a replaced plugin alone.
     pub(crate) along: Along,
 }
 
 impl Token {
     /// The same of an owner that was seen otherwise.
-    pub(crate) fn with(&self, seen: Seen) -> Self {
+    pub(crate) fn with(&self, seen: OwnerGuard) -> Self {
         Self { seen, along: self.along.clone() }
     }
 }

@@ -1,7 +1,7 @@
 //! What an owner holds, by the lease files.
 
 use ipam_kit::allocate::Lease;
-use ipam_kit::allocate::ledger::Question;
+use ipam_kit::allocate::ledger::ViewQuery;
 use ipam_kit::presence::Presence;
 use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
@@ -23,19 +23,19 @@ impl Lookup<'_> {
     ///
     /// Where nothing is held under container and interface, a DEL or CHECK finds what an old
     /// host-local wrote for the container alone, as host-local does.
-    pub(crate) fn held(&self, question: &Question<'_>) -> Result<(Vec<LeaseFile>, bool)> {
+    pub(crate) fn held(&self, query: &ViewQuery<'_>) -> Result<(Vec<LeaseFile>, bool)> {
         let folder = self.folder;
-        let owner = question.owner;
+        let owner = query.owner;
         let key = Key::of(&owner.container, &owner.ifname);
         let (held, unread) = self.find(&key, |file| file.is_of(owner))?;
-        for lease in question.known {
+        for lease in query.known {
             let address = lease.address.addr();
             if !held.iter().any(|file| file.address == address) {
                 refuse_unreadable(folder, &address.to_string())?;
             }
         }
         let is_held = |lease: &Lease| held.iter().any(|f| f.address == lease.address.addr());
-        let shows_known = !question.known.is_empty() && question.known.iter().all(is_held);
+        let shows_known = !query.known.is_empty() && query.known.iter().all(is_held);
         match unread {
             Some(error) if !shows_known => return Err(error),
             unread if !held.is_empty() => return Ok((held, unread.is_none())),
@@ -46,11 +46,11 @@ impl Lookup<'_> {
         if let Some(error) = unread {
             return Err(error);
         }
-        if question.want.is_empty() {
+        if query.requests.is_empty() {
             return Ok((old, true));
         }
         let wanted = |file: &&LeaseFile| {
-            let mut sets = question.want.iter().filter_map(|want| want.set.as_ref());
+            let mut sets = query.requests.iter().filter_map(|want| want.set.as_ref());
             sets.any(|set| set.find(file.address).is_some())
         };
         match old.iter().find(wanted) {

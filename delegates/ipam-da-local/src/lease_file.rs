@@ -165,7 +165,7 @@ impl LeaseFile {
             address: IpNet::from(self.address),
             gateway: None,
             revision: self.revision.to_json(),
-            kept: false,
+            preexisting: false,
             unsure: false,
             taken: self.made,
         }

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Question, Scan, Taken, View};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Scan, Taken, View, ViewQuery};
 use ipam_kit::allocate::{Lease, Owner, PoolRequest, Reach};
 use ipam_kit::host::{StateDir, can_write};
 use ipam_kit::pool::RangeSet;
@@ -58,12 +58,12 @@ impl Ledger for Local {
 
     fn view(
         &mut self,
-        question: &Question<'_>,
+        query: &ViewQuery<'_>,
         earlier: Option<Option<Seen>>,
     ) -> Result<View<Option<Seen>>> {
         // It holds the lock.
         drop(earlier);
-        let folder = if question.want.is_empty() {
+        let folder = if query.requests.is_empty() {
             self.folder.lock(self.give_up)?
         } else {
             Some(self.folder.lock_or_make(self.give_up)?)
@@ -73,15 +73,15 @@ impl Ledger for Local {
         };
         let stamp = self.stamp(&folder);
         let index = stamp.as_ref().map(|_| &self.index);
-        let (held, sure) = Lookup { folder: &folder, index }.held(question)?;
+        let (held, sure) = Lookup { folder: &folder, index }.held(query)?;
         let see = |want: &PoolRequest| SeenPool {
             path: want.path.clone(),
             cursor: folder.cursor(want.index),
         };
-        let pools = question.want.iter().map(see).collect();
+        let pools = query.requests.iter().map(see).collect();
         let odd = odd_names(&folder, stamp.as_ref())?;
         let seen = Seen { folder, stamp, odd, held, sure, pools };
-        let looked = question.want.iter().zip(question.scans);
+        let looked = query.requests.iter().zip(query.scans);
         let sets: Vec<(&str, Option<&RangeSet>)> = looked
             .map(|(want, look)| {
                 (want.path.as_str(), want.set.as_ref().filter(|_| *look != Scan::None))
@@ -128,7 +128,7 @@ impl Ledger for Local {
                 let sets: Vec<(&str, Option<&RangeSet>)> = change
                     .claim
                     .iter()
-                    .map(|claim| (claim.want.path.as_str(), Some(&claim.set)))
+                    .map(|claim| (claim.request.path.as_str(), Some(&claim.set)))
                     .collect();
                 Ok(Commit::Lost { taken: Vec::new(), view: Some(seen.into_view(&sets)?) })
             }
@@ -232,10 +232,10 @@ impl Local {
     /// Brings the index up to what was taken and dropped, and the cursors.
     fn note(&self, seen: &mut Seen, owner: &Owner, change: &Change<'_>, took: &Took) {
         for (claim, (address, _)) in change.claim.iter().zip(&took.claimed) {
-            let pool = seen.pools.iter().find(|pool| pool.path == claim.want.path);
+            let pool = seen.pools.iter().find(|pool| pool.path == claim.request.path);
             let before = pool.map(|pool| pool.cursor).unwrap_or_default();
-            if let Err(error) = seen.folder.set_cursor(claim.want.index, before, *address) {
-                debug!("the cursor of range set {} stays: {error}", claim.want.index);
+            if let Err(error) = seen.folder.set_cursor(claim.request.index, before, *address) {
+                debug!("the cursor of range set {} stays: {error}", claim.request.index);
             }
         }
         if took.claimed.is_empty() && change.drop.is_empty() {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use log::warn;
 
 use super::ledger::{
-    Change, Claim, Entry, Need, PoolView, Question, Scan, Taken, Used, View, unknown_ranges,
+    Change, Claim, Entry, Need, PoolView, Scan, Taken, Used, View, ViewQuery, unknown_ranges,
 };
 use super::piece::scramble;
 use super::search::Search;
@@ -18,10 +18,10 @@ use crate::pool::RangeSet;
 /// One ADD on its way through lost races.
 pub(super) struct Attempt<'a> {
     owner: &'a Owner,
-    wants: &'a [PoolRequest],
+    requests: &'a [PoolRequest],
     shown_all: bool,
     tries: ClaimLimits,
-    /// Nothing may be taken ahead of other users: see [`Profile::strict`](super::Profile::strict).
+    /// Nothing may be taken ahead of other users: see [`Profile::cursor_order_only`](super::Profile::cursor_order_only).
     strict: bool,
     scans: Vec<Scan>,
     /// Candidates found taken while nothing else was known of their pools.
@@ -60,42 +60,42 @@ impl Source {
 impl<'a> Attempt<'a> {
     pub(super) fn new(
         owner: &'a Owner,
-        wants: &'a [PoolRequest],
+        requests: &'a [PoolRequest],
         shown_all: bool,
         tries: ClaimLimits,
         strict: bool,
     ) -> Self {
         Self {
             owner,
-            wants,
+            requests,
             shown_all,
             tries,
             strict,
-            scans: vec![Scan::None; wants.len()],
+            scans: vec![Scan::None; requests.len()],
             avoid: BTreeSet::new(),
-            replaces: vec![None; wants.len()],
+            replaces: vec![None; requests.len()],
             raced: false,
             random: RandomState::new().build_hasher().finish(),
         }
     }
 
-    pub(super) fn question(&self, may_guess: bool) -> Question<'_> {
-        let Self { owner, wants: want, scans, .. } = self;
-        Question { owner, known: &[], want, scans, may_guess, need: Need::Claim }
+    pub(super) fn query(&self, may_guess: bool) -> ViewQuery<'_> {
+        let Self { owner, requests, scans, .. } = self;
+        ViewQuery { owner, known: &[], requests, scans, may_guess, need: Need::Claim }
     }
 
     /// What to commit by what the view shows.
     pub(super) fn plan<T>(&mut self, view: &View<T>) -> Result<Plan<'a>> {
         let sets = self.sets(&view.pools)?;
-        let (serving, rest) = match_leases(self.wants, &sets, &view.held);
+        let (serving, rest) = match_leases(self.requests, &sets, &view.held);
         let (unasked, others) = self.part(rest, &sets);
         let mut change = Change::default();
         let mut sources = Vec::new();
         let mut further = false;
-        for (i, (want, set)) in self.wants.iter().zip(sets).enumerate() {
+        for (i, (request, set)) in self.requests.iter().zip(sets).enumerate() {
             if let Some(lease) = &serving[i] {
                 sources.push(Source::Kept(change.keep.len()));
-                change.keep.push(want.lease(&set, lease.address.addr(), lease.revision.clone()));
+                change.keep.push(request.lease(&set, lease.address.addr(), lease.revision.clone()));
                 continue;
             }
             let pool = &view.pools[i];
@@ -103,7 +103,7 @@ impl<'a> Attempt<'a> {
             let seen = pool.is_known();
             let blind = self.scans[i] == Scan::None;
             // A view that came with a lost commit may not show what is to be looked at by now.
-            let looked = seen || (blind && !self.tries.look_first) || want.requested.is_some();
+            let looked = seen || (blind && !self.tries.look_first) || request.requested.is_some();
             if !looked {
                 if blind {
                     self.look_further(i, &set, pool)?;
@@ -111,18 +111,18 @@ impl<'a> Attempt<'a> {
                 further = true;
                 continue;
             }
-            let candidates = self.candidates(want, &set, pool);
+            let candidates = self.candidates(request, &set, pool);
             if candidates.is_empty() {
                 self.look_further(i, &set, pool)?;
                 further = true;
             }
             sources.push(Source::Claimed { claim: change.claim.len(), seen });
-            let next = match want.requested {
+            let next = match request.requested {
                 Some(_) => Scan::None,
-                None => self.next_look(want, &set, pool).unwrap_or(Scan::Full),
+                None => self.next_look(request, &set, pool).unwrap_or(Scan::Full),
             };
             let replaces = self.replaces[i].clone();
-            change.claim.push(Claim { want, set, candidates, next, replaces });
+            change.claim.push(Claim { request, set, candidates, next, replaces });
         }
         if further {
             return Ok(Plan::ScanFurther);
@@ -136,46 +136,46 @@ impl<'a> Attempt<'a> {
     /// that are not shown here.
     fn part(&self, rest: Vec<Lease>, sets: &[RangeSet]) -> (Vec<Lease>, Vec<Lease>) {
         let shown = |lease: &Lease| {
-            self.wants.iter().zip(sets).any(|(want, set)| want.is_home_of(lease, set))
+            self.requests.iter().zip(sets).any(|(request, set)| request.is_home_of(lease, set))
         };
         rest.into_iter().partition(|lease| self.shown_all || shown(lease))
     }
 
     fn sets(&self, pools: &[PoolView]) -> Result<Vec<RangeSet>> {
-        let of = |(want, pool): (&PoolRequest, &PoolView)| {
-            let set = want.set.as_ref().or(pool.set.as_ref());
-            let set = set.cloned().ok_or_else(|| unknown_ranges(want))?;
-            want.judge_request(&set)?;
+        let of = |(request, pool): (&PoolRequest, &PoolView)| {
+            let set = request.set.as_ref().or(pool.set.as_ref());
+            let set = set.cloned().ok_or_else(|| unknown_ranges(request))?;
+            request.judge_request(&set)?;
             Ok(set)
         };
-        let sets: Vec<RangeSet> = self.wants.iter().zip(pools).map(of).collect::<Result<_>>()?;
-        RangeSet::refuse_overlaps(self.wants.iter().map(|w| w.path.as_str()).zip(&sets))?;
+        let sets: Vec<RangeSet> = self.requests.iter().zip(pools).map(of).collect::<Result<_>>()?;
+        RangeSet::refuse_overlaps(self.requests.iter().map(|w| w.path.as_str()).zip(&sets))?;
         Ok(sets)
     }
 
-    fn candidates(&self, want: &PoolRequest, set: &RangeSet, pool: &PoolView) -> Vec<IpAddr> {
-        match want.requested {
+    fn candidates(&self, request: &PoolRequest, set: &RangeSet, pool: &PoolView) -> Vec<IpAddr> {
+        match request.requested {
             Some(asked) => vec![asked],
-            None => self.search(want, set).to_try(pool, self.tries),
+            None => self.search(request, set).to_try(pool, self.tries),
         }
     }
 
-    fn search<'b>(&'b self, want: &PoolRequest, set: &'b RangeSet) -> Search<'b> {
+    fn search<'b>(&'b self, request: &PoolRequest, set: &'b RangeSet) -> Search<'b> {
         // Whoever lost a race tries elsewhere.
         let elsewhere = self.raced && !self.strict;
-        let strategy = if elsewhere { Strategy::Random } else { want.strategy };
+        let strategy = if elsewhere { Strategy::Random } else { request.strategy };
         Search { set, strategy, random: self.random, avoid: &self.avoid }
     }
 
     fn look_further(&mut self, i: usize, set: &RangeSet, pool: &PoolView) -> Result<()> {
-        let want = &self.wants[i];
-        let next = self.next_look(want, set, pool);
-        self.scans[i] = next.ok_or_else(|| exhausted(want, set))?;
+        let request = &self.requests[i];
+        let next = self.next_look(request, set, pool);
+        self.scans[i] = next.ok_or_else(|| exhausted(request, set))?;
         Ok(())
     }
 
     /// Where to look once all that is to be tried by this view is taken.
-    fn next_look(&self, want: &PoolRequest, set: &RangeSet, pool: &PoolView) -> Option<Scan> {
+    fn next_look(&self, request: &PoolRequest, set: &RangeSet, pool: &PoolView) -> Option<Scan> {
         let seen = match pool.used {
             Used::Unknown => Scan::None,
             Used::Windows(ref windows, _) => match windows[..] {
@@ -184,9 +184,9 @@ impl<'a> Attempt<'a> {
             },
             Used::All(_) => Scan::Full,
         };
-        let mut search = self.search(want, set);
+        let mut search = self.search(request, set);
         // Whoever finds random_candidates addresses taken is in a crowd, which would look where it scans.
-        if self.tries.random_candidates > 0 && want.strategy == Strategy::RoundRobin {
+        if self.tries.random_candidates > 0 && request.strategy == Strategy::RoundRobin {
             search.strategy = Strategy::Random;
         }
         search.look_after(seen, pool.cursor)
@@ -210,7 +210,7 @@ impl<'a> Attempt<'a> {
                 |source: &Source| matches!(source, Source::Claimed { claim: c, .. } if *c == claim);
             let Some(i) = sources.iter().position(of_claim) else { continue };
             let Some(claim) = change.claim.get(claim) else { continue };
-            if self.wants[i].requested.is_some() {
+            if self.requests[i].requested.is_some() {
                 let others = holder.filter(|entry| !self.is_own(entry));
                 self.replaces[i] =
                     others.map(|entry| self.take_over(claim, address, entry)).transpose()?;
@@ -220,7 +220,7 @@ impl<'a> Attempt<'a> {
             self.avoid.insert(address);
             if self.scans[i] == Scan::None {
                 let next =
-                    self.search(claim.want, &claim.set).look_after(Scan::None, Some(address));
+                    self.search(claim.request, &claim.set).look_after(Scan::None, Some(address));
                 self.scans[i] = next.unwrap_or(Scan::Full);
             }
         }
@@ -240,7 +240,7 @@ impl<'a> Attempt<'a> {
     /// The entry of another owner, when the request may take its place.
     fn take_over(&self, claim: &Claim<'_>, address: IpAddr, entry: Entry) -> Result<Entry> {
         let by = entry.held_by();
-        if claim.want.takeover && entry.holder.is_some() {
+        if claim.request.takeover && entry.holder.is_some() {
             warn!("{} takes over {address}, which is held by {by}: takeover is set", self.owner);
             return Ok(entry);
         }
@@ -249,8 +249,8 @@ impl<'a> Attempt<'a> {
             format!(
                 "failed to allocate for range {}: requested IP address {address} is not available in range set {}: \
                  it is held by {by}",
-                claim.want.index,
-                claim.want.describe(&claim.set)
+                claim.request.index,
+                claim.request.describe(&claim.set)
             ),
         )
         .advise("request another address, release the one that is held, or set ipam.takeover to take it"))
@@ -259,17 +259,18 @@ impl<'a> Attempt<'a> {
 
 /// For each pool the lease that serves it already, and the leases that serve none.
 fn match_leases(
-    wants: &[PoolRequest],
+    requests: &[PoolRequest],
     sets: &[RangeSet],
     held: &[Lease],
 ) -> (Vec<Option<Lease>>, Vec<Lease>) {
     let mut rest = held.to_vec();
-    let mut serving = vec![None; wants.len()];
+    let mut serving = vec![None; requests.len()];
     // A pool that may take any address leaves the one asked for to the pool that asks.
-    let order =
-        |asked: bool| (0..wants.len()).filter(move |i| wants[*i].requested.is_some() == asked);
+    let order = |asked: bool| {
+        (0..requests.len()).filter(move |i| requests[*i].requested.is_some() == asked)
+    };
     for i in order(true).chain(order(false)) {
-        let place = rest.iter().position(|lease| wants[i].is_served_by(lease, &sets[i]));
+        let place = rest.iter().position(|lease| requests[i].is_served_by(lease, &sets[i]));
         serving[i] = place.map(|place| rest.swap_remove(place));
     }
     (serving, rest)
@@ -286,11 +287,11 @@ pub(super) fn collect(sources: &[Source], kept: &[Lease], claimed: &[Lease]) -> 
     })
 }
 
-fn exhausted(want: &PoolRequest, set: &RangeSet) -> Error {
+fn exhausted(request: &PoolRequest, set: &RangeSet) -> Error {
     let message = format!(
         "failed to allocate for range {}: no IP addresses available in range set: {}",
-        want.index,
-        want.describe(set)
+        request.index,
+        request.describe(set)
     );
     Error::new(ErrorCode::EXHAUSTED, message).advise("free leases, or add a range to the pool")
 }

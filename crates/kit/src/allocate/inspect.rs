@@ -64,6 +64,6 @@ impl<L: Ledger> Inspect for LedgerAllocator<L> {
     fn misspelt(&mut self, pools: &[Pool]) -> Result<Vec<Misspelt>> {
         // The ledger reads the ranges; what is misspelt is of these.
         self.ranges_of(pools)?;
-        Ok(self.misspelt_of(&self.wants(pools)?))
+        Ok(self.misspelt_of(&self.requests(pools)?))
     }
 }

@@ -64,8 +64,8 @@ pub struct Lease {
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub revision: Value,
     /// The owner held it before the ADD that answered it, whose undo must leave it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub kept: bool,
+    #[serde(rename = "kept", default, skip_serializing_if = "std::ops::Not::not")]
+    pub preexisting: bool,
     /// An earlier try for a lease, in the same ADD, may still be carried out: the store did not say.
     #[serde(skip)]
     pub unsure: bool,

@@ -53,15 +53,15 @@ pub trait Ledger: Sized {
     }
 
     /// What one commit tries, by the number of its claims.
-    fn tries(&self, _claims: usize) -> ClaimLimits {
+    fn claim_limits(&self, _claims: usize) -> ClaimLimits {
         ClaimLimits::IN_ORDER
     }
 
     /// What the owner holds and what is known of the pools, in at most one round trip.
     ///
-    /// Where [`Question::may_guess`] allows, it may be a guess without any round trip (nothing
+    /// Where [`ViewQuery::may_guess`] allows, it may be a guess without any round trip (nothing
     /// held, nothing taken; or the leases that the record knows): the commit is guarded, and after
-    /// a wrong guess it is [`Commit::Lost`]. Where [`Question::need`] is [`Need::Proof`] and the view is
+    /// a wrong guess it is [`Commit::Lost`]. Where [`ViewQuery::need`] is [`Need::Proof`] and the view is
     /// not such a guess, it is [`View::sure`].
     ///
     /// `earlier` is the token of the view before, where nothing was committed on it: after a look
@@ -70,7 +70,7 @@ pub trait Ledger: Sized {
     /// holds a lock is dropped before this view takes the lock.
     fn view(
         &mut self,
-        question: &Question<'_>,
+        query: &ViewQuery<'_>,
         earlier: Option<Self::Token>,
     ) -> Result<View<Self::Token>>;
 
@@ -128,14 +128,14 @@ pub trait Ledger: Sized {
     ///
     /// # Errors
     /// Nobody knows them.
-    fn ranges(&mut self, want: &PoolRequest) -> Result<RangeSet> {
-        want.set.clone().ok_or_else(|| unknown_ranges(want))
+    fn ranges(&mut self, request: &PoolRequest) -> Result<RangeSet> {
+        request.set.clone().ok_or_else(|| unknown_ranges(request))
     }
 }
 
 /// A pool without ranges came to a ledger that knows none by name.
-pub fn unknown_ranges(want: &PoolRequest) -> Error {
-    Error::config(format_args!("{}.ranges", want.path), "missing: this store knows no pools by name")
+pub fn unknown_ranges(request: &PoolRequest) -> Error {
+    Error::config(format_args!("{}.ranges", request.path), "missing: this store knows no pools by name")
         .advise("give the pool ranges, as in {\"name\": \"blue\", \"ranges\": [{\"subnet\": \"10.1.2.0/24\"}]}")
 }
 
@@ -153,7 +153,7 @@ pub struct Profile {
     pub names_apart: bool,
     /// Other users of the store take what comes next unseen, so that nothing may be taken ahead of
     /// them: a lost race is tried again in order.
-    pub strict: bool,
+    pub cursor_order_only: bool,
 }
 
 impl Default for Profile {
@@ -162,21 +162,21 @@ impl Default for Profile {
             strategy: Strategy::RoundRobin,
             default_routes: false,
             names_apart: false,
-            strict: false,
+            cursor_order_only: false,
         }
     }
 }
 
 /// What a ledger is asked before a commit, or instead of one.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct ViewQuery<'a> {
     /// Whose leases.
     pub owner: &'a Owner,
     /// What the attachment record remembers of them: a hint.
     pub known: &'a [Lease],
     /// The pools, on ADD.
-    pub want: &'a [PoolRequest],
-    /// How far to look into each pool; as long as `want`.
+    pub requests: &'a [PoolRequest],
+    /// How far to look into each pool; as long as `requests`.
     pub scans: &'a [Scan],
     /// A guarded commit follows, so that a guess will do.
     pub may_guess: bool,
@@ -210,7 +210,7 @@ pub struct View<T> {
     /// What the owner holds, of whatever pool. Where the ledger does not know prefix length,
     /// gateway and pool, they are the host's, none and none.
     pub held: Vec<Lease>,
-    /// Whether the owner surely holds nothing else: the store itself has said so, to this question. False
+    /// Whether the owner surely holds nothing else: the store itself has said so, to this query. False
     /// for a guess, for a look that may be behind, and wherever something could not be read.
     pub sure: bool,
     /// The pools asked for, in order.
@@ -293,7 +293,7 @@ pub struct Change<'a> {
 #[derive(Clone, Debug)]
 pub struct Claim<'a> {
     /// The pool.
-    pub want: &'a PoolRequest,
+    pub request: &'a PoolRequest,
     /// Its ranges, of which every candidate is.
     pub set: RangeSet,
     /// At least one address, the best first. A store may try only the first.
@@ -308,7 +308,7 @@ pub struct Claim<'a> {
 impl Claim<'_> {
     /// A candidate as a lease, with the revision that the store gave it.
     pub fn lease(&self, address: IpAddr, revision: serde_json::Value) -> Lease {
-        self.want.lease(&self.set, address, revision)
+        self.request.lease(&self.set, address, revision)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Map, Value};
 
 use super::attempt::{Attempt, Plan, collect};
-use super::ledger::{Change, Commit, Entry, Fault, Ledger, Need, Question, View};
+use super::ledger::{Change, Commit, Entry, Fault, Ledger, Need, View, ViewQuery};
 use super::unsure::Unsure;
 use super::{Lease, Owner, Part, PoolRequest, Reach, Scope, Strategy};
 use crate::cni::{Keep, parse_value};
@@ -75,20 +75,21 @@ impl<L: Ledger> LedgerAllocator<L> {
     /// ([`Pool::requested_ip`]) is the one that is given, or the ADD fails:
     /// [`ErrorCode::NOT_IN_POOL`] outside of the pool's ranges, [`ErrorCode::TAKEN`] where another
     /// owner holds it.
-    pub(super) fn allocate(&mut self, owner: &Owner, want: &[Pool]) -> Result<Vec<Lease>> {
-        let mut wants = PoolRequest::read(want, self.strategy()?)?;
+    pub(super) fn allocate(&mut self, owner: &Owner, pools: &[Pool]) -> Result<Vec<Lease>> {
+        let mut requests = PoolRequest::read(pools, self.strategy()?)?;
         let profile = self.ledger.profile();
-        for (want, pool) in wants.iter_mut().zip(want) {
+        for (request, pool) in requests.iter_mut().zip(pools) {
             // What a pool says may be a selector's word, which is data.
-            want.takeover = self.takeover && pool.takeover.unwrap_or(true);
-            want.apart = profile.names_apart;
+            request.takeover = self.takeover && pool.takeover.unwrap_or(true);
+            request.apart = profile.names_apart;
         }
         let mut unsure = Unsure::default();
-        let tries = self.ledger.tries(wants.len());
-        let attempt = Attempt::new(owner, &wants, self.shown_all, tries, profile.strict);
+        let tries = self.ledger.claim_limits(requests.len());
+        let attempt =
+            Attempt::new(owner, &requests, self.shown_all, tries, profile.cursor_order_only);
         let given = self.give(owner, attempt, &mut unsure);
         if self.judges {
-            warn_of(&self.misspelt_of(&wants));
+            warn_of(&self.misspelt_of(&requests));
         }
         given.map_err(|error| unsure.leave_open(error))
     }
@@ -150,30 +151,30 @@ impl<L: Ledger> LedgerAllocator<L> {
 
     /// STATUS: fails when the store cannot be reached; else tells what is free in the scarcest pool
     /// where `ipam.statusExhaustion` asks for it.
-    pub(super) fn ready(&mut self, want: &[Pool]) -> Result<Option<u64>> {
+    pub(super) fn ready(&mut self, pools: &[Pool]) -> Result<Option<u64>> {
         self.strategy()?;
         self.ledger.ready()?;
         if self.judges {
-            warn_of(&self.misspelt_of(&self.wants(want)?));
+            warn_of(&self.misspelt_of(&self.requests(pools)?));
         }
-        if !self.counts || want.is_empty() {
+        if !self.counts || pools.is_empty() {
             return Ok(None);
         }
-        self.free(want)
+        self.free(pools)
     }
 
     /// The ranges of pools, which the store may know by name.
     pub(super) fn ranges_of(&mut self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
-        self.wants(pools)?.iter().map(|want| self.ledger.ranges(want)).collect()
+        self.requests(pools)?.iter().map(|request| self.ledger.ranges(request)).collect()
     }
 
     /// What an ADD would ask for, but for the strategy of the network.
-    pub(super) fn wants(&self, pools: &[Pool]) -> Result<Vec<PoolRequest>> {
+    pub(super) fn requests(&self, pools: &[Pool]) -> Result<Vec<PoolRequest>> {
         PoolRequest::read(pools, self.ledger.profile().strategy)
     }
 
-    pub(super) fn misspelt_of(&self, wants: &[PoolRequest]) -> Vec<Misspelt> {
-        wants.iter().flat_map(|want| self.ledger.misspelt(want)).collect()
+    pub(super) fn misspelt_of(&self, requests: &[PoolRequest]) -> Vec<Misspelt> {
+        requests.iter().flat_map(|request| self.ledger.misspelt(request)).collect()
     }
 
     /// How an address is chosen where a pool does not say. An ADD and STATUS alone need it.
@@ -193,12 +194,12 @@ impl<L: Ledger> LedgerAllocator<L> {
         mut attempt: Attempt<'_>,
         unsure: &mut Unsure,
     ) -> Result<Vec<Lease>> {
-        let mut view = self.ledger.view(&attempt.question(true), None)?;
+        let mut view = self.ledger.view(&attempt.query(true), None)?;
         for _ in 0..ROUNDS {
             let (change, sources) = match attempt.plan(&view)? {
                 Plan::Commit(change, sources) => (change, sources),
                 Plan::ScanFurther => {
-                    view = self.ledger.view(&attempt.question(false), Some(view.token))?;
+                    view = self.ledger.view(&attempt.query(false), Some(view.token))?;
                     continue;
                 }
             };
@@ -206,7 +207,8 @@ impl<L: Ledger> LedgerAllocator<L> {
                 Commit::Done { kept, claimed } => {
                     let mut leases = collect(&sources, &kept, &claimed)?;
                     for (lease, source) in leases.iter_mut().zip(&sources) {
-                        lease.kept = source.is_kept() && !unsure.offered(lease.address.addr());
+                        lease.preexisting =
+                            source.is_kept() && !unsure.offered(lease.address.addr());
                         lease.unsure = unsure.outcome;
                     }
                     return Ok(leases);
@@ -215,13 +217,13 @@ impl<L: Ledger> LedgerAllocator<L> {
                     attempt.learn(&change, &sources, taken)?;
                     view = match next {
                         Some(next) => next,
-                        None => self.ledger.view(&attempt.question(false), None)?,
+                        None => self.ledger.view(&attempt.query(false), None)?,
                     };
                 }
-                Commit::Outdated => view = self.ledger.view(&attempt.question(false), None)?,
+                Commit::Outdated => view = self.ledger.view(&attempt.query(false), None)?,
                 Commit::Unknown => {
                     unsure.note(&change)?;
-                    view = self.ledger.view(&attempt.question(false), None)?;
+                    view = self.ledger.view(&attempt.query(false), None)?;
                 }
             }
             self.in_time()?;
@@ -344,8 +346,8 @@ impl<L: Ledger> LedgerAllocator<L> {
 }
 
 /// What a release or a CHECK asks.
-fn releasing<'a>(owner: &'a Owner, known: &'a [Lease], may_guess: bool) -> Question<'a> {
-    Question { owner, known, want: &[], scans: &[], may_guess, need: Need::Proof }
+fn releasing<'a>(owner: &'a Owner, known: &'a [Lease], may_guess: bool) -> ViewQuery<'a> {
+    ViewQuery { owner, known, requests: &[], scans: &[], may_guess, need: Need::Proof }
 }
 
 /// Whether the chain lists this allocator more than once: what it gave for pools that are served by now

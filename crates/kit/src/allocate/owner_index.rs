@@ -32,12 +32,12 @@ pub struct OwnerIndex {
     /// When they were written last, in milliseconds since 1970 by the owner's clock.
     pub confirmed: u64,
     /// What it holds.
-    pub leases: Vec<Item>,
+    pub leases: Vec<IndexedLease>,
 }
 
 /// An address in an owner's document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Item {
+pub struct IndexedLease {
     /// The address with the prefix length of its subnet.
     pub address: IpNet,
     /// The gateway of the subnet.
@@ -50,12 +50,12 @@ pub struct Item {
     pub taken: u64,
     /// The revision of the address's key, where it is older than that of the owner's key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<Revision>,
+    pub since: Option<LeaseRevision>,
 }
 
 /// The state of an owner: its document, with the revision that stands for it.
 #[derive(Clone, Debug)]
-pub struct Holding {
+pub struct OwnerState {
     /// The revision of the owner's key.
     pub revision: i64,
     /// Its value.
@@ -70,7 +70,7 @@ pub fn now() -> u64 {
 
 impl OwnerIndex {
     /// A document of this owner with other leases, written now.
-    pub fn written(owner: &Owner, generation: u64, leases: Vec<Item>) -> Self {
+    pub fn written(owner: &Owner, generation: u64, leases: Vec<IndexedLease>) -> Self {
         Self {
             network: owner.scope.network.to_string(),
             node: owner.scope.node.clone(),
@@ -87,7 +87,7 @@ impl OwnerIndex {
         to_text(self)
     }
 
-    /// [`Revision::leases`] of what is written with the owner's key.
+    /// [`LeaseRevision::leases`] of what is written with the owner's key.
     pub fn together(&self) -> usize {
         let alone = self.leases.iter().all(|item| item.since.is_none());
         if alone { self.leases.len() } else { 0 }
@@ -103,7 +103,7 @@ impl OwnerIndex {
     }
 }
 
-impl Item {
+impl IndexedLease {
     /// A lease as it is written.
     pub fn of(lease: &Lease, taken: u64) -> Self {
         let Lease { address, gateway, .. } = *lease;
@@ -111,28 +111,28 @@ impl Item {
     }
 
     /// The lease, whose key has this revision.
-    pub fn lease(&self, revision: Revision) -> Lease {
+    pub fn lease(&self, revision: LeaseRevision) -> Lease {
         Lease {
             pool: self.pool.clone(),
             address: self.address,
             gateway: self.gateway,
             revision: revision.to_json(),
-            kept: false,
+            preexisting: false,
             unsure: false,
             taken: Some(time(self.taken)),
         }
     }
 }
 
-impl Holding {
+impl OwnerState {
     /// What the owner holds.
     pub fn leases(&self) -> Vec<Lease> {
         self.document.leases.iter().map(|item| item.lease(self.revision_of(item))).collect()
     }
 
     /// The revision of the key of one of its addresses.
-    pub fn revision_of(&self, item: &Item) -> Revision {
-        let written = Revision { revision: self.revision, leases: self.document.together() };
+    pub fn revision_of(&self, item: &IndexedLease) -> LeaseRevision {
+        let written = LeaseRevision { revision: self.revision, leases: self.document.together() };
         item.since.unwrap_or(written)
     }
 
@@ -162,14 +162,14 @@ impl Holding {
 /// [`Lease::revision`]: the modification revision of the address's key, and how many leases were
 /// written by it, so that a DEL can tell whether it was told of all; 0 when the owner held others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Revision {
+pub struct LeaseRevision {
     /// The modification revision.
     pub revision: i64,
     /// The number of leases.
     pub leases: usize,
 }
 
-impl Revision {
+impl LeaseRevision {
     /// As it travels with a lease.
     pub fn to_json(self) -> Value {
         json!({"revision": self.revision, "leases": self.leases})
@@ -190,16 +190,16 @@ impl Revision {
 
 /// What a commit is guarded with: the owner's state as it was seen.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct OwnerGuard {
     /// The revision of the owner's key; none when there was no such key.
     pub revision: Option<i64>,
     /// The document at that revision; none where the revision is all that is remembered of it.
     pub document: Option<OwnerIndex>,
 }
 
-impl Seen {
+impl OwnerGuard {
     /// Adds what the owner proves to hold, where it is known what else it does.
-    pub fn add(&mut self, item: Item) {
+    pub fn add(&mut self, item: IndexedLease) {
         if let Some(document) = &mut self.document {
             document.leases.push(item);
         }
@@ -226,7 +226,7 @@ impl Seen {
 pub fn done<T>(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Commit<T> {
     let together = change.keep.len() + chosen.len();
     let leases = if change.leave.is_empty() { together } else { 0 };
-    let revision = Revision { revision, leases }.to_json();
+    let revision = LeaseRevision { revision, leases }.to_json();
     let kept =
         change.keep.iter().map(|lease| Lease { revision: revision.clone(), ..lease.clone() });
     let claimed = change.claim.iter().zip(chosen);
@@ -261,11 +261,11 @@ mod tests {
     use crate::cni::{ContainerId, IfName, NetworkName};
 
     /// An owner of two addresses, which were written with its key.
-    fn both() -> Holding {
+    fn both() -> OwnerState {
         let scope = Scope { node: "n".into(), network: NetworkName::parse("n").unwrap() };
         let container = ContainerId::parse("c").unwrap();
         let owner = Owner { scope, container, ifname: IfName::parse("eth0").unwrap() };
-        let item = |address: &str| Item {
+        let item = |address: &str| IndexedLease {
             address: address.parse().unwrap(),
             gateway: None,
             pool: None,
@@ -273,20 +273,20 @@ mod tests {
             since: None,
         };
         let items = ["10.0.0.2/24", "10.0.1.2/24"].map(item).into();
-        Holding { revision: 7, document: OwnerIndex::written(&owner, 1, items) }
+        OwnerState { revision: 7, document: OwnerIndex::written(&owner, 1, items) }
     }
 
     #[test]
     fn what_an_owner_keeps_keeps_the_revision_of_its_keys() {
         let both = both();
         let gone = both.document.leases[0].address.addr();
-        let rest = Holding { revision: 9, document: both.without(|address| address == gone) };
-        let written = Revision { revision: 7, leases: 2 };
+        let rest = OwnerState { revision: 9, document: both.without(|address| address == gone) };
+        let written = LeaseRevision { revision: 7, leases: 2 };
         assert_eq!(rest.document.generation, 2);
         assert_eq!(rest.document.leases[0].since, Some(written));
         let leases = rest.leases();
         assert_eq!(leases.len(), 1);
-        assert_eq!(Revision::read(&leases[0].revision), Some(written));
+        assert_eq!(LeaseRevision::read(&leases[0].revision), Some(written));
         // A second time likewise, whatever became of the owner's key meanwhile.
         let again = rest.without(|_| false);
         assert_eq!(again.leases[0].since, Some(written));
@@ -306,13 +306,13 @@ mod tests {
     #[test]
     fn some_leases_of_an_owner_are_not_all() {
         let leases = both().leases();
-        assert_eq!(Revision::of_all(&leases), Some(Revision { revision: 7, leases: 2 }));
-        assert_eq!(Revision::of_all(&leases[..1]), None);
-        assert_eq!(Revision::of_all(&[]), None);
+        assert_eq!(LeaseRevision::of_all(&leases), Some(LeaseRevision { revision: 7, leases: 2 }));
+        assert_eq!(LeaseRevision::of_all(&leases[..1]), None);
+        assert_eq!(LeaseRevision::of_all(&[]), None);
         let mut later = leases.clone();
-        later[1].revision = Revision { revision: 8, leases: 2 }.to_json();
-        assert_eq!(Revision::of_all(&later), None);
+        later[1].revision = LeaseRevision { revision: 8, leases: 2 }.to_json();
+        assert_eq!(LeaseRevision::of_all(&later), None);
         later[1].revision = Value::Null;
-        assert_eq!(Revision::of_all(&later), None);
+        assert_eq!(LeaseRevision::of_all(&later), None);
     }
 }

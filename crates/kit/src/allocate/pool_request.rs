@@ -35,14 +35,16 @@ impl PoolRequest {
     /// Ranges or a strategy are invalid, two pools overlap, or the address asked for may not be
     /// given out.
     pub fn read(pools: &[Pool], default: Strategy) -> Result<Vec<Self>> {
-        let wants: Vec<Self> = (0..)
+        let requests: Vec<Self> = (0..)
             .zip(pools)
             .map(|(place, pool)| Self::of(pool, place, default))
             .collect::<Result<_>>()?;
         RangeSet::refuse_overlaps(
-            wants.iter().filter_map(|want| Some((want.path.as_str(), want.set.as_ref()?))),
+            requests
+                .iter()
+                .filter_map(|request| Some((request.path.as_str(), request.set.as_ref()?))),
         )?;
-        Ok(wants)
+        Ok(requests)
     }
 
     fn of(pool: &Pool, place: u32, default: Strategy) -> Result<Self> {
@@ -102,7 +104,7 @@ impl PoolRequest {
             address: prefix.unwrap_or(IpNet::from(address)),
             gateway: range.and_then(crate::pool::Range::gateway),
             revision,
-            kept: false,
+            preexisting: false,
             unsure: false,
             taken: None,
         }
@@ -167,25 +169,26 @@ mod tests {
 
     #[test]
     fn a_pool_says_index_and_strategy_or_goes_by_its_place() {
-        let wants =
+        let requests =
             read(json!([{"name": "a"}, {"name": "b", "index": 7, "strategy": "random"}])).unwrap();
-        let read: Vec<_> = wants.iter().map(|want| (want.index, want.strategy)).collect();
+        let read: Vec<_> =
+            requests.iter().map(|request| (request.index, request.strategy)).collect();
         assert_eq!(read, [(0, Strategy::Lowest), (7, Strategy::Random)]);
     }
 
     #[test]
     fn a_lease_serves_the_pool_that_it_is_of() {
-        let wants = read(
+        let requests = read(
             json!([{"name": "a", "ranges": [{"subnet": "10.0.0.0/24", "exclude": ["10.0.0.9"]}]}]),
         )
         .unwrap();
-        let set = wants[0].set.clone().unwrap();
+        let set = requests[0].set.clone().unwrap();
         let lease = |pool: Option<&str>, address: &str| Lease {
             pool: pool.map(str::to_owned),
             address: address.parse().unwrap(),
             gateway: None,
             revision: Value::Null,
-            kept: false,
+            preexisting: false,
             unsure: false,
             taken: None,
         };
@@ -198,8 +201,8 @@ mod tests {
             (None, "10.0.1.7/24", false, false),
         ] {
             let lease = lease(pool, address);
-            assert_eq!(wants[0].is_served_by(&lease, &set), serves, "{lease:?}");
-            assert_eq!(wants[0].is_home_of(&lease, &set), home, "{lease:?}");
+            assert_eq!(requests[0].is_served_by(&lease, &set), serves, "{lease:?}");
+            assert_eq!(requests[0].is_home_of(&lease, &set), home, "{lease:?}");
         }
     }
 }

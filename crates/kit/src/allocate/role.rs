@@ -192,7 +192,7 @@ struct Given {
 
 /// Releases what an ADD took.
 fn give_back<L: Ledger>(request: &Request, mut leases: Vec<Lease>) -> Result<()> {
-    leases.retain(|lease| !lease.kept);
+    leases.retain(|lease| !lease.preexisting);
     if leases.is_empty() {
         return Ok(());
     }
@@ -258,7 +258,7 @@ fn hint(address: IpAddr) -> Lease {
         address: IpNet::from(address),
         gateway: None,
         revision: Value::Null,
-        kept: false,
+        preexisting: false,
         unsure: false,
         taken: None,
     }
@@ -275,7 +275,7 @@ fn part(request: &Request) -> Result<Option<Part>> {
         Purpose::Runtime | Purpose::Reassert => return Ok(None),
         Purpose::Undo => {
             let mut leases: Vec<Lease> = members.leases()?;
-            leases.retain(|lease| !lease.kept);
+            leases.retain(|lease| !lease.preexisting);
             return Ok(Some(Part { leases, taken: None }));
         }
         Purpose::TakenBetween { after, before } => (after, before),

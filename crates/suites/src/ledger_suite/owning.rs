@@ -4,7 +4,7 @@ use super::checks;
 use super::room::{Room, Stage, claim, done, expect, lost, pool_of};
 use crate::plain::{self, leases, list};
 use crate::{Finding, Verdict};
-use ipam_kit::allocate::ledger::{Change, Ledger, Need, Question};
+use ipam_kit::allocate::ledger::{Change, Ledger, Need, ViewQuery};
 use ipam_kit::allocate::{Owner, Reach};
 
 checks!(
@@ -95,15 +95,15 @@ fn what_is_held_and_what_is_not_is_proved_at_once<S: Stage>(room: &Room<'_, S>) 
     let owner = room.owner("c1", "eth0")?;
     let proved = |expected: &[&str]| -> Verdict {
         for need in [Need::Proof, Need::Claim] {
-            let question = Question {
+            let query = ViewQuery {
                 owner: &owner,
                 known: &[],
-                want: &[],
+                requests: &[],
                 scans: &[],
                 may_guess: false,
                 need,
             };
-            let view = room.open()?.view(&question, None)?;
+            let view = room.open()?.view(&query, None)?;
             expect(view.sure || need == Need::Claim, || {
                 "asked for a proof, it is not sure".into()
             })?;
@@ -136,23 +136,23 @@ fn a_drop_frees_nothing_of_others<S: Stage>(room: &Room<'_, S>) -> Verdict {
 fn a_hint_is_no_truth<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let known = [room.take(&room.owner("c1", "eth0")?, A)?];
     let owner = room.owner("c2", "eth0")?;
-    let question = Question {
+    let query = ViewQuery {
         owner: &owner,
         known: &known,
-        want: &[],
+        requests: &[],
         scans: &[],
         may_guess: false,
         need: Need::Proof,
     };
-    let held = room.open()?.view(&question, None)?.held;
+    let held = room.open()?.view(&query, None)?.held;
     expect(held.is_empty(), || format!("{A} is c1's, but c2 holds {}", leases(&held)))
 }
 
 fn a_takeover_replaces_the_very_entry<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let (first, second) = (room.owner("c1", "eth0")?, room.owner("c2", "eth0")?);
     let lease = room.take(&first, A)?;
-    let want = pool_of(A)?;
-    let mut claim = claim(&want, &[A])?;
+    let request = pool_of(A)?;
+    let mut claim = claim(&request, &[A])?;
     claim.replaces = room.entries()?.remove(&lease.address.addr());
     let change = Change { claim: vec![claim], ..Change::default() };
     done(room.commit(&second, &change)?, "a takeover")?;
@@ -165,8 +165,8 @@ fn a_takeover_replaces_the_very_entry<S: Stage>(room: &Room<'_, S>) -> Verdict {
 fn a_stale_takeover_is_lost<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let (first, second) = (room.owner("c1", "eth0")?, room.owner("c2", "eth0")?);
     let lease = room.take(&first, A)?;
-    let want = pool_of(A)?;
-    let mut claim = claim(&want, &[A])?;
+    let request = pool_of(A)?;
+    let mut claim = claim(&request, &[A])?;
     claim.replaces = room.entries()?.remove(&lease.address.addr());
     let keep = Change { keep: vec![lease], ..Change::default() };
     done(room.commit(&first, &keep)?, "a keep")?;

@@ -24,8 +24,8 @@ const NEVER_BETWEEN: &str = "\
     this check run";
 
 fn take_any<S: Stage>(room: &Room<'_, S>, container: &str, addresses: &[&str]) -> Result<Ended> {
-    let want = pool_of(A)?;
-    let change = Change { claim: vec![claim(&want, addresses)?], ..Change::default() };
+    let request = pool_of(A)?;
+    let change = Change { claim: vec![claim(&request, addresses)?], ..Change::default() };
     room.commit(&room.owner(container, "eth0")?, &change)
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::Verdict;
 use crate::plain::{self, leases};
 use ipam_kit::allocate::ledger::{
-    Change, Claim, Commit, Entry, Ledger, Need, Question, Scan, Taken, View, unknown_ranges,
+    Change, Claim, Commit, Entry, Ledger, Need, Scan, Taken, View, ViewQuery, unknown_ranges,
 };
 use ipam_kit::allocate::{Lease, Owner, PoolRequest, Scope, Strategy};
 use ipam_kit::cni::address::parse_address;
@@ -106,15 +106,15 @@ impl<'a, S: Stage> Room<'a, S> {
 
     /// What the owner holds.
     pub(super) fn held(&self, owner: &Owner) -> Result<Vec<Lease>> {
-        let question = Question {
+        let query = ViewQuery {
             owner,
             known: &[],
-            want: &[],
+            requests: &[],
             scans: &[],
             may_guess: false,
             need: Need::Proof,
         };
-        Ok(self.open()?.view(&question, None)?.held)
+        Ok(self.open()?.view(&query, None)?.held)
     }
 
     /// The addresses that the owner holds, in order.
@@ -140,23 +140,24 @@ impl<'a, S: Stage> Room<'a, S> {
         change: &Change<'_>,
         look: Scan,
     ) -> Result<View<<S::Ledger as Ledger>::Token>> {
-        let want: Vec<PoolRequest> = change.claim.iter().map(|claim| claim.want.clone()).collect();
-        let scans = vec![look; want.len()];
-        let question = Question {
+        let requests: Vec<PoolRequest> =
+            change.claim.iter().map(|claim| claim.request.clone()).collect();
+        let scans = vec![look; requests.len()];
+        let query = ViewQuery {
             owner,
             known: &[],
-            want: &want,
+            requests: &requests,
             scans: &scans,
             may_guess: false,
             need: Need::Claim,
         };
-        ledger.view(&question, None)
+        ledger.view(&query, None)
     }
 
     /// Takes one address for an owner who holds nothing.
     pub(super) fn take(&self, owner: &Owner, address: &str) -> Result<Lease> {
-        let want = pool_of(address)?;
-        let change = Change { claim: vec![claim(&want, &[address])?], ..Change::default() };
+        let request = pool_of(address)?;
+        let change = Change { claim: vec![claim(&request, &[address])?], ..Change::default() };
         match self.commit(owner, &change)? {
             Ended::Done { claimed, .. } if claimed.len() == 1 => Ok(claimed[0].clone()),
             ended => {
@@ -201,10 +202,10 @@ pub(super) fn ended<T>(commit: Commit<T>) -> Result<Ended> {
 pub(super) fn pool(index: u32, ranges: Value) -> Result<PoolRequest> {
     let pool = json!({"ranges": ranges, "index": index});
     let pool = Pool::parse(&pool, "pool")?;
-    let mut wants = PoolRequest::read(&[pool], Strategy::RoundRobin)?;
-    let mut want = wants.remove(0);
-    want.path = format!("prevResult.pools[{index}]");
-    Ok(want)
+    let mut requests = PoolRequest::read(&[pool], Strategy::RoundRobin)?;
+    let mut request = requests.remove(0);
+    request.path = format!("prevResult.pools[{index}]");
+    Ok(request)
 }
 
 /// 10.1.2.0/24, 10.1.3.0/24 or fd00:1::/64, whichever the address is of.
@@ -218,13 +219,13 @@ pub(super) fn pool_of(text: &str) -> Result<PoolRequest> {
     pool(0, json!([{"subnet": "10.1.2.0/24"}]))
 }
 
-pub(super) fn claim<'a>(want: &'a PoolRequest, candidates: &[&str]) -> Result<Claim<'a>> {
+pub(super) fn claim<'a>(request: &'a PoolRequest, candidates: &[&str]) -> Result<Claim<'a>> {
     let parse = |text: &&str| {
         parse_address(text).map_err(|error| Error::new(ErrorCode::INTERNAL, error.to_string()))
     };
     Ok(Claim {
-        want,
-        set: want.set.clone().ok_or_else(|| unknown_ranges(want))?,
+        request,
+        set: request.set.clone().ok_or_else(|| unknown_ranges(request))?,
         candidates: candidates.iter().map(parse).collect::<Result<_>>()?,
         next: Scan::None,
         replaces: None,

@@ -5,7 +5,7 @@ use super::room::{Ended, Room, Stage, claim, done, expect, lost, pool_of};
 use crate::plain::{self, leases, list, optional};
 use crate::{Finding, Verdict};
 use ipam_kit::allocate::Lease;
-use ipam_kit::allocate::ledger::{Change, Ledger, Need, Question, Scan, Used};
+use ipam_kit::allocate::ledger::{Change, Ledger, Need, Scan, Used, ViewQuery};
 
 checks!(
     a_claim_is_held_by_its_owner,
@@ -48,8 +48,8 @@ fn a_claim_is_held_by_its_owner<S: Stage>(room: &Room<'_, S>) -> Verdict {
 
 fn candidates_are_tried_in_order<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let (first, second) = (room.owner("c1", "eth0")?, room.owner("c2", "eth0")?);
-    let want = pool_of(A)?;
-    let change = Change { claim: vec![claim(&want, &[B, A])?], ..Change::default() };
+    let request = pool_of(A)?;
+    let change = Change { claim: vec![claim(&request, &[B, A])?], ..Change::default() };
     let (_, claimed) = done(room.commit(&first, &change)?, "a claim of free addresses")?;
     expect(claimed.len() == 1 && claimed[0].address.addr().to_string() == B, || {
         format!("of {B} and {A}, both free, it took {}", leases(&claimed))
@@ -73,11 +73,11 @@ fn a_lost_claim_changes_nothing<S: Stage>(room: &Room<'_, S>) -> Verdict {
     room.take(&first, A)?;
     let (keep, drop) = two_leases(room, "c2")?;
     let before = room.state()?;
-    let want = pool_of(A)?;
+    let request = pool_of(A)?;
     let change = Change {
         keep: vec![keep],
         drop: vec![drop],
-        claim: vec![claim(&want, &[A])?],
+        claim: vec![claim(&request, &[A])?],
         ..Change::default()
     };
     lost(room.commit(&second, &change)?, "a claim of a taken address")?;
@@ -100,8 +100,8 @@ fn two_leases<S: Stage>(room: &Room<'_, S>, container: &str) -> Result<(Lease, L
 
 fn the_holder_of_a_single_candidate_is_named<S: Stage>(room: &Room<'_, S>) -> Verdict {
     room.take(&room.owner("c1", "eth3")?, A)?;
-    let want = pool_of(A)?;
-    let change = Change { claim: vec![claim(&want, &[A])?], ..Change::default() };
+    let request = pool_of(A)?;
+    let change = Change { claim: vec![claim(&request, &[A])?], ..Change::default() };
     let taken = lost(room.commit(&room.owner("c2", "eth0")?, &change)?, "a taken address")?;
     let holder = taken.first().and_then(|taken| taken.holder.as_ref()?.holder.clone());
     let named = holder.as_ref().is_some_and(|h| {
@@ -118,7 +118,7 @@ fn a_claim_of_two_addresses_is_all_or_nothing<S: Stage>(room: &Room<'_, S>) -> V
     let (free, taken) = (pool_of(A)?, pool_of(C)?);
     let second = room.owner("c2", "eth0")?;
     for claims in [[(&free, A), (&taken, C)], [(&taken, C), (&free, A)]] {
-        let claims = claims.map(|(want, address)| claim(want, &[address]));
+        let claims = claims.map(|(request, address)| claim(request, &[address]));
         let claims = claims.into_iter().collect::<Result<_, _>>()?;
         let change = Change { claim: claims, ..Change::default() };
         lost(room.commit(&second, &change)?, "a claim of a free and a taken address")?;
@@ -132,11 +132,11 @@ fn the_owner_holds_what_was_kept_and_claimed_and_no_more<S: Stage>(room: &Room<'
     let owner = room.owner("c1", "eth0")?;
     let (keep, drop) = two_leases(room, "c1")?;
     let dropped = drop.address.addr();
-    let want = pool_of(A)?;
+    let request = pool_of(A)?;
     let change = Change {
         keep: vec![keep],
         drop: vec![drop],
-        claim: vec![claim(&want, &[A])?],
+        claim: vec![claim(&request, &[A])?],
         ..Change::default()
     };
     let (kept, claimed) = done(room.commit(&owner, &change)?, "keep, drop and claim in one")?;
@@ -240,21 +240,21 @@ fn both_families_are_taken_in_one_step<S: Stage>(room: &Room<'_, S>) -> Verdict 
 fn a_guess_is_guarded<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let owner = room.owner("c1", "eth0")?;
     room.take(&owner, A)?;
-    let want = pool_of(B)?;
+    let request = pool_of(B)?;
     let mut ledger = room.open()?;
-    let question = Question {
+    let query = ViewQuery {
         owner: &owner,
         known: &[],
-        want: std::slice::from_ref(&want),
+        requests: std::slice::from_ref(&request),
         scans: &[Scan::None],
         may_guess: true,
         need: Need::Claim,
     };
-    let view = ledger.view(&question, None)?;
+    let view = ledger.view(&query, None)?;
     if !view.held.is_empty() {
         return Ok(());
     }
-    let change = Change { claim: vec![claim(&want, &[B])?], ..Change::default() };
+    let change = Change { claim: vec![claim(&request, &[B])?], ..Change::default() };
     let ended = super::room::ended(ledger.commit(&owner, view.token, &change)?)?;
     lost(ended, "a claim on the wrong guess that nothing is held")?;
     let held = room.addresses(&owner)?;
@@ -264,8 +264,8 @@ fn a_guess_is_guarded<S: Stage>(room: &Room<'_, S>) -> Verdict {
 fn a_look_shows_what_is_taken<S: Stage>(room: &Room<'_, S>) -> Verdict {
     let taken = room.take(&room.owner("c1", "eth0")?, A)?.address.addr();
     let free: std::net::IpAddr = std::net::Ipv4Addr::new(10, 1, 2, 9).into();
-    let want = pool_of(A)?;
-    let change = Change { claim: vec![claim(&want, &[A])?], ..Change::default() };
+    let request = pool_of(A)?;
+    let change = Change { claim: vec![claim(&request, &[A])?], ..Change::default() };
     for look in [Scan::None, Scan::Range(taken, free), Scan::Full] {
         let mut ledger = room.open()?;
         let view = room.view(&mut ledger, &room.owner("c2", "eth0")?, &change, look)?;
@@ -309,10 +309,10 @@ fn a_look_shows_what_is_taken<S: Stage>(room: &Room<'_, S>) -> Verdict {
 }
 
 fn the_cursor_follows_what_is_given<S: Stage>(room: &Room<'_, S>) -> Verdict {
-    let want = pool_of(A)?;
+    let request = pool_of(A)?;
     for (container, address) in [("c1", A), ("c2", B), ("c3", "10.1.2.3")] {
         let lease = room.take(&room.owner(container, "eth0")?, address)?;
-        let change = Change { claim: vec![claim(&want, &[A])?], ..Change::default() };
+        let change = Change { claim: vec![claim(&request, &[A])?], ..Change::default() };
         let view = room.view(&mut room.open()?, &room.owner("c9", "eth0")?, &change, Scan::None)?;
         let cursor = view.pools.first().and_then(|pool| pool.cursor);
         // A store whose leases are chosen otherwise needs none.

@@ -4,7 +4,7 @@ use super::checks;
 use super::room::{Room, Stage, claim, done, ended, expect, lost, pool_of};
 use crate::plain::list;
 use crate::{Finding, Verdict};
-use ipam_kit::allocate::ledger::{Change, Ledger, Need, Question, Scan};
+use ipam_kit::allocate::ledger::{Change, Ledger, Need, Scan, ViewQuery};
 use ipam_kit::allocate::{Owner, PoolRequest};
 
 checks!(
@@ -16,26 +16,26 @@ checks!(
 const A: &str = "10.1.2.7";
 const B: &str = "10.1.2.9";
 
-fn question<'a>(
+fn query<'a>(
     owner: &'a Owner,
-    want: &'a PoolRequest,
+    request: &'a PoolRequest,
     scans: &'a [Scan],
     need: Need,
-) -> Question<'a> {
-    let want = std::slice::from_ref(want);
-    Question { owner, known: &[], want, scans, may_guess: false, need }
+) -> ViewQuery<'a> {
+    let requests = std::slice::from_ref(request);
+    ViewQuery { owner, known: &[], requests, scans, may_guess: false, need }
 }
 
 /// A ledger that keeps the lock of the view before waits for itself here.
 fn a_view_after_another_is_committed_on<S: Stage>(room: &Room<'_, S>) -> Verdict {
-    let (owner, want) = (room.owner("c1", "eth0")?, pool_of(A)?);
+    let (owner, request) = (room.owner("c1", "eth0")?, pool_of(A)?);
     let mut ledger = room.open()?;
-    let mut view = ledger.view(&question(&owner, &want, &[Scan::None], Need::Claim), None)?;
+    let mut view = ledger.view(&query(&owner, &request, &[Scan::None], Need::Claim), None)?;
     for look in [Scan::Full, Scan::None] {
         let scans = [look];
-        view = ledger.view(&question(&owner, &want, &scans, Need::Claim), Some(view.token))?;
+        view = ledger.view(&query(&owner, &request, &scans, Need::Claim), Some(view.token))?;
     }
-    let change = Change { claim: vec![claim(&want, &[A])?], ..Change::default() };
+    let change = Change { claim: vec![claim(&request, &[A])?], ..Change::default() };
     let after = ended(ledger.commit(&owner, view.token, &change)?)?;
     done(after, "a claim of a free address on the third view")?;
     // And it is over: nothing keeps others out.
@@ -44,13 +44,13 @@ fn a_view_after_another_is_committed_on<S: Stage>(room: &Room<'_, S>) -> Verdict
 }
 
 fn a_proof_after_a_guess_shows_what_is_held<S: Stage>(room: &Room<'_, S>) -> Verdict {
-    let (owner, want) = (room.owner("c1", "eth0")?, pool_of(B)?);
+    let (owner, request) = (room.owner("c1", "eth0")?, pool_of(B)?);
     let lease = room.take(&owner, A)?;
     let mut ledger = room.open()?;
     let scans = [Scan::None];
-    let guess = Question { may_guess: true, ..question(&owner, &want, &scans, Need::Claim) };
+    let guess = ViewQuery { may_guess: true, ..query(&owner, &request, &scans, Need::Claim) };
     let guessed = ledger.view(&guess, None)?;
-    let proof = question(&owner, &want, &scans, Need::Proof);
+    let proof = query(&owner, &request, &scans, Need::Proof);
     let proved = ledger.view(&proof, Some(guessed.token))?;
     let held = list(proved.held.iter().map(|lease| lease.address.addr()));
     expect(proved.sure && held == lease.address.addr().to_string(), || {
@@ -66,13 +66,13 @@ fn a_commit_on_a_view_after_another_is_guarded<S: Stage>(room: &Room<'_, S>) -> 
              this check run",
         ));
     }
-    let (owner, want) = (room.owner("c1", "eth0")?, pool_of(A)?);
+    let (owner, request) = (room.owner("c1", "eth0")?, pool_of(A)?);
     let (scans, mut ledger) = ([Scan::None], room.open()?);
-    let first = ledger.view(&question(&owner, &want, &scans, Need::Claim), None)?;
+    let first = ledger.view(&query(&owner, &request, &scans, Need::Claim), None)?;
     room.take(&owner, A)?;
     // It may show what the first one showed.
-    let second = ledger.view(&question(&owner, &want, &scans, Need::Claim), Some(first.token))?;
-    let change = Change { claim: vec![claim(&want, &[B])?], ..Change::default() };
+    let second = ledger.view(&query(&owner, &request, &scans, Need::Claim), Some(first.token))?;
+    let change = Change { claim: vec![claim(&request, &[B])?], ..Change::default() };
     let after = ended(ledger.commit(&owner, second.token, &change)?)?;
     lost(after, "a claim by an owner who has taken another lease since the first view")?;
     let held = room.addresses(&owner)?;

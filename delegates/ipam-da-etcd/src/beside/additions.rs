@@ -33,7 +33,7 @@ impl Additions for WithPlugin<'_> {
     /// taken.
     fn ways(&self, claim: &Claim<'_>) -> Vec<Way> {
         let Some(key) = self.cursor_of(claim) else { return Way::plain(claim) };
-        let seen = || self.at_cursor(&key, claim.want.index);
+        let seen = || self.at_cursor(&key, claim.request.index);
         let at =
             |before: &IpAddr| Compare::value(key.as_str(), CompareOp::Equal, before.to_string());
         let first = claim.candidates.iter().map(|c| Way { guard: Some(seen()), candidate: *c });
@@ -57,7 +57,7 @@ impl Additions for WithPlugin<'_> {
         }
         let claims = claims.iter().zip(chosen);
         let last: BTreeMap<u32, (&Claim<'_>, IpAddr)> =
-            claims.map(|(claim, address)| (claim.want.index, (claim, *address))).collect();
+            claims.map(|(claim, address)| (claim.request.index, (claim, *address))).collect();
         for (index, (claim, address)) in last {
             if !self.keys.overwrites || self.keys.goes_on(claim, self.along) {
                 ops.push(TxnOp::put(self.keys.cursor(index), address.to_string(), None));
@@ -71,7 +71,7 @@ impl WithPlugin<'_> {
     /// The cursor that a claim goes on from.
     fn cursor_of(&self, claim: &Claim<'_>) -> Option<String> {
         let goes_on = self.keys.goes_on(claim, self.along);
-        goes_on.then(|| self.keys.cursor(claim.want.index))
+        goes_on.then(|| self.keys.cursor(claim.request.index))
     }
 
     /// That a cursor is where it was seen.

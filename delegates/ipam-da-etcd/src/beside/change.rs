@@ -7,7 +7,7 @@ use etcd_client::KeyValue;
 use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit, Taken};
-use ipam_kit::allocate::owner_index::Seen;
+use ipam_kit::allocate::owner_index::OwnerGuard;
 
 use super::additions::WithPlugin;
 use super::call::Beside;
@@ -118,7 +118,7 @@ fn carry_out(
 
 /// A claim that was lost, unless it may be to the owner itself: a candidate is of the same
 /// container as far as its key tells, and nothing else was looked at so far.
-fn unless_own(owner: &Owner, seen: &Seen, lost: Commit<Token>) -> Commit<Token> {
+fn unless_own(owner: &Owner, seen: &OwnerGuard, lost: Commit<Token>) -> Commit<Token> {
     let may_be_own = |taken: &Taken| {
         let holder = taken.holder.as_ref().and_then(|entry| entry.holder.as_ref());
         holder.is_some_and(|its| its.ifname.is_none() && its.container == owner.container.as_str())

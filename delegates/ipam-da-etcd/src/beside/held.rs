@@ -11,7 +11,7 @@ use ipam_kit::{Error, Result};
 use log::warn;
 
 use super::call::Beside;
-use crate::document::{Holding, Item, OwnerIndex, Revision, holding};
+use crate::document::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, holding};
 use crate::held::{Held, Shown};
 
 /// What the owner holds by its own key and, where the plugin gave the address, by those of the
@@ -26,7 +26,7 @@ pub(super) fn held(beside: &Beside, owner: &Owner, shown: &Shown) -> Result<Held
     }
     let others = held_by_siblings(&shown.siblings);
     let indexed = held.leases.len();
-    let mut left: Vec<(Lease, Item)> = Vec::new();
+    let mut left: Vec<(Lease, IndexedLease)> = Vec::new();
     for (found, lease, item) in shown.by_addresses(keys, owner) {
         let address = address_of(&lease);
         if !held.has(address) && !others.contains(&(address, found.mod_revision())) {
@@ -99,8 +99,8 @@ fn is_home_of(home: Option<&[RangeSet]>, address: IpAddr) -> bool {
 /// The addresses of other owners by their keys, with the revisions of those of the addresses.
 fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
     let holdings = siblings.iter().filter_map(|found| holding(found).ok());
-    let of = |holding: Holding| {
-        let keys = |item: &Item| (item.address.addr(), holding.revision_of(item).revision);
+    let of = |holding: OwnerState| {
+        let keys = |item: &IndexedLease| (item.address.addr(), holding.revision_of(item).revision);
         holding.document.leases.iter().map(keys).collect::<Vec<_>>()
     };
     holdings.flat_map(of).collect()
@@ -111,12 +111,12 @@ fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
 fn count_together(held: &mut Held, from: usize) {
     let document: Option<&mut OwnerIndex> = held.seen.document.as_mut();
     let Some(items) = document.and_then(|document| document.leases.get_mut(from..)) else { return };
-    let revision = |item: &Item| item.since.map_or(0, |since| since.revision);
+    let revision = |item: &IndexedLease| item.since.map_or(0, |since| since.revision);
     let all: Vec<i64> = items.iter().map(revision).collect();
     for (lease, item) in held.leases[from..].iter_mut().zip(items) {
         let revision = revision(item);
         let leases = all.iter().filter(|other| **other == revision).count();
-        let since = Revision { revision, leases };
+        let since = LeaseRevision { revision, leases };
         lease.revision = since.to_json();
         item.since = Some(since);
     }

@@ -17,7 +17,7 @@ mod written;
 
 use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
-use ipam_kit::allocate::ledger::{Change, Commit, Entry, Question, View};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
 use ipam_kit::cni::{ContainerId, IfName};
 
 pub(crate) use self::call::Beside;
@@ -32,8 +32,8 @@ impl House for Beside {
         self.keys.overwrites
     }
 
-    fn view(&mut self, question: &Question<'_>, earlier: Token) -> Result<View<Token>> {
-        self.adapting(|beside| view::view(beside, question, &earlier))
+    fn view(&mut self, query: &ViewQuery<'_>, earlier: Token) -> Result<View<Token>> {
+        self.adapting(|beside| view::view(beside, query, &earlier))
     }
 
     fn commit(

@@ -78,9 +78,9 @@ impl OldKeys {
     /// comes next.
     pub(super) fn goes_on(&self, claim: &Claim<'_>, along: &Along) -> bool {
         self.overwrites
-            && match claim.want.requested {
+            && match claim.request.requested {
                 Some(address) => along.is_ahead(claim, address),
-                None => claim.want.strategy == Strategy::RoundRobin,
+                None => claim.request.strategy == Strategy::RoundRobin,
             }
     }
 
@@ -93,7 +93,7 @@ impl OldKeys {
         along: &Along,
         found: Option<&[KeyValue]>,
     ) -> Option<Along> {
-        let index = claim.want.index;
+        let index = claim.request.index;
         let now = self.cursors_in(found.unwrap_or_default()).remove(&index);
         if !self.goes_on(claim, along) || now.as_ref() == along.cursors.get(&index) {
             return None;
@@ -112,7 +112,7 @@ impl Along {
             let range = claim.set.ranges().iter().position(|range| range.spans(address));
             range.map(|range| (range, address))
         };
-        let cursor = self.cursor(claim.want.index).and_then(place);
+        let cursor = self.cursor(claim.request.index).and_then(place);
         place(address) > cursor
     }
 }

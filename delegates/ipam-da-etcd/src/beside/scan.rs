@@ -10,7 +10,7 @@ use ipam_kit::allocate::ledger::{Entry, Holder};
 use log::warn;
 
 use super::call::Beside;
-use crate::document::{Holding, Revision};
+use crate::document::{LeaseRevision, OwnerState};
 use crate::entries::{entries_of, entry, read_holdings};
 use crate::house::Each;
 use crate::page::{READS, found_by_key};
@@ -27,7 +27,7 @@ pub(super) fn scan(beside: &mut Beside, node: Option<&str>, each: Each<'_>) -> R
         return Ok(());
     }
     // Notes are of a time when the store let us have no such keys, or of now.
-    let told = holdings.iter().flat_map(Holding::leases);
+    let told = holdings.iter().flat_map(OwnerState::leases);
     scan_noted(beside, node, &told.map(|lease| lease.address.addr()).collect(), each)
 }
 
@@ -39,7 +39,7 @@ fn scan_all(beside: &mut Beside, each: Each<'_>) -> Result<()> {
     for holding in &owners {
         let here = holding.document.network == beside.session.keys.network().as_str();
         for entry in holding.entries() {
-            let Some(seen) = Revision::read(&entry.lease.revision) else { continue };
+            let Some(seen) = LeaseRevision::read(&entry.lease.revision) else { continue };
             told.insert((entry.lease.address.addr(), seen.revision), (entry, here));
         }
     }
@@ -54,7 +54,7 @@ fn scan_all(beside: &mut Beside, each: Each<'_>) -> Result<()> {
 }
 
 /// What owners hold whose keys begin so. In a store that lets us have no such keys there are none.
-fn indexed(beside: &mut Beside, prefix: &str) -> Result<Vec<Holding>> {
+fn indexed(beside: &mut Beside, prefix: &str) -> Result<Vec<OwnerState>> {
     beside.adapting(|Beside { session, .. }| {
         if session.indexed {
             return read_holdings(session, prefix.to_owned());

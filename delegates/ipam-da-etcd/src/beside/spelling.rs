@@ -9,7 +9,7 @@ use ipam_kit::cni::NetworkName;
 use ipnet::IpNet;
 
 use super::written::{Part, parts};
-use crate::document::{Item, OwnerIndex, Revision, bare_entry, now};
+use crate::document::{IndexedLease, LeaseRevision, OwnerIndex, bare_entry, now};
 use crate::keys::{Spelling, after, end_of};
 
 /// Addresses as people write them, and the bare container id.
@@ -66,13 +66,18 @@ impl Spelling for Written {
         String::new()
     }
 
-    fn value(&self, document: &OwnerIndex, _: &Item) -> String {
+    fn value(&self, document: &OwnerIndex, _: &IndexedLease) -> String {
         document.container.clone()
     }
 
-    fn left_to(&self, owner: &Owner, address: IpAddr, found: &KeyValue) -> Option<(Lease, Item)> {
-        let since = Revision { revision: found.mod_revision(), leases: 0 };
-        let item = Item {
+    fn left_to(
+        &self,
+        owner: &Owner,
+        address: IpAddr,
+        found: &KeyValue,
+    ) -> Option<(Lease, IndexedLease)> {
+        let since = LeaseRevision { revision: found.mod_revision(), leases: 0 };
+        let item = IndexedLease {
             address: IpNet::from(address),
             gateway: None,
             pool: None,

@@ -7,7 +7,7 @@ mod view;
 
 use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
-use ipam_kit::allocate::ledger::{Change, Commit, Entry, Question, View};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
 
 use crate::house::{Each, House};
 use crate::outcome::commit_in_parts;
@@ -24,8 +24,8 @@ impl House for Native {
         false
     }
 
-    fn view(&mut self, question: &Question<'_>, earlier: Token) -> Result<View<Token>> {
-        view::view(&mut self.0, question, &earlier)
+    fn view(&mut self, query: &ViewQuery<'_>, earlier: Token) -> Result<View<Token>> {
+        view::view(&mut self.0, query, &earlier)
     }
 
     fn commit(

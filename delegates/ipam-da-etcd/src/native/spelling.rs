@@ -9,7 +9,7 @@ use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::NetworkName;
 use serde::{Deserialize, Serialize};
 
-use crate::document::{Item, OwnerIndex, Revision, bare_entry, time, to_text};
+use crate::document::{IndexedLease, LeaseRevision, OwnerIndex, bare_entry, time, to_text};
 use crate::keys::{Places, Spelling, after};
 
 /// One key per address and one per owner, and one for the latest claim:
@@ -42,10 +42,10 @@ struct LeaseDocument<'a> {
     ifname: Cow<'a, str>,
     generation: u64,
     confirmed: u64,
-    /// [`Revision::leases`].
+    /// [`LeaseRevision::leases`].
     leases: usize,
     #[serde(flatten)]
-    item: Cow<'a, Item>,
+    item: Cow<'a, IndexedLease>,
 }
 
 impl Spelling for FixedWidth {
@@ -84,7 +84,7 @@ impl Spelling for FixedWidth {
         format!("{node}/")
     }
 
-    fn value(&self, document: &OwnerIndex, item: &Item) -> String {
+    fn value(&self, document: &OwnerIndex, item: &IndexedLease) -> String {
         to_text(&LeaseDocument {
             network: (&document.network).into(),
             node: (&document.node).into(),
@@ -97,21 +97,27 @@ impl Spelling for FixedWidth {
         })
     }
 
-    fn left_to(&self, owner: &Owner, address: IpAddr, found: &KeyValue) -> Option<(Lease, Item)> {
+    fn left_to(
+        &self,
+        owner: &Owner,
+        address: IpAddr,
+        found: &KeyValue,
+    ) -> Option<(Lease, IndexedLease)> {
         let document: LeaseDocument<'_> = serde_json::from_slice(found.value()).ok()?;
         let its = document.node == owner.scope.node
             && document.container == owner.container.as_str()
             && document.ifname == owner.ifname.as_str()
             && document.item.address.addr() == address;
-        let since = Revision { revision: found.mod_revision(), leases: document.leases };
-        let item = Item { since: Some(since), ..document.item.into_owned() };
+        let since = LeaseRevision { revision: found.mod_revision(), leases: document.leases };
+        let item = IndexedLease { since: Some(since), ..document.item.into_owned() };
         its.then(|| (item.lease(since), item))
     }
 
     fn entry(&self, address: IpAddr, found: &KeyValue) -> Entry {
         let why = match serde_json::from_slice::<LeaseDocument<'_>>(found.value()) {
             Ok(document) if document.item.address.addr() == address => {
-                let revision = Revision { revision: found.mod_revision(), leases: document.leases };
+                let revision =
+                    LeaseRevision { revision: found.mod_revision(), leases: document.leases };
                 return Entry {
                     lease: document.item.lease(revision),
                     holder: Some(Holder {

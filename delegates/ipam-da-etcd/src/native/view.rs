@@ -2,7 +2,7 @@
 
 use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
-use ipam_kit::allocate::ledger::{Question, View};
+use ipam_kit::allocate::ledger::{View, ViewQuery};
 
 use crate::held::{Held, Shown};
 use crate::keys::Keys;
@@ -13,15 +13,15 @@ use crate::token::Token;
 /// What the owner holds and what is known of the pools.
 pub(super) fn view(
     session: &mut Session,
-    question: &Question<'_>,
+    query: &ViewQuery<'_>,
     earlier: &Token,
 ) -> Result<View<Token>> {
-    if let Some(view) = guess(session, question, false, earlier) {
+    if let Some(view) = guess(session, query, false, earlier) {
         return Ok(view);
     }
-    let sight = see(session, question, named_addresses(question), Vec::new())?;
-    let held = held(&session.keys, question.owner, &sight.shown)?;
-    Ok(build_view(session, question, sight.used, held, earlier))
+    let sight = see(session, query, named_addresses(query), Vec::new())?;
+    let held = held(&session.keys, query.owner, &sight.shown)?;
+    Ok(build_view(session, query, sight.used, held, earlier))
 }
 
 /// What the owner holds by its own key; by those of the addresses where that one was deleted by

@@ -13,7 +13,7 @@ fn owner() -> Owner {
 }
 
 /// What an ADD asks of two pools.
-fn wants(strategy: Strategy) -> Vec<PoolRequest> {
+fn requests(strategy: Strategy) -> Vec<PoolRequest> {
     let pools = json!([
         {"ranges": [{"subnet": "10.0.0.0/24"}]},
         {"ranges": [{"subnet": "10.0.1.0/24"}]},
@@ -24,9 +24,9 @@ fn wants(strategy: Strategy) -> Vec<PoolRequest> {
 
 #[test]
 fn a_lost_commit_without_a_reason_spreads() {
-    let (owner, wants) = (owner(), wants(Strategy::Lowest));
-    let wants = &wants[..1];
-    let mut attempt = Attempt::new(&owner, wants, true, ClaimLimits::IN_ORDER, false);
+    let (owner, requests) = (owner(), requests(Strategy::Lowest));
+    let requests = &requests[..1];
+    let mut attempt = Attempt::new(&owner, requests, true, ClaimLimits::IN_ORDER, false);
     let pool = PoolView { used: Used::All(BTreeSet::new()), ..PoolView::default() };
     let view = View { held: vec![], sure: true, pools: vec![pool], token: () };
     let mut firsts = BTreeSet::new();
@@ -41,7 +41,7 @@ fn a_lost_commit_without_a_reason_spreads() {
 #[test]
 fn pools_whose_ranges_the_store_knows_do_not_overlap() {
     let named = ["blue", "red"].map(|name| Pool::parse(&json!({"name": name}), "p").unwrap());
-    let (owner, wants) = (owner(), PoolRequest::read(&named, Strategy::Lowest).unwrap());
+    let (owner, requests) = (owner(), PoolRequest::read(&named, Strategy::Lowest).unwrap());
     let plan = |subnets: [&str; 2]| {
         let pool = |subnet: &str| {
             let range = serde_json::from_value(json!({"subnet": subnet})).unwrap();
@@ -51,7 +51,7 @@ fn pools_whose_ranges_the_store_knows_do_not_overlap() {
         };
         let pools = subnets.map(pool).into();
         let view = View { held: vec![], sure: true, pools, token: () };
-        Attempt::new(&owner, &wants, true, ClaimLimits::IN_ORDER, false).plan(&view).map(drop)
+        Attempt::new(&owner, &requests, true, ClaimLimits::IN_ORDER, false).plan(&view).map(drop)
     };
     plan(["10.0.0.0/25", "10.0.0.128/25"]).unwrap();
     let error = plan(["10.0.0.0/24", "10.0.0.128/25"]).unwrap_err();
@@ -62,8 +62,8 @@ fn pools_whose_ranges_the_store_knows_do_not_overlap() {
 #[test]
 fn an_address_that_is_held_on_another_node_is_not_the_owners() {
     let asking = json!({"ranges": [{"subnet": "10.0.0.0/24"}], "requested-ip": "10.0.0.9"});
-    let wants = [Pool::parse(&asking, "p").unwrap()];
-    let (owner, wants) = (owner(), PoolRequest::read(&wants, Strategy::Lowest).unwrap());
+    let requests = [Pool::parse(&asking, "p").unwrap()];
+    let (owner, requests) = (owner(), PoolRequest::read(&requests, Strategy::Lowest).unwrap());
     for (node, container, ifname, is_own) in [
         (Some("n"), "c", Some("eth0"), true),
         (None, "c", Some("eth0"), true),
@@ -72,7 +72,7 @@ fn an_address_that_is_held_on_another_node_is_not_the_owners() {
         (Some("n"), "c", Some("eth1"), false),
         (Some("n"), "c", None, false),
     ] {
-        let mut attempt = Attempt::new(&owner, &wants, true, ClaimLimits::IN_ORDER, false);
+        let mut attempt = Attempt::new(&owner, &requests, true, ClaimLimits::IN_ORDER, false);
         let pools = vec![PoolView::default()];
         let view = View { held: vec![], sure: true, pools, token: () };
         let Plan::Commit(change, sources) = attempt.plan(&view).unwrap() else { panic!() };
@@ -94,9 +94,9 @@ fn an_address_that_is_held_on_another_node_is_not_the_owners() {
 
 #[test]
 fn many_pools_are_looked_at_before_anything_is_tried() {
-    let (owner, wants) = (owner(), wants(Strategy::RoundRobin));
+    let (owner, requests) = (owner(), requests(Strategy::RoundRobin));
     let tries = ClaimLimits { each: 1, random_candidates: 0, look_first: true };
-    let mut attempt = Attempt::new(&owner, &wants, true, tries, false);
+    let mut attempt = Attempt::new(&owner, &requests, true, tries, false);
     let pool = |used| PoolView { used, ..PoolView::default() };
     let view = |used: [Used; 2]| View {
         held: vec![],
@@ -106,7 +106,7 @@ fn many_pools_are_looked_at_before_anything_is_tried() {
     };
     let blind = attempt.plan(&view([Used::Unknown, Used::Unknown])).unwrap();
     assert!(matches!(blind, Plan::ScanFurther));
-    let scans = attempt.question(false).scans.to_vec();
+    let scans = attempt.query(false).scans.to_vec();
     let windows = scans.iter().map(|look| match look {
         Scan::Range(from, to) => Used::Windows(vec![(*from, *to)], BTreeSet::from([*from])),
         other => panic!("{other:?}"),
