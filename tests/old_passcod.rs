@@ -1,4 +1,4 @@
-//! The player of the ancestor's ipam-da-consul does what the program was recorded to do.
+//! The player of passcod's ipam-da-consul does what the program was recorded to do.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

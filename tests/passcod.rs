@@ -1,4 +1,4 @@
-//! The ancestor's behaviour, case by case: `tests/vectors/passcod.json` says what it did and where
+//! Passcod's behaviour, case by case: `tests/vectors/passcod.json` says what it did and where
 //! we differ, with the reason. All else is equal.
 
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ fn script(mock: &BTreeMap<String, Mock>) -> String {
 }
 
 #[test]
-fn what_is_not_listed_as_a_difference_is_as_in_the_ancestor() {
+fn what_is_not_listed_as_a_difference_is_as_in_passcod() {
     let fixture: Fixture = serde_json::from_str(include_str!("vectors/passcod.json")).unwrap();
     let mut comparison = Comparison::with(&fixture.reasons);
     for vector in &fixture.vectors {

@@ -12,8 +12,8 @@ use ipam_kit::pool::RangeSet;
 use log::debug;
 use rustix::fs::OFlags;
 
-use crate::cached::{Content, Event, Known, first_line};
-use crate::pool::Definition;
+use crate::cache_file::{CacheEvent, CacheFile, CachedPool, first_line};
+use crate::definition::Definition;
 
 /// The cache of one pool: a file with the state at a time, and a line for each event since.
 ///
@@ -27,11 +27,11 @@ pub(crate) struct Cache {
 
 /// What a pool's addresses are chosen from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ranges<'a> {
+pub(crate) enum RangeSource<'a> {
     /// What stands in Consul.
-    Stand(&'a Definition),
+    Definition(&'a Definition),
     /// What the pool brought with it.
-    Brought(&'a RangeSet),
+    Request(&'a RangeSet),
 }
 
 /// For how long it is believed, in milliseconds: a store that was restored may have the same indexes again.
@@ -50,31 +50,31 @@ impl Cache {
     }
 
     /// What is remembered; nothing where that is too old.
-    pub(crate) fn read(&self) -> Option<Known> {
+    pub(crate) fn read(&self) -> Option<CachedPool> {
         let content = self.content()?;
         let age = now().checked_sub(content.read_at())?;
         (age < AGE).then(|| content.known())
     }
 
     /// Remembers ranges and free addresses, as they were read now. Whether others were met stays known.
-    /// `wide` says that enough was looked at for a crowd.
-    pub(crate) fn renew(&self, ranges: Ranges<'_>, free: &BTreeSet<IpAddr>, wide: bool) {
+    /// `wide` says that enough was looked at for contention.
+    pub(crate) fn renew(&self, ranges: RangeSource<'_>, free: &BTreeSet<IpAddr>, wide: bool) {
         let (definition, brought) = match ranges {
-            Ranges::Stand(definition) => (Some(definition.clone()), None),
-            Ranges::Brought(set) => (None, Some(set.to_string())),
+            RangeSource::Definition(definition) => (Some(definition.clone()), None),
+            RangeSource::Request(set) => (None, Some(set.to_string())),
         };
         self.logged(|| {
             let _folder = lock_folder(self.folder())?;
             let before = self.content();
-            let known = Known {
+            let known = CachedPool {
                 definition: definition.clone(),
                 brought: brought.clone(),
                 free: free.clone(),
                 wide,
-                cursor: before.as_ref().and_then(Content::cursor),
-                crowded: false,
+                cursor: before.as_ref().and_then(CacheFile::cursor),
+                contended: false,
             };
-            self.write(now(), &known, before.map_or(0, |before| before.crowd()))
+            self.write(now(), &known, before.map_or(0, |before| before.contended_claims()))
         });
     }
 
@@ -89,30 +89,30 @@ impl Cache {
             chosen = candidates.iter().copied().find(|address| content.is_free(*address)).or(first);
             let Some(chosen) = chosen else { return Ok(()) };
             if content.length > LONGEST {
-                let (read, crowd) = (content.read_at(), content.crowd());
+                let (read, contended_claims) = (content.read_at(), content.contended_claims());
                 let mut known = content.known();
                 known.free.remove(&chosen);
                 known.cursor = Some(chosen);
-                return self.write(read, &known, crowd.saturating_sub(1));
+                return self.write(read, &known, contended_claims.saturating_sub(1));
             }
-            self.append(Event::Chosen(chosen))
+            self.append(CacheEvent::Chosen(chosen))
         });
         chosen
     }
 
     /// Notes that others take addresses at the same time.
-    pub(crate) fn note_crowd(&self) {
-        self.logged(|| self.append(Event::Crowd));
+    pub(crate) fn remember_contention(&self) {
+        self.logged(|| self.append(CacheEvent::Contended));
     }
 
     /// Notes that an address that was asked for is taken.
-    pub(crate) fn note_taken(&self, address: IpAddr) {
-        self.logged(|| self.append(Event::Taken(address)));
+    pub(crate) fn remember_taken(&self, address: IpAddr) {
+        self.logged(|| self.append(CacheEvent::Taken(address)));
     }
 
     /// Notes that this node has given an address back.
     pub(crate) fn give_back(&self, address: IpAddr) {
-        self.logged(|| self.append(Event::GivenBack(address)));
+        self.logged(|| self.append(CacheEvent::GivenBack(address)));
     }
 
     /// Forgets everything but whether others were met.
@@ -134,7 +134,7 @@ impl Cache {
     }
 
     /// Adds an event; nothing where there is no file to add it to. A file that nobody sums up is forgotten.
-    fn append(&self, event: Event) -> io::Result<()> {
+    fn append(&self, event: CacheEvent) -> io::Result<()> {
         match open_own(&self.path, OFlags::WRONLY | OFlags::APPEND, 0) {
             Ok(file) if file.metadata()?.len() > FORGOTTEN => fs::remove_file(&self.path),
             Ok(mut file) => file.write_all(event.to_line().as_bytes()),
@@ -143,21 +143,21 @@ impl Cache {
         }
     }
 
-    fn write(&self, read: u64, known: &Known, crowd: u32) -> io::Result<()> {
-        let line = first_line(read, known, crowd)?;
+    fn write(&self, read: u64, known: &CachedPool, contended_claims: u32) -> io::Result<()> {
+        let line = first_line(read, known, contended_claims)?;
         // A name that no pool's cache has.
         replace_own(&self.path, &beside(&self.path, "#new"), 0o600, &line)
     }
 
-    fn content(&self) -> Option<Content> {
-        Content::read(&String::from_utf8(read_own(&self.path).ok()?).ok()?)
+    fn content(&self) -> Option<CacheFile> {
+        CacheFile::read(&String::from_utf8(read_own(&self.path).ok()?).ok()?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cached::CROWD;
+    use crate::cache_file::CONTENDED_CLAIMS;
     use ipam_kit::pool::{RangeConfig, RangeRules};
     use tempfile::TempDir;
 
@@ -178,10 +178,14 @@ mod tests {
         cache.give_back("10.0.0.9".parse().unwrap());
         assert_eq!(cache.take(&["10.0.0.9".parse().unwrap()]), Some("10.0.0.9".parse().unwrap()));
         let free = set(&["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.7", "fd00::1"]);
-        cache.renew(Ranges::Brought(&ranges()), &free, false);
+        cache.renew(RangeSource::Request(&ranges()), &free, false);
         assert_eq!(
             cache.read(),
-            Some(Known { free, brought: Some("10.0.0.1-10.0.0.254".into()), ..Known::default() })
+            Some(CachedPool {
+                free,
+                brought: Some("10.0.0.1-10.0.0.254".into()),
+                ..CachedPool::default()
+            })
         );
         let candidates: Vec<IpAddr> = set(&["10.0.0.3", "10.0.0.4"]).into_iter().collect();
         assert_eq!(cache.take(&candidates), Some(candidates[0]));
@@ -190,7 +194,7 @@ mod tests {
         cache.give_back(candidates[1]);
         let known = cache.read().unwrap();
         assert_eq!(known.free, set(&["10.0.0.2", "10.0.0.4", "10.0.0.7", "fd00::1"]));
-        assert_eq!((known.cursor, known.crowded), (Some(candidates[0]), false));
+        assert_eq!((known.cursor, known.contended), (Some(candidates[0]), false));
         cache.forget();
         assert_eq!(cache.read(), None);
     }
@@ -200,7 +204,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let cache = Cache::at(folder.path().join("pool"));
         let free = set(&["10.0.0.2", "10.0.0.3"]);
-        cache.renew(Ranges::Brought(&ranges()), &free, false);
+        cache.renew(RangeSource::Request(&ranges()), &free, false);
         let candidates: Vec<IpAddr> = free.iter().copied().collect();
         let taking = lock_folder(folder.path()).unwrap();
         // Nobody waits longer: Consul tells whether the address is free.
@@ -216,7 +220,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("pool");
         let cache = Cache::at(path.clone());
-        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]), false);
+        cache.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
         let mut longest = 0;
         for _ in 0..FORGOTTEN / 10 {
             cache.give_back("10.0.0.2".parse().unwrap());
@@ -229,8 +233,8 @@ mod tests {
     fn pools_whose_names_go_on_have_files_of_their_own() {
         let folder = TempDir::new().unwrap();
         let [blue, new] = ["blue", "blue.new"].map(|name| Cache::at(folder.path().join(name)));
-        new.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]), false);
-        blue.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.3"]), false);
+        new.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
+        blue.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.3"]), false);
         assert_eq!(new.read().unwrap().free, set(&["10.0.0.2"]));
     }
 
@@ -238,14 +242,14 @@ mod tests {
     fn a_crowd_is_remembered_for_some_claims() {
         let folder = TempDir::new().unwrap();
         let cache = Cache::at(folder.path().join("pool"));
-        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]), false);
-        cache.note_crowd();
-        for _ in 0..CROWD {
-            assert!(cache.read().unwrap().crowded);
-            cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2"]), false);
+        cache.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
+        cache.remember_contention();
+        for _ in 0..CONTENDED_CLAIMS {
+            assert!(cache.read().unwrap().contended);
+            cache.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
             cache.take(&["10.0.0.2".parse().unwrap()]);
         }
-        assert!(!cache.read().unwrap().crowded);
+        assert!(!cache.read().unwrap().contended);
     }
 
     #[test]
@@ -253,7 +257,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("pool");
         let cache = Cache::at(path.clone());
-        cache.renew(Ranges::Brought(&ranges()), &set(&["10.0.0.2", "10.0.0.3"]), false);
+        cache.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.2", "10.0.0.3"]), false);
         for _ in 0..LONGEST / 10 {
             cache.give_back("10.0.0.2".parse().unwrap());
         }

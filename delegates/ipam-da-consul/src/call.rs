@@ -8,13 +8,13 @@ use ipam_kit::host::ResultCache;
 use ipam_kit::{Request, Result};
 
 use crate::config::Site;
-use crate::keys::{Keys, judge_name};
+use crate::keys::{ConsulKeys, check_name};
 
 /// What is asked, which nothing changes.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct CallScope {
     pub(crate) verb: Verb,
-    pub(crate) keys: Keys,
+    pub(crate) keys: ConsulKeys,
     /// The folders of the pools that the call is about.
     pub(crate) asked: Vec<String>,
     /// Those whose ranges stand in Consul.
@@ -25,7 +25,7 @@ pub(crate) struct Call {
     pub(crate) node: Option<String>,
 }
 
-impl Call {
+impl CallScope {
     /// What a request asks of a store.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ impl Call {
         let network = request.network.name();
         let asked = requested_pools(request);
         for (i, name) in asked.iter().enumerate().filter_map(|(i, pool)| Some((i, pool.name()?))) {
-            judge_name(name, &format!("prevResult.pools[{i}]"))?;
+            check_name(name, &format!("prevResult.pools[{i}]"))?;
         }
         let stands = asked.iter().filter(|pool| pool.ranges().is_empty());
         let named = stands.filter_map(|pool| pool.name().map(str::to_owned)).collect();
@@ -43,7 +43,7 @@ impl Call {
         let asked: BTreeSet<String> = asked.iter().map(|pool| folder(pool.name())).collect();
         Ok(Self {
             verb: request.verb,
-            keys: Keys::new(network, nameless),
+            keys: ConsulKeys::new(network, nameless),
             asked: asked.into_iter().collect(),
             named,
             results: ResultCache::new(&site.result_cache),

@@ -8,19 +8,19 @@ use ipam_kit::allocate::owner_index::{OwnerGuard, OwnerState, done};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 
-use crate::allocation::{holding, revision};
-use crate::claim::{Role, Step};
+use crate::change_txn::{ChangeTxn, OpRole};
 use crate::errors::{too_many, unwritable};
-use crate::held::State;
-use crate::keys::Keys;
+use crate::keys::ConsulKeys;
+use crate::owner_view::OwnerView;
 use crate::pools::Pools;
-use crate::refusal::{Next, Refusal};
-use crate::session::Session;
-use crate::token::Token;
-use crate::txn::{Ended, LARGEST, Op, Pair};
+use crate::refusal::{AfterRefusal, RefusedTxn};
+use crate::session::ConsulSession;
+use crate::txn::{LARGEST, Op, Pair, TxnOutcome};
+use crate::values::{holding, revision};
+use crate::view_token::ViewToken;
 
-/// How many addresses go at once where a container has more than a transaction can take: only the
-/// ancestor gives one so many.
+/// How many addresses go at once where a container has more than a transaction can take: only passcod
+///  gives one so many.
 const BATCH: usize = 60;
 
 /// Makes a change; one by which a container loses more than a transaction can take in several.
@@ -28,12 +28,12 @@ const BATCH: usize = 60;
 /// # Errors
 /// It was not and will not be made.
 pub(crate) fn change_in_parts(
-    keys: &Keys,
-    session: &mut Session,
+    keys: &ConsulKeys,
+    session: &mut ConsulSession,
     owner: &Owner,
-    token: Token,
+    token: ViewToken,
     change: &Change<'_>,
-) -> Result<Commit<Token>> {
+) -> Result<Commit<ViewToken>> {
     let only_drops = change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty();
     if change.drop.len() <= BATCH || !only_drops {
         return make(keys, session, owner, &token, change);
@@ -43,7 +43,7 @@ pub(crate) fn change_in_parts(
         let part = Change { drop: part.to_vec(), ..Change::default() };
         match make(keys, session, owner, &token, &part)? {
             // The owner's key has gone with the first.
-            Commit::Done { .. } => token = Token::read(State::nothing(owner)),
+            Commit::Done { .. } => token = ViewToken::read(OwnerView::nothing(owner)),
             Commit::Unknown => return Ok(Commit::Unknown),
             // What it shows is of this part alone.
             Commit::Lost { .. } | Commit::Outdated => return Ok(Commit::Outdated),
@@ -53,15 +53,15 @@ pub(crate) fn change_in_parts(
 }
 
 fn make(
-    keys: &Keys,
-    session: &mut Session,
+    keys: &ConsulKeys,
+    session: &mut ConsulSession,
     owner: &Owner,
-    token: &Token,
+    token: &ViewToken,
     change: &Change<'_>,
-) -> Result<Commit<Token>> {
+) -> Result<Commit<ViewToken>> {
     let takes = !change.claim.is_empty();
     if takes {
-        session.memory.judge()?;
+        session.memory.check_not_restored()?;
     }
     let victims = victims(keys, session, change)?;
     let definitions = relied_on(token, change);
@@ -70,7 +70,7 @@ fn make(
     let mut indexes = BTreeMap::new();
     loop {
         let folders = if takes { session.pools.missing().clone() } else { BTreeSet::new() };
-        let step = Step {
+        let step = ChangeTxn {
             keys,
             owner,
             seen: &token.seen,
@@ -83,7 +83,7 @@ fn make(
             indexed: session.memory.is_indexed(),
             marked: !session.memory.is_trusting(),
         };
-        let (roles, ops): (Vec<Role>, Vec<Op>) = step.ops().into_iter().unzip();
+        let (roles, ops): (Vec<OpRole>, Vec<Op>) = step.ops().into_iter().unzip();
         if ops.len() > LARGEST && !folders.is_empty() {
             // The next ADD of fewer pools makes them.
             session.pools.forget_missing();
@@ -94,30 +94,30 @@ fn make(
         }
         let failures = match session.store.write(&ops)? {
             None => return Ok(Commit::Unknown),
-            Some(Ended::Done(written)) => {
+            Some(TxnOutcome::Done(written)) => {
                 let index = step.index_in(&written);
-                note_done(session, &step, index, &written)?;
+                remember_done(session, &step, index, &written)?;
                 return Ok(done(change, &chosen, revision(index)));
             }
-            Some(Ended::Failed(failures)) => failures,
+            Some(TxnOutcome::Failed(failures)) => failures,
         };
-        let refusal = Refusal { step: &step, roles: &roles, ops: &ops, failures: &failures };
-        match refusal.judge(session)? {
-            Next::Again => {}
-            Next::Meet(met) => indexes.extend(met),
-            Next::End(commit) => {
+        let refused = RefusedTxn { step: &step, roles: &roles, ops: &ops, failures: &failures };
+        match refused.decide(session)? {
+            AfterRefusal::Again => {}
+            AfterRefusal::Meet(met) => indexes.extend(met),
+            AfterRefusal::End(commit) => {
                 put_back(&session.pools, &step, &commit);
                 return Ok(*commit);
             }
-            Next::Denied(op) => return Err(unwritable(op)),
+            AfterRefusal::Denied(op) => return Err(unwritable(op)),
         }
     }
 }
 
 /// The owners that lose an address by this change, as they are.
 fn victims(
-    keys: &Keys,
-    session: &mut Session,
+    keys: &ConsulKeys,
+    session: &mut ConsulSession,
     change: &Change<'_>,
 ) -> Result<BTreeMap<String, Option<OwnerState>>> {
     let holders = change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
@@ -135,7 +135,7 @@ fn victims(
 }
 
 /// The ranges that a change relies on, by their pools' names.
-fn relied_on(token: &Token, change: &Change<'_>) -> BTreeMap<String, u64> {
+fn relied_on(token: &ViewToken, change: &Change<'_>) -> BTreeMap<String, u64> {
     let named = change.claim.iter().filter(|claim| claim.request.set.is_none());
     let of = |claim: &Claim<'_>| {
         let pool = claim.request.pool.clone()?;
@@ -155,7 +155,7 @@ fn choose(pools: &Pools, claim: &Claim<'_>) -> Option<IpAddr> {
 }
 
 /// Lets other processes of this node take what was chosen and is not another's.
-fn put_back(pools: &Pools, step: &Step<'_>, commit: &Commit<Token>) {
+fn put_back(pools: &Pools, step: &ChangeTxn<'_>, commit: &Commit<ViewToken>) {
     let lost: Vec<IpAddr> = match commit {
         Commit::Lost { taken, .. } => taken.iter().map(|taken| taken.address).collect(),
         _ => Vec::new(),
@@ -167,47 +167,52 @@ fn put_back(pools: &Pools, step: &Step<'_>, commit: &Commit<Token>) {
 }
 
 /// Takes in that a change was carried out.
-fn note_done(session: &mut Session, step: &Step<'_>, index: u64, written: &[Pair]) -> Result<()> {
+fn remember_done(
+    session: &mut ConsulSession,
+    step: &ChangeTxn<'_>,
+    index: u64,
+    written: &[Pair],
+) -> Result<()> {
     let takes = !step.change.claim.is_empty();
-    session.memory.note_server(session.store.preferred());
+    session.memory.remember_server(session.store.preferred());
     if takes && step.indexed && step.marked {
         let node = &step.owner.scope.node;
         let (before, now) = step.marks_in(written);
-        if !session.memory.goes_with(node, before) {
+        if !session.memory.matches_latest_claim(node, before) {
             session.pools.forget_all();
-            let error = session.memory.note_set_back();
+            let error = session.memory.remember_restored();
             return Err(withdraw(session, step, index, error));
         }
         let server = session.store.answering();
-        now.into_iter().for_each(|mark| session.memory.note_mark(node, mark, &server));
+        now.into_iter().for_each(|mark| session.memory.remember_claim(node, mark, &server));
     }
     session.pools.forget_missing();
     for (claim, address) in step.change.claim.iter().zip(step.chosen) {
         if claim.request.requested.is_some() {
-            session.pools.cache_of(claim.request).note_taken(*address);
+            session.pools.cache_of(claim.request).remember_taken(*address);
         }
     }
     for lease in &step.change.drop {
-        session.pools.note_given_back(lease);
+        session.pools.remember_released(lease);
     }
     let (container, ifname) = (step.owner.container.as_str(), step.owner.ifname.as_str());
     if takes || !step.change.keep.is_empty() {
-        session.memory.note_taken(step.owner);
+        session.memory.remember_owner(step.owner);
     } else if step.change.leave.is_empty() {
-        session.memory.forget_taken(container, ifname);
+        session.memory.forget_owner(container, ifname);
     }
     Ok(())
 }
 
 /// Takes back claims that were made in a store which is not the known one; the error says that it is
 /// not.
-fn withdraw(session: &mut Session, step: &Step<'_>, index: u64, error: Error) -> Error {
-    let made = done::<Token>(step.change, step.chosen, revision(index));
+fn withdraw(session: &mut ConsulSession, step: &ChangeTxn<'_>, index: u64, error: Error) -> Error {
+    let made = done::<ViewToken>(step.change, step.chosen, revision(index));
     let Commit::Done { kept, claimed } = made else { return error };
     let seen = OwnerGuard { revision: Some(revision(index)), document: Some(step.document()) };
     let leave: Vec<Lease> = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
     let change = Change { drop: claimed, leave, ..Change::default() };
-    let back = Step {
+    let back = ChangeTxn {
         seen: &seen,
         change: &change,
         chosen: &[],
@@ -219,9 +224,9 @@ fn withdraw(session: &mut Session, step: &Step<'_>, index: u64, error: Error) ->
         ..*step
     };
     let ops: Vec<Op> = back.ops().into_iter().map(|(_, op)| op).collect();
-    change.drop.iter().for_each(|lease| session.pools.note_given_back(lease));
+    change.drop.iter().for_each(|lease| session.pools.remember_released(lease));
     match session.store.write(&ops) {
-        Ok(Some(Ended::Done(_))) => error,
+        Ok(Some(TxnOutcome::Done(_))) => error,
         Ok(_) => error.and([Error::new(
             ErrorCode::TRY_AGAIN,
             "it is not known whether what was taken there was given back",

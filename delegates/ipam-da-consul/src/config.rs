@@ -8,7 +8,7 @@ use ipam_servers::{Secret, Server, ServerSection, ServerSettings, Tls, escape};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// The keys of [`Config`].
+/// The keys of [`ConsulConfig`].
 pub(crate) const KEYS: &[Key] =
     &[Key::Value(SECTION.servers), Key::Section(SECTION.name, SECTION.keys)];
 
@@ -22,7 +22,7 @@ const SECTION: ServerSection = ServerSection {
     token_file: Some("CONSUL_HTTP_TOKEN_FILE"),
 };
 
-/// The keys of [`Own`].
+/// The keys of [`ConsulSection`].
 const OWN: &[Key] = &[
     Key::Value("datacenter"),
     Key::Value("consistency"),
@@ -34,7 +34,7 @@ const OWN: &[Key] = &[
 /// What this delegate reads of `ipam`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Config {
+pub struct ConsulConfig {
     consul_servers: Option<Vec<String>>,
     consul: Option<Map<String, Value>>,
 }
@@ -42,7 +42,7 @@ pub struct Config {
 /// The keys of `ipam.consul` that are this delegate's alone.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Own {
+struct ConsulSection {
     datacenter: Option<String>,
     consistency: Option<String>,
     result_cache: Option<PathBuf>,
@@ -76,14 +76,17 @@ pub(crate) enum Consistency {
     Stale,
 }
 
-impl Config {
+impl ConsulConfig {
     /// The store that the configuration names.
     ///
     /// # Errors
     /// As [`ServerSection::read`]; a setting of Consul alone is malformed.
     pub(crate) fn site(self, request: &Request) -> Result<Site> {
-        let (settings, own) =
-            SECTION.read::<Own>(self.consul_servers, self.consul, &request.environment)?;
+        let (settings, own) = SECTION.read::<ConsulSection>(
+            self.consul_servers,
+            self.consul,
+            &request.environment,
+        )?;
         let ServerSettings { servers, token, tls, timeout } = settings;
         own.refuse_enterprise()?;
         Ok(Site {
@@ -98,7 +101,7 @@ impl Config {
     }
 }
 
-impl Own {
+impl ConsulSection {
     fn refuse_enterprise(&self) -> Result<()> {
         for (key, value) in [("namespace", &self.namespace), ("partition", &self.partition)] {
             if value.as_ref().is_some_and(|value| !value.is_empty() && value != "default") {
@@ -134,7 +137,7 @@ mod tests {
 
     #[test]
     fn every_key_is_declared() {
-        assert_fields::<Config>(&names(KEYS));
-        assert_fields::<Own>(&names(OWN));
+        assert_fields::<ConsulConfig>(&names(KEYS));
+        assert_fields::<ConsulSection>(&names(OWN));
     }
 }

@@ -2,7 +2,7 @@
 
 use ipam_kit::{Error, ErrorCode};
 
-use crate::txn::{Failure, LARGEST, Op};
+use crate::txn::{LARGEST, Op, TxnFailure};
 
 /// What to do about a token that may not.
 const GRANT: &str = r#"grant its policy key_prefix "ipam/" { policy = "write" }"#;
@@ -20,7 +20,7 @@ pub(crate) fn unwritable(op: &Op) -> Error {
 }
 
 /// The error of a transaction that only reads.
-pub(crate) fn refused(ops: &[Op], failures: &[Failure]) -> Error {
+pub(crate) fn refused(ops: &[Op], failures: &[TxnFailure]) -> Error {
     let first = failures.first();
     let key = first.and_then(|failure| ops.get(failure.place)).map_or("", Op::key);
     let what = first.map_or("", |failure| failure.what.as_str());

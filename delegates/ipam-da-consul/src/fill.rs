@@ -7,9 +7,9 @@ use ipam_kit::cni::NetworkName;
 use ipnet::IpNet;
 use serde_json::json;
 
-use crate::allocation::Allocation;
-use crate::keys::{Keys, ROOT};
+use crate::keys::{ConsulKeys, ROOT};
 use crate::txn::{self, LARGEST, Op};
+use crate::values::AddressValue;
 
 const NODES: usize = 50;
 
@@ -22,11 +22,11 @@ pub fn transactions(
     addresses: impl IntoIterator<Item = IpAddr>,
 ) -> Vec<String> {
     let gateway = subnet.hosts().next();
-    let keys = Keys::new(network, false);
+    let keys = ConsulKeys::new(network, false);
     let ranges = json!([{"subnet": subnet, "gateway": gateway}]);
     let made = [
         Op::Set(ROOT.to_owned(), String::new()),
-        Op::Set(Keys::definition(pool), ranges.to_string()),
+        Op::Set(ConsulKeys::definition(pool), ranges.to_string()),
         Op::Set(keys.folder(Some(pool)), String::new()),
     ];
     let mut ops = Vec::new();
@@ -44,8 +44,9 @@ pub fn transactions(
             confirmed: now(),
             leases: vec![item],
         };
-        let its = Keys::owner_in(&owner.network, &owner.node, &owner.container, &owner.ifname);
-        ops.push(Op::Set(key, to_text(&Allocation::of(&owner))));
+        let its =
+            ConsulKeys::owner_in(&owner.network, &owner.node, &owner.container, &owner.ifname);
+        ops.push(Op::Set(key, to_text(&AddressValue::of(&owner))));
         ops.push(Op::Set(its, owner.to_value()));
     }
     // An owner's two are written at once.

@@ -13,7 +13,7 @@ use ipam_servers::escape;
 /// our own keys, which it would not bear inside a pool's folder.
 ///
 /// ```text
-/// ipam/                                                  the folder, which the ancestor wants to be there
+/// ipam/                                                  the folder, which passcod needs
 /// ipam/<pool>                                            the ranges of a pool, a JSON array
 /// ipam/<pool>/                                           its folder
 /// ipam/<pool>/<address>                                  who holds an address
@@ -21,7 +21,7 @@ use ipam_servers::escape;
 /// ipam/.owners/<network>/.nodes/<node>                   the latest claim of a node
 /// ```
 #[derive(Clone, Debug)]
-pub(crate) struct Keys {
+pub(crate) struct ConsulKeys {
     network: NetworkName,
     /// Whether pools without names are asked for, which are kept in the folder of the network.
     nameless: bool,
@@ -33,7 +33,7 @@ pub(crate) const ROOT: &str = "ipam/";
 /// The folder of the owners of all networks.
 pub(crate) const OWNERS: &str = "ipam/.owners/";
 
-impl Keys {
+impl ConsulKeys {
     /// The keys of a network, of which pools without names are asked or not.
     pub(crate) fn new(network: &NetworkName, nameless: bool) -> Self {
         Self { network: network.clone(), nameless }
@@ -60,7 +60,7 @@ impl Keys {
         format!("{ROOT}{}/", pool.unwrap_or(self.network.as_str()))
     }
 
-    /// Which folder keys the ancestor wants for a pool.
+    /// Which folder keys passcod needs for a pool.
     pub(crate) fn folders(pool: &str) -> [String; 2] {
         [ROOT.to_owned(), format!("{ROOT}{pool}/")]
     }
@@ -126,7 +126,7 @@ pub(crate) fn split(key: &str) -> Option<(&str, IpAddr)> {
 ///
 /// # Errors
 /// Code 7, at `path`.
-pub(crate) fn judge_name(name: &str, path: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str, path: &str) -> Result<()> {
     let odd = name.chars().any(char::is_control)
         || name.starts_with('.')
         || name.split('/').any(|part| part.is_empty() || part == "." || part == "..")
@@ -169,10 +169,10 @@ mod tests {
     #[test]
     fn names_that_would_be_other_keys_are_refused() {
         for name in ["blue", "dc1/blue", "a b", "ü.x"] {
-            judge_name(name, "p").unwrap();
+            check_name(name, "p").unwrap();
         }
         for name in [".owners", ".owners/x", "a//b", "/a", "a/", "a/../b", "a\nb", "dc1/10.0.0.1"] {
-            assert!(judge_name(name, "p").is_err(), "{name}");
+            assert!(check_name(name, "p").is_err(), "{name}");
         }
     }
 }

@@ -8,50 +8,59 @@ use ipam_kit::keys::{Key, Misspelt};
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{ErrorCode, Request, Result};
 
-use crate::call::Call;
+use crate::call::CallScope;
 use crate::change::change_in_parts;
-use crate::config::{Config, KEYS};
-use crate::memory::Mark;
+use crate::config::{ConsulConfig, KEYS};
+use crate::memory::ClaimMark;
+use crate::ready::check_ready;
 use crate::removal::Removal;
-use crate::rights::try_rights;
-use crate::scan::{foreign_keys, walk_node, walk_pools};
-use crate::session::Session;
-use crate::token::Token;
-use crate::txn::{Ended, Op};
+use crate::scan::{find_foreign_entries, scan_node, scan_pools};
+use crate::session::ConsulSession;
+use crate::txn::{Op, TxnOutcome};
 use crate::view::view;
+use crate::view_token::ViewToken;
 
 /// The leases of one network of a whole cluster.
 #[derive(Debug)]
 pub struct Consul {
-    call: Call,
-    session: Session,
+    call: CallScope,
+    session: ConsulSession,
 }
 
 /// How many addresses are candidates of a claim, so that the processes of a node need not meet.
 const CANDIDATES: usize = 64;
 
 impl Ledger for Consul {
-    type Config = Config;
-    type Token = Token;
+    type Config = ConsulConfig;
+    type Token = ViewToken;
 
     const KEYS: Option<&'static [Key]> = Some(KEYS);
     const REACH: Reach = Reach::Cluster;
 
-    fn open(config: Config, request: &Request) -> Result<Self> {
+    fn open(config: ConsulConfig, request: &Request) -> Result<Self> {
         let site = config.site(request)?;
-        let call = Call::of(request, &site)?;
-        let session = Session::open(site, request, &call.keys)?;
+        let call = CallScope::of(request, &site)?;
+        let session = ConsulSession::open(site, request, &call.keys)?;
         Ok(Self { call, session })
     }
 
-    fn view(&mut self, query: &ViewQuery<'_>, earlier: Option<Token>) -> Result<View<Token>> {
+    fn view(
+        &mut self,
+        query: &ViewQuery<'_>,
+        earlier: Option<ViewToken>,
+    ) -> Result<View<ViewToken>> {
         if !query.requests.is_empty() {
-            self.session.memory.judge()?;
+            self.session.memory.check_not_restored()?;
         }
         view(&self.call, &mut self.session, query, earlier)
     }
 
-    fn commit(&mut self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
+    fn commit(
+        &mut self,
+        owner: &Owner,
+        seen: ViewToken,
+        change: &Change<'_>,
+    ) -> Result<Commit<ViewToken>> {
         if !seen.seen.is_all_of(change) {
             return Ok(Commit::Outdated);
         }
@@ -71,46 +80,46 @@ impl Ledger for Consul {
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
         let Self { call, session } = self;
-        session.store.insist();
+        session.store.require_proof();
         match node {
-            Some(node) => walk_node(call, session, node, each),
-            None => walk_pools(call, &mut session.store, each),
+            Some(node) => scan_node(call, session, node, each),
+            None => scan_pools(call, &mut session.store, each),
         }
     }
 
     fn ready(&mut self) -> Result<()> {
-        let judged = self.session.memory.judge();
+        let judged = self.session.memory.check_not_restored();
         judged
-            .and_then(|()| try_rights(&self.call, &mut self.session))
+            .and_then(|()| check_ready(&self.call, &mut self.session))
             .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
     }
 
     fn accept(&mut self) -> Result<bool> {
-        let Self { call: Call { keys, .. }, session } = self;
+        let Self { call: CallScope { keys, .. }, session } = self;
         // Whoever accepts it is told when it cannot be reached.
         let pairs = match session.store.read(&[Op::GetTree(keys.mark(""))])? {
-            Ended::Done(pairs) => pairs,
-            Ended::Failed(_) => Vec::new(),
+            TxnOutcome::Done(pairs) => pairs,
+            TxnOutcome::Failed(_) => Vec::new(),
         };
         session.memory.accept(&|node| {
             let mark = keys.mark(node);
-            pairs.iter().find(|pair| pair.key == mark).map(Mark::of)
+            pairs.iter().find(|pair| pair.key == mark).map(ClaimMark::of)
         })?;
         session.pools.forget_all();
         Ok(true)
     }
 
     fn foreign_entries(&mut self) -> Result<Vec<String>> {
-        foreign_keys(&self.call, &mut self.session.store)
+        find_foreign_entries(&self.call, &mut self.session.store)
     }
 
-    fn misspelt(&self, want: &PoolRequest) -> Vec<Misspelt> {
-        self.session.pools.misspelt(want)
+    fn misspelt(&self, request: &PoolRequest) -> Vec<Misspelt> {
+        self.session.pools.misspelt(request)
     }
 
-    fn ranges(&mut self, want: &PoolRequest) -> Result<RangeSet> {
-        let Session { store, pools, .. } = &mut self.session;
-        pools.ranges_of(store, want)
+    fn ranges(&mut self, request: &PoolRequest) -> Result<RangeSet> {
+        let ConsulSession { store, pools, .. } = &mut self.session;
+        pools.ranges_of(store, request)
     }
 
     fn profile(&self) -> Profile {

@@ -4,33 +4,33 @@
 
 #![warn(unreachable_pub)]
 
-mod allocation;
 mod cache;
-mod cached;
+mod cache_file;
 mod call;
 mod change;
-mod claim;
+mod change_txn;
 mod config;
+mod current_servers;
+mod definition;
 mod errors;
 #[doc(hidden)]
 pub mod fill;
-mod held;
 mod keys;
 mod ledger;
 mod memory;
-mod pool;
+mod owner_view;
+mod pool_scan;
 mod pools;
-mod present;
+mod ready;
 mod refusal;
 mod removal;
-mod rights;
-mod room;
 mod scan;
 mod session;
 mod store;
-mod token;
 mod txn;
+mod values;
 mod view;
+mod view_token;
 mod window;
 
 use ipam_kit::Allocate;

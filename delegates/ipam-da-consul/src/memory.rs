@@ -18,13 +18,13 @@ use crate::txn::Pair;
 /// claims had come, so that a store restored from a backup or swapped for another is noticed; and, as
 /// hints, which owners hold something and the server that answered.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct ConsulMemory {
     note: StateFile,
     /// A file for each owner that took something.
     owners: PathBuf,
-    known: Known,
+    known: StoreRecord,
     /// The marks when this call began: others go on meanwhile.
-    marks: BTreeMap<String, Mark>,
+    marks: BTreeMap<String, ClaimMark>,
     /// Whether the store lets us have keys of owners.
     indexed: bool,
     /// Whether a store that does not know of this node's latest claim is used all the same.
@@ -33,14 +33,14 @@ pub(crate) struct Memory {
 
 /// A node's key of its latest claim: another one was made by another store, or by an import into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Mark {
+pub(crate) struct ClaimMark {
     /// The index that made it.
     pub(crate) created: u64,
     /// That of the latest claim.
     pub(crate) index: u64,
 }
 
-impl Mark {
+impl ClaimMark {
     /// As its key shows it.
     pub(crate) fn of(pair: &Pair) -> Self {
         Self { created: pair.created, index: pair.index }
@@ -49,9 +49,9 @@ impl Mark {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Known {
+struct StoreRecord {
     /// By the node's identity, which may change.
-    marks: BTreeMap<String, Mark>,
+    marks: BTreeMap<String, ClaimMark>,
     /// Servers at which this store was met, without their schemes.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     met: BTreeSet<String>,
@@ -68,12 +68,12 @@ struct Known {
 /// How many servers are remembered.
 const MET: usize = 64;
 
-impl Memory {
+impl ConsulMemory {
     /// The memory of a network; `trusting` is a call that uses a store which was set back, too.
     pub(crate) fn open(state: &StateDir, network: &NetworkName, trusting: bool) -> Self {
         let folder = folder(state);
         let note = StateFile::at(folder.join(format!("{network}.json")));
-        let known: Known = note.read();
+        let known: StoreRecord = note.read();
         let owners = folder.join("owners").join(network.as_str());
         let indexed = !known.unindexed.is_some_and(is_refusal_recent);
         Self { note, owners, marks: known.marks.clone(), known, indexed, trusting }
@@ -88,7 +88,7 @@ impl Memory {
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub(crate) fn judge(&self) -> Result<()> {
+    pub(crate) fn check_not_restored(&self) -> Result<()> {
         if self.known.set_back && !self.trusting { Err(set_back()) } else { Ok(()) }
     }
 
@@ -98,8 +98,8 @@ impl Memory {
     }
 
     /// Whether what the store shows of a node's latest claim goes with what was known of it before this call.
-    pub(crate) fn goes_with(&self, node: &str, shown: Option<Mark>) -> bool {
-        let same = |known: &Mark| {
+    pub(crate) fn matches_latest_claim(&self, node: &str, shown: Option<ClaimMark>) -> bool {
+        let same = |known: &ClaimMark| {
             shown.is_some_and(|shown| shown.created == known.created && shown.index >= known.index)
         };
         self.marks.get(node).is_none_or(same)
@@ -111,14 +111,16 @@ impl Memory {
     pub(crate) fn proves(
         &self,
         node: &str,
-        shown: Option<Mark>,
+        shown: Option<ClaimMark>,
         recorded: &[String],
         evidence: bool,
     ) -> bool {
         let known = &self.known;
         let met = recorded.iter().any(|server| known.met.contains(server));
         let is_claimed = self.marks.contains_key(node);
-        !known.set_back && self.goes_with(node, shown) && (evidence || (is_claimed && met))
+        !known.set_back
+            && self.matches_latest_claim(node, shown)
+            && (evidence || (is_claimed && met))
     }
 
     /// Fails where the store, which shows this of the node's latest claim, was set back: what it
@@ -126,29 +128,33 @@ impl Memory {
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub(crate) fn judge_absence(&mut self, node: &str, shown: Option<Mark>) -> Result<()> {
-        self.judge()?;
-        if !self.indexed || self.goes_with(node, shown) {
+    pub(crate) fn check_latest_claim(
+        &mut self,
+        node: &str,
+        shown: Option<ClaimMark>,
+    ) -> Result<()> {
+        self.check_not_restored()?;
+        if !self.indexed || self.matches_latest_claim(node, shown) {
             return Ok(());
         }
-        Err(self.note_set_back())
+        Err(self.remember_restored())
     }
 
     /// Notes that it does not.
-    pub(crate) fn note_set_back(&mut self) -> Error {
+    pub(crate) fn remember_restored(&mut self) -> Error {
         self.write_or_warn(|known| known.set_back = true);
         set_back()
     }
 
     /// Notes a claim, and the server that carried it out.
-    pub(crate) fn note_mark(&mut self, node: &str, mark: Mark, server: &str) {
+    pub(crate) fn remember_claim(&mut self, node: &str, mark: ClaimMark, server: &str) {
         self.write_or_warn(|known| {
             if known.met.len() < MET {
                 known.met.insert(server.to_owned());
             }
             let before = known.marks.get(node).filter(|before| before.created == mark.created);
             let index = before.map_or(0, |before| before.index).max(mark.index);
-            known.marks.insert(node.to_owned(), Mark { index, ..mark });
+            known.marks.insert(node.to_owned(), ClaimMark { index, ..mark });
         });
     }
 
@@ -156,9 +162,9 @@ impl Memory {
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub(crate) fn accept(&mut self, shown: &dyn Fn(&str) -> Option<Mark>) -> Result<()> {
-        let is_same = self.marks.keys().all(|node| self.goes_with(node, shown(node)));
-        let accept = |known: &mut Known| {
+    pub(crate) fn accept(&mut self, shown: &dyn Fn(&str) -> Option<ClaimMark>) -> Result<()> {
+        let is_same = self.marks.keys().all(|node| self.matches_latest_claim(node, shown(node)));
+        let accept = |known: &mut StoreRecord| {
             if !is_same {
                 known.met.clear();
             }
@@ -177,13 +183,13 @@ impl Memory {
     }
 
     /// Notes that it refuses them.
-    pub(crate) fn note_unindexed(&mut self) {
+    pub(crate) fn remember_unindexed(&mut self) {
         self.indexed = false;
         self.write_or_warn(|known| known.unindexed = Some(now()));
     }
 
     /// Notes the server that has answered, where it is another one than before.
-    pub(crate) fn note_server(&mut self, server: Option<String>) {
+    pub(crate) fn remember_server(&mut self, server: Option<String>) {
         if self.known.server == server {
             return;
         }
@@ -193,12 +199,12 @@ impl Memory {
     }
 
     /// Whether an owner has taken something from here that it was not seen to give back.
-    pub(crate) fn has_taken(&self, owner: &Owner) -> bool {
+    pub(crate) fn knows_owner(&self, owner: &Owner) -> bool {
         self.owner(owner.container.as_str(), owner.ifname.as_str()).exists()
     }
 
     /// Notes that it has.
-    pub(crate) fn note_taken(&self, owner: &Owner) {
+    pub(crate) fn remember_owner(&self, owner: &Owner) {
         let path = self.owner(owner.container.as_str(), owner.ifname.as_str());
         let make = || open_own(&path, OFlags::WRONLY | OFlags::CREATE, 0o600);
         let made = match make() {
@@ -213,7 +219,7 @@ impl Memory {
     }
 
     /// Notes that an owner holds nothing.
-    pub(crate) fn forget_taken(&self, container: &str, ifname: &str) {
+    pub(crate) fn forget_owner(&self, container: &str, ifname: &str) {
         // What stands in the store need not be a name that can be a file's.
         if !container.contains('/') && !ifname.contains('/') {
             let _ = fs::remove_file(self.owner(container, ifname));
@@ -225,7 +231,7 @@ impl Memory {
         self.owners.join(format!("{container}:{ifname}"))
     }
 
-    fn write_or_warn(&mut self, change: impl FnOnce(&mut Known)) {
+    fn write_or_warn(&mut self, change: impl FnOnce(&mut StoreRecord)) {
         if let Err(error) = self.write(change) {
             let path = self.note.path().display();
             warn!(
@@ -234,7 +240,7 @@ impl Memory {
         }
     }
 
-    fn write(&mut self, change: impl FnOnce(&mut Known)) -> io::Result<()> {
+    fn write(&mut self, change: impl FnOnce(&mut StoreRecord)) -> io::Result<()> {
         self.known = self.note.change(change)?;
         Ok(())
     }
@@ -264,9 +270,9 @@ mod tests {
         let state_dir = folder.path().to_owned();
         let state = StateDir::of_host(&Settings { state_dir, ..Settings::default() });
         let network = NetworkName::parse("lan").unwrap();
-        let next_call = || Memory::open(&state, &network, false);
+        let next_call = || ConsulMemory::open(&state, &network, false);
         assert!(next_call().is_indexed());
-        next_call().note_unindexed();
+        next_call().remember_unindexed();
         assert!(!next_call().is_indexed());
         let before = now() - 11 * 60_000;
         next_call().write(|known| known.unindexed = Some(before)).unwrap();

@@ -14,13 +14,13 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipam_servers::escape;
 use log::debug;
 
-use crate::cache::{Cache, Ranges};
-use crate::cached::Known;
+use crate::cache::{Cache, RangeSource};
+use crate::cache_file::CachedPool;
+use crate::definition::{self, Definition};
 use crate::errors::{refused, too_many, unreadable};
-use crate::keys::{Keys, judge_name};
-use crate::pool::{self, Definition};
-use crate::store::Store;
-use crate::txn::{Ended, LARGEST, Op, Pair};
+use crate::keys::{ConsulKeys, check_name};
+use crate::store::KvStore;
+use crate::txn::{LARGEST, Op, Pair, TxnOutcome};
 
 /// The pools of a store.
 #[derive(Debug)]
@@ -33,13 +33,13 @@ pub(crate) struct Pools {
     definitions: BTreeMap<String, Definition>,
     /// The misspelt keys of each pool's definition.
     misspelt: BTreeMap<String, Vec<Misspelt>>,
-    /// Folder keys that the ancestor wants and that are missing.
+    /// Folder keys that passcod needs and that are missing.
     missing: BTreeSet<String>,
 }
 
 /// What is shown of a pool.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ShownPool {
     pub(crate) view: PoolView,
     /// The index of its ranges, where they stand in Consul.
     pub(crate) index: Option<u64>,
@@ -64,37 +64,37 @@ impl Pools {
     }
 
     /// What this node remembers of a pool: of one that brings its ranges, by its number, too.
-    pub(crate) fn cache_of(&self, want: &PoolRequest) -> Cache {
-        let pool = want.pool.as_deref().unwrap_or(&self.network);
-        let name = match want.set {
+    pub(crate) fn cache_of(&self, request: &PoolRequest) -> Cache {
+        let pool = request.pool.as_deref().unwrap_or(&self.network);
+        let name = match request.set {
             None => escape(pool),
-            Some(_) => format!("{}#{}", escape(pool), want.index),
+            Some(_) => format!("{}#{}", escape(pool), request.index),
         };
         Cache::at(self.folder.join(name))
     }
 
     /// What is remembered of a pool, if it has the same ranges still.
-    pub(crate) fn known_of(&self, want: &PoolRequest) -> Option<Known> {
-        let brought = want.set.as_ref().map(RangeSet::to_string);
-        self.cache_of(want).read().filter(|known| known.brought == brought)
+    pub(crate) fn cached(&self, request: &PoolRequest) -> Option<CachedPool> {
+        let brought = request.set.as_ref().map(RangeSet::to_string);
+        self.cache_of(request).read().filter(|known| known.brought == brought)
     }
 
     /// Remembers free addresses of a pool, as they were read now.
     pub(crate) fn renew(
         &self,
-        want: &PoolRequest,
+        request: &PoolRequest,
         set: &RangeSet,
-        cached: &Known,
+        cached: &CachedPool,
         free: &BTreeSet<IpAddr>,
         wide: bool,
     ) {
-        let definition = self.definition_of(want, cached);
-        let ranges = definition.map_or(Ranges::Brought(set), Ranges::Stand);
-        self.cache_of(want).renew(ranges, free, wide);
+        let definition = self.definition_of(request, cached);
+        let ranges = definition.map_or(RangeSource::Request(set), RangeSource::Definition);
+        self.cache_of(request).renew(ranges, free, wide);
     }
 
     /// Notes that an address was given back. Of a pool that brought its ranges, nobody knows the number by now.
-    pub(crate) fn note_given_back(&self, lease: &Lease) {
+    pub(crate) fn remember_released(&self, lease: &Lease) {
         let pool = escape(lease.pool.as_deref().unwrap_or(&self.network));
         let numbered = (0..NUMBERS).map(|number| format!("{pool}#{number}"));
         for name in [pool.clone()].into_iter().chain(numbered) {
@@ -114,7 +114,7 @@ impl Pools {
         self.definitions.remove(pool);
     }
 
-    /// Folder keys that the ancestor wants and that are missing.
+    /// Folder keys that passcod needs and that are missing.
     pub(crate) fn missing(&self) -> &BTreeSet<String> {
         &self.missing
     }
@@ -125,30 +125,31 @@ impl Pools {
     }
 
     /// The misspelt keys of the ranges of a pool that stand in Consul, as far as they were read.
-    pub(crate) fn misspelt(&self, want: &PoolRequest) -> Vec<Misspelt> {
-        let pool = want.pool.as_ref().filter(|_| want.set.is_none());
+    pub(crate) fn misspelt(&self, request: &PoolRequest) -> Vec<Misspelt> {
+        let pool = request.pool.as_ref().filter(|_| request.set.is_none());
         pool.and_then(|pool| self.misspelt.get(pool).cloned()).unwrap_or_default()
     }
 
     /// Whether a pool's ranges were read in this call.
-    pub(crate) fn was_read(&self, want: &PoolRequest) -> bool {
-        want.pool.as_ref().is_some_and(|pool| self.definitions.contains_key(pool))
+    pub(crate) fn was_read(&self, request: &PoolRequest) -> bool {
+        request.pool.as_ref().is_some_and(|pool| self.definitions.contains_key(pool))
     }
 
     /// The names of pools whose ranges are to be read: where something is asked anyway, of all that were not
     /// in this call.
-    pub(crate) fn unknown(&self, wants: &[PoolRequest], asks_anyway: bool) -> BTreeSet<String> {
-        let unknown = |want: &&PoolRequest| {
-            let remembered = || self.known_of(want).is_some_and(|known| known.definition.is_some());
-            want.set.is_none() && !self.was_read(want) && (asks_anyway || !remembered())
+    pub(crate) fn unknown(&self, requests: &[PoolRequest], asks_anyway: bool) -> BTreeSet<String> {
+        let unknown = |request: &&PoolRequest| {
+            let remembered =
+                || self.cached(request).is_some_and(|known| known.definition.is_some());
+            request.set.is_none() && !self.was_read(request) && (asks_anyway || !remembered())
         };
-        wants.iter().filter(unknown).filter_map(|want| want.pool.clone()).collect()
+        requests.iter().filter(unknown).filter_map(|request| request.pool.clone()).collect()
     }
 
-    /// Reads keys as far as they are there, and the ranges of pools with the folders that the ancestor wants.
+    /// Reads keys as far as they are there, and the ranges of pools with the folders that passcod needs.
     pub(crate) fn read(
         &mut self,
-        store: &mut Store,
+        store: &mut KvStore,
         keys: &[String],
         unknown: &BTreeSet<String>,
     ) -> Result<Vec<Pair>> {
@@ -156,10 +157,10 @@ impl Pools {
             return store.read_keys(keys);
         }
         let wanted: BTreeSet<String> =
-            unknown.iter().flat_map(|pool| Keys::folders(pool)).collect();
+            unknown.iter().flat_map(|pool| ConsulKeys::folders(pool)).collect();
         let mut present = wanted.clone();
         loop {
-            let definitions = unknown.iter().map(|pool| Op::Get(Keys::definition(pool)));
+            let definitions = unknown.iter().map(|pool| Op::Get(ConsulKeys::definition(pool)));
             let standing = present.iter().map(|folder| Op::Get(folder.clone()));
             let trees = keys.iter().map(|key| Op::GetTree(key.clone()));
             let ops: Vec<Op> = definitions.chain(standing).chain(trees).collect();
@@ -167,15 +168,15 @@ impl Pools {
                 return Err(too_many(ops.len()));
             }
             let pairs = match store.read(&ops)? {
-                Ended::Done(pairs) => pairs,
-                Ended::Failed(failures) => {
+                TxnOutcome::Done(pairs) => pairs,
+                TxnOutcome::Failed(failures) => {
                     match failures.iter().find_map(|failure| unknown.iter().nth(failure.place)) {
                         // A leader that was just elected shows less than is there.
-                        Some(_) if !store.insists() => {
-                            store.insist();
+                        Some(_) if !store.requires_proof() => {
+                            store.require_proof();
                             continue;
                         }
-                        Some(pool) => return Err(pool::missing(pool)),
+                        Some(pool) => return Err(definition::missing(pool)),
                         None => {}
                     }
                     let before = present.len();
@@ -200,10 +201,10 @@ impl Pools {
 
     fn learn(&mut self, pool: &str, pairs: &[Pair], present: &BTreeSet<String>) -> Result<()> {
         let find = |key: &str| pairs.iter().find(|pair| pair.key == key);
-        let key = Keys::definition(pool);
+        let key = ConsulKeys::definition(pool);
         // What is there and not shown may not be read.
         let pair = find(&key).ok_or_else(|| unreadable(&key))?;
-        let [_, folder] = Keys::folders(pool);
+        let [_, folder] = ConsulKeys::folders(pool);
         if present.contains(&folder) && find(&folder).is_none() {
             return Err(unreadable(&folder));
         }
@@ -218,30 +219,38 @@ impl Pools {
     }
 
     /// The ranges of a pool, as they stand in Consul where the pool does not bring them.
-    pub(crate) fn ranges_of(&mut self, store: &mut Store, want: &PoolRequest) -> Result<RangeSet> {
-        let cached = self.known_of(want).unwrap_or_default();
-        if want.set.is_none()
-            && self.definition_of(want, &cached).is_none()
-            && let Some(pool) = &want.pool
+    pub(crate) fn ranges_of(
+        &mut self,
+        store: &mut KvStore,
+        request: &PoolRequest,
+    ) -> Result<RangeSet> {
+        let cached = self.cached(request).unwrap_or_default();
+        if request.set.is_none()
+            && self.definition_of(request, &cached).is_none()
+            && let Some(pool) = &request.pool
         {
-            judge_name(pool, &want.path)?;
+            check_name(pool, &request.path)?;
             self.read(store, &[], &BTreeSet::from([pool.clone()]))?;
         }
-        self.set_of(want, &cached)
+        self.set_of(request, &cached)
     }
 
     /// The ranges of a pool: those that it brings, else those that stand in Consul.
-    pub(crate) fn set_of(&mut self, want: &PoolRequest, cached: &Known) -> Result<RangeSet> {
-        if let Some(set) = &want.set {
+    pub(crate) fn set_of(
+        &mut self,
+        request: &PoolRequest,
+        cached: &CachedPool,
+    ) -> Result<RangeSet> {
+        if let Some(set) = &request.set {
             return Ok(set.clone());
         }
-        let Some(pool) = &want.pool else {
+        let Some(pool) = &request.pool else {
             return Err(Error::config(
-                &want.path,
+                &request.path,
                 "expected a name: pools are known to Consul by it",
             ));
         };
-        let Some(definition) = self.definition_of(want, cached) else {
+        let Some(definition) = self.definition_of(request, cached) else {
             let message = format!("the pool {pool:?} was not read");
             return Err(Error::new(ErrorCode::INTERNAL, message));
         };
@@ -254,34 +263,38 @@ impl Pools {
     ///
     /// # Errors
     /// A range is wrong.
-    pub(crate) fn judge(&mut self, pool: &str, definition: &Definition) -> Result<()> {
+    pub(crate) fn check_ranges(&mut self, pool: &str, definition: &Definition) -> Result<()> {
         self.misspelt.insert(pool.to_owned(), definition.misspelt(pool));
         definition.set(pool).map(drop)
     }
 
     /// The index of a pool's ranges, where they stand in Consul.
-    pub(crate) fn index_of(&self, want: &PoolRequest, cached: &Known) -> Option<u64> {
-        self.definition_of(want, cached).map(|definition| definition.index)
+    pub(crate) fn index_of(&self, request: &PoolRequest, cached: &CachedPool) -> Option<u64> {
+        self.definition_of(request, cached).map(|definition| definition.index)
     }
 
     /// What is known of a pool's ranges, read in this call or before.
     fn definition_of<'a>(
         &'a self,
-        want: &PoolRequest,
-        cached: &'a Known,
+        request: &PoolRequest,
+        cached: &'a CachedPool,
     ) -> Option<&'a Definition> {
-        let pool = want.pool.as_ref().filter(|_| want.set.is_none())?;
+        let pool = request.pool.as_ref().filter(|_| request.set.is_none())?;
         self.definitions.get(pool).or(cached.definition.as_ref())
     }
 
     /// A pool by what is remembered of it.
-    pub(crate) fn remembered(&mut self, want: &PoolRequest, cached: Known) -> Result<Shown> {
-        let set = self.set_of(want, &cached)?;
-        let index = self.index_of(want, &cached);
-        let narrow = cached.crowded && !cached.wide && cached.free.len() < FEW;
+    pub(crate) fn remembered(
+        &mut self,
+        request: &PoolRequest,
+        cached: CachedPool,
+    ) -> Result<ShownPool> {
+        let set = self.set_of(request, &cached)?;
+        let index = self.index_of(request, &cached);
+        let narrow = cached.contended && !cached.wide && cached.free.len() < FEW;
         let mut its = cached.free;
         its.retain(|address| set.find(*address).is_some());
-        if want.strategy == Strategy::RoundRobin {
+        if request.strategy == Strategy::RoundRobin {
             // Behind the address given last lies what was given back, which is reused late.
             let place = |address: IpAddr| {
                 let range = set.ranges().iter().position(|range| range.spans(address));
@@ -294,11 +307,11 @@ impl Pools {
             its.clear();
         }
         let view = PoolView {
-            set: want.set.is_none().then_some(set),
+            set: request.set.is_none().then_some(set),
             cursor: cached.cursor,
             used: Used::Unknown,
-            hint: Some(Hint { free: its, contended: cached.crowded }),
+            hint: Some(Hint { free: its, contended: cached.contended }),
         };
-        Ok(Shown { view, index })
+        Ok(ShownPool { view, index })
     }
 }

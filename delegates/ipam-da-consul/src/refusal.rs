@@ -9,13 +9,13 @@ use ipam_kit::allocate::owner_index::{IndexedLease, LeaseRevision, OwnerGuard};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
-use crate::allocation::Found;
-use crate::claim::{Role, Step};
-use crate::held::State;
-use crate::pools::Shown;
-use crate::session::Session;
-use crate::token::Token;
-use crate::txn::{Failure, Op};
+use crate::change_txn::{ChangeTxn, OpRole};
+use crate::owner_view::OwnerView;
+use crate::pools::ShownPool;
+use crate::session::ConsulSession;
+use crate::txn::{Op, TxnFailure};
+use crate::values::AddressPair;
+use crate::view_token::ViewToken;
 
 /// After how many lost races of one call it is asked whether the token sees what it meets.
 const SUSPICIOUS: u32 = 3;
@@ -24,155 +24,156 @@ const SUSPICIOUS: u32 = 3;
 const BELIEVED: u32 = 2;
 
 /// A transaction that was refused.
-pub(crate) struct Refusal<'a> {
-    pub(crate) step: &'a Step<'a>,
+pub(crate) struct RefusedTxn<'a> {
+    pub(crate) step: &'a ChangeTxn<'a>,
     /// What each of its operations is for.
-    pub(crate) roles: &'a [Role],
+    pub(crate) roles: &'a [OpRole],
     pub(crate) ops: &'a [Op],
-    pub(crate) failures: &'a [Failure],
+    pub(crate) failures: &'a [TxnFailure],
 }
 
 /// What to do after a transaction that was refused.
-pub(crate) enum Next<'a> {
+pub(crate) enum AfterRefusal<'a> {
     /// The same again, with what was learned.
     Again,
     /// The same again: this is what these addresses of the owner are at.
     Meet(BTreeMap<IpAddr, Option<u64>>),
-    End(Box<Commit<Token>>),
+    End(Box<Commit<ViewToken>>),
     /// This key may not be written.
     Denied(&'a Op),
 }
 
-impl<'a> Refusal<'a> {
+impl<'a> RefusedTxn<'a> {
     /// What to do after it.
     ///
     /// # Errors
     /// No server answers in time; the token may not read what is met; Consul refuses it for another
     /// reason.
-    pub(crate) fn judge(&self, session: &mut Session) -> Result<Next<'a>> {
+    pub(crate) fn decide(&self, session: &mut ConsulSession) -> Result<AfterRefusal<'a>> {
         let Self { step, failures, .. } = *self;
-        let failed = |wanted: &dyn Fn(Role) -> bool| {
+        let failed = |wanted: &dyn Fn(OpRole) -> bool| {
             let mut roles = failures.iter().filter_map(|failure| self.roles.get(failure.place));
             roles.any(|role| wanted(*role))
         };
-        if failed(&|role| !matches!(role, Role::Claim(_) | Role::Folder)) {
+        if failed(&|role| !matches!(role, OpRole::Claim(_) | OpRole::Folder)) {
             // What was looked at is not so: the look may have been behind.
-            session.store.insist();
+            session.store.require_proof();
         }
         let mut denied = failures.iter().filter(|failure| failure.is_denied());
         if let Some(op) = denied.next().and_then(|failure| self.ops.get(failure.place)) {
-            return Ok(self.after_denial(session).unwrap_or(Next::Denied(op)));
+            return Ok(self.after_denial(session).unwrap_or(AfterRefusal::Denied(op)));
         }
-        if failed(&|role| role == Role::Folder) {
+        if failed(&|role| role == OpRole::Folder) {
             // Somebody else made it.
             session.pools.forget_missing();
-            return Ok(Next::Again);
+            return Ok(AfterRefusal::Again);
         }
-        if failed(&|role| role == Role::Definition) {
+        if failed(&|role| role == OpRole::Definition) {
             for pool in step.definitions.keys() {
                 session.pools.forget_definition(pool);
             }
             for claim in &step.change.claim {
                 session.pools.cache_of(claim.request).forget();
             }
-            return Ok(Next::outdated());
+            return Ok(AfterRefusal::outdated());
         }
-        if failed(&|role| role == Role::Owner) {
-            self.note_hidden(session)?;
-            return Ok(Next::outdated());
+        if failed(&|role| role == OpRole::Owner) {
+            self.check_hidden_owner(session)?;
+            return Ok(AfterRefusal::outdated());
         }
-        if failed(&|role| role == Role::Victim) {
-            return Ok(Next::outdated());
+        if failed(&|role| role == OpRole::Victim) {
+            return Ok(AfterRefusal::outdated());
         }
-        if failed(&|role| role == Role::Lease) {
+        if failed(&|role| role == OpRole::Lease) {
             return self.after_other_indexes(session);
         }
         self.after_taken(session)
     }
 
     /// What to do without a right; nothing helps where it is one to addresses.
-    fn after_denial(&self, session: &mut Session) -> Option<Next<'a>> {
+    fn after_denial(&self, session: &mut ConsulSession) -> Option<AfterRefusal<'a>> {
         let denied = self.failures.iter().filter(|failure| failure.is_denied());
-        let roles: Vec<Role> =
+        let roles: Vec<OpRole> =
             denied.filter_map(|failure| self.roles.get(failure.place).copied()).collect();
-        if roles.iter().all(|role| *role == Role::Folder) {
-            debug!("the folders that the ancestor wants cannot be made: no right");
+        if roles.iter().all(|role| *role == OpRole::Folder) {
+            debug!("the folders that passcod needs cannot be made: no right");
             session.pools.forget_missing();
-            return Some(Next::Again);
+            return Some(AfterRefusal::Again);
         }
-        let beside =
-            |role: &Role| matches!(role, Role::Folder | Role::Owner | Role::Victim | Role::Mark);
+        let beside = |role: &OpRole| {
+            matches!(role, OpRole::Folder | OpRole::Owner | OpRole::Victim | OpRole::ClaimMark)
+        };
         if session.memory.is_indexed() && roles.iter().all(beside) {
             session.pools.forget_missing();
             session.go_without_index();
-            return Some(Next::outdated());
+            return Some(AfterRefusal::outdated());
         }
         None
     }
 
     /// An owner's key that is there, and that no look shows, may not be read.
-    fn note_hidden(&self, session: &mut Session) -> Result<()> {
-        let Step { keys, owner, seen, .. } = *self.step;
-        if seen.revision.is_some() || !std::mem::replace(&mut session.lessons.hidden, true) {
+    fn check_hidden_owner(&self, session: &mut ConsulSession) -> Result<()> {
+        let ChangeTxn { keys, owner, seen, .. } = *self.step;
+        if seen.revision.is_some() || !std::mem::replace(&mut session.refusals.hidden, true) {
             return Ok(());
         }
-        session.store.judge_readable(&keys.owner(owner))
+        session.store.check_readable(&keys.owner(owner))
     }
 
-    /// The owner's key is as it was seen, and keys of its addresses are not: somebody wrote them anew, or the
-    /// ancestor gave them to another.
-    fn after_other_indexes(&self, session: &mut Session) -> Result<Next<'a>> {
-        let Step { keys, owner, seen, indexes, .. } = *self.step;
+    /// The owner's key is as it was seen, and keys of its addresses are not: somebody wrote them anew, or
+    /// passcod gave them to another.
+    fn after_other_indexes(&self, session: &mut ConsulSession) -> Result<AfterRefusal<'a>> {
+        let ChangeTxn { keys, owner, seen, indexes, .. } = *self.step;
         let Change { keep, drop, .. } = self.step.change;
         let leases: Vec<&Lease> = keep.iter().chain(drop).collect();
         if !leases.iter().all(|lease| is_as_seen(seen, lease)) {
-            return Ok(Next::outdated());
+            return Ok(AfterRefusal::outdated());
         }
         let key = |lease: &&Lease| keys.lease(lease.pool.as_deref(), lease.address.addr());
         let asked: Vec<String> = leases.iter().map(key).collect();
         let read = session.store.read_keys(&asked)?;
         let mut met = BTreeMap::new();
         for (lease, key) in leases.into_iter().zip(&asked) {
-            let found = read.iter().find(|pair| pair.key == *key).and_then(Found::read);
+            let found = read.iter().find(|pair| pair.key == *key).and_then(AddressPair::read);
             let own = found.filter(|found| found.is_of(owner)).map(|found| found.index);
             met.insert(lease.address.addr(), own);
         }
         let known = met.iter().all(|(address, index)| indexes.get(address) == Some(index));
-        // Who has lost an address may have got others from the ancestor since.
+        // Who has lost an address may have got others from passcod since.
         if met.values().any(Option::is_none) || known {
-            session.lessons.doubtful = true;
-            return Ok(Next::outdated());
+            session.refusals.doubtful = true;
+            return Ok(AfterRefusal::outdated());
         }
-        Ok(Next::Meet(met))
+        Ok(AfterRefusal::Meet(met))
     }
 
     /// Some addresses are another's.
-    fn after_taken(&self, session: &mut Session) -> Result<Next<'a>> {
+    fn after_taken(&self, session: &mut ConsulSession) -> Result<AfterRefusal<'a>> {
         let Self { step, roles, ops, failures } = *self;
         let mut taken = Vec::new();
         for failure in failures {
-            let Some(Role::Claim(place)) = roles.get(failure.place) else { continue };
+            let Some(OpRole::Claim(place)) = roles.get(failure.place) else { continue };
             let key = ops[failure.place].key();
             let (claim, address) = (&step.change.claim[*place], step.chosen[*place]);
             let mut holder = None;
             // Of a single one it is told who has it.
             if claim.request.requested.is_some() || claim.candidates.len() == 1 {
                 let read = session.store.read_keys(&[key.to_owned()])?;
-                let Some(found) = read.first().and_then(Found::read) else {
+                let Some(found) = read.first().and_then(AddressPair::read) else {
                     // It was given back meanwhile, or must not be seen.
-                    session.store.judge_readable(key)?;
-                    return Ok(Next::outdated());
+                    session.store.check_readable(key)?;
+                    return Ok(AfterRefusal::outdated());
                 };
                 let met = Some(found.index);
                 if found.is_of(step.owner) && step.indexes.get(&address) != Some(&met) {
-                    return Ok(Next::Meet(BTreeMap::from([(address, met)])));
+                    return Ok(AfterRefusal::Meet(BTreeMap::from([(address, met)])));
                 }
                 holder = Some(found.entry(step.keys));
             } else {
-                session.pools.cache_of(claim.request).note_crowd();
-                session.lessons.lost += 1;
-                if session.lessons.lost.is_multiple_of(SUSPICIOUS) {
-                    session.store.judge_readable(key)?;
+                session.pools.cache_of(claim.request).remember_contention();
+                session.refusals.lost += 1;
+                if session.refusals.lost.is_multiple_of(SUSPICIOUS) {
+                    session.store.check_readable(key)?;
                 }
             }
             taken.push(Taken { claim: *place, address, holder });
@@ -185,43 +186,43 @@ impl<'a> Refusal<'a> {
             ));
         }
         let view = self.view_after(session, &taken);
-        Ok(Next::End(Box::new(Commit::Lost { taken, view })))
+        Ok(AfterRefusal::End(Box::new(Commit::Lost { taken, view })))
     }
 
     /// The pools of all claims as far as they are remembered; only where nothing else is to be told.
-    fn view_after(&self, session: &mut Session, taken: &[Taken]) -> Option<View<Token>> {
+    fn view_after(&self, session: &mut ConsulSession, taken: &[Taken]) -> Option<View<ViewToken>> {
         let Change { keep, claim, leave, drop } = self.step.change;
         if !(keep.is_empty() && leave.is_empty() && drop.is_empty()) {
             return None;
         }
         // Its key was as it was seen, or that would have been refused, too.
         let seen = self.step.seen.clone();
-        let mut token = Token::read(State { held: Vec::new(), seen });
+        let mut token = ViewToken::read(OwnerView { held: Vec::new(), seen });
         let mut pools = Vec::new();
         for (place, claim) in claim.iter().enumerate() {
             // What was free a while ago may all be taken by now.
             let is_lost = taken.iter().any(|taken| taken.claim == place);
-            let is_believed = !is_lost || session.lessons.lost < BELIEVED;
-            let known = session.pools.known_of(claim.request).filter(|_| is_believed);
+            let is_believed = !is_lost || session.refusals.lost < BELIEVED;
+            let known = session.pools.cached(claim.request).filter(|_| is_believed);
             let remembered =
                 known.and_then(|known| session.pools.remembered(claim.request, known).ok());
             let shown = remembered.unwrap_or_else(|| self.nothing_known(claim));
-            token.rely_on(claim.request, &shown);
+            token.guard_definition(claim.request, &shown);
             pools.push(shown.view);
         }
         Some(View { held: Vec::new(), sure: false, pools, token })
     }
 
     /// A pool that is looked into next, with the ranges that the claim relied on.
-    fn nothing_known(&self, claim: &Claim<'_>) -> Shown {
+    fn nothing_known(&self, claim: &Claim<'_>) -> ShownPool {
         let Claim { request, set, .. } = claim;
         let index = request.pool.as_ref().and_then(|pool| self.step.definitions.get(pool)).copied();
         let set = request.set.is_none().then(|| set.clone());
-        Shown { view: PoolView { set, ..PoolView::default() }, index }
+        ShownPool { view: PoolView { set, ..PoolView::default() }, index }
     }
 }
 
-impl Next<'_> {
+impl AfterRefusal<'_> {
     fn outdated() -> Self {
         Self::End(Box::new(Commit::Outdated))
     }

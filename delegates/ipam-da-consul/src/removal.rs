@@ -7,19 +7,19 @@ use ipam_kit::allocate::ledger::{Entry, Holder};
 use ipam_kit::allocate::owner_index::{IndexedLease, OwnerState};
 use ipam_kit::{Error, ErrorCode, Result};
 
-use crate::allocation::{Found, holding, index, index_of};
 use crate::errors::{refused, unwritable};
-use crate::keys::Keys;
-use crate::session::Session;
-use crate::txn::{Ended, LARGEST, Op, Pair};
+use crate::keys::ConsulKeys;
+use crate::session::ConsulSession;
+use crate::txn::{LARGEST, Op, Pair, TxnOutcome};
+use crate::values::{AddressPair, holding, index, index_of};
 
 /// How often an owner's key may change under us.
 const TRIES: usize = 8;
 
 /// Takes away what a scan showed.
 pub(crate) struct Removal<'a> {
-    pub(crate) keys: &'a Keys,
-    pub(crate) session: &'a mut Session,
+    pub(crate) keys: &'a ConsulKeys,
+    pub(crate) session: &'a mut ConsulSession,
 }
 
 impl Removal<'_> {
@@ -59,7 +59,7 @@ impl Removal<'_> {
             }
         }
         for entry in &removed {
-            self.session.pools.note_given_back(&entry.lease);
+            self.session.pools.remember_released(&entry.lease);
         }
         let mut errors = errors.into_iter();
         errors.next().map_or(Ok(removed), |first| Err(first.and(errors)))
@@ -117,7 +117,7 @@ impl Removal<'_> {
                 if let Some(Holder { container, ifname: Some(ifname), .. }) = holder
                     && is_all
                 {
-                    self.session.memory.forget_taken(container, ifname);
+                    self.session.memory.forget_owner(container, ifname);
                 }
                 return Ok(standing.into_iter().cloned().collect());
             }
@@ -131,7 +131,8 @@ impl Removal<'_> {
             for (entry, key) in entries.iter().zip(&leases) {
                 let (address, judged) = (entry.lease.address.addr(), index_of(&entry.lease));
                 let pair = read.iter().find(|pair| pair.key == *key);
-                let holder = pair.and_then(Found::read).map(|its| its.entry(self.keys).holder);
+                let holder =
+                    pair.and_then(AddressPair::read).map(|its| its.entry(self.keys).holder);
                 let same = holder.is_some_and(|holder| holder == entry.holder);
                 // What was written anew is not what was judged; but by the owner's key it is, where that is as it was.
                 let as_judged = |pair: &&Pair| {
@@ -172,8 +173,8 @@ impl Removal<'_> {
             return Ok(true);
         }
         match self.session.store.write(&ops)? {
-            Some(Ended::Done(_)) => Ok(true),
-            Some(Ended::Failed(failures)) => match failures.iter().find(|f| f.is_denied()) {
+            Some(TxnOutcome::Done(_)) => Ok(true),
+            Some(TxnOutcome::Failed(failures)) => match failures.iter().find(|f| f.is_denied()) {
                 Some(failure) => {
                     Err(ops.get(failure.place).map_or_else(|| refused(&ops, &failures), unwritable))
                 }

@@ -6,27 +6,27 @@ use ipam_kit::Result;
 use ipam_kit::allocate::ledger::Entry;
 use log::warn;
 
-use crate::allocation::{Found, holding};
-use crate::call::Call;
+use crate::call::CallScope;
 use crate::errors::foreign;
 use crate::keys::{OWNERS, ROOT, split};
-use crate::session::Session;
-use crate::store::Store;
+use crate::session::ConsulSession;
+use crate::store::KvStore;
 use crate::txn::Pair;
+use crate::values::{AddressPair, holding};
 
 /// Shows an entry, and hears whether to go on.
-type Each<'a> = &'a mut dyn FnMut(Entry) -> ControlFlow<()>;
+type OnEntry<'a> = &'a mut dyn FnMut(Entry) -> ControlFlow<()>;
 
 /// Shows the entries of a node by the keys of its owners; where the store lets us have none, by those of the
 /// addresses.
-pub(crate) fn walk_node(
-    call: &Call,
-    session: &mut Session,
+pub(crate) fn scan_node(
+    call: &CallScope,
+    session: &mut ConsulSession,
     node: &str,
-    each: Each<'_>,
+    each: OnEntry<'_>,
 ) -> Result<()> {
     if !session.memory.is_indexed() {
-        return walk_pools(call, &mut session.store, &mut |entry| {
+        return scan_pools(call, &mut session.store, &mut |entry| {
             let its = entry.holder.as_ref().is_some_and(|holder| {
                 holder.network.is_none() && holder.node.as_deref() == Some(node)
             });
@@ -54,11 +54,11 @@ pub(crate) fn walk_node(
         return Ok(());
     }
     session.go_without_index();
-    walk_node(call, session, node, each)
+    scan_node(call, session, node, each)
 }
 
 /// Keys in the folders of pools that are about no address.
-pub(crate) fn foreign_keys(call: &Call, store: &mut Store) -> Result<Vec<String>> {
+pub(crate) fn find_foreign_entries(call: &CallScope, store: &mut KvStore) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for pool in &call.asked {
         let folder = format!("{ROOT}{pool}/");
@@ -73,12 +73,12 @@ pub(crate) fn foreign_keys(call: &Call, store: &mut Store) -> Result<Vec<String>
 }
 
 /// Shows the entries of the pools that this call is about, of all pools where it names none.
-pub(crate) fn walk_pools(call: &Call, store: &mut Store, each: Each<'_>) -> Result<()> {
+pub(crate) fn scan_pools(call: &CallScope, store: &mut KvStore, each: OnEntry<'_>) -> Result<()> {
     let mut show = |pair: Pair| {
         if pair.key.starts_with(OWNERS) {
             return Ok(ControlFlow::Continue(()));
         }
-        if let Some(found) = Found::read(&pair) {
+        if let Some(found) = AddressPair::read(&pair) {
             return Ok(each(found.entry(&call.keys)));
         }
         let in_a_pool = pair.key.strip_prefix(ROOT).unwrap_or_default().contains('/');

@@ -10,11 +10,11 @@ use log::warn;
 
 use crate::config::{Consistency, Site};
 use crate::errors::{refused, unreadable};
-use crate::txn::{self, Ended, LARGEST, Op, Pair};
+use crate::txn::{self, LARGEST, Op, Pair, TxnOutcome};
 
 /// The store of a datacenter.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct KvStore {
     client: Client,
     /// The query of a change, that of a read, and that of a read which proves what is not there; each
     /// begins with `?` unless it is empty.
@@ -22,7 +22,7 @@ pub(crate) struct Store {
     reading: String,
     proving: String,
     /// Whether all reads have to be proofs.
-    insists: bool,
+    requires_proof: bool,
 }
 
 /// The largest answer to a transaction, in bytes: ten definitions of the greatest size that Consul
@@ -41,7 +41,7 @@ const LISTING: u64 = 4 * 1024 * 1024 * 1024;
 /// The longest element of a listing, in bytes: a value has 512 KiB at most, a third more as base64.
 const ELEMENT: usize = 1024 * 1024;
 
-impl Store {
+impl KvStore {
     /// A store; it connects when there is something to ask. `unreached` is the code of the error when no
     /// server could be asked for anything.
     ///
@@ -62,7 +62,7 @@ impl Store {
             service: "Consul",
             servers: site.servers,
             tls: site.tls,
-            headers: site.token.map(|token| ("X-Consul-Token", token)).into_iter().collect(),
+            headers: site.token.map(|token| ("X-Consul-ViewToken", token)).into_iter().collect(),
             timeout: site.timeout,
             unreached,
             advice,
@@ -72,23 +72,23 @@ impl Store {
             changing: query(&[&datacenter]),
             reading: query(&[&datacenter, &consistency]),
             proving: query(&[&datacenter, &Some("consistent".to_owned())]),
-            insists: site.consistency == Consistency::Consistent,
+            requires_proof: site.consistency == Consistency::Consistent,
         })
     }
 
     /// From here on every read proves what is not there: by a leader that has asked the others whether it
     /// still is, and that has applied its log. One that was just elected has not, and says nothing of it.
-    pub(crate) fn insist(&mut self) {
-        self.insists = true;
+    pub(crate) fn require_proof(&mut self) {
+        self.requires_proof = true;
     }
 
     /// Whether what is read is a proof.
-    pub(crate) fn insists(&self) -> bool {
-        self.insists
+    pub(crate) fn requires_proof(&self) -> bool {
+        self.requires_proof
     }
 
     fn reading(&self) -> &str {
-        if self.insists { &self.proving } else { &self.reading }
+        if self.requires_proof { &self.proving } else { &self.reading }
     }
 
     /// Goes on until another deadline.
@@ -115,7 +115,7 @@ impl Store {
     ///
     /// # Errors
     /// No server answers in time.
-    pub(crate) fn read(&mut self, ops: &[Op]) -> Result<Ended> {
+    pub(crate) fn read(&mut self, ops: &[Op]) -> Result<TxnOutcome> {
         let body = txn::to_body(ops);
         let path = format!("v1/txn{}", self.reading());
         let ask = HttpRequest { required_header: Some(READ_SIGN), ..transaction(&path, &body) };
@@ -132,10 +132,10 @@ impl Store {
             let ops: Vec<Op> = part.iter().map(|key| Op::GetTree(key.clone())).collect();
             match self.read(&ops)? {
                 // Keys that begin as one that was asked for are shown, too.
-                Ended::Done(pairs) => {
+                TxnOutcome::Done(pairs) => {
                     found.extend(pairs.into_iter().filter(|p| part.contains(&p.key)))
                 }
-                Ended::Failed(failures) => return Err(refused(&ops, &failures)),
+                TxnOutcome::Failed(failures) => return Err(refused(&ops, &failures)),
             }
         }
         found.sort_by(|one, other| one.key.cmp(&other.key));
@@ -147,7 +147,7 @@ impl Store {
     ///
     /// # Errors
     /// It was not and will not be done.
-    pub(crate) fn write(&mut self, ops: &[Op]) -> Result<Option<Ended>> {
+    pub(crate) fn write(&mut self, ops: &[Op]) -> Result<Option<TxnOutcome>> {
         let body = txn::to_body(ops);
         let path = format!("v1/txn{}", self.changing);
         let Some(answer) = self.client.write(&transaction(&path, &body))? else {
@@ -181,7 +181,7 @@ impl Store {
     ///
     /// # Errors
     /// Code 103.
-    pub(crate) fn judge_readable(&mut self, key: &str) -> Result<()> {
+    pub(crate) fn check_readable(&mut self, key: &str) -> Result<()> {
         if self.may_read(key)? { Ok(()) } else { Err(unreadable(key)) }
     }
 
@@ -242,7 +242,7 @@ impl Store {
             empty = false;
             each(pair)
         })?;
-        if empty { self.judge_readable(folder) } else { Ok(()) }
+        if empty { self.check_readable(folder) } else { Ok(()) }
     }
 
     fn list(
@@ -312,7 +312,7 @@ fn transaction<'a>(path: &'a str, body: &'a str) -> HttpRequest<'a> {
     }
 }
 
-fn understood(answer: &HttpAnswer) -> Result<Ended> {
+fn understood(answer: &HttpAnswer) -> Result<TxnOutcome> {
     txn::read(answer.status, &answer.body)
 }
 

@@ -45,23 +45,23 @@ pub(crate) struct Pair {
 
 /// What became of a transaction.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Ended {
+pub(crate) enum TxnOutcome {
     /// It was carried out; what was read and written, in order.
     Done(Vec<Pair>),
     /// Nothing was: these operations failed.
-    Failed(Vec<Failure>),
+    Failed(Vec<TxnFailure>),
 }
 
 /// An operation that failed.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Failure {
+pub(crate) struct TxnFailure {
     /// Which one.
     pub(crate) place: usize,
     /// What Consul says of it.
     pub(crate) what: String,
 }
 
-impl Failure {
+impl TxnFailure {
     /// Whether the token has no right to do it.
     pub(crate) fn is_denied(&self) -> bool {
         self.what.contains("ermission denied")
@@ -78,8 +78,8 @@ impl Op {
         }
     }
 
-    fn to_sent(&self) -> Sent<'_> {
-        let of = |verb, index, value| Sent { kv: SentKv { index, key: self.key(), value, verb } };
+    fn to_sent(&self) -> OpBody<'_> {
+        let of = |verb, index, value| OpBody { kv: KvBody { index, key: self.key(), value, verb } };
         match self {
             Self::Get(_) => of("get", None, None),
             Self::GetTree(_) => of("get-tree", None, None),
@@ -101,8 +101,8 @@ pub(crate) fn to_body(ops: &[Op]) -> String {
 ///
 /// # Errors
 /// It is none.
-pub(crate) fn read(status: u16, body: &[u8]) -> Result<Ended> {
-    let answer: Answer = serde_json::from_slice(body).map_err(|error| {
+pub(crate) fn read(status: u16, body: &[u8]) -> Result<TxnOutcome> {
+    let answer: TxnAnswer = serde_json::from_slice(body).map_err(|error| {
         Error::new(ErrorCode::BACKEND, "Consul's answer to a transaction is not understood")
             .caused_by(error)
     })?;
@@ -112,7 +112,7 @@ pub(crate) fn read(status: u16, body: &[u8]) -> Result<Ended> {
             .into_iter()
             .map(|result| result.kv.read())
             .collect::<Result<_>>()
-            .map(Ended::Done);
+            .map(TxnOutcome::Done);
     }
     let errors = answer.errors.unwrap_or_default();
     if errors.is_empty() {
@@ -121,8 +121,8 @@ pub(crate) fn read(status: u16, body: &[u8]) -> Result<Ended> {
             "Consul refuses a transaction and does not say why",
         ));
     }
-    let failure = |error: OpError| Failure { place: error.op_index, what: error.what };
-    Ok(Ended::Failed(errors.into_iter().map(failure).collect()))
+    let failure = |error: OpError| TxnFailure { place: error.op_index, what: error.what };
+    Ok(TxnOutcome::Failed(errors.into_iter().map(failure).collect()))
 }
 
 /// Reads a pair as it stands in a listing.
@@ -139,14 +139,14 @@ pub(crate) fn read_pair(element: &[u8]) -> Result<Pair> {
 
 /// An operation as Consul reads it.
 #[derive(Serialize)]
-struct Sent<'a> {
+struct OpBody<'a> {
     #[serde(rename = "KV")]
-    kv: SentKv<'a>,
+    kv: KvBody<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct SentKv<'a> {
+struct KvBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<u64>,
     key: &'a str,
@@ -158,7 +158,7 @@ struct SentKv<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Answer {
+struct TxnAnswer {
     results: Option<Vec<OpResult>>,
     errors: Option<Vec<OpError>>,
 }
@@ -216,13 +216,13 @@ mod tests {
             created: 8,
             index,
         };
-        let done = Ended::Done(vec![pair("ipam/", None, 8), pair("ipam/p", Some(b"ab"), 9)]);
+        let done = TxnOutcome::Done(vec![pair("ipam/", None, 8), pair("ipam/p", Some(b"ab"), 9)]);
         assert_eq!(read(200, body).unwrap(), done);
         let body = br#"{"Results":null,"Errors":[{"OpIndex":1,"What":"key \"ipam/p/\" doesn't exist"}],"Index":0}"#;
-        let Ended::Failed(failures) = read(409, body).unwrap() else { panic!() };
+        let TxnOutcome::Failed(failures) = read(409, body).unwrap() else { panic!() };
         assert_eq!((failures[0].place, failures[0].is_denied()), (1, false));
         let denied = br#"{"Results":null,"Errors":[{"OpIndex":0,"What":"Permission denied"}]}"#;
-        let Ended::Failed(failures) = read(409, denied).unwrap() else { panic!() };
+        let TxnOutcome::Failed(failures) = read(409, denied).unwrap() else { panic!() };
         assert!(failures[0].is_denied());
         assert!(read(200, b"<html>").is_err());
         assert!(read(409, b"{}").is_err());

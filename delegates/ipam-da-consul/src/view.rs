@@ -9,88 +9,92 @@ use ipam_kit::allocate::owner_index::{LeaseRevision, OwnerGuard};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::Verb;
 
-use crate::call::Call;
-use crate::held::{State, bare, search};
-use crate::keys::judge_name;
-use crate::memory::Mark;
-use crate::room;
-use crate::session::Session;
-use crate::token::Token;
+use crate::call::CallScope;
+use crate::keys::check_name;
+use crate::memory::ClaimMark;
+use crate::owner_view::{OwnerView, bare, search};
+use crate::pool_scan::scan_pool;
+use crate::session::ConsulSession;
 use crate::txn::Pair;
+use crate::view_token::ViewToken;
 
 /// Answers a query, by what the view before has shown where that is told.
 ///
 /// # Errors
 /// No server answers in time; a pool is missing or wrong; the token may not read something.
 pub(crate) fn view(
-    call: &Call,
-    session: &mut Session,
+    call: &CallScope,
+    session: &mut ConsulSession,
     query: &ViewQuery<'_>,
-    earlier: Option<Token>,
-) -> Result<View<Token>> {
-    for want in query.requests {
-        want.pool.as_deref().map_or(Ok(()), |name| judge_name(name, &want.path))?;
+    earlier: Option<ViewToken>,
+) -> Result<View<ViewToken>> {
+    for request in query.requests {
+        request.pool.as_deref().map_or(Ok(()), |name| check_name(name, &request.path))?;
     }
-    // What was read before the store insists is no proof.
-    let earlier = earlier.filter(|_| query.need == Need::Claim || session.store.insists());
+    // What was read before a proof was required proves nothing.
+    let earlier = earlier.filter(|_| query.need == Need::Claim || session.store.requires_proof());
     if query.need == Need::Proof {
-        session.store.insist();
+        session.store.require_proof();
     }
     if query.may_guess
         && let Some(view) = guess(call, session, query)
     {
         return Ok(view);
     }
-    let read = earlier.and_then(Token::into_state);
+    let read = earlier.and_then(ViewToken::into_state);
     let unknown = session.pools.unknown(query.requests, read.is_none());
     let state = match read {
         Some(state) if unknown.is_empty() => state,
         _ => look(call, session, query, &unknown)?,
     };
     let held = state.held.clone();
-    let mut token = Token::read(state);
+    let mut token = ViewToken::read(state);
     let mut pools = Vec::new();
-    for (want, look) in query.requests.iter().zip(query.scans) {
-        let shown = room::show(&call.keys, session, want, *look)?;
-        token.rely_on(want, &shown);
+    for (request, look) in query.requests.iter().zip(query.scans) {
+        let shown = scan_pool(&call.keys, session, request, *look)?;
+        token.guard_definition(request, &shown);
         pools.push(shown.view);
     }
     if call.verb == Verb::Del && held.is_empty() {
         let Owner { container, ifname, .. } = query.owner;
-        session.memory.forget_taken(container.as_str(), ifname.as_str());
+        session.memory.forget_owner(container.as_str(), ifname.as_str());
     }
-    Ok(View { held, sure: session.store.insists(), pools, token })
+    Ok(View { held, sure: session.store.requires_proof(), pools, token })
 }
 
 /// What needs no request: leases that the record knows all of, or that an owner of whom nobody here
 /// has heard holds nothing, with addresses that were free not long ago.
-fn guess(call: &Call, session: &mut Session, query: &ViewQuery<'_>) -> Option<View<Token>> {
-    let ViewQuery { owner, known, requests, scans: looks, .. } = *query;
+fn guess(
+    call: &CallScope,
+    session: &mut ConsulSession,
+    query: &ViewQuery<'_>,
+) -> Option<View<ViewToken>> {
+    let ViewQuery { owner, known, requests, scans, .. } = *query;
     let indexed = session.memory.is_indexed();
     if requests.is_empty() {
         let of = LeaseRevision::of_all(known)?;
         let mut seen = OwnerGuard { revision: Some(of.revision), document: None };
         if !indexed {
-            seen = State::nothing(owner).seen;
+            seen = OwnerView::nothing(owner).seen;
             known.iter().for_each(|lease| seen.add(bare(lease)));
         }
-        let token = Token::guessed(seen);
+        let token = ViewToken::guessed(seen);
         return Some(View { held: known.to_vec(), sure: false, pools: Vec::new(), token });
     }
-    let blind = looks.iter().all(|look| *look == Scan::None);
-    if !blind || !indexed || session.memory.has_taken(owner) || is_cached(call, owner) {
+    let blind = scans.iter().all(|look| *look == Scan::None);
+    if !blind || !indexed || session.memory.knows_owner(owner) || is_cached(call, owner) {
         return None;
     }
-    let mut token = Token::guessed(OwnerGuard::default());
+    let mut token = ViewToken::guessed(OwnerGuard::default());
     let mut pools = Vec::new();
-    for want in requests {
-        let known = session.pools.known_of(want)?;
-        let usable = want.set.is_some() || known.definition.is_some();
-        let shown = session.pools.remembered(want, known).ok()?;
-        if !usable || (!shown.view.is_known() && want.requested.is_none()) {
+    for request in requests {
+        let known = session.pools.cached(request)?;
+        let usable = request.set.is_some() || known.definition.is_some();
+        let shown = session.pools.remembered(request, known).ok()?;
+        if !usable || (!shown.view.is_known() && request.requested.is_none()) {
             return None;
         }
-        token.rely_on(want, &shown);
+        token.guard_definition(request, &shown);
         pools.push(shown.view);
     }
     Some(View { held: Vec::new(), sure: false, pools, token })
@@ -98,12 +102,12 @@ fn guess(call: &Call, session: &mut Session, query: &ViewQuery<'_>) -> Option<Vi
 
 /// Reads what an owner holds and the ranges of pools, in one request where the owner has a key.
 fn look(
-    call: &Call,
-    session: &mut Session,
+    call: &CallScope,
+    session: &mut ConsulSession,
     query: &ViewQuery<'_>,
     unknown: &BTreeSet<String>,
-) -> Result<State> {
-    let Session { store, memory, pools, lessons } = session;
+) -> Result<OwnerView> {
+    let ConsulSession { store, memory, pools, refusals } = session;
     let (owner, keys) = (query.owner, &call.keys);
     let (checks, releases) = (call.verb == Verb::Check, call.verb == Verb::Del);
     let own = keys.owner(owner);
@@ -117,12 +121,12 @@ fn look(
     let read = pools.read(store, &asked, unknown)?;
     let found = read.iter().find(|pair| pair.key == own);
     let leases: Vec<Pair> = read.iter().filter(|p| hinted.contains(&p.key)).cloned().collect();
-    let mut state = State::read(keys, owner, found, &leases)?;
-    if (checks || lessons.doubtful) && !state.held.is_empty() {
+    let mut state = OwnerView::read(keys, owner, found, &leases)?;
+    if (checks || refusals.doubtful) && !state.held.is_empty() {
         state = state.verified(keys, store, owner, &hinted, &leases)?;
     }
-    // An owner without a key may hold what the ancestor gave, or what we did where we may have none.
-    let unsure = !memory.is_indexed() || (found.is_none() && memory.has_taken(owner));
+    // An owner without a key may hold what passcod gave, or what we did where we may have none.
+    let unsure = !memory.is_indexed() || (found.is_none() && memory.knows_owner(owner));
     let may_hold = releases || (!query.requests.is_empty() && unsure);
     if state.held.is_empty() && (may_hold || (checks && leases.is_empty())) {
         let folders = pools_of(call, query);
@@ -136,14 +140,14 @@ fn look(
     let lacks = |lease: &Lease| !shown.contains(&lease.address.addr());
     if checks && (shown.is_empty() || query.known.iter().any(lacks)) {
         let mark = read.iter().find(|pair| pair.key == mark);
-        memory.judge_absence(&owner.scope.node, mark.map(Mark::of))?;
+        memory.check_latest_claim(&owner.scope.node, mark.map(ClaimMark::of))?;
     }
     Ok(state)
 }
 
 /// Keys of addresses that an owner is said to hold: by the record, or by the runtime's cache, which knows
-/// what the ancestor gave.
-fn hinted(call: &Call, query: &ViewQuery<'_>) -> Result<BTreeSet<String>> {
+/// what passcod gave.
+fn hinted(call: &CallScope, query: &ViewQuery<'_>) -> Result<BTreeSet<String>> {
     let ViewQuery { owner, known, requests, .. } = *query;
     let keys = &call.keys;
     let told = known.iter().filter(|lease| lease.pool.is_some() || !lease.revision.is_null());
@@ -163,17 +167,17 @@ fn hinted(call: &Call, query: &ViewQuery<'_>) -> Result<BTreeSet<String>> {
 }
 
 /// The folders of the pools that a query is about; none where nobody says.
-fn pools_of(call: &Call, query: &ViewQuery<'_>) -> Vec<String> {
+fn pools_of(call: &CallScope, query: &ViewQuery<'_>) -> Vec<String> {
     let network = || call.keys.network().to_string();
     let of = |pool: &Option<String>| pool.clone().unwrap_or_else(network);
-    let wanted = query.requests.iter().map(|want| of(&want.pool));
+    let wanted = query.requests.iter().map(|request| of(&request.pool));
     let known = query.known.iter().filter(|lease| !lease.revision.is_null());
     let known = known.map(|lease| of(&lease.pool));
     let asked = call.asked.iter().cloned();
     wanted.chain(known).chain(asked).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn is_cached(call: &Call, owner: &Owner) -> bool {
+fn is_cached(call: &CallScope, owner: &Owner) -> bool {
     // What cannot be read may say so; then there is a look, which fails if it stays so.
     let cached = call.results.of(&owner.scope.network, &owner.container, &owner.ifname);
     cached.map_or(true, |cached| cached.is_some())

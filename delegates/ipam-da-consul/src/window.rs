@@ -14,23 +14,23 @@ pub(crate) struct Window {
     pub(crate) is_widest: bool,
 }
 
-/// How many addresses a crowd looks at, at least.
-const CROWD: u128 = 2048;
+/// How many addresses a crowd scans at, at least.
+const CONTENDED_WIDTH: u128 = 2048;
 
 /// Listings to look at one after the other, from an address on, of which so many are asked for.
 ///
-/// A crowd looks at one that has holes: `10.5.12` shows the blocks 12 and 120 to 129. Where the lowest address
+/// A crowd scans at one that has holes: `10.5.12` shows the blocks 12 and 120 to 129. Where the lowest address
 /// is wanted there must be none: a block of 256, then all with the same 16 bits before; of IPv6, whose texts
 /// have no blocks, all with the same 112.
-pub(crate) fn windows(from: IpAddr, asked: u128, crowded: bool) -> Vec<Window> {
-    let Some(line) = Line::of(from) else { return Vec::new() };
+pub(crate) fn windows(from: IpAddr, asked: u128, contended: bool) -> Vec<Window> {
+    let Some(line) = AddressDigits::of(from) else { return Vec::new() };
     let own = line.number(&line.digits);
     // The texts of IPv6 have no end that keeps others out.
     let is_block = line.unit > 1 && asked <= line.unit;
     let block = || line.window(format!("{}.", line.digits), vec![(own, own)], false);
     let whole = || line.window(String::new(), vec![(0, line.largest)], true);
-    if crowded {
-        let wide = line.with_holes(asked.max(CROWD));
+    if contended {
+        let wide = line.with_holes(asked.max(CONTENDED_WIDTH));
         // In the first block of all nothing is wide but everything.
         return vec![wide.unwrap_or_else(|| if is_block { block() } else { whole() })];
     }
@@ -38,7 +38,7 @@ pub(crate) fn windows(from: IpAddr, asked: u128, crowded: bool) -> Vec<Window> {
 }
 
 /// The last number of an address that tells one stretch of addresses from the next.
-struct Line {
+struct AddressDigits {
     /// What stands before it.
     head: String,
     /// The number as it is written.
@@ -50,7 +50,7 @@ struct Line {
     from: IpAddr,
 }
 
-impl Line {
+impl AddressDigits {
     fn of(from: IpAddr) -> Option<Self> {
         match from {
             IpAddr::V4(address) => {
@@ -129,8 +129,8 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn shown(from: &str, asked: u128, crowded: bool) -> Vec<(String, Vec<String>)> {
-        let windows = windows(from.parse().unwrap(), asked, crowded).into_iter();
+    fn shown(from: &str, asked: u128, contended: bool) -> Vec<(String, Vec<String>)> {
+        let windows = windows(from.parse().unwrap(), asked, contended).into_iter();
         let stretches = |(from, to): &(IpAddr, IpAddr)| format!("{from}-{to}");
         windows.map(|w| (w.text, w.stretches.iter().map(stretches).collect())).collect()
     }
@@ -178,10 +178,10 @@ mod tests {
 
     #[test]
     fn a_listing_shows_its_stretches_and_no_more() {
-        for (from, crowded) in
+        for (from, contended) in
             [("10.5.1.0", false), ("10.5.1.0", true), ("10.5.25.0", true), ("10.5.9.0", true)]
         {
-            for window in windows(from.parse().unwrap(), 256, crowded) {
+            for window in windows(from.parse().unwrap(), 256, contended) {
                 for low in 0..=u16::MAX {
                     let [c, d] = low.to_be_bytes();
                     let address = IpAddr::from([10, 5, c, d]);

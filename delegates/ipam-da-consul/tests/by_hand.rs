@@ -24,7 +24,7 @@ fn members(rows: &Value, keys: &[&str]) -> Vec<Vec<String>> {
     rows.as_array().unwrap().iter().map(row).collect()
 }
 
-/// A server with what two nodes and the ancestor hold.
+/// A server with what two nodes and passcod hold.
 fn mixed() -> (Consul, [Node; 2]) {
     let consul = stocked();
     define(&consul, "six", "fd00:1::/120");
@@ -101,7 +101,7 @@ fn an_address_of_two_released_by_hand_leaves_the_other() {
     assert_eq!(one.check("c1", &held).failure().0, 104);
     let again = one.add("c1");
     assert_eq!(addresses(&again)[1], addresses(&held)[1]);
-    // The ancestor's, which has no owner's key.
+    // passcod's, which has no owner's key.
     one.told(&["release", "10.1.9.9", "--yes"]);
     assert_eq!(books(&consul).len(), 4);
     one.del_known("c1", &again).success();

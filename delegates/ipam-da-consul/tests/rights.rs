@@ -15,7 +15,7 @@ use common::Node;
 use common::rights::{ALL, assert_failed, assert_works, guarded, with_rules, with_token};
 use common::store::{books, everything, holdings, targets};
 
-/// What the ancestor needs for one pool.
+/// What passcod needs for one pool.
 const POOL_ALONE: &str = r#"
     key "ipam/" { policy = "read" }
     key "ipam/blue" { policy = "read" }
@@ -203,7 +203,7 @@ fn gc_without_the_index_releases_what_is_stale_of_its_own_node() {
         node.add(container);
         other.add(&format!("other-{container}"));
     }
-    consul.put("ipam/blue/10.1.0.77", r#"{"target":"of-the-ancestor"}"#);
+    consul.put("ipam/blue/10.1.0.77", r#"{"target":"of-passcod"}"#);
     node.gc(&["kept"]).success();
     assert_eq!(targets(&consul).len(), 7, "they are too young");
     let bare = consul.entry("ipam/blue/10.1.0.77").unwrap();
@@ -214,7 +214,7 @@ fn gc_without_the_index_releases_what_is_stale_of_its_own_node() {
     with_token(&consul, &token).gc(&["kept"]).success();
     let mut left: Vec<String> = targets(&consul).into_values().collect();
     left.sort();
-    let expected = ["kept", "of-the-ancestor", "other-kept", "other-stale-1", "other-stale-2"];
+    let expected = ["kept", "of-passcod", "other-kept", "other-stale-1", "other-stale-2"];
     assert_eq!(left, expected);
     node.gc(&["kept"]).success();
     assert_eq!(targets(&consul).len(), 5);

@@ -29,7 +29,7 @@ struct Costs {
     del_known: usize,
     /// Of an attachment that the caller knows nothing of.
     del: usize,
-    /// Of one that holds nothing, which the ancestor may have given something.
+    /// Of one that holds nothing, which passcod may have given something.
     del_nothing: usize,
     /// GC of a node that holds one address, which stays.
     gc: usize,
@@ -183,7 +183,7 @@ fn after_lost_races_the_pool_alone_is_looked_at() {
 }
 
 #[test]
-fn what_the_ancestor_gave_takes_one_listing_more() {
+fn what_passcod_gave_takes_one_listing_more() {
     let consul = Consul::start();
     let relay = Relay::to(&consul.endpoint());
     for pool in ["blue", "red"] {

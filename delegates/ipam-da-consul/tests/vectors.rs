@@ -1,4 +1,4 @@
-//! The ancestor's ipam-da-consul, case by case: `tests/vectors/passcod-consul.json` says what it did and
+//! passcod's ipam-da-consul, case by case: `tests/vectors/passcod-consul.json` says what it did and
 //! where we differ, with the reason. All else is equal.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -33,7 +33,7 @@ fn plain(outcome: Outcome) -> Outcome {
     Outcome { stdout: json.to_string(), ..outcome }
 }
 
-/// All keys that the ancestor may know, with their values; of an allocation the target alone.
+/// All keys that passcod may know, with their values; of an allocation the target alone.
 fn state(consul: &Consul) -> Value {
     let theirs =
         consul.list("").into_iter().filter(|entry| !entry.key.starts_with("ipam/.owners/"));
@@ -49,7 +49,7 @@ fn state(consul: &Consul) -> Value {
 }
 
 #[test]
-fn what_is_not_listed_as_a_difference_is_as_in_the_ancestor() {
+fn what_is_not_listed_as_a_difference_is_as_in_passcod() {
     let fixture = fixture();
     assert_eq!(fixture.vectors.len(), 15);
     differs_only_as_listed(&fixture);

@@ -5,7 +5,7 @@ use ipam_kit::keys::Key;
 use ipam_kube::own_node::Keys;
 use serde::Deserialize;
 
-/// The keys of `ipam` that this delegate reads: those of [`Config`], and what an offer needs beside
+/// The keys of `ipam` that this delegate reads: those of [`KubeNodeConfig`], and what an offer needs beside
 /// the subnets.
 pub(crate) const KEYS: &[Key] = &[
     Key::All(OWN),
@@ -21,7 +21,7 @@ const OWN: &[Key] =
 /// What this delegate reads of `ipam`, beside the keys that say how to find the node.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Config {
+pub(crate) struct KubeNodeConfig {
     annotation: Option<String>,
     #[serde(rename = "ipv4-namespaces")]
     ipv4_namespaces: Option<Vec<String>>,
@@ -29,7 +29,7 @@ pub(crate) struct Config {
     data_dir: Option<PathBuf>,
 }
 
-impl Config {
+impl KubeNodeConfig {
     /// The annotation that holds the subnets; none where `spec.podCIDRs` does.
     pub(crate) fn annotation(&self) -> Option<&str> {
         self.annotation.as_deref().filter(|name| !name.is_empty())
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn every_key_is_declared() {
-        ipam_testkit::fields::assert_fields::<Config>(&names(OWN));
+        ipam_testkit::fields::assert_fields::<KubeNodeConfig>(&names(OWN));
     }
 
     #[test]
@@ -71,7 +71,7 @@ mod tests {
             (json!(["older"]), of_old, Some("old")),
             (json!(["old"]), "", Some("")),
         ] {
-            let config: Config =
+            let config: KubeNodeConfig =
                 serde_json::from_value(json!({ "ipv4-namespaces": listed })).unwrap();
             assert_eq!(config.without_ipv4(&Args::parse(args)).as_deref(), without, "{listed}");
         }

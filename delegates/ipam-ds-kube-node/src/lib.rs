@@ -5,7 +5,7 @@
 #![warn(unreachable_pub)]
 
 mod config;
-mod left;
+mod legacy_cache;
 mod selector;
 mod subnets;
 

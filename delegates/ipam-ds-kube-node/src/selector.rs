@@ -9,8 +9,8 @@ use ipam_kube::own_node::{Keys, Known, OwnNode, Settings, Wish};
 use log::{debug, warn};
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, KEYS};
-use crate::left::Left;
+use crate::config::{KEYS, KubeNodeConfig};
+use crate::legacy_cache::LegacyCache;
 use crate::subnets;
 
 /// Chooses the subnets that the node object names. It keeps no state but what it remembers of them.
@@ -22,11 +22,11 @@ const OTHER_RANGES: [&str; 7] =
     ["pools", "ranges", "subnet", "rangeStart", "rangeEnd", "gateway", "exclude"];
 
 impl Selector for KubeNode {
-    type Config = Config;
+    type Config = KubeNodeConfig;
 
     const KEYS: Option<&'static [Key]> = Some(KEYS);
 
-    fn select(&self, config: Config, request: &Request) -> Result<Selection> {
+    fn select(&self, config: KubeNodeConfig, request: &Request) -> Result<Selection> {
         let settings = request.network.settings::<Keys>()?.read("ipam.")?;
         choose(&config, settings, request).map_err(|error| match request.verb {
             Verb::Status => error.with_code(ErrorCode::UNAVAILABLE),
@@ -35,18 +35,18 @@ impl Selector for KubeNode {
     }
 }
 
-fn choose(config: &Config, settings: Settings, request: &Request) -> Result<Selection> {
+fn choose(config: &KubeNodeConfig, settings: Settings, request: &Request) -> Result<Selection> {
     let network = request.network.name().as_str();
     if request.network.ip_ranges().is_some() {
         warn!("runtimeConfig.ipRanges is not used: the node says what the ranges are");
     }
-    let left = Left::of(config.data_dir(), network);
+    let legacy = LegacyCache::of(config.data_dir(), network);
     let (what, ttl) = (subnets::place(config.annotation()), settings.ttl());
     let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
     let own = own.remembering(request.state_dir()?.root());
     // Allocators release and check by the owner, whatever the subnets are.
     let by_owner = matches!(request.verb, Verb::Del | Verb::Gc | Verb::Check);
-    let has_other = !own.remembers(network) && left.read().is_some();
+    let has_other = !own.remembers(network) && legacy.read().is_some();
     let own = if by_owner || has_other { own.briefly() } else { own };
     let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
         let subnets = subnets::read(node, config.annotation())?;
@@ -57,15 +57,15 @@ fn choose(config: &Config, settings: Settings, request: &Request) -> Result<Sele
     match known {
         Ok(Known { node, value, remembered }) => {
             if remembered.is_none() {
-                left.keep(&value);
+                legacy.keep(&value);
             }
             let remembered = remembered.map(|when| format!("{what} of node {node}, {when}"));
             Ok(Selection { remembered, ..select(&value, &node, config, request)? })
         }
         // What we have read since may have been kept in it for another question.
         Err(error) if is_away(&error) && !own.remembers(network) => {
-            let Some(subnets) = left.read() else { return Err(error) };
-            let path = left.path().display().to_string();
+            let Some(subnets) = legacy.read() else { return Err(error) };
+            let path = legacy.path().display().to_string();
             let why = error.in_full();
             warn!("as kube-node left them in {path}, for the API server does not answer: {why}");
             let remembered = Some(format!("{what}, as kube-node left them in {path}"));
@@ -83,7 +83,12 @@ fn of_no_pod(request: &Request) -> Request {
 }
 
 /// Chooses among the subnets of a node.
-fn select(subnets: &[String], node: &str, config: &Config, request: &Request) -> Result<Selection> {
+fn select(
+    subnets: &[String],
+    node: &str,
+    config: &KubeNodeConfig,
+    request: &Request,
+) -> Result<Selection> {
     let request = Request { network: with_ranges(&request.network, subnets), ..request.clone() };
     // What was given once is released and checked whatever the pod may have by now.
     let without = config.without_ipv4(&request.args).filter(|_| request.verb == Verb::Add);

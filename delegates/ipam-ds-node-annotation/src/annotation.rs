@@ -16,11 +16,11 @@ const OWN: &[Key] = &[Key::Value("annotation")];
 /// What this delegate reads of `ipam`, beside the keys that say how to find the node.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Config {
+pub(crate) struct AnnotationConfig {
     annotation: Option<String>,
 }
 
-impl Config {
+impl AnnotationConfig {
     /// The annotation's name.
     ///
     /// # Errors
@@ -70,6 +70,6 @@ mod tests {
 
     #[test]
     fn every_key_is_declared() {
-        ipam_testkit::fields::assert_fields::<Config>(&names(OWN));
+        ipam_testkit::fields::assert_fields::<AnnotationConfig>(&names(OWN));
     }
 }

@@ -8,7 +8,7 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipam_kube::own_node::{Keys, Node, OwnNode, Settings};
 use serde_json::{Map, Value};
 
-use crate::annotation::{Config, of_node, parse, text};
+use crate::annotation::{AnnotationConfig, of_node, parse, text};
 use crate::conf::Conf;
 use crate::log_file::logged;
 
@@ -88,7 +88,8 @@ pub(crate) fn answer(call: &CliCall) -> Result<String> {
 fn ipam(call: &CliCall) -> Result<String> {
     let mut network = parse_object(&call.stdin, "the network configuration on stdin")?;
     let ipam = network.get("ipam").cloned().unwrap_or_default();
-    let config: Config = parse_value::<Option<Config>>(&ipam, "ipam")?.unwrap_or_default();
+    let config: AnnotationConfig =
+        parse_value::<Option<AnnotationConfig>>(&ipam, "ipam")?.unwrap_or_default();
     let keys: Keys = parse_value::<Option<Keys>>(&ipam, "ipam")?.unwrap_or_default();
     let conf = Conf::load(&call.environment)?;
     let name = config.annotation()?;

@@ -24,14 +24,14 @@ pub(crate) struct Conf {
 }
 
 /// The keys of the file.
-const KEYS: &[Key] = &[Key::All(Keys::KEYS), Key::All(OTHERS)];
+const KEYS: &[Key] = &[Key::All(Keys::KEYS), Key::All(PROGRAM_KEYS)];
 
-const OTHERS: &[Key] = &[Key::Value("nextipam"), Key::Value("log")];
+const PROGRAM_KEYS: &[Key] = &[Key::Value("nextipam"), Key::Value("log")];
 
 /// The keys that are not about the node.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Others {
+struct ProgramKeys {
     nextipam: Option<PathBuf>,
     log: Option<PathBuf>,
 }
@@ -54,7 +54,7 @@ impl Conf {
             parse_object(&bytes, &name)
                 .map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?,
         );
-        let Others { nextipam, log } = parse_value(&content, &name)?;
+        let ProgramKeys { nextipam, log } = parse_value(&content, &name)?;
         let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
         Ok(Self {
             settings: parse_value::<Keys>(&content, &name)?.read(&format!("{name}: "))?,
@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn every_key_is_declared() {
-        let names = ipam_kit::keys::names(OTHERS);
-        ipam_testkit::fields::assert_fields::<Others>(&names);
+        let names = ipam_kit::keys::names(PROGRAM_KEYS);
+        ipam_testkit::fields::assert_fields::<ProgramKeys>(&names);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 pub(crate) fn settings(request: &Request) -> Result<Option<Map<String, Value>>> {
     let attachment = request.attachment()?;
     let network = request.network.name();
-    let owner = Owner {
+    let owner = LeaseOwner {
         network: network.as_str(),
         bare: attachment.container.as_str(),
         whole: format!("{}\r\n{}", attachment.container, attachment.ifname),
@@ -69,7 +69,7 @@ fn range(address: IpAddr) -> Value {
 }
 
 /// Whose leases are looked for, as host-local writes it.
-struct Owner<'a> {
+struct LeaseOwner<'a> {
     network: &'a str,
     /// Without an interface, as releases before 0.7.0 write it.
     bare: &'a str,
@@ -82,7 +82,7 @@ const MOST: usize = 10_000;
 /// No lease is longer, in bytes.
 const LONGEST: u64 = 4096;
 
-impl Owner<'_> {
+impl LeaseOwner<'_> {
     /// The folders with leases of it, each as `dataDir` names it.
     fn leases(&self, settings: &Settings) -> Result<Vec<(PathBuf, Vec<IpAddr>)>> {
         let mut seen = BTreeSet::new();

@@ -9,7 +9,7 @@ use ipam_kube::own_node::{self, Keys, OwnNode, Settings, Wish};
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
-use crate::annotation::{Config, KEYS, of_node, parse, place, text};
+use crate::annotation::{AnnotationConfig, KEYS, of_node, parse, place, text};
 use crate::cli;
 use crate::conf::Conf;
 use crate::log_file::logged;
@@ -21,11 +21,11 @@ use crate::lost;
 pub(crate) struct Annotation;
 
 impl Selector for Annotation {
-    type Config = Config;
+    type Config = AnnotationConfig;
 
     const KEYS: Option<&'static [Key]> = Some(KEYS);
 
-    fn select(&self, config: Config, request: &Request) -> Result<Selection> {
+    fn select(&self, config: AnnotationConfig, request: &Request) -> Result<Selection> {
         let chosen = Conf::load(&request.environment).and_then(|conf| {
             if request.is_judged() {
                 warn_of(&conf.misspelt);
@@ -55,7 +55,7 @@ impl Selector for Annotation {
 }
 
 fn choose(
-    config: &Config,
+    config: &AnnotationConfig,
     conf: &Conf,
     settings: Settings,
     request: &Request,
@@ -82,7 +82,12 @@ fn choose(
 }
 
 /// What the network was told last, whatever its age, for a call that goes on without an answer.
-fn recall(config: &Config, conf: &Conf, request: &Request, error: Error) -> Result<Selection> {
+fn recall(
+    config: &AnnotationConfig,
+    conf: &Conf,
+    request: &Request,
+    error: Error,
+) -> Result<Selection> {
     if !matches!(request.verb, Verb::Del | Verb::Check) || is_final(&error) {
         return Err(error);
     }

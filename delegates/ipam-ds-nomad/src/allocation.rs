@@ -30,12 +30,12 @@ struct Job {
 struct Group {
     name: String,
     meta: Option<BTreeMap<String, Value>>,
-    networks: Option<Vec<Network>>,
+    networks: Option<Vec<GroupNetwork>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Network {
+struct GroupNetwork {
     #[serde(default)]
     mode: String,
 }
@@ -46,7 +46,7 @@ const ADDRESS: &str = "network-ip";
 
 /// What the allocation's group asks for.
 #[derive(Debug)]
-pub(crate) struct Wish {
+pub(crate) struct RequestedPool {
     /// The network that its group names, without `cni/`.
     pub network: String,
     pub pool: Pool,
@@ -80,7 +80,7 @@ impl Allocation {
     /// # Errors
     /// The job has no such group (code 103); the group's first network is none of CNI, or its `meta` names
     /// no pool or no valid address (code 7).
-    pub(crate) fn wish(&self) -> Result<Wish> {
+    pub(crate) fn requested_pool(&self) -> Result<RequestedPool> {
         let group = self.group()?;
         let of_job = |path: &str, message: String| {
             Error::config(
@@ -118,7 +118,7 @@ impl Allocation {
             })?;
             pool.requested_ip = Some(address);
         }
-        Ok(Wish { network: network.to_owned(), pool })
+        Ok(RequestedPool { network: network.to_owned(), pool })
     }
 
     fn group(&self) -> Result<&Group> {
@@ -150,8 +150,8 @@ mod tests {
         ]}})
     }
 
-    fn wish(allocation: &Value) -> Result<Wish> {
-        Allocation::parse(allocation.to_string().as_bytes(), ID)?.wish()
+    fn requested_pool(allocation: &Value) -> Result<RequestedPool> {
+        Allocation::parse(allocation.to_string().as_bytes(), ID)?.requested_pool()
     }
 
     fn group(meta: Value, networks: Value) -> Value {
@@ -173,8 +173,8 @@ mod tests {
                 json!({"name": "p", "requested-ip": "fd00::1", "requested_ip": "fd00::1"}),
             ),
         ] {
-            let wish = wish(&group(meta, cni.clone())).unwrap();
-            assert_eq!((wish.network.as_str(), wish.pool.to_json()), ("example", pool));
+            let requested = requested_pool(&group(meta, cni.clone())).unwrap();
+            assert_eq!((requested.network.as_str(), requested.pool.to_json()), ("example", pool));
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
                 "meta.network-ip: expected a text",
             ),
         ] {
-            let error = wish(&allocation).unwrap_err();
+            let error = requested_pool(&allocation).unwrap_err();
             assert!(error.to_string().starts_with(&format!("{web}{message}")), "{error}");
             assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
         }
@@ -240,7 +240,7 @@ mod tests {
             (of_another.to_string(), "Nomad answered about allocation 00000000-"),
         ] {
             let parsed = Allocation::parse(answer.as_bytes(), ID);
-            let error = parsed.and_then(|allocation| allocation.wish()).unwrap_err();
+            let error = parsed.and_then(|allocation| allocation.requested_pool()).unwrap_err();
             assert!(error.to_string().starts_with(&format!("{start}{message}")), "{error}");
             assert_eq!(error.code(), ErrorCode::BACKEND);
         }

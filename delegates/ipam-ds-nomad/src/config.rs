@@ -4,7 +4,7 @@ use ipam_servers::{Access, ServerSection, ServerSettings};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// The keys of [`Config`].
+/// The keys of [`NomadConfig`].
 pub(crate) const KEYS: &[Key] = &[Key::Value("nomad_servers"), Key::Section("nomad", SECTION.keys)];
 
 const SECTION: ServerSection = ServerSection {
@@ -17,13 +17,13 @@ const SECTION: ServerSection = ServerSection {
     token_file: None,
 };
 
-/// The keys of [`Own`].
+/// The keys of [`NomadSection`].
 const OWN: &[Key] = &[Key::Value("namespace"), Key::Value("region")];
 
 /// What this delegate reads of `ipam`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Config {
+pub(crate) struct NomadConfig {
     nomad_servers: Option<Vec<String>>,
     nomad: Option<Map<String, Value>>,
 }
@@ -31,29 +31,29 @@ pub(crate) struct Config {
 /// The keys of `ipam.nomad` that are this delegate's alone.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Own {
+struct NomadSection {
     namespace: Option<String>,
     region: Option<String>,
 }
 
 /// How to reach Nomad, and where in it the allocations are.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct NomadStore {
     pub access: Access,
     pub namespace: Option<String>,
     pub region: Option<String>,
 }
 
-impl Config {
+impl NomadConfig {
     /// What the configuration names; the token may be in the environment of the call.
     ///
     /// # Errors
     /// As [`ServerSection::read`].
-    pub(crate) fn store(self, request: &Request) -> Result<Store> {
+    pub(crate) fn store(self, request: &Request) -> Result<NomadStore> {
         let (settings, own) =
-            SECTION.read::<Own>(self.nomad_servers, self.nomad, &request.environment)?;
+            SECTION.read::<NomadSection>(self.nomad_servers, self.nomad, &request.environment)?;
         let ServerSettings { servers, token, tls, timeout } = settings;
-        Ok(Store {
+        Ok(NomadStore {
             access: Access {
                 service: SECTION.service,
                 servers,
@@ -100,8 +100,8 @@ mod tests {
     use ipam_testkit::fields::assert_fields;
     use serde_json::json;
 
-    fn store(ipam: Value, token: &str) -> Result<Store> {
-        let config = serde_json::from_value::<Config>(ipam).unwrap();
+    fn store(ipam: Value, token: &str) -> Result<NomadStore> {
+        let config = serde_json::from_value::<NomadConfig>(ipam).unwrap();
         let variables = [
             ("CNI_CONTAINERID", "c"),
             ("CNI_IFNAME", "e"),
@@ -117,8 +117,8 @@ mod tests {
 
     #[test]
     fn every_key_is_declared() {
-        assert_fields::<Config>(&names(KEYS));
-        assert_fields::<Own>(&names(OWN));
+        assert_fields::<NomadConfig>(&names(KEYS));
+        assert_fields::<NomadSection>(&names(OWN));
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
         let section = json!({"namespace": "a", "region": "", "caFile": "/ca", "certFile": "/c", "keyFile": "/k",
                              "timeout": "3s"});
         let ipam = json!({"nomad_servers": ["https://a:4646/", "http://b"], "nomad": section});
-        let Store { access, namespace, region } = store(ipam, "").unwrap();
+        let NomadStore { access, namespace, region } = store(ipam, "").unwrap();
         let servers: Vec<_> = access.servers.iter().map(ToString::to_string).collect();
         assert_eq!(servers, ["https://a:4646", "http://b"]);
         assert_eq!((namespace.as_deref(), region), (Some("a"), None));
@@ -210,7 +210,7 @@ mod tests {
         for file in ["/dev/zero", pipe.to_str().unwrap()] {
             for key in ["tokenFile", "caFile"] {
                 let ipam = json!({"nomad_servers": ["https://a"], "nomad": {key: file}});
-                let client = store(ipam, "").and_then(|Store { access, .. }| {
+                let client = store(ipam, "").and_then(|NomadStore { access, .. }| {
                     Client::new(access, Deadline::after(Duration::from_secs(30)))
                 });
                 let error = client.unwrap_err();

@@ -6,7 +6,7 @@
 
 mod allocation;
 mod config;
-mod question;
+mod query;
 mod selector;
 
 use ipam_kit::Select;

@@ -7,8 +7,8 @@ use ipam_servers::{Client, HttpAnswer, HttpRequest, Method};
 use log::{debug, warn};
 
 use crate::allocation::Allocation;
-use crate::config::{Config, KEYS, Store};
-use crate::question::{Question, with_query};
+use crate::config::{KEYS, NomadConfig, NomadStore};
+use crate::query::{AllocationQuery, with_query};
 
 /// Chooses the pool that the job names. It keeps no state.
 #[derive(Clone, Copy, Debug)]
@@ -22,11 +22,11 @@ const ELECTION: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl Selector for Nomad {
-    type Config = Config;
+    type Config = NomadConfig;
 
     const KEYS: Option<&'static [Key]> = Some(KEYS);
 
-    fn select(&self, config: Config, request: &Request) -> Result<Selection> {
+    fn select(&self, config: NomadConfig, request: &Request) -> Result<Selection> {
         let store = config.store(request)?;
         match request.verb {
             // It is about no allocation, and what it releases is not this delegate's.
@@ -42,19 +42,22 @@ impl Selector for Nomad {
     }
 }
 
-fn choose(store: Store, request: &Request) -> Result<Selection> {
-    let question = Question::of(request, store.namespace, store.region)?;
+fn choose(store: NomadStore, request: &Request) -> Result<Selection> {
+    let question = AllocationQuery::of(request, store.namespace, store.region)?;
     let mut client = Client::new(store.access, request.deadline)?;
     let id = &question.id;
     let answer = get(&mut client, &question.path())
         .map_err(|error| error.within(format_args!("allocation {id}")))?;
-    let wish = Allocation::parse(&answer.body, id)?.wish()?;
+    let requested = Allocation::parse(&answer.body, id)?.requested_pool()?;
     let network = request.network.name().as_str();
-    if wish.network != network {
-        warn!("allocation {id} is of a group in network {:?}, not in {network:?}", wish.network);
+    if requested.network != network {
+        warn!(
+            "allocation {id} is of a group in network {:?}, not in {network:?}",
+            requested.network
+        );
     }
-    debug!("allocation {id} asks for {}", wish.pool.to_json());
-    Ok(Selection::of([wish.pool]))
+    debug!("allocation {id} asks for {}", requested.pool.to_json());
+    Ok(Selection::of([requested.pool]))
 }
 
 /// Whether the servers have a leader: without one, they tell nobody about an allocation.

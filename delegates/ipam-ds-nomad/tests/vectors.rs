@@ -60,7 +60,7 @@ impl Vector {
 }
 
 #[test]
-fn what_is_not_listed_as_a_difference_is_as_in_the_ancestor() {
+fn what_is_not_listed_as_a_difference_is_as_in_passcod() {
     let fixture: Fixture = serde_json::from_str(include_str!("vectors.json")).unwrap();
     let mut comparison = Comparison::with(&fixture.reasons);
     for vector in &fixture.vectors {

@@ -1,4 +1,4 @@
-//! The chain of Nomad and Consul, whole: what the ancestor was recorded to do with it, and ours.
+//! The chain of Nomad and Consul, whole: what passcod was recorded to do with it, and ours.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -22,7 +22,7 @@ fn site() -> Consul {
     consul
 }
 
-/// A node with the configuration of the ancestor.
+/// A node with the configuration of passcod.
 fn chain(nomad: &Nomad, consul: &Consul) -> (World, Value) {
     let world = World::new();
     world.install(Path::new(PROGRAM)).install(&binary("ipam-da-consul"));
@@ -41,7 +41,7 @@ fn chain(nomad: &Nomad, consul: &Consul) -> (World, Value) {
     (world, network)
 }
 
-/// Recorded as ipam-delegated-043; the ancestor asked Nomad on DEL, too, and said `"dns": {}`.
+/// Recorded as ipam-delegated-043; passcod asked Nomad on DEL, too, and said `"dns": {}`.
 #[test]
 fn the_address_that_a_job_asks_for_is_given_and_released() {
     let (consul, nomad) = (site(), Nomad::with(ID, &usual()));
@@ -69,7 +69,7 @@ fn with_prev_result(network: &Value, result: &Value) -> Value {
 
 /// Recorded as ipam-delegated-044: there the DEL failed, and the address stayed held.
 #[test]
-fn what_the_ancestor_gave_is_released_though_nomad_has_forgotten_the_allocation() {
+fn what_passcod_gave_is_released_though_nomad_has_forgotten_the_allocation() {
     let (consul, nomad) = (site(), Nomad::saying(404, "alloc not found"));
     let (world, network) = chain(&nomad, &consul);
     let (own, other) = ("ipam/pool-name/10.0.20.5", "ipam/pool-name/10.0.20.6");

@@ -1,4 +1,4 @@
-//! The ancestor's ipam-da-consul, played request by request.
+//! Passcod's ipam-da-consul, played request by request.
 //!
 //! As the players in `mod.rs`, for a real Consul. What the program does was read in its sources and
 //! compared with its runs: passcod/cni-plugins at d0fc126.
@@ -25,7 +25,7 @@ pub type Call = steps::Call<String, Value, Value>;
 type Steps = steps::Steps<Vec<Client>, String>;
 type Played<T> = steps::Played<T, Value>;
 
-/// The ancestor with the configuration of a network.
+/// Passcod's plugin with the configuration of a network.
 #[derive(Clone, Debug)]
 pub struct Passcod {
     servers: Vec<Client>,

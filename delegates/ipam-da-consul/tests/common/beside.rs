@@ -1,4 +1,4 @@
-//! Our programs where the ancestor has been, and may still be.
+//! Our programs where passcod has been, and may still be.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// The chain that the ancestor's own configuration names, with one pool.
+    /// The chain that passcod's own configuration names, with one pool.
     pub fn chain(url: &str, pool: &str) -> Self {
         let world = World::new();
         world.install(&binary("ipam-ds-static")).install(Path::new(PROGRAM));
@@ -120,7 +120,7 @@ pub fn given(outcome: Outcome) -> IpAddr {
     addresses(&outcome.success())[0].parse().unwrap()
 }
 
-/// Writes a pool of one subnet with the folder keys that the ancestor needs.
+/// Writes a pool of one subnet with the folder keys that passcod needs.
 #[track_caller]
 pub fn define(consul: &Consul, pool: &str, subnet: &str) {
     let ranges = json!([{"subnet": subnet, "rangeStart": first(subnet)}]).to_string();
@@ -131,13 +131,13 @@ pub fn define(consul: &Consul, pool: &str, subnet: &str) {
     }
 }
 
-/// The address after the network's own, which the ancestor would give out.
+/// The address after the network's own, which passcod would give out.
 fn first(subnet: &str) -> String {
     let network: ipnet::IpNet = subnet.parse().unwrap();
     network.hosts().find(|address| *address != network.network()).unwrap().to_string()
 }
 
-/// Who holds which address of a pool, by what the ancestor reads. Fails where it could not: below a pool
+/// Who holds which address of a pool, by what passcod reads. Fails where it could not: below a pool
 /// are only the folder and addresses, each with a target.
 #[track_caller]
 pub fn held(consul: &Consul, pool: &str) -> BTreeMap<IpAddr, String> {
@@ -167,14 +167,14 @@ pub fn holdings<'a>(
     all
 }
 
-/// The keys of ours that are not the ancestor's, but for the marks of nodes.
+/// The keys of ours that are not passcod's, but for the marks of nodes.
 #[track_caller]
 pub fn owners(consul: &Consul) -> Vec<String> {
     let keys = consul.keys("ipam/.owners/").into_iter();
     keys.filter(|key| !key.contains("/.nodes/")).collect()
 }
 
-/// An ADD of the ancestor, again and again as a runtime does after a lost race: the address.
+/// An ADD of passcod, again and again as a runtime does after a lost race: the address.
 #[track_caller]
 pub fn insisting(old: &Passcod, container: &str) -> IpAddr {
     for _ in 0..100 {
@@ -197,7 +197,7 @@ pub fn amid(
     let mut ours = ours();
     let give_up = Instant::now() + Duration::from_secs(10);
     while ours.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < give_up, "it waits for the ancestor, which has no lock");
+        assert!(Instant::now() < give_up, "it waits for passcod, which has no lock");
         thread::sleep(Duration::from_millis(5));
     }
     (old.run(), wait(ours))

@@ -9,7 +9,7 @@ pub fn behind(relay: &Relay) -> Node {
     Node::at(&[format!("http://{}", relay.endpoint())])
 }
 
-/// Defines a pool with the folders that the ancestor wants, which are made once for all.
+/// Defines a pool with the folders that passcod wants, which are made once for all.
 #[track_caller]
 pub fn define_with_folders(consul: &Consul, pool: &str, subnet: &str) {
     define(consul, pool, subnet);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Node;
 
-/// Takes addresses of a pool as the ancestor does, without owners.
+/// Takes addresses of a pool as passcod does, without owners.
 #[track_caller]
 pub fn occupy(client: &Client, pool: &str, addresses: &[IpAddr]) {
     let pair = |address: &IpAddr| {

@@ -6,7 +6,7 @@
 mod bad_input;
 mod chain;
 mod common;
-mod left;
+mod legacy_cache;
 mod own_node;
 mod pods;
 mod ranges;

@@ -114,7 +114,7 @@ fn assert_taken_over(consul: &Consul, call: impl Fn(&str) -> ipam_testkit::world
     assert_eq!(victim.check("victim", &held).failure().0, 104);
     victim.del_known("victim", &held).success();
     assert_eq!(self::books(consul).len(), 1);
-    // An address of the ancestor's, too.
+    // An address of passcod's, too.
     consul.put("ipam/blue/10.1.3.3", r#"{"target": "old"}"#);
     let outcome = call("another");
     assert!(outcome.stderr.contains("takes over 10.1.3.3"), "{outcome:?}");

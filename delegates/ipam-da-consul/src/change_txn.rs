@@ -10,15 +10,15 @@ use ipam_kit::allocate::owner_index::{
 use ipam_kit::allocate::{Lease, Owner};
 use serde_json::Value;
 
-use crate::allocation::{Allocation, index, index_of};
-use crate::keys::Keys;
-use crate::memory::Mark;
+use crate::keys::ConsulKeys;
+use crate::memory::ClaimMark;
 use crate::txn::{Op, Pair};
+use crate::values::{AddressValue, index, index_of};
 
 /// A change that is carried out as a whole, or not at all.
 #[derive(Debug)]
-pub(crate) struct Step<'a> {
-    pub(crate) keys: &'a Keys,
+pub(crate) struct ChangeTxn<'a> {
+    pub(crate) keys: &'a ConsulKeys,
     pub(crate) owner: &'a Owner,
     pub(crate) seen: &'a OwnerGuard,
     pub(crate) change: &'a Change<'a>,
@@ -40,7 +40,7 @@ pub(crate) struct Step<'a> {
 
 /// What an operation is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum OpRole {
     /// The ranges are as they were read.
     Definition,
     /// Makes a folder.
@@ -54,24 +54,24 @@ pub(crate) enum Role {
     /// The key of an owner who loses an address.
     Victim,
     /// The node's latest claim.
-    Mark,
+    ClaimMark,
 }
 
-impl Step<'_> {
+impl ChangeTxn<'_> {
     /// The operations, each with what it is for.
-    pub(crate) fn ops(&self) -> Vec<(Role, Op)> {
+    pub(crate) fn ops(&self) -> Vec<(OpRole, Op)> {
         let mut ops = Vec::new();
         for (pool, index) in self.definitions {
-            ops.push((Role::Definition, Op::CheckIndex(Keys::definition(pool), *index)));
+            ops.push((OpRole::Definition, Op::CheckIndex(ConsulKeys::definition(pool), *index)));
         }
         for folder in self.folders {
-            ops.push((Role::Folder, Op::Cas(folder.clone(), 0, String::new())));
+            ops.push((OpRole::Folder, Op::Cas(folder.clone(), 0, String::new())));
         }
         let document = self.document();
-        let value = to_text(&Allocation::of(&document));
+        let value = to_text(&AddressValue::of(&document));
         for lease in &self.change.keep {
             if let Some(index) = self.index_of(lease) {
-                ops.push((Role::Lease, Op::Cas(self.key(lease), index, value.clone())));
+                ops.push((OpRole::Lease, Op::Cas(self.key(lease), index, value.clone())));
             }
         }
         for (place, (claim, address)) in self.change.claim.iter().zip(self.chosen).enumerate() {
@@ -79,11 +79,11 @@ impl Step<'_> {
             let replaced = claim.replaces.as_ref().map(|entry| index_of(&entry.lease));
             let own = self.indexes.get(address).copied().flatten();
             let index = own.or(replaced).unwrap_or(0);
-            ops.push((Role::Claim(place), Op::Cas(key, index, value.clone())));
+            ops.push((OpRole::Claim(place), Op::Cas(key, index, value.clone())));
         }
         for lease in &self.change.drop {
             if let Some(index) = self.index_of(lease) {
-                ops.push((Role::Lease, Op::DeleteCas(self.key(lease), index)));
+                ops.push((OpRole::Lease, Op::DeleteCas(self.key(lease), index)));
             }
         }
         if self.indexed {
@@ -114,11 +114,11 @@ impl Step<'_> {
     }
 
     /// The node's latest claim before, if there was one, and the one that was written.
-    pub(crate) fn marks_in(&self, written: &[Pair]) -> (Option<Mark>, Option<Mark>) {
+    pub(crate) fn marks_in(&self, written: &[Pair]) -> (Option<ClaimMark>, Option<ClaimMark>) {
         let key = self.keys.mark(&self.owner.scope.node);
         let mark = |is_read: bool| {
             let its = |pair: &&Pair| pair.key == key && pair.value.is_some() == is_read;
-            written.iter().find(its).map(Mark::of)
+            written.iter().find(its).map(ClaimMark::of)
         };
         (mark(true), mark(false))
     }
@@ -130,27 +130,27 @@ impl Step<'_> {
     }
 
     /// The keys of owners and of the node.
-    fn index(&self, document: &OwnerIndex) -> Vec<(Role, Op)> {
+    fn index(&self, document: &OwnerIndex) -> Vec<(OpRole, Op)> {
         let mut ops = Vec::new();
         let key = self.keys.owner(self.owner);
         let revision = self.seen.revision.map(index);
         match (document.leases.is_empty(), revision) {
-            (true, Some(seen)) => ops.push((Role::Owner, Op::DeleteCas(key, seen))),
+            (true, Some(seen)) => ops.push((OpRole::Owner, Op::DeleteCas(key, seen))),
             (true, None) => {}
             (false, seen) => {
-                ops.push((Role::Owner, Op::Cas(key, seen.unwrap_or(0), document.to_value())));
+                ops.push((OpRole::Owner, Op::Cas(key, seen.unwrap_or(0), document.to_value())));
             }
         }
         for (key, victim) in self.victims {
-            ops.extend(self.after_loss(key, victim).map(|op| (Role::Victim, op)));
+            ops.extend(self.after_loss(key, victim).map(|op| (OpRole::Victim, op)));
         }
         if self.marked && !self.change.claim.is_empty() {
             let mark = self.keys.mark(&self.owner.scope.node);
             // An identical value would not move the index.
             let value =
                 format!("{} {} {}", document.confirmed, key_tail(self.owner), document.generation);
-            ops.push((Role::Mark, Op::GetTree(mark.clone())));
-            ops.push((Role::Mark, Op::Set(mark, value)));
+            ops.push((OpRole::ClaimMark, Op::GetTree(mark.clone())));
+            ops.push((OpRole::ClaimMark, Op::Set(mark, value)));
         }
         ops
     }

@@ -11,12 +11,12 @@ use ipam_kit::{Request, Result};
 use ipam_servers::Server;
 use log::{debug, warn};
 
-use crate::allocation::index_of;
-use crate::config::{Config, Site};
-use crate::keys::Keys;
-use crate::memory::{Mark, Memory};
-use crate::store::Store;
-use crate::txn::{Ended, LARGEST, Op};
+use crate::config::{ConsulConfig, Site};
+use crate::keys::ConsulKeys;
+use crate::memory::{ClaimMark, ConsulMemory};
+use crate::store::KvStore;
+use crate::txn::{LARGEST, Op, TxnOutcome};
+use crate::values::index_of;
 
 /// How long the proof may take, and which part of the time that is left.
 const LONGEST: Duration = Duration::from_secs(3);
@@ -27,11 +27,11 @@ const PART: u32 = 3;
 pub(crate) fn proven(
     request: &Request,
     recorded: &Site,
-    memory: &Memory,
-    keys: &Keys,
-) -> Option<Store> {
+    memory: &ConsulMemory,
+    keys: &ConsulKeys,
+) -> Option<KvStore> {
     let network = request.present()?;
-    let today = match network.settings::<Config>().and_then(|config| config.site(request)) {
+    let today = match network.settings::<ConsulConfig>().and_then(|config| config.site(request)) {
         Ok(today) => today,
         Err(error) => {
             debug!("today's configuration names no store: {}", error.in_full());
@@ -63,9 +63,9 @@ fn prove(
     request: &Request,
     recorded: &Site,
     today: Site,
-    memory: &Memory,
-    keys: &Keys,
-) -> Result<Option<Store>> {
+    memory: &ConsulMemory,
+    keys: &ConsulKeys,
+) -> Result<Option<KvStore>> {
     let known = known(request);
     let known = &known[..known.len().min(LARGEST - 1)];
     let key = |lease: &Lease| keys.lease(lease.pool.as_deref(), lease.address.addr());
@@ -79,11 +79,11 @@ fn prove(
     let todays: Vec<String> = today.servers.iter().map(place).collect();
     let recorded: Vec<String> = recorded.servers.iter().map(place).collect();
     let time = LONGEST.min(request.deadline.left() / PART);
-    let mut store = Store::new(today, request.unreached(), Deadline::after(time))?;
-    store.insist();
-    let Ended::Done(pairs) = store.read(&ops)? else { return Ok(None) };
+    let mut store = KvStore::new(today, request.unreached(), Deadline::after(time))?;
+    store.require_proof();
+    let TxnOutcome::Done(pairs) = store.read(&ops)? else { return Ok(None) };
     let find = |key: &str| pairs.iter().find(|pair| pair.key == key);
-    let shown = find(&mark).map(Mark::of);
+    let shown = find(&mark).map(ClaimMark::of);
     let stands =
         |lease: &Lease| find(&key(lease)).is_some_and(|pair| pair.index == index_of(lease));
     let holds_them = !known.is_empty() && known.iter().all(stands);

@@ -12,7 +12,7 @@ use crate::subnets;
 
 /// The file that kube-node keeps the settings for host-local in, once it has read them.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct LegacyCache {
     path: PathBuf,
     /// The folder, where the configuration names it.
     data_dir: Option<PathBuf>,
@@ -22,22 +22,22 @@ pub(crate) struct Left {
 /// Its content: the section `ipam` that host-local gets, its keys in this order.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Content {
+struct HostLocalSection {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     data_dir: Option<PathBuf>,
-    ranges: Vec<[Subnet; 1]>,
+    ranges: Vec<[SubnetRange; 1]>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Subnet {
+struct SubnetRange {
     subnet: String,
 }
 
 const NAME: &str = "kube-node.json";
 
-impl Left {
+impl LegacyCache {
     /// The file for a network with this `dataDir`.
     pub(crate) fn of(data_dir: Option<&PathBuf>, network: &str) -> Self {
         let default = || Path::new("/var/lib/cni/networks").join(network);
@@ -57,7 +57,7 @@ impl Left {
             debug!("{} may be of the network {other}", self.path.display());
             return None;
         }
-        let content: Content = serde_json::from_slice(&read_own(&self.path).ok()?).ok()?;
+        let content: HostLocalSection = serde_json::from_slice(&read_own(&self.path).ok()?).ok()?;
         let subnets: Vec<_> = content.ranges.into_iter().map(|[range]| range.subnet).collect();
         let is_fit = content.kind == "host-local" && subnets::refusal(&subnets).is_none();
         is_fit.then_some(subnets)
@@ -67,10 +67,10 @@ impl Left {
     /// folder that host-local keeps its leases in, nor where several networks share the file.
     pub(crate) fn keep(&self, subnets: &[String]) {
         let Some(data_dir) = &self.data_dir else { return };
-        let content = Content {
+        let content = HostLocalSection {
             kind: "host-local".to_owned(),
             data_dir: Some(data_dir.clone()),
-            ranges: subnets.iter().map(|subnet| [Subnet { subnet: subnet.clone() }]).collect(),
+            ranges: subnets.iter().map(|subnet| [SubnetRange { subnet: subnet.clone() }]).collect(),
         };
         let Ok(text) = serde_json::to_vec(&content) else { return };
         if read_own(&self.path).is_ok_and(|before| before == text) || self.other_network().is_some()
@@ -106,10 +106,10 @@ mod tests {
     fn it_is_written_as_kube_node_does() {
         let folder = tempfile::tempdir().unwrap();
         let data_dir = folder.path().join("data");
-        let left = Left::of(Some(&data_dir), "net");
+        let legacy = LegacyCache::of(Some(&data_dir), "net");
         let subnets = ["11.0.1.0/24".to_owned(), "1100:0:0:1::/64".to_owned()];
-        assert_eq!(left.read(), None);
-        left.keep(&subnets);
+        assert_eq!(legacy.read(), None);
+        legacy.keep(&subnets);
         assert_eq!(
             fs::read_to_string(data_dir.join(NAME)).unwrap(),
             format!(
@@ -117,7 +117,7 @@ mod tests {
                 data_dir.display()
             )
         );
-        assert_eq!(left.read().unwrap(), subnets);
+        assert_eq!(legacy.read().unwrap(), subnets);
         assert_eq!(fs::read_dir(&data_dir).unwrap().count(), 1);
     }
 
@@ -125,14 +125,14 @@ mod tests {
     fn what_may_be_another_networks_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let data_dir = folder.path().to_owned();
-        let left = Left::of(Some(&data_dir), "net");
+        let legacy = LegacyCache::of(Some(&data_dir), "net");
         fs::create_dir(data_dir.join("net")).unwrap();
-        left.keep(&["10.0.0.0/24".to_owned()]);
+        legacy.keep(&["10.0.0.0/24".to_owned()]);
         fs::create_dir(data_dir.join("other")).unwrap();
-        assert_eq!(left.read(), None);
-        left.keep(&["10.0.1.0/24".to_owned()]);
+        assert_eq!(legacy.read(), None);
+        legacy.keep(&["10.0.1.0/24".to_owned()]);
         fs::remove_dir(data_dir.join("other")).unwrap();
-        assert_eq!(left.read().unwrap(), ["10.0.0.0/24"]);
+        assert_eq!(legacy.read().unwrap(), ["10.0.0.0/24"]);
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
             r#"{"type":"host-local","ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"10.1.0.0/24"}]]}"#,
         ] {
             fs::write(data_dir.join(NAME), text).unwrap();
-            assert_eq!(Left::of(Some(&data_dir), "net").read(), None, "{text}");
+            assert_eq!(LegacyCache::of(Some(&data_dir), "net").read(), None, "{text}");
         }
     }
 }

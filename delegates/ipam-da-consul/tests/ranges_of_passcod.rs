@@ -1,4 +1,4 @@
-//! Definitions that the ancestor serves and other rules refuse: ranges that overlap, stand twice, are
+//! Definitions that passcod serves and other rules refuse: ranges that overlap, stand twice, are
 //! of both families, or whose bounds lie outside of their subnet.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -14,7 +14,7 @@ use common::filling::fill;
 use common::store::{books, holdings};
 use common::{Node, POOL};
 
-/// A store with one definition, for us and for the ancestor.
+/// A store with one definition, for us and for passcod.
 fn site(ranges: &Value) -> Consul {
     let consul = Consul::start();
     put(&consul, ranges);
@@ -38,7 +38,7 @@ fn all_of_ours(consul: &Consul) -> Vec<Value> {
     given.iter().map(|result| json!([result["ips"], result["routes"]])).collect()
 }
 
-fn all_of_the_ancestors(consul: &Consul) -> Vec<Value> {
+fn all_of_passcods(consul: &Consul) -> Vec<Value> {
     let old = Passcod::new(&[consul.endpoint()], POOL);
     let mut given = Vec::new();
     loop {
@@ -52,7 +52,7 @@ fn all_of_the_ancestors(consul: &Consul) -> Vec<Value> {
     }
 }
 
-/// Definitions whose bounds name the network and the broadcast address, which only the ancestor gives
+/// Definitions whose bounds name the network and the broadcast address, which only passcod gives
 /// by default.
 fn definitions() -> [Value; 7] {
     let range = |subnet: &str, start: &str, end: &str| json!({"subnet": subnet, "rangeStart": start, "rangeEnd": end});
@@ -98,7 +98,7 @@ fn ranges_serve_in_order_and_give_each_address_once() {
     let consul = Consul::start();
     for ranges in definitions() {
         put(&consul, &ranges);
-        let theirs = all_of_the_ancestors(&consul);
+        let theirs = all_of_passcods(&consul);
         put(&consul, &ranges);
         let ours = all_of_ours(&consul);
         assert_eq!(ours, theirs, "{ranges}");
@@ -107,7 +107,7 @@ fn ranges_serve_in_order_and_give_each_address_once() {
 }
 
 #[test]
-fn an_address_of_two_ranges_has_what_the_ancestor_says_of_it() {
+fn an_address_of_two_ranges_has_what_passcod_says_of_it() {
     let ranges = json!([
         {"subnet": "10.0.20.0/24", "gateway": "10.0.20.1", "rangeStart": "10.0.20.9"},
         {"subnet": "10.0.0.0/16", "gateway": "10.0.0.1"},

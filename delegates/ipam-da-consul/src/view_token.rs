@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::allocate::{Lease, PoolRequest};
 
-use crate::held::State;
-use crate::pools::Shown;
+use crate::owner_view::OwnerView;
+use crate::pools::ShownPool;
 
 /// What a commit on a view is guarded with, and what the next view need not read again.
 #[derive(Clone, Debug)]
-pub struct Token {
+pub struct ViewToken {
     /// The owner's key.
     pub(crate) seen: OwnerGuard,
     /// What the owner holds; none where that was guessed.
@@ -19,26 +19,26 @@ pub struct Token {
     pub(crate) ranges: BTreeMap<String, u64>,
 }
 
-impl Token {
+impl ViewToken {
     /// That of a guess.
     pub(crate) fn guessed(seen: OwnerGuard) -> Self {
         Self { seen, held: None, ranges: BTreeMap::new() }
     }
 
     /// That of what was read of the owner.
-    pub(crate) fn read(State { held, seen }: State) -> Self {
+    pub(crate) fn read(OwnerView { held, seen }: OwnerView) -> Self {
         Self { seen, held: Some(held), ranges: BTreeMap::new() }
     }
 
     /// What was read of the owner.
-    pub(crate) fn into_state(self) -> Option<State> {
+    pub(crate) fn into_state(self) -> Option<OwnerView> {
         let Self { seen, held, .. } = self;
-        held.map(|held| State { held, seen })
+        held.map(|held| OwnerView { held, seen })
     }
 
     /// Relies on the ranges of a pool that is shown.
-    pub(crate) fn rely_on(&mut self, want: &PoolRequest, shown: &Shown) {
-        if let (Some(pool), Some(index)) = (&want.pool, shown.index) {
+    pub(crate) fn guard_definition(&mut self, request: &PoolRequest, shown: &ShownPool) {
+        if let (Some(pool), Some(index)) = (&request.pool, shown.index) {
             self.ranges.insert(pool.clone(), index);
         }
     }

@@ -12,20 +12,20 @@ use ipam_kit::host::ResultCache;
 use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
 
-use crate::allocation::{Found, holding, index, index_of};
 use crate::errors::foreign;
-use crate::keys::{Keys, OWNERS, ROOT};
-use crate::store::Store;
+use crate::keys::{ConsulKeys, OWNERS, ROOT};
+use crate::store::KvStore;
 use crate::txn::{Op, Pair};
+use crate::values::{AddressPair, holding, index, index_of};
 
 /// What an owner holds, and what a change of it is guarded with.
 #[derive(Clone, Debug)]
-pub(crate) struct State {
+pub(crate) struct OwnerView {
     pub(crate) held: Vec<Lease>,
     pub(crate) seen: OwnerGuard,
 }
 
-impl State {
+impl OwnerView {
     /// Nothing held, as it is before the owner's first claim.
     pub(crate) fn nothing(owner: &Owner) -> Self {
         let document = OwnerIndex::written(owner, 0, Vec::new());
@@ -36,7 +36,7 @@ impl State {
     /// What an owner holds by its own key, as far as the keys that were read are still its own; and what
     /// these say that its own key does not.
     pub(crate) fn read(
-        keys: &Keys,
+        keys: &ConsulKeys,
         owner: &Owner,
         own: Option<&Pair>,
         read: &[Pair],
@@ -54,8 +54,8 @@ impl State {
     }
 
     /// Adds addresses that are the owner's by their keys alone.
-    pub(crate) fn adopt(&mut self, keys: &Keys, owner: &Owner, read: &[Pair]) {
-        for found in read.iter().filter_map(Found::read).filter(|found| found.is_of(owner)) {
+    pub(crate) fn adopt(&mut self, keys: &ConsulKeys, owner: &Owner, read: &[Pair]) {
+        for found in read.iter().filter_map(AddressPair::read).filter(|found| found.is_of(owner)) {
             if self.held.iter().all(|lease| lease.address.addr() != found.address) {
                 let lease = found.lease(keys);
                 self.seen.add(bare(&lease));
@@ -64,15 +64,15 @@ impl State {
         }
     }
 
-    /// Drops what the owner's key names though another has the address by now: the ancestor takes over
+    /// Drops what the owner's key names though another has the address by now: passcod takes over
     /// without a look at our keys. Of some `asked` keys it is known already what was `found`.
     ///
     /// # Errors
     /// No server answers in time.
     pub(crate) fn verified(
         self,
-        keys: &Keys,
-        store: &mut Store,
+        keys: &ConsulKeys,
+        store: &mut KvStore,
         owner: &Owner,
         asked: &BTreeSet<String>,
         found: &[Pair],
@@ -90,7 +90,7 @@ impl State {
                 stays.push(lease);
                 continue;
             }
-            let found = pair.and_then(Found::read);
+            let found = pair.and_then(AddressPair::read);
             let address = lease.address.addr();
             match found {
                 // Written anew by somebody who kept the owner.
@@ -113,7 +113,7 @@ impl State {
     ///
     /// # Errors
     /// It is not known whether it was.
-    pub(crate) fn tidy(&self, keys: &Keys, store: &mut Store, owner: &Owner) -> Result<()> {
+    pub(crate) fn tidy(&self, keys: &ConsulKeys, store: &mut KvStore, owner: &Owner) -> Result<()> {
         let Some(revision) = self.seen.revision.filter(|_| self.held.is_empty()) else {
             return Ok(());
         };
@@ -128,7 +128,7 @@ impl State {
     }
 }
 
-/// What the addresses of pools say that an owner holds: the ancestor's claims have no other key, nor
+/// What the addresses of pools say that an owner holds: passcod's claims have no other key, nor
 /// have ours where the store lets us have none. `pools` are looked at as a whole; all of them where
 /// none are named. Addresses that the runtime's cache gives to another attachment of the container are
 /// left to that one.
@@ -136,7 +136,7 @@ impl State {
 /// # Errors
 /// No server answers in time.
 pub(crate) fn search(
-    store: &mut Store,
+    store: &mut KvStore,
     results: &ResultCache,
     owner: &Owner,
     pools: &[String],
@@ -144,8 +144,8 @@ pub(crate) fn search(
     let others = others_of(results, owner)?;
     let mut found = Vec::new();
     let mut take = |pair: Pair| {
-        warn_of_strange(&pair);
-        if let Some(its) = Found::read(&pair).filter(|found| found.is_of(owner)) {
+        warn_if_foreign(&pair);
+        if let Some(its) = AddressPair::read(&pair).filter(|found| found.is_of(owner)) {
             let bare = its.allocation.as_ref().is_ok_and(|allocation| allocation.is_bare());
             if !(bare && others.contains(&its.address)) {
                 found.push(pair);
@@ -179,10 +179,10 @@ fn set_since(seen: &mut OwnerGuard, lease: &Lease) {
 }
 
 /// An ADD or a look by hand that meets such a key is an error; what goes must not be held up by it.
-fn warn_of_strange(pair: &Pair) {
+fn warn_if_foreign(pair: &Pair) {
     let in_a_pool = pair.key.strip_prefix(ROOT).unwrap_or_default().contains('/');
-    match Found::read(pair) {
-        Some(Found { allocation: Err(why), .. }) => warn!("{why}"),
+    match AddressPair::read(pair) {
+        Some(AddressPair { allocation: Err(why), .. }) => warn!("{why}"),
         None if in_a_pool && !pair.key.ends_with('/') && !pair.key.starts_with(OWNERS) => {
             warn!("{}", foreign(&pair.key));
         }

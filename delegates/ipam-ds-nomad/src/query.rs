@@ -3,13 +3,13 @@ use ipam_servers::escape;
 
 /// Which allocation this call is about, and where Nomad has it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct AllocationQuery {
     pub id: String,
     namespace: Option<String>,
     region: Option<String>,
 }
 
-impl Question {
+impl AllocationQuery {
     /// The container id is that of the allocation. What Nomad itself says in `CNI_ARGS` of namespace and
     /// region comes before the configuration.
     ///
@@ -97,7 +97,7 @@ mod tests {
             Request::parse(Verb::Add, Environment::new(variables), network, Settings::default())
                 .unwrap();
         let of_config = of_config.map(str::to_owned);
-        Question::of(&request, of_config.clone(), of_config).map(|question| question.path())
+        AllocationQuery::of(&request, of_config.clone(), of_config).map(|question| question.path())
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Beside the ancestor's ipam-da-consul, on its pools: while it is replaced node by node, and on the way
+//! Beside passcod's ipam-da-consul, on its pools: while it is replaced node by node, and on the way
 //! back.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -30,11 +30,11 @@ fn site() -> Consul {
     consul
 }
 
-fn ancestor(consul: &Consul, pool: &str) -> Passcod {
+fn passcod(consul: &Consul, pool: &str) -> Passcod {
     Passcod::new(&[consul.endpoint()], pool)
 }
 
-/// An ADD of the ancestor that succeeds.
+/// An ADD of passcod that succeeds.
 #[track_caller]
 fn add(old: &Passcod, container: &str) -> IpAddr {
     ipam_testkit::old::passcod::given(&old.add(container).run().unwrap())
@@ -43,7 +43,7 @@ fn add(old: &Passcod, container: &str) -> IpAddr {
 #[test]
 fn ours_come_between_any_two_requests_of_an_old_add() {
     let consul = site();
-    let requests = ancestor(&consul, POOL).add("c1").count();
+    let requests = passcod(&consul, POOL).add("c1").count();
     assert_eq!(requests, 4);
     at_once(requests + 1, |requests| {
         for family in ["10.1.2.0/26", "fd00:1::/120"] {
@@ -51,7 +51,7 @@ fn ours_come_between_any_two_requests_of_an_old_add() {
                 let pool = format!("after-{requests}-{}-{}", kind("", POOL).kind, family.len());
                 let ours = kind(&consul.url(), &pool);
                 define(&consul, &pool, family);
-                let old = ancestor(&consul, &pool);
+                let old = passcod(&consul, &pool);
                 let leaving = format!("earlier-{pool}");
                 let earlier = ours.add(&leaving);
 
@@ -61,7 +61,7 @@ fn ours_come_between_any_two_requests_of_an_old_add() {
                 let mut all = vec![(&leaving[..], earlier), ("ours", own)];
                 match first {
                     Ok(result) => all.push(("first", ipam_testkit::old::passcod::given(&result))),
-                    // Both chose the lowest, after the ancestor had looked; it gives up.
+                    // Both chose the lowest, after passcod had looked; it gives up.
                     Err(error) => assert_eq!((&error["code"], requests), (&json!(125), 3)),
                 }
                 assert_eq!(all.len() == 2, requests == 3);
@@ -82,7 +82,7 @@ fn ours_come_between_any_two_requests_of_an_old_add() {
 #[test]
 fn ours_come_between_any_two_requests_of_an_old_del() {
     let consul = site();
-    let old = ancestor(&consul, POOL);
+    let old = passcod(&consul, POOL);
     add(&old, "c1");
     let requests = old.del("c1").count();
     assert_eq!(requests, 3);
@@ -91,7 +91,7 @@ fn ours_come_between_any_two_requests_of_an_old_del() {
             let pool = format!("after-{requests}-{}", kind("", POOL).kind);
             let ours = kind(&consul.url(), &pool);
             define(&consul, &pool, "10.1.2.0/26");
-            let old = ancestor(&consul, &pool);
+            let old = passcod(&consul, &pool);
             let earlier = ours.add("earlier");
 
             add(&old, "old");
@@ -124,7 +124,7 @@ fn twenty_of_both_at_once_hold_addresses_of_their_own() {
     let consul = site();
     let nodes: Vec<[Ours; 2]> =
         (0..WORKERS / 2).map(|_| Ours::kinds(&consul.url(), POOL)).collect();
-    let old = ancestor(&consul, POOL).delay(Duration::from_millis(4));
+    let old = passcod(&consul, POOL).delay(Duration::from_millis(4));
     let kept = Mutex::new(Vec::new());
     at_once(WORKERS, |worker| {
         let ours = &nodes[worker / 2][worker / 2 % 2];
@@ -148,11 +148,11 @@ fn twenty_of_both_at_once_hold_addresses_of_their_own() {
 }
 
 #[test]
-fn the_ancestor_finds_the_folders_that_it_needs() {
+fn passcod_finds_the_folders_that_it_needs() {
     for kind in [Ours::chain, Ours::alone] {
         let consul = Consul::start();
         consul.put("ipam/p", r#"[{"subnet": "10.1.2.0/26"}]"#);
-        let old = ancestor(&consul, POOL);
+        let old = passcod(&consul, POOL);
         assert_eq!(old.add("c1").run().unwrap_err()["code"], 100);
         let ours = kind(&consul.url(), POOL);
         ours.add("c1");
@@ -165,9 +165,9 @@ fn the_ancestor_finds_the_folders_that_it_needs() {
 }
 
 #[test]
-fn the_ancestor_releases_what_ours_gave() {
+fn passcod_releases_what_ours_gave() {
     let consul = site();
-    let old = ancestor(&consul, POOL);
+    let old = passcod(&consul, POOL);
     for ours in Ours::kinds(&consul.url(), POOL) {
         let own = ours.add("c1");
         assert_eq!(held(&consul, POOL), holdings([("c1", own)]));
@@ -198,7 +198,7 @@ fn the_ancestor_releases_what_ours_gave() {
 }
 
 #[test]
-fn the_ancestor_takes_over_what_ours_gave_and_ours_notices() {
+fn passcod_takes_over_what_ours_gave_and_ours_notices() {
     let consul = site();
     for ours in Ours::kinds(&consul.url(), POOL) {
         let own = ours.add("c1");
@@ -224,11 +224,11 @@ fn the_ancestor_takes_over_what_ours_gave_and_ours_notices() {
 }
 
 #[test]
-fn ours_releases_what_the_ancestor_gave_at_the_price_of_one_listing() {
+fn ours_releases_what_passcod_gave_at_the_price_of_one_listing() {
     let consul = site();
     let relay = Relay::to(&consul.endpoint());
     let url = format!("http://{}", relay.endpoint());
-    let old = ancestor(&consul, POOL);
+    let old = passcod(&consul, POOL);
     for kind in [Ours::chain, Ours::alone] {
         // A node that has never called, for each.
         let ours = || kind(&url, POOL);
@@ -247,28 +247,28 @@ fn ours_releases_what_the_ancestor_gave_at_the_price_of_one_listing() {
 }
 
 #[test]
-fn told_of_no_pool_ours_finds_what_the_ancestor_gave_in_any() {
+fn told_of_no_pool_ours_finds_what_passcod_gave_in_any() {
     let consul = site();
     define(&consul, "q", "fd00:1::/64");
     let relay = Relay::to(&consul.endpoint());
     let url = format!("http://{}", relay.endpoint());
     for kind in [Ours::chain, Ours::alone] {
         let ours = kind(&url, POOL).without_pools();
-        let [one, other] = ["c1", "c2"].map(|container| add(&ancestor(&consul, POOL), container));
-        add(&ancestor(&consul, "q"), "c1");
+        let [one, other] = ["c1", "c2"].map(|container| add(&passcod(&consul, POOL), container));
+        add(&passcod(&consul, "q"), "c1");
         let lines = relay.during(|| ours.del("c1"));
         assert_eq!(held(&consul, POOL), holdings([("c2", other)]), "{one}");
         assert_eq!(held(&consul, "q"), BTreeMap::new());
         let listings: Vec<_> = lines.iter().filter(|line| line.starts_with("GET ")).collect();
         assert_eq!(listings, ["GET /v1/kv/ipam/?recurse&consistent"], "{lines:?}");
-        ancestor(&consul, POOL).del("c2").run().unwrap();
+        passcod(&consul, POOL).del("c2").run().unwrap();
     }
 }
 
 #[test]
-fn a_container_that_starts_again_keeps_the_address_that_the_ancestor_gave() {
+fn a_container_that_starts_again_keeps_the_address_that_passcod_gave() {
     let consul = site();
-    let old = ancestor(&consul, POOL);
+    let old = passcod(&consul, POOL);
     for ours in Ours::kinds(&consul.url(), POOL) {
         add(&old, "c0");
         let first = add(&old, "c1");
@@ -296,7 +296,7 @@ fn each_goes_on_where_the_other_has_stopped() {
         let consul = Consul::start();
         define(&consul, POOL, "10.1.2.0/29");
         let definition = consul.entry("ipam/p");
-        let old = ancestor(&consul, POOL);
+        let old = passcod(&consul, POOL);
         let ours = kind(&consul.url(), POOL);
         let mut held_by: BTreeMap<&str, IpAddr> = BTreeMap::new();
         held_by.insert("c1", add(&old, "c1"));
@@ -314,7 +314,7 @@ fn each_goes_on_where_the_other_has_stopped() {
             assert_eq!(add(&old, container), address);
         }
         assert_eq!(old.add("c10").run().unwrap_err()["code"], 122);
-        // And forth: what this node remembers of c2 has become another's. The last, which the ancestor
+        // And forth: what this node remembers of c2 has become another's. The last, which passcod
         // gives out, is the broadcast address, and no other is free.
         let before = held(&consul, POOL);
         assert_eq!(before.len(), 7);
@@ -335,7 +335,7 @@ fn each_goes_on_where_the_other_has_stopped() {
     }
 }
 
-/// What is no allocation, below the pool, and what the ancestor's ADD and DEL make of it.
+/// What is no allocation, below the pool, and what passcod's ADD and DEL make of it.
 const INVALID: [(&str, &str, [u64; 2]); 9] = [
     // An empty value counts as free there, and the key as taken when it is written.
     ("10.1.2.1", "", [125, 0]),
@@ -359,7 +359,7 @@ fn what_is_no_allocation_is_named_where_it_is_met_and_stays_as_it_is() {
         consul.put(&key, value);
         let before = consul.entry(&key);
 
-        let old = ancestor(&consul, &pool);
+        let old = passcod(&consul, &pool);
         let code = |result: Result<Value, Value>| {
             result.map_or_else(|e| e["code"].as_u64().unwrap(), |_| 0)
         };

@@ -7,13 +7,13 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::keys::{Keys, split};
+use crate::keys::{ConsulKeys, split};
 use crate::txn::Pair;
 
-/// The value of an address's key: what the ancestor reads of it, and more.
+/// The value of an address's key: what passcod reads of it, and more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Allocation {
-    /// The container id, all that the ancestor writes.
+pub(crate) struct AddressValue {
+    /// The container id, all that passcod writes.
     pub(crate) target: String,
     /// The interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ pub(crate) struct Allocation {
     pub(crate) leases: Option<usize>,
 }
 
-impl Allocation {
+impl AddressValue {
     /// That of an owner with this document.
     pub(crate) fn of(document: &OwnerIndex) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Allocation {
         }
     }
 
-    /// Whether it is this owner's. The ancestor's are of the whole container.
+    /// Whether it is this owner's. passcod's are of the whole container.
     pub(crate) fn is_of(&self, owner: &Owner) -> bool {
         let same = |told: &Option<String>, its: &str| told.as_ref().is_none_or(|told| told == its);
         self.target == owner.container.as_str()
@@ -66,15 +66,15 @@ impl Allocation {
 
 /// A key of a pool's folder, read.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct AddressPair {
     pub(crate) pool: String,
     pub(crate) address: std::net::IpAddr,
     pub(crate) index: u64,
     /// The reason where the value is none.
-    pub(crate) allocation: Result<Allocation, String>,
+    pub(crate) allocation: Result<AddressValue, String>,
 }
 
-impl Found {
+impl AddressPair {
     /// Reads a key that is about an address; none for any other.
     pub(crate) fn read(pair: &Pair) -> Option<Self> {
         let (pool, address) = split(&pair.key)?;
@@ -93,7 +93,7 @@ impl Found {
     }
 
     /// As a lease of which the owner's key may not know.
-    pub(crate) fn lease(&self, keys: &Keys) -> Lease {
+    pub(crate) fn lease(&self, keys: &ConsulKeys) -> Lease {
         let leases = self.allocation.as_ref().ok().and_then(|its| its.leases).unwrap_or(0);
         Lease {
             pool: keys.name_of(&self.pool),
@@ -107,8 +107,8 @@ impl Found {
     }
 
     /// As an entry of a scan.
-    pub(crate) fn entry(&self, keys: &Keys) -> Entry {
-        let holder = |allocation: &Allocation| Holder {
+    pub(crate) fn entry(&self, keys: &ConsulKeys) -> Entry {
+        let holder = |allocation: &AddressValue| Holder {
             node: allocation.node.clone(),
             container: allocation.target.clone(),
             ifname: allocation.ifname.clone(),
@@ -169,9 +169,9 @@ mod tests {
         }
     }
 
-    fn found(value: &str) -> Found {
+    fn found(value: &str) -> AddressPair {
         let value = (!value.is_empty()).then(|| value.as_bytes().to_vec());
-        Found::read(&Pair { key: "ipam/blue/10.0.0.1".into(), value, created: 7, index: 7 })
+        AddressPair::read(&Pair { key: "ipam/blue/10.0.0.1".into(), value, created: 7, index: 7 })
             .unwrap()
     }
 
@@ -203,10 +203,10 @@ mod tests {
     }
 
     #[test]
-    fn the_ancestor_reads_what_is_written() {
+    fn passcod_reads_what_is_written() {
         let mut document = OwnerIndex::written(&owner(), 1, Vec::new());
         document.confirmed = 5;
-        let text = serde_json::to_string(&Allocation::of(&document)).unwrap();
+        let text = serde_json::to_string(&AddressValue::of(&document)).unwrap();
         assert_eq!(
             text,
             r#"{"target":"c1","ifname":"eth0","node":"n1","network":"lan","time":5,"generation":1,"leases":0}"#

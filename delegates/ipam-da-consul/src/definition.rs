@@ -6,7 +6,7 @@ use ipam_kit::{Error, ErrorCode, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::keys::Keys;
+use crate::keys::ConsulKeys;
 use crate::txn::Pair;
 
 /// The value of a pool's key, with its index.
@@ -43,7 +43,7 @@ impl Definition {
         if self.ranges.iter().all(|range| range.unknown.is_empty()) {
             return Vec::new();
         }
-        misspelt(&json!(self.ranges), RangeConfig::KEYS, &Keys::definition(pool))
+        misspelt(&json!(self.ranges), RangeConfig::KEYS, &ConsulKeys::definition(pool))
     }
 
     /// The ranges of this pool.
@@ -51,7 +51,7 @@ impl Definition {
     /// # Errors
     /// A range is wrong: code 103, with the key and the place in its value.
     pub(crate) fn set(&self, pool: &str) -> Result<RangeSet> {
-        let key = Keys::definition(pool);
+        let key = ConsulKeys::definition(pool);
         RangeSet::parse(&self.ranges, RangeRules::CONSUL, &key).map_err(|error| {
             Error::new(ErrorCode::BACKEND, format!("the value of the key {error}"))
                 .advise(example(&key))
@@ -61,7 +61,7 @@ impl Definition {
 
 /// The pool does not exist.
 pub(crate) fn missing(pool: &str) -> Error {
-    let key = Keys::definition(pool);
+    let key = ConsulKeys::definition(pool);
     Error::new(
         ErrorCode::BACKEND,
         format!("the pool {pool:?} does not exist: Consul has no key {key}"),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_read_as_the_ancestor_reads_them() {
+    fn ranges_are_read_as_passcod_reads_them() {
         for (value, ranges) in [
             (r#"[{"subnet":"10.0.20.0/23"}]"#, "10.0.20.1-10.0.21.254"),
             (r#"[{"subnet":"10.0.20.7/23"}]"#, "10.0.20.1-10.0.21.254"),

@@ -8,34 +8,34 @@ use std::net::IpAddr;
 use ipam_kit::cni::address::{self, parse_address};
 use serde::{Deserialize, Serialize};
 
-use crate::pool::Definition;
+use crate::definition::Definition;
 
 /// What is remembered of a pool.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Known {
+pub(crate) struct CachedPool {
     /// Its ranges, where they stand in Consul.
     pub(crate) definition: Option<Definition>,
     /// The ranges that a pool brought with it.
     pub(crate) brought: Option<String>,
     /// Some addresses that were free, less those that this node has taken since.
     pub(crate) free: BTreeSet<IpAddr>,
-    /// Whether so much was looked at as is for a crowd.
+    /// Whether so much was looked at as contention needs.
     pub(crate) wide: bool,
     /// The address given last by this node.
     pub(crate) cursor: Option<IpAddr>,
     /// Others were met not long ago.
-    pub(crate) crowded: bool,
+    pub(crate) contended: bool,
 }
 
 /// How many addresses are remembered.
 pub(crate) const HINTS: usize = 1024;
 
 /// For how many claims after a lost race addresses are random_candidates.
-pub(crate) const CROWD: u32 = 8;
+pub(crate) const CONTENDED_CLAIMS: u32 = 8;
 
 /// The first line.
 #[derive(Serialize, Deserialize)]
-struct State {
+struct CacheHead {
     /// When the pool was read, in milliseconds since 1970.
     read: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,21 +48,21 @@ struct State {
     wide: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cursor: Option<IpAddr>,
-    #[serde(default)]
-    crowd: u32,
+    #[serde(default, rename = "crowd")]
+    contended_claims: u32,
 }
 
 /// What the file says.
-pub(crate) struct Content {
-    state: State,
-    events: Vec<Event>,
+pub(crate) struct CacheFile {
+    state: CacheHead,
+    events: Vec<CacheEvent>,
     /// In bytes.
     pub(crate) length: usize,
 }
 
 /// A line that was added to the file.
 #[derive(Clone, Copy)]
-pub(crate) enum Event {
+pub(crate) enum CacheEvent {
     /// This node has chosen an address.
     Chosen(IpAddr),
     /// An address that was asked for is taken.
@@ -70,15 +70,19 @@ pub(crate) enum Event {
     /// This node has given an address back.
     GivenBack(IpAddr),
     /// Others take addresses at the same time.
-    Crowd,
+    Contended,
 }
 
-impl Content {
+impl CacheFile {
     /// Reads a whole file.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let state = serde_json::from_str(lines.next()?).ok()?;
-        Some(Self { state, events: lines.filter_map(Event::read).collect(), length: text.len() })
+        Some(Self {
+            state,
+            events: lines.filter_map(CacheEvent::read).collect(),
+            length: text.len(),
+        })
     }
 
     /// When the pool was read, in milliseconds since 1970.
@@ -87,31 +91,31 @@ impl Content {
     }
 
     /// What is remembered by it.
-    pub(crate) fn known(self) -> Known {
-        let (cursor, crowded) = (self.cursor(), self.crowd() > 0);
+    pub(crate) fn known(self) -> CachedPool {
+        let (cursor, contended) = (self.cursor(), self.contended_claims() > 0);
         let stretches = self.state.free.iter().filter_map(|stretch| ends(stretch));
         let mut free: BTreeSet<IpAddr> = stretches.flat_map(addresses).collect();
         for event in self.events {
             match event {
-                Event::Chosen(address) | Event::Taken(address) => {
+                CacheEvent::Chosen(address) | CacheEvent::Taken(address) => {
                     free.remove(&address);
                 }
-                Event::GivenBack(address) => {
+                CacheEvent::GivenBack(address) => {
                     free.insert(address);
                 }
-                Event::Crowd => {}
+                CacheEvent::Contended => {}
             }
         }
-        let State { definition, brought, wide, .. } = self.state;
-        Known { definition, brought, free, wide, cursor, crowded }
+        let CacheHead { definition, brought, wide, .. } = self.state;
+        CachedPool { definition, brought, free, wide, cursor, contended }
     }
 
-    /// Whether [`Content::known`] would tell this address to be free.
+    /// Whether [`CacheFile::known`] would tell this address to be free.
     pub(crate) fn is_free(&self, address: IpAddr) -> bool {
         let told = self.events.iter().rev().find_map(|event| match *event {
-            Event::Chosen(its) | Event::Taken(its) => (its == address).then_some(false),
-            Event::GivenBack(its) => (its == address).then_some(true),
-            Event::Crowd => None,
+            CacheEvent::Chosen(its) | CacheEvent::Taken(its) => (its == address).then_some(false),
+            CacheEvent::GivenBack(its) => (its == address).then_some(true),
+            CacheEvent::Contended => None,
         });
         let spans = |(first, last)| first <= address && address <= last;
         told.unwrap_or_else(|| self.state.free.iter().filter_map(|text| ends(text)).any(spans))
@@ -120,30 +124,33 @@ impl Content {
     /// The address given last by this node.
     pub(crate) fn cursor(&self) -> Option<IpAddr> {
         let chosen = self.events.iter().rev().find_map(|event| match *event {
-            Event::Chosen(address) => Some(address),
+            CacheEvent::Chosen(address) => Some(address),
             _ => None,
         });
         chosen.or(self.state.cursor)
     }
 
     /// For how many claims more addresses are random_candidates.
-    pub(crate) fn crowd(&self) -> u32 {
-        self.events.iter().fold(self.state.crowd, |crowd, event| match event {
-            Event::Crowd => CROWD,
-            Event::Chosen(_) => crowd.saturating_sub(1),
-            Event::Taken(_) | Event::GivenBack(_) => crowd,
-        })
+    pub(crate) fn contended_claims(&self) -> u32 {
+        self.events.iter().fold(
+            self.state.contended_claims,
+            |contended_claims, event| match event {
+                CacheEvent::Contended => CONTENDED_CLAIMS,
+                CacheEvent::Chosen(_) => contended_claims.saturating_sub(1),
+                CacheEvent::Taken(_) | CacheEvent::GivenBack(_) => contended_claims,
+            },
+        )
     }
 }
 
-impl Event {
+impl CacheEvent {
     /// As a line of the file.
     pub(crate) fn to_line(self) -> String {
         match self {
             Self::Chosen(address) => format!("-{address}\n"),
             Self::Taken(address) => format!("={address}\n"),
             Self::GivenBack(address) => format!("+{address}\n"),
-            Self::Crowd => "!\n".to_owned(),
+            Self::Contended => "!\n".to_owned(),
         }
     }
 
@@ -153,7 +160,7 @@ impl Event {
             "-" => address().map(Self::Chosen),
             "=" => address().map(Self::Taken),
             "+" => address().map(Self::GivenBack),
-            "!" => Some(Self::Crowd),
+            "!" => Some(Self::Contended),
             _ => None,
         }
     }
@@ -163,15 +170,19 @@ impl Event {
 ///
 /// # Errors
 /// It cannot be written as JSON.
-pub(crate) fn first_line(read: u64, known: &Known, crowd: u32) -> io::Result<Vec<u8>> {
-    let state = State {
+pub(crate) fn first_line(
+    read: u64,
+    known: &CachedPool,
+    contended_claims: u32,
+) -> io::Result<Vec<u8>> {
+    let state = CacheHead {
         read,
         definition: known.definition.clone(),
         brought: known.brought.clone(),
         free: stretches(&known.free),
         wide: known.wide,
         cursor: known.cursor,
-        crowd,
+        contended_claims,
     };
     let mut line = serde_json::to_vec(&state).map_err(io::Error::other)?;
     line.push(b'\n');
