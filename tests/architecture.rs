@@ -314,14 +314,13 @@ const OPENS: [&str; 10] = [
 
 /// The files of the room that does, and those that read what is in no class: files of the kernel, and
 /// programs that are compared.
-const OPENERS: [&str; 9] = [
+const OPENERS: [&str; 8] = [
     "crates/kit/src/host/own.rs",
     "crates/kit/src/host/file.rs",
     "crates/kit/src/host/boot.rs",
     "crates/kit/src/host/persistence.rs",
     "crates/kit/src/host/node.rs",
     "src/chain/process.rs",
-    "src/chain/preset.rs",
     "src/chain/program.rs",
     // Files without a name, and the folder of leases.
     "delegates/ipam-da-local/src/",

@@ -9,13 +9,11 @@ use super::entry::is_entry_key;
 use super::patch::refresh_secrets;
 use super::patched_ipam::PatchedIpam;
 use super::plan::Step;
-use super::program::is_allocator;
 use super::record::{Gave, Run};
 use super::served::{compare_with_pools, describe_pools, serves, unserved};
 use super::store_access::chose_only_addresses;
 use ipam_kit::cni::{IpConfig, IpamResult, Network, Route};
 use ipam_kit::contract::{DelegateAnswer, DelegateInput};
-use ipam_kit::delegate::selector_keys::CHAIN_KEYS;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
 
@@ -73,39 +71,34 @@ impl<'a> Handoff<'a> {
         if step.serves.is_some() && pools.as_ref().is_some_and(Vec::is_empty) {
             return None;
         }
+        let section = self.ipam.seen_by(step);
+        if step.is_standalone() {
+            return Some(step.standalone_run(section, self.network));
+        }
         let pools = pools.map(|pools| pools.into_iter().cloned().collect());
         // The chain itself puts them together with its own.
         let pools = pools.filter(|_| step.placing.is_none());
-        let plain = step.is_plain();
-        let mut ipam = self.ipam.seen_by(step).clone();
+        let mut ipam = section.clone();
         // They are in the pools by now.
         if self.folded && step.is_selector() {
             ipam.remove("ranges");
         }
-        if plain {
-            for key in CHAIN_KEYS {
-                ipam.remove(key);
-            }
-        } else {
-            ipam.extend(step.overrides.clone());
-            ipam.insert("node".to_owned(), self.node.into());
-            // It must leave alone what the same owner holds of pools that it is not shown.
-            if let Some(names) = &step.serves {
-                ipam.insert("serves".to_owned(), names.clone().into());
-            }
+        ipam.extend(step.overrides.clone());
+        ipam.insert("node".to_owned(), self.node.into());
+        // It must leave alone what the same owner holds of pools that it is not shown.
+        if let Some(names) = &step.serves {
+            ipam.insert("serves".to_owned(), names.clone().into());
         }
         ipam.insert("type".to_owned(), step.name.clone().into());
-        let configured = !plain
-            && chose_only_addresses(self.ipam.seen_by(step), self.network.ipam(), &step.overrides);
         Some(Run {
             delegate: step.name.clone(),
             program: step.program.display().to_string(),
+            source: step.source,
             ipam,
-            pools: pools.filter(|_| !plain),
+            pools,
             args: self.network.config().get("args").cloned(),
-            ip_ranges: self.network.ip_ranges().filter(|_| plain || !self.folded).cloned(),
-            fixed: step.fixed,
-            configured,
+            ip_ranges: self.network.ip_ranges().filter(|_| !self.folded).cloned(),
+            configured: chose_only_addresses(section, self.network.ipam(), &step.overrides),
         })
     }
 
@@ -249,13 +242,8 @@ impl<'a> Handoff<'a> {
 }
 
 impl Run {
-    /// Whether the delegate is a program that the host named and that knows nothing of the chain.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.fixed && !is_allocator(&self.delegate)
-    }
-
     /// The configuration for this delegate on stdin, with `prevResult`, its pools and the rest of its input;
-    /// for a plain program that of the network, but for its section `ipam`.
+    /// for a standalone program that of the network, but for its section `ipam`.
     pub(crate) fn stdin(
         &self,
         network: &Network,
@@ -276,7 +264,7 @@ impl Run {
         } else if let Some(Value::Object(runtime)) = config.get_mut("runtimeConfig") {
             runtime.remove("ipRanges");
         }
-        if self.is_plain() {
+        if self.is_standalone() {
             return Ok(Value::Object(config).to_string());
         }
         let mut prev_result = prev_result.clone();

@@ -16,6 +16,7 @@ pub(crate) mod next;
 pub(crate) mod patch;
 mod patched_ipam;
 pub(crate) mod plan;
+pub(crate) mod planner;
 mod preset;
 mod process;
 pub(crate) mod program;

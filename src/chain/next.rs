@@ -1,11 +1,22 @@
-//! The program that the host's own file names as the last of a preset's chain.
+//! The last program of a preset's chain where a file of the host names it (`nextipam`).
+//!
+//! [`ProgramSource::HostFile`] marks such a program in plans and records: it is run at its own path,
+//! whatever `CNI_PATH` has. Unless it is an allocator `ipam-da-*`, it is *standalone*: it knows nothing
+//! of the chain, and its stdin is what a runtime would write, with another section `ipam`.
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::program::{is_selector, search};
-use ipam_kit::cni::{Environment, parse_object, shown};
+use super::entry::DelegateEntry;
+use super::plan::Step;
+use super::preset::{Preset, unknown_preset};
+use super::program::{
+    OwnExecutable, ProgramSource, is_allocator, is_selector, path_folders, search,
+};
+use super::record::Run;
+use ipam_kit::cni::{Environment, Network, parse_object, shown};
+use ipam_kit::delegate::selector_keys::CHAIN_KEYS;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::read_trusted;
 
@@ -21,34 +32,74 @@ pub struct HostProgram {
     pub key: &'static str,
 }
 
+/// What a host's file names as the last of a chain.
+#[derive(Debug)]
+pub(crate) enum LastDelegate {
+    Program {
+        /// The base name.
+        name: String,
+        /// The absolute path.
+        path: PathBuf,
+    },
+    /// This program, under the name of a preset.
+    Preset(&'static Preset),
+}
+
 impl HostProgram {
-    /// The program's absolute path and its base name; `None` where the file names none, or is missing.
+    /// What takes the place of the chain's last delegate; `None` if the file is missing, or lacks the key.
     ///
     /// # Errors
-    /// The file is not trusted or no JSON object, or what it names is no program.
-    pub(crate) fn find(&self, environment: &Environment) -> Result<Option<(String, PathBuf)>> {
+    /// The file is not trusted or not a JSON object, or it does not name a program that can be last.
+    pub(crate) fn find(
+        &self,
+        presets: &'static [Preset],
+        own: &OwnExecutable,
+        environment: &Environment,
+    ) -> Result<Option<LastDelegate>> {
+        let Some((name, path)) = self.find_program(environment)? else { return Ok(None) };
+        if !own.is(&path) {
+            return Ok(Some(LastDelegate::Program { name, path }));
+        }
+        let key_path = self.key_path(environment);
+        match Preset::find(presets, &name) {
+            None => Err(unknown_preset(&key_path, &name, &path)),
+            Some(preset) if preset.host_program.is_some() => {
+                let message =
+                    format!("{} is the preset {name}, which would run itself", path.display());
+                Err(Error::config(key_path, message)
+                    .advise("name the program that is to give addresses"))
+            }
+            Some(preset) => Ok(Some(LastDelegate::Preset(preset))),
+        }
+    }
+
+    /// The program that the file names: its base name and its absolute path.
+    fn find_program(&self, environment: &Environment) -> Result<Option<(String, PathBuf)>> {
         let file = environment.text(self.variable).unwrap_or(self.file);
         let Some(bytes) = read_trusted(Path::new(file))? else { return Ok(None) };
-        let object = parse_object(&bytes, file);
-        let object = object.map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?;
-        let Some(named) = object.get(self.key) else { return Ok(None) };
-        let found = program(named, environment).map_err(|why| {
-            Error::config(self.place(environment), [&shown(named), " ", why].concat())
+        let object = parse_object(&bytes, file)
+            .map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?;
+        let Some(value) = object.get(self.key) else { return Ok(None) };
+        let found = program_named_by(value, environment).map_err(|why| {
+            Error::config(self.key_path(environment), format!("{} {why}", shown(value)))
                 .advise("name a program: an absolute path, or a command in PATH")
         })?;
         Ok(Some(found))
     }
 
-    /// Where the program is named, for errors.
-    pub(crate) fn place(&self, environment: &Environment) -> String {
+    /// The file and the key, for errors.
+    fn key_path(&self, environment: &Environment) -> String {
         let file = environment.text(self.variable).unwrap_or(self.file);
-        [file, ": ", self.key].concat()
+        format!("{file}: {}", self.key)
     }
 }
 
-/// The program that a value names, and its base name; else what is wrong with the value.
-fn program(named: &Value, environment: &Environment) -> Result<(String, PathBuf), &'static str> {
-    let text = named.as_str().ok_or("is no text")?;
+/// The program that a value names; else what is wrong with the value.
+fn program_named_by(
+    value: &Value,
+    environment: &Environment,
+) -> Result<(String, PathBuf), &'static str> {
+    let text = value.as_str().ok_or("is no text")?;
     if text.is_empty() || text.contains('/') && !text.starts_with('/') {
         return Err("is neither an absolute path nor a command");
     }
@@ -62,10 +113,74 @@ fn program(named: &Value, environment: &Environment) -> Result<(String, PathBuf)
     }
 }
 
-/// The folders of `PATH`. An empty or relative one would lie wherever the caller happens to be.
-pub(crate) fn path_folders(environment: &Environment) -> Vec<PathBuf> {
-    let path = environment.text("PATH").unwrap_or_default();
-    std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect()
+impl Step {
+    /// A program of the host's file in place of the last delegate of a preset, whose entry this is.
+    pub(super) fn of_host(name: String, path: PathBuf, entry: DelegateEntry) -> Self {
+        let step = Self::of(DelegateEntry { name, ..entry }, path);
+        let step = Self { source: ProgramSource::HostFile, ..step };
+        if !step.is_standalone() {
+            return step;
+        }
+        // It reads neither settings of a preset nor pools.
+        Self { overrides: Map::new(), answers_any: true, ..step }
+    }
+
+    /// Whether it is a program of the host's file that knows nothing of the chain.
+    pub(crate) fn is_standalone(&self) -> bool {
+        is_standalone(self.source, &self.name)
+    }
+
+    /// What a standalone program is run with: a section `ipam` without the keys of the chain.
+    pub(super) fn standalone_run(&self, ipam: &Map<String, Value>, network: &Network) -> Run {
+        let mut ipam = ipam.clone();
+        ipam.retain(|key, _| !CHAIN_KEYS.contains(&key.as_str()));
+        ipam.insert("type".to_owned(), self.name.clone().into());
+        Run {
+            delegate: self.name.clone(),
+            program: self.program.display().to_string(),
+            source: self.source,
+            ipam,
+            pools: None,
+            args: network.config().get("args").cloned(),
+            ip_ranges: network.ip_ranges().cloned(),
+            configured: false,
+        }
+    }
+}
+
+impl Run {
+    /// Whether it is a program of the host's file that knows nothing of the chain: its stdin has no
+    /// `prevResult` of the chain, and its secrets are of a selector's source.
+    pub(crate) fn is_standalone(&self) -> bool {
+        is_standalone(self.source, &self.delegate)
+    }
+
+    /// The same call of the allocator that a preset runs in place of the recorded program since. The
+    /// allocator works on the state of that program, so it finds the lease.
+    pub(super) fn handed_to(&self, allocator: Step, node: &str) -> Self {
+        let mut ipam = self.ipam.clone();
+        ipam.extend(allocator.overrides);
+        ipam.insert("type".to_owned(), allocator.name.clone().into());
+        ipam.insert("node".to_owned(), node.into());
+        Self {
+            delegate: allocator.name,
+            program: allocator.program.display().to_string(),
+            source: ProgramSource::CniPath,
+            ipam,
+            ..self.clone()
+        }
+    }
+}
+
+fn is_standalone(source: ProgramSource, name: &str) -> bool {
+    source == ProgramSource::HostFile && !is_allocator(name)
+}
+
+/// The program kept aside as `NAME.orig` where a preset has since replaced a recorded program of the host's
+/// file.
+pub(super) fn kept_aside(recorded: &Path, own: &OwnExecutable, kept_name: &str) -> Option<PathBuf> {
+    let beside = recorded.with_file_name(kept_name);
+    (own.is(recorded) && beside.exists()).then_some(beside)
 }
 
 #[cfg(test)]
@@ -74,7 +189,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::OpenOptionsExt;
 
-    const NEXT: HostProgram = HostProgram { file: "/nowhere/x", variable: "CFG", key: "next" };
+    const HOST_PROGRAM: HostProgram =
+        HostProgram { file: "/nowhere/x", variable: "CFG", key: "next" };
 
     /// What a file of this content, in a folder with the programs `a` and `ipam-ds-a` and the file
     /// `b`, says.
@@ -90,7 +206,7 @@ mod tests {
         let path = format!(":relative:/nowhere:{folder}");
         let conf = at("conf").into_os_string();
         let environment = Environment::new([("CFG", conf), ("PATH", path.into())]);
-        let found = NEXT.find(&environment)?;
+        let found = HOST_PROGRAM.find_program(&environment)?;
         Ok(found.map(|(name, program)| (name, program.strip_prefix(folder).unwrap().to_owned())))
     }
 
@@ -100,7 +216,7 @@ mod tests {
         assert_eq!(find(r#"{"next": "HERE/a", "unknown": 1}"#).unwrap(), a);
         assert_eq!(find(r#"{"next": "a"}"#).unwrap(), a);
         assert_eq!(find("{}").unwrap(), None);
-        assert_eq!(NEXT.find(&Environment::default()).unwrap(), None);
+        assert_eq!(HOST_PROGRAM.find_program(&Environment::default()).unwrap(), None);
     }
 
     #[test]

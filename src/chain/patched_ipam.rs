@@ -43,7 +43,7 @@ impl PatchedIpam {
         let refused = |error: Error| error.with_code(ErrorCode::DELEGATE).within(&step.name);
         judge(patch, settings, releases, PATH).map_err(refused)?;
         let (ours, foreign) = settings_for_ours(patch, &step.sets);
-        if let (Some(key), Some(before)) = (foreign, &step.before) {
+        if let (Some(key), Some(before)) = (foreign, &step.next_allocator) {
             let key = key.escape_debug();
             let message = format!("{before} takes it from the network configuration alone");
             let error = Error::config(format!("{PATH}{key}"), message).advise(format!(
@@ -98,7 +98,7 @@ mod tests {
             json!({"subnet": "10.0.0.0/24", "etcd": {"endpoints": ["a"], "user": "u"}, "x": 1});
         let mut section = PatchedIpam::new(&object(ipam));
         let mut step = Step::new("ipam-ds-x", "/bin/ipam-ds-x".into());
-        step.before = before.map(str::to_owned);
+        step.next_allocator = before.map(str::to_owned);
         step.sets = sets.iter().map(|key| (*key).to_owned()).collect();
         section.merge(&step, &object(patch), &Settings::default(), false)?;
         let of = |name: &str| Value::Object(section.seen_by(&Step::new(name, "/p".into())).clone());

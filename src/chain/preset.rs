@@ -3,8 +3,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::next::HostProgram;
-use ipam_kit::cni::Environment;
-use ipam_kit::error::{Error, Result};
+use ipam_kit::error::Error;
 
 /// A chain under the name of the system it replaces.
 ///
@@ -49,30 +48,6 @@ impl Preset {
     /// The preset of a name.
     pub(crate) fn find(presets: &'static [Self], name: &str) -> Option<&'static Self> {
         presets.iter().find(|preset| preset.name == name)
-    }
-
-    /// The preset that the program which a host names stands for, where that is our own.
-    ///
-    /// # Errors
-    /// It has the name of none, or of one whose last program is named likewise: it might be itself.
-    pub(crate) fn of_next(
-        next: &HostProgram,
-        presets: &'static [Self],
-        name: &str,
-        program: &Path,
-        environment: &Environment,
-    ) -> Result<&'static Self> {
-        let place = next.place(environment);
-        match Self::find(presets, name) {
-            None => Err(unknown_preset(&place, name, program)),
-            Some(preset) if preset.host_program.is_some() => {
-                let program = program.display();
-                let message = format!("{program} is the preset {name}, which would run itself");
-                Err(Error::config(place, message)
-                    .advise("name the program that is to give addresses"))
-            }
-            Some(preset) => Ok(preset),
-        }
     }
 
     /// Puts the settings of the chain for this `ipam` section over it.

@@ -8,7 +8,24 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
+use ipam_kit::cni::Environment;
 use ipam_kit::error::Error;
+
+/// Where a delegate's program is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ProgramSource {
+    /// In `CNI_PATH`, by the delegate's name.
+    #[default]
+    CniPath,
+    /// At the path that a file of the host names (`chain/next.rs`), and nowhere else.
+    HostFile,
+}
+
+/// The folders of `PATH`. An empty or relative one would lie wherever the caller happens to be.
+pub(crate) fn path_folders(environment: &Environment) -> Vec<PathBuf> {
+    let path = environment.text("PATH").unwrap_or_default();
+    std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect()
+}
 
 /// The first program of a name in these folders.
 pub(crate) fn search(folders: &[PathBuf], name: &Path) -> Option<PathBuf> {

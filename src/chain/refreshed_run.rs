@@ -1,14 +1,18 @@
 //! A recorded delegate as it is run today: by the program that stands now, with today's secrets and files
 //! where they are meant for its store.
 
+use std::path::PathBuf;
+
 use serde_json::{Map, Value};
 
 use super::entry::object_form;
 use super::exec::Failure;
+use super::next::kept_aside;
 use super::patch::refresh_secrets;
-use super::plan::{Missing, Planner, Step};
+use super::plan::Step;
+use super::planner::{Missing, Planner};
 use super::preset::Preset;
-use super::program::is_allocator;
+use super::program::{ProgramSource, is_allocator};
 use super::record::Run;
 use super::session::Session;
 use super::store_access::{
@@ -50,7 +54,7 @@ impl RefreshedRun {
 impl Session<'_> {
     /// A recorded delegate with the secrets of the network's present configuration: they rotate.
     ///
-    /// Those of a plain program are of a selector's source, which is not the network's configuration.
+    /// Those of a standalone program are of a selector's source, which is not the network's configuration.
     pub(crate) fn with_newer_secrets(&self, run: &Run, network: &Network) -> Run {
         self.refresh_run(run, network).run
     }
@@ -58,8 +62,11 @@ impl Session<'_> {
     /// A recorded delegate as it is run today: what identifies its store is the record's, and secrets that
     /// are meant for its servers and files that cannot be read any more are the present configuration's.
     pub(crate) fn refresh_run(&self, run: &Run, network: &Network) -> RefreshedRun {
-        if run.is_plain() {
-            let run = self.taken_over(run).unwrap_or_else(|| run.clone());
+        if run.is_standalone() {
+            let run = match self.replacing_allocator(run) {
+                Some(allocator) => run.handed_to(allocator, &self.node),
+                None => run.clone(),
+            };
             return RefreshedRun { run, present_ipam: None, servers: None, secret_withheld: false };
         }
         let newer = self.present_ipam(run, network);
@@ -126,23 +133,35 @@ impl Session<'_> {
         name == delegate || parts.any(|part| *part == delegate)
     }
 
-    /// A recorded program in whose place a preset stands since, while none was kept aside, as the preset's
-    /// allocator: that works on the state of what it replaces, so it finds the lease. Where it cannot be
-    /// planned, the program is run as recorded, which fails and keeps the record.
-    fn taken_over(&self, run: &Run) -> Option<Run> {
-        let preset = Preset::find(self.chain.presets, &run.delegate);
-        let step = self.recorded_step(run);
-        if preset.is_none() || !self.chain.own().is(&step.program) {
+    /// A recorded delegate as a step: found in `CNI_PATH`, else at its recorded path. Where a preset has
+    /// taken its name or its path since, it is the program that was kept aside as `NAME.orig`.
+    pub(crate) fn recorded_step(&self, run: &Run) -> Step {
+        let recorded = PathBuf::from(&run.program);
+        let kept_name = format!("{}.orig", run.delegate);
+        let program = match run.source {
+            ProgramSource::CniPath => {
+                self.find_replaced(&run.delegate).or_else(|| self.find_replaced(&kept_name))
+            }
+            ProgramSource::HostFile => kept_aside(&recorded, self.chain.own(), &kept_name),
+        };
+        let step = Step::new(&run.delegate, program.unwrap_or(recorded));
+        Step { source: run.source, ..step }
+    }
+
+    /// A program of `CNI_PATH` that is not this one.
+    fn find_replaced(&self, name: &str) -> Option<PathBuf> {
+        self.planner().find(name).ok().filter(|program| !self.chain.own().is(program))
+    }
+
+    /// The last delegate of the preset that has replaced a recorded program, where none was kept aside.
+    /// Without a plan of the preset, the program is run as recorded, which fails and keeps the record.
+    fn replacing_allocator(&self, run: &Run) -> Option<Step> {
+        let preset = Preset::find(self.chain.presets, &run.delegate)?;
+        if !self.chain.own().is(&self.recorded_step(run).program) {
             return None;
         }
-        let planner = Planner { preset, missing: Missing::Selectors, ..self.planner() };
-        let Step { name, program, overrides, .. } = planner.plan(&run.ipam).ok()?.steps.pop()?;
-        let mut run = Run { fixed: false, program: program.display().to_string(), ..run.clone() };
-        run.ipam.extend(overrides);
-        for (key, value) in [("type", &name), ("node", &self.node)] {
-            run.ipam.insert(key.to_owned(), value.clone().into());
-        }
-        run.delegate = name;
-        Some(run)
+        let planner =
+            Planner { preset: Some(preset), missing: Missing::Selectors, ..self.planner() };
+        planner.plan(&run.ipam).ok()?.steps.pop()
     }
 }

@@ -11,8 +11,8 @@ use ipam_kit::pool::compare_answer;
 /// Fails where a delegate's answer is not what the pools that it was shown ask for; `left` are those that
 /// it answered, `None` where it answered without: it served all.
 ///
-/// Not compared are a program that the host named, which was shown none, and one whose object says
-/// `"answers": "any"`.
+/// The answer of a delegate whose object says `"answers": "any"` is not compared, nor that of a
+/// standalone program, which was shown no pools.
 pub(crate) fn compare_with_pools(
     step: &Step,
     shown: &[&Value],
@@ -21,7 +21,7 @@ pub(crate) fn compare_with_pools(
 ) -> Result<()> {
     // Without pools and addresses it served nothing: the pools stay.
     let is_silent = left.is_none() && given.is_empty();
-    if step.is_plain() || step.answers_any || is_silent {
+    if step.answers_any || is_silent {
         return Ok(());
     }
     if left.is_none() && !step.is_allocator() {

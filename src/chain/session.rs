@@ -11,7 +11,8 @@ use super::Chain;
 use super::away::Away;
 use super::exec::{Answer, Call, Ending, Failure};
 use super::handoff::Handoff;
-use super::plan::{Missing, Plan, Planner, Step};
+use super::plan::{Plan, Step};
+use super::planner::{Missing, Planner};
 use super::process::adopt_orphans;
 use super::query::Question;
 use super::record::{Attempt, Run, now};
@@ -90,24 +91,6 @@ impl<'a> Session<'a> {
             path: self.path.clone(),
             environment: self.environment.clone(),
         }
-    }
-
-    /// A recorded delegate as a step: found in `CNI_PATH`, else where it was; only there, when the host
-    /// named that very program.
-    ///
-    /// Where a preset has taken its name or its place since, it is the program that was kept aside.
-    pub(crate) fn recorded_step(&self, run: &Run) -> Step {
-        let recorded = PathBuf::from(&run.program);
-        let kept = [&run.delegate, ".orig"].concat();
-        let foreign = |program: &PathBuf| !self.chain.own().is(program);
-        let program = if run.fixed {
-            let beside = recorded.with_file_name(kept);
-            (!foreign(&recorded) && beside.exists()).then_some(beside)
-        } else {
-            let found = |name: &str| self.planner().find(name).ok().filter(foreign);
-            found(&run.delegate).or_else(|| found(&kept))
-        };
-        Step { fixed: run.fixed, ..Step::new(&run.delegate, program.unwrap_or(recorded)) }
     }
 
     /// Plans the configured chain.

@@ -23,7 +23,7 @@ pub(super) struct About {
 impl About {
     /// Asks a selector or an allocator. A standard plugin is never asked: its keys are in the table.
     pub(super) fn of(session: &Session<'_>, step: &Step) -> Self {
-        if step.is_plain() {
+        if step.is_standalone() {
             // It gets another section ipam.
             return Self { keys: Some(BTreeSet::new()), ..Self::default() };
         }

@@ -8,8 +8,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::chain::next::path_folders;
-use crate::chain::program::{is_allocator, search};
+use crate::chain::next::LastDelegate;
+use crate::chain::program::{is_allocator, path_folders, search};
 use crate::chain::{Chain, Preset};
 use ipam_kit::cni::{Environment, Version};
 use ipam_kit::delegate::Reply;
@@ -51,7 +51,7 @@ impl PresetCli<'_> {
             print(&composed);
             return Ok(ended);
         }
-        match self.last()? {
+        match self.last_program()? {
             Some(program) => run_to_end(&program, &[], Some(&composed), None),
             None => {
                 print(&composed);
@@ -60,15 +60,14 @@ impl PresetCli<'_> {
         }
     }
 
-    /// The chain's last program; none where it is one of ours, which would only say what it is.
-    fn last(&self) -> Result<Option<PathBuf>> {
-        let Some(next) = &self.preset.host_program else { return Ok(None) };
-        let Some((name, program)) = next.find(self.environment)? else { return Ok(None) };
-        if self.chain.own().is(&program) {
-            Preset::of_next(next, self.chain.presets, &name, &program, self.environment)?;
-            return Ok(None);
+    /// The program of the host's file; `None` for a preset or an allocator of ours, which would only say
+    /// what it is.
+    fn last_program(&self) -> Result<Option<PathBuf>> {
+        let Some(host) = &self.preset.host_program else { return Ok(None) };
+        match host.find(self.chain.presets, self.chain.own(), self.environment)? {
+            Some(LastDelegate::Program { name, path }) if !is_allocator(&name) => Ok(Some(path)),
+            _ => Ok(None),
         }
-        Ok((!is_allocator(&name)).then_some(program))
     }
 
     /// Finds a program beside the name we were called by, beside the file that this leads to, or in

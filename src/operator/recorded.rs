@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::Operator;
 use super::network::find;
 use crate::chain::del::recorded_network;
+use crate::chain::program::ProgramSource;
 use crate::chain::record::Record;
 use ipam_kit::cni::NetworkName;
 use ipam_kit::delegate::Request;
@@ -35,7 +36,8 @@ impl Operator {
     fn recorded_path(&self, record: &Record) -> Vec<PathBuf> {
         let mut path = self.cni_path();
         if self.words.value("cni-path").is_none() {
-            for run in record.runs().into_iter().filter(|run| !run.fixed) {
+            for run in record.runs().into_iter().filter(|run| run.source == ProgramSource::CniPath)
+            {
                 if let Some(folder) = Path::new(&run.program).parent() {
                     path.insert(0, folder.to_owned());
                 }

@@ -87,7 +87,7 @@ impl Findings {
             let insists = !step.is_allocator() || insists_on_pools(session, stage);
             let knows_pools = step.is_allocator() || run.pools.is_some();
             let first = served.first().map(|first| &*first.name).unwrap_or_default();
-            if is_late && insists && knows_pools && !(step.answers_any || step.is_plain()) {
+            if is_late && insists && knows_pools && !step.answers_any {
                 let name = &*step.name;
                 let message = format!("{name} is shown no pool: {first} before it serves all");
                 let error = Error::config("ipam.delegates", message).advise(format!(

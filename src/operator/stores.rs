@@ -116,10 +116,10 @@ impl Stores {
                 .advise("give each the `serves` that the record has, then repeat this"));
             }
         };
-        let Run { program, mut ipam, fixed, .. } = present.run.clone();
+        let Run { program, source, mut ipam, .. } = present.run.clone();
         ipam.remove("node");
         ipam.extend(run.ipam.get("node").map(|node| ("node".to_owned(), node.clone())));
-        Ok(Some(Run { program, ipam, fixed, ..run.clone() }))
+        Ok(Some(Run { program, source, ipam, ..run.clone() }))
     }
 
     /// The present stores of a network behind allocators of a name.

@@ -2,6 +2,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
+use super::super::program::ProgramSource;
+
 /// The time as events tell it: milliseconds since 1970.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -64,8 +66,8 @@ pub(crate) struct Run {
     pub args: Option<Value>,
     /// `runtimeConfig.ipRanges` as the delegate got it.
     pub ip_ranges: Option<Value>,
-    /// Its program is the one at this very place: the host named it as the chain's last.
-    pub fixed: bool,
+    /// Where that program is found again; on disk `"fixed": true` for one of the host's file.
+    pub source: ProgramSource,
     /// What `ipam` says of the store is the network configuration's: selectors chose addresses alone.
     pub configured: bool,
 }
@@ -139,7 +141,7 @@ impl Run {
     /// Whether one DEL serves both: all is the same but the place of a program that is found by its name.
     pub(crate) fn owes_the_same(&self, other: &Self) -> bool {
         let mut other = other.clone();
-        if !self.fixed {
+        if self.source == ProgramSource::CniPath {
             other.program.clone_from(&self.program);
         }
         other.configured = self.configured;

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use serde::de::{DeserializeOwned, Error as _, Unexpected};
 use serde_json::{Map, Value};
 
+use super::super::program::ProgramSource;
 use super::{Attempt, Event, Failed, Gave, Held, Record, Released, Run};
 
 /// Reads the lines. A line that a kill cut short is skipped, and so is an empty one, which follows a
@@ -61,7 +62,7 @@ fn read(line: &[u8]) -> serde_json::Result<Event> {
             pools: of.optional("pools").map(array).transpose()?,
             args: of.optional("args"),
             ip_ranges: of.optional("ipRanges"),
-            fixed: of.flag("fixed")?,
+            source: of.source()?,
             configured: of.flag("configured")?,
         }),
         "held" => Event::Held(Held {
@@ -104,6 +105,11 @@ impl Members {
     /// False where it is missing.
     fn flag(&mut self, key: &str) -> serde_json::Result<bool> {
         self.0.remove(key).map_or(Ok(false), serde_json::from_value)
+    }
+
+    fn source(&mut self) -> serde_json::Result<ProgramSource> {
+        let is_fixed = self.flag("fixed")?;
+        Ok(if is_fixed { ProgramSource::HostFile } else { ProgramSource::CniPath })
     }
 
     fn gave(&mut self) -> serde_json::Result<Vec<Gave>> {
@@ -182,7 +188,7 @@ fn members(event: &Event) -> Vec<(&'static str, Value)> {
             members.extend(run.pools.clone().map(|pools| ("pools", pools.into())));
             members.extend(run.args.clone().map(|args| ("args", args)));
             members.extend(run.ip_ranges.clone().map(|ranges| ("ipRanges", ranges)));
-            members.extend(flag("fixed", run.fixed));
+            members.extend(flag("fixed", run.source == ProgramSource::HostFile));
             members.extend(flag("configured", run.configured));
             members
         }

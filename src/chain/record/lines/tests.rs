@@ -39,7 +39,7 @@ fn every_event_is_one_line_that_is_read_back() {
         pools: Some(vec![serde_json::json!({"name": "blue"})]),
         args: some.clone(),
         ip_ranges: some,
-        fixed: true,
+        source: ProgramSource::HostFile,
         configured: true,
     };
     let full = Attempt {

@@ -1,7 +1,7 @@
-use super::super::preset::PresetChain;
 use super::*;
 use serde_json::json;
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
 
 const PRESETS: &[Preset] = &[Preset {
     name: "old",

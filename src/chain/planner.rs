@@ -1,0 +1,222 @@
+//! Plans a chain: from the list `ipam.delegates`, or from the preset whose name the program has.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use super::entry::{DelegateEntry, parse_entries, parse_timeout};
+use super::next::LastDelegate;
+use super::plan::{Plan, Step};
+use super::preset::{Preset, PresetChain, unknown_preset};
+use super::program::{OwnExecutable, is_selector, search, search_not_executable};
+use ipam_kit::cni::Environment;
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode, Result};
+
+/// What a plan is made from, beside the `ipam` section.
+#[derive(Clone, Debug)]
+pub(crate) struct Planner<'a> {
+    pub presets: &'static [Preset],
+    /// The preset this program was started as.
+    pub preset: Option<&'static Preset>,
+    pub own: &'a OwnExecutable,
+    /// The folders of `CNI_PATH`.
+    pub path: &'a [PathBuf],
+    /// The variables of the call.
+    pub environment: &'a Environment,
+    /// Which programs may be missing.
+    pub missing: Missing,
+}
+
+/// Which programs a plan may name that are not installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    None,
+    /// A DEL goes on without them.
+    Selectors,
+    All,
+}
+
+impl Planner<'_> {
+    /// Plans the chain of an `ipam` section.
+    pub(crate) fn plan(&self, ipam: &Map<String, Value>) -> Result<Plan> {
+        let timeout = match ipam.get("timeout") {
+            None | Some(Value::Null) => Deadline::DEFAULT,
+            Some(value) => parse_timeout(value, "ipam.timeout")?,
+        };
+        let mut steps = match self.preset {
+            Some(preset) => self.plan_preset(preset, &DelegateEntry::default(), ipam)?,
+            None => self.plan_entries(parse_entries(ipam)?, ipam)?,
+        };
+        let mut next_allocator = None;
+        for step in steps.iter_mut().rev() {
+            step.next_allocator.clone_from(&next_allocator);
+            if step.is_allocator() {
+                next_allocator = Some(step.name.clone());
+            }
+        }
+        Ok(Plan { steps, timeout })
+    }
+
+    /// The delegates' names as they are configured, for a plan that cannot be made.
+    pub(crate) fn names(&self, ipam: &Map<String, Value>) -> Vec<String> {
+        if let Some(preset) = self.preset {
+            let chain = preset.chain(ipam);
+            let delegates = chain.map_or(&[][..], |chain| chain.delegates);
+            return delegates.iter().map(|name| (*name).to_owned()).collect();
+        }
+        let entries = parse_entries(ipam).unwrap_or_default();
+        entries.into_iter().map(|entry| entry.name).collect()
+    }
+
+    /// Finds a delegate's program in `CNI_PATH`.
+    pub(crate) fn find(&self, name: &str) -> Result<PathBuf> {
+        if let Some(file) = search(self.path, name.as_ref()) {
+            // The record outlives this process' working folder.
+            return Ok(std::path::absolute(&file).unwrap_or(file));
+        }
+        if let Some(file) = search_not_executable(self.path, name) {
+            return Err(Error::config("ipam.delegates", format!("{name} may not be run"))
+                .advise(format!("chmod +x {}", file.display())));
+        }
+        let folders: Vec<_> = self.path.iter().map(|p| p.display().to_string()).collect();
+        let message = format!("{name} is not in CNI_PATH ({})", folders.join(":"));
+        let error = Error::new(ErrorCode::INVALID_CONFIG, message).at("ipam.delegates");
+        Err(if folders.is_empty() {
+            error.with_code(ErrorCode::INVALID_ENVIRONMENT).advise("the runtime must set CNI_PATH")
+        } else {
+            error.advise(format!("install {name} there, or correct the name"))
+        })
+    }
+
+    fn plan_entries(
+        &self,
+        entries: Vec<DelegateEntry>,
+        ipam: &Map<String, Value>,
+    ) -> Result<Vec<Step>> {
+        let mut steps = Vec::new();
+        for entry in entries {
+            steps.extend(self.plan_entry(entry, ipam)?);
+        }
+        Ok(steps)
+    }
+
+    /// The delegates of an entry of `ipam.delegates`: one, or those of a preset.
+    fn plan_entry(&self, entry: DelegateEntry, ipam: &Map<String, Value>) -> Result<Vec<Step>> {
+        let program = self.find_unless_missing(&entry.name)?;
+        if self.own.is(&program) {
+            return match Preset::find(self.presets, &entry.name) {
+                Some(preset) => self.plan_preset(preset, &entry, ipam),
+                None => Err(unknown_preset(&entry.path, &entry.name, &program)),
+            };
+        }
+        if !is_selector(&entry.name) {
+            entry.refuse_selector_keys()?;
+        }
+        Ok(vec![Step::of(entry, program)])
+    }
+
+    /// The delegates of a preset that an entry names.
+    fn plan_preset(
+        &self,
+        preset: &Preset,
+        entry: &DelegateEntry,
+        ipam: &Map<String, Value>,
+    ) -> Result<Vec<Step>> {
+        let mut own_ipam = ipam.clone();
+        own_ipam.extend(entry.overrides.clone());
+        let chain = preset.chain(&own_ipam).ok_or_else(|| no_chain_chosen(preset))?;
+        if !chain.delegates.iter().any(|name| is_selector(name)) {
+            entry.refuse_selector_keys()?;
+        }
+        let named_by_host = match &preset.host_program {
+            Some(host) => host.find(self.presets, self.own, self.environment)?,
+            None => None,
+        };
+        let of_preset = with_settings(preset, chain, entry, &own_ipam)?;
+        let mut delegates = chain.delegates.to_vec();
+        if named_by_host.is_some() {
+            delegates.pop();
+        }
+        let mut steps = Vec::new();
+        for name in delegates {
+            let entry = DelegateEntry { name: name.to_owned(), ..of_preset.clone() };
+            steps.push(Step::of(entry, self.find_unless_missing(name)?));
+        }
+        match named_by_host {
+            None => {}
+            Some(LastDelegate::Program { name, path }) => {
+                steps.push(Step::of_host(name, path, of_preset));
+            }
+            Some(LastDelegate::Preset(preset)) => {
+                steps.extend(self.plan_preset(preset, entry, ipam)?);
+            }
+        }
+        Ok(steps)
+    }
+
+    /// [`Planner::find`], but one that may be missing fails when it is run, not here.
+    fn find_unless_missing(&self, name: &str) -> Result<PathBuf> {
+        let may_be_missing = match self.missing {
+            Missing::None => false,
+            Missing::Selectors => is_selector(name),
+            Missing::All => true,
+        };
+        match (self.find(name), self.path.first()) {
+            (Err(_), Some(folder)) if may_be_missing => Ok(folder.join(name)),
+            (found, _) => found,
+        }
+    }
+}
+
+/// The error of a preset of which no chain has its condition fulfilled.
+fn no_chain_chosen(preset: &Preset) -> Error {
+    let conditions = preset.chains.iter().filter_map(|chain| chain.when);
+    let conditions: Vec<_> = conditions.map(|(key, value)| format!("{key}={value}")).collect();
+    let message = format!("the preset {} needs one of {}", preset.name, conditions.join(", "));
+    Error::config("ipam", message)
+}
+
+/// An entry with what its preset adds for each of its delegates. In a section that both set, the
+/// configuration may add to the preset's settings.
+///
+/// # Errors
+/// The configuration contradicts a setting of the preset.
+fn with_settings(
+    preset: &Preset,
+    chain: &PresetChain,
+    entry: &DelegateEntry,
+    ipam: &Map<String, Value>,
+) -> Result<DelegateEntry> {
+    let mut entry = entry.clone();
+    entry.sets.extend(chain.sets.iter().map(|key| (*key).to_owned()));
+    for (key, mut setting) in chain.settings() {
+        if let (Value::Object(fixed), Some(Value::Object(configured))) =
+            (&mut setting, ipam.get(&key))
+        {
+            add_configured(preset, &key, fixed, configured)?;
+        }
+        entry.overrides.insert(key, setting);
+    }
+    Ok(entry)
+}
+
+/// Adds the members of a configured section to those that a preset fixes.
+fn add_configured(
+    preset: &Preset,
+    key: &str,
+    fixed: &mut Map<String, Value>,
+    configured: &Map<String, Value>,
+) -> Result<()> {
+    for (name, value) in configured {
+        let setting = fixed.entry(name).or_insert_with(|| value.clone());
+        if setting != value {
+            let message = format!("{} sets it to {setting}", preset.name);
+            return Err(Error::config(format!("ipam.{key}.{name}"), message).advise("leave it out"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
