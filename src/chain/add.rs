@@ -7,7 +7,8 @@ use super::exec::{Ending, Failure};
 use super::handoff::Handoff;
 use super::plan::Plan;
 use super::record::{
-    Event, Failed, Gave, Held, Opened, Outcome, RecordFile, Run, now, set_aside_of,
+    AddOutcome, DelegateRun, Event, Failed, Held, LastRun, Opened, RecordFile, Run, now,
+    set_aside_of,
 };
 use super::session::{Owed, Owner, Session};
 use ipam_kit::cni::{IpamResult, Verb};
@@ -40,28 +41,34 @@ pub(crate) fn add(session: &Session<'_>) -> Result<IpamResult> {
     }
     let outcome = walk.through(&mut file).and_then(|result| {
         let rendered = result.to_json(session.request.network.version())?;
-        let held = Held { time: now(), gave: walk.gave.clone(), result: rendered };
+        let held = Held { time: now(), result: rendered };
+        let grants = walk.runs.iter().filter_map(|ran| ran.granted.clone());
         debug!("gives {}", addresses(&result));
-        file.append(&Event::Held(held)).map_err(Failure::from)?;
+        file.append(&Event::Held(held, grants.collect())).map_err(Failure::from)?;
         Ok(result)
     });
     let failure = match outcome {
         Ok(result) => return Ok(result),
         Err(failure) => failure,
     };
-    let unsure = failure.ending == Ending::Unsure || walk.gave.iter().any(|gave| gave.unsure);
+    let is_unsure = |ran: &DelegateRun| ran.granted.as_ref().is_some_and(|granted| granted.unsure);
+    let unsure = failure.ending == Ending::Unsure || walk.runs.iter().any(is_unsure);
     let mut error = failure.error;
+    let mut undone = false;
     if in_use {
-        walk.refused = false;
         debug!("no undo: addresses of an earlier ADD may be in use");
     } else {
         let errors = walk.undo();
-        walk.refused &= errors.is_empty();
+        undone = errors.is_empty();
         let said = error.in_full();
         error = error.and(errors.into_iter().map(|undo| of_undo(undo, &said)));
     }
-    let failed = Failed { time: now(), unsure, not_run: walk.not_run, refused: walk.refused };
-    if let Err(error) = file.append(&Event::Failed(failed)) {
+    let last_run = match walk.last_run {
+        LastRun::Refused if !undone => LastRun::MayHold,
+        last_run => last_run,
+    };
+    let failed = Failed { time: now(), unsure };
+    if let Err(error) = file.append(&Event::Failed(failed, last_run)) {
         warn!("{}", error.in_full());
     }
     Err(error)
@@ -81,8 +88,11 @@ fn note_not_installed(session: &Session<'_>) {
             file.remove_if_empty();
             return Ok(());
         }
-        let failed = Failed { time: now(), ..Failed::default() };
-        let events = [Event::Attempt(session.attempt(&plan, false)?), Event::Failed(failed)];
+        let failed = Failed { time: now(), unsure: false };
+        let events = [
+            Event::Attempt(session.attempt(&plan, false)?),
+            Event::Failed(failed, LastRun::MayHold),
+        ];
         let outcome = events.iter().try_for_each(|event| file.append(event));
         if outcome.is_err() {
             let _ = file.remove();
@@ -100,23 +110,25 @@ pub(crate) fn undeliver(session: &Session<'_>) -> Result<()> {
     let Some(Opened { mut file, record, .. }) = opened.known()? else { return Ok(()) };
     let Some((mine, before)) = record.split_last() else { return Ok(()) };
     // A DEL or another ADD may have come between.
-    if mine.attempt.pid != std::process::id() || mine.released.is_some() {
+    if mine.header.pid != std::process::id() || mine.released.is_some() {
         return Ok(());
     }
-    let Outcome::Held(held) = &mine.outcome else { return Ok(()) };
+    let AddOutcome::Held(held) = &mine.outcome else { return Ok(()) };
     let mut errors = Vec::new();
-    if before.may_be_in_use() || mine.attempt.after_unreadable {
+    if before.may_be_in_use() || mine.header.after_unreadable {
         debug!("no undo: addresses of an earlier ADD may be in use");
     } else {
         let result = IpamResult::parse(&held.result, "recorded result")?;
         let deadline = Deadline::after(session.timeout() / 4);
-        let undos = mine.runs.iter().zip(&held.gave);
-        let undos = undos.map(|(run, gave)| Undo { run, leases: &gave.leases, told: true });
-        let failures = undo(session, undos, mine.attempt.time, &result, deadline);
+        let undos = mine.runs.iter().filter_map(|DelegateRun { run, granted }| {
+            Some(Undo { run, leases: &granted.as_ref()?.leases, told: true })
+        });
+        let failures = undo(session, undos, mine.header.time, &result, deadline);
         errors.extend(failures.into_iter().map(|failure| of_undo(failure, "")));
     }
     // Else CHECK would go by what the runtime never got.
-    errors.extend(file.append(&Event::Failed(Failed { time: now(), ..Failed::default() })).err());
+    let failed = Failed { time: now(), unsure: false };
+    errors.extend(file.append(&Event::Failed(failed, LastRun::MayHold)).err());
     Error::join(errors)
 }
 
@@ -126,14 +138,11 @@ struct Walk<'a> {
     plan: &'a Plan,
     carry: Handoff<'a>,
     /// The delegates that may hold something, in order.
-    runs: Vec<Run>,
-    /// The last one announced in the record could not be started.
-    not_run: bool,
-    /// The last one said itself that it failed.
-    refused: bool,
+    runs: Vec<DelegateRun>,
+    /// What the one announced last in the record may hold, if the undo succeeds.
+    last_run: LastRun,
     /// When it began, in milliseconds since 1970.
     began: u64,
-    gave: Vec<Gave>,
     deadline: Deadline,
     /// The moment from which time is kept for the undo.
     undo_from: Deadline,
@@ -147,10 +156,8 @@ impl<'a> Walk<'a> {
             // When our caller is itself chained, the addresses of the plugin before it are not ours.
             carry: session.carry(IpamResult::default()),
             runs: Vec::new(),
-            not_run: false,
-            refused: false,
+            last_run: LastRun::MayHold,
             began: now(),
-            gave: Vec::new(),
             deadline: Deadline::after(plan.timeout),
             undo_from: Deadline::after(plan.timeout * 3 / 4),
         }
@@ -166,22 +173,25 @@ impl<'a> Walk<'a> {
             let stdin = run.stdin(network, &self.carry.result, self.carry.input())?;
             if !step.is_selector() {
                 file.append(&Event::Running(run.clone()))?;
-                self.runs.push(run);
+                self.runs.push(run.into());
             }
             let answer = match self.session.exec(Verb::Add, step, stdin, self.undo_from.left()) {
                 Ok(answer) => answer.unwrap_or_default(),
                 Err(failure) => {
-                    if failure.ending == Ending::NotRun && !step.is_selector() {
+                    self.last_run = match failure.ending {
+                        Ending::NotRun if !step.is_selector() => LastRun::NotRun,
+                        Ending::Told => LastRun::Refused,
+                        _ => LastRun::MayHold,
+                    };
+                    if self.last_run == LastRun::NotRun {
                         self.runs.pop();
-                        self.not_run = true;
                     }
-                    self.refused = failure.ending == Ending::Told;
                     return Err(failure);
                 }
             };
-            let gave = self.carry.take(step, answer)?;
-            if !step.is_selector() {
-                self.gave.push(gave);
+            let granted = self.carry.take(step, answer)?;
+            if let Some(last) = self.runs.last_mut().filter(|_| !step.is_selector()) {
+                last.granted = Some(granted);
             }
         }
         Ok(self.carry.finish(&self.plan.steps)?)
@@ -189,9 +199,10 @@ impl<'a> Walk<'a> {
 
     /// DEL to the delegates that ran, in order, the failed one last.
     fn undo(&self) -> Vec<Error> {
-        let runs = self.runs.iter().enumerate().map(|(i, run)| match self.gave.get(i) {
-            Some(gave) => Undo { run, leases: &gave.leases, told: true },
-            None => Undo { run, leases: &[], told: self.refused },
+        let refused = self.last_run == LastRun::Refused;
+        let runs = self.runs.iter().map(|DelegateRun { run, granted }| match granted {
+            Some(granted) => Undo { run, leases: &granted.leases, told: true },
+            None => Undo { run, leases: &[], told: refused },
         });
         undo(self.session, runs, self.began, &self.carry.result, self.deadline)
     }

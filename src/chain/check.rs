@@ -46,17 +46,18 @@ fn check_recorded(
     let network = &session.request.network;
     let prev_result = match session.prev_result()? {
         Some(prev_result) => {
-            refuse_unlisted(held, &prev_result)?;
+            refuse_unlisted(attempt, &prev_result)?;
             prev_result
         }
         None => IpamResult::parse(&held.result, "recorded result")?,
     };
-    for (i, (run, gave)) in attempt.runs.iter().zip(&held.gave).enumerate() {
+    for (i, ran) in attempt.runs.iter().enumerate() {
+        let Some(granted) = &ran.granted else { continue };
         let time = deadline.share(attempt.runs.len() - i);
-        let refreshed = session.refresh_run(run, network);
+        let refreshed = session.refresh_run(&ran.run, network);
         let run = &refreshed.run;
         let present = refreshed.present_ipam.clone();
-        let leases = gave.leases.clone();
+        let leases = granted.leases.clone();
         let input = DelegateInput { leases, present, ..DelegateInput::default() };
         let stdin = run.stdin(network, &prev_result, input)?;
         let outcome = session.exec(Verb::Check, &session.recorded_step(run), stdin, time);
@@ -66,17 +67,19 @@ fn check_recorded(
 }
 
 /// Refuses a runtime's `prevResult` that lacks an address that was given.
-fn refuse_unlisted(held: &Held, prev_result: &IpamResult) -> Result<()> {
-    let given =
-        held.gave.iter().flat_map(|gave| gave.ips.iter().map(move |ip| (&gave.delegate, ip)));
-    for (delegate, ip) in given {
-        let listed = parse_cidr(ip).is_ok_and(|net| prev_result.has(net.addr()));
-        if !listed {
-            return Err(Error::new(
-                ErrorCode::NOT_HELD,
-                format!("{delegate} gave {ip}, which prevResult does not list"),
-            )
-            .advise("the runtime's cached result is of another ADD: re-create the attachment"));
+fn refuse_unlisted(attempt: &AttemptState, prev_result: &IpamResult) -> Result<()> {
+    for granted in attempt.grants() {
+        for ip in &granted.ips {
+            let listed = parse_cidr(ip).is_ok_and(|net| prev_result.has(net.addr()));
+            if !listed {
+                return Err(Error::new(
+                    ErrorCode::NOT_HELD,
+                    format!("{} gave {ip}, which prevResult does not list", granted.delegate),
+                )
+                .advise(
+                    "the runtime's cached result is of another ADD: re-create the attachment",
+                ));
+            }
         }
     }
     Ok(())

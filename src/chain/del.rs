@@ -356,7 +356,7 @@ pub(crate) fn recorded_network(
     record: &Record,
     ipam: Map<String, Value>,
 ) -> Result<Network> {
-    let version = record.attempts.last().map(|attempt| attempt.attempt.cni_version.clone());
+    let version = record.attempts.last().map(|attempt| attempt.header.cni_version.clone());
     let mut config = Map::new();
     config.insert("cniVersion".to_owned(), version.unwrap_or_default().into());
     config.insert("name".to_owned(), network.as_str().into());

@@ -9,7 +9,7 @@ use super::entry::is_entry_key;
 use super::patch::refresh_secrets;
 use super::patched_ipam::PatchedIpam;
 use super::plan::Step;
-use super::record::{Gave, Run};
+use super::record::{Granted, Run};
 use super::served::{compare_with_pools, describe_pools, serves, unserved};
 use super::store_access::chose_only_addresses;
 use ipam_kit::cni::{IpConfig, IpamResult, Network, Route};
@@ -109,7 +109,7 @@ impl<'a> Handoff<'a> {
     }
 
     /// Takes a delegate's answer to an ADD.
-    pub(crate) fn take(&mut self, step: &Step, answer: Map<String, Value>) -> Result<Gave> {
+    pub(crate) fn take(&mut self, step: &Step, answer: Map<String, Value>) -> Result<Granted> {
         let before = self.result.clone();
         let (answer, said) = split(step, answer)?;
         self.take_static_addresses(step, &answer, &said)?;
@@ -150,7 +150,7 @@ impl<'a> Handoff<'a> {
         self.merge(step, &said.ipam)?;
         self.result = restore(before, answer);
         let leases = said.leases.unwrap_or_default();
-        Ok(Gave { delegate: step.name.clone(), ips, leases, unsure: said.unsure })
+        Ok(Granted { delegate: step.name.clone(), ips, leases, unsure: said.unsure })
     }
 
     /// Takes what a delegate's answer to another verb tells the next one: its pools and settings.

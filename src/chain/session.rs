@@ -15,7 +15,7 @@ use super::plan::{Plan, Step};
 use super::planner::{Missing, Planner};
 use super::process::adopt_orphans;
 use super::query::Question;
-use super::record::{Attempt, Run, now};
+use super::record::{AttemptHeader, Run, now};
 use ipam_kit::cni::{Attachment, Environment, IpamResult, Network, Verb, Version};
 use ipam_kit::contract::{DelegateInput, Purpose};
 use ipam_kit::delegate::{Deadline, Request};
@@ -153,8 +153,8 @@ impl<'a> Session<'a> {
     }
 
     /// The first event of an ADD.
-    pub(crate) fn attempt(&self, plan: &Plan, after_unreadable: bool) -> Result<Attempt> {
-        Ok(Attempt {
+    pub(crate) fn attempt(&self, plan: &Plan, after_unreadable: bool) -> Result<AttemptHeader> {
+        Ok(AttemptHeader {
             time: now(),
             since: None,
             pid: std::process::id(),

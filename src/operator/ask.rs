@@ -193,7 +193,7 @@ impl Here {
             Presence::Held((record, false)) => {
                 let address = address.to_string();
                 let gave = |ip: &String| ip.split('/').next() == Some(&*address);
-                let other = record.held().is_some_and(|(_, held)| !held.ips().iter().any(gave));
+                let other = record.held().is_some_and(|(held, _)| !held.ips().iter().any(gave));
                 let state = if other { "other" } else { record.state().as_str() };
                 Some(Says { state, record: Some(record) })
             }

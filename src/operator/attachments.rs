@@ -58,7 +58,7 @@ fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Opti
         }
     };
     let mut row = identified(network, attachment, &record);
-    let last = record.attempts.last().map(|last| &last.attempt);
+    let last = record.attempts.last().map(|last| &last.header);
     row.value("chain", last.map(|last| last.chain.clone()).unwrap_or_default().into());
     row.value("ageSeconds", last.map(|last| now().saturating_sub(last.time) / 1000).into());
     row.text("state", word);
@@ -88,7 +88,7 @@ pub(crate) fn why_aside(aside: &SetAside) -> String {
 
 /// The members that every row about a record has.
 pub(crate) fn identified(network: &NetworkName, attachment: &Attachment, record: &Record) -> Row {
-    let addresses = record.held().map(|(_, held)| held.ips()).unwrap_or_default();
+    let addresses = record.held().map(|(attempt, _)| attempt.ips()).unwrap_or_default();
     let mut row = Row::default();
     row.text("network", network.as_str());
     row.text("containerID", attachment.container.as_str());

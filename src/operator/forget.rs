@@ -142,7 +142,7 @@ fn leaves(record: &Record) -> String {
         return "no delegate had run for it".to_owned();
     }
     let what = match record.held() {
-        Some((_, held)) => held.ips().join(", "),
+        Some((held, _)) => held.ips().join(", "),
         None => "an address for it".to_owned(),
     };
     format!("{} may still hold {what}", delegates.join(", "))

@@ -49,7 +49,7 @@ impl Witnesses {
         attachment: &Attachment,
     ) -> Result<&'static str, &'static str> {
         let of_this_boot = |attempt: &&AttemptState| {
-            let boot = &attempt.attempt.boot;
+            let boot = &attempt.header.boot;
             boot.is_empty() || *boot == self.boot
         };
         if record.attempts.last().is_some_and(|last| !of_this_boot(&last)) {
@@ -58,7 +58,7 @@ impl Witnesses {
         let mut pinned = false;
         let standing = record.attempts.iter().filter(|attempt| attempt.released.is_none());
         for attempt in standing.filter(of_this_boot) {
-            let path = &attempt.attempt.netns;
+            let path = &attempt.header.netns;
             match Netns::at(path) {
                 Netns::Stands if self.is_inhabited(path) => {
                     return Err("its network namespace stands");

@@ -31,8 +31,8 @@ fn row(lease: &Lease) -> Row {
     row.text_or_null("record", says.as_ref().map(|says| says.state));
     let record = says.and_then(|says| says.record);
     if let Some(last) = record.and_then(|mut record| record.attempts.pop()) {
-        row.text("netns", &last.attempt.netns);
-        row.value("chain", last.attempt.chain.into());
+        row.text("netns", &last.header.netns);
+        row.value("chain", last.header.chain.into());
     }
     row
 }

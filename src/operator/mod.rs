@@ -231,7 +231,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::chain::record::{Attempt, Event, Gave, Held, RecordFile, Run, now};
+    use crate::chain::record::{AttemptHeader, Event, Granted, Held, RecordFile, Run, now};
     use ipam_kit::error::ErrorCode;
 
     fn run(words: &[&str]) -> Result<String> {
@@ -246,16 +246,16 @@ mod tests {
         let root = temp.path().to_str().unwrap();
         let path = temp.path().join("attachments/net/c1/eth0");
         let mut file = RecordFile::open(&path).unwrap().file;
-        let attempt = Attempt {
+        let attempt = AttemptHeader {
             time: now() - 90_000,
             chain: vec!["a".to_owned(), "b".to_owned()],
-            ..Attempt::default()
+            ..AttemptHeader::default()
         };
-        let gave = Gave { ips: vec!["10.0.0.2/24".to_owned()], ..Gave::default() };
+        let granted = Granted { ips: vec!["10.0.0.2/24".to_owned()], ..Granted::default() };
         for event in [
             Event::Attempt(attempt),
             Event::Running(Run { delegate: "b".to_owned(), ..Run::default() }),
-            Event::Held(Held { gave: vec![gave], ..Held::default() }),
+            Event::Held(Held::default(), vec![granted]),
         ] {
             file.append(&event).unwrap();
         }

@@ -19,7 +19,8 @@ use crate::chain::exec::Answer;
 use crate::chain::gc::BUSY;
 use crate::chain::plan::Step;
 use crate::chain::record::{
-    Attempt, Event, Gave, Held, Opened, Record, RecordFile, Run, attachments, networks, now,
+    AddOutcome, DelegateRun, Granted, Held, Opened, Record, RecordFile, Run, attachments, networks,
+    now,
 };
 use crate::chain::session::{Owner, Session};
 use ipam_cli::{Column, Row, Words};
@@ -190,42 +191,39 @@ impl Claims<'_> {
     ) -> Result<()> {
         let Some((attempt, held)) = record.held() else { return Ok(()) };
         let network = &session.request.network;
-        let netns = attempt.attempt.netns.clone();
+        let netns = attempt.header.netns.clone();
         let owner = Owner { network, attachment: &Attachment { netns, ..attachment.clone() } };
-        let (mut runs, mut gaves) = (attempt.runs.clone(), held.gave.clone());
-        let mut moved = false;
+        let mut claimed = attempt.clone();
         // What the runtime got, and `release` took back since.
         let result = IpamResult::parse(&held.result, "recorded result")?;
-        let is_struck = result.ips.len() > held.ips().len();
-        for (run, gave) in runs.iter_mut().zip(&mut gaves) {
-            if gave.ips.is_empty() {
+        let is_struck = result.ips.len() > attempt.ips().len();
+        for ran in &mut claimed.runs {
+            let DelegateRun { run, granted: Some(granted) } = ran else { continue };
+            if granted.ips.is_empty() {
                 continue;
             }
             let mut row = row(network.name(), attachment, record, record.state().as_str());
-            row.value("addresses", gave.ips.clone().into());
+            row.value("addresses", granted.ips.clone().into());
             row.text("allocator", &run.delegate);
-            let outcome = self.claim(session, &owner, run, gave, is_struck, &mut moved);
+            let outcome = self.claim(session, &owner, run, granted, is_struck);
             self.end((row, outcome));
         }
-        let Some(file) = file.filter(|_| moved) else { return Ok(()) };
-        let reasserted = Attempt { time: now(), reasserted: true, ..attempt.attempt.clone() };
-        file.append(&Event::Attempt(reasserted))?;
-        for run in runs {
-            file.append(&Event::Running(run))?;
-        }
-        file.append(&Event::Held(Held { time: now(), gave: gaves, result: held.result.clone() }))
+        let Some(file) = file.filter(|_| claimed.runs != attempt.runs) else { return Ok(()) };
+        claimed.header.time = now();
+        claimed.header.reasserted = true;
+        claimed.outcome = AddOutcome::Held(Held { time: now(), ..held.clone() });
+        claimed.events().iter().try_for_each(|event| file.append(event))
     }
 
-    /// Claims what one allocator gave. With other settings than the recorded ones, `run` and `gave`
-    /// become what was claimed with and what the allocator says of it, and `moved` becomes true.
+    /// Claims what one allocator gave. With other settings than the recorded ones, `run` and
+    /// `granted` become what was claimed with and what the allocator answered.
     fn claim(
         &mut self,
         session: &Session<'_>,
         owner: &Owner<'_>,
         run: &mut Run,
-        gave: &mut Gave,
+        granted: &mut Granted,
         is_struck: bool,
-        moved: &mut bool,
     ) -> Result<Outcome> {
         if let Some(kept) = self.kept(session, &session.recorded_step(run))? {
             return Ok((KEPT, kept));
@@ -239,28 +237,29 @@ impl Claims<'_> {
             .filter(|present| !present.owes_the_same(run) && !present.owes_the_same(&recorded));
         let mut asked = other.clone().unwrap_or(recorded);
         match &run.pools {
-            Some(pools) => asked.pools = Some(requests(pools, gave)?),
+            Some(pools) => asked.pools = Some(requests(pools, granted)?),
             // It has its pools from `ipam`, and takes requests as from a runtime.
             None if is_struck => {
                 let message = format!(
                     "an address that it gave beside {} was released; which pool of ipam is left out is not recorded",
-                    gave.ips.join(", ")
+                    granted.ips.join(", ")
                 );
                 return Err(
                     Error::new(ErrorCode::RECORD, message).advise("re-create the attachment")
                 );
             }
-            None => asked.args = Some(json!({"cni": {"ips": gave.ips}})),
+            None => asked.args = Some(json!({"cni": {"ips": granted.ips}})),
         }
         if !self.operator.words.has("yes") {
             return Ok((WOULD_CLAIM, ""));
         }
         // What it said of its leases elsewhere says nothing here.
-        let leases = if other.is_some() { &[][..] } else { &gave.leases };
+        let leases = if other.is_some() { &[][..] } else { &granted.leases };
         let answer = session.add_again(owner, &asked, leases)?;
-        let given = confirm(gave, answer).map_err(|error| error.within(&run.delegate))?;
+        let given = confirm(granted, answer).map_err(|error| error.within(&run.delegate))?;
         if let Some(other) = other {
-            (*run, *gave, *moved) = (other, given, true);
+            *run = other;
+            *granted = given;
         }
         Ok((CLAIMED, ""))
     }
@@ -388,17 +387,17 @@ fn row(network: &NetworkName, attachment: &Attachment, record: &Record, state: &
 }
 
 /// The pools that a delegate was shown, each with a request for the address that it gave for it.
-fn requests(pools: &[Value], gave: &Gave) -> Result<Vec<Value>> {
+fn requests(pools: &[Value], granted: &Granted) -> Result<Vec<Value>> {
     let mut pools = pools.to_vec();
-    if pools.len() != gave.ips.len() {
+    if pools.len() != granted.ips.len() {
         let message = format!(
             "pools it was shown: {}, addresses it gave: {}; which is of which is not recorded",
             pools.len(),
-            gave.ips.len()
+            granted.ips.len()
         );
         return Err(Error::new(ErrorCode::RECORD, message).advise("re-create the attachment"));
     }
-    for (pool, ip) in pools.iter_mut().zip(&gave.ips) {
+    for (pool, ip) in pools.iter_mut().zip(&granted.ips) {
         let address = address(ip)?;
         if let Value::Object(pool) = pool {
             for key in ["requested-ip", "requested_ip"] {
@@ -412,11 +411,11 @@ fn requests(pools: &[Value], gave: &Gave) -> Result<Vec<Value>> {
 }
 
 /// What an allocator says of its leases; fails where its answer lacks an address that was to be claimed.
-fn confirm(gave: &Gave, answer: Answer) -> Result<Gave> {
+fn confirm(granted: &Granted, answer: Answer) -> Result<Granted> {
     let answer = Value::Object(answer.unwrap_or_default());
     let mut answer = IpamResult::parse(&answer, "its answer")?;
     let said = DelegateAnswer::take_from(&mut answer)?;
-    for ip in &gave.ips {
+    for ip in &granted.ips {
         if !answer.has(address(ip)?) {
             let given: Vec<String> = answer.ips.iter().map(|ip| ip.address.to_string()).collect();
             let given = given.join(", ");
@@ -425,7 +424,7 @@ fn confirm(gave: &Gave, answer: Answer) -> Result<Gave> {
         }
     }
     let leases = said.leases.unwrap_or_default();
-    Ok(Gave { leases, unsure: said.unsure, ..gave.clone() })
+    Ok(Granted { leases, unsure: said.unsure, ..granted.clone() })
 }
 
 fn address(ip: &str) -> Result<IpAddr> {

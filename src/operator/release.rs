@@ -4,7 +4,7 @@ use super::ask::{Lease, ask_leases};
 use super::list::show;
 use super::who::parse;
 use super::{Operator, Printed, say};
-use crate::chain::record::{AttemptState, Event, Held, Opened, RecordFile};
+use crate::chain::record::{Opened, RecordFile};
 use ipam_cli::Words;
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -88,25 +88,22 @@ fn strike(lease: &Lease) -> Result<()> {
     for path in lease.records()? {
         let opened = RecordFile::open_existing(&path, RecordFile::PATIENCE)?.known()?;
         let Some(Opened { mut file, record, .. }) = opened else { continue };
-        let Some((AttemptState { attempt, runs, .. }, held)) = record.held() else { continue };
-        let (mut runs, mut gave) = (runs.clone(), held.gave.clone());
-        let mut struck = false;
-        for (run, gave) in runs.iter_mut().zip(&mut gave) {
-            let by_it = run.delegate == lease.row.text_of("allocator");
-            let Some(at) = gave.ips.iter().position(is_it).filter(|_| by_it) else { continue };
-            struck = true;
-            match &mut run.pools {
-                _ if gave.ips.len() == 1 => gave.leases.clear(),
+        let Some((held, _)) = record.held() else { continue };
+        let mut left = held.clone();
+        for ran in &mut left.runs {
+            let Some(granted) = &mut ran.granted else { continue };
+            let by_it = ran.run.delegate == lease.row.text_of("allocator");
+            let Some(at) = granted.ips.iter().position(is_it).filter(|_| by_it) else { continue };
+            match &mut ran.run.pools {
+                _ if granted.ips.len() == 1 => granted.leases.clear(),
                 // Each stays beside the pool that it is of.
-                Some(pools) if pools.len() == gave.ips.len() => drop(pools.remove(at)),
+                Some(pools) if pools.len() == granted.ips.len() => drop(pools.remove(at)),
                 _ => {}
             }
-            gave.ips.remove(at);
+            granted.ips.remove(at);
         }
-        if struck {
-            file.append(&Event::Attempt(attempt.clone()))?;
-            runs.into_iter().try_for_each(|run| file.append(&Event::Running(run)))?;
-            file.append(&Event::Held(Held { gave, ..held.clone() }))?;
+        if left != *held {
+            left.events().iter().try_for_each(|event| file.append(event))?;
         }
     }
     Ok(())

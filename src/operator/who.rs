@@ -32,8 +32,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     }
     for record in leases.iter().filter_map(|lease| lease.says()?.record) {
         if let Some(last) = record.attempts.last() {
-            let chain = last.attempt.chain.join(", ");
-            let parts = ["netns ", &last.attempt.netns, ", chain ", &chain, "\n"];
+            let chain = last.header.chain.join(", ");
+            let parts = ["netns ", &last.header.netns, ", chain ", &chain, "\n"];
             say(&mut printed.text, &parts);
         }
     }

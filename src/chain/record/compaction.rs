@@ -1,7 +1,7 @@
 //! A long record as a short one that says the same.
 
-use super::event::{Event, Failed, Gave, Held};
-use super::{AttemptState, Outcome, Record};
+use super::event::{Event, Failed, Granted, Held};
+use super::{AddOutcome, AttemptState, DelegateRun, Record};
 
 /// What attempts have in common that a compaction makes one of. The same DEL released all that was
 /// released.
@@ -23,8 +23,8 @@ impl Record {
     pub(crate) fn compacted(&self) -> Vec<Event> {
         // Each group stands where its last ADD stood: the last of all stays the last.
         let mut groups: Vec<((bool, Fate), Vec<&AttemptState>)> = Vec::new();
-        for attempt in &self.attempts {
-            let key = (attempt.released.is_some(), self.fate(attempt));
+        for (index, attempt) in self.attempts.iter().enumerate() {
+            let key = (attempt.released.is_some(), self.fate(index));
             let mut group = match groups.iter().position(|(other, _)| *other == key) {
                 Some(at) => groups.remove(at).1,
                 None => Vec::new(),
@@ -33,74 +33,67 @@ impl Record {
             groups.push((key, group));
         }
         let mut events: Vec<Event> = self.unknown.iter().cloned().map(Event::Unknown).collect();
-        for ((_, fate), group) in groups {
-            merge(fate, &group, &mut events);
+        for attempt in groups.iter().filter_map(|((_, fate), group)| merge(*fate, group)) {
+            events.extend(attempt.events());
+            events.extend(attempt.released.map(Event::Released));
+            events.extend(attempt.unknown.into_iter().map(Event::Unknown));
         }
         events.extend(self.forgotten.then_some(Event::Forgotten));
         events
     }
 
-    fn fate(&self, attempt: &AttemptState) -> Fate {
+    fn fate(&self, index: usize) -> Fate {
+        let attempt = &self.attempts[index];
+        let later = &self.attempts[index + 1..];
+        let is_last_of = |kind: fn(&AddOutcome) -> bool| {
+            attempt.released.is_none()
+                && !later.iter().any(|other| other.released.is_none() && kind(&other.outcome))
+        };
         match &attempt.outcome {
-            Outcome::Open => match self.standing().rfind(|other| other.outcome == Outcome::Open) {
-                Some(open) if std::ptr::eq(open, attempt) => Fate::Open,
-                // A claim of it may still commit, as of one that failed without a word.
-                _ => Fate::Failed { unsure: true },
-            },
-            Outcome::Failed(failed) => Fate::Failed { unsure: failed.unsure },
-            Outcome::Held(_) => match self.held() {
-                Some((held, _)) if std::ptr::eq(held, attempt) => Fate::Held,
-                _ => Fate::Superseded,
-            },
+            AddOutcome::Open if is_last_of(|other| *other == AddOutcome::Open) => Fate::Open,
+            // Its claim may still commit, as that of an ADD that failed without a report.
+            AddOutcome::Open => Fate::Failed { unsure: true },
+            AddOutcome::Failed(failed) => Fate::Failed { unsure: failed.unsure },
+            AddOutcome::Held(_) if is_last_of(|other| matches!(other, AddOutcome::Held(_))) => {
+                Fate::Held
+            }
+            AddOutcome::Held(_) => Fate::Superseded,
         }
     }
 }
 
 /// Several ADDs of one fate as a single one, with the lines of newer programs after it.
-fn merge(fate: Fate, group: &[&AttemptState], events: &mut Vec<Event>) {
-    let Some(last) = group.last() else { return };
-    let mut attempt = last.attempt.clone();
-    attempt.after_unreadable = group.iter().any(|a| a.attempt.after_unreadable);
+fn merge(fate: Fate, group: &[&AttemptState]) -> Option<AttemptState> {
+    let mut merged = AttemptState::clone(group.last()?);
+    merged.header.after_unreadable = group.iter().any(|attempt| attempt.header.after_unreadable);
     let began = group.iter().map(|attempt| attempt.began()).min();
-    attempt.since = began.filter(|began| *began < attempt.time);
-    events.push(Event::Attempt(attempt));
-    let ended = group.iter().map(|attempt| attempt.ended()).max().unwrap_or_default();
-    match (fate, &last.outcome) {
-        (Fate::Held, Outcome::Held(held)) => {
-            events.extend(last.runs.iter().cloned().map(Event::Running));
-            events.push(Event::Held(held.clone()));
-        }
-        _ => {
-            let merged = Record {
-                attempts: group.iter().map(|attempt| (*attempt).clone()).collect(),
-                ..Record::default()
-            };
-            events.extend(merged.runs().into_iter().cloned().map(Event::Running));
-        }
+    merged.header.since = began.filter(|began| *began < merged.header.time);
+    merged.unknown = group.iter().flat_map(|attempt| attempt.unknown.iter().cloned()).collect();
+    if fate == Fate::Held {
+        return Some(merged);
     }
+    let attempts = group.iter().copied().cloned().collect();
+    let all = Record { attempts, ..Record::default() };
+    merged.runs = all.runs().into_iter().cloned().map(DelegateRun::from).collect();
+    let time = group.iter().map(|attempt| attempt.ended()).max().unwrap_or_default();
     match fate {
         Fate::Open | Fate::Held => {}
-        Fate::Failed { unsure } => {
-            events.push(Event::Failed(Failed { time: ended, unsure, ..Failed::default() }));
-        }
+        Fate::Failed { unsure } => merged.outcome = AddOutcome::Failed(Failed { time, unsure }),
         Fate::Superseded => {
             let unsure = group.iter().any(|attempt| attempt.is_unsure());
-            let gave = unsure.then(|| Gave { unsure, ..Gave::default() });
-            let gave = gave.into_iter().collect();
-            events.push(Event::Held(Held { time: ended, gave, ..Held::default() }));
+            if let Some(first) = merged.runs.first_mut().filter(|_| unsure) {
+                first.granted = Some(Granted { unsure, ..Granted::default() });
+            }
+            merged.outcome = AddOutcome::Held(Held { time, ..Held::default() });
         }
     }
-    if let Some(released) = &last.released {
-        events.push(Event::Released(released.clone()));
-    }
-    let unknown = group.iter().flat_map(|attempt| attempt.unknown.iter().cloned());
-    events.extend(unknown.map(Event::Unknown));
+    Some(merged)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::{record, run};
-    use super::super::{Attempt, Released};
+    use super::super::{AttemptHeader, LastRun, Released};
     use super::*;
 
     #[test]
@@ -108,15 +101,15 @@ mod tests {
         let event = |n: u32, time: u64| match n {
             0 | 1 => {
                 let after_unreadable = n == 1;
-                Event::Attempt(Attempt { time, after_unreadable, ..Attempt::default() })
+                Event::Attempt(AttemptHeader { time, after_unreadable, ..AttemptHeader::default() })
             }
             2 => Event::Running(run("a", "1")),
             3 => Event::Running(run("b", "2")),
             4 => {
-                let gave = Gave { leases: vec![time.into()], ..Gave::default() };
-                Event::Held(Held { time, gave: vec![gave.clone(), gave], ..Held::default() })
+                let granted = Granted { leases: vec![time.into()], ..Granted::default() };
+                Event::Held(Held { time, ..Held::default() }, vec![granted.clone(), granted])
             }
-            5 | 6 => Event::Failed(Failed { time, unsure: n == 5, ..Failed::default() }),
+            5 | 6 => Event::Failed(Failed { time, unsure: n == 5 }, LastRun::MayHold),
             7 => Event::Unknown(format!("{{\"event\":\"later\",\"time\":{time}}}")),
             _ => Event::Released(Released { time, due: time + 2 }),
         };
@@ -142,7 +135,7 @@ mod tests {
             }
             let after_unreadable = |record: &Record| {
                 let mut standing = record.standing();
-                standing.any(|attempt| attempt.attempt.after_unreadable)
+                standing.any(|attempt| attempt.header.after_unreadable)
             };
             assert_eq!(after_unreadable(&short), after_unreadable(&long), "{long:?}");
             let sorted = |record: &Record| {

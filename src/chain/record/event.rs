@@ -1,8 +1,9 @@
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
 use super::super::program::ProgramSource;
+use ipam_kit::host::parse_duration;
 
 /// The time as events tell it: milliseconds since 1970.
 pub(crate) fn now() -> u64 {
@@ -14,13 +15,13 @@ pub(crate) fn now() -> u64 {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
     /// An ADD begins.
-    Attempt(Attempt),
+    Attempt(AttemptHeader),
     /// A delegate that may take a lease is about to run.
     Running(Run),
-    /// The ADD succeeded.
-    Held(Held),
+    /// The ADD succeeded: one grant for each delegate announced, in order.
+    Held(Held, Vec<Granted>),
     /// The ADD failed.
-    Failed(Failed),
+    Failed(Failed, LastRun),
     /// A DEL released everything, but a claim may still commit.
     Released(Released),
     /// An operator has forgotten it: its DEL is to release nothing.
@@ -31,7 +32,7 @@ pub(crate) enum Event {
 
 /// The circumstances of an ADD.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Attempt {
+pub(crate) struct AttemptHeader {
     /// When, in milliseconds since 1970.
     pub time: u64,
     /// When the first one began of those that a compaction has made one of.
@@ -72,19 +73,17 @@ pub(crate) struct Run {
     pub configured: bool,
 }
 
-/// Who gave what.
+/// The success of an ADD.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Held {
     pub time: u64,
-    /// One entry for each `running` of the attempt, in order.
-    pub gave: Vec<Gave>,
     /// The result the runtime got.
     pub result: Value,
 }
 
 /// What one delegate gave.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Gave {
+pub(crate) struct Granted {
     pub delegate: String,
     /// Addresses with prefix length.
     pub ips: Vec<String>,
@@ -94,16 +93,24 @@ pub(crate) struct Gave {
     pub unsure: bool,
 }
 
-/// How an ADD failed.
+/// The failure of an ADD.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Failed {
     pub time: u64,
-    /// A delegate ended without saying what it did: its claim may still commit.
+    /// A delegate did not report what it did: its claim may still commit.
     pub unsure: bool,
-    /// The last delegate announced could not be started, so it owes nothing.
-    pub not_run: bool,
-    /// The last delegate announced said itself that it failed, and got its DEL: it owes nothing.
-    pub refused: bool,
+}
+
+/// What the delegate that a failed ADD announced last may hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LastRun {
+    /// It may hold a lease.
+    #[default]
+    MayHold,
+    /// It could not be started, so it holds nothing.
+    NotRun,
+    /// It reported its failure, and its DEL succeeded: it holds nothing.
+    Refused,
 }
 
 /// A DEL after which a claim may still commit.
@@ -130,14 +137,12 @@ pub(crate) fn is_due(due: u64, now: u64) -> bool {
     due <= now || due > now.saturating_add(UNSURE_FOR)
 }
 
-impl Held {
-    /// Every address that was given, with prefix length.
-    pub(crate) fn ips(&self) -> Vec<String> {
-        self.gave.iter().flat_map(|gave| gave.ips.clone()).collect()
-    }
-}
-
 impl Run {
+    /// The time that its configuration gives it.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        parse_duration(self.ipam.get("timeout")?.as_str()?)
+    }
+
     /// Whether one DEL serves both: all is the same but the place of a program that is found by its name.
     pub(crate) fn owes_the_same(&self, other: &Self) -> bool {
         let mut other = other.clone();

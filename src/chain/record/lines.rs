@@ -8,7 +8,7 @@ use serde::de::{DeserializeOwned, Error as _, Unexpected};
 use serde_json::{Map, Value};
 
 use super::super::program::ProgramSource;
-use super::{Attempt, Event, Failed, Gave, Held, Record, Released, Run};
+use super::{AttemptHeader, Event, Failed, Granted, Held, LastRun, Record, Released, Run};
 
 /// Reads the lines. A line that a kill cut short is skipped, and so is an empty one, which follows a
 /// write of nothing that failed.
@@ -43,7 +43,7 @@ fn read(line: &[u8]) -> serde_json::Result<Event> {
     let mut of = Members(serde_json::from_slice(line)?);
     let name = of.0.remove("event");
     Ok(match name.as_ref().and_then(Value::as_str).unwrap_or_default() {
-        "attempt" => Event::Attempt(Attempt {
+        "attempt" => Event::Attempt(AttemptHeader {
             time: of.scalar("time")?,
             since: of.optional("since").map(serde_json::from_value).transpose()?,
             pid: of.scalar("pid")?,
@@ -65,17 +65,22 @@ fn read(line: &[u8]) -> serde_json::Result<Event> {
             source: of.source()?,
             configured: of.flag("configured")?,
         }),
-        "held" => Event::Held(Held {
-            time: of.scalar("time")?,
-            gave: of.gave()?,
-            result: of.required("result")?,
-        }),
-        "failed" => Event::Failed(Failed {
-            time: of.scalar("time")?,
-            unsure: of.flag("unsure")?,
-            not_run: of.flag("notRun")?,
-            refused: of.flag("refused")?,
-        }),
+        "held" => {
+            let time = of.scalar("time")?;
+            let grants = of.grants()?;
+            Event::Held(Held { time, result: of.required("result")? }, grants)
+        }
+        "failed" => {
+            let failed = Failed { time: of.scalar("time")?, unsure: of.flag("unsure")? };
+            let not_run = of.flag("notRun")?;
+            let refused = of.flag("refused")?;
+            let last_run = match (not_run, refused) {
+                (true, _) => LastRun::NotRun,
+                (false, true) => LastRun::Refused,
+                (false, false) => LastRun::MayHold,
+            };
+            Event::Failed(failed, last_run)
+        }
         "released" => {
             Event::Released(Released { time: of.scalar("time")?, due: of.scalar("due")? })
         }
@@ -112,12 +117,12 @@ impl Members {
         Ok(if is_fixed { ProgramSource::HostFile } else { ProgramSource::CniPath })
     }
 
-    fn gave(&mut self) -> serde_json::Result<Vec<Gave>> {
+    fn grants(&mut self) -> serde_json::Result<Vec<Granted>> {
         let mut all = Vec::new();
         for value in array(self.required("gave")?)? {
-            let Value::Object(members) = value else { return Err(wrong(&value, "struct Gave")) };
+            let Value::Object(members) = value else { return Err(wrong(&value, "struct Granted")) };
             let mut of = Self(members);
-            all.push(Gave {
+            all.push(Granted {
                 delegate: of.scalar("delegate")?,
                 ips: of.scalar("ips")?,
                 leases: of.0.remove("leases").map_or(Ok(Vec::new()), array)?,
@@ -192,8 +197,8 @@ fn members(event: &Event) -> Vec<(&'static str, Value)> {
             members.extend(flag("configured", run.configured));
             members
         }
-        Event::Held(held) => {
-            let gave: Vec<Value> = held.gave.iter().map(gave_to_json).collect();
+        Event::Held(held, grants) => {
+            let gave: Vec<Value> = grants.iter().map(grant_to_json).collect();
             vec![
                 name("held"),
                 ("time", held.time.into()),
@@ -201,11 +206,11 @@ fn members(event: &Event) -> Vec<(&'static str, Value)> {
                 ("result", held.result.clone()),
             ]
         }
-        Event::Failed(failed) => {
+        Event::Failed(failed, last_run) => {
             let mut members = vec![name("failed"), ("time", failed.time.into())];
             members.extend(flag("unsure", failed.unsure));
-            members.extend(flag("notRun", failed.not_run));
-            members.extend(flag("refused", failed.refused));
+            members.extend(flag("notRun", *last_run == LastRun::NotRun));
+            members.extend(flag("refused", *last_run == LastRun::Refused));
             members
         }
         Event::Released(released) => {
@@ -217,14 +222,14 @@ fn members(event: &Event) -> Vec<(&'static str, Value)> {
     }
 }
 
-fn gave_to_json(gave: &Gave) -> Value {
+fn grant_to_json(granted: &Granted) -> Value {
     let mut members = Map::new();
-    members.insert("delegate".to_owned(), gave.delegate.clone().into());
-    members.insert("ips".to_owned(), gave.ips.clone().into());
-    if !gave.leases.is_empty() {
-        members.insert("leases".to_owned(), gave.leases.clone().into());
+    members.insert("delegate".to_owned(), granted.delegate.clone().into());
+    members.insert("ips".to_owned(), granted.ips.clone().into());
+    if !granted.leases.is_empty() {
+        members.insert("leases".to_owned(), granted.leases.clone().into());
     }
-    if gave.unsure {
+    if granted.unsure {
         members.insert("unsure".to_owned(), true.into());
     }
     Value::Object(members)

@@ -11,7 +11,9 @@ mod lines;
 mod list;
 mod unsure;
 
-pub(crate) use event::{Attempt, Event, Failed, Gave, Held, Released, Run, UNSURE_FOR, now};
+pub(crate) use event::{
+    AttemptHeader, Event, Failed, Granted, Held, LastRun, Released, Run, UNSURE_FOR, now,
+};
 pub(crate) use file::{Opened, RecordFile};
 pub(crate) use list::{SetAside, attachments, networks, set_aside, set_aside_of};
 pub(crate) use unsure::Unsure;
@@ -19,7 +21,6 @@ pub(crate) use unsure::Unsure;
 use serde_json::Value;
 
 use ipam_kit::delegate::Deadline;
-use ipam_kit::host::parse_duration;
 
 /// A record, read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,24 +35,79 @@ pub(crate) struct Record {
 /// One ADD and what became of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AttemptState {
-    pub attempt: Attempt,
-    pub runs: Vec<Run>,
-    pub outcome: Outcome,
+    pub header: AttemptHeader,
+    /// The delegates that may hold a lease, in order.
+    pub runs: Vec<DelegateRun>,
+    pub outcome: AddOutcome,
     /// The DEL that released it, while its repetition is due.
     pub released: Option<Released>,
     /// Lines of a newer program that follow it: what they say is not known.
     unknown: Vec<String>,
 }
 
+/// A delegate that was announced, and what it gave.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DelegateRun {
+    pub run: Run,
+    /// `None` while its ADD has not succeeded.
+    pub granted: Option<Granted>,
+}
+
+impl From<Run> for DelegateRun {
+    fn from(run: Run) -> Self {
+        Self { run, granted: None }
+    }
+}
+
 impl AttemptState {
+    /// An ADD that begins.
+    fn new(header: AttemptHeader) -> Self {
+        Self {
+            header,
+            runs: Vec::new(),
+            outcome: AddOutcome::Open,
+            released: None,
+            unknown: Vec::new(),
+        }
+    }
+
+    /// What its delegates gave, in order.
+    pub(crate) fn grants(&self) -> impl Iterator<Item = &Granted> {
+        self.runs.iter().filter_map(|ran| ran.granted.as_ref())
+    }
+
+    /// Every address that was given, with prefix length.
+    pub(crate) fn ips(&self) -> Vec<String> {
+        self.grants().flat_map(|granted| granted.ips.clone()).collect()
+    }
+
+    /// The events of this ADD: its begin, its delegates, its end.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        let mut events = vec![Event::Attempt(self.header.clone())];
+        events.extend(self.runs.iter().map(|ran| Event::Running(ran.run.clone())));
+        events.extend(match &self.outcome {
+            AddOutcome::Open => None,
+            AddOutcome::Held(held) => {
+                Some(Event::Held(held.clone(), self.grants().cloned().collect()))
+            }
+            AddOutcome::Failed(failed) => Some(Event::Failed(failed.clone(), LastRun::MayHold)),
+        });
+        events
+    }
+
     /// Whether a claim of a delegate that ran may still commit.
     fn is_unsure(&self) -> bool {
         let unsure = match &self.outcome {
-            Outcome::Open => true,
-            Outcome::Failed(failed) => failed.unsure,
-            Outcome::Held(held) => held.gave.iter().any(|gave| gave.unsure),
+            AddOutcome::Open => true,
+            AddOutcome::Failed(failed) => failed.unsure,
+            AddOutcome::Held(_) => self.grants().any(|granted| granted.unsure),
         };
         unsure && !self.runs.is_empty()
+    }
+
+    /// Whether it announced this delegate.
+    fn reached(&self, run: &Run) -> bool {
+        self.runs.iter().any(|ran| ran.run.owes_the_same(run))
     }
 
     /// When it had ended at the latest, in milliseconds since 1970.
@@ -62,28 +118,26 @@ impl AttemptState {
 
     fn ended(&self) -> u64 {
         match &self.outcome {
-            Outcome::Held(held) => held.time,
-            Outcome::Failed(failed) => failed.time,
-            Outcome::Open => {
-                let own = |run: &Run| parse_duration(run.ipam.get("timeout")?.as_str()?);
-                let longest = self.runs.iter().filter_map(own).max();
+            AddOutcome::Held(held) => held.time,
+            AddOutcome::Failed(failed) => failed.time,
+            AddOutcome::Open => {
+                let longest = self.runs.iter().filter_map(|ran| ran.run.timeout()).max();
                 let time = longest.unwrap_or_default().max(Deadline::DEFAULT);
-                self.attempt
-                    .time
-                    .saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+                let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                self.header.time.saturating_add(millis)
             }
         }
     }
 
     /// When it began, or the first of those it replaces, in milliseconds since 1970.
     fn began(&self) -> u64 {
-        self.attempt.since.map_or(self.attempt.time, |since| since.min(self.attempt.time))
+        self.header.since.map_or(self.header.time, |since| since.min(self.header.time))
     }
 }
 
 /// How an ADD ended.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum AddOutcome {
     /// Not told: it runs, or was killed.
     Open,
     Held(Held),
@@ -123,30 +177,30 @@ impl Record {
     /// Adds an event that follows those before it.
     pub(crate) fn apply(&mut self, event: Event) {
         match event {
-            Event::Attempt(attempt) => {
+            Event::Attempt(header) => {
                 self.forgotten = false;
-                self.attempts.push(AttemptState {
-                    attempt,
-                    runs: Vec::new(),
-                    outcome: Outcome::Open,
-                    released: None,
-                    unknown: Vec::new(),
-                });
+                self.attempts.push(AttemptState::new(header));
             }
             Event::Forgotten => self.forgotten = true,
             Event::Unknown(line) => match self.attempts.last_mut() {
                 Some(last) => last.unknown.push(line),
                 None => self.unknown.push(line),
             },
-            Event::Running(run) => self.last().runs.push(run),
-            Event::Held(held) => self.last().outcome = Outcome::Held(held),
-            Event::Failed(mut failed) => {
-                let last = self.last();
-                let not_run = std::mem::take(&mut failed.not_run);
-                if std::mem::take(&mut failed.refused) || not_run {
-                    last.runs.pop();
+            Event::Running(run) => self.last().runs.push(run.into()),
+            Event::Held(held, grants) => {
+                let attempt = self.last();
+                let mut grants = grants.into_iter();
+                for ran in &mut attempt.runs {
+                    ran.granted = grants.next();
                 }
-                last.outcome = Outcome::Failed(failed);
+                attempt.outcome = AddOutcome::Held(held);
+            }
+            Event::Failed(failed, last_run) => {
+                let attempt = self.last();
+                if last_run != LastRun::MayHold {
+                    attempt.runs.pop();
+                }
+                attempt.outcome = AddOutcome::Failed(failed);
             }
             Event::Released(released) => {
                 for attempt in &mut self.attempts {
@@ -164,7 +218,7 @@ impl Record {
     /// The last successful ADD that no DEL released.
     pub(crate) fn held(&self) -> Option<(&AttemptState, &Held)> {
         self.standing().rev().find_map(|attempt| match &attempt.outcome {
-            Outcome::Held(held) => Some((attempt, held)),
+            AddOutcome::Held(held) => Some((attempt, held)),
             _ => None,
         })
     }
@@ -177,15 +231,15 @@ impl Record {
 
     /// Whether addresses may be in use, so that a failed ADD must not release anything.
     pub(crate) fn may_be_in_use(&self) -> bool {
-        self.held().is_some() || self.standing().any(|attempt| attempt.attempt.after_unreadable)
+        self.held().is_some() || self.standing().any(|attempt| attempt.header.after_unreadable)
     }
 
     /// Every delegate that may hold a lease, each once for each configuration it had, in order.
     pub(crate) fn runs(&self) -> Vec<&Run> {
         let mut runs: Vec<&Run> = Vec::new();
-        for run in self.attempts.iter().flat_map(|attempt| &attempt.runs) {
-            if !runs.iter().any(|known| known.owes_the_same(run)) {
-                runs.push(run);
+        for ran in self.attempts.iter().flat_map(|attempt| &attempt.runs) {
+            if !runs.iter().any(|known| known.owes_the_same(&ran.run)) {
+                runs.push(&ran.run);
             }
         }
         runs
@@ -193,35 +247,31 @@ impl Record {
 
     /// Whether every ADD that reached this delegate failed, and it is known how.
     pub(crate) fn only_failed(&self, run: &Run) -> bool {
-        let reached =
-            |attempt: &&AttemptState| attempt.runs.iter().any(|its| its.owes_the_same(run));
         self.attempts
             .iter()
-            .filter(reached)
-            .all(|attempt| matches!(&attempt.outcome, Outcome::Failed(failed) if !failed.unsure))
+            .filter(|attempt| attempt.reached(run))
+            .all(|attempt| matches!(&attempt.outcome, AddOutcome::Failed(failed) if !failed.unsure))
     }
 
     /// Whether `reassert` has claimed in another store what this delegate gave, and no ADD has used this one
     /// since.
     pub(crate) fn is_superseded(&self, run: &Run) -> bool {
-        let place = self.attempts.iter().rposition(|attempt| attempt.attempt.reasserted);
-        let Some(since) = place.map(|place| &self.attempts[place..]) else { return false };
-        let mut used = since.iter().flat_map(|attempt| &attempt.runs);
-        since[0].runs.iter().any(|its| its.delegate == run.delegate)
-            && !used.any(|its| its.owes_the_same(run))
+        let Some(index) = self.attempts.iter().rposition(|attempt| attempt.header.reasserted)
+        else {
+            return false;
+        };
+        let since = &self.attempts[index..];
+        since[0].runs.iter().any(|ran| ran.run.delegate == run.delegate)
+            && !since.iter().any(|attempt| attempt.reached(run))
     }
 
     /// What the delegate last said of the leases it holds for this run.
     pub(crate) fn leases(&self, run: &Run) -> &[Value] {
-        let Some((attempt, held)) = self.held() else {
+        let Some((attempt, _)) = self.held() else {
             return &[];
         };
-        attempt
-            .runs
-            .iter()
-            .zip(&held.gave)
-            .find(|(known, _)| known.owes_the_same(run))
-            .map_or(&[], |(_, gave)| &gave.leases)
+        let ran = attempt.runs.iter().find(|ran| ran.run.owes_the_same(run));
+        ran.and_then(|ran| ran.granted.as_ref()).map_or(&[], |granted| &granted.leases)
     }
 
     /// Whether a claim of some ADD may still commit after a DEL.
@@ -249,7 +299,7 @@ impl Record {
 
     /// When the last ADD began, in milliseconds since 1970.
     pub(crate) fn last_attempt(&self) -> Option<u64> {
-        self.attempts.last().map(|attempt| attempt.attempt.time)
+        self.attempts.last().map(|attempt| attempt.header.time)
     }
 
     pub(crate) fn state(&self) -> State {
@@ -263,7 +313,7 @@ impl Record {
             State::Unsure
         } else if self.held().is_some() {
             State::Held
-        } else if self.standing().any(|attempt| attempt.outcome == Outcome::Open) {
+        } else if self.standing().any(|attempt| attempt.outcome == AddOutcome::Open) {
             State::Unfinished
         } else {
             State::Failed
@@ -276,7 +326,7 @@ impl Record {
 
     fn last(&mut self) -> &mut AttemptState {
         if self.attempts.is_empty() {
-            self.apply(Event::Attempt(Attempt::default()));
+            self.apply(Event::Attempt(AttemptHeader::default()));
         }
         let last = self.attempts.len() - 1;
         &mut self.attempts[last]

@@ -13,17 +13,18 @@ pub(crate) fn record(events: impl IntoIterator<Item = Event>) -> Record {
 }
 
 fn attempt() -> Event {
-    Event::Attempt(Attempt::default())
+    Event::Attempt(AttemptHeader::default())
 }
 
 fn held(leases: &[&str]) -> Event {
-    let gave =
-        leases.iter().map(|lease| Gave { leases: vec![Value::from(*lease)], ..Gave::default() });
-    Event::Held(Held { gave: gave.collect(), ..Held::default() })
+    let grants = leases
+        .iter()
+        .map(|lease| Granted { leases: vec![Value::from(*lease)], ..Granted::default() });
+    Event::Held(Held::default(), grants.collect())
 }
 
 fn failed(unsure: bool) -> Event {
-    Event::Failed(Failed { unsure, ..Failed::default() })
+    Event::Failed(Failed { unsure, ..Failed::default() }, LastRun::MayHold)
 }
 
 #[test]
@@ -79,9 +80,9 @@ fn a_killed_add_is_unsure_only_when_a_delegate_ran() {
 #[test]
 fn an_add_that_succeeded_is_unsure_when_a_delegate_says_so() {
     let of = |unsure| {
-        let gave = Gave { delegate: "a".to_owned(), unsure, ..Gave::default() };
-        let held = Held { gave: vec![gave], ..Held::default() };
-        record([attempt(), Event::Running(run("a", "1")), Event::Held(held)])
+        let granted = Granted { delegate: "a".to_owned(), unsure, ..Granted::default() };
+        let held = Event::Held(Held::default(), vec![granted]);
+        record([attempt(), Event::Running(run("a", "1")), held])
     };
     assert!(of(true).is_unsure() && !of(false).is_unsure());
     let compacted = record(of(true).compacted());
@@ -107,7 +108,10 @@ fn the_window_of_a_killed_add_has_room_for_a_longer_timeout() {
     let ipam = Map::from_iter([("timeout".to_owned(), "5m".into())]);
     let own = Run { ipam, ..run("a", "1") };
     let killed = |run| {
-        record([Event::Attempt(Attempt { time: 1, ..Attempt::default() }), Event::Running(run)])
+        record([
+            Event::Attempt(AttemptHeader { time: 1, ..AttemptHeader::default() }),
+            Event::Running(run),
+        ])
     };
     assert_eq!(killed(own).window(), Some((1, 300_001)));
     assert_eq!(killed(run("a", "1")).window(), Some((1, 60_001)));

@@ -1,5 +1,5 @@
 use super::super::list::set_aside_of;
-use super::super::{Attempt, Failed, Run, State};
+use super::super::{AttemptHeader, Failed, LastRun, Run, State};
 use super::*;
 use tempfile::TempDir;
 
@@ -8,7 +8,7 @@ fn path(temp: &TempDir) -> PathBuf {
 }
 
 fn attempt() -> Event {
-    Event::Attempt(Attempt::default())
+    Event::Attempt(AttemptHeader::default())
 }
 
 fn existing(temp: &TempDir) -> Result<Presence<Opened>> {
@@ -34,7 +34,7 @@ fn what_is_appended_is_read_back() {
 
 #[test]
 fn a_line_cut_short_at_any_byte_is_passed_over() {
-    let line = write(&Event::Failed(Failed::default()));
+    let line = write(&Event::Failed(Failed::default(), LastRun::MayHold));
     for cut in 0..line.len() {
         let temp = TempDir::new().unwrap();
         let mut opened = RecordFile::open(&path(&temp)).unwrap();
@@ -43,7 +43,7 @@ fn a_line_cut_short_at_any_byte_is_passed_over() {
         drop(opened);
         let mut opened = RecordFile::open(&path(&temp)).unwrap();
         assert_eq!(opened.record.state(), State::Unfinished);
-        opened.file.append(&Event::Failed(Failed::default())).unwrap();
+        opened.file.append(&Event::Failed(Failed::default(), LastRun::MayHold)).unwrap();
         drop(opened);
         let opened = RecordFile::open(&path(&temp)).unwrap();
         assert_eq!(set_aside_of(&path(&temp)).unwrap(), [] as [PathBuf; 0], "cut at {cut}");
@@ -103,7 +103,7 @@ fn a_long_record_is_compacted_under_its_lock() {
     for _ in 0..100 {
         opened.file.append(&attempt()).unwrap();
         opened.file.append(&Event::Running(run.clone())).unwrap();
-        opened.file.append(&Event::Failed(Failed::default())).unwrap();
+        opened.file.append(&Event::Failed(Failed::default(), LastRun::MayHold)).unwrap();
     }
     drop(opened);
     let opened = RecordFile::open(&path(&temp)).unwrap();

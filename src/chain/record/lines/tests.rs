@@ -8,7 +8,7 @@ fn whole() -> Vec<Event> {
         pools: Some(vec![serde_json::json!({"name": "blue"})]),
         ..Run::default()
     };
-    let gave = Gave {
+    let granted = Granted {
         delegate: "a".to_owned(),
         ips: vec!["10.0.0.2/24".to_owned()],
         leases: vec![7.into()],
@@ -16,16 +16,16 @@ fn whole() -> Vec<Event> {
     };
     let result = serde_json::json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]});
     vec![
-        Event::Attempt(Attempt::default()),
+        Event::Attempt(AttemptHeader::default()),
         Event::Running(run("a")),
         Event::Running(run("b")),
-        Event::Failed(Failed { unsure: true, ..Failed::default() }),
+        Event::Failed(Failed { unsure: true, ..Failed::default() }, LastRun::MayHold),
         Event::Released(Released { time: 6, due: 7 }),
         Event::Unknown(r#"{"event":"later"}"#.to_owned()),
-        Event::Attempt(Attempt::default()),
+        Event::Attempt(AttemptHeader::default()),
         Event::Running(run("a")),
-        Event::Held(Held { time: 8, gave: vec![gave], result }),
-        Event::Attempt(Attempt::default()),
+        Event::Held(Held { time: 8, result }, vec![granted]),
+        Event::Attempt(AttemptHeader::default()),
     ]
 }
 
@@ -42,7 +42,7 @@ fn every_event_is_one_line_that_is_read_back() {
         source: ProgramSource::HostFile,
         configured: true,
     };
-    let full = Attempt {
+    let full = AttemptHeader {
         time: 1,
         since: Some(0),
         pid: 2,
@@ -54,14 +54,14 @@ fn every_event_is_one_line_that_is_read_back() {
         after_unreadable: true,
         reasserted: true,
     };
-    let gave = Gave {
+    let granted = Granted {
         delegate: "d".to_owned(),
         ips: vec!["fd00::2/64".to_owned()],
         leases: vec![7.into()],
         unsure: true,
     };
-    let bare = Gave { delegate: "e".to_owned(), ..Gave::default() };
-    let failed = Failed { time: 1, unsure: true, not_run: true, refused: true };
+    let bare = Granted { delegate: "e".to_owned(), ..Granted::default() };
+    let failed = |unsure| Failed { time: 1, unsure };
     let later = r#"{ "event":"moved", "to":[1.50] }"#;
     for (event, line) in [
         (Event::Unknown(later.to_owned()), later),
@@ -71,7 +71,7 @@ fn every_event_is_one_line_that_is_read_back() {
             r#"{"event":"attempt","time":1,"pid":2,"boot":"b","node":"n","netns":"/n","cniVersion":"1.0.0","chain":["d","e"],"since":0,"afterUnreadable":true,"reasserted":true}"#,
         ),
         (
-            Event::Attempt(Attempt::default()),
+            Event::Attempt(AttemptHeader::default()),
             r#"{"event":"attempt","time":0,"pid":0,"boot":"","node":"","netns":"","cniVersion":"","chain":[]}"#,
         ),
         (
@@ -83,18 +83,21 @@ fn every_event_is_one_line_that_is_read_back() {
             r#"{"event":"running","delegate":"","program":"","ipam":{}}"#,
         ),
         (
-            Event::Held(Held {
-                time: 1,
-                gave: vec![gave, bare],
-                result: serde_json::json!({"ips": []}),
-            }),
+            Event::Held(
+                Held { time: 1, result: serde_json::json!({"ips": []}) },
+                vec![granted, bare],
+            ),
             r#"{"event":"held","time":1,"gave":[{"delegate":"d","ips":["fd00::2/64"],"leases":[7],"unsure":true},{"delegate":"e","ips":[]}],"result":{"ips":[]}}"#,
         ),
         (
-            Event::Failed(failed),
-            r#"{"event":"failed","time":1,"unsure":true,"notRun":true,"refused":true}"#,
+            Event::Failed(failed(true), LastRun::NotRun),
+            r#"{"event":"failed","time":1,"unsure":true,"notRun":true}"#,
         ),
-        (Event::Failed(Failed::default()), r#"{"event":"failed","time":0}"#),
+        (
+            Event::Failed(failed(false), LastRun::Refused),
+            r#"{"event":"failed","time":1,"refused":true}"#,
+        ),
+        (Event::Failed(Failed::default(), LastRun::MayHold), r#"{"event":"failed","time":0}"#),
         (
             Event::Released(Released { time: 1, due: u64::MAX }),
             r#"{"event":"released","time":1,"due":18446744073709551615}"#,
@@ -120,7 +123,7 @@ fn a_line_that_is_no_event_says_why() {
         ),
         (
             r#"{"event":"held","time":1,"gave":[1],"result":{}}"#,
-            "invalid type: integer `1`, expected struct Gave",
+            "invalid type: integer `1`, expected struct Granted",
         ),
         (
             r#"{"event":"held","time":1,"gave":{},"result":{}}"#,
