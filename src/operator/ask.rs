@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use super::call::Operator;
 use super::dry_run::{Outcome, dry_run};
-use super::{Operator, Printed};
+use super::printed::Printed;
 use crate::chain::record::{Record, RecordFile, attachments};
 use crate::chain::session::Session;
 use ipam_cli::Row;

@@ -1,8 +1,10 @@
 //! `attachments`: what this node knows of its attachments.
 
-use super::{Operator, Printed, of_other_identities};
+use super::call::Operator;
+use super::other_identities::of_other_identities;
+use super::printed::Printed;
 use crate::chain::record::{Record, RecordFile, SetAside, attachments, networks, now, set_aside};
-use ipam_cli::{Column, Row, Words};
+use ipam_cli::{Column, Row};
 use ipam_kit::cni::{Attachment, NetworkName};
 use ipam_kit::error::Result;
 use ipam_kit::host::StateDir;
@@ -10,10 +12,9 @@ use ipam_kit::presence::Presence;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let state = operator.state()?;
-    let networks = match operator.words.operands()[..] {
-        [] => networks(&state)?,
-        [network] => vec![NetworkName::parse(network)?],
-        _ => return Err(Words::refusal("attachments takes one network, or none")),
+    let networks = match operator.arguments.operand(0) {
+        None => networks(&state)?,
+        Some(network) => vec![NetworkName::parse(network)?],
     };
     let mut rows = Vec::new();
     for network in &networks {
@@ -28,7 +29,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let columns = &COLUMNS[..COLUMNS.len() - usize::from(!noted)];
     let mut printed = Printed::default();
     printed.warnings.extend(of_other_identities(&state));
-    printed.set_rows(operator, columns, rows);
+    printed.set_rows(&operator.arguments, columns, rows);
     Ok(printed)
 }
 

@@ -2,20 +2,19 @@
 
 use serde_json::{Map, Value};
 
+use super::call::Operator;
 use super::dry_run::{Outcome, Stage, dry_run};
+use super::options::{ARGS, CONTAINER, IFNAME};
 use super::origins::Origins;
 use super::ours::Ours;
-use super::{Operator, Printed, line, say};
+use super::printed::Printed;
 use crate::chain::session::Session;
-use ipam_cli::{Row, Words};
+use ipam_cli::{Row, push_line};
 use ipam_kit::cni::{Args, ContainerId, IfName, Verb};
 use ipam_kit::error::Result;
 use ipam_kit::text::masked;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
-    if operator.words.operands().len() > 1 {
-        return Err(Words::refusal("explain takes one network"));
-    }
     let found = operator.network()?;
     let mut printed = Printed::default();
     let mut reports = Vec::new();
@@ -24,7 +23,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         for stage in &stages {
             printed.failed |= matches!(stage.outcome, Outcome::Failed(_));
         }
-        say(&mut printed.text, &[&found.name, ", ", &ours.plugin, ": ", &ours.kind, "\n"]);
+        let head = format!("{}, {}: {}", found.name, ours.plugin, ours.kind);
+        push_line(&mut printed.text, &head);
         let mut delegates = Vec::new();
         let mut before = Value::Null;
         let origins = Origins::of(&stages);
@@ -45,18 +45,18 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         report.value("delegates", delegates.into());
         reports.push(report);
     }
-    if operator.words.has("json") {
-        printed.set_rows(operator, &[], reports);
+    if operator.prints_json() {
+        printed.set_rows(&operator.arguments, &[], reports);
     }
     Ok(printed)
 }
 
 /// A dry run of ADD, for the container that was typed or for one that does not exist.
 pub(super) fn dry_add(operator: &Operator, ours: &Ours) -> Result<Vec<Stage>> {
-    let words = &operator.words;
-    let container = ContainerId::parse(words.value("container").unwrap_or("explain"))?;
-    let ifname = IfName::parse(words.value("ifname").unwrap_or("eth0"))?;
-    let args = words.value("args").unwrap_or_default();
+    let arguments = &operator.arguments;
+    let container = ContainerId::parse(arguments.value(&CONTAINER).unwrap_or("explain"))?;
+    let ifname = IfName::parse(arguments.value(&IFNAME).unwrap_or("eth0"))?;
+    let args = arguments.value(&ARGS).unwrap_or_default();
     let mut request = operator.request(ours.network.clone(), &operator.cni_path())?;
     request.args = Args::parse(args);
     for (name, value) in [
@@ -89,7 +89,7 @@ fn of_stage(stage: Stage) -> Row {
 /// What a delegate gets beside the step before it, and what it answers.
 fn describe(delegate: &Row, before: &Value, text: &mut String) {
     let (name, program) = (delegate.text_of("delegate"), delegate.text_of("program"));
-    say(text, &["- ", name, "  ", program, "\n"]);
+    push_line(text, &format!("- {name}  {program}"));
     let (input, output) = (delegate.get("input"), delegate.get("output"));
     let error = delegate.text_of("error");
     if input.is_null() {
@@ -100,7 +100,7 @@ fn describe(delegate: &Row, before: &Value, text: &mut String) {
     let gets = if is_run { "  gets\n" } else { "  is not run here; it would get\n" };
     section(gets, "  as the one before it\n", text, |text| arrives(before, input, text));
     if !error.is_empty() {
-        say(text, &["  fails, and ADD with it: ", error, "\n"]);
+        push_line(text, &format!("  fails, and ADD with it: {error}"));
     } else if let Value::Object(output) = output {
         section("  answers\n", "  changes nothing\n", text, |text| changes(input, output, text));
     }
@@ -119,7 +119,7 @@ fn section(head: &str, without: &str, text: &mut String, lines: impl FnOnce(&mut
 fn arrives(before: &Value, input: &Value, text: &mut String) {
     let pools = |of: &Value| of["prevResult"]["pools"].clone();
     if pools(input) != pools(before) {
-        line("  prevResult.", "pools", &pools(input), text);
+        push_setting(text, "prevResult.pools", &pools(input));
     }
     let mut all = before["ipam"].as_object().cloned().unwrap_or_default();
     all.extend(input["ipam"].as_object().cloned().unwrap_or_default());
@@ -127,7 +127,7 @@ fn arrives(before: &Value, input: &Value, text: &mut String) {
         let after = &input["ipam"][key];
         // Each gets its own name as the type, and the list is what this report is about.
         if !matches!(key.as_str(), "type" | "delegates") && *after != before["ipam"][key] {
-            line("  ipam.", key, after, text);
+            push_setting(text, &format!("ipam.{key}"), after);
         }
     }
 }
@@ -137,16 +137,20 @@ fn arrives(before: &Value, input: &Value, text: &mut String) {
 fn changes(input: &Value, output: &Map<String, Value>, text: &mut String) {
     for key in ["pools", "static", "routes", "dns"] {
         match output.get(key) {
-            Some(after) if *after != input["prevResult"][key] => line("  ", key, after, text),
+            Some(after) if *after != input["prevResult"][key] => push_setting(text, key, after),
             _ => {}
         }
     }
     if let Some(remembered) = output.get("remembered") {
-        line("  ", "remembered", remembered, text);
+        push_setting(text, "remembered", remembered);
     }
     for (key, value) in output.get("ipam").and_then(Value::as_object).into_iter().flatten() {
         if *value != input["ipam"][key] {
-            line("  ipam.", key, value, text);
+            push_setting(text, &format!("ipam.{key}"), value);
         }
     }
+}
+
+fn push_setting(text: &mut String, key: &str, value: &Value) {
+    push_line(text, &format!("    {key} = {value}"));
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::ask::rows;
 use super::dry_run::{Outcome, Stage};
-use super::of_other_identities;
+use super::other_identities::of_other_identities;
 use super::ours::Ours;
 use super::refusals::is_about_no_pool;
 use crate::chain::plan::Step;
@@ -17,7 +17,7 @@ use crate::chain::record::{RecordFile, attachments};
 use crate::chain::served::{refuse_unknown_ranges, serves};
 use crate::chain::session::Session;
 use crate::chain::store_access::changed_access_keys;
-use ipam_cli::Row;
+use ipam_cli::{Row, finding};
 use ipam_kit::cni::{Verb, Version};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode};
@@ -40,10 +40,7 @@ pub(crate) struct Findings {
 
 impl Findings {
     pub(super) fn push(&mut self, level: &str, message: &str) {
-        let mut finding = Row::default();
-        finding.text("level", level);
-        finding.text("message", message);
-        self.list.push(finding);
+        self.list.push(finding(level, message));
     }
 
     pub(super) fn error(&mut self, error: &Error) {

@@ -5,30 +5,27 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Operator, Printed, say};
+use super::call::Operator;
+use super::printed::Printed;
 use crate::chain::gc::BUSY;
 use crate::chain::record::{
     Event, Opened, Record, RecordFile, SetAside, Unsure, attachments, set_aside,
 };
-use ipam_cli::Words;
+use ipam_cli::push_line;
 use ipam_kit::cni::{Attachment, ContainerId, IfName, NetworkName};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::presence::Presence;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
-    let (network, container, ifname) = match operator.words.operands()[..] {
-        [network, container] => (network, container, None),
-        [network, container, ifname] => (network, container, Some(IfName::parse(ifname)?)),
-        _ => return Err(Words::refusal("forget takes a network, a container and an interface")),
-    };
+    let ifname = operator.arguments.operand(2).map(IfName::parse).transpose()?;
     let state = operator.state()?;
-    let network = NetworkName::parse(network)?;
-    let container = ContainerId::parse(container)?;
+    let network = NetworkName::parse(operator.arguments.operand(0).unwrap_or_default())?;
+    let container = ContainerId::parse(operator.arguments.operand(1).unwrap_or_default())?;
     let folder = state.network(&network);
     let is_meant = |found: &Attachment| {
         found.container == container && ifname.as_ref().is_none_or(|name| found.ifname == *name)
     };
-    let yes = operator.words.has("yes");
+    let yes = operator.does_it();
     let mut text = String::new();
     for attachment in attachments(&folder)?.iter().filter(|found| is_meant(found)) {
         let path = state.record(&network, attachment);
@@ -87,8 +84,8 @@ fn note_forgotten(path: &Path) -> Result<()> {
 
 fn tell(text: &mut String, yes: bool, about: &str) {
     match yes {
-        true => say(text, &["forgot ", about, "\n"]),
-        false => say(text, &["would forget ", about, "; add --yes to do it\n"]),
+        true => push_line(text, &format!("forgot {about}")),
+        false => push_line(text, &format!("would forget {about}; add --yes to do it")),
     }
 }
 

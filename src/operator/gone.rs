@@ -5,9 +5,10 @@ use std::path::Path;
 
 use log::warn;
 
-use super::Operator;
+use super::call::Operator;
+use super::options::{CACHE_DIR, NO_CACHE, PINNED};
 use crate::chain::record::{AttemptState, Record};
-use ipam_cli::Words;
+use ipam_cli::usage_error;
 use ipam_kit::cni::{Attachment, NetworkName};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::{Inhabited, Netns, ResultCache, boot_id};
@@ -29,7 +30,7 @@ impl Witnesses {
     /// The boot, the processes or the result cache cannot be looked at, so that running containers
     /// would be taken for gone.
     pub(super) fn summon(operator: &Operator) -> Result<Self> {
-        let pinned = operator.words.has("pinned");
+        let pinned = operator.arguments.has(&PINNED);
         let cache = cache(operator, pinned)?;
         let boot = boot_id();
         if boot.is_empty() || Path::new("/proc/self/ns/net").symlink_metadata().is_err() {
@@ -97,11 +98,11 @@ impl Witnesses {
 
 /// The runtimes' result cache; `None` where the operator says so.
 fn cache(operator: &Operator, pinned: bool) -> Result<Option<ResultCache>> {
-    let words = &operator.words;
-    if words.has("no-cache") {
-        let alone = !pinned && words.value("cache-dir").is_none();
+    let arguments = &operator.arguments;
+    if arguments.has(&NO_CACHE) {
+        let alone = !pinned && arguments.value(&CACHE_DIR).is_none();
         let message = "--no-cache excludes --cache-dir and --pinned";
-        return if alone { Ok(None) } else { Err(Words::refusal(message)) };
+        return if alone { Ok(None) } else { Err(usage_error(message)) };
     }
     let cache = operator.cache();
     cache.can_be_asked().map_err(|error| {

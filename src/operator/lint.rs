@@ -3,23 +3,21 @@
 use serde_json::Value;
 
 use super::about::About;
+use super::call::Operator;
 use super::compare::compare;
 use super::dry_run::dry_run;
 use super::findings::Findings;
 use super::ours::Ours;
-use super::{Operator, Printed, line, say};
+use super::printed::Printed;
 use crate::chain::plan::Step;
 use crate::chain::session::Session;
-use ipam_cli::{Column, Row, Words, table};
+use ipam_cli::{Column, Row, push_findings, push_line, table};
 use ipam_kit::cni::Verb;
 use ipam_kit::delegate::Reach;
 use ipam_kit::error::Result;
 use ipam_kit::text::masked;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
-    if operator.words.operands().len() > 1 {
-        return Err(Words::refusal("lint takes one network"));
-    }
     // Where it is broken, so is all that would be said of a network.
     operator.settings()?;
     let found = operator.network()?;
@@ -36,8 +34,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         report.into_row(&mut row);
         reports.push(row);
     }
-    if operator.words.has("json") {
-        printed.set_rows(operator, &[], reports);
+    if operator.prints_json() {
+        printed.set_rows(&operator.arguments, &[], reports);
     }
     Ok(printed)
 }
@@ -91,20 +89,18 @@ impl Report {
     }
 
     fn describe(&self, plugin: &Row, text: &mut String) {
-        let of = |key: &str| plugin.text_of(key);
-        let head = [of("network"), " (", of("file"), "), ", of("plugin"), ": ", of("type"), "\n"];
-        say(text, &head);
+        let [network, file] = ["network", "file"].map(|key| plugin.text_of(key));
+        let [plugin, kind] = ["plugin", "type"].map(|key| plugin.text_of(key));
+        push_line(text, &format!("{network} ({file}), {plugin}: {kind}"));
         text.push_str(&table(COLUMNS, &self.chain));
-        say(text, &["state folder ", &self.state_dir, "\n"]);
+        push_line(text, &format!("state folder {}", self.state_dir));
         for (key, value) in self.keys.as_object().into_iter().flatten() {
-            line("ipam.", key, value, text);
+            push_line(text, &format!("  ipam.{key} = {value}"));
         }
         for difference in self.differences {
-            say(text, &["differs: ", difference, "\n"]);
+            push_line(text, &format!("differs: {difference}"));
         }
-        for finding in &self.findings.list {
-            say(text, &[finding.text_of("level"), ": ", finding.text_of("message"), "\n"]);
-        }
+        push_findings(text, &self.findings.list);
     }
 
     fn into_row(self, row: &mut Row) {

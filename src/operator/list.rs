@@ -1,17 +1,15 @@
 //! `list`: who holds which address.
 
 use super::ask::{Lease, ask_leases};
-use super::{Operator, Printed};
-use ipam_cli::{Row, Words, lease_columns};
+use super::call::Operator;
+use super::printed::Printed;
+use ipam_cli::{Row, print_leases};
 use ipam_kit::error::Result;
 
 /// The question that an allocator answers with all its leases of the network.
 pub(crate) const QUESTION: [&str; 4] = ["list", "--json", "--config", "-"];
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
-    if operator.words.operands().len() > 1 {
-        return Err(Words::refusal("list takes one network"));
-    }
     let mut printed = Printed::default();
     let leases = ask_leases(operator, &QUESTION, &mut printed)?;
     show(operator, &leases, &mut printed);
@@ -20,8 +18,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
 
 /// Prints leases as allocators gave them, each with the word of its owner's record.
 pub(crate) fn show(operator: &Operator, leases: &[Lease], printed: &mut Printed) {
-    let rows: Vec<Row> = leases.iter().map(row).collect();
-    printed.set_rows(operator, &lease_columns(&rows), rows);
+    printed.text = print_leases(&operator.arguments, leases.iter().map(row));
 }
 
 /// A row as the allocator gave it, and what the record says.

@@ -3,6 +3,7 @@
 mod about;
 mod ask;
 mod attachments;
+mod call;
 mod compare;
 mod dry_run;
 mod explain;
@@ -13,11 +14,14 @@ mod lint;
 mod list;
 mod misspelt;
 mod network;
+mod options;
 mod origins;
+mod other_identities;
 mod ours;
 mod overlaps;
 mod pools;
 pub(crate) mod preset_cli;
+mod printed;
 mod reap;
 mod reassert;
 mod recorded;
@@ -35,16 +39,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde_json::Value;
-
 use crate::chain::Preset;
-use ipam_cli::{Column, Known, Row, Words, table};
+use call::Operator;
+use ipam_cli::Asked;
 use ipam_kit::cni::Environment;
-use ipam_kit::error::{Error, Result};
-use ipam_kit::host::{ResultCache, Settings, StateDir};
-use ipam_kit::log::Wanted;
+use ipam_kit::error::Result;
 use ipam_kit::text::visible;
-use verbs::{FIND, KNOWN, VERBS, help};
+use printed::Printed;
 
 /// Runs an operator's verb and prints what it found: exit 0, or 1 with the error on stderr.
 pub(crate) fn main(
@@ -53,10 +54,7 @@ pub(crate) fn main(
     environment: Environment,
     arguments: &[OsString],
 ) -> ExitCode {
-    let printed = Operator::parse(presets, program, environment, arguments).and_then(|operator| {
-        operator.start_log();
-        operator.run()
-    });
+    let printed = answer(presets, program, environment, arguments);
     let printed = printed.unwrap_or_else(|error| Printed {
         text: String::new(),
         warnings: vec![error.in_full()],
@@ -78,157 +76,25 @@ pub(crate) fn main(
     }
 }
 
-/// What a verb prints.
-#[derive(Debug, Default)]
-struct Printed {
-    text: String,
-    /// For stderr, a line each.
-    warnings: Vec<String>,
-    /// The exit status is 1.
-    failed: bool,
-}
-
-impl Printed {
-    fn text(text: String) -> Self {
-        Self { text, ..Self::default() }
-    }
-
-    /// What succeeded; a failure becomes a warning, and the exit status 1.
-    fn keep<T>(&mut self, outcome: Result<T>) -> Option<T> {
-        outcome.map_err(|error| self.fail(&error)).ok()
-    }
-
-    fn fail(&mut self, error: &Error) {
-        self.warnings.push(error.in_full());
-        self.failed = true;
-    }
-
-    /// Sets the text: a table, or JSON where that was asked for.
-    fn set_rows(&mut self, operator: &Operator, columns: &[Column], rows: Vec<Row>) {
-        self.text = if operator.words.has("json") {
-            let rows: Vec<Value> = rows.into_iter().map(Value::from).collect();
-            format!("{}\n", Value::Array(rows))
-        } else {
-            table(columns, &rows)
-        };
-    }
-}
-
-/// What there is to know of records that stepped aside for another identity of the node: a line each.
-fn of_other_identities(state: &StateDir) -> Vec<String> {
-    let attachments = state.attachments().display().to_string();
-    let told = |aside: PathBuf| {
-        let name = aside.file_name().unwrap_or_default().to_string_lossy();
-        let kept = state.root().join(name.replacen("attachments", "taken-back", 1));
-        let (aside, kept) = (aside.display().to_string(), kept.display().to_string());
-        [
-            &*aside,
-            " holds records of another identity of this node, or of the machine that it was cloned from; \
-             every verb skips them; if they are of this machine, take them back: mkdir -p ",
-            &attachments,
-            " && cp -an ",
-            &aside,
-            "/. ",
-            &attachments,
-            "/ && mv ",
-            &aside,
-            " ",
-            &kept,
-        ]
-        .concat()
-    };
-    state.set_aside().into_iter().map(told).collect()
-}
-
-/// A member of the configuration, on a line of its own.
-fn line(section: &str, key: &str, value: &Value, text: &mut String) {
-    say(text, &["  ", section, key, " = ", &value.to_string(), "\n"]);
-}
-
-/// Adds a line to a text, or the beginning of one: nothing but the end of the last part ends it.
-fn say(text: &mut String, parts: &[&str]) {
-    let said = parts.concat();
-    let line = said.strip_suffix('\n');
-    text.push_str(&visible(line.unwrap_or(&said)));
-    text.push_str(if line.is_some() { "\n" } else { "" });
-}
-
-/// A person's call.
-#[derive(Debug)]
-struct Operator {
+fn answer(
     presets: &'static [Preset],
-    /// The name this program was called by, a path or not.
     program: PathBuf,
     environment: Environment,
-    words: Words,
-}
-
-impl Operator {
-    fn parse(
-        presets: &'static [Preset],
-        program: PathBuf,
-        environment: Environment,
-        arguments: &[OsString],
-    ) -> Result<Self> {
-        let known: Vec<Known> = KNOWN.iter().map(|(known, _)| *known).collect();
-        let words = Words::parse(arguments, &known)?;
-        Ok(Self { presets, program, environment, words })
-    }
-
-    fn run(&self) -> Result<Printed> {
-        let typed = match self.words.verb() {
-            None | Some("help") => return Ok(Printed::text(help(self.presets))),
-            Some("version") => {
-                return Ok(Printed::text(
-                    concat!("ipam-delegated ", env!("CARGO_PKG_VERSION"), "\n").to_owned(),
-                ));
-            }
-            Some(typed) => typed,
-        };
-        let verb = VERBS
-            .iter()
-            .find(|verb| verb.name == typed)
-            .ok_or_else(|| Words::refusal(format!("{typed:?} is no verb")))?;
-        self.words.only(&[verb.options, &FIND].concat())?;
-        (verb.run)(self)
-    }
-
-    /// The host-wide settings, with the state folder that was typed.
-    fn settings(&self) -> Result<Settings> {
-        let mut settings = Settings::load()?;
-        if let Some(folder) = self.words.value("state-dir") {
-            settings.state_dir = PathBuf::from(folder);
+    arguments: &[OsString],
+) -> Result<Printed> {
+    match verbs::cli(presets).parse(arguments)? {
+        Asked::Text(text) => Ok(Printed::text(text)),
+        Asked::Verb(run, arguments) => {
+            let operator = Operator { presets, program, environment, arguments };
+            operator.start_log();
+            run(&operator)
         }
-        Ok(settings)
-    }
-
-    /// The host's state folder.
-    fn state(&self) -> Result<StateDir> {
-        Ok(StateDir::of_host(&self.settings()?))
-    }
-
-    /// The runtimes' result cache.
-    fn cache(&self) -> ResultCache {
-        ResultCache::new(self.words.value("cache-dir").unwrap_or(ResultCache::DEFAULT))
-    }
-
-    /// Warnings of the chain's rooms go to stderr, and all to the log where that is wanted.
-    fn start_log(&self) {
-        let settings = Settings::load().unwrap_or_default();
-        let wanted = Wanted {
-            name: "ipam-delegated",
-            context: self.words.verb().unwrap_or("help").to_owned(),
-            verbose: settings.verbose,
-            debug: self.environment.text(Wanted::VARIABLE) == Some("debug"),
-            folder: &settings.log_dir,
-        };
-        wanted.start();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::chain::record::{AttemptHeader, Event, Granted, Held, RecordFile, Run, now};
@@ -236,8 +102,7 @@ mod tests {
 
     fn run(words: &[&str]) -> Result<String> {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        let operator = Operator::parse(&[], PathBuf::new(), Environment::default(), &words)?;
-        Ok(operator.run()?.text)
+        Ok(answer(&[], PathBuf::new(), Environment::default(), &words)?.text)
     }
 
     #[test]

@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::dry_run::{Outcome, Stage};
 use super::findings::Findings;
-use super::say;
 use crate::chain::entry::Placing;
 use crate::chain::plan::Step;
 use crate::chain::served::describe_pool;
+use ipam_cli::push_line;
 use ipam_kit::text::masked;
 
 /// A pool, with the places in the chain of those that it is of.
@@ -61,12 +61,10 @@ impl Origins {
             let names: Vec<&str> = changed_by.iter().map(|by| &*self.names[*by]).collect();
             let changed = match &names[..] {
                 [] => String::new(),
-                names => [", changed by ", &names.join(", ")].concat(),
+                names => format!(", changed by {}", names.join(", ")),
             };
-            say(
-                text,
-                &["    ", &describe_pool(pool), ": ", &self.names[*named_by], &changed, "\n"],
-            );
+            let named_by = &self.names[*named_by];
+            push_line(text, &format!("    {}: {named_by}{changed}", describe_pool(pool)));
         }
     }
 }

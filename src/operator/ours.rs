@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::Operator;
+use super::call::Operator;
 use super::network::{Found, find};
+use super::options::{CNI_PATH, CONF_DIR};
 use crate::chain::Chain;
 use crate::chain::plan::{Plan, Step};
 use crate::chain::program::is_allocator;
 use crate::chain::session::Session;
-use ipam_cli::{Row, Words};
+use ipam_cli::Row;
 use ipam_kit::cni::{Args, Environment, Keep, Network, Verb, Version};
 use ipam_kit::delegate::{Deadline, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -38,11 +39,7 @@ enum Is {
 impl Operator {
     /// The network that the first operand names.
     pub(super) fn network(&self) -> Result<Found> {
-        let word = self.words.operands().first().copied().unwrap_or_default();
-        if word.is_empty() {
-            return Err(Words::refusal("which network? Its name or its file is missing"));
-        }
-        find(word, self.words.value("conf-dir"))
+        find(self.arguments.operand(0).unwrap_or_default(), self.arguments.value(&CONF_DIR))
     }
 
     /// The plugins of a network that are ours.
@@ -112,7 +109,7 @@ impl Operator {
 
     /// The plugin folders that were typed; else our own program's and those of the distributions.
     pub(super) fn cni_path(&self) -> Vec<PathBuf> {
-        if let Some(path) = self.words.value("cni-path") {
+        if let Some(path) = self.arguments.value(&CNI_PATH) {
             return std::env::split_paths(path).filter(|p| !p.as_os_str().is_empty()).collect();
         }
         let mut path: Vec<PathBuf> = self.own_folder().into_iter().collect();

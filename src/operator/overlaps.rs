@@ -6,10 +6,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::Operator;
+use super::call::Operator;
 use super::dry_run::Stage;
 use super::findings::Findings;
 use super::network::configurations_of;
+use super::options::CONF_DIR;
 use super::ours::Ours;
 use super::routes::routes;
 use ipam_kit::cni::address::{is_strange_gateway, parse_address, parse_cidr};
@@ -25,7 +26,7 @@ impl Findings {
         if own.is_empty() {
             return;
         }
-        let folder = operator.words.value("conf-dir");
+        let folder = operator.arguments.value(&CONF_DIR);
         for (file, config) in configurations_of(folder, Path::new(PODMAN)) {
             let file = file.display().to_string();
             match config {

@@ -6,8 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::attachments::{ended_by, identified, why_aside};
+use super::call::Operator;
 use super::gone::Witnesses;
-use super::{Operator, Printed, of_other_identities};
+use super::options::TIMEOUT;
+use super::other_identities::of_other_identities;
+use super::printed::Printed;
 use crate::chain::Chain;
 use crate::chain::away::Away;
 use crate::chain::gc::{BUSY, Verdict, fence, judge};
@@ -16,7 +19,7 @@ use crate::chain::record::{
 };
 use crate::chain::session::{Owner, Session};
 use crate::chain::stale::{Round, Turn, sort_oldest_first};
-use ipam_cli::{Column, Row, Words};
+use ipam_cli::{Column, Row, usage_error};
 use ipam_kit::cni::{Attachment, NetworkName};
 use ipam_kit::error::Result;
 use ipam_kit::host::{Settings, StateDir, parse_duration};
@@ -28,15 +31,14 @@ const TIME: Duration = Duration::from_secs(300);
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let settings = operator.settings()?;
     let state = StateDir::of_host(&settings);
-    let networks = match operator.words.operands()[..] {
-        [] => networks(&state)?,
-        [network] => vec![NetworkName::parse(network)?],
-        _ => return Err(Words::refusal("reap takes one network, or none")),
+    let networks = match operator.arguments.operand(0) {
+        None => networks(&state)?,
+        Some(network) => vec![NetworkName::parse(network)?],
     };
-    let time = match operator.words.value("timeout") {
+    let time = match operator.arguments.value(&TIMEOUT) {
         None => TIME,
         Some(text) => parse_duration(text)
-            .ok_or_else(|| Words::refusal(format!("--timeout: {text:?} is no duration, as 90s")))?,
+            .ok_or_else(|| usage_error(format!("--timeout: {text:?} is no duration, as 90s")))?,
     };
     let witnesses = Witnesses::summon(operator)?;
     let reaper = Reaper { operator, settings, began: now(), state, witnesses, away: Rc::default() };
@@ -49,7 +51,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         let aside = printed.keep(set_aside(&folder)).unwrap_or_default();
         seen.extend(aside.into_iter().map(|aside| Seen::aside(network, aside)));
     }
-    if operator.words.has("yes") {
+    if operator.does_it() {
         reaper.release_all(&mut seen, Round::of(time), &mut printed);
     }
     let any = |outcome| seen.iter().any(|seen| seen.outcome == outcome);
@@ -58,7 +60,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
     }
     printed.warnings.extend(of_other_identities(&reaper.state));
-    printed.set_rows(operator, COLUMNS, seen.iter().map(Seen::row).collect());
+    printed.set_rows(&operator.arguments, COLUMNS, seen.iter().map(Seen::row).collect());
     Ok(printed)
 }
 

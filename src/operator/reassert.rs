@@ -10,10 +10,12 @@ use serde_json::{Value, json};
 
 use super::about::About;
 use super::attachments::identified;
+use super::call::Operator;
 use super::network::{configured, find};
+use super::options::{CLAIM_ONLY, CONF_DIR};
 use super::ours::Ours;
+use super::printed::Printed;
 use super::stores::{Store, Stores};
-use super::{Operator, Printed};
 use crate::chain::Chain;
 use crate::chain::exec::Answer;
 use crate::chain::gc::BUSY;
@@ -23,7 +25,7 @@ use crate::chain::record::{
     now,
 };
 use crate::chain::session::{Owner, Session};
-use ipam_cli::{Column, Row, Words};
+use ipam_cli::{Column, Row};
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::cni::{Attachment, IpamResult, NetworkName};
 use ipam_kit::contract::DelegateAnswer;
@@ -33,11 +35,7 @@ use ipam_kit::host::StateDir;
 use ipam_kit::presence::Presence;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
-    let typed = match operator.words.operands()[..] {
-        [] => None,
-        [network] => Some(NetworkName::parse(network)?),
-        _ => return Err(Words::refusal("reassert takes one network, or none")),
-    };
+    let typed = operator.arguments.operand(0).map(NetworkName::parse).transpose()?;
     let mut claims = Claims {
         operator,
         state: operator.state()?,
@@ -50,7 +48,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     // What is held is claimed with the settings that the next ADD will have.
     claims.configured(typed.as_ref());
     claims.recorded(typed.as_ref())?;
-    if !operator.words.has("claim-only") {
+    if !operator.arguments.has(&CLAIM_ONLY) {
         claims.accept();
     }
     let Claims { rows, mut printed, .. } = claims;
@@ -58,10 +56,10 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     printed.failed |= any(FAILED);
     if any(WOULD_CLAIM) || any(WOULD_ACCEPT) {
         printed.warnings.push("nothing was claimed or accepted; add --yes to do it".to_owned());
-    } else if operator.words.has("claim-only") && operator.words.has("yes") {
+    } else if operator.arguments.has(&CLAIM_ONLY) && operator.does_it() {
         printed.warnings.push(NOT_YET.to_owned());
     }
-    printed.set_rows(operator, COLUMNS, rows);
+    printed.set_rows(&operator.arguments, COLUMNS, rows);
     Ok(printed)
 }
 
@@ -120,7 +118,7 @@ impl Claims<'_> {
         match typed {
             // Its records are enough, else the error tells what there is.
             Some(network) if self.rows.is_empty() && self.stores.all().is_empty() => {
-                find(network.as_str(), self.operator.words.value("conf-dir")).map(drop)
+                find(network.as_str(), self.operator.arguments.value(&CONF_DIR)).map(drop)
             }
             _ => Ok(()),
         }
@@ -160,7 +158,7 @@ impl Claims<'_> {
         let busy_row = || (row(network, attachment, record, "busy"), Ok((KEPT, BUSY)));
         if busy {
             self.end(busy_row());
-        } else if self.operator.words.has("yes") {
+        } else if self.operator.does_it() {
             let path = self.state.record(network, attachment);
             match RecordFile::open_existing(&path, Duration::ZERO).and_then(Presence::known) {
                 // It may say something else by now. Its lock is held until all is claimed.
@@ -250,7 +248,7 @@ impl Claims<'_> {
             }
             None => asked.args = Some(json!({"cni": {"ips": granted.ips}})),
         }
-        if !self.operator.words.has("yes") {
+        if !self.operator.does_it() {
             return Ok((WOULD_CLAIM, ""));
         }
         // What it said of its leases elsewhere says nothing here.
@@ -290,7 +288,7 @@ impl Claims<'_> {
 
     /// Finds the stores of the network as it is configured, or of every network.
     fn configured(&mut self, typed: Option<&NetworkName>) {
-        let folder = self.operator.words.value("conf-dir");
+        let folder = self.operator.arguments.value(&CONF_DIR);
         let mut names = configured(folder);
         if let Some(network) = typed {
             names.retain(|name| name == network.as_str());
@@ -350,7 +348,7 @@ impl Claims<'_> {
         if self.kept(&session, &store.step)?.is_some() {
             return Ok(None);
         }
-        Ok(Some(if !self.operator.words.has("yes") {
+        Ok(Some(if !self.operator.does_it() {
             (WOULD_ACCEPT, "")
         } else if store.accept(&session)? {
             (ACCEPTED, "")

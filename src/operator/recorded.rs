@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::Operator;
+use super::call::Operator;
 use super::network::find;
+use super::options::{CNI_PATH, CONF_DIR};
 use crate::chain::del::recorded_network;
 use crate::chain::program::ProgramSource;
 use crate::chain::record::Record;
@@ -35,7 +36,7 @@ impl Operator {
     /// its delegates there.
     fn recorded_path(&self, record: &Record) -> Vec<PathBuf> {
         let mut path = self.cni_path();
-        if self.words.value("cni-path").is_none() {
+        if self.arguments.value(&CNI_PATH).is_none() {
             for run in record.runs().into_iter().filter(|run| run.source == ProgramSource::CniPath)
             {
                 if let Some(folder) = Path::new(&run.program).parent() {
@@ -49,7 +50,7 @@ impl Operator {
     /// The section `ipam` of the network as it is configured now; empty where it is not configured
     /// any more.
     fn present_ipam(&self, network: &NetworkName) -> Map<String, Value> {
-        let found = find(network.as_str(), self.words.value("conf-dir"));
+        let found = find(network.as_str(), self.arguments.value(&CONF_DIR));
         let ours = found.and_then(|found| self.ours(&found)).unwrap_or_default();
         let Some(ours) = ours.first() else { return Map::new() };
         let mut ipam = ours.network.ipam().clone();

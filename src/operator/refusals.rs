@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::Operator;
 use super::ask::rows;
+use super::call::Operator;
 use super::dry_run::{Outcome, Stage};
 use super::explain::dry_add;
 use super::findings::Findings;

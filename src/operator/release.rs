@@ -1,53 +1,53 @@
 //! `release`: takes addresses back into their pools, whoever holds them.
 
 use super::ask::{Lease, ask_leases};
+use super::call::Operator;
 use super::list::show;
+use super::printed::Printed;
 use super::who::parse;
-use super::{Operator, Printed, say};
 use crate::chain::record::{Opened, RecordFile};
-use ipam_cli::Words;
+use ipam_cli::{NAME_WHOLE_ID, OptionSpec, release_summary, usage_error};
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
-    let words = &operator.words;
-    let operands = words.operands();
+    let options = &operator.arguments;
     let mut addresses = Vec::new();
-    for word in operands.iter().skip(1) {
+    for word in options.operands().iter().skip(1) {
         let address = parse(word)?.to_string();
         if !addresses.contains(&address) {
             addresses.push(address);
         }
     }
-    let mut arguments = vec!["release", "--json", "--config", "-"];
-    match (words.value("owner"), words.value("node"), &addresses[..]) {
-        (Some(owner), None, []) if !owner.is_empty() => arguments.extend(["--owner", owner]),
-        (None, Some(node), []) if !node.is_empty() => arguments.extend(["--node", node]),
-        (None, None, [_, ..]) => arguments.extend(addresses.iter().map(String::as_str)),
+    let mut question = vec!["release", "--json", "--config", "-"];
+    match (options.value(&OptionSpec::OWNER), options.value(&OptionSpec::NODE), &addresses[..]) {
+        (Some(owner), None, []) if !owner.is_empty() => question.extend(["--owner", owner]),
+        (None, Some(node), []) if !node.is_empty() => question.extend(["--node", node]),
+        (None, None, [_, ..]) => question.extend(addresses.iter().map(String::as_str)),
         _ => {
-            return Err(Words::refusal(
+            return Err(usage_error(
                 "release takes a network, and either addresses, --owner or --node",
             ));
         }
     }
-    let yes = words.has("yes");
+    let yes = operator.does_it();
     if yes {
-        arguments.push("--yes");
+        question.push("--yes");
     }
     let mut printed = Printed::default();
-    let leases = ask_leases(operator, &arguments, &mut printed)?;
+    let leases = ask_leases(operator, &question, &mut printed)?;
     if !printed.failed {
         for address in &addresses {
             if leases.iter().any(|lease| lease.address.to_string() == *address) {
                 continue;
             }
-            let message = ["nobody holds ", address].concat();
+            let message = format!("nobody holds {address}");
             printed.fail(&Error::new(ErrorCode::NOT_HELD, message));
         }
-        if let (Some(owner), true) = (words.value("owner"), leases.is_empty()) {
-            let message = [owner, " holds no address"].concat();
+        if let (Some(owner), true) = (options.value(&OptionSpec::OWNER), leases.is_empty()) {
+            let message = format!("{owner} holds no address");
             let error = Error::new(ErrorCode::NOT_HELD, message);
-            printed.fail(&error.advise("name the container by its whole id, as list shows it"));
+            printed.fail(&error.advise(NAME_WHOLE_ID));
         }
         if leases.is_empty() && printed.failed {
             return Ok(printed);
@@ -57,15 +57,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         printed.warnings.extend(in_use(lease));
     }
     show(operator, &leases, &mut printed);
-    if !words.has("json") {
-        say(
-            &mut printed.text,
-            &[match (leases.is_empty(), yes) {
-                (true, _) => "nothing to release\n",
-                (false, true) => "released\n",
-                (false, false) => "",
-            }],
-        );
+    if !operator.prints_json() {
+        printed.text.push_str(release_summary(leases.is_empty(), yes).unwrap_or_default());
     }
     if yes {
         for lease in &leases {

@@ -3,9 +3,10 @@
 
 use serde_json::{Map, Value};
 
+use super::call::Operator;
 use super::dry_run::{Outcome, dry_run};
 use super::ours::Ours;
-use super::{Operator, Printed};
+use super::printed::Printed;
 use crate::chain::away::store_of;
 use crate::chain::plan::Step;
 use crate::chain::record::Run;

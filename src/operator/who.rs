@@ -5,17 +5,16 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::ask::{Told, ask, ask_leases};
+use super::call::Operator;
 use super::list::{QUESTION, show};
-use super::{Operator, Printed, pools, say};
-use ipam_cli::{PoolRow, Words};
+use super::pools;
+use super::printed::Printed;
+use ipam_cli::{PoolRow, push_line, usage_error};
 use ipam_kit::cni::address::{parse_address_or_cidr, parse_cidr};
 use ipam_kit::error::{Error, ErrorCode, Result};
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
-    let [_, address] = operator.words.operands()[..] else {
-        return Err(Words::refusal("who takes a network and an address"));
-    };
-    let address = parse(address)?;
+    let address = parse(operator.arguments.operand(1).unwrap_or_default())?;
     let mut printed = Printed::default();
     let mut leases = ask_leases(operator, &QUESTION, &mut printed)?;
     leases.retain(|lease| lease.address == address);
@@ -27,14 +26,13 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         });
     }
     show(operator, &leases, &mut printed);
-    if operator.words.has("json") {
+    if operator.prints_json() {
         return Ok(printed);
     }
     for record in leases.iter().filter_map(|lease| lease.says()?.record) {
         if let Some(last) = record.attempts.last() {
             let chain = last.header.chain.join(", ");
-            let parts = ["netns ", &last.header.netns, ", chain ", &chain, "\n"];
-            say(&mut printed.text, &parts);
+            push_line(&mut printed.text, &format!("netns {}, chain {chain}", last.header.netns));
         }
     }
     Ok(printed)
@@ -63,7 +61,7 @@ fn place_of(operator: &Operator, address: IpAddr) -> Option<String> {
 /// An address as it is typed, with the prefix length of its subnet or without.
 pub(crate) fn parse(text: &str) -> Result<IpAddr> {
     let (address, prefix) =
-        parse_address_or_cidr(text).map_err(|error| Words::refusal(error.to_string()))?;
+        parse_address_or_cidr(text).map_err(|error| usage_error(error.to_string()))?;
     let subnet = prefix.and_then(|_| parse_cidr(text).ok());
     if subnet
         .is_some_and(|net| net.addr() == net.network() && net.prefix_len() < net.max_prefix_len())

@@ -1,8 +1,8 @@
-//! What verbs for people share: typed words, the file they name, tables, ages, the map of a pool,
-//! and the rows that allocators answer `list` and `pools` with.
+//! What verbs for people share: a table of verbs ([`Cli`]) that parses what was typed and prints
+//! the help, and the tables, maps and JSON that verbs print.
 //!
-//! A program called without `CNI_COMMAND` was called by a person. `ipam-delegated` and every
-//! allocator of ours understand the same verbs then, and print them alike.
+//! A program without `CNI_COMMAND` is called by a person. `ipam-delegated` and every allocator of
+//! this project have the same verbs, and print them alike.
 //!
 //! An allocator depends on this package for [`answer`], and the meta-plugin for the rest:
 //!
@@ -20,26 +20,29 @@
 #![warn(unreachable_pub)]
 
 mod age;
+mod arguments;
 mod file;
 mod inspect;
-mod lint;
 mod map;
+mod options;
 mod pieces;
 mod print;
+mod release;
 mod row;
 mod rows;
 mod table;
-mod words;
+mod verbs;
 
 use age::age;
-use map::map;
-use rows::LeaseState;
+use map::{Glyphs, map};
 
+pub use arguments::{Arguments, usage_error};
 pub use file::read_file;
 pub use inspect::answer;
-pub use map::Glyphs;
-pub use print::{POOL_COLUMNS, lease_columns, maps, use_percent};
+pub use options::OptionSpec;
+pub use print::{finding, print_leases, print_pools, print_rows, push_findings, push_line};
+pub use release::{NAME_WHOLE_ID, release_summary};
 pub use row::Row;
 pub use rows::{Block, LeaseRow, PoolRow};
 pub use table::{Column, table};
-pub use words::{Known, Words};
+pub use verbs::{Asked, Cli, CliVerb};

@@ -6,7 +6,7 @@ const WIDTH: usize = 64;
 
 /// The signs of a map, from free to full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Glyphs {
+pub(crate) enum Glyphs {
     /// Shades of Unicode blocks.
     Shades,
     /// For a terminal that shows ASCII only.
@@ -15,7 +15,7 @@ pub enum Glyphs {
 
 impl Glyphs {
     /// What the locale in these variables can show.
-    pub fn of(environment: &Environment) -> Self {
+    pub(crate) fn of(environment: &Environment) -> Self {
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|name| environment.text(name));
         let locale = locale.unwrap_or_default().to_ascii_lowercase();
         if locale.contains("utf-8") || locale.contains("utf8") { Self::Shades } else { Self::Ascii }

@@ -1,9 +1,13 @@
-//! Leases and pools as people read them.
+//! How verbs print what they found: rows as JSON or as a table, leases, pools and findings alike in
+//! every program.
 
-use super::{Column, Glyphs, PoolRow, Row, map};
+use serde_json::Value;
+
+use super::{Arguments, Column, Glyphs, OptionSpec, PoolRow, Row, map, table};
+use ipam_kit::cni::Environment;
 use ipam_kit::text::visible;
 
-const LEASE: [Column; 7] = [
+const OF_LEASES: [Column; 7] = [
     Column::text("ADDRESS", "address"),
     Column::text("POOL", "pool"),
     Column::text("CONTAINER", "containerID"),
@@ -13,8 +17,11 @@ const LEASE: [Column; 7] = [
     Column::text("STATE", "state"),
 ];
 
-/// The columns of a pool's row.
-pub const POOL_COLUMNS: &[Column] = &[
+/// The columns that a table of leases has if a row has a value for them.
+const OF_SOME_LEASES: [Column; 2] =
+    [Column::text("RECORD", "record"), Column::text("NOTE", "note")];
+
+const OF_POOLS: &[Column] = &[
     Column::text("POOL", "pool"),
     Column::text("RANGES", "ranges"),
     Column::number("SIZE", "size"),
@@ -23,37 +30,102 @@ pub const POOL_COLUMNS: &[Column] = &[
     Column::number("USE%", "usePercent"),
 ];
 
-/// The columns of rows of leases: what the node's records say of each where they were asked, and
-/// notes where there are any.
-pub fn lease_columns(rows: &[Row]) -> Vec<Column> {
-    let has = |key: &str| rows.iter().any(|row| !row.get(key).is_null());
-    let mut columns = LEASE.to_vec();
-    for column in [Column::text("RECORD", "record"), Column::text("NOTE", "note")] {
-        if has(column.key()) {
+/// Adds a line to a text, with control characters as escapes.
+pub fn push_line(text: &mut String, line: &str) {
+    text.push_str(&visible(line));
+    text.push('\n');
+}
+
+/// Rows as a table, or as JSON with `--json`.
+pub fn print_rows(
+    arguments: &Arguments,
+    columns: &[Column],
+    rows: impl IntoIterator<Item = Row>,
+) -> String {
+    if arguments.has(&OptionSpec::JSON) {
+        return json_array(rows);
+    }
+    let rows: Vec<Row> = rows.into_iter().collect();
+    table(columns, &rows)
+}
+
+/// Leases, as [`print_rows`] prints them.
+pub fn print_leases(arguments: &Arguments, leases: impl IntoIterator<Item = Row>) -> String {
+    if arguments.has(&OptionSpec::JSON) {
+        return json_array(leases);
+    }
+    let rows: Vec<Row> = leases.into_iter().collect();
+    let mut columns = OF_LEASES.to_vec();
+    for column in OF_SOME_LEASES {
+        if rows.iter().any(|row| !row.get(column.key()).is_null()) {
             columns.push(column);
         }
     }
-    columns
+    table(&columns, &rows)
+}
+
+/// Pools with their rows, as [`print_rows`] prints them. A map of each pool follows the table; its
+/// glyphs are those of the locale in `environment`, or ASCII with `--ascii`.
+pub fn print_pools(
+    arguments: &Arguments,
+    environment: &Environment,
+    pools: Vec<(PoolRow, Row)>,
+) -> String {
+    let mut maps = String::new();
+    if !arguments.has(&OptionSpec::JSON) {
+        let is_ascii = arguments.has(&OptionSpec::ASCII);
+        let glyphs = if is_ascii { Glyphs::Ascii } else { Glyphs::of(environment) };
+        pools.iter().for_each(|(pool, _)| push_map(&mut maps, pool, glyphs));
+    }
+    let rows = pools.into_iter().map(|(pool, mut row)| {
+        row.value("usePercent", use_percent(&pool).into());
+        row
+    });
+    print_rows(arguments, OF_POOLS, rows) + &maps
+}
+
+/// A finding of a `lint` as a row; `level` is `error`, `warning` or `note`.
+pub fn finding(level: &str, message: &str) -> Row {
+    let mut finding = Row::default();
+    finding.text("level", level);
+    finding.text("message", message);
+    finding
+}
+
+/// Findings, a line each.
+pub fn push_findings(text: &mut String, findings: &[Row]) {
+    for finding in findings {
+        let (level, message) = (finding.text_of("level"), finding.text_of("message"));
+        push_line(text, &format!("{level}: {message}"));
+    }
+}
+
+/// An array on one line. Each row becomes text at once: all rows of a large ledger as values would
+/// take hundreds of megabytes.
+fn json_array(rows: impl IntoIterator<Item = Row>) -> String {
+    let mut text = String::from("[");
+    for row in rows {
+        if text.len() > 1 {
+            text.push(',');
+        }
+        text.push_str(&Value::from(row).to_string());
+    }
+    text + "]\n"
 }
 
 /// How much of a pool is held, in percent, rounded up: a pool with one lease is not empty.
-pub fn use_percent(pool: &PoolRow) -> Option<u64> {
+fn use_percent(pool: &PoolRow) -> Option<u64> {
     let held = pool.held?;
     let percent = held.saturating_mul(100).div_ceil(pool.size.max(1));
     u64::try_from(percent).ok()
 }
 
-/// A map of each pool under its name.
-pub fn maps(pools: &[PoolRow], glyphs: Glyphs) -> String {
-    let mut text = String::new();
-    for pool in pools {
-        let title = pool.pool.as_deref().unwrap_or(&pool.ranges);
-        let drawn = map(pool, glyphs);
-        if !drawn.is_empty() {
-            for part in ["\n", &visible(title), "\n", &drawn] {
-                text.push_str(part);
-            }
-        }
+/// The map of a pool below its name; nothing for a pool without blocks.
+fn push_map(text: &mut String, pool: &PoolRow, glyphs: Glyphs) {
+    let drawn = map(pool, glyphs);
+    if !drawn.is_empty() {
+        text.push('\n');
+        push_line(text, pool.pool.as_deref().unwrap_or(&pool.ranges));
+        text.push_str(&drawn);
     }
-    text
 }

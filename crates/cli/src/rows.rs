@@ -83,12 +83,12 @@ impl LeaseState {
 }
 
 impl LeaseRow {
-    /// Reads a row; `path` is its place, for errors. Members that are not known are passed over.
+    /// Reads a row; `path` is its place, for errors. RowMembers that are not known are passed over.
     ///
     /// # Errors
     /// Error 7: a member is of the wrong type, or `address` or `state` is missing.
     pub fn parse(row: &Value, path: &str) -> Result<Self> {
-        let members = Members { row, path };
+        let members = RowMembers { row, path };
         let state = members.text("state")?.unwrap_or_default();
         let known = LeaseState::ALL.into_iter().find(|known| known.as_str() == state);
         Ok(Self {
@@ -104,7 +104,7 @@ impl LeaseRow {
     }
 
     /// The row on the wire.
-    pub(crate) fn to_json(&self) -> Value {
+    pub(crate) fn to_row(&self) -> Row {
         let mut row = Row::default();
         row.text("address", &self.address.to_string());
         row.text_or_null("pool", self.pool.as_deref());
@@ -116,17 +116,17 @@ impl LeaseRow {
         if let Some(note) = &self.note {
             row.text("note", note);
         }
-        row.into()
+        row
     }
 }
 
 impl PoolRow {
-    /// Reads a row; `path` is its place, for errors. Members that are not known are passed over.
+    /// Reads a row; `path` is its place, for errors. RowMembers that are not known are passed over.
     ///
     /// # Errors
-    /// Error 7: a member is of the wrong type, or one without which there is no row is missing.
+    /// Error 7: a member is of the wrong type, or a required one is missing.
     pub fn parse(row: &Value, path: &str) -> Result<Self> {
-        let members = Members { row, path };
+        let members = RowMembers { row, path };
         let list = members.optional("blocks", "an array", |value| value.as_array().cloned())?;
         let mut blocks = Vec::new();
         for (i, block) in list.iter().flatten().enumerate() {
@@ -143,7 +143,7 @@ impl PoolRow {
     }
 
     /// The row on the wire.
-    pub(crate) fn to_json(&self) -> Value {
+    pub(crate) fn to_row(&self) -> Row {
         let blocks: Vec<Value> = self.blocks.iter().copied().map(Block::to_json).collect();
         let mut row = Row::default();
         row.text_or_null("pool", self.pool.as_deref());
@@ -152,13 +152,13 @@ impl PoolRow {
         row.value("held", count_to_json(self.held));
         row.value("free", count_to_json(self.free));
         row.value("blocks", blocks.into());
-        row.into()
+        row
     }
 }
 
 impl Block {
     fn parse(block: &Value, path: &str) -> Result<Self> {
-        let members = Members { row: block, path };
+        let members = RowMembers { row: block, path };
         Ok(Self {
             from: members.address("from")?,
             to: members.address("to")?,
@@ -177,7 +177,7 @@ impl Block {
     }
 }
 
-/// How many, as a number; as a text where it does not fit 64 bits.
+/// How many, as a number, or as a string if it does not fit 64 bits.
 fn count_to_json(count: Option<u128>) -> Value {
     match count {
         None => Value::Null,
@@ -185,15 +185,15 @@ fn count_to_json(count: Option<u128>) -> Value {
     }
 }
 
-/// The members of a row, and its place.
-struct Members<'a> {
+/// The members of a row, and where it is.
+struct RowMembers<'a> {
     row: &'a Value,
     path: &'a str,
 }
 
-impl Members<'_> {
+impl RowMembers<'_> {
     fn wrong(&self, key: &str, expected: &str) -> Error {
-        Error::config([self.path, ".", key].concat(), ["expected ", expected].concat())
+        Error::config(format!("{}.{key}", self.path), format!("expected {expected}"))
     }
 
     /// A member; null means that it is not known.
@@ -244,7 +244,7 @@ mod tests {
             json!({"address": "fd00::1", "pool": null, "containerID": null, "ifname": null,
                    "node": null, "ageSeconds": null, "state": "unreadable", "note": "empty file"}),
         ] {
-            assert_eq!(LeaseRow::parse(&value, "[0]").unwrap().to_json(), value);
+            assert_eq!(Value::from(LeaseRow::parse(&value, "[0]").unwrap().to_row()), value);
         }
         let short = json!({"address": "10.1.2.3", "state": "leftover", "later": 1});
         let row = LeaseRow::parse(&short, "[0]").unwrap();
@@ -260,7 +260,7 @@ mod tests {
         });
         let row = PoolRow::parse(&value, "[0]").unwrap();
         assert_eq!((row.size, row.held, row.blocks.len()), ((1 << 80) - 1, Some(3), 1));
-        assert_eq!(row.to_json(), value);
+        assert_eq!(Value::from(row.to_row()), value);
     }
 
     #[test]

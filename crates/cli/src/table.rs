@@ -3,8 +3,8 @@ use serde_json::Value;
 use super::{Row, age};
 use ipam_kit::text::visible;
 
-/// A column of a table: its heading, the member of each row that it shows, and the side that the
-/// cells stand on.
+/// A column of a table: its heading, the member of each row that it shows, and the side that its
+/// cells are aligned to.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     head: &'static str,
@@ -13,12 +13,12 @@ pub struct Column {
 }
 
 impl Column {
-    /// Cells stand left.
+    /// Cells are aligned left.
     pub const fn text(head: &'static str, key: &'static str) -> Self {
         Self { head, key, right: false }
     }
 
-    /// Cells stand right.
+    /// Cells are aligned right.
     pub(crate) const fn number(head: &'static str, key: &'static str) -> Self {
         Self { head, key, right: true }
     }
@@ -31,15 +31,13 @@ impl Column {
 
 /// Rows as a table for people: a line of headings, then one line a row, two blanks between columns.
 ///
-/// What is empty is shown as `-`, what a terminal would obey as an escape,
-/// and `ageSeconds` as an age.
+/// An empty cell is shown as `-`, a control character as an escape, and `ageSeconds` as an age.
 pub fn table(columns: &[Column], rows: &[Row]) -> String {
     let mut lines: Vec<Vec<String>> = Vec::new();
     lines.push(columns.iter().map(|column| column.head.to_owned()).collect());
     for row in rows {
         lines.push(columns.iter().map(|column| cell(column.key, row.get(column.key))).collect());
     }
-    let length = |cell: &str| cell.chars().count();
     let mut widths = vec![0; columns.len()];
     for line in &lines {
         for (width, cell) in widths.iter_mut().zip(line) {
@@ -60,6 +58,11 @@ pub fn table(columns: &[Column], rows: &[Row]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// How many characters a cell has.
+fn length(cell: &str) -> usize {
+    cell.chars().count()
 }
 
 fn cell(key: &str, value: &Value) -> String {

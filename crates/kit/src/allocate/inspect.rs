@@ -36,7 +36,7 @@ pub trait Inspect {
 ///
 /// # Errors
 /// The settings are invalid, or the ledger refuses them.
-pub fn inspect<L: Ledger>(request: &Request) -> Result<impl Inspect> {
+pub fn inspect<L: Ledger>(request: &Request) -> Result<impl Inspect + use<L>> {
     LedgerAllocator::<L>::open(request)
 }
 

@@ -1,0 +1,13 @@
+//! What `release` says alike in every program.
+
+/// What to do if a container named with `--owner` holds no address.
+pub const NAME_WHOLE_ID: &str = "name the container by its whole id, as list shows it";
+
+/// The line after the leases: what became of them; `None` after a dry run that found some.
+pub fn release_summary(is_empty: bool, is_done: bool) -> Option<&'static str> {
+    match (is_empty, is_done) {
+        (true, _) => Some("nothing to release\n"),
+        (false, true) => Some("released\n"),
+        (false, false) => None,
+    }
+}

@@ -1,0 +1,329 @@
+//! The verbs of a program as a table: what was typed is checked against it, and the help shows it.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+
+use super::{Arguments, OptionSpec, usage_error};
+use ipam_kit::error::Result;
+
+/// What a program answers to people. `R` is what runs a verb.
+#[derive(Clone, Debug)]
+pub struct Cli<R: 'static> {
+    /// The program's name.
+    pub program: &'static str,
+    /// The version that it prints.
+    pub version: &'static str,
+    /// What it is, after its name, as the help begins.
+    pub about: &'static str,
+    /// The verbs, beside `help` and `version`.
+    pub verbs: &'static [CliVerb<R>],
+    /// The options that every verb takes.
+    pub options: &'static [OptionSpec],
+    /// What the operands mean, at the end of each help.
+    pub notes: &'static str,
+    /// What else there is to say of the program, at the end of its help.
+    pub ending: String,
+}
+
+/// A verb that a person types.
+#[derive(Clone, Copy, Debug)]
+pub struct CliVerb<R> {
+    /// The word that is typed.
+    pub name: &'static str,
+    /// Its operands: `[X]` may be left out, and `X…` repeated.
+    pub operands: &'static [&'static str],
+    /// What it does, as the help says it.
+    pub about: &'static str,
+    /// Its options.
+    pub options: &'static [OptionSpec],
+    /// What runs it.
+    pub run: R,
+}
+
+/// What a person asks for.
+#[derive(Clone, Debug)]
+pub enum Asked<R> {
+    /// This text: the help, or the version.
+    Text(String),
+    /// A verb.
+    Verb(R, Arguments),
+}
+
+impl<R: Copy> Cli<R> {
+    /// Reads what was typed after the program's name.
+    ///
+    /// # Errors
+    /// Error 4: there is no such verb, or it has no such option, or too few or too many operands.
+    pub fn parse(&self, typed: &[OsString]) -> Result<Asked<R>> {
+        // The verb of another program is refused before its options.
+        if let Some(first) = typed.first().and_then(|word| word.to_str())
+            && !first.starts_with('-')
+        {
+            self.refuse_unknown(first)?;
+        }
+        let known: Vec<OptionSpec> = self.all_options().map(|(option, _)| option).collect();
+        let arguments = Arguments::parse(typed, &known)?;
+        match arguments.verb() {
+            None => Ok(Asked::Text(self.help())),
+            Some("help") => match arguments.operand(0) {
+                None => Ok(Asked::Text(self.help())),
+                Some(verb) => Ok(Asked::Text(self.help_of(self.find(verb)?))),
+            },
+            Some("version") => Ok(Asked::Text(format!("{} {}\n", self.program, self.version))),
+            Some(verb) => {
+                let verb = self.find(verb)?;
+                self.refuse_misuse(verb, &arguments)?;
+                Ok(Asked::Verb(verb.run, arguments))
+            }
+        }
+    }
+
+    fn refuse_unknown(&self, verb: &str) -> Result<()> {
+        match verb {
+            "help" | "version" => Ok(()),
+            _ => self.find(verb).map(drop),
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<&'static CliVerb<R>> {
+        let verb = self.verbs.iter().find(|verb| verb.name == name);
+        verb.ok_or_else(|| usage_error(format!("{} has no verb {name:?}", self.program)))
+    }
+
+    fn refuse_misuse(&self, verb: &CliVerb<R>, arguments: &Arguments) -> Result<()> {
+        let name = verb.name;
+        for given in arguments.given() {
+            if !self.options_of(verb).any(|option| option.name == given) {
+                return Err(usage_error(format!("{name} has no option --{given}")));
+            }
+        }
+        let least = verb.operands.iter().filter(|operand| !operand.starts_with('[')).count();
+        let is_repeated = verb.operands.iter().any(|operand| operand.contains('…'));
+        let count = arguments.operands().len();
+        if count < least || (count > verb.operands.len() && !is_repeated) {
+            return Err(usage_error(match verb.operands {
+                [] => format!("{name} takes no operands"),
+                operands => format!("{name} takes {}", operands.join(" ")),
+            }));
+        }
+        match self.options_of(verb).find(|option| option.required && !arguments.has(option)) {
+            None => Ok(()),
+            Some(option) => Err(usage_error(format!("{name} needs {}", option.usage()))),
+        }
+    }
+
+    fn options_of(&self, verb: &CliVerb<R>) -> impl Iterator<Item = &'static OptionSpec> {
+        verb.options.iter().chain(self.options)
+    }
+
+    /// Every option once, with the verbs that have it.
+    fn all_options(&self) -> impl Iterator<Item = (OptionSpec, Vec<&'static str>)> {
+        let mut all: Vec<(OptionSpec, Vec<&'static str>)> = Vec::new();
+        for verb in self.verbs {
+            for option in verb.options {
+                match all.iter_mut().find(|(known, _)| known.name == option.name) {
+                    Some((_, verbs)) => verbs.push(verb.name),
+                    None => all.push((*option, vec![verb.name])),
+                }
+            }
+        }
+        let of_every_verb = self.verbs.iter().map(|verb| verb.name);
+        all.extend(self.options.iter().map(|option| (*option, of_every_verb.clone().collect())));
+        all.into_iter()
+    }
+
+    /// Every verb and every option, a line each.
+    fn help(&self) -> String {
+        let Self { program, about, notes, ending, .. } = self;
+        let mut verbs: Vec<[String; 2]> = Vec::new();
+        for verb in self.verbs {
+            verbs.push([self.usage_of(verb), verb.about.to_owned()]);
+        }
+        verbs.push(["help [VERB]".to_owned(), "this text, or what there is to a verb".to_owned()]);
+        verbs.push(["version".to_owned(), "the version of this program".to_owned()]);
+        let mut options: Vec<[String; 2]> = Vec::new();
+        for (option, verbs) in self.all_options() {
+            let mut about = option.about.to_owned();
+            if verbs.len() < self.verbs.len() / 2 {
+                let _ = write!(about, " ({})", verbs.join(", "));
+            }
+            options.push([option.usage(), about]);
+        }
+        format!(
+            "{program} {about}\n\nusage: {program} VERB [OPERAND…] [OPTION…]\n\nverbs:\n{}\n\
+             options:\n{}{notes}{ending}",
+            in_two_columns(&verbs),
+            in_two_columns(&options),
+        )
+    }
+
+    /// What there is to one verb.
+    fn help_of(&self, verb: &CliVerb<R>) -> String {
+        let Self { program, notes, .. } = self;
+        let usage = self.usage_of(verb);
+        let mut options: Vec<[String; 2]> = Vec::new();
+        for option in self.options_of(verb) {
+            options.push([option.usage(), option.about.to_owned()]);
+        }
+        let options = in_two_columns(&options);
+        let about = verb.about;
+        format!("{about}\n\nusage: {program} {usage} [OPTION…]\n\noptions:\n{options}{notes}")
+    }
+
+    /// What is typed for a verb: its name, its operands and the options that it needs.
+    fn usage_of(&self, verb: &CliVerb<R>) -> String {
+        let mut usage = verb.name.to_owned();
+        for operand in verb.operands {
+            let _ = write!(usage, " {operand}");
+        }
+        for option in self.options_of(verb).filter(|option| option.required) {
+            let _ = write!(usage, " {}", option.usage());
+        }
+        usage
+    }
+}
+
+/// Lines of two cells, the second ones below each other.
+fn in_two_columns(lines: &[[String; 2]]) -> String {
+    let width = lines.iter().map(|[left, _]| left.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for [left, right] in lines {
+        let _ = writeln!(text, "  {left:width$}  {right}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipam_kit::error::ErrorCode;
+
+    const DIR: OptionSpec = OptionSpec::with_value("dir", "DIR", "where it is");
+
+    fn cli() -> Cli<u8> {
+        const VERBS: &[CliVerb<u8>] = &[
+            CliVerb {
+                name: "list",
+                operands: &["NETWORK"],
+                about: "lists",
+                options: &[OptionSpec::JSON],
+                run: 1,
+            },
+            CliVerb {
+                name: "release",
+                operands: &["NETWORK", "[ADDRESS…]"],
+                about: "releases",
+                options: &[OptionSpec::JSON, OptionSpec::YES, OptionSpec::NODE],
+                run: 2,
+            },
+            CliVerb {
+                name: "lint",
+                operands: &[],
+                about: "lints",
+                options: &[OptionSpec::with_value("config", "FILE", "reads FILE").required()],
+                run: 3,
+            },
+        ];
+        Cli {
+            program: "prog",
+            version: "1.2",
+            about: "does it.",
+            verbs: VERBS,
+            options: &[DIR],
+            notes: "\nNETWORK is a name.\n",
+            ending: "\nend\n".to_owned(),
+        }
+    }
+
+    fn parse(typed: &[&str]) -> Result<Asked<u8>> {
+        cli().parse(&typed.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    fn text(typed: &[&str]) -> String {
+        let Asked::Text(text) = parse(typed).unwrap() else { panic!("{typed:?}") };
+        text
+    }
+
+    #[test]
+    fn verbs_are_found_with_their_operands_and_options() {
+        for (typed, run) in [
+            (&["list", "net"][..], 1),
+            (&["--dir", "d", "list", "net", "--json"], 1),
+            (&["release", "net", "--node=n"], 2),
+            (&["release", "net", "a", "b", "--yes"], 2),
+            (&["lint", "--config", "-"], 3),
+        ] {
+            let Asked::Verb(found, arguments) = parse(typed).unwrap() else { panic!("{typed:?}") };
+            assert_eq!(found, run, "{typed:?} {arguments:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_verb_does_not_take_is_refused_with_what_it_takes() {
+        for (typed, message) in [
+            (&["frob", "--frob"][..], r#"prog has no verb "frob""#),
+            (&["--dir", "d", "frob"], r#"prog has no verb "frob""#),
+            (&["help", "frob"], r#"prog has no verb "frob""#),
+            (&["list", "net", "--yes"], "list has no option --yes"),
+            (&["list"], "list takes NETWORK"),
+            (&["list", "a", "b"], "list takes NETWORK"),
+            (&["release"], "release takes NETWORK [ADDRESS…]"),
+            (&["lint", "net", "--config", "-"], "lint takes no operands"),
+            (&["lint"], "lint needs --config FILE"),
+        ] {
+            let error = parse(typed).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::INVALID_ENVIRONMENT);
+            assert_eq!(error.to_string(), message, "{typed:?}");
+            assert!(error.in_full().contains("the verb help"), "{}", error.in_full());
+        }
+    }
+
+    #[test]
+    fn the_help_has_every_verb_and_option() {
+        let help = "\
+prog does it.
+
+usage: prog VERB [OPERAND…] [OPTION…]
+
+verbs:
+  list NETWORK                lists
+  release NETWORK [ADDRESS…]  releases
+  lint --config FILE          lints
+  help [VERB]                 this text, or what there is to a verb
+  version                     the version of this program
+
+options:
+  --json         print JSON, for programs
+  --yes          do it; without, the verb only shows what it would do
+  --node NODE    instead of ADDRESS: what a node holds
+  --config FILE  reads FILE
+  --dir DIR      where it is
+
+NETWORK is a name.
+
+end
+";
+        for typed in [&[][..], &["help"], &["--help"], &["-h", "--json"]] {
+            assert_eq!(text(typed), help, "{typed:?}");
+        }
+        assert_eq!(text(&["version"]), "prog 1.2\n");
+    }
+
+    #[test]
+    fn the_help_of_a_verb_has_its_options_alone() {
+        let help = "\
+lints
+
+usage: prog lint --config FILE [OPTION…]
+
+options:
+  --config FILE  reads FILE
+  --dir DIR      where it is
+
+NETWORK is a name.
+";
+        for typed in [&["lint", "--help"][..], &["help", "lint"], &["-h", "lint", "net"]] {
+            assert_eq!(text(typed), help, "{typed:?}");
+        }
+    }
+}
