@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::pool::Pool;
 use ipam_kit::{Request, Result, Select, Selection, Selector};
-use ipam_kube::own_node::{Keys, Node, OwnNode, Wish, rejected};
+use ipam_kube::own_node::{NodeKeys, NodeObject, NodeQuery, OwnNode, rejected};
 use serde_json::{Value, json};
 
 /// What it reads of `ipam`, beside the keys that say how to find the node.
@@ -21,15 +21,15 @@ impl Selector for NodeRanges {
     type Config = Config;
 
     fn select(&self, Config { annotation }: Config, request: &Request) -> Result<Selection> {
-        let settings = request.network.settings::<Keys>()?.read("ipam.")?;
+        let settings = request.network.settings::<NodeKeys>()?.read("ipam.")?;
         let (network, ttl) = (request.network.name().as_str(), settings.ttl());
         let (environment, code) = (&request.environment, request.unreached());
         let own = OwnNode::new(settings, environment, code, request.deadline)?;
         let own = own.remembering(request.state_dir()?.root());
-        let what = annotation.as_ref().map_or("spec.podCIDRs".to_owned(), |name| place(name));
-        let wish = Wish { network, what: &what, ttl };
-        let known = own.ask(&wish, |node| subnets(node, annotation.as_deref()))?;
-        let pool = |subnet| Pool::parse(&json!({"ranges": [{"subnet": subnet}]}), &what);
+        let subject = annotation.as_ref().map_or("spec.podCIDRs".to_owned(), |name| place(name));
+        let query = NodeQuery { network, subject: &subject, ttl };
+        let known = own.ask(&query, |node| subnets(node, annotation.as_deref()))?;
+        let pool = |subnet| Pool::parse(&json!({"ranges": [{"subnet": subnet}]}), &subject);
         Ok(Selection::of(known.value.into_iter().map(pool).collect::<Result<Vec<_>>>()?))
     }
 }
@@ -38,7 +38,7 @@ fn place(annotation: &str) -> String {
     format!("annotation {annotation}")
 }
 
-fn subnets(node: &Node, annotation: Option<&str>) -> Result<Vec<String>> {
+fn subnets(node: &NodeObject, annotation: Option<&str>) -> Result<Vec<String>> {
     let Some(annotation) = annotation else {
         let subnets = node.object.pointer("/spec/podCIDRs").and_then(Value::as_array);
         let subnets = subnets.into_iter().flatten().filter_map(Value::as_str);

@@ -6,8 +6,8 @@ use log::warn;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::login::Login;
-use super::refusal::Asked;
+use super::credentials::Credentials;
+use super::refusal::{ApiRefusal, RequestContext};
 use super::resource::Resource;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -15,18 +15,18 @@ use ipam_servers::{
     Access, Client, HttpAnswer, HttpRequest, Method, Secret, Tls, each_element, escape, media,
 };
 
-/// A Kubernetes API server, with a login.
+/// A Kubernetes API server, with credentials.
 #[derive(Debug)]
 pub struct Kube {
     client: Client,
-    login: Login,
+    credentials: Credentials,
 }
 
 /// Objects of a kind.
 #[derive(Clone, Copy, Debug)]
 pub struct List<'a> {
     /// The kind; a name has no effect.
-    pub what: Resource<'a>,
+    pub resource: Resource<'a>,
     /// A label selector, as in `app=ipam,zone in (a, b)`; empty for all objects.
     pub labels: &'a str,
     /// Objects in a page, from 1 to 500.
@@ -35,51 +35,25 @@ pub struct List<'a> {
 
 /// Something to be changed.
 #[derive(Clone, Copy, Debug)]
-pub struct Change<'a> {
+pub struct ApiChange<'a> {
     /// POST makes an object of the kind, PUT replaces the one that is named, PATCH carries out a JSON
     /// patch (RFC 6902) on it, DELETE removes it.
     pub method: Method,
     /// The object; for POST its kind.
-    pub what: Resource<'a>,
+    pub resource: Resource<'a>,
     /// JSON: the object, the patch, or for DELETE its options or nothing.
     pub body: &'a [u8],
 }
 
 /// What became of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome<T> {
+pub enum ApiOutcome<T> {
     /// It was done, and this is what the server answered: the object, for DELETE that or a Status.
     Done(T),
     /// It was not done, for a reason that a caller may have expected.
-    Refused(Refusal),
+    Refused(ApiRefusal),
     /// It may have been done, or may still be.
     Unknown,
-}
-
-/// Why a change was not done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// The reason.
-    pub why: Why,
-    /// What the server said.
-    pub message: String,
-}
-
-/// The reason of a [`Refusal`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// There is no such object, or no namespace to put it into (404).
-    NotFound,
-    /// An object of this name exists (409, AlreadyExists).
-    AlreadyExists,
-    /// The object is another one than the change was made for, or is being changed (409).
-    Conflict,
-    /// A test of the JSON patch failed, or another of its operations does not fit the object (422):
-    /// the object is another one than was seen.
-    TestFailed,
-    /// The server does not take the object (422): its kind has another schema or version there, or
-    /// the caller has a defect.
-    Invalid,
 }
 
 /// Objects in a page of a list where the caller asks for no other number.
@@ -102,13 +76,13 @@ const ANSWERS: [u16; 14] = [200, 201, 202, 400, 401, 403, 404, 405, 406, 409, 41
 
 impl<'a> List<'a> {
     /// All objects of a kind, in pages of 100.
-    pub fn all(what: Resource<'a>) -> Self {
-        Self { what, labels: "", page: PAGE }
+    pub fn all(resource: Resource<'a>) -> Self {
+        Self { resource, labels: "", page: PAGE }
     }
 
     /// The path of the first page, with its query.
     fn path(&self) -> String {
-        let path = format!("{}?limit={}", self.what.path(), self.page);
+        let path = format!("{}?limit={}", self.resource.path(), self.page);
         match self.labels {
             "" => path,
             labels => format!("{path}&labelSelector={}", escape(labels)),
@@ -118,7 +92,7 @@ impl<'a> List<'a> {
 
 impl Kube {
     pub(super) fn new(
-        login: Login,
+        credentials: Credentials,
         timeout: Duration,
         unreached: ErrorCode,
         deadline: Deadline,
@@ -129,17 +103,17 @@ impl Kube {
         };
         let access = Access {
             service: "Kubernetes API",
-            servers: vec![login.server.clone()],
+            servers: vec![credentials.server.clone()],
             tls: Tls::default(),
-            headers: login.token.iter().map(bearer).collect::<Result<_>>()?,
+            headers: credentials.token.iter().map(bearer).collect::<Result<_>>()?,
             timeout,
             unreached,
             advice: |status, _| {
                 (300..400).contains(&status).then_some("this is no Kubernetes API server")
             },
         };
-        let client = Client::trusting(access, &login.trust, deadline)?.speaking(media::JSON);
-        Ok(Self { client, login })
+        let client = Client::trusting(access, &credentials.trust, deadline)?.speaking(media::JSON);
+        Ok(Self { client, credentials })
     }
 
     /// What tells the cluster from others: the CA that signs for its API servers, else the server's
@@ -148,33 +122,33 @@ impl Kube {
     /// # Errors
     /// The CA's certificate cannot be read.
     pub(crate) fn cluster(&self) -> Result<String> {
-        self.login.cluster()
+        self.credentials.cluster()
     }
 
-    /// The namespace that the login is for, where it says so: that of the kubeconfig's context, or of the
-    /// pod.
+    /// The namespace of the credentials, if they name one: of the kubeconfig's context, or of the pod.
     pub fn namespace(&self) -> Option<&str> {
-        self.login.namespace.as_deref()
+        self.credentials.namespace.as_deref()
     }
 
     /// Reads an object; `None` when there is none of this name.
     ///
     /// # Errors
-    /// The server is away or refuses, as the module tells; its answer is no such object.
-    pub fn get<T: DeserializeOwned>(&mut self, what: &Resource<'_>) -> Result<Option<T>> {
-        let asked = Asked::new(&self.client, &self.login, Method::Get, what);
-        let answer = self.client.read(&request(&what.path(), OBJECT));
-        let answer = answer.map_err(|error| self.told(error))?;
+    /// The server is unreachable or refuses, see the crate; its answer is no such object.
+    pub fn get<T: DeserializeOwned>(&mut self, resource: &Resource<'_>) -> Result<Option<T>> {
+        let context = RequestContext::new(&self.client, &self.credentials, Method::Get, resource);
+        let answer = self.client.read(&request(&resource.path(), OBJECT));
+        let answer = answer.map_err(|error| self.explain(error))?;
         match answer.status {
             200 => {}
-            404 if asked.is_absent(&answer) => return Ok(None),
-            _ => return Err(asked.refused(&answer)),
+            404 if context.is_absent(&answer) => return Ok(None),
+            _ => return Err(context.refused(&answer)),
         }
-        let head = Head::parse(&answer.body).ok_or_else(|| asked.stranger(&answer))?;
-        if what.name.is_some_and(|name| name != head.metadata.name) {
-            return Err(asked.stranger(&answer));
+        let head =
+            ObjectHead::parse(&answer.body).ok_or_else(|| context.not_kubernetes(&answer))?;
+        if resource.name.is_some_and(|name| name != head.metadata.name) {
+            return Err(context.not_kubernetes(&answer));
         }
-        parse(&answer.body).map(Some).map_err(|error| asked.not_understood(error))
+        parse(&answer.body).map(Some).map_err(|error| context.not_understood(error))
     }
 
     /// Reads objects of a kind in pages, until `each` breaks off. Each is shown as soon as it is
@@ -182,22 +156,22 @@ impl Kube {
     /// what was shown is shown once more.
     ///
     /// # Errors
-    /// The server is away or refuses, as the module tells; it has no such kind; its answer is no list,
+    /// The server is unreachable or refuses, see the crate; it has no such kind; its answer is no list,
     /// or a page has more than 500 objects. What was shown before an error is of no list then.
     pub fn list<T: DeserializeOwned>(
         &mut self,
         list: &List<'_>,
         each: &mut dyn FnMut(T) -> ControlFlow<()>,
     ) -> Result<()> {
-        let what = Resource { name: None, ..list.what };
-        let list = List { what, page: list.page.clamp(1, MOST), ..*list };
-        let asked = Asked::new(&self.client, &self.login, Method::Get, &what);
+        let resource = Resource { name: None, ..list.resource };
+        let list = List { resource, page: list.page.clamp(1, MOST), ..*list };
+        let context = RequestContext::new(&self.client, &self.credentials, Method::Get, &resource);
         let first = list.path();
         let (mut path, mut begun) = (first.clone(), 1);
         loop {
             let mut broken = false;
             let mut take = |status: u16, body: &mut dyn Read| match status {
-                200 => read_page(&asked, body, list.page, &mut broken, each),
+                200 => read_page(&context, body, list.page, &mut broken, each),
                 _ => {
                     let mut answer = HttpAnswer::new(status, Vec::new());
                     body.take(STATUS).read_to_end(&mut answer.body)?;
@@ -205,20 +179,22 @@ impl Kube {
                 }
             };
             let read = self.client.read_with(&request(&path, LIST), &mut take);
-            let answer = read.map_err(|error| self.told(error))??;
+            let answer = read.map_err(|error| self.explain(error))??;
             match answer.status {
                 200 => {}
                 410 if path != first && begun < AGAIN => {
-                    warn!("{what}: the list has been forgotten between two pages, and begins anew");
+                    warn!(
+                        "{resource}: the list has been forgotten between two pages, and begins anew"
+                    );
                     (path, begun) = (first.clone(), begun + 1);
                     continue;
                 }
-                410 => return Err(asked.refused(&answer).with_code(ErrorCode::TRY_AGAIN)),
-                _ => return Err(asked.refused(&answer)),
+                410 => return Err(context.refused(&answer).with_code(ErrorCode::TRY_AGAIN)),
+                _ => return Err(context.refused(&answer)),
             }
-            let head = Head::parse(&answer.body).filter(Head::is_list);
-            let head = head.ok_or_else(|| asked.stranger(&answer))?;
-            parse::<Page>(&answer.body).map_err(|error| asked.not_understood(error))?;
+            let head = ObjectHead::parse(&answer.body).filter(ObjectHead::is_list);
+            let head = head.ok_or_else(|| context.not_kubernetes(&answer))?;
+            parse::<Page>(&answer.body).map_err(|error| context.not_understood(error))?;
             match head.metadata.next {
                 Some(token) if !token.is_empty() && !broken => {
                     path = format!("{first}&continue={}", escape(&token));
@@ -231,38 +207,38 @@ impl Kube {
     /// Changes something, at most once.
     ///
     /// # Errors
-    /// It was not and will not be done: the server is away or refuses, as the module tells.
-    pub fn ask<T: DeserializeOwned>(&mut self, change: &Change<'_>) -> Result<Outcome<T>> {
-        let Change { method, what, body } = change;
-        let asked = Asked::new(&self.client, &self.login, *method, what);
-        let path = what.path();
+    /// It was not and will not be done: the server is unreachable or refuses, see the crate.
+    pub fn ask<T: DeserializeOwned>(&mut self, change: &ApiChange<'_>) -> Result<ApiOutcome<T>> {
+        let ApiChange { method, resource, body } = change;
+        let context = RequestContext::new(&self.client, &self.credentials, *method, resource);
+        let path = resource.path();
         let media = (*method == Method::Patch).then_some(media::JSON_PATCH);
         let ask = HttpRequest { method: *method, body, media, ..request(&path, OBJECT) };
-        let Some(answer) = self.client.write(&ask).map_err(|error| self.told(error))? else {
-            return Ok(Outcome::Unknown);
+        let Some(answer) = self.client.write(&ask).map_err(|error| self.explain(error))? else {
+            return Ok(ApiOutcome::Unknown);
         };
         if answer.status >= 300 {
-            return match asked.expected(&answer) {
-                Some(refusal) => Ok(Outcome::Refused(refusal)),
-                None => Err(asked.refused(&answer)),
+            return match context.expected(&answer) {
+                Some(refusal) => Ok(ApiOutcome::Refused(refusal)),
+                None => Err(context.refused(&answer)),
             };
         }
-        let done = match Head::parse(&answer.body) {
-            None => Err(asked.stranger(&answer)),
-            Some(_) => parse(&answer.body).map_err(|error| asked.not_understood(error)),
+        let done = match ObjectHead::parse(&answer.body) {
+            None => Err(context.not_kubernetes(&answer)),
+            Some(_) => parse(&answer.body).map_err(|error| context.not_understood(error)),
         };
-        done.map(Outcome::Done).or_else(|error| {
+        done.map(ApiOutcome::Done).or_else(|error| {
             warn!("the outcome of a request is unknown: {}", error.in_full());
-            Ok(Outcome::Unknown)
+            Ok(ApiOutcome::Unknown)
         })
     }
 
-    /// An error of the client, with the code that tells a server that refuses from one that is away.
-    fn told(&self, error: Error) -> Error {
+    /// An error of the client, with the code and the advice for a server that refuses.
+    fn explain(&self, error: Error) -> Error {
         if !self.client.is_refused() {
             return error;
         }
-        let Login { server, trust, server_path, ca_path, .. } = &self.login;
+        let Credentials { server, trust, server_path, ca_path, .. } = &self.credentials;
         let error = error.with_code(ErrorCode::BACKEND);
         if !server.is_secured() {
             return error.advise(format!("{server_path} says whom to call"));
@@ -270,7 +246,7 @@ impl Kube {
         let error =
             error.advise(format!("{server_path} and {ca_path} say whom to call and to trust"));
         match &trust.identity {
-            Some(_) => error.advise(format!("we are known by {}", self.login.shown())),
+            Some(_) => error.advise(format!("we are known by {}", self.credentials.shown())),
             None => error,
         }
     }
@@ -278,7 +254,7 @@ impl Kube {
 
 /// Reads a page of a list, and gives the answer without its objects.
 fn read_page<T: DeserializeOwned>(
-    asked: &Asked<'_>,
+    context: &RequestContext<'_>,
     body: &mut dyn Read,
     page: usize,
     broken: &mut bool,
@@ -288,14 +264,14 @@ fn read_page<T: DeserializeOwned>(
     let rest = each_element(body, Some("items"), OBJECT as usize, |object| {
         count += 1;
         if count > MOST {
-            return Err(asked.too_many(page, MOST));
+            return Err(context.too_many(page, MOST));
         }
-        // What a list is comes behind what is in it, where it is broken off.
+        // After a break the rest is still read: the kind of the list follows its objects.
         if !*broken {
             let place = format_args!("items[{}]", count - 1);
             let item = parse(object);
             let item =
-                item.map_err(|error| asked.not_understood(format_args!("{place}: {error}")))?;
+                item.map_err(|error| context.not_understood(format_args!("{place}: {error}")))?;
             *broken = each(item).is_break();
         }
         Ok(())
@@ -322,16 +298,16 @@ fn parse<T: DeserializeOwned>(
 /// What every object and list has.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Head {
+struct ObjectHead {
     kind: String,
     #[expect(dead_code, reason = "it is there")]
     api_version: String,
     #[serde(default)]
-    metadata: Metadata,
+    metadata: HeadMetadata,
 }
 
 #[derive(Default, Deserialize)]
-struct Metadata {
+struct HeadMetadata {
     #[serde(default)]
     name: String,
     #[serde(default, rename = "continue")]
@@ -346,7 +322,7 @@ struct Page {
     items: Option<[(); 0]>,
 }
 
-impl Head {
+impl ObjectHead {
     fn parse(body: &[u8]) -> Option<Self> {
         serde_json::from_slice(body).ok()
     }
@@ -356,8 +332,8 @@ impl Head {
     }
 }
 
-/// Whether an error says that the API server is away: it cannot be reached, gives no answer in time, is
-/// overloaded or fails. One that refuses is not away.
-pub fn is_away(error: &Error) -> bool {
+/// Whether an error says that the API server is unreachable: no connection, no answer in time,
+/// overloaded, or failing. A server that refuses is not unreachable.
+pub fn is_unreachable(error: &Error) -> bool {
     [ErrorCode::UNREACHED, ErrorCode::TRY_AGAIN, ErrorCode::TIMED_OUT].contains(&error.code())
 }

@@ -1,51 +1,51 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::yaml::{self, Node};
+use super::yaml::{self, YamlNode};
 use ipam_kit::error::{Error, Result};
 use ipam_servers::{Pem, PemSource, read_text};
 
-/// One or more kubeconfigs, of which the first that says something of a name is right.
+/// One or more kubeconfigs. The first that has a name decides what it means.
 #[derive(Debug)]
-pub(super) struct Kubeconfig(Vec<Document>);
+pub(super) struct Kubeconfig(Vec<KubeconfigFile>);
 
-/// What a file holds.
+/// One file.
 #[derive(Debug)]
-struct Document {
-    /// The file, and who names it, as errors show it.
+struct KubeconfigFile {
+    /// The file and its path, as errors show it.
     origin: String,
-    /// Where relative paths begin.
+    /// The folder that relative paths start from.
     folder: PathBuf,
-    root: Rc<Node>,
+    root: Rc<YamlNode>,
 }
 
-/// What is said of one name: the mapping in `users[NAME].user`, and so on.
-pub(super) struct Section<'a> {
-    document: &'a Document,
-    place: String,
-    node: Option<&'a Node>,
+/// The mapping of a name: `users[NAME].user`, and so on.
+pub(super) struct KubeconfigSection<'a> {
+    document: &'a KubeconfigFile,
+    location: String,
+    node: Option<&'a YamlNode>,
 }
 
-/// The current context with what it names.
-pub(super) struct Current<'a> {
-    pub context: Section<'a>,
-    pub cluster: Section<'a>,
-    /// None: nobody in particular.
-    pub user: Option<Section<'a>>,
+/// The current context with its cluster and user.
+pub(super) struct CurrentContext<'a> {
+    pub context: KubeconfigSection<'a>,
+    pub cluster: KubeconfigSection<'a>,
+    /// `None` for anonymous requests.
+    pub user: Option<KubeconfigSection<'a>>,
 }
 
 impl Kubeconfig {
     /// Reads files, each with the name that errors give it.
     ///
     /// # Errors
-    /// One cannot be read, or is no kubeconfig; all are empty.
+    /// One cannot be read, or is not a kubeconfig; all are empty.
     pub(super) fn read(files: &[(String, &Path)]) -> Result<Self> {
         let mut documents = Vec::new();
         for (origin, path) in files {
             let root = parse(origin, path)?;
-            if *root != Node::Null {
+            if *root != YamlNode::Null {
                 let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-                documents.push(Document { origin: origin.clone(), folder, root });
+                documents.push(KubeconfigFile { origin: origin.clone(), folder, root });
             }
         }
         match files {
@@ -56,37 +56,33 @@ impl Kubeconfig {
         }
     }
 
-    /// What the current context names.
+    /// The current context.
     ///
     /// # Errors
-    /// There is none, or it names what there is not.
-    pub(super) fn current(&self) -> Result<Current<'_>> {
+    /// It is missing, or names something that is missing.
+    pub(super) fn current(&self) -> Result<CurrentContext<'_>> {
         let (root, name) = self.named_context()?;
-        let missing = |of: &Section<'_>, key: &str, list: &str, name: &str| {
-            Error::config(of.path(key), format_args!("there is no {name:?} in {list}"))
-                .advise(format!("name one that there is: {}", self.names(list)))
-        };
         let context = self
             .find("contexts", "context", name)?
-            .ok_or_else(|| missing(&root, "current-context", "contexts", name))?;
-        let cluster = context.text("cluster")?.ok_or_else(|| context.missing("cluster"))?;
+            .ok_or_else(|| self.unknown_name(&root, "current-context", "contexts", name))?;
+        let cluster = context.string("cluster")?.ok_or_else(|| context.missing("cluster"))?;
         let cluster = self
             .find("clusters", "cluster", cluster)?
-            .ok_or_else(|| missing(&context, "cluster", "clusters", cluster))?;
-        let user = match context.text("user")? {
+            .ok_or_else(|| self.unknown_name(&context, "cluster", "clusters", cluster))?;
+        let user = match context.string("user")? {
             None => None,
             Some(name) => Some(
                 self.find("users", "user", name)?
-                    .ok_or_else(|| missing(&context, "user", "users", name))?,
+                    .ok_or_else(|| self.unknown_name(&context, "user", "users", name))?,
             ),
         };
-        Ok(Current { context, cluster, user })
+        Ok(CurrentContext { context, cluster, user })
     }
 
-    fn named_context(&self) -> Result<(Section<'_>, &str)> {
+    fn named_context(&self) -> Result<(KubeconfigSection<'_>, &str)> {
         for document in &self.0 {
             let root = document.root();
-            if let Some(name) = root.text("current-context")? {
+            if let Some(name) = root.string("current-context")? {
                 return Ok((root, name));
             }
         }
@@ -95,33 +91,49 @@ impl Kubeconfig {
             .advise(format!("name the context to use: {}", self.names("contexts"))))
     }
 
-    /// What the first file that has it says of a name.
-    fn find(&self, list: &str, member: &str, name: &str) -> Result<Option<Section<'_>>> {
+    /// The section of a name in the first file that has it.
+    fn find(&self, list: &str, member: &str, name: &str) -> Result<Option<KubeconfigSection<'_>>> {
         for document in &self.0 {
             let mut found = document.list(list)?.iter().filter(|entry| is_called(entry, name));
             let (Some(entry), again) = (found.next(), found.next()) else { continue };
-            let place = format!("{list}[{name}]");
+            let location = format!("{list}[{name}]");
             if again.is_some() {
                 return Err(Error::config(
-                    format_args!("{}: {place}", document.origin),
+                    format_args!("{}: {location}", document.origin),
                     "stands there twice",
                 ));
             }
-            let entry = Section { document, place: place.clone(), node: Some(entry) };
+            let entry =
+                KubeconfigSection { document, location: location.clone(), node: Some(entry) };
             let node = entry.get(member);
-            if node.is_some_and(|node| !matches!(node, Node::Map(_))) {
+            if node.is_some_and(|node| !matches!(node, YamlNode::Map(_))) {
                 return Err(entry.wrong(member, "a mapping"));
             }
-            return Ok(Some(Section { document, place: format!("{place}.{member}"), node }));
+            return Ok(Some(KubeconfigSection {
+                document,
+                location: format!("{location}.{member}"),
+                node,
+            }));
         }
         Ok(None)
+    }
+
+    fn unknown_name(
+        &self,
+        section: &KubeconfigSection<'_>,
+        key: &str,
+        list: &str,
+        name: &str,
+    ) -> Error {
+        Error::config(section.path(key), format_args!("there is no {name:?} in {list}"))
+            .advise(format!("name one that there is: {}", self.names(list)))
     }
 
     /// The names in a list, for an error.
     fn names(&self, list: &str) -> String {
         let entries = self.0.iter().flat_map(|document| document.list(list).unwrap_or_default());
         let names = entries.filter_map(|entry| match member(entry, "name")? {
-            Node::Text(name) => Some(format!("{name:?}")),
+            YamlNode::String(name) => Some(format!("{name:?}")),
             _ => None,
         });
         let names: Vec<_> = names.collect();
@@ -129,100 +141,103 @@ impl Kubeconfig {
     }
 }
 
-fn parse(origin: &str, path: &Path) -> Result<Rc<Node>> {
+fn parse(origin: &str, path: &Path) -> Result<Rc<YamlNode>> {
     let text = read_text(path).map_err(|error| {
         Error::config(origin, "cannot be read")
             .caused_by(error)
             .advise("name a kubeconfig that root may read")
     })?;
-    let wrong = |message: &dyn std::fmt::Display| {
-        Error::config(origin, message).advise("expected a kubeconfig in YAML or JSON")
-    };
-    let root = yaml::parse(&text).map_err(|error| wrong(&error))?;
-    if !matches!(*root, Node::Map(_) | Node::Null) {
-        return Err(wrong(&format_args!("it is {}", root.kind())));
+    let root = yaml::parse(&text).map_err(|error| malformed(origin, error))?;
+    if !matches!(*root, YamlNode::Map(_) | YamlNode::Null) {
+        return Err(malformed(origin, format_args!("it is {}", root.kind())));
     }
     match member(&root, "kind") {
-        Some(Node::Text(kind)) if kind != "Config" => {
-            Err(wrong(&format_args!("kind: it is {kind:?}, and no \"Config\"")))
+        Some(YamlNode::String(kind)) if kind != "Config" => {
+            Err(malformed(origin, format_args!("kind: it is {kind:?}, and no \"Config\"")))
         }
         _ => Ok(root),
     }
 }
 
-fn member<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
-    let Node::Map(entries) = node else { return None };
-    entries.get(key).map(|node| &**node).filter(|node| **node != Node::Null)
+fn malformed(origin: &str, message: impl std::fmt::Display) -> Error {
+    Error::config(origin, message).advise("expected a kubeconfig in YAML or JSON")
 }
 
-fn is_called(entry: &Node, name: &str) -> bool {
-    matches!(member(entry, "name"), Some(Node::Text(found)) if found == name)
+fn member<'a>(node: &'a YamlNode, key: &str) -> Option<&'a YamlNode> {
+    let YamlNode::Map(entries) = node else { return None };
+    entries.get(key).map(|node| &**node).filter(|node| **node != YamlNode::Null)
 }
 
-impl Document {
-    fn root(&self) -> Section<'_> {
-        Section { document: self, place: String::new(), node: Some(&self.root) }
+fn is_called(entry: &YamlNode, name: &str) -> bool {
+    matches!(member(entry, "name"), Some(YamlNode::String(found)) if found == name)
+}
+
+impl KubeconfigFile {
+    fn root(&self) -> KubeconfigSection<'_> {
+        KubeconfigSection { document: self, location: String::new(), node: Some(&self.root) }
     }
 
-    fn list(&self, key: &str) -> Result<&[Rc<Node>]> {
+    fn list(&self, key: &str) -> Result<&[Rc<YamlNode>]> {
         match member(&self.root, key) {
             None => Ok(&[]),
-            Some(Node::List(items)) => Ok(items),
+            Some(YamlNode::List(items)) => Ok(items),
             Some(_) => Err(self.root().wrong(key, "a list")),
         }
     }
 }
 
-impl<'a> Section<'a> {
+impl<'a> KubeconfigSection<'a> {
     /// Where a member is, as errors name it.
     pub(super) fn path(&self, key: &str) -> String {
-        let dot = if self.place.is_empty() { "" } else { "." };
-        format!("{}: {}{dot}{key}", self.document.origin, self.place)
+        let dot = if self.location.is_empty() { "" } else { "." };
+        format!("{}: {}{dot}{key}", self.document.origin, self.location)
     }
 
-    /// A text, a number as it is written; an empty one is none.
-    pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
+    /// A string, or a number as it is written; `None` for an empty one.
+    pub(super) fn string(&self, key: &str) -> Result<Option<&'a str>> {
         match self.get(key) {
             None => Ok(None),
-            Some(Node::Text(text)) => Ok(Some(&**text).filter(|text| !text.is_empty())),
+            Some(YamlNode::String(string)) => {
+                Ok(Some(&**string).filter(|string| !string.is_empty()))
+            }
             Some(_) => Err(self.wrong(key, "a text")),
         }
     }
 
     pub(super) fn flag(&self, key: &str) -> Result<bool> {
-        match self.text(key)? {
+        match self.string(key)? {
             None | Some("false" | "False" | "FALSE") => Ok(false),
             Some("true" | "True" | "TRUE") => Ok(true),
             Some(_) => Err(Error::config(self.path(key), "is neither true nor false")),
         }
     }
 
-    /// A file; a relative path begins at the kubeconfig.
+    /// A file; a relative path starts from the kubeconfig's folder.
     pub(super) fn file(&self, key: &str) -> Result<Option<PathBuf>> {
-        Ok(self.text(key)?.map(|file| self.document.folder.join(file)))
+        Ok(self.string(key)?.map(|file| self.document.folder.join(file)))
     }
 
-    /// PEM that stands in `KEY-data`, else in the file that `KEY` names.
+    /// The PEM in `KEY-data`, else in the file that `KEY` names.
     pub(super) fn pem(&self, key: &str) -> Result<Option<Pem>> {
         let data = format!("{key}-data");
-        if let Some(text) = self.text(&data)? {
+        if let Some(text) = self.string(&data)? {
             let content = decode(text).ok_or_else(|| {
                 Error::config(self.path(&data), "is no base64")
                     .advise("expected PEM in base64, in one piece")
             })?;
             return Ok(Some(Pem { path: self.path(&data), source: PemSource::Data(content) }));
         }
-        let pem = |file| Pem { path: self.path(key), source: PemSource::File(file) };
-        Ok(self.file(key)?.map(pem))
+        let Some(file) = self.file(key)? else { return Ok(None) };
+        Ok(Some(Pem { path: self.path(key), source: PemSource::File(file) }))
     }
 
-    /// Fails where there is such a member; `instead` says what to do.
+    /// Fails if there is such a member; `instead` is the advice.
     pub(super) fn without(&self, key: &str, instead: &str) -> Result<()> {
         let empty = match self.get(key) {
-            None | Some(Node::Null) => true,
-            Some(Node::Text(text)) => text.is_empty(),
-            Some(Node::List(items)) => items.is_empty(),
-            Some(Node::Map(entries)) => entries.is_empty(),
+            None | Some(YamlNode::Null) => true,
+            Some(YamlNode::String(text)) => text.is_empty(),
+            Some(YamlNode::List(items)) => items.is_empty(),
+            Some(YamlNode::Map(entries)) => entries.is_empty(),
         };
         if empty {
             return Ok(());
@@ -234,12 +249,12 @@ impl<'a> Section<'a> {
         Error::config(self.path(key), "missing")
     }
 
-    fn get(&self, key: &str) -> Option<&'a Node> {
+    fn get(&self, key: &str) -> Option<&'a YamlNode> {
         member(self.node?, key)
     }
 
     fn wrong(&self, key: &str, expected: &str) -> Error {
-        let found = self.get(key).map_or("nothing", Node::kind);
+        let found = self.get(key).map_or("nothing", YamlNode::kind);
         Error::config(self.path(key), format_args!("is {found}: expected {expected}"))
     }
 }

@@ -1,39 +1,39 @@
-//! A small Kubernetes client: where the login comes from, one request per question, no discovery
+//! A small Kubernetes client: where the credentials come from, one request per question, no discovery
 //! and no watch.
 //!
-//! A delegate that asks Kubernetes depends on this package. [`Source`] finds the login, [`Kube`]
+//! A delegate that asks Kubernetes depends on this package. [`CredentialsSource`] finds the credentials, [`Kube`]
 //! asks for any object, and [`own_node`] knows the node object of this machine:
 //!
 //! ```no_run
 //! use ipam_kit::{Request, Result};
-//! use ipam_kube::own_node::{Keys, OwnNode};
+//! use ipam_kube::own_node::{NodeKeys, OwnNode};
 //!
 //! /// The rack that a label of this machine's node object names.
 //! fn rack(request: &Request) -> Result<Option<String>> {
-//!     let settings = request.network.settings::<Keys>()?.read("ipam.")?;
+//!     let settings = request.network.settings::<NodeKeys>()?.read("ipam.")?;
 //!     let (environment, unreached) = (&request.environment, request.unreached());
 //!     let own = OwnNode::new(settings, environment, unreached, request.deadline)?;
 //!     let node = own.read()?;
-//!     Ok(node.text("/metadata/labels/rack").map(str::to_owned))
+//!     Ok(node.string("/metadata/labels/rack").map(str::to_owned))
 //! }
 //! # let _ = rack;
 //! ```
 //!
 //! A delegate that is called often takes `OwnNode::ask` instead, which remembers the answer.
 //!
-//! # Away, or refusing
+//! # Unreachable, or refusing
 //!
-//! A caller that keeps what it read before may go on with that while the API server is *away*, and must
-//! not while the server *refuses*. The code of an error tells them apart:
+//! A caller that keeps an earlier answer may use it while the API server is *unreachable*, but not
+//! if the server *refuses*. The code of an error tells them apart:
 //!
 //! | code | says |
 //! |---|---|
-//! | 105 or 11: the one that the caller gave to [`Source::open`], or [`ErrorCode::TRY_AGAIN`] | away: it cannot be reached, gives no answer in time, is overloaded (429) or fails (5xx) |
-//! | [`ErrorCode::TIMED_OUT`] | away: the time of the call was over before it was asked |
-//! | [`ErrorCode::BACKEND`] | it refuses: 401, 403, certificates that one side does not take, what is no Kubernetes API server |
-//! | [`ErrorCode::INVALID_CONFIG`] | the kubeconfig is wrong: nobody was asked |
+//! | 105 or 11: the one that the caller gave to [`CredentialsSource::open`], or [`ErrorCode::TRY_AGAIN`] | unreachable: no connection, no answer in time, overloaded (429), or failing (5xx) |
+//! | [`ErrorCode::TIMED_OUT`] | unreachable: the time of the call was over before the request |
+//! | [`ErrorCode::BACKEND`] | it refuses: 401, 403, a certificate that one side rejects, or it is not a Kubernetes API server |
+//! | [`ErrorCode::INVALID_CONFIG`] | the kubeconfig is wrong: no request was sent |
 //!
-//! [`is_away`] says so of an error.
+//! [`is_unreachable`] tests an error.
 //!
 //! [`ErrorCode::TRY_AGAIN`]: ipam_kit::ErrorCode::TRY_AGAIN
 //! [`ErrorCode::TIMED_OUT`]: ipam_kit::ErrorCode::TIMED_OUT
@@ -43,8 +43,8 @@
 #![warn(unreachable_pub)]
 
 mod api;
+mod credentials;
 mod kubeconfig;
-mod login;
 pub mod own_node;
 mod refusal;
 mod resource;
@@ -56,6 +56,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use api::{Change, Kube, List, Outcome, Refusal, Why, is_away};
+pub use api::{ApiChange, ApiOutcome, Kube, List, is_unreachable};
+pub use refusal::{ApiRefusal, RefusalReason};
 pub use resource::Resource;
-pub use source::Source;
+pub use source::CredentialsSource;

@@ -1,35 +1,62 @@
-use super::api::{Refusal, Why};
-use super::login::Login;
+use super::credentials::Credentials;
 use super::resource::Resource;
-use super::status::Status;
+use super::status::ApiStatus;
 use ipam_kit::error::{Error, ErrorCode};
 use ipam_servers::{Client, HttpAnswer, Method, Secrets};
 
-/// A request, as errors about its answer see it.
-pub(super) struct Asked<'a> {
-    secrets: Secrets,
-    login: &'a Login,
-    method: Method,
-    what: &'a Resource<'a>,
+/// Why a change was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiRefusal {
+    /// The reason.
+    pub reason: RefusalReason,
+    /// What the server said.
+    pub message: String,
 }
 
-impl<'a> Asked<'a> {
+/// The reason of an [`ApiRefusal`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalReason {
+    /// There is no such object, or no namespace to put it into (404).
+    NotFound,
+    /// An object of this name exists (409, AlreadyExists).
+    AlreadyExists,
+    /// The object is another one than the change was made for, or is being changed (409).
+    Conflict,
+    /// A test of the JSON patch failed, or another of its operations does not fit the object (422):
+    /// the object is another one than was seen.
+    TestFailed,
+    /// The server does not take the object (422): its kind has another schema or version there, or
+    /// the caller has a defect.
+    Invalid,
+}
+
+/// A request, with what errors about its answer show.
+pub(super) struct RequestContext<'a> {
+    secrets: Secrets,
+    credentials: &'a Credentials,
+    method: Method,
+    resource: &'a Resource<'a>,
+}
+
+impl<'a> RequestContext<'a> {
     pub(super) fn new(
         client: &Client,
-        login: &'a Login,
+        credentials: &'a Credentials,
         method: Method,
-        what: &'a Resource<'a>,
+        resource: &'a Resource<'a>,
     ) -> Self {
-        Self { secrets: client.secrets().clone(), login, method, what }
+        Self { secrets: client.secrets().clone(), credentials, method, resource }
     }
 
-    /// What an answer means that is not what was asked for.
+    /// The error of an answer that is not the expected one.
     pub(super) fn refused(&self, answer: &HttpAnswer) -> Error {
-        let Some(status) = Status::parse(&answer.body) else { return self.stranger(answer) };
+        let Some(status) = ApiStatus::parse(&answer.body) else {
+            return self.not_kubernetes(answer);
+        };
         match answer.status {
             401 => self.error("does not know this login (401)", &status).advise(format!(
                 "it was shown {}: renew it, or name another one",
-                self.login.shown()
+                self.credentials.shown()
             )),
             403 => self.forbidden(&status),
             404 => self
@@ -39,35 +66,35 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// What a status of a change means that its caller may have expected.
-    pub(super) fn expected(&self, answer: &HttpAnswer) -> Option<Refusal> {
-        let status = Status::parse(&answer.body)?;
-        let why = match (answer.status, &*status.reason) {
-            (404, "NotFound") if self.is_about_an_object(&status) => Why::NotFound,
-            (409, "AlreadyExists") => Why::AlreadyExists,
-            (409, _) => Why::Conflict,
-            (422, _) if self.is_about_a_patch(&status) => Why::TestFailed,
-            (422, _) => Why::Invalid,
+    /// The refusal of a change that its caller may have expected, by the status.
+    pub(super) fn expected(&self, answer: &HttpAnswer) -> Option<ApiRefusal> {
+        let status = ApiStatus::parse(&answer.body)?;
+        let reason = match (answer.status, &*status.reason) {
+            (404, "NotFound") if self.is_about_an_object(&status) => RefusalReason::NotFound,
+            (409, "AlreadyExists") => RefusalReason::AlreadyExists,
+            (409, _) => RefusalReason::Conflict,
+            (422, _) if self.is_about_a_patch(&status) => RefusalReason::TestFailed,
+            (422, _) => RefusalReason::Invalid,
             _ => return None,
         };
-        Some(Refusal { why, message: self.secrets.shown(status.message.as_bytes()) })
+        Some(ApiRefusal { reason, message: self.secrets.shown(status.message.as_bytes()) })
     }
 
     /// Whether a 404 says that there is no such object.
     pub(super) fn is_absent(&self, answer: &HttpAnswer) -> bool {
-        Status::parse(&answer.body)
+        ApiStatus::parse(&answer.body)
             .is_some_and(|status| status.reason == "NotFound" && self.is_about_an_object(&status))
     }
 
-    /// An answer that no API server gives.
-    pub(super) fn stranger(&self, answer: &HttpAnswer) -> Error {
+    /// The error of an answer that no API server gives.
+    pub(super) fn not_kubernetes(&self, answer: &HttpAnswer) -> Error {
         let said = match self.secrets.shown(&answer.body) {
             said if said.is_empty() => "nothing".to_owned(),
             said => format!("{said:?}"),
         };
         let message = format!("is no Kubernetes API server: it says {} and {said}", answer.status);
         let advice = match answer.status {
-            404 if !self.what.group.is_empty() => {
+            404 if !self.resource.group.is_empty() => {
                 format!("{}, or {}", self.look_at_the_server(), self.look_for_the_kind())
             }
             _ => self.look_at_the_server(),
@@ -75,7 +102,7 @@ impl<'a> Asked<'a> {
         self.fault(message).advise(advice)
     }
 
-    /// A page of a list with more objects than were asked for.
+    /// The error of a page with more objects than were asked for.
     pub(super) fn too_many(&self, asked: usize, most: usize) -> Error {
         self.fault(format_args!(
             "gives more than {most} objects at once, where {asked} were asked for"
@@ -83,41 +110,41 @@ impl<'a> Asked<'a> {
         .advise(self.look_at_the_server())
     }
 
-    /// An answer that is not understood, from what may be an API server.
+    /// The error of an answer that may be an API server's and cannot be parsed.
     pub(super) fn not_understood(&self, error: impl std::fmt::Display) -> Error {
         self.fault("gives an answer that is not understood")
             .caused_by(self.secrets.shown(error.to_string().as_bytes()))
     }
 
     pub(super) fn look_at_the_server(&self) -> String {
-        format!("look at {}", self.login.server_path)
+        format!("look at {}", self.credentials.server_path)
     }
 
     fn look_for_the_kind(&self) -> String {
-        match self.what.group {
+        match self.resource.group {
             "" => self.look_at_the_server(),
             group => format!("see that the custom resources of {group} are installed"),
         }
     }
 
     /// A server that has no such kind names no object.
-    fn is_about_an_object(&self, status: &Status) -> bool {
+    fn is_about_an_object(&self, status: &ApiStatus) -> bool {
         status.details.as_ref().is_some_and(|details| !details.name.is_empty())
     }
 
     /// Whether a 422 is about the patch: one about the object names what is wrong with it, and one
     /// of a webhook has no details.
-    fn is_about_a_patch(&self, status: &Status) -> bool {
+    fn is_about_a_patch(&self, status: &ApiStatus) -> bool {
         let details = status.details.as_ref();
         self.method == Method::Patch && details.is_some_and(|details| details.causes.is_empty())
     }
 
-    fn forbidden(&self, status: &Status) -> Error {
+    fn forbidden(&self, status: &ApiStatus) -> Error {
         let error = self.error("does not allow it (403)", status);
         match status.user() {
             Some("system:anonymous") => error.advise(format!(
                 "it was shown {}, and took that for nobody: name a login that it knows",
-                self.login.shown()
+                self.credentials.shown()
             )),
             Some(user) => {
                 let (kind, rule) = (self.role(), self.rule());
@@ -129,7 +156,7 @@ impl<'a> Asked<'a> {
     }
 
     fn role(&self) -> String {
-        match self.what.namespace {
+        match self.resource.namespace {
             Some(namespace) => format!("a Role in the namespace {namespace}"),
             None => "a ClusterRole".to_owned(),
         }
@@ -137,7 +164,7 @@ impl<'a> Asked<'a> {
 
     /// The rule of RBAC that allows what was asked, as JSON, which is YAML.
     fn rule(&self) -> String {
-        let Resource { group, plural, name, .. } = self.what;
+        let Resource { group, plural, name, .. } = self.resource;
         let verb = match (self.method, name) {
             (Method::Get, Some(_)) => "get",
             (Method::Get, None) => "list",
@@ -157,15 +184,15 @@ impl<'a> Asked<'a> {
     }
 
     fn kind(&self) -> String {
-        Resource { name: None, namespace: None, ..*self.what }.to_string()
+        Resource { name: None, namespace: None, ..*self.resource }.to_string()
     }
 
-    fn error(&self, message: impl std::fmt::Display, status: &Status) -> Error {
+    fn error(&self, message: impl std::fmt::Display, status: &ApiStatus) -> Error {
         self.fault(message).caused_by(self.secrets.shown(status.message.as_bytes()))
     }
 
     fn fault(&self, message: impl std::fmt::Display) -> Error {
-        let (method, what, server) = (self.method, self.what, &self.login.server);
-        Error::new(ErrorCode::BACKEND, format!("{method} {what}: {server} {message}"))
+        let (method, resource, server) = (self.method, self.resource, &self.credentials.server);
+        Error::new(ErrorCode::BACKEND, format!("{method} {resource}: {server} {message}"))
     }
 }

@@ -3,28 +3,28 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::api::Kube;
-use super::login::{Login, TOKEN};
+use super::credentials::{Credentials, TOKEN};
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_servers::ConfigFile;
 
-/// Where the login to a Kubernetes API server comes from. Nothing of it has been read yet.
+/// Where the credentials for a Kubernetes API server come from. No file is read yet.
 #[derive(Clone, Debug)]
-pub struct Source {
-    place: Place,
+pub struct CredentialsSource {
+    origin: CredentialsOrigin,
     timeout: Duration,
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum CredentialsOrigin {
     /// The configuration names it.
     Named(ConfigFile),
-    /// `KUBECONFIG` names them; one exists at least.
+    /// `KUBECONFIG` names them; at least one exists.
     List(Vec<PathBuf>),
     /// A service account, and the host and port of the API server.
     Pod(PathBuf, String, String),
-    /// kubectl's own.
+    /// kubectl's default.
     Home(PathBuf),
 }
 
@@ -38,51 +38,56 @@ const HOME: &str = "HOME";
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Source {
-    /// Finds the source: the kubeconfig that the configuration names, and then nothing else; those of
-    /// `KUBECONFIG`; the service account of the pod that this runs in; `~/.kube/config`.
+impl CredentialsSource {
+    /// Finds the source. A kubeconfig that the configuration names is the only candidate; else the
+    /// first is taken of those in `KUBECONFIG`, the service account of this pod, and
+    /// `~/.kube/config`.
     ///
     /// # Errors
-    /// Error 7: there is none of them.
+    /// Error 7: there is no source.
     pub fn find(named: Option<ConfigFile>, environment: &Environment) -> Result<Self> {
         Self::find_in(Path::new(SERVICE_ACCOUNT), named, environment)
     }
 
-    /// The service account whose `token`, `ca.crt` and `namespace` lie in a folder, as Kubernetes puts
-    /// them into a pod; none where the environment names no API server, or the folder has no token.
+    /// The service account in a folder with `token`, `ca.crt` and `namespace`, as in a pod; `None` if
+    /// the environment names no API server, or the folder has no token.
     pub fn service_account(folder: &Path, environment: &Environment) -> Option<Self> {
         let (host, port) = (environment.text(HOST)?, environment.text(PORT)?);
-        let place = Place::Pod(folder.to_owned(), host.to_owned(), port.to_owned());
-        folder.join(TOKEN).is_file().then(|| Self::of(place))
+        let origin = CredentialsOrigin::Pod(folder.to_owned(), host.to_owned(), port.to_owned());
+        folder.join(TOKEN).is_file().then(|| Self::of(origin))
     }
 
-    /// Goes on for that long after the first trouble, instead of 10 seconds: for a caller that can do
-    /// without an answer.
+    /// Retries for this long after the first failure, instead of 10 seconds: for a caller that does not
+    /// need an answer.
     #[must_use]
     pub fn within(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// What tells this source from another one, as a key for what was read by it: no secret.
+    /// The identity of this source, as a key for what was read by it. It shows no secret.
     pub(crate) fn identity(&self) -> String {
-        match &self.place {
-            Place::Named(ConfigFile { file, .. }) | Place::Home(file) => file.display().to_string(),
-            Place::List(files) => joined(files, ":"),
-            Place::Pod(folder, host, port) => format!("{}@{host}:{port}", folder.display()),
+        match &self.origin {
+            CredentialsOrigin::Named(ConfigFile { file, .. }) | CredentialsOrigin::Home(file) => {
+                file.display().to_string()
+            }
+            CredentialsOrigin::List(files) => joined(files, ":"),
+            CredentialsOrigin::Pod(folder, host, port) => {
+                format!("{}@{host}:{port}", folder.display())
+            }
         }
     }
 
-    /// Reads what there is to be read, and makes a client of it, which connects when there is something to
-    /// ask. `unreached` is the code of an error when the API server could not be asked for anything.
+    /// Reads the files and makes a client, which connects with its first request. `unreached` is the
+    /// code of an error if no request reached the API server.
     ///
     /// # Errors
-    /// Error 7: a file cannot be read, or it says what is wrong or not supported.
+    /// Error 7: a file cannot be read, is wrong, or has a setting that is not supported.
     pub fn open(&self, unreached: ErrorCode, deadline: Deadline) -> Result<Kube> {
-        Kube::new(self.login()?, self.timeout, unreached, deadline)
+        Kube::new(self.credentials()?, self.timeout, unreached, deadline)
     }
 
-    fn of(place: Place) -> Self {
-        Self { place, timeout: TIMEOUT }
+    fn of(origin: CredentialsOrigin) -> Self {
+        Self { origin, timeout: TIMEOUT }
     }
 
     fn find_in(
@@ -91,18 +96,18 @@ impl Source {
         environment: &Environment,
     ) -> Result<Self> {
         if let Some(named) = named {
-            return Ok(Self::of(Place::Named(named)));
+            return Ok(Self::of(CredentialsOrigin::Named(named)));
         }
         let list = listed(environment);
         if list.iter().any(|file| file.exists()) {
-            return Ok(Self::of(Place::List(list)));
+            return Ok(Self::of(CredentialsOrigin::List(list)));
         }
         if let Some(pod) = Self::service_account(service_account, environment) {
             return Ok(pod);
         }
         let home = environment.text(HOME).map(|home| Path::new(home).join(".kube/config"));
         if let Some(file) = home.as_ref().filter(|file| file.exists()) {
-            return Ok(Self::of(Place::Home(file.clone())));
+            return Ok(Self::of(CredentialsOrigin::Home(file.clone())));
         }
         let list = match &list[..] {
             [] => format!("{LIST} names none"),
@@ -122,23 +127,26 @@ impl Source {
             .advise("name a kubeconfig, as in \"kubeconfig\": \"/etc/cni/net.d/ipam.kubeconfig\""))
     }
 
-    fn login(&self) -> Result<Login> {
-        match &self.place {
-            Place::Named(ConfigFile { path, file }) => {
-                Login::of_kubeconfigs(&[(format!("{path}: {}", file.display()), file)])
+    fn credentials(&self) -> Result<Credentials> {
+        match &self.origin {
+            CredentialsOrigin::Named(ConfigFile { path, file }) => {
+                Credentials::of_kubeconfigs(&[(format!("{path}: {}", file.display()), file)])
             }
-            Place::List(files) => {
-                let origin = |file: &PathBuf| format!("{LIST}: {}", file.display());
-                // Those that have gone since are missed where none is left.
-                let there = files.iter().filter(|file| file.exists());
-                let mut list: Vec<_> = there.map(|file| (origin(file), &**file)).collect();
-                if list.is_empty() {
-                    list = files.iter().map(|file| (origin(file), &**file)).collect();
+            CredentialsOrigin::List(files) => {
+                let mut existing: Vec<_> = files.iter().filter(|file| file.exists()).collect();
+                // If all have gone, the error names them all.
+                if existing.is_empty() {
+                    existing = files.iter().collect();
                 }
-                Login::of_kubeconfigs(&list)
+                let existing = existing.into_iter();
+                let named: Vec<_> =
+                    existing.map(|file| (format!("{LIST}: {}", file.display()), &**file)).collect();
+                Credentials::of_kubeconfigs(&named)
             }
-            Place::Pod(folder, host, port) => Login::of_pod(folder, (host, port)),
-            Place::Home(file) => Login::of_kubeconfigs(&[(file.display().to_string(), file)]),
+            CredentialsOrigin::Pod(folder, host, port) => Credentials::of_pod(folder, (host, port)),
+            CredentialsOrigin::Home(file) => {
+                Credentials::of_kubeconfigs(&[(file.display().to_string(), file)])
+            }
         }
     }
 }
@@ -160,12 +168,16 @@ fn joined(files: &[PathBuf], between: &str) -> String {
 }
 
 /// For logs.
-impl fmt::Display for Source {
+impl fmt::Display for CredentialsSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Pod(folder, ..) => write!(f, "the service account in {}", folder.display()),
-            Place::List(files) => f.write_str(&joined(files, ", ")),
-            Place::Named(ConfigFile { file, .. }) | Place::Home(file) => file.display().fmt(f),
+        match &self.origin {
+            CredentialsOrigin::Pod(folder, ..) => {
+                write!(f, "the service account in {}", folder.display())
+            }
+            CredentialsOrigin::List(files) => f.write_str(&joined(files, ", ")),
+            CredentialsOrigin::Named(ConfigFile { file, .. }) | CredentialsOrigin::Home(file) => {
+                file.display().fmt(f)
+            }
         }
     }
 }
@@ -207,8 +219,12 @@ mod tests {
         let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file: "/named".into() };
         let found = |named: Option<&ConfigFile>, variables: &[(&str, String)]| {
             let environment = Environment::new(variables.iter().cloned());
-            let source =
-                Source::find_in(&folder.path().join("pod"), named.cloned(), &environment).unwrap();
+            let source = CredentialsSource::find_in(
+                &folder.path().join("pod"),
+                named.cloned(),
+                &environment,
+            )
+            .unwrap();
             (source.to_string(), source.identity())
         };
         let account = format!("the service account in {}", at("pod"));
@@ -224,7 +240,7 @@ mod tests {
     fn where_nothing_is_found_the_error_says_what_was_looked_for() {
         let find = |variables: &[(&str, &str)]| {
             let environment = Environment::new(variables.iter().copied());
-            Source::find_in(Path::new("/nowhere"), None, &environment).unwrap_err()
+            CredentialsSource::find_in(Path::new("/nowhere"), None, &environment).unwrap_err()
         };
         let error = find(&[]);
         assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
@@ -245,13 +261,16 @@ mod tests {
     fn what_cannot_be_read_is_named_with_who_names_it() {
         let folder = folder();
         let at = |name: &str| folder.path().join(name);
-        let open = |source: &Source| {
+        let open = |source: &CredentialsSource| {
             source
                 .open(ErrorCode::UNREACHED, Deadline::after(TIMEOUT))
                 .map(|kube| format!("{kube:?}"))
         };
         let named = |name: &str| {
-            Source::of(Place::Named(ConfigFile { path: "ipam.k".to_owned(), file: at(name) }))
+            CredentialsSource::of(CredentialsOrigin::Named(ConfigFile {
+                path: "ipam.k".to_owned(),
+                file: at(name),
+            }))
         };
         let pipe = at("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -268,8 +287,11 @@ mod tests {
             );
             assert!(error.details().starts_with(cause), "{error:?}");
         }
-        let list =
-            |names: &[&str]| Source::of(Place::List(names.iter().map(|name| at(name)).collect()));
+        let list = |names: &[&str]| {
+            CredentialsSource::of(CredentialsOrigin::List(
+                names.iter().map(|name| at(name)).collect(),
+            ))
+        };
         assert!(open(&list(&["absent", "other"])).is_ok());
         for names in [&["other", "dir"][..], &["absent"]] {
             let error = open(&list(names)).unwrap_err().to_string();

@@ -1,32 +1,32 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// What an API server answers instead of an object.
+/// The answer of an API server without an object.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Status {
+pub(super) struct ApiStatus {
     kind: String,
     pub reason: String,
     pub message: String,
-    pub details: Option<Details>,
+    pub details: Option<StatusDetails>,
 }
 
-/// What a [`Status`] is about.
+/// What a [`ApiStatus`] is about.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Details {
+pub(super) struct StatusDetails {
     pub name: String,
     /// What is wrong with an object.
     pub causes: Vec<IgnoredAny>,
 }
 
-impl Status {
-    /// `None` where it is none, as what stands before an API server answers.
+impl ApiStatus {
+    /// `None` for any other answer, as of a proxy in front of an API server.
     pub(super) fn parse(body: &[u8]) -> Option<Self> {
         serde_json::from_slice(body).ok().filter(|status: &Self| status.kind == "Status")
     }
 
-    /// Whom the server took the caller for, where that one has no right to something.
+    /// The user that the server took the caller for, if that user lacks a right.
     pub(super) fn user(&self) -> Option<&str> {
         let (_, rest) = self.message.split_once("User \"")?;
         rest.split_once('"').map(|(user, _)| user)
@@ -42,12 +42,12 @@ mod tests {
         let status = br#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",
             "message":"nodes \"n\" is forbidden: User \"system:node:x\" cannot get resource \"nodes\"",
             "reason":"Forbidden","details":{"name":"n","kind":"nodes"},"code":403}"#;
-        let status = Status::parse(status).unwrap();
+        let status = ApiStatus::parse(status).unwrap();
         assert_eq!((&*status.reason, status.user()), ("Forbidden", Some("system:node:x")));
         assert_eq!(status.details.unwrap().name, "n");
-        assert_eq!(Status::parse(br#"{"kind":"Status"}"#).unwrap().user(), None);
+        assert_eq!(ApiStatus::parse(br#"{"kind":"Status"}"#).unwrap().user(), None);
         for body in ["", "{}", "[]", "null", "404 page not found", "<html>", r#"{"kind":"Node"}"#] {
-            assert!(Status::parse(body.as_bytes()).is_none(), "{body}");
+            assert!(ApiStatus::parse(body.as_bytes()).is_none(), "{body}");
         }
     }
 }

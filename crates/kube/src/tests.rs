@@ -33,7 +33,8 @@ fn kube_within(url: &str, timeout: Duration) -> Kube {
     );
     std::fs::write(&file, text).unwrap();
     let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file };
-    let source = Source::find(Some(named), &Environment::default()).unwrap().within(timeout);
+    let source =
+        CredentialsSource::find(Some(named), &Environment::default()).unwrap().within(timeout);
     source.open(ErrorCode::UNREACHED, Deadline::after(Duration::from_secs(30))).unwrap()
 }
 
@@ -164,7 +165,7 @@ fn what_refuses_is_told_with_what_to_do_and_is_not_away() {
         }
         assert!(!text.contains("s3cret"), "{text}");
         assert_eq!(error.code(), ErrorCode::BACKEND, "{text}");
-        assert!(!is_away(&error));
+        assert!(!is_unreachable(&error));
         assert_eq!(server.requests(), 1, "{text}");
     }
 }
@@ -211,7 +212,7 @@ fn what_is_away_is_told_by_its_code() {
         let server = always(&text);
         let error = within(&server.url, 300).get::<Node>(&node).unwrap_err();
         assert_eq!(error.code(), ErrorCode::TRY_AGAIN, "{error}");
-        assert!(is_away(&error), "{error}");
+        assert!(is_unreachable(&error), "{error}");
     }
     for (server, requests) in [
         (fake(|_| Silence), 1),
@@ -340,9 +341,9 @@ const POOL: Resource<'_> = Resource {
     name: Some("n"),
 };
 
-fn ask(server: &Fake, method: Method, body: &[u8]) -> Result<Outcome<Node>, Error> {
-    let what = Resource { name: POOL.name.filter(|_| method != Method::Post), ..POOL };
-    kube(&server.url).ask(&Change { method, what, body })
+fn ask(server: &Fake, method: Method, body: &[u8]) -> Result<ApiOutcome<Node>, Error> {
+    let resource = Resource { name: POOL.name.filter(|_| method != Method::Post), ..POOL };
+    kube(&server.url).ask(&ApiChange { method, resource, body })
 }
 
 #[test]
@@ -370,7 +371,7 @@ fn a_change_is_sent_once_with_its_type() {
         (Method::Delete, b"", "DELETE /apis/x.org/v1/namespaces/ns/pools/n", None),
     ] {
         let server = always(&http(201, &object("n")));
-        let Outcome::Done(node) = ask(&server, method, body).unwrap() else { panic!("{line}") };
+        let ApiOutcome::Done(node) = ask(&server, method, body).unwrap() else { panic!("{line}") };
         assert_eq!(node.metadata.name, "n");
         let seen = server.seen.lock().unwrap();
         let [request] = &seen[..] else { panic!("{seen:?}") };
@@ -382,32 +383,35 @@ fn a_change_is_sent_once_with_its_type() {
     }
     let deleted =
         http(200, r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}"#);
-    let what = Change { method: Method::Delete, what: POOL, body: b"" };
-    let outcome = kube(&always(&deleted).url).ask::<IgnoredAny>(&what).unwrap();
-    assert!(matches!(outcome, Outcome::Done(IgnoredAny)));
+    let change = ApiChange { method: Method::Delete, resource: POOL, body: b"" };
+    let outcome = kube(&always(&deleted).url).ask::<IgnoredAny>(&change).unwrap();
+    assert!(matches!(outcome, ApiOutcome::Done(IgnoredAny)));
 }
 
 #[test]
 fn a_change_that_is_not_done_says_why() {
     let named = r#""name":"n","kind":"pools""#;
-    for (answer, why) in [
-        (status(404, "NotFound", "m", named), Why::NotFound),
-        (status(404, "NotFound", "m", r#""name":"ns","kind":"namespaces""#), Why::NotFound),
-        (status(409, "AlreadyExists", "m", named), Why::AlreadyExists),
-        (status(409, "Conflict", "m", named), Why::Conflict),
-        (status(422, "Invalid", "m", ""), Why::TestFailed),
-        (status(422, "Invalid", "m", r#""causes":[{"message":"wrong"}]"#), Why::Invalid),
+    for (answer, reason) in [
+        (status(404, "NotFound", "m", named), RefusalReason::NotFound),
+        (
+            status(404, "NotFound", "m", r#""name":"ns","kind":"namespaces""#),
+            RefusalReason::NotFound,
+        ),
+        (status(409, "AlreadyExists", "m", named), RefusalReason::AlreadyExists),
+        (status(409, "Conflict", "m", named), RefusalReason::Conflict),
+        (status(422, "Invalid", "m", ""), RefusalReason::TestFailed),
+        (status(422, "Invalid", "m", r#""causes":[{"message":"wrong"}]"#), RefusalReason::Invalid),
     ] {
         let outcome = ask(&always(&answer), Method::Patch, b"[]").unwrap();
-        assert_eq!(outcome, Outcome::Refused(Refusal { why, message: "m".to_owned() }));
+        assert_eq!(outcome, ApiOutcome::Refused(ApiRefusal { reason, message: "m".to_owned() }));
     }
     let says_why = |method: Method, answer: String| match ask(&always(&answer), method, b"[]") {
-        Ok(Outcome::Refused(refusal)) => refusal.why,
+        Ok(ApiOutcome::Refused(refusal)) => refusal.reason,
         other => panic!("{other:?}"),
     };
     let webhook = r#"{"kind":"Status","reason":"Invalid","message":"admission webhook"}"#;
-    assert_eq!(says_why(Method::Patch, http(422, webhook)), Why::Invalid);
-    assert_eq!(says_why(Method::Put, status(422, "Invalid", "m", "")), Why::Invalid);
+    assert_eq!(says_why(Method::Patch, http(422, webhook)), RefusalReason::Invalid);
+    assert_eq!(says_why(Method::Put, status(422, "Invalid", "m", "")), RefusalReason::Invalid);
     let forbidden = r#"User "jane" cannot create resource "pools""#;
     for (answer, code, text) in [
         (
@@ -446,12 +450,12 @@ fn a_change_whose_answer_is_lost_or_not_understood_is_unknown() {
         || Say(http(200, &object("n").replace("\"n\"", "7"))),
     ] {
         let server = fake(move |_| reply());
-        assert_eq!(ask(&server, Method::Patch, b"[]").unwrap(), Outcome::Unknown);
+        assert_eq!(ask(&server, Method::Patch, b"[]").unwrap(), ApiOutcome::Unknown);
         assert_eq!(server.requests(), 1);
     }
     let mut silent = kube_within(&fake(|_| Silence).url, Duration::from_millis(500));
-    let change = Change { method: Method::Delete, what: POOL, body: b"" };
-    assert_eq!(silent.ask::<Node>(&change).unwrap(), Outcome::Unknown);
+    let change = ApiChange { method: Method::Delete, resource: POOL, body: b"" };
+    assert_eq!(silent.ask::<Node>(&change).unwrap(), ApiOutcome::Unknown);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(i64);
 
-/// From when until when a login may be used; both moments are within.
+/// The time in which credentials are valid, both ends included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Validity {
     from: Option<Moment>,
@@ -17,39 +17,41 @@ pub(super) struct Validity {
 }
 
 impl Validity {
-    /// That of a certificate (RFC 5280); `None` where it cannot be read.
+    /// The validity of a certificate (RFC 5280); `None` if it cannot be read.
     pub(super) fn of_certificate(der: &[u8]) -> Option<Self> {
-        let (certificate, _) = Element::SEQUENCE.take(der)?;
-        let (mut rest, _) = Element::SEQUENCE.take(certificate)?;
-        if let Some((_, after_version)) = Element::VERSION.take(rest) {
+        let (certificate, _) = DerElement::SEQUENCE.take(der)?;
+        let (mut rest, _) = DerElement::SEQUENCE.take(certificate)?;
+        if let Some((_, after_version)) = DerElement::VERSION.take(rest) {
             rest = after_version;
         }
-        for skipped in [Element::INTEGER, Element::SEQUENCE, Element::SEQUENCE] {
+        for skipped in [DerElement::INTEGER, DerElement::SEQUENCE, DerElement::SEQUENCE] {
             (_, rest) = skipped.take(rest)?;
         }
-        let (times, _) = Element::SEQUENCE.take(rest)?;
+        let (times, _) = DerElement::SEQUENCE.take(rest)?;
         let (from, rest) = Moment::take(times)?;
         let (until, _) = Moment::take(rest)?;
         Some(Self { from: Some(from), until: Some(until) })
     }
 
-    /// That of a token, where it is a JWT (RFC 7519), as those of service accounts are. Its signature is
-    /// the server's affair.
+    /// The validity of a token, if it is a JWT (RFC 7519), as a service account's is. The server checks
+    /// its signature.
     pub(super) fn of_token(token: &str) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Claims {
+        struct TokenClaims {
             exp: Option<f64>,
             nbf: Option<f64>,
         }
-        let mut parts = token.split('.');
-        let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
-        let claims: Claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
-        #[expect(clippy::cast_possible_truncation, reason = "whole seconds will do")]
-        let moment = |seconds: f64| Moment(seconds as i64);
-        Some(Self { from: claims.nbf.map(moment), until: claims.exp.map(moment) })
+        let (_, rest) = token.split_once('.')?;
+        let (claims, _) = rest.split_once('.')?;
+        let claims: TokenClaims =
+            serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
+        Some(Self {
+            from: claims.nbf.map(Moment::from_seconds),
+            until: claims.exp.map(Moment::from_seconds),
+        })
     }
 
-    /// What is wrong with it at a moment, as it follows the name of the login.
+    /// Why it is not valid at a moment, to follow the name of the credentials.
     pub(super) fn complaint(&self, now: Moment) -> Option<String> {
         match (self.from, self.until) {
             (_, Some(until)) if until < now => Some(format!("expired at {until}")),
@@ -67,30 +69,41 @@ impl Moment {
         Self(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
     }
 
-    /// The time that stands first, and what follows it.
+    #[expect(clippy::cast_possible_truncation, reason = "whole seconds will do")]
+    fn from_seconds(seconds: f64) -> Self {
+        Self(seconds as i64)
+    }
+
+    /// The time at the start of DER, and the rest.
     fn take(der: &[u8]) -> Option<(Self, &[u8])> {
-        if let Some((text, rest)) = Element::UTC_TIME.take(der) {
+        if let Some((text, rest)) = DerElement::UTC_TIME.take(der) {
             let century = if text.first()? < &b'5' { b"20" } else { b"19" };
             return Some((Self::parse(&[century, text].concat())?, rest));
         }
-        let (text, rest) = Element::GENERALIZED_TIME.take(der)?;
+        let (text, rest) = DerElement::GENERALIZED_TIME.take(der)?;
         Some((Self::parse(text)?, rest))
     }
 
     /// Reads `YYYYMMDDHHMMSSZ`.
     fn parse(text: &[u8]) -> Option<Self> {
         let digits = text.strip_suffix(b"Z").filter(|digits| digits.len() == 14)?;
-        let number = |at: usize, length: usize| -> Option<i64> {
-            let part = digits.get(at..at + length)?;
-            let digits = part.iter().all(u8::is_ascii_digit);
-            digits.then(|| std::str::from_utf8(part).ok()?.parse().ok())?
-        };
-        let (year, month, day) = (number(0, 4)?, number(4, 2)?, number(6, 2)?);
-        let days =
-            days_before_year(year) - days_before_year(1970) + days_before_month(year, month)? + day
-                - 1;
-        Some(Self(days * DAY + number(8, 2)? * 3600 + number(10, 2)? * 60 + number(12, 2)?))
+        let year = number(&digits[..4])?;
+        let month = number(&digits[4..6])?;
+        let day = number(&digits[6..8])?;
+        let hours = number(&digits[8..10])?;
+        let minutes = number(&digits[10..12])?;
+        let seconds = number(&digits[12..])?;
+        let days_since_1970 = days_before_year(year) - days_before_year(1970);
+        let days = days_since_1970 + days_before_month(year, month)? + day - 1;
+        Some(Self(days * DAY + hours * 3600 + minutes * 60 + seconds))
     }
+}
+
+fn number(digits: &[u8]) -> Option<i64> {
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 const DAY: i64 = 24 * 3600;
@@ -111,8 +124,8 @@ fn days_before_month(year: i64, month: i64) -> Option<i64> {
 /// As in RFC 3339.
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (days, seconds) = (self.0.div_euclid(DAY), self.0.rem_euclid(DAY));
-        let days = days + days_before_year(1970);
+        let seconds = self.0.rem_euclid(DAY);
+        let days = self.0.div_euclid(DAY) + days_before_year(1970);
         // The guess is that year or the next.
         let mut year = days * 400 / 146_097;
         while days_before_year(year + 1) <= days {
@@ -121,27 +134,29 @@ impl fmt::Display for Moment {
         while days_before_year(year) > days {
             year -= 1;
         }
-        let of_year = days - days_before_year(year);
-        let begins = |month: &i64| days_before_month(year, *month).is_some_and(|b| b <= of_year);
-        let month = (1..=12).rev().find(begins).unwrap_or(1);
-        let day = of_year - days_before_month(year, month).unwrap_or_default() + 1;
+        let day_of_year = days - days_before_year(year);
+        let mut month = 12;
+        while days_before_month(year, month).is_some_and(|before| before > day_of_year) {
+            month -= 1;
+        }
+        let day = day_of_year - days_before_month(year, month).unwrap_or_default() + 1;
         let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
         write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
     }
 }
 
 /// The first byte of an element of DER.
-struct Element(u8);
+struct DerElement(u8);
 
-impl Element {
+impl DerElement {
     const INTEGER: Self = Self(0x02);
     const UTC_TIME: Self = Self(0x17);
     const GENERALIZED_TIME: Self = Self(0x18);
     const SEQUENCE: Self = Self(0x30);
-    /// The member 0 of a certificate, where it is there.
+    /// The member 0 of a certificate, which is optional.
     const VERSION: Self = Self(0xa0);
 
-    /// The content of the element that stands first, and what follows it.
+    /// The content of the first element, if it has this tag, and the rest.
     fn take<'a>(&self, der: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let (tag, rest) = der.split_first()?;
         let (first, mut rest) = rest.split_first().filter(|_| *tag == self.0)?;

@@ -4,85 +4,84 @@ use std::rc::Rc;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 
-/// A value of YAML, or of JSON, which is YAML. What is no text is told by who asks for it: a number that
-/// stands where a name belongs is that name.
+/// A value of YAML, or of JSON, which is YAML. Every scalar but null is a string; its reader decides
+/// whether it is a number: a number in the place of a name is that name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Node {
+pub(super) enum YamlNode {
     Null,
-    Text(String),
+    String(String),
     List(Vec<Rc<Self>>),
     Map(BTreeMap<String, Rc<Self>>),
 }
 
-/// Why a text is not one value of YAML. It quotes nothing of the text.
+/// Why a text is not one value of YAML. It quotes no part of the text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wrong {
+pub(super) struct YamlError {
     line: usize,
     column: usize,
     what: String,
 }
 
-/// Lists and mappings within one another. More than any kubeconfig has, and little enough for the stack.
+/// The depth of nested lists and mappings: more than any kubeconfig has, and safe for the stack.
 const DEEPEST: usize = 64;
 
 const SECOND: &str = "a second document: expected one";
 
-/// Reads the one document of a text; none is [`Node::Null`].
+/// Reads the one document of a text; [`YamlNode::Null`] for an empty text.
 ///
-/// A value that is named by an anchor is shared and not copied, so that a text that multiplies itself
-/// stays as small as it is.
-pub(super) fn parse(text: &str) -> Result<Rc<Node>, Wrong> {
+/// The value of an anchor is shared and not copied, so that a text that multiplies itself stays small.
+pub(super) fn parse(text: &str) -> Result<Rc<YamlNode>, YamlError> {
     let mut builder = Builder::default();
     for next in Parser::new_from_str(text) {
-        let (event, span) = next.map_err(|error| Wrong {
+        let (event, span) = next.map_err(|error| YamlError {
             line: error.marker().line(),
             column: error.marker().col() + 1,
             what: error.info(),
         })?;
         builder.take(event).map_err(|what| at(&span, what))?;
     }
-    Ok(builder.document.map_or_else(|| Rc::new(Node::Null), |(node, _)| node))
+    Ok(builder.document.map_or_else(|| Rc::new(YamlNode::Null), |(node, _)| node))
 }
 
-impl Node {
-    /// What it is, for an error.
+impl YamlNode {
+    /// Its kind, for an error.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
-            Self::Text(_) => "a text",
+            Self::String(_) => "a text",
             Self::List(_) => "a list",
             Self::Map(_) => "a mapping",
         }
     }
 }
 
-fn at(span: &Span, what: &str) -> Wrong {
-    Wrong { line: span.start.line(), column: span.start.col() + 1, what: what.to_owned() }
+fn at(span: &Span, what: &str) -> YamlError {
+    YamlError { line: span.start.line(), column: span.start.col() + 1, what: what.to_owned() }
 }
 
-/// A node with the depth of what is in it.
-type Built = (Rc<Node>, usize);
+/// A node with its depth.
+type BuiltNode = (Rc<YamlNode>, usize);
 
 #[derive(Default)]
 struct Builder {
-    open: Vec<Open>,
-    /// What anchors name, by number.
-    named: BTreeMap<usize, Built>,
-    document: Option<Built>,
+    open: Vec<OpenNode>,
+    /// The nodes of anchors, by number.
+    named: BTreeMap<usize, BuiltNode>,
+    document: Option<BuiltNode>,
 }
 
-/// A list or mapping whose end has not come yet.
-struct Open {
+/// A list or mapping before its end.
+struct OpenNode {
     anchor: usize,
     /// The depth of the deepest member.
     depth: usize,
-    members: Members,
+    members: OpenMembers,
 }
 
-enum Members {
-    List(Vec<Rc<Node>>),
-    /// With the key whose value comes next.
-    Map(BTreeMap<String, Rc<Node>>, Option<String>),
+enum OpenMembers {
+    List(Vec<Rc<YamlNode>>),
+    /// With the key of the next value.
+    Map(BTreeMap<String, Rc<YamlNode>>, Option<String>),
 }
 
 impl Builder {
@@ -95,9 +94,9 @@ impl Builder {
                 }
                 let null = plain && matches!(&*text, "" | "~" | "null" | "Null" | "NULL");
                 let node = if null && !self.awaits_key() {
-                    Node::Null
+                    YamlNode::Null
                 } else {
-                    Node::Text(text.into_owned())
+                    YamlNode::String(text.into_owned())
                 };
                 self.close((Rc::new(node), 0), anchor)
             }
@@ -105,15 +104,17 @@ impl Builder {
                 Some(built) => self.put(built.clone()),
                 None => Err("an alias within what it names"),
             },
-            Event::SequenceStart(_, anchor, _) => self.open(anchor, Members::List(Vec::new())),
+            Event::SequenceStart(_, anchor, _) => self.open(anchor, OpenMembers::List(Vec::new())),
             Event::MappingStart(_, anchor, _) => {
-                self.open(anchor, Members::Map(BTreeMap::new(), None))
+                self.open(anchor, OpenMembers::Map(BTreeMap::new(), None))
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                let Some(Open { anchor, depth, members }) = self.open.pop() else { return Ok(()) };
+                let Some(OpenNode { anchor, depth, members }) = self.open.pop() else {
+                    return Ok(());
+                };
                 let node = match members {
-                    Members::List(items) => Node::List(items),
-                    Members::Map(entries, _) => Node::Map(entries),
+                    OpenMembers::List(items) => YamlNode::List(items),
+                    OpenMembers::Map(entries, _) => YamlNode::Map(entries),
                 };
                 self.close((Rc::new(node), depth + 1), anchor)
             }
@@ -121,34 +122,34 @@ impl Builder {
         }
     }
 
-    fn open(&mut self, anchor: usize, members: Members) -> Result<(), &'static str> {
+    fn open(&mut self, anchor: usize, members: OpenMembers) -> Result<(), &'static str> {
         if self.awaits_key() {
             return Err("a list or mapping as a key");
         }
         if self.open.is_empty() && self.document.is_some() {
             return Err(SECOND);
         }
-        self.open.push(Open { anchor, depth: 0, members });
+        self.open.push(OpenNode { anchor, depth: 0, members });
         Ok(())
     }
 
     fn awaits_key(&self) -> bool {
-        matches!(self.open.last(), Some(Open { members: Members::Map(_, None), .. }))
+        matches!(self.open.last(), Some(OpenNode { members: OpenMembers::Map(_, None), .. }))
     }
 
-    fn close(&mut self, built: Built, anchor: usize) -> Result<(), &'static str> {
+    fn close(&mut self, built: BuiltNode, anchor: usize) -> Result<(), &'static str> {
         if anchor > 0 {
             self.named.insert(anchor, built.clone());
         }
         self.put(built)
     }
 
-    fn put(&mut self, (node, depth): Built) -> Result<(), &'static str> {
+    fn put(&mut self, (node, depth): BuiltNode) -> Result<(), &'static str> {
         if self.open.len() + depth > DEEPEST {
             return Err("lists and mappings nested too deeply");
         }
         let Some(open) = self.open.last_mut() else {
-            if matches!(*node, Node::Null) {
+            if matches!(*node, YamlNode::Null) {
                 return Ok(());
             }
             if self.document.is_some() {
@@ -159,10 +160,10 @@ impl Builder {
         };
         open.depth = open.depth.max(depth);
         match &mut open.members {
-            Members::List(items) => items.push(node),
-            Members::Map(entries, key) => match key.take() {
+            OpenMembers::List(items) => items.push(node),
+            OpenMembers::Map(entries, key) => match key.take() {
                 None => match &*node {
-                    Node::Text(text) => *key = Some(text.clone()),
+                    YamlNode::String(text) => *key = Some(text.clone()),
                     _ => return Err("a list or mapping as a key"),
                 },
                 Some(key) => match entries.entry(key) {
@@ -175,7 +176,7 @@ impl Builder {
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for YamlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}, column {}: {}", self.line, self.column, self.what)
     }
@@ -186,16 +187,17 @@ mod tests {
     use super::*;
 
     /// As JSON, with every text in quotes.
-    fn shown(node: &Node) -> String {
+    fn shown(node: &YamlNode) -> String {
         let list = |texts: Vec<String>| texts.join(",");
         match node {
-            Node::Null => "null".to_owned(),
-            Node::Text(text) => format!("{text:?}"),
-            Node::List(items) => {
+            YamlNode::Null => "null".to_owned(),
+            YamlNode::String(text) => format!("{text:?}"),
+            YamlNode::List(items) => {
                 format!("[{}]", list(items.iter().map(|item| shown(item)).collect()))
             }
-            Node::Map(entries) => {
-                let entry = |(key, node): (&String, &Rc<Node>)| format!("{key}:{}", shown(node));
+            YamlNode::Map(entries) => {
+                let entry =
+                    |(key, node): (&String, &Rc<YamlNode>)| format!("{key}:{}", shown(node));
                 format!("{{{}}}", list(entries.iter().map(entry).collect()))
             }
         }
@@ -246,14 +248,14 @@ mod tests {
             let before = format!("*a{}", i - 1);
             laughs += &format!("a{i}: &a{i} [{}]\n", [&*before; 9].join(", "));
         }
-        let Node::Map(entries) = &*parse(&laughs).unwrap() else { panic!() };
+        let YamlNode::Map(entries) = &*parse(&laughs).unwrap() else { panic!() };
         assert_eq!(entries.len(), 50);
     }
 
     #[test]
     fn nothing_is_no_value() {
         for text in ["", "\n", "# a\n", "---\n", "---\n...\n", "~", "---\n---\n"] {
-            assert_eq!(*parse(text).unwrap(), Node::Null, "{text:?}");
+            assert_eq!(*parse(text).unwrap(), YamlNode::Null, "{text:?}");
         }
         assert_eq!(shown(&parse("---\na: b\n---\n").unwrap()), r#"{a:"b"}"#);
     }

@@ -11,7 +11,9 @@ use std::time::Duration;
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Error, ErrorCode};
-use ipam_kube::{Change, Kube, List, Outcome, Resource, Source, Why, is_away};
+use ipam_kube::{
+    ApiChange, ApiOutcome, CredentialsSource, Kube, List, RefusalReason, Resource, is_unreachable,
+};
 use ipam_servers::{ConfigFile, Method};
 use ipam_testkit::kube::{
     Certificates, Credential, End, Key, Kubeconfig, Login, Material, Node, Speaker, Standing, Style,
@@ -23,14 +25,17 @@ use tempfile::TempDir;
 
 type Result<T> = ipam_kit::Result<T>;
 
-fn open(source: &Source) -> Result<Kube> {
+fn open(source: &CredentialsSource) -> Result<Kube> {
     source.open(ErrorCode::UNREACHED, Deadline::after(Duration::from_secs(30)))
 }
 
 /// With the kubeconfig in a file.
 fn with(file: &Path) -> Result<Kube> {
     let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file: file.to_owned() };
-    open(&Source::find(Some(named), &Environment::default())?.within(Duration::from_secs(25)))
+    open(
+        &CredentialsSource::find(Some(named), &Environment::default())?
+            .within(Duration::from_secs(25)),
+    )
 }
 
 /// With a kubeconfig that is written for this alone. The folder is to be kept as long as its files.
@@ -57,7 +62,7 @@ fn reads(config: &Kubeconfig, node: &str) {
 fn refuses(config: &Kubeconfig) -> Error {
     let (_folder, client) = with_config(config);
     let error = client.and_then(|mut client| read(&mut client, "refused")).unwrap_err();
-    assert!(!is_away(&error), "{error}");
+    assert!(!is_unreachable(&error), "{error}");
     error
 }
 
@@ -142,7 +147,7 @@ fn a_pods_service_account_logs_in_and_its_token_is_read_at_each_call() {
         ("KUBERNETES_SERVICE_HOST", server.address().ip().to_string()),
         ("KUBERNETES_SERVICE_PORT", server.address().port().to_string()),
     ]);
-    let source = Source::service_account(folder.path(), &environment).unwrap();
+    let source = CredentialsSource::service_account(folder.path(), &environment).unwrap();
     for _ in 0..2 {
         let mut client = open(&source).unwrap();
         assert_eq!(read(&mut client, "podded").unwrap().as_deref(), Some("podded"));
@@ -167,7 +172,7 @@ fn an_address_of_ipv6_stands_in_brackets() {
         ("KUBERNETES_SERVICE_HOST", "::1".to_owned()),
         ("KUBERNETES_SERVICE_PORT", server.address().port().to_string()),
     ]);
-    let source = Source::service_account(folder.path(), &environment).unwrap();
+    let source = CredentialsSource::service_account(folder.path(), &environment).unwrap();
     assert_eq!(read(&mut open(&source).unwrap(), "six").unwrap().as_deref(), Some("six"));
 }
 
@@ -184,7 +189,8 @@ fn several_kubeconfigs_are_one() {
     fs::write(file("empty"), "").unwrap();
     let named = |files: &[PathBuf]| {
         let list = std::env::join_paths(files).unwrap().into_string().unwrap();
-        open(&Source::find(None, &Environment::new([("KUBECONFIG", list)])).unwrap()).unwrap()
+        open(&CredentialsSource::find(None, &Environment::new([("KUBECONFIG", list)])).unwrap())
+            .unwrap()
     };
     let files = [file("absent"), file("empty"), file("context"), whole.clone(), nobody.clone()];
     assert_eq!(read(&mut named(&files), "merged").unwrap().as_deref(), Some("merged"));
@@ -337,7 +343,7 @@ fn what_is_away_and_comes_again() {
     let folder = TempDir::new().unwrap();
     let config = Kubeconfig::of(&server, &server.admin()).write(&folder.path().join("config"));
     let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file: config };
-    let source = Source::find(Some(named), &Environment::default()).unwrap();
+    let source = CredentialsSource::find(Some(named), &Environment::default()).unwrap();
     let new = |seconds| open(&source.clone().within(Duration::from_secs(seconds))).unwrap();
     let mut asked = [new(2), new(2)];
     for client in &mut asked {
@@ -354,7 +360,7 @@ fn what_is_away_and_comes_again() {
     {
         let error = read(client, "away").unwrap_err();
         assert_eq!(error.code(), code, "{error}");
-        assert!(is_away(&error));
+        assert!(is_unreachable(&error));
     }
     server.restart();
     assert!(read(&mut new(25), "away").unwrap().is_some());
@@ -427,36 +433,36 @@ fn objects_are_made_changed_and_removed() {
     let object = |name: &str| {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "v"}}).to_string()
     };
-    let mut ask = |method: Method, what: Resource<'_>, body: &str| {
-        client.ask::<Value>(&Change { method, what, body: body.as_bytes() }).unwrap()
+    let mut ask = |method: Method, resource: Resource<'_>, body: &str| {
+        client.ask::<Value>(&ApiChange { method, resource, body: body.as_bytes() }).unwrap()
     };
-    let why = |outcome: Outcome<Value>| match outcome {
-        Outcome::Refused(refusal) => refusal.why,
+    let why = |outcome: ApiOutcome<Value>| match outcome {
+        ApiOutcome::Refused(refusal) => refusal.reason,
         other => panic!("{other:?}"),
     };
-    let Outcome::Done(made) = ask(Method::Post, all, &object("a")) else { panic!() };
+    let ApiOutcome::Done(made) = ask(Method::Post, all, &object("a")) else { panic!() };
     assert_eq!(made["data"], json!({"k": "v"}));
-    assert_eq!(why(ask(Method::Post, all, &object("a"))), Why::AlreadyExists);
-    assert_eq!(why(ask(Method::Post, all, &object("A!"))), Why::Invalid);
+    assert_eq!(why(ask(Method::Post, all, &object("a"))), RefusalReason::AlreadyExists);
+    assert_eq!(why(ask(Method::Post, all, &object("A!"))), RefusalReason::Invalid);
     let patch = |test: &str| {
         json!([{"op": "test", "path": "/data/k", "value": test}, {"op": "add", "path": "/data/k", "value": "w"}])
             .to_string()
     };
-    let Outcome::Done(patched) = ask(Method::Patch, one, &patch("v")) else { panic!() };
+    let ApiOutcome::Done(patched) = ask(Method::Patch, one, &patch("v")) else { panic!() };
     assert_eq!(patched["data"], json!({"k": "w"}));
-    assert_eq!(why(ask(Method::Patch, one, &patch("v"))), Why::TestFailed);
+    assert_eq!(why(ask(Method::Patch, one, &patch("v"))), RefusalReason::TestFailed);
     assert_eq!(
         why(ask(Method::Patch, Resource { name: Some("b"), ..one }, &patch("v"))),
-        Why::NotFound
+        RefusalReason::NotFound
     );
     // What is replaced must be what was seen.
-    assert_eq!(why(ask(Method::Put, one, &made.to_string())), Why::Conflict);
-    let Outcome::Done(_) = ask(Method::Put, one, &patched.to_string()) else { panic!() };
+    assert_eq!(why(ask(Method::Put, one, &made.to_string())), RefusalReason::Conflict);
+    let ApiOutcome::Done(_) = ask(Method::Put, one, &patched.to_string()) else { panic!() };
     let other =
         json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "other"}});
-    assert_eq!(why(ask(Method::Delete, one, &other.to_string())), Why::Conflict);
-    let Outcome::Done(_) = ask(Method::Delete, one, "") else { panic!() };
-    assert_eq!(why(ask(Method::Delete, one, "")), Why::NotFound);
+    assert_eq!(why(ask(Method::Delete, one, &other.to_string())), RefusalReason::Conflict);
+    let ApiOutcome::Done(_) = ask(Method::Delete, one, "") else { panic!() };
+    assert_eq!(why(ask(Method::Delete, one, "")), RefusalReason::NotFound);
     assert_eq!(client.get::<Value>(&one).unwrap(), None);
 }
 
@@ -485,13 +491,13 @@ fn a_failed_test_of_a_patch_is_told_from_a_refused_object() {
     let server = ipam_testkit::kube::Kube::shared();
     let (_folder, client) = with_config(&Kubeconfig::of(server, &server.admin()));
     let mut client = client.unwrap();
-    let mut patch = |what: Resource<'_>, patch: Value| {
+    let mut patch = |resource: Resource<'_>, patch: Value| {
         let body = patch.to_string();
-        let change = Change { method: Method::Patch, what, body: body.as_bytes() };
+        let change = ApiChange { method: Method::Patch, resource, body: body.as_bytes() };
         client.ask::<Value>(&change).unwrap()
     };
-    let why = |outcome: Outcome<Value>| match outcome {
-        Outcome::Refused(refusal) => refusal.why,
+    let why = |outcome: ApiOutcome<Value>| match outcome {
+        ApiOutcome::Refused(refusal) => refusal.reason,
         other => panic!("{other:?}"),
     };
     let node = Resource::node("patched");
@@ -499,7 +505,7 @@ fn a_failed_test_of_a_patch_is_told_from_a_refused_object() {
     let pool = define_pools(server);
     server.create(&json!({"apiVersion": "patched.example.org/v1", "kind": "Pool",
                           "metadata": {"name": "a"}, "spec": {"number": 1}}));
-    for (what, path) in [(node, "/metadata/labels/number"), (pool, "/spec/number")] {
+    for (resource, path) in [(node, "/metadata/labels/number"), (pool, "/spec/number")] {
         let test = |path: &str, value: Value| json!([{"op": "test", "path": path, "value": value}]);
         for failed in [
             test(path, json!("another")),
@@ -507,11 +513,19 @@ fn a_failed_test_of_a_patch_is_told_from_a_refused_object() {
             test("/metadata/resourceVersion", json!("1")),
             json!([{"op": "remove", "path": "/metadata/absent"}]),
         ] {
-            assert_eq!(why(patch(what, failed.clone())), Why::TestFailed, "{what}: {failed}");
+            assert_eq!(
+                why(patch(resource, failed.clone())),
+                RefusalReason::TestFailed,
+                "{resource}: {failed}"
+            );
         }
         for value in [json!([7]), json!("a b")] {
             let invalid = json!([{"op": "replace", "path": path, "value": value}]);
-            assert_eq!(why(patch(what, invalid.clone())), Why::Invalid, "{what}: {invalid}");
+            assert_eq!(
+                why(patch(resource, invalid.clone())),
+                RefusalReason::Invalid,
+                "{resource}: {invalid}"
+            );
         }
     }
 }
@@ -525,7 +539,7 @@ fn an_answer_that_is_lost_leaves_a_change_open() {
         .server(&speaker.url())
         .authority(Some(&certificates.authority()));
     let (_folder, client) = with_config(&config);
-    let change = Change { method: Method::Delete, what: Resource::node("x"), body: b"" };
-    assert_eq!(client.unwrap().ask::<Value>(&change).unwrap(), Outcome::Unknown);
+    let change = ApiChange { method: Method::Delete, resource: Resource::node("x"), body: b"" };
+    assert_eq!(client.unwrap().ask::<Value>(&change).unwrap(), ApiOutcome::Unknown);
     assert_eq!(speaker.requests().len(), 1);
 }

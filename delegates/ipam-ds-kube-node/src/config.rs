@@ -2,14 +2,14 @@ use std::path::PathBuf;
 
 use ipam_kit::cni::{Args, Route};
 use ipam_kit::keys::Key;
-use ipam_kube::own_node::Keys;
+use ipam_kube::own_node::NodeKeys;
 use serde::Deserialize;
 
 /// The keys of `ipam` that this delegate reads: those of [`KubeNodeConfig`], and what an offer needs beside
 /// the subnets.
 pub(crate) const KEYS: &[Key] = &[
     Key::All(OWN),
-    Key::All(Keys::KEYS),
+    Key::All(NodeKeys::KEYS),
     Key::Foreign("routes", Route::KEYS),
     Key::Value("resolvConf"),
     Key::Value("rangeRules"),

@@ -4,8 +4,8 @@ use ipam_kit::cni::{Network, Verb};
 use ipam_kit::ipam_section::{IpamSection, SectionPool};
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, ErrorCode, Request, Result, Selection, Selector};
-use ipam_kube::is_away;
-use ipam_kube::own_node::{Keys, Known, OwnNode, Settings, Wish};
+use ipam_kube::is_unreachable;
+use ipam_kube::own_node::{NodeAnswer, NodeKeys, NodeQuery, NodeSettings, OwnNode};
 use log::{debug, warn};
 use serde_json::{Map, Value, json};
 
@@ -27,7 +27,7 @@ impl Selector for KubeNode {
     const KEYS: Option<&'static [Key]> = Some(KEYS);
 
     fn select(&self, config: KubeNodeConfig, request: &Request) -> Result<Selection> {
-        let settings = request.network.settings::<Keys>()?.read("ipam.")?;
+        let settings = request.network.settings::<NodeKeys>()?.read("ipam.")?;
         choose(&config, settings, request).map_err(|error| match request.verb {
             Verb::Status => error.with_code(ErrorCode::UNAVAILABLE),
             _ => error,
@@ -35,40 +35,40 @@ impl Selector for KubeNode {
     }
 }
 
-fn choose(config: &KubeNodeConfig, settings: Settings, request: &Request) -> Result<Selection> {
+fn choose(config: &KubeNodeConfig, settings: NodeSettings, request: &Request) -> Result<Selection> {
     let network = request.network.name().as_str();
     if request.network.ip_ranges().is_some() {
         warn!("runtimeConfig.ipRanges is not used: the node says what the ranges are");
     }
     let legacy = LegacyCache::of(config.data_dir(), network);
-    let (what, ttl) = (subnets::place(config.annotation()), settings.ttl());
+    let (subject, ttl) = (subnets::place(config.annotation()), settings.ttl());
     let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
     let own = own.remembering(request.state_dir()?.root());
     // Allocators release and check by the owner, whatever the subnets are.
     let by_owner = matches!(request.verb, Verb::Del | Verb::Gc | Verb::Check);
     let has_other = !own.remembers(network) && legacy.read().is_some();
     let own = if by_owner || has_other { own.briefly() } else { own };
-    let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
+    let known = own.ask(&NodeQuery { network, subject: &subject, ttl }, |node| {
         let subnets = subnets::read(node, config.annotation())?;
         // What is of no use is not remembered, be it of use to this pod or not.
         select(&subnets, &node.name, config, &of_no_pod(request))?;
         Ok(subnets)
     });
     match known {
-        Ok(Known { node, value, remembered }) => {
+        Ok(NodeAnswer { node, value, remembered }) => {
             if remembered.is_none() {
                 legacy.keep(&value);
             }
-            let remembered = remembered.map(|when| format!("{what} of node {node}, {when}"));
+            let remembered = remembered.map(|when| format!("{subject} of node {node}, {when}"));
             Ok(Selection { remembered, ..select(&value, &node, config, request)? })
         }
         // What we have read since may have been kept in it for another question.
-        Err(error) if is_away(&error) && !own.remembers(network) => {
+        Err(error) if is_unreachable(&error) && !own.remembers(network) => {
             let Some(subnets) = legacy.read() else { return Err(error) };
             let path = legacy.path().display().to_string();
             let why = error.in_full();
             warn!("as kube-node left them in {path}, for the API server does not answer: {why}");
-            let remembered = Some(format!("{what}, as kube-node left them in {path}"));
+            let remembered = Some(format!("{subject}, as kube-node left them in {path}"));
             let node = format!("(by {path})");
             Ok(Selection { remembered, ..select(&subnets, &node, config, request)? })
         }

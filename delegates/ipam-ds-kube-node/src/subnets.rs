@@ -2,14 +2,14 @@ use std::net::IpAddr;
 
 use ipam_kit::Result;
 use ipam_kit::cni::address::parse_cidr;
-use ipam_kube::own_node::{Node, rejected};
+use ipam_kube::own_node::{NodeObject, rejected};
 use serde_json::Value;
 
 /// Reads the subnets of a node: of `spec.podCIDRs`, or of an annotation that lists them with commas.
 ///
 /// # Errors
 /// There are none, more than two, or two of one family, or one is no CIDR.
-pub(crate) fn read(node: &Node, annotation: Option<&str>) -> Result<Vec<String>> {
+pub(crate) fn read(node: &NodeObject, annotation: Option<&str>) -> Result<Vec<String>> {
     let place = place(annotation);
     let wrong = |message: String| rejected(&node.name, &place, message);
     let texts = match annotation {
@@ -58,7 +58,7 @@ pub(crate) fn place(annotation: Option<&str>) -> String {
     }
 }
 
-fn of_annotation(node: &Node, name: &str) -> Option<Vec<String>> {
+fn of_annotation(node: &NodeObject, name: &str) -> Option<Vec<String>> {
     let text = node.annotation(name)?;
     if text.trim().is_empty() {
         return Some(Vec::new());
@@ -67,10 +67,10 @@ fn of_annotation(node: &Node, name: &str) -> Option<Vec<String>> {
 }
 
 /// API servers before 1.16 know the first alone.
-fn of_pods(node: &Node) -> Vec<String> {
+fn of_pods(node: &NodeObject) -> Vec<String> {
     let all = node.object.pointer("/spec/podCIDRs").and_then(Value::as_array);
     let all: Vec<&str> = all.into_iter().flatten().filter_map(Value::as_str).collect();
-    let texts = if all.is_empty() { Vec::from_iter(node.text("/spec/podCIDR")) } else { all };
+    let texts = if all.is_empty() { Vec::from_iter(node.string("/spec/podCIDR")) } else { all };
     texts.into_iter().map(str::to_owned).collect()
 }
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     fn of(object: Value, annotation: Option<&str>) -> Result<Vec<String>> {
-        read(&Node { name: "n".to_owned(), object }, annotation)
+        read(&NodeObject { name: "n".to_owned(), object }, annotation)
     }
 
     #[test]

@@ -2,14 +2,15 @@
 
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, Result};
-use ipam_kube::own_node::{Keys, rejected};
+use ipam_kube::own_node::{NodeKeys, rejected};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::fragment;
 
 /// The keys of `ipam` that this delegate reads: the annotation's own take the place of all others.
-pub(crate) const KEYS: &[Key] = &[Key::All(OWN), Key::All(Keys::KEYS), Key::Value("rangeRules")];
+pub(crate) const KEYS: &[Key] =
+    &[Key::All(OWN), Key::All(NodeKeys::KEYS), Key::Value("rangeRules")];
 
 const OWN: &[Key] = &[Key::Value("annotation")];
 

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use ipam_kit::cni::{parse_object, parse_value};
 use ipam_kit::delegate::{CliCall, Deadline, selector_keys};
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_kube::own_node::{Keys, Node, OwnNode, Settings};
+use ipam_kube::own_node::{NodeKeys, NodeObject, NodeSettings, OwnNode};
 use serde_json::{Map, Value};
 
 use crate::annotation::{AnnotationConfig, of_node, parse, text};
@@ -90,7 +90,7 @@ fn ipam(call: &CliCall) -> Result<String> {
     let ipam = network.get("ipam").cloned().unwrap_or_default();
     let config: AnnotationConfig =
         parse_value::<Option<AnnotationConfig>>(&ipam, "ipam")?.unwrap_or_default();
-    let keys: Keys = parse_value::<Option<Keys>>(&ipam, "ipam")?.unwrap_or_default();
+    let keys: NodeKeys = parse_value::<Option<NodeKeys>>(&ipam, "ipam")?.unwrap_or_default();
     let conf = Conf::load(&call.environment)?;
     let name = config.annotation()?;
     let settings = keys.read("ipam.")?.or(conf.settings.clone());
@@ -111,14 +111,14 @@ fn ipam(call: &CliCall) -> Result<String> {
 
 fn annotation(call: &CliCall, node: Option<&str>, name: &str) -> Result<String> {
     let own = open(call, Conf::load(&call.environment)?.settings)?;
-    let node: Node = match node {
+    let node: NodeObject = match node {
         None | Some("") => own.read()?,
         Some(other) => own.read_other(other)?,
     };
     Ok(text(node.annotation(name), &node.name, name)? + "\n")
 }
 
-fn open(call: &CliCall, settings: Settings) -> Result<OwnNode> {
+fn open(call: &CliCall, settings: NodeSettings) -> Result<OwnNode> {
     let deadline = Deadline::after(Deadline::DEFAULT);
     OwnNode::new(settings, &call.environment, ErrorCode::UNREACHED, deadline)
 }

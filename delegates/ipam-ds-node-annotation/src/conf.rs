@@ -6,7 +6,7 @@ use ipam_kit::cni::{Environment, parse_object, parse_value};
 use ipam_kit::host::read_trusted;
 use ipam_kit::keys::{Key, Misspelt, misspelt};
 use ipam_kit::{ErrorCode, Result};
-use ipam_kube::own_node::{Keys, Settings};
+use ipam_kube::own_node::{NodeKeys, NodeSettings};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     /// How to find the node.
-    pub settings: Settings,
+    pub settings: NodeSettings,
     /// The program after this delegate: a path, or a command.
     pub next: Option<PathBuf>,
     /// A file to add a line to for each call.
@@ -24,7 +24,7 @@ pub(crate) struct Conf {
 }
 
 /// The keys of the file.
-const KEYS: &[Key] = &[Key::All(Keys::KEYS), Key::All(PROGRAM_KEYS)];
+const KEYS: &[Key] = &[Key::All(NodeKeys::KEYS), Key::All(PROGRAM_KEYS)];
 
 const PROGRAM_KEYS: &[Key] = &[Key::Value("nextipam"), Key::Value("log")];
 
@@ -57,7 +57,7 @@ impl Conf {
         let ProgramKeys { nextipam, log } = parse_value(&content, &name)?;
         let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
         Ok(Self {
-            settings: parse_value::<Keys>(&content, &name)?.read(&format!("{name}: "))?,
+            settings: parse_value::<NodeKeys>(&content, &name)?.read(&format!("{name}: "))?,
             next: given(nextipam),
             log: given(log),
             misspelt: misspelt(&content, KEYS, &name),

@@ -5,7 +5,7 @@ use ipam_kit::delegate::{CliCall, selector_keys};
 use ipam_kit::ipam_section::IpamSection;
 use ipam_kit::keys::{Key, warn_of};
 use ipam_kit::{Error, ErrorCode, Request, Result, Selection, Selector};
-use ipam_kube::own_node::{self, Keys, OwnNode, Settings, Wish};
+use ipam_kube::own_node::{self, NodeKeys, NodeQuery, NodeSettings, OwnNode};
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
@@ -31,7 +31,8 @@ impl Selector for Annotation {
                 warn_of(&conf.misspelt);
             }
             let about = config.annotation().unwrap_or_default();
-            let settings = request.network.settings::<Keys>().and_then(|keys| keys.read("ipam."));
+            let settings =
+                request.network.settings::<NodeKeys>().and_then(|keys| keys.read("ipam."));
             let chosen = settings.and_then(|settings| {
                 choose(&config, &conf, settings.or(conf.settings.clone()), request)
             });
@@ -57,18 +58,18 @@ impl Selector for Annotation {
 fn choose(
     config: &AnnotationConfig,
     conf: &Conf,
-    settings: Settings,
+    settings: NodeSettings,
     request: &Request,
 ) -> Result<Selection> {
     let name = config.annotation()?;
     let (network, ttl) = (request.network.name().as_str(), settings.ttl());
     let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
-    let what = place(name);
+    let subject = place(name);
     let own = own.remembering(request.state_dir()?.root());
     // Allocators release and check by the owner, whatever the settings are.
     let goes_on = releases(request) || request.verb == Verb::Check;
     let own = if goes_on { own.briefly() } else { own };
-    let known = own.ask(&Wish { network, what: &what, ttl }, |node| {
+    let known = own.ask(&NodeQuery { network, subject: &subject, ttl }, |node| {
         let text = text(node.annotation(name), &node.name, name)?;
         // What is of no use is not remembered, be it of use to this container or not.
         let verb = if request.verb == Verb::Add { Verb::Status } else { request.verb };
@@ -92,12 +93,12 @@ fn recall(
         return Err(error);
     }
     let name = config.annotation()?;
-    let (network, what) = (request.network.name().as_str(), place(name));
+    let (network, subject) = (request.network.name().as_str(), place(name));
     let state = request.state_dir()?;
-    let Some(known) = own_node::recall::<String>(state.root(), network, &what) else {
+    let Some(known) = own_node::recall::<String>(state.root(), network, &subject) else {
         return Err(error);
     };
-    warn!("{what} as it was read last: {}", error.in_full());
+    warn!("{subject} as it was read last: {}", error.in_full());
     select(&known.value, &known.node, name, conf, request)
 }
 

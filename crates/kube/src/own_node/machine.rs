@@ -20,7 +20,7 @@ const INSTANCES: [&str; 3] = [
     "sys/class/dmi/id/product_uuid",
 ];
 
-/// What is no name of one machine alone: firmware that was not set up says so.
+/// A shorter name is not unique: firmware that was not set up has one.
 const SHORTEST: usize = 8;
 
 impl Machine {
@@ -30,14 +30,14 @@ impl Machine {
     }
 
     fn below(root: &Path) -> Self {
-        let text = |path: &str| {
-            let read = read_regular(&root.join(path)).ok();
-            read.and_then(|read| String::from_utf8(read).ok()).unwrap_or_default()
-        };
-        let instances = INSTANCES.iter().map(|path| text(path).trim().to_lowercase());
+        let instances =
+            INSTANCES.iter().map(|path| read_or_empty(root, path).trim().to_lowercase());
         Self {
-            host_name: text("proc/sys/kernel/hostname").trim().to_owned(),
-            ids: text("etc/machine-id").split_whitespace().map(str::to_owned).collect(),
+            host_name: read_or_empty(root, "proc/sys/kernel/hostname").trim().to_owned(),
+            ids: read_or_empty(root, "etc/machine-id")
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect(),
             instances: instances
                 .filter(|name| {
                     name.len() >= SHORTEST && name.contains(|c: char| c.is_ascii_digit())
@@ -46,13 +46,13 @@ impl Machine {
         }
     }
 
-    /// All by which it may be known, in one text.
+    /// All its names, in one string.
     pub(super) fn identity(&self) -> String {
         let ids = self.ids.iter().chain(&self.instances).map(String::as_str);
         ids.chain([&*self.host_name]).collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether a machine-id is this machine's; nothing where one of both is not known.
+    /// Whether a machine-id is this machine's; `None` if one of both is unknown.
     pub(super) fn has_id(&self, id: &str) -> Option<bool> {
         (!id.is_empty() && !self.ids.is_empty()).then(|| self.ids.iter().any(|own| own == id))
     }
@@ -62,6 +62,11 @@ impl Machine {
         let last = provider_id.rsplit('/').next().unwrap_or_default().to_lowercase();
         self.instances.contains(&last)
     }
+}
+
+fn read_or_empty(root: &Path, path: &str) -> String {
+    let content = read_regular(&root.join(path)).ok();
+    content.and_then(|content| String::from_utf8(content).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]

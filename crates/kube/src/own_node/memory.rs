@@ -6,98 +6,102 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Known;
+use super::NodeAnswer;
 use ipam_kit::host::StateFile;
 
-/// What this machine remembers of the cluster: files in the state folder, all of which may go.
+/// What this machine remembers of the cluster: files in the state folder, any of which may vanish.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct NodeMemory {
     folder: PathBuf,
 }
 
-/// What a network was told last.
+/// The last answer that a network got.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Noted {
-    /// What was asked.
+pub(super) struct CachedAnswer {
+    /// Which query it answers.
     pub question: String,
-    /// The cluster that it was asked of.
+    /// The cluster that answered.
     pub cluster: String,
     node: String,
     value: Value,
-    /// When it was told, in milliseconds since 1970.
+    /// When the API server answered, in milliseconds since 1970.
     read: u64,
-    /// When the API server was found to be away since.
+    /// When the API server was found unreachable since then.
     failed: Option<u64>,
 }
 
 /// Which node this machine was found to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Found {
-    /// The cluster, as its login tells it from others.
+pub(super) struct FoundNode {
+    /// The identity of the credentials' source.
     pub cluster: String,
-    /// The machine, so that a clone does not take itself for its original.
+    /// The identity of the machine, which a clone does not share.
     pub machine: String,
     pub node: String,
 }
 
-impl Memory {
+impl NodeMemory {
     pub(super) fn below(state: &Path) -> Self {
         Self { folder: state.join("kubernetes") }
     }
 
-    /// What a network was told.
-    pub(super) fn network(&self, network: &str) -> Option<Noted> {
-        let noted: Noted = self.of_network(network).read();
-        (!noted.question.is_empty()).then_some(noted)
+    /// The last answer of a network.
+    pub(super) fn network(&self, network: &str) -> Option<CachedAnswer> {
+        let cached: CachedAnswer = self.network_file(network).read();
+        (!cached.question.is_empty()).then_some(cached)
     }
 
-    pub(super) fn note_network(&self, network: &str, change: impl FnOnce(&mut Noted)) {
-        logged(&self.of_network(network), change);
+    pub(super) fn change_network(&self, network: &str, change: impl FnOnce(&mut CachedAnswer)) {
+        change_or_log(&self.network_file(network), change);
     }
 
-    pub(super) fn found(&self) -> Found {
-        self.of_node().read()
+    pub(super) fn found(&self) -> FoundNode {
+        self.node_file().read()
     }
 
-    pub(super) fn note_found(&self, found: Found) {
-        logged(&self.of_node(), |noted| *noted = found);
+    pub(super) fn set_found(&self, found: FoundNode) {
+        change_or_log(&self.node_file(), |old| *old = found);
     }
 
-    fn of_network(&self, network: &str) -> StateFile {
+    fn network_file(&self, network: &str) -> StateFile {
         StateFile::at(self.folder.join("networks").join(network))
     }
 
-    fn of_node(&self) -> StateFile {
+    fn node_file(&self) -> StateFile {
         StateFile::at(self.folder.join("node"))
     }
 }
 
-impl Noted {
-    pub(super) fn now<T: Serialize>(question: String, cluster: String, known: &Known<T>) -> Self {
+impl CachedAnswer {
+    pub(super) fn now<T: Serialize>(
+        question: String,
+        cluster: String,
+        answer: &NodeAnswer<T>,
+    ) -> Self {
         Self {
             question,
             cluster,
-            node: known.node.clone(),
-            value: serde_json::to_value(&known.value).unwrap_or_default(),
+            node: answer.node.clone(),
+            value: serde_json::to_value(&answer.value).unwrap_or_default(),
             read: now(),
             failed: None,
         }
     }
 
-    /// That the answer to a question is of no use: nothing is known, and nothing older counts.
-    pub(super) fn without(question: String) -> Self {
+    /// An answer that cannot be used: nothing is known, and no older answer counts.
+    pub(super) fn unusable(question: String) -> Self {
         Self { question, ..Self::default() }
     }
 
-    /// The answer, if it is one of this kind.
-    pub(super) fn known<T: DeserializeOwned>(&self) -> Option<Known<T>> {
+    /// The answer, if its value has this type.
+    pub(super) fn answer<T: DeserializeOwned>(&self) -> Option<NodeAnswer<T>> {
         let value = T::deserialize(&self.value).ok()?;
-        Some(Known { node: self.node.clone(), value, remembered: Some(self.when()) })
+        Some(NodeAnswer { node: self.node.clone(), value, remembered: Some(self.when()) })
     }
 
-    /// How long ago it was told, in words.
+    /// The age, in words.
     pub(super) fn when(&self) -> String {
         match self.since() {
             Some(since) => format!("{since:?} ago"),
@@ -105,12 +109,12 @@ impl Noted {
         }
     }
 
-    /// How long ago it was told; very long, where the clock has been set back since.
+    /// The age; very long if the clock was set back since.
     pub(super) fn age(&self) -> Duration {
         self.since().unwrap_or(Duration::from_secs(u32::MAX.into()))
     }
 
-    /// The same; nothing where the clock has been set back since.
+    /// The age; `None` if the clock was set back since.
     fn since(&self) -> Option<Duration> {
         since(self.read)
     }
@@ -119,18 +123,18 @@ impl Noted {
         self.failed = Some(now());
     }
 
-    /// How long ago the API server was found to be away.
+    /// How long ago the API server was found unreachable.
     pub(super) fn failed_since(&self) -> Option<Duration> {
         self.failed.and_then(since)
     }
 }
 
-fn logged<T: Default + Serialize + DeserializeOwned>(
-    note: &StateFile,
+fn change_or_log<T: Default + Serialize + DeserializeOwned>(
+    file: &StateFile,
     change: impl FnOnce(&mut T),
 ) {
-    if let Err(error) = note.change(change) {
-        debug!("{} cannot be written: {error}", note.path().display());
+    if let Err(error) = file.change(change) {
+        debug!("{} cannot be written: {error}", file.path().display());
     }
 }
 
@@ -150,22 +154,26 @@ mod tests {
     #[test]
     fn networks_are_told_apart_and_a_clock_set_back_makes_old() {
         let state = tempfile::tempdir().unwrap();
-        let memory = Memory::below(state.path());
+        let memory = NodeMemory::below(state.path());
         assert!(memory.network("a").is_none());
         let value = vec!["10.0.0.0/24".to_owned()];
-        let known = Known { node: "n".to_owned(), value, remembered: None };
-        memory
-            .note_network("a", |noted| *noted = Noted::now("q".to_owned(), "s".to_owned(), &known));
-        let noted = memory.network("a").unwrap();
-        let told = noted.known::<Vec<String>>().unwrap();
-        assert!(told.remembered.as_ref().is_some_and(|when| when.ends_with("s ago")), "{told:?}");
-        assert_eq!((told.node, told.value), (known.node.clone(), known.value.clone()));
-        assert_eq!(noted.known::<bool>(), None);
-        assert!(noted.age() < Duration::from_secs(60) && noted.failed_since().is_none());
+        let known = NodeAnswer { node: "n".to_owned(), value, remembered: None };
+        memory.change_network("a", |old| {
+            *old = CachedAnswer::now("q".to_owned(), "s".to_owned(), &known)
+        });
+        let cached = memory.network("a").unwrap();
+        let answer = cached.answer::<Vec<String>>().unwrap();
+        assert!(
+            answer.remembered.as_ref().is_some_and(|when| when.ends_with("s ago")),
+            "{answer:?}"
+        );
+        assert_eq!((answer.node, answer.value), (known.node.clone(), known.value.clone()));
+        assert_eq!(cached.answer::<bool>(), None);
+        assert!(cached.age() < Duration::from_secs(60) && cached.failed_since().is_none());
         assert!(memory.network("b").is_none());
-        memory.note_network("a", Noted::fail);
+        memory.change_network("a", CachedAnswer::fail);
         assert!(memory.network("a").unwrap().failed_since().is_some());
-        let later = Noted { read: now() + 60_000, ..noted };
+        let later = CachedAnswer { read: now() + 60_000, ..cached };
         assert!(later.age() > Duration::from_secs(1_000_000));
     }
 }

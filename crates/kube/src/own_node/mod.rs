@@ -1,8 +1,8 @@
-//! The node object of the machine that this runs on, and what a network remembers of it.
+//! The node object of this machine, and the answers about it that a network remembers.
 //!
-//! The object is found by its name where that is known: as configured, `NODE_NAME`, or the host's name in
-//! lower case, with one request. Where no node is called so, all are listed once for this machine's
-//! machine-id or provider ID, and the name is remembered.
+//! One request finds the object by its name: the configured one, `NODE_NAME`, or the host's name in
+//! lower case. If no node has that name, all nodes are listed once for this machine's machine-id or
+//! provider ID, and the name is remembered.
 
 mod machine;
 mod memory;
@@ -17,55 +17,56 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Kube, Resource, Source, is_away};
+use crate::{CredentialsSource, Kube, Resource, is_unreachable};
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use machine::Machine;
-use memory::{Memory, Noted};
+use memory::{CachedAnswer, NodeMemory};
 use settings::NodeName;
 
-pub use settings::{Keys, Settings};
+pub use settings::{NodeKeys, NodeSettings};
 
 /// How to reach the API server, and by which name to look for the node.
 #[derive(Debug)]
 pub struct OwnNode {
-    source: Source,
-    name: Name,
+    source: CredentialsSource,
+    name: OwnName,
     machine: Machine,
     unreached: ErrorCode,
     deadline: Deadline,
-    memory: Option<Memory>,
+    memory: Option<NodeMemory>,
 }
 
 /// A node object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct NodeObject {
     /// Its name.
     pub name: String,
     /// All of it, or the parts that tell something.
     pub object: Value,
 }
 
-/// What a network asks of the node, and what it is content with.
+/// What a network asks about the node, and how old the answer may be.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish<'a> {
+pub struct NodeQuery<'a> {
     /// The network.
     pub network: &'a str,
-    /// What is asked for, in words that tell it from anything else a network may ask.
-    pub what: &'a str,
-    /// For how long an answer is believed.
+    /// What is asked for, as logs show it. Two queries of a network that differ have different
+    /// subjects.
+    pub subject: &'a str,
+    /// How long an answer is valid.
     pub ttl: Duration,
 }
 
-/// What the node said, now or not long ago.
+/// The answer to a [`NodeQuery`], of now or from memory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Known<T> {
+pub struct NodeAnswer<T> {
     /// The node's name.
     pub node: String,
     /// What was asked for.
     pub value: T,
-    /// How long ago the API server said so, in words; `None` where it said so now.
+    /// The age of a remembered answer, in words; `None` for one of now.
     pub remembered: Option<String>,
 }
 
@@ -73,32 +74,32 @@ pub struct Known<T> {
 #[derive(Clone, Copy, Debug)]
 enum Extent {
     Whole,
-    Told,
+    Parts,
 }
 
-/// The parts of a node object that tell something of it. The rest, images above all, is most of it, and
-/// costs as much as all else that is done with an answer.
+/// The parts of a node object that queries need. The rest, above all its images, is larger, and costs
+/// as much as everything else that is done with an answer.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Told {
-    metadata: ToldMetadata,
+struct NodeParts {
+    metadata: NodePartsMetadata,
     spec: Value,
-    status: Option<ToldStatus>,
+    status: Option<NodePartsStatus>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct ToldMetadata {
+struct NodePartsMetadata {
     annotations: Value,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct ToldStatus {
+struct NodePartsStatus {
     node_info: Value,
 }
 
-impl Told {
+impl NodeParts {
     fn into_object(self) -> Value {
         json!({
             "metadata": {"annotations": self.metadata.annotations},
@@ -108,58 +109,60 @@ impl Told {
     }
 }
 
-/// The name to look by.
+/// The name to look for.
 #[derive(Clone, Debug)]
-enum Name {
-    /// Somebody has said it, at this place.
-    Said { name: String, place: String },
+enum OwnName {
+    /// A setting or variable gives it.
+    Given { name: String, path: String },
     /// The host's own.
     Host(String),
 }
 
-/// The variable that names the node, as Kubernetes' downward API sets it in pods.
+/// The variable that names the node; a pod sets it by Kubernetes' downward API.
 const VARIABLE: &str = "NODE_NAME";
 
-/// How long the API server may take where an older answer would do.
+/// How long the API server may take if an older answer is at hand.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// For how long it is not asked again after it was away, where an older answer does.
+/// How long an unreachable API server is not asked again if an older answer is at hand.
 const REST: Duration = Duration::from_secs(10);
 
 impl OwnNode {
-    /// Finds out whom to ask, and by which name; it asks nobody yet. `unreached` is the code of an error
-    /// when the API server could not be asked for anything.
+    /// Finds the credentials and the name; it sends no request. `unreached` is the code of an error
+    /// if no request reached the API server.
     ///
     /// # Errors
-    /// There is no login to an API server; no node can have the name that is said.
+    /// There are no credentials for an API server; the given name is not valid for a node.
     pub fn new(
-        settings: Settings,
+        settings: NodeSettings,
         environment: &Environment,
         unreached: ErrorCode,
         deadline: Deadline,
     ) -> Result<Self> {
-        let Settings { kubeconfig, node_name, .. } = settings;
+        let NodeSettings { kubeconfig, node_name, .. } = settings;
         let machine = Machine::this();
         let name = match (node_name, environment.text(VARIABLE)) {
-            (Some(NodeName { name, path }), _) => Name::Said { name, place: path },
-            (None, Some(name)) => Name::Said { name: name.to_owned(), place: VARIABLE.to_owned() },
-            (None, None) => Name::Host(machine.host_name.to_lowercase()),
+            (Some(NodeName { name, path }), _) => OwnName::Given { name, path },
+            (None, Some(name)) => {
+                OwnName::Given { name: name.to_owned(), path: VARIABLE.to_owned() }
+            }
+            (None, None) => OwnName::Host(machine.host_name.to_lowercase()),
         };
-        if let Name::Said { name, place } = &name {
-            judge(name, place)?;
+        if let OwnName::Given { name, path } = &name {
+            require_node_name(name, path)?;
         }
-        let source = Source::find(kubeconfig, environment)?;
+        let source = CredentialsSource::find(kubeconfig, environment)?;
         Ok(Self { source, name, machine, unreached, deadline, memory: None })
     }
 
-    /// Remembers in the state folder what it learns.
+    /// Keeps answers in the state folder.
     #[must_use]
     pub fn remembering(mut self, state: &Path) -> Self {
-        self.memory = Some(Memory::below(state));
+        self.memory = Some(NodeMemory::below(state));
         self
     }
 
-    /// Gives the API server up after two seconds: for a call that can do without an answer.
+    /// Waits two seconds at most for the API server: for a call that does not need an answer.
     #[must_use]
     pub fn briefly(mut self) -> Self {
         self.source = self.source.within(PATIENCE);
@@ -169,132 +172,138 @@ impl OwnNode {
     /// Reads the node object.
     ///
     /// # Errors
-    /// The API server is away or refuses, see [`ipam_kube`](crate); this machine is no node.
-    pub fn read(&self) -> Result<Node> {
+    /// The API server is unreachable or refuses, see [`ipam_kube`](crate); this machine is not a node.
+    pub fn read(&self) -> Result<NodeObject> {
         self.find(&mut self.source.open(self.unreached, self.deadline)?, Extent::Whole)?
     }
 
     /// Reads the object of any node.
     ///
     /// # Errors
-    /// The API server is away or refuses; there is no node of this name.
-    pub fn read_other(&self, name: &str) -> Result<Node> {
-        judge(name, "--node")?;
+    /// The API server is unreachable or refuses; there is no node with this name.
+    pub fn read_other(&self, name: &str) -> Result<NodeObject> {
+        require_node_name(name, "--node")?;
         let mut kube = self.source.open(self.unreached, self.deadline)?;
         let node = self.get(&mut kube, name, Extent::Whole)?;
         node.ok_or_else(|| search::absent(name, "--node", &self.source))
     }
 
-    /// What a network wants to know of the node, as `pick` takes it out of the object's annotations, `spec`
-    /// and `status.nodeInfo`: it is shown no more. An answer that is
-    /// remembered is believed for [`Wish::ttl`]; an older one serves while the API server is away, with a
-    /// warning, but not once the server has given an answer that is of no use.
+    /// Answers a query by `pick`, which sees the object's annotations, `spec` and
+    /// `status.nodeInfo`. A remembered answer is valid for [`NodeQuery::ttl`]. An older one serves
+    /// with a warning while the API server is unreachable, but not after an answer of the server
+    /// that `pick` failed for.
     ///
-    /// `pick` is to fail for what the object says, and for nothing else.
+    /// `pick` must fail only because of the object's content.
     ///
     /// # Errors
-    /// As of [`OwnNode::read`], where nothing is remembered; those of `pick`.
+    /// As of [`OwnNode::read`], if nothing is remembered; those of `pick`.
     pub fn ask<T: Serialize + DeserializeOwned>(
         &self,
-        wish: &Wish<'_>,
-        pick: impl FnOnce(&Node) -> Result<T>,
-    ) -> Result<Known<T>> {
-        let question = self.question(wish);
-        let noted = self.memory.as_ref().and_then(|memory| memory.network(wish.network));
-        let noted = noted.filter(|noted| noted.question == question);
-        let known = noted.as_ref().and_then(|noted| Some((noted, noted.known::<T>()?)));
-        let Some((noted, known)) = known else {
+        query: &NodeQuery<'_>,
+        pick: impl FnOnce(&NodeObject) -> Result<T>,
+    ) -> Result<NodeAnswer<T>> {
+        let question = self.question(query);
+        let cached = self.memory.as_ref().and_then(|memory| memory.network(query.network));
+        let cached = cached.filter(|cached| cached.question == question);
+        let known = cached.as_ref().and_then(|cached| Some((cached, cached.answer::<T>()?)));
+        let Some((cached, answer)) = known else {
             let mut kube = self.source.open(self.unreached, self.deadline)?;
-            return self.ask_now(&mut kube, wish, &question, pick)?;
+            return self.ask_server(&mut kube, query, &question, pick)?;
         };
-        if noted.age() < wish.ttl {
-            debug!("{} of node {}: as {:?} ago", wish.what, known.node, noted.age());
-            return Ok(known);
+        if cached.age() < query.ttl {
+            debug!("{} of node {}: as {:?} ago", query.subject, answer.node, cached.age());
+            return Ok(answer);
         }
         let mut kube = self.source.clone().within(PATIENCE).open(self.unreached, self.deadline)?;
-        // The login may be to another cluster by now.
-        if noted.cluster != kube.cluster()? {
-            return self.ask_now(&mut kube, wish, &question, pick)?;
+        // The credentials may be for another cluster by now.
+        if cached.cluster != kube.cluster()? {
+            return self.ask_server(&mut kube, query, &question, pick)?;
         }
-        if noted.failed_since().is_some_and(|since| since < REST) {
-            warn_of_age(wish, noted, "it was away a moment ago");
-            return Ok(known);
+        if cached.failed_since().is_some_and(|since| since < REST) {
+            warn_of_age(query, cached, "it was away a moment ago");
+            return Ok(answer);
         }
-        match self.ask_now(&mut kube, wish, &question, pick) {
-            Err(error) if is_away(&error) => {
-                warn_of_age(wish, noted, &error.in_full());
-                self.note(wish, |noted| noted.fail());
-                Ok(known)
+        match self.ask_server(&mut kube, query, &question, pick) {
+            Err(error) if is_unreachable(&error) => {
+                warn_of_age(query, cached, &error.in_full());
+                self.change_cached(query, CachedAnswer::fail);
+                Ok(answer)
             }
             Ok(Err(error)) => {
-                self.note(wish, |noted| *noted = Noted::without(question));
+                self.change_cached(query, |cached| *cached = CachedAnswer::unusable(question));
                 Err(error)
             }
             other => other?,
         }
     }
 
-    /// Whether anything is remembered of a network, be it the answer to another question.
+    /// Whether a network remembers any answer, also one to another query.
     pub fn remembers(&self, network: &str) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.network(network).is_some())
     }
 
-    /// The inner error is what the API server's answer means.
-    fn ask_now<T: Serialize>(
+    /// Asks the API server and remembers the answer. The inner error is of `pick`, or says that
+    /// this machine is not a node.
+    fn ask_server<T: Serialize>(
         &self,
         kube: &mut Kube,
-        wish: &Wish<'_>,
+        query: &NodeQuery<'_>,
         question: &str,
-        pick: impl FnOnce(&Node) -> Result<T>,
-    ) -> Result<Result<Known<T>>> {
-        let picked = self
-            .find(kube, Extent::Told)?
-            .and_then(|node| Ok(Known { value: pick(&node)?, node: node.name, remembered: None }));
-        if let Ok(known) = &picked {
-            let cluster = kube.cluster()?;
-            self.note(wish, |noted| *noted = Noted::now(question.to_owned(), cluster, known));
-        }
-        Ok(picked)
-    }
-
-    /// What tells a question from another one whose answer may differ.
-    fn question(&self, wish: &Wish<'_>) -> String {
-        let name = match &self.name {
-            Name::Said { name, .. } => name,
-            Name::Host(name) => name,
+        pick: impl FnOnce(&NodeObject) -> Result<T>,
+    ) -> Result<Result<NodeAnswer<T>>> {
+        let node = match self.find(kube, Extent::Parts)? {
+            Ok(node) => node,
+            Err(error) => return Ok(Err(error)),
         };
-        let (login, machine) = (self.source.identity(), self.machine.identity());
-        [wish.what, " of ", name, " by ", &login, " on ", &machine].concat()
+        let value = match pick(&node) {
+            Ok(value) => value,
+            Err(error) => return Ok(Err(error)),
+        };
+        let answer = NodeAnswer { node: node.name, value, remembered: None };
+        let cached = CachedAnswer::now(question.to_owned(), kube.cluster()?, &answer);
+        self.change_cached(query, |old| *old = cached);
+        Ok(Ok(answer))
     }
 
-    fn note(&self, wish: &Wish<'_>, change: impl FnOnce(&mut Noted)) {
+    /// The key of an answer in memory: queries whose answers may differ have different keys.
+    fn question(&self, query: &NodeQuery<'_>) -> String {
+        let (OwnName::Given { name, .. } | OwnName::Host(name)) = &self.name;
+        let credentials = self.source.identity();
+        let machine = self.machine.identity();
+        format!("{} of {name} by {credentials} on {machine}", query.subject)
+    }
+
+    fn change_cached(&self, query: &NodeQuery<'_>, change: impl FnOnce(&mut CachedAnswer)) {
         if let Some(memory) = &self.memory {
-            memory.note_network(wish.network, change);
+            memory.change_network(query.network, change);
         }
     }
 
-    fn get(&self, kube: &mut Kube, name: &str, extent: Extent) -> Result<Option<Node>> {
+    fn get(&self, kube: &mut Kube, name: &str, extent: Extent) -> Result<Option<NodeObject>> {
         let what = Resource::node(name);
         let object = match extent {
             Extent::Whole => kube.get::<Value>(&what)?,
-            Extent::Told => kube.get::<Told>(&what)?.map(Told::into_object),
+            Extent::Parts => kube.get::<NodeParts>(&what)?.map(NodeParts::into_object),
         };
-        Ok(object.map(|object| Node { name: name.to_owned(), object }))
+        Ok(object.map(|object| NodeObject { name: name.to_owned(), object }))
     }
 }
 
-/// What a network was told last, whatever its age and its source: for a call that may go on
-/// without asking. `what` is that of the [`Wish`].
-pub fn recall<T: DeserializeOwned>(state: &Path, network: &str, what: &str) -> Option<Known<T>> {
-    let noted = Memory::below(state).network(network)?;
-    noted.question.starts_with(&[what, " of "].concat()).then_some(())?;
-    noted.known()
+/// The last answer of a network, of any age and source: for a call that may continue without asking.
+/// `subject` is that of the [`NodeQuery`].
+pub fn recall<T: DeserializeOwned>(
+    state: &Path,
+    network: &str,
+    subject: &str,
+) -> Option<NodeAnswer<T>> {
+    let cached = NodeMemory::below(state).network(network)?;
+    cached.question.starts_with(&format!("{subject} of ")).then(|| cached.answer())?
 }
 
-impl Node {
-    /// The text at a JSON pointer (RFC 6901); nothing where it is empty.
-    pub fn text(&self, pointer: &str) -> Option<&str> {
-        self.object.pointer(pointer)?.as_str().filter(|text| !text.is_empty())
+impl NodeObject {
+    /// The string at a JSON pointer (RFC 6901); `None` for an empty one.
+    pub fn string(&self, pointer: &str) -> Option<&str> {
+        self.object.pointer(pointer)?.as_str().filter(|string| !string.is_empty())
     }
 
     /// An annotation.
@@ -303,29 +312,33 @@ impl Node {
     }
 }
 
-/// Fails for what no node can be called.
-fn judge(name: &str, place: &str) -> Result<()> {
-    if is_name(name) {
+/// Fails for a name that no node can have.
+fn require_node_name(name: &str, path: &str) -> Result<()> {
+    if is_node_name(name) {
         return Ok(());
     }
-    Err(Error::config(place, format_args!("{name:?} is no name of a node"))
+    Err(Error::config(path, format_args!("{name:?} is no name of a node"))
         .advise("write it as kubectl get nodes shows it"))
 }
 
-/// Whether a node can have this name: others may mean something else in a path.
-fn is_name(text: &str) -> bool {
-    let is_alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    text.starts_with(is_alphanumeric)
-        && text.ends_with(is_alphanumeric)
-        && text.chars().all(|c| is_alphanumeric(c) || matches!(c, '-' | '.'))
+/// Whether a node can have this name. Any other may have a meaning of its own in a path.
+fn is_node_name(name: &str) -> bool {
+    name.starts_with(is_alphanumeric)
+        && name.ends_with(is_alphanumeric)
+        && name.chars().all(|c| is_alphanumeric(c) || matches!(c, '-' | '.'))
 }
 
-fn warn_of_age(wish: &Wish<'_>, noted: &Noted, why: &str) {
-    let (what, when) = (wish.what, noted.when());
-    warn!("{what} as it was {when}, for the API server does not answer now: {why}");
+fn is_alphanumeric(c: char) -> bool {
+    c.is_ascii_lowercase() || c.is_ascii_digit()
 }
 
-/// The error about what a node object says at this place.
-pub fn rejected(node: &str, place: &str, message: impl std::fmt::Display) -> Error {
-    Error::config(format_args!("{place} of node {node}"), message)
+fn warn_of_age(query: &NodeQuery<'_>, cached: &CachedAnswer, why: &str) {
+    let subject = query.subject;
+    let when = cached.when();
+    warn!("{subject} as it was {when}, for the API server does not answer now: {why}");
+}
+
+/// The error about a part of a node object, named by `path`.
+pub fn rejected(node: &str, path: &str, message: impl std::fmt::Display) -> Error {
+    Error::config(format_args!("{path} of node {node}"), message)
 }

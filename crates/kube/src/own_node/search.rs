@@ -4,68 +4,68 @@ use std::ops::ControlFlow;
 use log::{debug, info, warn};
 use serde::Deserialize;
 
-use super::memory::Found;
-use super::{Extent, Name, Node, OwnNode, VARIABLE, is_name};
-use crate::{Kube, List, Resource, Source, is_away};
+use super::memory::FoundNode;
+use super::{Extent, NodeObject, OwnName, OwnNode, VARIABLE, is_node_name};
+use crate::{CredentialsSource, Kube, List, Resource, is_unreachable};
 use ipam_kit::error::{Error, ErrorCode, Result};
 
-/// As much of a node as tells whose it is.
+/// The parts of a node that identify its machine.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Listed {
-    metadata: Metadata,
-    spec: Spec,
-    status: Status,
+struct ListedNode {
+    metadata: ListedMetadata,
+    spec: ListedSpec,
+    status: ListedStatus,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Metadata {
+struct ListedMetadata {
     name: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Spec {
+struct ListedSpec {
     #[serde(rename = "providerID")]
     provider_id: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Status {
-    node_info: NodeInfo,
+struct ListedStatus {
+    node_info: ListedInfo,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct NodeInfo {
+struct ListedInfo {
     #[serde(rename = "machineID")]
     machine_id: String,
 }
 
-/// How many names an error tells.
+/// How many names an error shows.
 const SHOWN: usize = 5;
 
 impl OwnNode {
-    /// Reads this machine's node: by its name if that is known, else out of the list of all. The inner
-    /// error is what the API server's answer means: this machine is no node.
-    pub(super) fn find(&self, kube: &mut Kube, extent: Extent) -> Result<Result<Node>> {
+    /// Reads this machine's node: by its name if that is known, else from the list of all nodes. The
+    /// inner error says that this machine is not a node.
+    pub(super) fn find(&self, kube: &mut Kube, extent: Extent) -> Result<Result<NodeObject>> {
         let host = match &self.name {
-            Name::Said { name, place } => {
-                debug!("this is node {name}, as {place} says");
+            OwnName::Given { name, path } => {
+                debug!("this is node {name}, as {path} says");
                 let node = self.get(kube, name, extent)?;
-                return Ok(node.ok_or_else(|| absent(name, place, &self.source)));
+                return Ok(node.ok_or_else(|| absent(name, path, &self.source)));
             }
-            Name::Host(host) => host,
+            OwnName::Host(host) => host,
         };
         if let Some(node) = self.remembered(kube, extent)? {
             return Ok(Ok(node));
         }
-        let named = if is_name(host) { self.get(kube, host, extent)? } else { None };
+        let named = if is_node_name(host) { self.get(kube, host, extent)? } else { None };
         let named = match named {
             Some(node) if self.is_other(&node) => {
-                let id = node.text("/status/nodeInfo/machineID").unwrap_or_default();
+                let id = node.string("/status/nodeInfo/machineID").unwrap_or_default();
                 warn!("node {host} has this host's name, but another machine-id ({id})");
                 Some(node)
             }
@@ -79,42 +79,42 @@ impl OwnNode {
             (Ok(listed), named) => match (listed.only(), named) {
                 (Ok(Some(found)), _) => found,
                 (Err(ambiguous), _) => return Ok(Err(ambiguous)),
-                // Programs in containers see another machine-id now and then.
+                // A program in a container may see another machine-id.
                 (Ok(None), Some(node)) => {
-                    return Ok(Ok(Self::nevertheless(node, "no node has this machine-id")));
+                    return Ok(Ok(Self::accept_despite(node, "no node has this machine-id")));
                 }
                 (Ok(None), None) => return Ok(Err(self.unknown())),
             },
-            (Err(error), _) if is_away(&error) => return Err(error),
+            (Err(error), _) if is_unreachable(&error) => return Err(error),
             (Err(error), Some(node)) => {
-                return Ok(Ok(Self::nevertheless(node, &error.in_full())));
+                return Ok(Ok(Self::accept_despite(node, &error.in_full())));
             }
             (Err(error), None) => {
                 return Err(error
                     .within(format_args!(
                         "no node is called {host:?}, and looking for this machine"
                     ))
-                    .advise(SAY));
+                    .advise(ADVICE));
             }
         };
         info!("this is node {name}, by its {how}");
         let node = self.get(kube, &name, extent)?;
         if node.is_some() {
-            self.note_found(&name);
+            self.remember_node(&name);
         }
         Ok(node.ok_or_else(|| absent(&name, how, &self.source)))
     }
 
-    /// Takes the node that has the host's name, though it has another machine-id. That is not remembered:
-    /// this machine's own node may still come.
-    fn nevertheless(node: Node, why: &str) -> Node {
+    /// Accepts the node with the host's name despite its other machine-id. It is not remembered:
+    /// this machine's own node may still be created.
+    fn accept_despite(node: NodeObject, why: &str) -> NodeObject {
         warn!("this is node {} nevertheless: {why}", node.name);
         node
     }
 
-    fn note_found(&self, name: &str) {
+    fn remember_node(&self, name: &str) {
         if let Some(memory) = &self.memory {
-            memory.note_found(Found {
+            memory.set_found(FoundNode {
                 cluster: self.source.identity(),
                 machine: self.machine.identity(),
                 node: name.to_owned(),
@@ -122,10 +122,10 @@ impl OwnNode {
         }
     }
 
-    /// The node that this machine was found to be, if it still is.
-    fn remembered(&self, kube: &mut Kube, extent: Extent) -> Result<Option<Node>> {
+    /// The remembered node, if it is still this machine's.
+    fn remembered(&self, kube: &mut Kube, extent: Extent) -> Result<Option<NodeObject>> {
         let Some(memory) = &self.memory else { return Ok(None) };
-        let Found { cluster, machine, node } = memory.found();
+        let FoundNode { cluster, machine, node } = memory.found();
         let is_here = cluster == self.source.identity() && machine == self.machine.identity();
         if !is_here || node.is_empty() {
             return Ok(None);
@@ -138,25 +138,25 @@ impl OwnNode {
         Ok(found)
     }
 
-    /// Whether a node is certainly another machine.
-    fn is_other(&self, node: &Node) -> bool {
-        let id = node.text("/status/nodeInfo/machineID").unwrap_or_default();
+    /// Whether a node is certainly another machine's.
+    fn is_other(&self, node: &NodeObject) -> bool {
+        let id = node.string("/status/nodeInfo/machineID").unwrap_or_default();
         self.machine.has_id(id) == Some(false)
     }
 
-    /// The nodes of all that have this machine's machine-id or provider ID.
-    fn listed(&self, kube: &mut Kube) -> Result<Alike> {
-        let mut alike = Alike::default();
-        kube.list(&List::all(Resource::nodes()), &mut |node: Listed| {
+    /// All nodes with this machine's machine-id or provider ID.
+    fn listed(&self, kube: &mut Kube) -> Result<MatchingNodes> {
+        let mut matching = MatchingNodes::default();
+        kube.list(&List::all(Resource::nodes()), &mut |node: ListedNode| {
             let name = node.metadata.name;
             if self.machine.has_id(&node.status.node_info.machine_id) == Some(true) {
-                alike.by_id.push(name);
+                matching.by_id.push(name);
             } else if self.machine.is_instance(&node.spec.provider_id) {
-                alike.by_instance.push(name);
+                matching.by_instance.push(name);
             }
             ControlFlow::Continue(())
         })?;
-        Ok(alike)
+        Ok(matching)
     }
 
     fn unknown(&self) -> Error {
@@ -165,22 +165,22 @@ impl OwnNode {
             "this machine is no node of the cluster of {}: none is called {:?}, or has the machine-id {ids:?} or the provider ID of this machine",
             self.source, self.machine.host_name,
         );
-        Error::new(ErrorCode::BACKEND, message).advise(SAY)
+        Error::new(ErrorCode::BACKEND, message).advise(ADVICE)
     }
 }
 
-/// Names of nodes that are like this machine.
+/// Names of the nodes that may be this machine.
 #[derive(Default)]
-struct Alike {
+struct MatchingNodes {
     by_id: Vec<String>,
     by_instance: Vec<String>,
 }
 
-impl Alike {
-    /// The one that has the machine-id, else the provider ID, and which of both it is.
+impl MatchingNodes {
+    /// The one node with the machine-id, else with the provider ID, and which of both it has.
     fn only(self) -> Result<Option<(String, &'static str)>> {
         for (mut names, how) in [(self.by_id, "machine-id"), (self.by_instance, "provider ID")] {
-            // A list that began anew shows some once more.
+            // A list that began anew shows some nodes twice.
             names.sort_unstable();
             names.dedup();
             match names.len() {
@@ -193,8 +193,8 @@ impl Alike {
     }
 }
 
-/// What to do where the name cannot be found out.
-const SAY: &str = "name the node by nodeName in the configuration, or in the variable NODE_NAME";
+/// Advice if the name cannot be found.
+const ADVICE: &str = "name the node by nodeName in the configuration, or in the variable NODE_NAME";
 
 fn ambiguous(names: &[String], how: &str) -> Error {
     let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -203,12 +203,12 @@ fn ambiguous(names: &[String], how: &str) -> Error {
         .advise(
             "machines that were cloned need machine-ids of their own (systemd-machine-id-setup)",
         )
-        .advise(SAY)
+        .advise(ADVICE)
 }
 
-/// There is no node of this name.
-pub(super) fn absent(name: &str, place: impl fmt::Display, source: &Source) -> Error {
-    let message = format!("there is no node {name} in the cluster of {source} ({place} names it)");
+/// The error that no node has this name.
+pub(super) fn absent(name: &str, path: impl fmt::Display, source: &CredentialsSource) -> Error {
+    let message = format!("there is no node {name} in the cluster of {source} ({path} names it)");
     Error::new(ErrorCode::BACKEND, message)
         .advise(format!("see kubectl get nodes; {VARIABLE} or nodeName must be a node's name"))
 }

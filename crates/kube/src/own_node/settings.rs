@@ -10,10 +10,10 @@ use ipam_servers::ConfigFile;
 
 /// The keys that say how to find the node.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
-    /// `kubeconfig`: how to reach the API server; without it, as [`Source::find`] has it.
+pub struct NodeSettings {
+    /// `kubeconfig`: how to reach the API server; without it, as [`CredentialsSource::find`] has it.
     ///
-    /// [`Source::find`]: crate::Source::find
+    /// [`CredentialsSource::find`]: crate::CredentialsSource::find
     pub kubeconfig: Option<ConfigFile>,
     /// `nodeName`: the node's name, where it is to be neither guessed nor looked for.
     pub(crate) node_name: Option<NodeName>,
@@ -26,30 +26,30 @@ pub struct Settings {
 pub(crate) struct NodeName {
     /// The name.
     pub(crate) name: String,
-    /// The place, as in `ipam.nodeName`.
+    /// The setting, as in `ipam.nodeName`.
     pub(crate) path: String,
 }
 
 /// The keys as they are written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Keys {
+pub struct NodeKeys {
     kubeconfig: Option<PathBuf>,
     node_name: Option<String>,
     cache_ttl: Option<String>,
 }
 
-impl Keys {
+impl NodeKeys {
     /// The keys, as a delegate declares them.
     pub const KEYS: &'static [Key] =
         &[Key::Value("kubeconfig"), Key::Value("nodeName"), Key::Value("cacheTtl")];
 
-    /// Reads the keys. `place` is what errors put in front of each, as in `ipam.`.
+    /// Reads the keys. Errors put `prefix` in front of each, as in `ipam.`.
     ///
     /// # Errors
     /// `cacheTtl` is no duration.
-    pub fn read(self, place: &str) -> Result<Settings> {
-        let path = |key: &str| [place, key].concat();
+    pub fn read(self, prefix: &str) -> Result<NodeSettings> {
+        let path = |key: &str| format!("{prefix}{key}");
         let ttl = self.cache_ttl.filter(|text| !text.is_empty()).map(|text| {
             let none = matches!(&*text, "0" | "0s").then_some(Duration::ZERO);
             none.or_else(|| parse_duration(&text)).ok_or_else(|| {
@@ -57,7 +57,7 @@ impl Keys {
                     .advise(r#"as in "60s" or "5m"; "0s" asks the API server each time"#)
             })
         });
-        Ok(Settings {
+        Ok(NodeSettings {
             kubeconfig: ConfigFile::given(path("kubeconfig"), self.kubeconfig),
             node_name: self
                 .node_name
@@ -68,7 +68,7 @@ impl Keys {
     }
 }
 
-impl Settings {
+impl NodeSettings {
     /// For how long an answer is believed.
     pub fn ttl(&self) -> Duration {
         self.ttl.unwrap_or(Duration::from_secs(60))
@@ -92,13 +92,13 @@ mod tests {
 
     use super::*;
 
-    fn read(value: serde_json::Value) -> Result<Settings> {
-        Keys::deserialize(value).unwrap().read("ipam.")
+    fn read(value: serde_json::Value) -> Result<NodeSettings> {
+        NodeKeys::deserialize(value).unwrap().read("ipam.")
     }
 
     #[test]
     fn every_key_is_declared() {
-        ipam_testkit::fields::assert_fields::<Keys>(&names(Keys::KEYS));
+        ipam_testkit::fields::assert_fields::<NodeKeys>(&names(NodeKeys::KEYS));
     }
 
     #[test]

@@ -3,38 +3,38 @@ use std::path::{Path, PathBuf};
 
 use log::warn;
 
-use super::kubeconfig::{Current, Kubeconfig, Section};
+use super::kubeconfig::{CurrentContext, Kubeconfig, KubeconfigSection};
 use super::validity::{Moment, Validity};
 use ipam_kit::error::{Error, Result};
 use ipam_servers::{ConfigFile, Pem, PemSource, Secret, Server, Trust, read_text};
 
-/// Which API server, and as whom.
+/// An API server, and the credentials to show it.
 #[derive(Debug)]
-pub(super) struct Login {
+pub(super) struct Credentials {
     pub server: Server,
     pub trust: Trust,
-    /// With where it comes from.
+    /// With its path.
     pub token: Option<(String, Secret)>,
     pub namespace: Option<String>,
-    /// Where the server's address comes from.
+    /// Where the server's address is written.
     pub server_path: String,
-    /// Where the CA comes from, or would.
+    /// Where the CA is written, or would be.
     pub ca_path: String,
 }
 
-/// The files that a pod finds its service account in.
+/// The files of a pod's service account.
 pub(super) const TOKEN: &str = "token";
 const CA: &str = "ca.crt";
 const NAMESPACE: &str = "namespace";
 
-impl Login {
-    /// What kubeconfigs say for their current context, each with the name that errors give it.
+impl Credentials {
+    /// The credentials of the current context of kubeconfigs, each with the name that errors give it.
     ///
     /// # Errors
-    /// One cannot be read, or says what is wrong or not supported.
+    /// One cannot be read, is wrong, or has a setting that is not supported.
     pub(super) fn of_kubeconfigs(files: &[(String, &Path)]) -> Result<Self> {
         let kubeconfig = Kubeconfig::read(files)?;
-        let Current { context, cluster, user } = kubeconfig.current()?;
+        let CurrentContext { context, cluster, user } = kubeconfig.current()?;
         for (key, instead) in NOT_OF_CLUSTERS {
             cluster.without(key, instead)?;
         }
@@ -68,20 +68,20 @@ impl Login {
                 cluster.path("insecure-skip-tls-verify")
             );
         }
-        if let Some((place, _)) = token.as_ref().filter(|_| !server.is_secured()) {
-            warn!("{place}: the token goes to {server} without TLS, for everybody to read");
+        if let Some((path, _)) = token.as_ref().filter(|_| !server.is_secured()) {
+            warn!("{path}: the token goes to {server} without TLS, for everybody to read");
         }
         Ok(Self {
             server,
             trust: Trust { ca, identity, skip_verification },
             token,
-            namespace: context.text("namespace")?.map(str::to_owned),
+            namespace: context.string("namespace")?.map(str::to_owned),
             server_path: cluster.path("server"),
             ca_path,
         })
     }
 
-    /// What tells the cluster from others.
+    /// The identity of the cluster: a hash of its CA, else the server's URL.
     pub(super) fn cluster(&self) -> Result<String> {
         let Some(ca) = &self.trust.ca else { return Ok(self.server.to_string()) };
         let mut hasher = DefaultHasher::new();
@@ -97,14 +97,12 @@ impl Login {
         let server_path = "KUBERNETES_SERVICE_HOST".to_owned();
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let server = Server::parse_one(&format!("https://{host}:{port}"), &server_path, None)?;
-        let place = "the service account".to_owned();
-        let token = ConfigFile { path: place.clone(), file: folder.join(TOKEN) };
+        let path = "the service account".to_owned();
+        let token = ConfigFile { path: path.clone(), file: folder.join(TOKEN) };
         let secret = Secret::read(&token)?;
         let ca_file = folder.join(CA);
         let ca_path = ca_file.display().to_string();
-        let there = ca_file.exists();
-        let pem = Pem { path: place, source: PemSource::File(ca_file) };
-        let ca = there.then_some(pem);
+        let ca = ca_file.exists().then_some(Pem { path, source: PemSource::File(ca_file) });
         let namespace = read_text(&folder.join(NAMESPACE)).ok();
         Ok(Self {
             server,
@@ -116,35 +114,37 @@ impl Login {
         })
     }
 
-    /// By what the server was to know us, with what is wrong about it by now: for an error.
+    /// The credentials without their secrets, and whether they have expired: for an error.
     pub(super) fn shown(&self) -> String {
-        let now = Moment::now();
-        let told = |what: &str, place: &str, validity: Option<Validity>| match validity
-            .and_then(|validity| validity.complaint(now))
-        {
-            Some(complaint) => format!("{what} ({place}), which {complaint}"),
-            None => format!("{what} ({place})"),
-        };
         let mut shown = Vec::new();
         if let Some((certificate, _)) = &self.trust.identity {
             let chain = certificate.certificates().unwrap_or_default();
             let validity = chain.first().and_then(|first| Validity::of_certificate(first));
-            shown.push(told("the client certificate", &certificate.path, validity));
+            shown.push(with_validity("the client certificate", &certificate.path, validity));
         }
-        if let Some((place, secret)) = &self.token {
-            shown.push(told("the token", place, Validity::of_token(secret.expose())));
+        if let Some((path, secret)) = &self.token {
+            let validity = Validity::of_token(secret.expose());
+            shown.push(with_validity("the token", path, validity));
         }
         if shown.is_empty() { "no login at all".to_owned() } else { shown.join(" and ") }
     }
 }
 
-/// What a cluster may not have, with what to do instead.
+/// A certificate or token with its path, and with the reason if it is not valid now.
+fn with_validity(name: &str, path: &str, validity: Option<Validity>) -> String {
+    match validity.and_then(|validity| validity.complaint(Moment::now())) {
+        Some(complaint) => format!("{name} ({path}), which {complaint}"),
+        None => format!("{name} ({path})"),
+    }
+}
+
+/// Keys of a cluster that are not supported, with advice.
 const NOT_OF_CLUSTERS: [(&str, &str); 2] = [
     ("proxy-url", "name a server that can be reached without a proxy"),
     ("tls-server-name", "name the server as its certificate does"),
 ];
 
-/// What a user may not have, with what to do instead.
+/// Keys of a user that are not supported, with advice.
 const NOT_OF_USERS: [(&str, &str); 8] = [
     ("exec", WITHOUT_PROGRAM),
     ("auth-provider", WITHOUT_PROGRAM),
@@ -161,36 +161,39 @@ const WITHOUT_PASSWORD: &str = "Kubernetes takes no passwords: give this user a 
 const WITHOUT_MASK: &str =
     "nobody is impersonated: give the login of the very user that is to be acted as";
 
-/// As client-go, a server without a scheme is one over TLS where anything about TLS is said.
-fn server(cluster: &Section<'_>, secured: bool) -> Result<Server> {
-    let missing =
-        || cluster.missing("server").advise("name the API server, as in https://10.20.30.40:6443");
-    let text = cluster.text("server")?.ok_or_else(missing)?;
-    let scheme = match (text.contains("://"), secured) {
+/// As in client-go, a server without a scheme uses TLS if the kubeconfig has any setting of TLS.
+fn server(cluster: &KubeconfigSection<'_>, secured: bool) -> Result<Server> {
+    let Some(server) = cluster.string("server")? else {
+        return Err(cluster
+            .missing("server")
+            .advise("name the API server, as in https://10.20.30.40:6443"));
+    };
+    let scheme = match (server.contains("://"), secured) {
         (true, _) => "",
         (false, true) => "https://",
         (false, false) => "http://",
     };
-    Server::parse_one(&format!("{scheme}{text}"), &cluster.path("server"), None)
+    Server::parse_one(&format!("{scheme}{server}"), &cluster.path("server"), None)
 }
 
-fn identity(user: &Section<'_>) -> Result<Option<(Pem, Pem)>> {
-    let missing = |key: &str, given: &Pem| {
-        Error::config(user.path(key), format_args!("missing, but there is {}", given.path))
-            .advise("give both or neither")
-    };
+fn identity(user: &KubeconfigSection<'_>) -> Result<Option<(Pem, Pem)>> {
     match (user.pem("client-certificate")?, user.pem("client-key")?) {
         (None, None) => Ok(None),
         (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
-        (Some(given), None) => Err(missing("client-key", &given)),
-        (None, Some(given)) => Err(missing("client-certificate", &given)),
+        (Some(given), None) => Err(half_missing(user, "client-key", &given)),
+        (None, Some(given)) => Err(half_missing(user, "client-certificate", &given)),
     }
 }
 
-/// The token in the file, which rotates, where that can be read; else the one that is written out.
-fn token(user: &Section<'_>) -> Result<Option<(String, Secret)>> {
+fn half_missing(user: &KubeconfigSection<'_>, key: &str, given: &Pem) -> Error {
+    Error::config(user.path(key), format_args!("missing, but there is {}", given.path))
+        .advise("give both or neither")
+}
+
+/// The token in the file, which rotates, if that can be read; else the one in the kubeconfig.
+fn token(user: &KubeconfigSection<'_>) -> Result<Option<(String, Secret)>> {
     let path = user.path("token");
-    let token = user.text("token")?.map(|text| Secret::parse(text, &path));
+    let token = user.string("token")?.map(|token| Secret::parse(token, &path));
     let token = token.transpose()?.map(|secret| (path, secret));
     let Some(file) = user.file("tokenFile")? else { return Ok(token) };
     match (read(user, file), token) {
@@ -203,7 +206,7 @@ fn token(user: &Section<'_>) -> Result<Option<(String, Secret)>> {
     }
 }
 
-fn read(user: &Section<'_>, file: PathBuf) -> Result<Secret> {
+fn read(user: &KubeconfigSection<'_>, file: PathBuf) -> Result<Secret> {
     Secret::read(&ConfigFile { path: user.path("tokenFile"), file })
 }
 
