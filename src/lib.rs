@@ -5,12 +5,12 @@
 //! a container, and something takes an address out of each. The program `ipam-delegated` is a CNI
 //! IPAM plugin that runs such a chain: an ordered list of small programs, the *delegates*. Each
 //! gets the network configuration with the result of the one before as `prevResult`, and answers
-//! with that result, enriched. *Selectors* (`ipam-ds-…`) choose pools, *allocators* (`ipam-da-…`,
-//! or any standard IPAM plugin) give addresses. When an ADD fails, what it took is released; when
-//! it succeeds, a record says what a later DEL has to release, whatever has become of the
-//! configuration meanwhile.
+//! with that result and what it adds. *Selectors* (`ipam-ds-…`) choose pools, *allocators*
+//! (`ipam-da-…`, or any standard IPAM plugin) give addresses. If an ADD fails, the chain releases
+//! every address the ADD took. If it succeeds, a record names every lease that a later DEL has to
+//! release, even if the configuration has changed by then.
 //!
-//! Delegates in Rust depend on the library `ipam-kit`. This one is for a meta-plugin with presets
+//! Delegates in Rust depend on the library `ipam-kit`. Use this one for a meta-plugin with presets
 //! of your own, whole chains under one name:
 //!
 //! ```no_run
@@ -19,9 +19,9 @@
 //!
 //! # The rooms
 //!
-//! - [`chain`]: which delegates run, running each as a process, undo, and the record of each
-//!   attachment. It knows processes, not addresses.
-//! - `operator`, above it: what people ask: the verbs of a call without `CNI_COMMAND`.
+//! - [`chain`]: plans which delegates run, runs each as a process, undoes a failed ADD, and keeps a
+//!   record of each attachment. It knows processes, not addresses.
+//! - `operator`, above `chain`: the verbs for people, of a call without `CNI_COMMAND`.
 //! - [`presets`]: the chains that the program has under the names of the systems it replaces.
 
 #![warn(unreachable_pub)]
@@ -39,7 +39,7 @@ use ipam_kit::cni::Environment;
 use ipam_kit::delegate::serve;
 use operator::preset_cli::PresetCli;
 
-/// `main` of the meta-plugin: a plugin where `CNI_COMMAND` is set, else the operator's verbs.
+/// `main` of the meta-plugin: a plugin if `CNI_COMMAND` is set, else the operator's verbs.
 pub fn main(presets: &'static [Preset]) -> ExitCode {
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();
@@ -48,12 +48,14 @@ pub fn main(presets: &'static [Preset]) -> ExitCode {
     if !matches!(environment.verb(), Ok(None)) {
         return serve(chain.name(), &chain, environment);
     }
-    let typed: Vec<OsString> = arguments.collect();
+    let arguments: Vec<OsString> = arguments.collect();
     if let Some(preset) = chain.preset
         && let Some(delegate) = preset.cli
     {
-        let (chain, environment, called) = (&chain, &environment, Path::new(&program));
-        return PresetCli { chain, preset, delegate, environment, called }.answer(&typed);
+        let called_as = Path::new(&program);
+        let cli =
+            PresetCli { chain: &chain, preset, delegate, environment: &environment, called_as };
+        return cli.run(&arguments);
     }
-    operator::main(presets, program.into(), environment, &typed)
+    operator::main(presets, program.into(), environment, &arguments)
 }

@@ -1,4 +1,4 @@
-//! The systems whose place a chain takes under their own name.
+//! The chains that the program runs under the names of the systems they replace.
 
 use crate::chain::{HostProgram, Preset, PresetChain};
 

@@ -1,4 +1,4 @@
-//! The list `ipam.delegates`: which delegates, and what each entry says of its own.
+//! The list `ipam.delegates`: which delegates run, and the settings that each entry has.
 
 use std::time::Duration;
 
@@ -10,108 +10,92 @@ use ipam_kit::error::{Error, Result};
 use ipam_kit::host::parse_duration;
 pub(crate) use ipam_kit::pool::Placing;
 
-/// The entries of `ipam.delegates`.
-///
-/// # Errors
-/// The list is missing or empty, or an entry is malformed.
-pub(crate) fn parse_entries(ipam: &Map<String, Value>) -> Result<Vec<DelegateEntry>> {
-    let example = "as in \"delegates\": [\"ipam-ds-static\", \"host-local\"]";
-    let list = match ipam.get("delegates") {
-        Some(Value::Array(list)) if !list.is_empty() => list,
-        Some(Value::Array(_)) => {
-            return Err(Error::config("ipam.delegates", "no delegate is named").advise(example));
-        }
-        Some(other) => {
-            return Err(Error::config(
-                "ipam.delegates",
-                format!("expected an array, found {}", kind(other)),
-            )
-            .advise(example));
-        }
-        None => return Err(Error::config("ipam.delegates", "missing").advise(example)),
-    };
-    list.iter()
-        .enumerate()
-        .map(|(i, value)| DelegateEntry::parse(value, format!("ipam.delegates[{i}]")))
-        .collect()
-}
-
-/// The object form of an entry that is a name.
-pub(crate) fn object_form(name: Value) -> Map<String, Value> {
-    let mut entry = Map::new();
-    entry.insert("type".to_owned(), name);
-    entry
-}
-
-/// Whether a key of an entry steers the chain: a delegate is not run with it, but for the names of pools
-/// that an allocator of ours serves. `pools` steers where it is a word, which an allocator's entry never has.
-pub(crate) fn is_entry_key(key: &str) -> bool {
-    ENTRY_KEYS.contains(&key)
-}
-
-/// The keys of an entry that steer the chain.
+/// The keys of an entry that the chain reads itself. A delegate does not get them, except `serves`: an
+/// allocator must leave other pools' leases alone. The key `pools` counts only if it is a word, which an
+/// allocator's entry never has.
 pub(crate) const ENTRY_KEYS: [&str; 5] = ["type", "timeout", "serves", "answers", "sets"];
 
 /// An entry of `ipam.delegates`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DelegateEntry {
+    /// Its path in the configuration, as in `ipam.delegates[1]`.
     pub path: String,
     pub name: String,
     pub timeout: Option<Duration>,
+    /// The names of the only pools it is shown.
     pub serves: Option<Vec<String>>,
+    /// `"answers": "any"`: its answer is not compared with the pools.
     pub answers_any: bool,
+    /// Keys of `ipam` that this selector may set, beside those of every selector.
     pub sets: Vec<String>,
     pub placing: Option<Placing>,
+    /// All other keys, which override `ipam` for this delegate.
     pub overrides: Map<String, Value>,
+}
+
+/// Parses `ipam.delegates`.
+///
+/// # Errors
+/// The list is missing or empty, or an entry is malformed.
+pub(crate) fn parse_entries(ipam: &Map<String, Value>) -> Result<Vec<DelegateEntry>> {
+    let fault = match ipam.get("delegates") {
+        Some(Value::Array(list)) if !list.is_empty() => {
+            let entries = list.iter().enumerate();
+            return entries
+                .map(|(i, value)| DelegateEntry::parse(value, format!("ipam.delegates[{i}]")))
+                .collect();
+        }
+        Some(Value::Array(_)) => "no delegate is named".to_owned(),
+        Some(other) => format!("expected an array, found {}", kind(other)),
+        None => "missing".to_owned(),
+    };
+    Err(Error::config("ipam.delegates", fault)
+        .advise("as in \"delegates\": [\"ipam-ds-static\", \"host-local\"]"))
+}
+
+/// An entry in its object form; a name is `{"type": NAME}`. `None` if it is neither.
+pub(crate) fn object_form(entry: &Value) -> Option<Map<String, Value>> {
+    match entry {
+        Value::Object(object) => Some(object.clone()),
+        Value::String(_) => Some(Map::from_iter([("type".to_owned(), entry.clone())])),
+        _ => None,
+    }
+}
+
+/// Whether the chain reads this key of an entry itself.
+pub(crate) fn is_entry_key(key: &str) -> bool {
+    ENTRY_KEYS.contains(&key)
+}
+
+/// Parses a timeout; `path` is its path in the configuration.
+pub(crate) fn parse_timeout(value: &Value, path: &str) -> Result<Duration> {
+    value.as_str().and_then(parse_duration).ok_or_else(|| {
+        Error::config(path, format!("{} is no duration such as \"10s\"", shown(value)))
+    })
 }
 
 impl DelegateEntry {
     fn parse(value: &Value, path: String) -> Result<Self> {
-        let mut object = match value {
-            Value::String(_) => object_form(value.clone()),
-            Value::Object(object) => object.clone(),
-            _ => {
-                let found = kind(value);
-                return Err(Error::config(
-                    path,
-                    format!("expected a delegate's name or an object with `type`, found {found}"),
-                ));
-            }
+        let Some(mut object) = object_form(value) else {
+            let found = kind(value);
+            return Err(Error::config(
+                path,
+                format!("expected a delegate's name or an object with `type`, found {found}"),
+            ));
         };
-        let name = match object.remove("type") {
-            Some(Value::String(name)) => name,
-            _ => return Err(Error::config(format!("{path}.type"), "expected the delegate's name")),
-        };
-        if name.is_empty() || name.contains('/') || name == "." || name == ".." {
-            return Err(Error::config(path, format!("{name:?} is no delegate's name"))
-                .advise("name a program of CNI_PATH, without a slash"));
-        }
-        let timeout = match object.remove("timeout") {
-            None => None,
-            Some(value) => Some(parse_timeout(&value, &format!("{path}.timeout"))?),
-        };
-        let serves = match object.remove("serves") {
-            None => None,
-            Some(value) => Some(serde_json::from_value(value).map_err(|_| {
-                Error::config(format!("{path}.serves"), "expected an array of pool names")
-                    .advise(r#"as in ["blue"]"#)
-            })?),
-        };
-        let answers_any = match object.remove("answers") {
-            None => false,
-            Some(Value::String(any)) if any == "any" => true,
-            Some(value) => {
-                let message = ["expected \"any\", found ", &shown(&value)].concat();
-                return Err(Error::config([&path, ".answers"].concat(), message)
-                    .advise("leave it out: an answer is then compared with the pools"));
-            }
-        };
-        let sets = object.remove("sets").map_or(Ok(Vec::new()), |sets| parse_sets(&sets, &path))?;
-        let placing = take_placing(&mut object, &path)?;
-        Ok(Self { path, name, timeout, serves, answers_any, sets, placing, overrides: object })
+        Ok(Self {
+            name: take_name(&mut object, &path)?,
+            timeout: take_timeout(&mut object, &path)?,
+            serves: take_serves(&mut object, &path)?,
+            answers_any: take_answers_any(&mut object, &path)?,
+            sets: take_sets(&mut object, &path)?,
+            placing: take_placing(&mut object, &path)?,
+            overrides: object,
+            path,
+        })
     }
 
-    /// Fails where the entry says what only a selector's may, and is not a selector.
+    /// Fails if the entry has a key that only a selector's may have.
     pub(crate) fn refuse_selector_keys(&self) -> Result<()> {
         let key = match (self.sets.is_empty(), self.placing) {
             (false, _) => "sets",
@@ -124,7 +108,58 @@ impl DelegateEntry {
     }
 }
 
-/// What becomes of the pools that are there: a word. Anything else is the delegate's own setting.
+fn take_name(object: &mut Map<String, Value>, path: &str) -> Result<String> {
+    let Some(Value::String(name)) = object.remove("type") else {
+        return Err(Error::config(format!("{path}.type"), "expected the delegate's name"));
+    };
+    if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+        return Err(Error::config(path, format!("{name:?} is no delegate's name"))
+            .advise("name a program of CNI_PATH, without a slash"));
+    }
+    Ok(name)
+}
+
+fn take_timeout(object: &mut Map<String, Value>, path: &str) -> Result<Option<Duration>> {
+    let Some(value) = object.remove("timeout") else { return Ok(None) };
+    parse_timeout(&value, &format!("{path}.timeout")).map(Some)
+}
+
+fn take_serves(object: &mut Map<String, Value>, path: &str) -> Result<Option<Vec<String>>> {
+    let Some(value) = object.remove("serves") else { return Ok(None) };
+    serde_json::from_value(value).map(Some).map_err(|_| {
+        Error::config(format!("{path}.serves"), "expected an array of pool names")
+            .advise(r#"as in ["blue"]"#)
+    })
+}
+
+fn take_answers_any(object: &mut Map<String, Value>, path: &str) -> Result<bool> {
+    let Some(value) = object.remove("answers") else { return Ok(false) };
+    if value == "any" {
+        return Ok(true);
+    }
+    let message = format!("expected \"any\", found {}", shown(&value));
+    Err(Error::config(format!("{path}.answers"), message)
+        .advise("leave it out: an answer is then compared with the pools"))
+}
+
+fn take_sets(object: &mut Map<String, Value>, path: &str) -> Result<Vec<String>> {
+    let Some(value) = object.remove("sets") else { return Ok(Vec::new()) };
+    let path = format!("{path}.sets");
+    let keys = value.as_array().map(|keys| keys.iter().map(Value::as_str));
+    let Some(keys) = keys.and_then(|keys| keys.collect::<Option<Vec<&str>>>()) else {
+        return Err(
+            Error::config(path, "expected an array of keys of ipam").advise(r#"as in ["kube"]"#)
+        );
+    };
+    if let Some(key) = keys.iter().find(|key| is_chain_key(key)) {
+        let message = format!("{key} is a key of the chain, which a selector may not set");
+        return Err(Error::config(path, message).advise("take it out of sets"));
+    }
+    Ok(keys.into_iter().map(str::to_owned).collect())
+}
+
+/// How the chain combines a selector's pools with those before: a word. Any other value of `pools` is the
+/// delegate's own setting.
 fn take_placing(object: &mut Map<String, Value>, path: &str) -> Result<Option<Placing>> {
     let Some(value @ Value::String(word)) = object.get("pools") else { return Ok(None) };
     let Some(placing) = Placing::parse(word) else {
@@ -136,28 +171,4 @@ fn take_placing(object: &mut Map<String, Value>, path: &str) -> Result<Option<Pl
     };
     object.remove("pools");
     Ok(Some(placing))
-}
-
-/// The sections that an entry opens to its selector.
-fn parse_sets(sets: &Value, path: &str) -> Result<Vec<String>> {
-    let path = format!("{path}.sets");
-    let sections: Option<Vec<&str>> =
-        sets.as_array().and_then(|sets| sets.iter().map(Value::as_str).collect());
-    let sections = sections.ok_or_else(|| {
-        Error::config(&path, "expected an array of keys of ipam").advise(r#"as in ["kube"]"#)
-    })?;
-    match sections.iter().find(|section| is_chain_key(section)) {
-        None => Ok(sections.into_iter().map(str::to_owned).collect()),
-        Some(section) => Err(Error::config(
-            path,
-            format!("{section} is a key of the chain, which a selector may not set"),
-        )
-        .advise("take it out of sets")),
-    }
-}
-
-pub(crate) fn parse_timeout(value: &Value, path: &str) -> Result<Duration> {
-    value.as_str().and_then(parse_duration).ok_or_else(|| {
-        Error::config(path, format!("{} is no duration such as \"10s\"", shown(value)))
-    })
 }

@@ -1,4 +1,4 @@
-//! What is put over the section `ipam`: selectors' settings, and secrets that have rotated.
+//! Changes to a section `ipam`: the settings of selectors, and secrets that have rotated.
 
 use serde_json::{Map, Value};
 
@@ -27,8 +27,8 @@ pub(crate) fn merge_patch(target: &mut Map<String, Value>, patch: &Map<String, V
     }
 }
 
-/// Takes secrets from a newer `ipam` section: they rotate, all else stays as recorded. A token stands for
-/// itself, so that one is taken also where there was none, or its file in its place.
+/// Replaces secrets by those of the present `ipam` section, because they rotate; all else stays as
+/// recorded. A token, or the file with one, is also added where the record has neither.
 pub(crate) fn refresh_secrets(recorded: &mut Map<String, Value>, newer: &Map<String, Value>) {
     if newer.keys().any(|key| is_token(key)) {
         recorded.retain(|key, _| !is_token(key));
@@ -39,9 +39,8 @@ pub(crate) fn refresh_secrets(recorded: &mut Map<String, Value>, newer: &Map<Str
         } else if let Some(known) = recorded.get_mut(key) {
             refresh_value(known, value);
         } else if let Value::Object(section) = value {
-            let tokens = section.iter().filter(|(key, value)| is_token(key) && !value.is_null());
-            let tokens: Map<String, Value> =
-                tokens.map(|(key, value)| (key.clone(), value.clone())).collect();
+            let mut tokens = section.clone();
+            tokens.retain(|key, value| is_token(key) && !value.is_null());
             if !tokens.is_empty() {
                 recorded.insert(key.clone(), Value::Object(tokens));
             }
@@ -58,7 +57,9 @@ fn refresh_value(known: &mut Value, value: &Value) {
     match (known, value) {
         (Value::Object(known), Value::Object(value)) => refresh_secrets(known, value),
         (Value::Array(known), Value::Array(value)) if known.len() == value.len() => {
-            known.iter_mut().zip(value).for_each(|(known, value)| refresh_value(known, value));
+            for (known, value) in known.iter_mut().zip(value) {
+                refresh_value(known, value);
+            }
         }
         _ => {}
     }

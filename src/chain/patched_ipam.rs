@@ -1,4 +1,4 @@
-//! The section `ipam` with what selectors have put over it: each delegate gets what is for it.
+//! The section `ipam` with the settings that selectors put over it: each delegate gets those for it.
 
 use serde_json::{Map, Value};
 
@@ -8,30 +8,30 @@ use ipam_kit::delegate::selector_keys::{SELECTOR_KEYS, judge, other_spelling, tw
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
 
-/// The section `ipam` on its way through a chain.
+/// The section `ipam` between two delegates, with the settings of the selectors before.
 #[derive(Clone, Debug)]
 pub(crate) struct PatchedIpam {
-    /// With all settings of selectors, for standard plugins.
-    all: Map<String, Value>,
-    /// With what is a selector's to set, for allocators of ours and for selectors.
-    ours: Map<String, Value>,
+    /// With all settings, for standard plugins.
+    for_plugins: Map<String, Value>,
+    /// With those that a selector may set for `ipam-ds-*` and `ipam-da-*`.
+    for_ours: Map<String, Value>,
 }
 
 impl PatchedIpam {
     /// As the network configuration has it.
     pub(super) fn new(ipam: &Map<String, Value>) -> Self {
-        Self { all: ipam.clone(), ours: ipam.clone() }
+        Self { for_plugins: ipam.clone(), for_ours: ipam.clone() }
     }
 
-    /// What a delegate gets, less its own keys.
+    /// The section for a delegate, without its own keys.
     pub(super) fn seen_by(&self, step: &Step) -> &Map<String, Value> {
-        if step.is_ours() { &self.ours } else { &self.all }
+        if step.is_ours() { &self.for_ours } else { &self.for_plugins }
     }
 
-    /// Puts a selector's answer over it: a JSON merge patch. A verb that releases reads no `resolvConf`.
+    /// Applies a selector's answer, a JSON merge patch. A verb that releases ignores `resolvConf`.
     ///
     /// # Errors
-    /// The answer sets what is not a selector's to set.
+    /// The answer sets a key that a selector may not set.
     pub(super) fn merge(
         &mut self,
         step: &Step,
@@ -39,47 +39,59 @@ impl PatchedIpam {
         settings: &Settings,
         releases: bool,
     ) -> Result<()> {
+        self.merge_allowed(step, patch, settings, releases)
+            .map_err(|error| error.with_code(ErrorCode::DELEGATE).within(&step.name))
+    }
+
+    fn merge_allowed(
+        &mut self,
+        step: &Step,
+        patch: &Map<String, Value>,
+        settings: &Settings,
+        releases: bool,
+    ) -> Result<()> {
         const PATH: &str = "its answer sets ipam.";
-        let refused = |error: Error| error.with_code(ErrorCode::DELEGATE).within(&step.name);
-        judge(patch, settings, releases, PATH).map_err(refused)?;
+        judge(patch, settings, releases, PATH)?;
         let (ours, foreign) = settings_for_ours(patch, &step.sets);
-        if let (Some(key), Some(before)) = (foreign, &step.next_allocator) {
+        if let (Some(key), Some(allocator)) = (foreign, &step.next_allocator) {
             let key = key.escape_debug();
-            let message = format!("{before} takes it from the network configuration alone");
-            let error = Error::config(format!("{PATH}{key}"), message).advise(format!(
+            let message = format!("{allocator} takes it from the network configuration alone");
+            return Err(Error::config(format!("{PATH}{key}"), message).advise(format!(
                 "take it out of what {name} reads; or let {name} decide on it, by \
                  {{\"type\": \"{name}\", \"sets\": [\"{key}\"]}} in ipam.delegates",
                 name = step.name
-            ));
-            return Err(refused(error));
+            )));
         }
-        let mut all = self.all.clone();
-        merge_patch(&mut all, patch);
-        let mut set = patch.iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key);
-        if let Some((key, other)) = set.find_map(|key| Some((key, other_spelling(&all, key)?))) {
-            return Err(refused(twice(&format!("{PATH}{}", key.escape_debug()), other)));
+        let mut for_plugins = self.for_plugins.clone();
+        merge_patch(&mut for_plugins, patch);
+        for (key, _) in patch.iter().filter(|(_, value)| !value.is_null()) {
+            if let Some(other) = other_spelling(&for_plugins, key) {
+                return Err(twice(&format!("{PATH}{}", key.escape_debug()), other));
+            }
         }
-        self.all = all;
-        merge_patch(&mut self.ours, &ours);
+        self.for_plugins = for_plugins;
+        merge_patch(&mut self.for_ours, &ours);
         Ok(())
     }
 }
 
-/// The part of a selector's settings that delegates of ours get: what is every selector's to set, and the
-/// sections that the network's author has opened. A null takes nothing else away, so that what the
-/// configuration says about a store stays.
-///
-/// Comes with the first key that is set beside them.
+/// The settings that `ipam-ds-*` and `ipam-da-*` get of a selector's: those that every selector may set,
+/// and the keys that the network's author has opened to this one. Second is the first other key that is
+/// set. A null of another key removes nothing, so that the configuration of a store stays.
 fn settings_for_ours<'a>(
     patch: &'a Map<String, Value>,
     opened: &[String],
 ) -> (Map<String, Value>, Option<&'a str>) {
-    let is_open =
-        |key: &str| SELECTOR_KEYS.contains(&key) || opened.iter().any(|section| section == key);
-    let (ours, others): (Vec<_>, Vec<_>) = patch.iter().partition(|(key, _)| is_open(key));
-    let foreign = others.into_iter().find(|(_, value)| !value.is_null());
-    let ours = ours.into_iter().map(|(key, value)| (key.clone(), value.clone()));
-    (ours.collect(), foreign.map(|(key, _)| key.as_str()))
+    let mut ours = Map::new();
+    let mut foreign = None;
+    for (key, value) in patch {
+        if SELECTOR_KEYS.contains(&key.as_str()) || opened.contains(key) {
+            ours.insert(key.clone(), value.clone());
+        } else if !value.is_null() {
+            foreign = foreign.or(Some(key.as_str()));
+        }
+    }
+    (ours, foreign)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use ipam_kit::error::Error;
 
 /// A chain under the name of the system it replaces.
 ///
-/// Where this program is installed under that name (a symlink `host-local`), an unchanged network
+/// If this program is installed under that name (a symlink `host-local`), an unchanged network
 /// configuration keeps working on the same state.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
@@ -15,17 +15,16 @@ pub struct Preset {
     pub name: &'static str,
     /// The chains to choose from: the first whose condition holds.
     pub chains: &'static [PresetChain],
-    /// The replaced system keeps its state in a place that needs no configuration, so a DEL whose
-    /// configuration was stripped can still release what was held before the take-over. False where
-    /// the preset replaces nothing.
+    /// The replaced system finds its state without configuration, so a DEL with a stripped
+    /// configuration can still release what was held before the take-over. False if the preset replaces
+    /// no other system.
     pub has_default_location: bool,
-    /// Where the host may name another last program for the chain.
+    /// Where the host may name another last program for the chain, if it may.
     pub host_program: Option<HostProgram>,
-    /// The delegate that answers what a person types under the preset's name; `None` for the
-    /// operator's verbs.
+    /// The delegate that answers a person's call under the preset's name; `None` for the operator's
+    /// verbs.
     pub cli: Option<&'static str>,
-    /// In what the chain differs from the replaced system, a sentence each, for who is about to
-    /// switch.
+    /// How the chain differs from the replaced system, one sentence each.
     pub differences: &'static [&'static str],
 }
 
@@ -36,11 +35,11 @@ pub struct PresetChain {
     pub when: Option<(&'static str, &'static str)>,
     /// The delegates, in order.
     pub delegates: &'static [&'static str],
-    /// Settings put over `ipam`: keys, and values as JSON text. An object is joined with that of the
-    /// configuration, which must not contradict it; any other value takes the place of what it says.
+    /// Settings put over `ipam`: keys, and values in JSON. An object is joined with that of the
+    /// configuration, which must not contradict it; any other value replaces that of the configuration.
     pub settings: &'static [(&'static str, &'static str)],
-    /// Keys of `ipam` that its selectors may set for delegates of ours, beside those of every selector,
-    /// as in `sets` of `ipam.delegates`.
+    /// Keys of `ipam` that its selectors may set for `ipam-da-*`, beside those of every selector, as in
+    /// `sets` of `ipam.delegates`.
     pub sets: &'static [&'static str],
 }
 
@@ -50,7 +49,7 @@ impl Preset {
         presets.iter().find(|preset| preset.name == name)
     }
 
-    /// Puts the settings of the chain for this `ipam` section over it.
+    /// Puts the settings of the chain that this `ipam` section chooses over it.
     pub(crate) fn apply_settings(&self, ipam: &mut Map<String, Value>) {
         for (key, setting) in self.chain(ipam).into_iter().flat_map(PresetChain::settings) {
             match (ipam.get_mut(&key), setting) {
@@ -60,7 +59,7 @@ impl Preset {
         }
     }
 
-    /// The chain for this `ipam` section.
+    /// The chain that this `ipam` section chooses.
     pub(crate) fn chain(&self, ipam: &Map<String, Value>) -> Option<&'static PresetChain> {
         self.chains.iter().find(|chain| match chain.when {
             None => true,
@@ -69,10 +68,10 @@ impl Preset {
     }
 }
 
-/// Refuses our own program under a name that is no preset's.
-pub(crate) fn unknown_preset(place: &str, name: &str, program: &Path) -> Error {
+/// The error of our own program under a name that is not a preset's; `path` names the setting.
+pub(crate) fn unknown_preset(path: &str, name: &str, program: &Path) -> Error {
     let program = program.display();
-    Error::config(place, format!("{program} is ipam-delegated itself, under a name that is no preset"))
+    Error::config(path, format!("{program} is ipam-delegated itself, under a name that is no preset"))
         .advise(format!("install the real {name} there, or name another delegate; a replaced {name} is kept as {name}.orig"))
 }
 
@@ -81,7 +80,7 @@ impl PresetChain {
     ///
     /// # Panics
     ///
-    /// When the preset table holds a text that is no JSON.
+    /// If the preset table has a setting that is not JSON.
     pub(crate) fn settings(&self) -> impl Iterator<Item = (String, Value)> {
         self.settings.iter().map(|(key, text)| {
             let value = serde_json::from_slice(text.as_bytes()).expect("preset settings are JSON");

@@ -93,18 +93,19 @@ pub(crate) fn is_selector(name: &str) -> bool {
     name.starts_with("ipam-ds-")
 }
 
-/// The file this process runs, to recognise it under other names.
+/// The executable of this process, to recognise it under other names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnExecutable {
-    /// Where it was before an upgrade replaced it; `None` while it is still there.
+    /// Its former path, if an upgrade has replaced it.
     replaced: Option<PathBuf>,
+    /// Device, inode and length.
     identity: Option<(u64, u64, u64)>,
 }
 
 impl OwnExecutable {
     const EXE: &'static str = "/proc/self/exe";
 
-    /// Looks at the running program.
+    /// Finds the running program.
     pub(crate) fn find() -> Self {
         let path = fs::read_link(Self::EXE).unwrap_or_default();
         // The kernel marks a file that is not there any more.

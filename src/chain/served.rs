@@ -8,8 +8,8 @@ use super::plan::Step;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::pool::compare_answer;
 
-/// Fails where a delegate's answer is not what the pools that it was shown ask for; `left` are those that
-/// it answered, `None` where it answered without: it served all.
+/// Fails if a delegate's addresses do not fit the pools it was shown. `left` are the pools of its answer,
+/// which it did not serve; `None` if the answer has no pools: it served all.
 ///
 /// The answer of a delegate whose object says `"answers": "any"` is not compared, nor that of a
 /// standalone program, which was shown no pools.
@@ -38,9 +38,10 @@ pub(crate) fn compare_with_pools(
         }
         let name = &step.name;
         // It finds the ranges of all pools in `ipam`.
-        let error = match step.serves {
-            Some(_) => error.advise("give its object the ranges of the pools that it serves, and no other"),
-            None => error,
+        let error = if step.serves.is_some() {
+            error.advise("give its object the ranges of the pools that it serves, and no other")
+        } else {
+            error
         };
         error.advise(format!(
             "name another allocator in ipam.delegates; to accept any answer of {name}, write \
@@ -49,15 +50,11 @@ pub(crate) fn compare_with_pools(
     })
 }
 
-/// Fails where a standard plugin, which has ranges of its own, is shown a pool without ranges, unless its
-/// object names this pool and no other: the author of the network says that those are the pool's.
+/// Fails if a standard plugin, which has ranges of its own, is shown a pool without ranges. If its object
+/// names this pool and no other, the author of the network says that its ranges are the pool's.
 pub(crate) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) -> Result<()> {
-    let names = step.serves.as_deref().unwrap_or_default();
-    let is_open = |pool: &Value| pool["ranges"].as_array().is_none_or(Vec::is_empty);
-    let only = |pool: &Value| names.len() == 1 && pool["name"].as_str() == Some(&names[0]);
-    let Some(pool) = shown.iter().find(|pool| is_open(pool) && !only(pool)) else {
-        return Ok(());
-    };
+    let unknown = shown.iter().find(|pool| !has_ranges(pool) && !serves_only(step, pool));
+    let Some(pool) = unknown else { return Ok(()) };
     let name = &step.name;
     let message = format!(
         "{name}: {} shows no ranges, so nothing says that {given} belongs to it",
@@ -67,7 +64,7 @@ pub(crate) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) 
     let advice = if step.is_allocator() {
         "an allocator answers in pools those that it did not serve, [] where it served all"
             .to_owned()
-    } else if names.len() > 1 {
+    } else if step.serves.as_ref().is_some_and(|names| names.len() > 1) {
         format!(
             "write one entry for each pool, as in {entry}, with its ranges; or give the pool ranges"
         )
@@ -79,7 +76,7 @@ pub(crate) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) 
     Err(Error::new(ErrorCode::UNSERVED, message).advise(advice))
 }
 
-/// Fails for a chain of selectors alone.
+/// Fails for a chain that has only selectors.
 pub(crate) fn refuse_without_allocator(steps: &[Step]) -> Result<()> {
     if steps.iter().any(|step| !step.is_selector()) {
         return Ok(());
@@ -93,31 +90,32 @@ pub(crate) fn refuse_without_allocator(steps: &[Step]) -> Result<()> {
         .advise("add an allocator (ipam-da-…, or a plugin such as host-local)"))
 }
 
-/// Fails for a plan that has one allocator twice, each for every pool: the first leaves none.
+/// Fails for a plan in which an allocator follows itself, each for every pool: the first leaves no pool.
 ///
 /// # Errors
 /// Error 7.
 pub(crate) fn refuse_repeated_allocator(steps: &[Step]) -> Result<()> {
     let mut before: Vec<&Step> = Vec::new();
     for step in steps {
-        // It may name pools for those behind it.
         if step.is_selector() {
+            // It may name pools for the allocators behind it.
             before.clear();
         }
-        let is_twice = |other: &&Step| other.name == step.name && other.overrides == step.overrides;
-        if step.is_allocator() && step.serves.is_none() {
-            if before.iter().any(is_twice) {
-                let message = ["names ", &step.name, " twice, and the first serves every pool"];
-                return Err(Error::config("ipam.delegates", message.concat())
-                    .advise("remove one, or name in serves of each which pools it serves"));
-            }
-            before.push(step);
+        if !step.is_allocator() || step.serves.is_some() {
+            continue;
         }
+        let mut others = before.iter();
+        if others.any(|other| other.name == step.name && other.overrides == step.overrides) {
+            let message = format!("names {} twice, and the first serves every pool", step.name);
+            return Err(Error::config("ipam.delegates", message)
+                .advise("remove one, or name in serves of each which pools it serves"));
+        }
+        before.push(step);
     }
     Ok(())
 }
 
-/// The error about pools that are left at the end of these steps.
+/// The error about pools that no delegate of these steps has served.
 pub(crate) fn unserved(left: &[Value], steps: &[Step]) -> Error {
     let message = format!("no delegate served {}", describe_pools(left));
     let error = Error::new(ErrorCode::UNSERVED, message);
@@ -146,10 +144,22 @@ pub(crate) fn unserved(left: &[Value], steps: &[Step]) -> Error {
     }
 }
 
-/// Whether a pool is for this delegate.
+/// Whether a delegate is shown a pool.
 pub(crate) fn serves(step: &Step, pool: &Value) -> bool {
     let Some(names) = &step.serves else { return true };
     pool.get("name").and_then(Value::as_str).is_some_and(|name| names.iter().any(|n| n == name))
+}
+
+fn has_ranges(pool: &Value) -> bool {
+    pool["ranges"].as_array().is_some_and(|ranges| !ranges.is_empty())
+}
+
+/// Whether a delegate's object names this pool and no other.
+fn serves_only(step: &Step, pool: &Value) -> bool {
+    match step.serves.as_deref() {
+        Some([name]) => pool["name"] == name.as_str(),
+        _ => false,
+    }
 }
 
 pub(crate) fn describe_pools(pools: &[Value]) -> String {
@@ -168,8 +178,9 @@ pub(crate) fn describe_pool(pool: &Value) -> String {
 }
 
 fn describe_range(range: &Value) -> String {
-    let text = |key: &str| range[key].as_str().filter(|text| !text.is_empty());
-    match (text("rangeStart"), text("rangeEnd"), text("subnet")) {
+    let [start, end, subnet] = ["rangeStart", "rangeEnd", "subnet"]
+        .map(|key| range[key].as_str().filter(|text| !text.is_empty()));
+    match (start, end, subnet) {
         (Some(start), Some(end), _) => format!("{start}-{end}"),
         (_, _, Some(subnet)) => subnet.to_owned(),
         _ => range.to_string(),

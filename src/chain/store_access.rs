@@ -1,5 +1,5 @@
-//! The way to a store as a section `ipam` has it: the servers, and the files that a client of them reads.
-//! What identifies a store is the record's; the way to it may be today's.
+//! How a section `ipam` leads to a store: the servers, and the files that a client of them reads. What
+//! identifies a store is the record's; the way to it may be the present configuration's.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 use super::entry::is_entry_key;
 use ipam_kit::delegate::selector_keys::{CHAIN_KEYS, SELECTOR_KEYS};
 
-/// How keys end, in small letters, that hold servers, at any depth. A text with `://` is a server under any
-/// key.
-const SERVERS: [&str; 7] =
+/// Ends of keys, in small letters, whose values are servers, at any depth. A string with `://` is a server
+/// under any key.
+const SERVER_KEYS: [&str; 7] =
     ["endpoint", "endpoints", "kubeconfig", "server", "servers", "url", "urls"];
 
-/// How keys end, in small letters, that hold the files of a client, at any depth.
-const FILES: [&str; 8] = [
+/// Ends of keys, in small letters, whose values are files of a client, at any depth.
+const FILE_KEYS: [&str; 8] = [
     "cafile",
     "cafilefile",
     "certfile",
@@ -28,19 +28,19 @@ const FILES: [&str; 8] = [
 /// A server that a section names.
 #[derive(Debug, PartialEq)]
 pub(crate) struct NamedServer {
-    /// Of which store it is; empty where any delegate may read it.
+    /// The store it belongs to; empty if any delegate may read it.
     store: String,
     scheme: Option<String>,
-    /// Host and port, with a path where there is one.
-    place: String,
+    /// Host and port, with a path if there is one.
+    address: String,
 }
 
 impl NamedServer {
-    /// Every server that a section names, but those of other delegates.
+    /// Every server that a section names, except those of other delegates.
     pub(crate) fn all(ipam: &Map<String, Value>) -> Vec<Self> {
         let mut found = Vec::new();
         for (key, value) in ipam.iter().filter(|(key, _)| *key != "delegates") {
-            gather(store_named_by(key, value), key, value, &mut found);
+            collect_servers(store_of_key(key, value), key, value, &mut found);
         }
         found
     }
@@ -52,69 +52,76 @@ impl NamedServer {
         };
         let rest = rest.trim_end_matches('/');
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        Self { store: store.to_owned(), scheme, place: host.to_ascii_lowercase() + path }
+        Self { store: store.to_owned(), scheme, address: host.to_ascii_lowercase() + path }
     }
 
     /// Whether what is meant for this server may go to another one. A secret for TLS stays in TLS.
     fn covers(&self, other: &Self) -> bool {
-        let [ours, theirs] = [self, other].map(|server| server.scheme.as_deref());
-        let is_stripped = (ours, theirs) == (Some("https"), Some("http"));
-        (&self.store, &self.place) == (&other.store, &other.place) && !is_stripped
+        let loses_tls =
+            self.scheme.as_deref() == Some("https") && other.scheme.as_deref() == Some("http");
+        self.store == other.store && self.address == other.address && !loses_tls
+    }
+
+    /// Whether it is of this store, or of any.
+    fn may_serve(&self, store: &str) -> bool {
+        self.store == store || self.store.is_empty()
     }
 
     /// Host and port, without a name or a password in front.
     fn shown(&self) -> &str {
-        let host = self.place.split(['?', '#']).next().unwrap_or_default();
+        let host = self.address.split(['?', '#']).next().unwrap_or_default();
         host.rsplit_once('@').map_or(host, |(_, host)| host)
     }
 }
 
-fn gather(store: &str, key: &str, value: &Value, found: &mut Vec<NamedServer>) {
-    match value {
-        Value::Object(section) => {
-            section.iter().for_each(|(key, value)| gather(store, key, value, found));
-        }
-        Value::Array(list) => list.iter().for_each(|it| gather(store, key, it, found)),
-        Value::String(text)
-            if (ends(key, &SERVERS) || text.contains("://")) && !text.is_empty() =>
-        {
-            found.push(NamedServer::parse(store, text));
-        }
-        _ => {}
+/// The servers of the record and those of the present configuration, which differ.
+pub(crate) struct ChangedServers {
+    pub recorded: String,
+    pub present: String,
+}
+
+impl ChangedServers {
+    /// Both lists for people; `None` if they are the same.
+    pub(crate) fn between(
+        recorded: &Map<String, Value>,
+        present: &Map<String, Value>,
+    ) -> Option<Self> {
+        let [recorded, present] = [recorded, present].map(|ipam| {
+            let servers = NamedServer::all(ipam);
+            servers.iter().map(NamedServer::shown).collect::<Vec<_>>().join(", ")
+        });
+        (recorded != present).then_some(Self { recorded, present })
     }
 }
 
-fn ends(key: &str, ends: &[&str]) -> bool {
-    let key = key.to_ascii_lowercase();
-    ends.iter().any(|end| key.ends_with(end))
-}
-
-/// Whose key of `ipam` it is: the first word of a section, or of a key with servers that has more words.
-fn store_named_by<'a>(key: &'a str, value: &Value) -> &'a str {
-    let end = key.find(|c: char| c == '_' || c.is_ascii_uppercase()).unwrap_or(key.len());
-    if value.is_object() || (ends(key, &SERVERS) && end < key.len()) { &key[..end] } else { "" }
-}
-
-/// Takes out of a newer section what may hold secrets that are not meant for the servers of the recorded
-/// one: each of these has to be among today's. Where a section has servers of its own, these decide.
+/// Removes from the present section the settings whose secrets may be meant for other servers than the
+/// recorded ones: each recorded server has to be among the present ones. If a section names servers of its
+/// own, only these count for it.
 pub(crate) fn remove_settings_for_other_servers(
     recorded: &Map<String, Value>,
-    newer: &mut Map<String, Value>,
+    present: &mut Map<String, Value>,
 ) {
-    let (before, todays) = (NamedServer::all(recorded), NamedServer::all(newer));
-    let is_strange = |server: &&NamedServer| !todays.iter().any(|today| today.covers(server));
-    let strange: Vec<&NamedServer> = before.iter().filter(is_strange).collect();
-    newer.retain(|key, value| {
-        let store = store_named_by(key, value);
-        let has_its_own = !store.is_empty() && before.iter().any(|server| server.store == store);
-        let speaks = |server: &&NamedServer| {
-            !has_its_own || server.store == store || server.store.is_empty()
-        };
-        !strange.iter().any(speaks)
+    let recorded_servers = NamedServer::all(recorded);
+    let present_servers = NamedServer::all(present);
+    let mut foreign = Vec::new();
+    for server in &recorded_servers {
+        if !present_servers.iter().any(|present| present.covers(server)) {
+            foreign.push(server);
+        }
+    }
+    present.retain(|key, value| {
+        let store = store_of_key(key, value);
+        let has_own_servers =
+            !store.is_empty() && recorded_servers.iter().any(|server| server.store == store);
+        if has_own_servers {
+            !foreign.iter().any(|server| server.may_serve(store))
+        } else {
+            foreign.is_empty()
+        }
     });
 }
 
-/// Whether a section says about its store what the network configuration says: a selector has chosen
+/// Whether a section says about its store what the network configuration says: selectors have chosen
 /// nothing but addresses.
 pub(crate) fn chose_only_addresses(
     ipam: &Map<String, Value>,
@@ -129,86 +136,115 @@ pub(crate) fn chose_only_addresses(
     })
 }
 
-/// Replaces recorded files that cannot be read by what the same section names now: all files of the
-/// section, for a certificate goes with its key.
-pub(crate) fn refresh_files(recorded: &mut Map<String, Value>, newer: &Map<String, Value>) {
-    let is_file = |key: &str| ends(key, &FILES);
-    let is_lost = |(key, value): (&String, &Value)| {
-        let file = value.as_str().filter(|file| is_file(key) && !file.is_empty());
-        newer.get(key).is_some_and(|today| today != value)
-            && file.is_some_and(|file| Path::new(file).metadata().is_err())
-    };
-    if recorded.iter().any(is_lost) {
-        recorded.retain(|key, _| !is_file(key));
-        let files = newer.iter().filter(|(key, _)| is_file(key));
-        recorded.extend(files.map(|(key, file)| (key.clone(), file.clone())));
+/// Replaces recorded files that cannot be read by those that the same section names now: all files of the
+/// section, because a certificate goes with its key.
+pub(crate) fn refresh_files(recorded: &mut Map<String, Value>, present: &Map<String, Value>) {
+    if recorded.iter().any(|(key, value)| is_lost_file(key, value, present.get(key))) {
+        recorded.retain(|key, _| !is_file_key(key));
+        for (key, file) in present.iter().filter(|(key, _)| is_file_key(key)) {
+            recorded.insert(key.clone(), file.clone());
+        }
     }
     for (key, value) in recorded.iter_mut().filter(|(key, _)| *key != "delegates") {
-        if let (Value::Object(section), Some(Value::Object(today))) = (value, newer.get(key)) {
+        if let (Value::Object(section), Some(Value::Object(today))) = (value, present.get(key)) {
             refresh_files(section, today);
         }
     }
 }
 
-/// The keys, as in `ipam.store.servers`, whose servers or files are others by now.
-pub(crate) fn changed_access_keys(
-    recorded: &Map<String, Value>,
-    newer: &Map<String, Value>,
-) -> Vec<String> {
-    let mut keys = Vec::new();
-    differences("ipam", recorded, newer, &mut keys);
-    keys
+/// Whether a recorded file cannot be read, while the configuration names another one.
+fn is_lost_file(key: &str, recorded: &Value, present: Option<&Value>) -> bool {
+    let Some(file) = recorded.as_str().filter(|file| is_file_key(key) && !file.is_empty()) else {
+        return false;
+    };
+    present.is_some_and(|present| present != recorded) && Path::new(file).metadata().is_err()
 }
 
-fn differences(
-    path: &str,
+/// The paths, as in `ipam.store.servers`, whose servers or files differ by now.
+pub(crate) fn changed_paths(
     recorded: &Map<String, Value>,
-    newer: &Map<String, Value>,
-    keys: &mut Vec<String>,
+    present: &Map<String, Value>,
+) -> Vec<String> {
+    let mut paths = Vec::new();
+    collect_changed_paths("ipam", recorded, present, &mut paths);
+    paths
+}
+
+fn collect_changed_paths(
+    parent: &str,
+    recorded: &Map<String, Value>,
+    present: &Map<String, Value>,
+    paths: &mut Vec<String>,
 ) {
-    let added = newer.keys().filter(|key| !recorded.contains_key(*key));
+    let added = present.keys().filter(|key| !recorded.contains_key(*key));
     for key in recorded.keys().chain(added).filter(|key| *key != "delegates") {
-        let place = [path, ".", key].concat();
-        match (recorded.get(key), newer.get(key)) {
+        let path = format!("{parent}.{key}");
+        match (recorded.get(key), present.get(key)) {
             (before, now) if before == now => {}
             (Some(Value::Object(before)), Some(Value::Object(now))) => {
-                differences(&place, before, now, keys);
+                collect_changed_paths(&path, before, now, paths);
             }
             (before, now) => {
                 let mut servers = Vec::new();
                 for value in [before, now].into_iter().flatten() {
-                    gather("", key, value, &mut servers);
+                    collect_servers("", key, value, &mut servers);
                 }
-                if ends(key, &FILES) || !servers.is_empty() {
-                    keys.push(place);
+                if is_file_key(key) || !servers.is_empty() {
+                    paths.push(path);
                 }
             }
         }
     }
 }
 
-/// Whether a section says anything else about its store than another.
+/// Whether two sections differ in a setting of their store.
 pub(crate) fn store_settings_differ(
     recorded: &Map<String, Value>,
-    newer: &Map<String, Value>,
+    present: &Map<String, Value>,
 ) -> bool {
-    let is_of_store = |key: &&String| {
-        let key = key.as_str();
-        !CHAIN_KEYS.contains(&key) && !SELECTOR_KEYS.contains(&key) && !is_entry_key(key)
-    };
-    let mut keys = recorded.keys().chain(newer.keys()).filter(is_of_store);
-    keys.any(|key| recorded.get(key) != newer.get(key))
+    let mut keys = recorded.keys().chain(present.keys()).filter(|key| is_store_key(key));
+    keys.any(|key| recorded.get(key) != present.get(key))
 }
 
-/// The servers of the record and those of today, where they are others.
-pub(crate) fn changed_servers(
-    recorded: &Map<String, Value>,
-    newer: &Map<String, Value>,
-) -> Option<[String; 2]> {
-    let of = |ipam| {
-        let servers = NamedServer::all(ipam);
-        servers.iter().map(NamedServer::shown).collect::<Vec<_>>().join(", ")
-    };
-    let lists = [of(recorded), of(newer)];
-    (lists[0] != lists[1]).then_some(lists)
+fn is_store_key(key: &str) -> bool {
+    !CHAIN_KEYS.contains(&key) && !SELECTOR_KEYS.contains(&key) && !is_entry_key(key)
+}
+
+fn collect_servers(store: &str, key: &str, value: &Value, found: &mut Vec<NamedServer>) {
+    match value {
+        Value::Object(section) => {
+            for (key, value) in section {
+                collect_servers(store, key, value, found);
+            }
+        }
+        Value::Array(list) => {
+            for value in list {
+                collect_servers(store, key, value, found);
+            }
+        }
+        Value::String(text) if (is_server_key(key) || text.contains("://")) && !text.is_empty() => {
+            found.push(NamedServer::parse(store, text));
+        }
+        _ => {}
+    }
+}
+
+/// The store that a key of `ipam` belongs to: the first word of a section, or of a key with servers that
+/// has more words; empty for any other key.
+fn store_of_key<'a>(key: &'a str, value: &Value) -> &'a str {
+    let end = key.find(|c: char| c == '_' || c.is_ascii_uppercase()).unwrap_or(key.len());
+    if value.is_object() || (is_server_key(key) && end < key.len()) { &key[..end] } else { "" }
+}
+
+fn is_server_key(key: &str) -> bool {
+    ends_with_any(key, &SERVER_KEYS)
+}
+
+fn is_file_key(key: &str) -> bool {
+    ends_with_any(key, &FILE_KEYS)
+}
+
+fn ends_with_any(key: &str, ends: &[&str]) -> bool {
+    let key = key.to_ascii_lowercase();
+    ends.iter().any(|end| key.ends_with(end))
 }

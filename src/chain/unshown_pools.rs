@@ -1,4 +1,4 @@
-//! What an ADD of a plan would fail by, as far as it can be told without one.
+//! The pools that an ADD would leave without an address, as far as another verb can know them.
 
 use serde_json::Value;
 
@@ -6,44 +6,44 @@ use super::plan::Step;
 use super::served::{serves, unserved};
 use ipam_kit::error::Result;
 
-/// The pools that no delegate of a walk was shown, for verbs on which no delegate serves any.
+/// The pools that none of the visited delegates is shown, for verbs on which no delegate serves a pool.
 #[derive(Debug, Default)]
 pub(crate) struct UnshownPools {
-    /// The pools that were named so far.
+    /// All pools after the last selector.
     known: Vec<Value>,
-    pools: Vec<Value>,
+    unshown: Vec<Value>,
 }
 
 impl UnshownPools {
-    /// Goes on past a delegate; `pools` are those that are known after it.
+    /// Visits the next delegate; `pools` are those that are known after it.
     pub(crate) fn visit(&mut self, step: &Step, pools: Option<&[Value]>) {
         if !step.is_selector() {
-            self.pools.retain(|pool| !serves(step, pool));
+            self.unshown.retain(|pool| !serves(step, pool));
             return;
         }
         let pools = pools.unwrap_or_default();
-        let knows = |all: &[Value], pool: &Value| all.iter().any(|other| is_same(other, pool));
-        self.pools.retain(|pool| knows(pools, pool));
-        let new = pools.iter().filter(|pool| !knows(&self.known, pool));
-        self.pools.extend(new.cloned());
+        self.unshown.retain(|pool| contains(pools, pool));
+        let new = pools.iter().filter(|pool| !contains(&self.known, pool));
+        self.unshown.extend(new.cloned());
         self.known = pools.to_vec();
     }
 
-    /// Fails where an ADD would end with pools that no delegate served.
+    /// Fails if an ADD would end with pools that no delegate served.
     ///
     /// # Errors
     /// Error 112. A chain of selectors alone is refused elsewhere.
     pub(crate) fn refuse_left(&self, steps: &[Step]) -> Result<()> {
-        if self.pools.is_empty() || steps.iter().all(Step::is_selector) {
+        if self.unshown.is_empty() || steps.iter().all(Step::is_selector) {
             return Ok(());
         }
-        Err(unserved(&self.pools, steps))
+        Err(unserved(&self.unshown, steps))
     }
 }
 
-/// Whether a pool is another one, perhaps with more in it.
-fn is_same(one: &Value, other: &Value) -> bool {
-    one == other || (one["name"].is_string() && one["name"] == other["name"])
+/// Whether a pool is among others. A pool of the same name is the same, with whatever else it has.
+fn contains(pools: &[Value], pool: &Value) -> bool {
+    let has_name = pool["name"].is_string();
+    pools.iter().any(|other| other == pool || (has_name && other["name"] == pool["name"]))
 }
 
 #[cfg(test)]
@@ -61,15 +61,15 @@ mod tests {
 
     /// The pools that are left of a walk: each delegate with the pools that are known after it.
     fn left(walk: &[(Step, Value)]) -> Vec<Value> {
-        let mut unshown = UnshownPools::default();
+        let mut tracked = UnshownPools::default();
         for (step, pools) in walk {
-            unshown.visit(step, pools.as_array().map(Vec::as_slice));
+            tracked.visit(step, pools.as_array().map(Vec::as_slice));
         }
         let steps: Vec<Step> = walk.iter().map(|(step, _)| step.clone()).collect();
-        let is_refused = unshown.refuse_left(&steps).is_err();
+        let is_refused = tracked.refuse_left(&steps).is_err();
         let has_allocator = steps.iter().any(|step| !step.is_selector());
-        assert_eq!(is_refused, has_allocator && !unshown.pools.is_empty());
-        unshown.pools
+        assert_eq!(is_refused, has_allocator && !tracked.unshown.is_empty());
+        tracked.unshown
     }
 
     #[test]

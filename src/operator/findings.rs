@@ -16,7 +16,7 @@ use crate::chain::program::is_allocator;
 use crate::chain::record::{RecordFile, attachments};
 use crate::chain::served::{refuse_unknown_ranges, serves};
 use crate::chain::session::Session;
-use crate::chain::store_access::changed_access_keys;
+use crate::chain::store_access::changed_paths;
 use ipam_cli::{Row, finding};
 use ipam_kit::cni::{Verb, Version};
 use ipam_kit::delegate::Deadline;
@@ -197,7 +197,7 @@ impl Findings {
             let Presence::Held((record, _)) = RecordFile::look(&path) else { continue };
             let runs = record.runs().into_iter().filter(|run| is_allocator(&run.delegate));
             let others: Vec<String> = runs
-                .flat_map(|run| changed_access_keys(&run.ipam, &session.present_ipam(run, network)))
+                .flat_map(|run| changed_paths(&run.ipam, &session.present_ipam(run, network)))
                 .collect();
             if !others.is_empty() {
                 count += 1;

@@ -1,4 +1,4 @@
-//! What a person types under the name of a preset whose delegate answers it.
+//! A call without `CNI_COMMAND` under the name of a preset whose delegate answers it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use crate::chain::next::LastDelegate;
 use crate::chain::program::{is_allocator, path_folders, search};
@@ -15,53 +15,48 @@ use ipam_kit::cni::{Environment, Version};
 use ipam_kit::delegate::Reply;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
-/// The word by which a delegate prints the configuration that the chain's last program gets; no word
-/// at all means that this program is run with it.
+/// The argument by which a delegate prints the configuration that the chain's last program gets. A call
+/// without arguments runs this program with it.
 const COMPOSE: &str = "ipam";
 
-/// A call without `CNI_COMMAND`.
+/// What a person calls a preset by.
 pub(crate) struct PresetCli<'a> {
     pub chain: &'a Chain,
     pub preset: &'static Preset,
-    /// What answers it.
+    /// The delegate that answers.
     pub delegate: &'static str,
     pub environment: &'a Environment,
-    /// The name this program was called by, a path or not.
-    pub called: &'a Path,
+    /// argv\[0\]: a path, or a name.
+    pub called_as: &'a Path,
 }
 
 impl PresetCli<'_> {
-    /// Has the delegate answer, with our stdin, stdout and stderr; ends as it does.
-    pub(crate) fn answer(&self, words: &[OsString]) -> ExitCode {
-        self.run(words).unwrap_or_else(|error| {
+    /// Runs the delegate with our stdin, stdout and stderr, and ends as it does.
+    pub(crate) fn run(&self, arguments: &[OsString]) -> ExitCode {
+        self.run_delegate(arguments).unwrap_or_else(|error| {
             print(Reply::error(Version::NEWEST, &error).stdout.as_bytes());
             print(b"\n");
             ExitCode::FAILURE
         })
     }
 
-    fn run(&self, words: &[OsString]) -> Result<ExitCode> {
+    fn run_delegate(&self, arguments: &[OsString]) -> Result<ExitCode> {
         let delegate = self.find(self.delegate)?;
-        if !words.is_empty() && words != [COMPOSE] {
-            return run_to_end(&delegate, words, None, None);
+        if !arguments.is_empty() && arguments != [COMPOSE] {
+            return run_program(&delegate, arguments);
         }
-        let mut composed = Vec::new();
-        let ended = run_to_end(&delegate, &[COMPOSE.into()], None, Some(&mut composed))?;
-        if ended != ExitCode::SUCCESS {
-            print(&composed);
-            return Ok(ended);
+        let (exit_code, composed) = capture_output(&delegate, COMPOSE)?;
+        if exit_code == ExitCode::SUCCESS
+            && let Some(program) = self.last_program()?
+        {
+            return feed_program(&program, &composed);
         }
-        match self.last_program()? {
-            Some(program) => run_to_end(&program, &[], Some(&composed), None),
-            None => {
-                print(&composed);
-                Ok(ended)
-            }
-        }
+        print(&composed);
+        Ok(exit_code)
     }
 
-    /// The program of the host's file; `None` for a preset or an allocator of ours, which would only say
-    /// what it is.
+    /// The program of the host's file; `None` for a preset or an allocator `ipam-da-*`, which would only
+    /// print what it is.
     fn last_program(&self) -> Result<Option<PathBuf>> {
         let Some(host) = &self.preset.host_program else { return Ok(None) };
         match host.find(self.chain.presets, self.chain.own(), self.environment)? {
@@ -70,57 +65,67 @@ impl PresetCli<'_> {
         }
     }
 
-    /// Finds a program beside the name we were called by, beside the file that this leads to, or in
-    /// `PATH`.
+    /// Finds a program beside argv\[0\], beside the file that this is a link to, or in `PATH`.
     fn find(&self, name: &str) -> Result<PathBuf> {
-        let mut path = path_folders(self.environment);
-        let mut called = Some(self.called.to_owned());
-        if self.called.components().count() == 1 {
-            called = search(&path, self.called);
+        let mut folders = path_folders(self.environment);
+        let called_file = if self.called_as.components().count() == 1 {
+            search(&folders, self.called_as)
+        } else {
+            Some(self.called_as.to_owned())
+        };
+        for file in [std::env::current_exe().ok(), called_file].into_iter().flatten() {
+            folders.splice(0..0, file.parent().map(Path::to_owned));
         }
-        for file in [std::env::current_exe().ok(), called].into_iter().flatten() {
-            path.splice(0..0, file.parent().map(Path::to_owned));
-        }
-        search(&path, name.as_ref()).ok_or_else(|| {
-            let called = self.called.to_string_lossy();
-            let message = [name, " is neither beside ", &called, " nor in PATH"].concat();
-            Error::new(ErrorCode::IO, message).advise("install both from one build")
+        search(&folders, name.as_ref()).ok_or_else(|| {
+            let called_as = self.called_as.to_string_lossy();
+            Error::new(ErrorCode::IO, format!("{name} is neither beside {called_as} nor in PATH"))
+                .advise("install both from one build")
         })
     }
 }
 
-/// Runs a program to its end with these words; `given` is its stdin, else it has ours, and `taken` gets
-/// its stdout, else that is ours. Gives its exit status, that of a shell for one that was killed.
-fn run_to_end(
-    program: &Path,
-    words: &[OsString],
-    given: Option<&[u8]>,
-    taken: Option<&mut Vec<u8>>,
-) -> Result<ExitCode> {
+/// Runs a program with our stdin and stdout.
+fn run_program(program: &Path, arguments: &[OsString]) -> Result<ExitCode> {
+    let status = Command::new(program).args(arguments).status();
+    status.map(exit_code).map_err(|error| cannot_run(program, error))
+}
+
+/// Runs a program with our stdin, and takes its stdout.
+fn capture_output(program: &Path, argument: &str) -> Result<(ExitCode, Vec<u8>)> {
     let mut command = Command::new(program);
-    command.args(words);
-    if given.is_some() {
-        command.stdin(Stdio::piped());
-    }
-    if taken.is_some() {
-        command.stdout(Stdio::piped());
-    }
-    let run = || {
-        let mut child = command.spawn()?;
-        if let (Some(given), Some(pipe)) = (given, child.stdin.take()) {
-            // It may end without reading.
-            let _ = File::from(OwnedFd::from(pipe)).write_all(given);
-        }
-        if let (Some(taken), Some(pipe)) = (taken, child.stdout.take()) {
-            File::from(OwnedFd::from(pipe)).read_to_end(taken)?;
+    command.arg(argument).stdout(Stdio::piped());
+    let mut output = Vec::new();
+    let status = command.spawn().and_then(|mut child| {
+        if let Some(pipe) = child.stdout.take() {
+            File::from(OwnedFd::from(pipe)).read_to_end(&mut output)?;
         }
         child.wait()
-    };
-    let status = run();
-    let status = status
-        .map_err(|error| Error::io(["cannot run ", &program.to_string_lossy()].concat(), error))?;
+    });
+    let status = status.map_err(|error| cannot_run(program, error))?;
+    Ok((exit_code(status), output))
+}
+
+/// Runs a program with this stdin and our stdout.
+fn feed_program(program: &Path, stdin: &[u8]) -> Result<ExitCode> {
+    let spawned = Command::new(program).stdin(Stdio::piped()).spawn();
+    let status = spawned.and_then(|mut child| {
+        if let Some(pipe) = child.stdin.take() {
+            // It may end without reading.
+            let _ = File::from(OwnedFd::from(pipe)).write_all(stdin);
+        }
+        child.wait()
+    });
+    status.map(exit_code).map_err(|error| cannot_run(program, error))
+}
+
+/// The exit status, or that of a shell for a program that was killed.
+fn exit_code(status: ExitStatus) -> ExitCode {
     let killed = status.signal().map_or(1, |signal| signal + 128);
-    Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(killed)).unwrap_or(1)))
+    ExitCode::from(u8::try_from(status.code().unwrap_or(killed)).unwrap_or(1))
+}
+
+fn cannot_run(program: &Path, error: io::Error) -> Error {
+    Error::io(format!("cannot run {}", program.display()), error)
 }
 
 fn print(bytes: &[u8]) {
