@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use super::call::Operator;
-use super::dry_run::{Outcome, dry_run};
+use super::dry_run::{SelectorOutcome, dry_run};
 use super::printed::Printed;
 use crate::chain::record::{Record, RecordFile, attachments};
 use crate::chain::session::Session;
@@ -19,24 +19,24 @@ use ipam_kit::presence::Presence;
 
 /// A row as an allocator gave it, with the member `allocator`.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct AllocatorRow {
     pub row: Row,
     /// The row's place in the answer, for errors.
     pub place: String,
-    pub here: Here,
+    pub here: NodeRecords,
 }
 
 /// A row that is about an address.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct AllocatorLease {
     pub row: Row,
     pub address: IpAddr,
-    here: Here,
+    here: NodeRecords,
 }
 
 /// This node's records of one network.
 #[derive(Clone, Debug)]
-pub(crate) struct Here {
+pub(crate) struct NodeRecords {
     state: StateDir,
     network: NetworkName,
     /// Empty when it could not be told.
@@ -51,19 +51,19 @@ pub(crate) fn ask(
     operator: &Operator,
     arguments: &[&str],
     printed: &mut Printed,
-) -> Result<Vec<Told>> {
+) -> Result<Vec<AllocatorRow>> {
     let found = operator.network()?;
     let (mut told, mut asked) = (Vec::new(), 0);
     for ours in operator.ours(&found)? {
         let request = operator.request(ours.for_status(), &operator.cni_path())?;
         let session = Session::open(&ours.chain, &request)?;
-        let here = Here {
+        let here = NodeRecords {
             state: session.state.clone(),
             network: request.network.name().clone(),
             node: session.node.clone(),
         };
         for stage in dry_run(&session, &ours.plan(&session)?, Verb::Status)? {
-            if let Outcome::Failed(error) = &stage.outcome {
+            if let SelectorOutcome::Failed(error) = &stage.outcome {
                 printed.warnings.push(error.in_full());
             }
             let Some(input) = stage.input.filter(|_| !stage.step.is_selector()) else { continue };
@@ -88,7 +88,7 @@ pub(crate) fn ask(
                 };
                 let mut row = Row::from(row);
                 row.text("allocator", name);
-                told.push(Told { row, place, here: here.clone() });
+                told.push(AllocatorRow { row, place, here: here.clone() });
             }
         }
     }
@@ -106,9 +106,9 @@ pub(crate) fn ask_leases(
     operator: &Operator,
     arguments: &[&str],
     printed: &mut Printed,
-) -> Result<Vec<Lease>> {
+) -> Result<Vec<AllocatorLease>> {
     let (mut leases, mut known) = (Vec::new(), Map::new());
-    for Told { row, place, here } in ask(operator, arguments, printed)? {
+    for AllocatorRow { row, place, here } in ask(operator, arguments, printed)? {
         let Some(address) = parse_address(row.text_of("address")).ok() else {
             let message = [&place, ".address: expected an address"].concat();
             printed.fail(&Error::new(ErrorCode::DELEGATE, message));
@@ -119,7 +119,7 @@ pub(crate) fn ask_leases(
             identity.push_str(&row.get(key).to_string());
         }
         if known.insert(identity, Value::Null).is_none() {
-            leases.push(Lease { row, address, here });
+            leases.push(AllocatorLease { row, address, here });
         }
     }
     Ok(leases)
@@ -135,19 +135,19 @@ pub(crate) fn rows(name: &str, answer: Value) -> Result<Vec<Value>> {
 
 /// What this node's record of a lease's owner says.
 #[derive(Debug)]
-pub(crate) struct Says {
+pub(crate) struct RecordState {
     /// The record's state; `other` when it holds other addresses, `none` when there is none.
     pub state: &'static str,
     pub record: Option<Record>,
 }
 
-impl Lease {
+impl AllocatorLease {
     /// What the record of the owner says; nothing for another node's, or one without owner.
-    pub(super) fn says(&self) -> Option<Says> {
+    pub(super) fn record_state(&self) -> Option<RecordState> {
         let Ok(attachments) = self.attachments()? else {
-            return Some(Says { state: "unreadable", record: None });
+            return Some(RecordState { state: "unreadable", record: None });
         };
-        let mut best = Says { state: "none", record: None };
+        let mut best = RecordState { state: "none", record: None };
         for attachment in attachments {
             if best.state != "held" {
                 best = self.here.look(self.address, &attachment).unwrap_or(best);
@@ -186,19 +186,21 @@ impl Lease {
     }
 }
 
-impl Here {
-    fn look(&self, address: IpAddr, attachment: &Attachment) -> Option<Says> {
+impl NodeRecords {
+    fn look(&self, address: IpAddr, attachment: &Attachment) -> Option<RecordState> {
         match RecordFile::look(&self.state.record(&self.network, attachment)) {
             Presence::Absent => None,
-            Presence::Held((record, true)) => Some(Says { state: "busy", record: Some(record) }),
+            Presence::Held((record, true)) => {
+                Some(RecordState { state: "busy", record: Some(record) })
+            }
             Presence::Held((record, false)) => {
                 let address = address.to_string();
                 let gave = |ip: &String| ip.split('/').next() == Some(&*address);
                 let other = record.held().is_some_and(|(held, _)| !held.ips().iter().any(gave));
                 let state = if other { "other" } else { record.state().as_str() };
-                Some(Says { state, record: Some(record) })
+                Some(RecordState { state, record: Some(record) })
             }
-            Presence::Unreadable(_) => Some(Says { state: "unreadable", record: None }),
+            Presence::Unreadable(_) => Some(RecordState { state: "unreadable", record: None }),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::ask::rows;
-use super::dry_run::Stage;
+use super::dry_run::DryStep;
 use super::findings::Findings;
 use super::{list, pools};
 use crate::chain::session::Session;
@@ -16,7 +16,7 @@ use ipam_kit::host::{Cached, Netns, ResultCache};
 pub(crate) fn compare(
     cache: &ResultCache,
     session: &Session<'_>,
-    stages: &[Stage],
+    stages: &[DryStep],
     findings: &mut Findings,
 ) {
     let mut used = cache.of_network(session.request.network.name());
@@ -24,8 +24,8 @@ pub(crate) fn compare(
     if used.is_empty() {
         return;
     }
-    let books = match Books::of(session, stages, &used, findings.shared) {
-        Ok(books) => books,
+    let ledgers = match LedgerSnapshot::of(session, stages, &used, findings.shared) {
+        Ok(ledgers) => ledgers,
         Err(error) => {
             let parts = ["the result cache is not compared with the store: ", &error.in_full()];
             return findings.push("warning", &parts.concat());
@@ -33,7 +33,7 @@ pub(crate) fn compare(
     };
     for cached in &used {
         let against =
-            cached.addresses.iter().filter_map(|at| Some((at, books.against(cached, *at)?)));
+            cached.addresses.iter().filter_map(|at| Some((at, ledgers.against(cached, *at)?)));
         let against: Vec<_> = against.collect();
         // An ADD or a DEL may have ended since the cache was read.
         let Cached { network, container, ifname, .. } = cached;
@@ -57,7 +57,7 @@ pub(crate) fn compare(
 }
 
 /// What the allocators of a network say of the addresses that are in use.
-struct Books {
+struct LedgerSnapshot {
     leases: Vec<LeaseRow>,
     /// Every pool of theirs: what lies elsewhere is no address of theirs.
     blocks: Vec<Block>,
@@ -67,12 +67,17 @@ struct Books {
     node: String,
 }
 
-impl Books {
-    /// Asks each allocator that keeps books.
-    fn of(session: &Session<'_>, stages: &[Stage], used: &[Cached], shared: bool) -> Result<Self> {
+impl LedgerSnapshot {
+    /// Asks each allocator that keeps ledgers.
+    fn of(
+        session: &Session<'_>,
+        stages: &[DryStep],
+        used: &[Cached],
+        shared: bool,
+    ) -> Result<Self> {
         let node = session.node.clone();
-        let mut books = Self { leases: Vec::new(), blocks: Vec::new(), shared, node };
-        for Stage { step, input, .. } in stages {
+        let mut ledgers = Self { leases: Vec::new(), blocks: Vec::new(), shared, node };
+        for DryStep { step, input, .. } in stages {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
             let (name, input) = (&*step.name, input.to_string());
             let ask = |question: &[&str]| {
@@ -88,15 +93,15 @@ impl Books {
             for (place, row) in leases {
                 let lease = LeaseRow::parse(&row, &place).map_err(against_contract)?;
                 if used.iter().any(|cached| cached.addresses.contains(&lease.address)) {
-                    books.leases.push(lease);
+                    ledgers.leases.push(lease);
                 }
             }
             for (place, row) in ask(&pools::QUESTION)? {
                 let pool = PoolRow::parse(&row, &place).map_err(against_contract)?;
-                books.blocks.extend(pool.blocks);
+                ledgers.blocks.extend(pool.blocks);
             }
         }
-        Ok(books)
+        Ok(ledgers)
     }
 
     /// What the store says against an address of a cached result; `None` where it says the same, or

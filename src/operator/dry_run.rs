@@ -11,20 +11,20 @@ use ipam_kit::error::{Error, Result};
 
 /// A delegate of a dry run.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct DryStep {
     pub step: Step,
     /// What it would be recorded with; `None` when no pool is for it.
     pub run: Option<Run>,
     /// The configuration it gets on stdin; `None` when no pool is for it.
     pub input: Option<Value>,
-    pub outcome: Outcome,
+    pub outcome: SelectorOutcome,
     /// The pools that are known after it; `None` while no delegate has named any.
     pub pools: Option<Vec<Value>>,
 }
 
 /// What became of a delegate in a dry run.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum SelectorOutcome {
     /// A selector answered.
     Answered(Map<String, Value>),
     /// A selector failed.
@@ -35,13 +35,13 @@ pub(crate) enum Outcome {
 
 /// Runs a verb through the selectors of a plan. After one has failed, ADD ends; on other verbs the
 /// later delegates get what is known without it.
-pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<Vec<Stage>> {
+pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<Vec<DryStep>> {
     let deadline = Deadline::after(plan.timeout);
     let mut carry = session.carry(IpamResult::default());
     let mut stages = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
-        let (step, outcome) = (step.clone(), Outcome::NotRun);
-        let mut stage = Stage { step, run: None, input: None, outcome, pools: None };
+        let (step, outcome) = (step.clone(), SelectorOutcome::NotRun);
+        let mut stage = DryStep { step, run: None, input: None, outcome, pools: None };
         let step = &stage.step;
         if let Some(run) = carry.run_of(step) {
             let stdin = run.stdin(&session.request.network, &carry.result, carry.input())?;
@@ -58,14 +58,14 @@ pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<
                     Ok(answer)
                 });
                 stage.outcome = match taken {
-                    Ok(answer) => Outcome::Answered(answer),
-                    Err(error) => Outcome::Failed(error),
+                    Ok(answer) => SelectorOutcome::Answered(answer),
+                    Err(error) => SelectorOutcome::Failed(error),
                 };
             }
             stage.run = Some(run);
         }
         stage.pools = carry.pools().map(<[Value]>::to_vec);
-        let ends = verb == Verb::Add && matches!(stage.outcome, Outcome::Failed(_));
+        let ends = verb == Verb::Add && matches!(stage.outcome, SelectorOutcome::Failed(_));
         stages.push(stage);
         if ends {
             break;

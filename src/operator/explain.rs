@@ -3,10 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::call::Operator;
-use super::dry_run::{Outcome, Stage, dry_run};
+use super::dry_run::{DryStep, SelectorOutcome, dry_run};
 use super::options::{ARGS, CONTAINER, IFNAME};
 use super::origins::Origins;
-use super::ours::Ours;
+use super::our_plugin::OurPlugin;
 use super::printed::Printed;
 use crate::chain::session::Session;
 use ipam_cli::{Row, push_line};
@@ -21,7 +21,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     for ours in operator.ours(&found)? {
         let stages = dry_add(operator, &ours)?;
         for stage in &stages {
-            printed.failed |= matches!(stage.outcome, Outcome::Failed(_));
+            printed.failed |= matches!(stage.outcome, SelectorOutcome::Failed(_));
         }
         let head = format!("{}, {}: {}", found.name, ours.plugin, ours.kind);
         push_line(&mut printed.text, &head);
@@ -29,7 +29,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         let mut before = Value::Null;
         let origins = Origins::of(&stages);
         for (place, stage) in stages.into_iter().enumerate() {
-            let chooses = matches!(stage.outcome, Outcome::Answered(_));
+            let chooses = matches!(stage.outcome, SelectorOutcome::Answered(_));
             let mut delegate = of_stage(stage);
             describe(&delegate, &before, &mut printed.text);
             if chooses {
@@ -52,7 +52,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
 }
 
 /// A dry run of ADD, for the container that was typed or for one that does not exist.
-pub(super) fn dry_add(operator: &Operator, ours: &Ours) -> Result<Vec<Stage>> {
+pub(super) fn dry_add(operator: &Operator, ours: &OurPlugin) -> Result<Vec<DryStep>> {
     let arguments = &operator.arguments;
     let container = ContainerId::parse(arguments.value(&CONTAINER).unwrap_or("explain"))?;
     let ifname = IfName::parse(arguments.value(&IFNAME).unwrap_or("eth0"))?;
@@ -73,15 +73,15 @@ pub(super) fn dry_add(operator: &Operator, ours: &Ours) -> Result<Vec<Stage>> {
 }
 
 /// What there is to say of a delegate, without secrets.
-fn of_stage(stage: Stage) -> Row {
+fn of_stage(stage: DryStep) -> Row {
     let mut row = Row::default();
     row.text("delegate", &stage.step.name);
     row.text("program", &stage.step.program.display().to_string());
     row.value("input", masked(stage.input.unwrap_or_default()));
     match stage.outcome {
-        Outcome::Answered(answer) => row.value("output", masked(Value::Object(answer))),
-        Outcome::Failed(error) => row.text("error", &error.in_full()),
-        Outcome::NotRun => row.value("output", Value::Null),
+        SelectorOutcome::Answered(answer) => row.value("output", masked(Value::Object(answer))),
+        SelectorOutcome::Failed(error) => row.text("error", &error.in_full()),
+        SelectorOutcome::NotRun => row.value("output", Value::Null),
     }
     row
 }

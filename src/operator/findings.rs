@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::ask::rows;
-use super::dry_run::{Outcome, Stage};
+use super::dry_run::{DryStep, SelectorOutcome};
 use super::other_identities::of_other_identities;
-use super::ours::Ours;
+use super::our_plugin::OurPlugin;
 use super::refusals::is_about_no_pool;
 use crate::chain::plan::Step;
 use crate::chain::program::is_allocator;
@@ -49,18 +49,18 @@ impl Findings {
     }
 
     /// The selectors that failed.
-    pub(super) fn of_selectors(&mut self, stages: &[Stage]) {
+    pub(super) fn of_selectors(&mut self, stages: &[DryStep]) {
         for stage in stages {
-            if let Outcome::Failed(error) = &stage.outcome {
+            if let SelectorOutcome::Failed(error) = &stage.outcome {
                 self.error(error);
             }
         }
     }
 
     /// The standard plugins whose answers an ADD refuses, as far as the pools of STATUS tell.
-    pub(super) fn of_answers(&mut self, stages: &[Stage]) {
+    pub(super) fn of_answers(&mut self, stages: &[DryStep]) {
         let mut others: Vec<&Step> = Vec::new();
-        for Stage { step, run, .. } in stages {
+        for DryStep { step, run, .. } in stages {
             let asked = !(step.is_selector() || step.is_allocator() || step.answers_any);
             let pools = run.as_ref().and_then(|run| run.pools.as_deref()).filter(|_| asked);
             // What one before it serves, this one is not shown.
@@ -96,12 +96,12 @@ impl Findings {
     pub(super) fn of_allocators(
         &mut self,
         session: &Session<'_>,
-        stages: &[Stage],
+        stages: &[DryStep],
         time: Duration,
     ) -> bool {
         let mut all = true;
         let deadline = Deadline::after(time);
-        for (i, Stage { step, input, .. }) in stages.iter().enumerate() {
+        for (i, DryStep { step, input, .. }) in stages.iter().enumerate() {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
             let time = deadline.share(stages.len() - i);
             let Err(failure) = session.exec(Verb::Status, step, input.to_string(), time) else {
@@ -120,8 +120,8 @@ impl Findings {
     }
 
     /// What the allocators of ours say of their pools.
-    pub(super) fn of_pools(&mut self, session: &Session<'_>, stages: &[Stage]) {
-        for Stage { step, input, .. } in stages {
+    pub(super) fn of_pools(&mut self, session: &Session<'_>, stages: &[DryStep]) {
+        for DryStep { step, input, .. } in stages {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
             let name = &*step.name;
             let told = session.ask(step, &["lint", "--json", "--config", "-"], &input.to_string());
@@ -217,7 +217,7 @@ impl Findings {
     }
 
     /// Names of presets, and which program really stands behind each.
-    pub(super) fn of_presets(&mut self, session: &Session<'_>, ours: &Ours) {
+    pub(super) fn of_presets(&mut self, session: &Session<'_>, ours: &OurPlugin) {
         let planner = session.planner();
         let named = planner.names(session.request.network.ipam());
         for preset in planner.presets {

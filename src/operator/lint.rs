@@ -7,7 +7,7 @@ use super::call::Operator;
 use super::compare::compare;
 use super::dry_run::dry_run;
 use super::findings::Findings;
-use super::ours::Ours;
+use super::our_plugin::OurPlugin;
 use super::printed::Printed;
 use crate::chain::plan::Step;
 use crate::chain::session::Session;
@@ -24,7 +24,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let mut printed = Printed::default();
     let mut reports = Vec::new();
     for ours in operator.ours_and_replaceable(&found)? {
-        let mut report = Report::of(operator, &ours)?;
+        let mut report = PluginReport::of(operator, &ours)?;
         if reports.is_empty() {
             report.findings.of_plugins(&found.plugins);
         }
@@ -41,7 +41,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
 }
 
 /// What is to be said of one plugin.
-struct Report {
+struct PluginReport {
     chain: Vec<Row>,
     state_dir: String,
     /// The section `ipam` without the keys of the chain itself.
@@ -57,8 +57,8 @@ const COLUMNS: &[Column] = &[
     Column::text("PROGRAM", "program"),
 ];
 
-impl Report {
-    fn of(operator: &Operator, ours: &Ours) -> Result<Self> {
+impl PluginReport {
+    fn of(operator: &Operator, ours: &OurPlugin) -> Result<Self> {
         let request = operator.request(ours.for_status(), &operator.cni_path())?;
         let session = Session::open(&ours.chain, &request)?;
         let mut findings = Findings::default();
@@ -121,7 +121,7 @@ fn values(rows: Vec<Row>) -> Value {
 fn chain(
     operator: &Operator,
     session: &Session<'_>,
-    ours: &Ours,
+    ours: &OurPlugin,
     findings: &mut Findings,
 ) -> Result<Vec<Row>> {
     let plan = ours.plan(session)?;

@@ -1,6 +1,6 @@
 //! `list`: who holds which address.
 
-use super::ask::{Lease, ask_leases};
+use super::ask::{AllocatorLease, ask_leases};
 use super::call::Operator;
 use super::printed::Printed;
 use ipam_cli::{Row, print_leases};
@@ -17,14 +17,14 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
 }
 
 /// Prints leases as allocators gave them, each with the word of its owner's record.
-pub(crate) fn show(operator: &Operator, leases: &[Lease], printed: &mut Printed) {
+pub(crate) fn show(operator: &Operator, leases: &[AllocatorLease], printed: &mut Printed) {
     printed.text = print_leases(&operator.arguments, leases.iter().map(row));
 }
 
 /// A row as the allocator gave it, and what the record says.
-fn row(lease: &Lease) -> Row {
+fn row(lease: &AllocatorLease) -> Row {
     let mut row = lease.row.clone();
-    let says = lease.says();
+    let says = lease.record_state();
     row.text_or_null("record", says.as_ref().map(|says| says.state));
     let record = says.and_then(|says| says.record);
     if let Some(last) = record.and_then(|mut record| record.attempts.pop()) {

@@ -17,7 +17,7 @@ mod network;
 mod options;
 mod origins;
 mod other_identities;
-mod ours;
+mod our_plugin;
 mod overlaps;
 mod pools;
 pub(crate) mod preset_cli;
@@ -41,7 +41,7 @@ use std::process::ExitCode;
 
 use crate::chain::Preset;
 use call::Operator;
-use ipam_cli::Asked;
+use ipam_cli::CliRequest;
 use ipam_kit::cni::Environment;
 use ipam_kit::error::Result;
 use ipam_kit::text::visible;
@@ -83,8 +83,8 @@ fn answer(
     arguments: &[OsString],
 ) -> Result<Printed> {
     match verbs::cli(presets).parse(arguments)? {
-        Asked::Text(text) => Ok(Printed::text(text)),
-        Asked::Verb(run, arguments) => {
+        CliRequest::Text(text) => Ok(Printed::text(text)),
+        CliRequest::Verb(run, arguments) => {
             let operator = Operator { presets, program, environment, arguments };
             operator.start_log();
             run(&operator)

@@ -17,7 +17,7 @@ const ENDINGS: [&str; 3] = ["conflist", "conf", "json"];
 
 /// A network configuration file.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct NetworkFile {
     pub file: PathBuf,
     /// The network's name.
     pub name: String,
@@ -30,7 +30,7 @@ pub(crate) struct Found {
 ///
 /// # Errors
 /// Error 7 when there is no such network, or when several files define it differently.
-pub(crate) fn find(word: &str, folder: Option<&str>) -> Result<Found> {
+pub(crate) fn find(word: &str, folder: Option<&str>) -> Result<NetworkFile> {
     let ending = Path::new(word).extension().and_then(OsStr::to_str).unwrap_or_default();
     if word.contains('/') || ENDINGS.contains(&ending) {
         let path = Path::new(word);
@@ -134,7 +134,7 @@ fn read(path: &Path) -> Result<Map<String, Value>> {
 }
 
 /// The plugins of a list, or the one of a plain configuration.
-fn plugins(file: &Path, config: &Map<String, Value>) -> Result<Found> {
+fn plugins(file: &Path, config: &Map<String, Value>) -> Result<NetworkFile> {
     let wrong = |path: &str, message: &str| Error::config(path, message).within(file.display());
     let name = config.get("name").and_then(Value::as_str).unwrap_or_default();
     let plugins = match config.get("plugins") {
@@ -157,7 +157,7 @@ fn plugins(file: &Path, config: &Map<String, Value>) -> Result<Found> {
         }
         Some(_) => return Err(wrong("plugins", "expected an array of objects")),
     };
-    Ok(Found { file: file.to_owned(), name: name.to_owned(), plugins })
+    Ok(NetworkFile { file: file.to_owned(), name: name.to_owned(), plugins })
 }
 
 /// What libcni puts into each plugin: the newest version of both keys that is known.
@@ -189,7 +189,7 @@ mod tests {
         temp
     }
 
-    fn find_in(temp: &TempDir, word: &str) -> Result<Found> {
+    fn find_in(temp: &TempDir, word: &str) -> Result<NetworkFile> {
         find(word, temp.path().to_str())
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::dry_run::{Outcome, Stage};
+use super::dry_run::{DryStep, SelectorOutcome};
 use super::findings::Findings;
 use crate::chain::entry::Placing;
 use crate::chain::plan::Step;
@@ -27,17 +27,19 @@ pub(super) struct Origins {
 }
 
 impl Origins {
-    pub(super) fn of(stages: &[Stage]) -> Self {
+    pub(super) fn of(stages: &[DryStep]) -> Self {
         let mut after: Vec<Vec<Origin>> = Vec::new();
         for (place, stage) in stages.iter().enumerate() {
             let before = after.last().cloned().unwrap_or_default();
             after.push(match (&stage.outcome, &stage.pools) {
-                (Outcome::Answered(_), Some(pools)) => chosen(before, place, &stage.step, pools),
+                (SelectorOutcome::Answered(_), Some(pools)) => {
+                    chosen(before, place, &stage.step, pools)
+                }
                 _ => before,
             });
         }
         let is = |name: &str| stages.iter().filter(|stage| stage.step.name == name).count();
-        let name = |(place, stage): (usize, &Stage)| match &*stage.step.name {
+        let name = |(place, stage): (usize, &DryStep)| match &*stage.step.name {
             name if is(name) > 1 => format!("{name} (delegate {})", place + 1),
             name => name.to_owned(),
         };
@@ -71,7 +73,7 @@ impl Origins {
 
 impl Findings {
     /// Selectors of which each names a pool of the same family, as far as the pools of STATUS tell.
-    pub(super) fn of_two_selectors(&mut self, stages: &[Stage]) {
+    pub(super) fn of_two_selectors(&mut self, stages: &[DryStep]) {
         let origins = Origins::of(stages);
         let pools = origins.after.last().map(Vec::as_slice).unwrap_or_default();
         let pairs = pools.iter().enumerate().flat_map(|(i, second)| {

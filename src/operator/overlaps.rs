@@ -7,11 +7,11 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::call::Operator;
-use super::dry_run::Stage;
+use super::dry_run::DryStep;
 use super::findings::Findings;
 use super::network::configurations_of;
 use super::options::CONF_DIR;
-use super::ours::Ours;
+use super::our_plugin::OurPlugin;
 use super::routes::routes;
 use ipam_kit::cni::address::{is_strange_gateway, parse_address, parse_cidr};
 
@@ -20,7 +20,12 @@ const PODMAN: &str = "/etc/containers/networks";
 
 impl Findings {
     /// The subnets of a network that overlap those of another one, or a route of the host.
-    pub(super) fn of_overlaps(&mut self, operator: &Operator, ours: &Ours, stages: &[Stage]) {
+    pub(super) fn of_overlaps(
+        &mut self,
+        operator: &Operator,
+        ours: &OurPlugin,
+        stages: &[DryStep],
+    ) {
         let plugin = Value::Object(ours.network.config().clone());
         let own = subnets_of(&plugin, stages);
         if own.is_empty() {
@@ -42,16 +47,16 @@ impl Findings {
         self.of_routes(&plugin, &own);
     }
 
-    fn of_network(&mut self, file: &str, other: &Value, plugin: &Value, own: &[Subnet]) {
+    fn of_network(&mut self, file: &str, other: &Value, plugin: &Value, own: &[NetworkSubnet]) {
         let name = other["name"].as_str().unwrap_or_default();
         let plugins = other["plugins"].as_array().cloned().unwrap_or_else(|| vec![other.clone()]);
         for of_other in plugins {
             let mut theirs = Vec::new();
-            collect(&of_other["ipam"], &mut theirs);
-            collect(&of_other["subnets"], &mut theirs);
+            add_subnets(&of_other["ipam"], &mut theirs);
+            add_subnets(&of_other["subnets"], &mut theirs);
             // Two networks of one link may share a subnet, with ranges of their own.
             let shares = link(plugin).is_some() && link(plugin) == link(&of_other);
-            let span = |subnet: &Subnet| if shares { subnet.given } else { subnet.whole };
+            let span = |subnet: &NetworkSubnet| if shares { subnet.given } else { subnet.whole };
             for mine in own {
                 let Some(found) = theirs.iter().find(|it| overlap(span(mine), span(it))) else {
                     continue;
@@ -72,7 +77,7 @@ impl Findings {
         }
     }
 
-    fn of_routes(&mut self, plugin: &Value, own: &[Subnet]) {
+    fn of_routes(&mut self, plugin: &Value, own: &[NetworkSubnet]) {
         let is_ptp = plugin["type"] == "ptp";
         // Behind a link of the host, its subnet is meant.
         let Some(bridge) = bridge(plugin).or(is_ptp.then_some("")) else { return };
@@ -100,9 +105,9 @@ impl Findings {
     }
 
     /// The gateways that lie outside of their subnets, where the rules of the ranges allow it.
-    pub(super) fn of_gateways(&mut self, ours: &Ours, stages: &[Stage]) {
+    pub(super) fn of_gateways(&mut self, ours: &OurPlugin, stages: &[DryStep]) {
         let plugin = Value::Object(ours.network.config().clone());
-        for Subnet { text, gateway, .. } in subnets_of(&plugin, stages) {
+        for NetworkSubnet { text, gateway, .. } in subnets_of(&plugin, stages) {
             let Some((gateway, subnet)) = gateway.zip(parse_cidr(&text).ok()) else { continue };
             if is_strange_gateway(gateway, subnet) {
                 let message = format!(
@@ -119,7 +124,7 @@ type Span = (IpAddr, IpAddr);
 
 /// The subnet of a range.
 #[derive(Debug, PartialEq, Eq)]
-struct Subnet {
+struct NetworkSubnet {
     /// As written.
     text: String,
     whole: Span,
@@ -129,11 +134,11 @@ struct Subnet {
 }
 
 /// The subnets that a plugin's configuration names, and those that its selectors answer.
-fn subnets_of(plugin: &Value, stages: &[Stage]) -> Vec<Subnet> {
+fn subnets_of(plugin: &Value, stages: &[DryStep]) -> Vec<NetworkSubnet> {
     let (mut written, mut chosen) = (Vec::new(), Vec::new());
-    collect(&plugin["ipam"], &mut written);
+    add_subnets(&plugin["ipam"], &mut written);
     for stage in stages {
-        stage.pools.iter().flatten().for_each(|pool| collect(pool, &mut chosen));
+        stage.pools.iter().flatten().for_each(|pool| add_subnets(pool, &mut chosen));
     }
     for subnet in chosen {
         // A selector hands on what is written, with the bounds that it means.
@@ -146,12 +151,12 @@ fn subnets_of(plugin: &Value, stages: &[Stage]) -> Vec<Subnet> {
 
 /// Adds the subnets of a section as host-local reads it: at its top, in range sets, in pools, and in
 /// the objects of delegates.
-fn collect(section: &Value, found: &mut Vec<Subnet>) {
+fn add_subnets(section: &Value, found: &mut Vec<NetworkSubnet>) {
     match section {
-        Value::Array(all) => all.iter().for_each(|each| collect(each, found)),
+        Value::Array(all) => all.iter().for_each(|each| add_subnets(each, found)),
         Value::Object(members) => {
             for key in ["ranges", "pools", "delegates"] {
-                members.get(key).into_iter().for_each(|each| collect(each, found));
+                members.get(key).into_iter().for_each(|each| add_subnets(each, found));
             }
             let text = |key: &str| members.get(key).and_then(Value::as_str);
             let Some((subnet, whole)) = text("subnet").and_then(|it| Some((it, whole(it)?))) else {
@@ -161,7 +166,7 @@ fn collect(section: &Value, found: &mut Vec<Subnet>) {
             let given =
                 (address("rangeStart").unwrap_or(whole.0), address("rangeEnd").unwrap_or(whole.1));
             let gateway = address("gateway");
-            found.push(Subnet { text: subnet.to_owned(), whole, given, gateway });
+            found.push(NetworkSubnet { text: subnet.to_owned(), whole, given, gateway });
         }
         _ => {}
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::ask::{Told, ask};
+use super::ask::{AllocatorRow, ask};
 use super::call::Operator;
 use super::printed::Printed;
 use ipam_cli::{PoolRow, Row, print_pools};
@@ -14,7 +14,7 @@ pub(crate) const QUESTION: [&str; 4] = ["pools", "--json", "--config", "-"];
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let mut printed = Printed::default();
     let mut pools: Vec<(PoolRow, Row)> = Vec::new();
-    for Told { row, place, .. } in ask(operator, &QUESTION, &mut printed)? {
+    for AllocatorRow { row, place, .. } in ask(operator, &QUESTION, &mut printed)? {
         let parsed = PoolRow::parse(&Value::from(row.clone()), &place);
         let parsed = parsed.map_err(|error| error.with_code(ErrorCode::DELEGATE));
         let Some(pool) = printed.keep(parsed) else { continue };

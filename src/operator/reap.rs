@@ -49,7 +49,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         let found = printed.keep(attachments(&folder)).unwrap_or_default();
         seen.extend(found.into_iter().filter_map(|found| reaper.look(network, found)));
         let aside = printed.keep(set_aside(&folder)).unwrap_or_default();
-        seen.extend(aside.into_iter().map(|aside| Seen::aside(network, aside)));
+        seen.extend(aside.into_iter().map(|aside| ReapEntry::aside(network, aside)));
     }
     if operator.does_it() {
         reaper.release_all(&mut seen, Round::of(time), &mut printed);
@@ -60,7 +60,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
     }
     printed.warnings.extend(of_other_identities(&reaper.state));
-    printed.set_rows(&operator.arguments, COLUMNS, seen.iter().map(Seen::row).collect());
+    printed.set_rows(&operator.arguments, COLUMNS, seen.iter().map(ReapEntry::row).collect());
     Ok(printed)
 }
 
@@ -75,16 +75,16 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// What became of a record.
-type Outcome = &'static str;
+type ReapOutcome = &'static str;
 
-const KEPT: Outcome = "kept";
-const WOULD: Outcome = "would release";
-const RELEASED: Outcome = "released";
+const KEPT: ReapOutcome = "kept";
+const WOULD: ReapOutcome = "would release";
+const RELEASED: ReapOutcome = "released";
 /// A claim may still commit.
-const TO_BE_REPEATED: Outcome = "released, to be repeated";
-const FAILED: Outcome = "failed";
+const TO_BE_REPEATED: ReapOutcome = "released, to be repeated";
+const FAILED: ReapOutcome = "failed";
 /// It was not tried, and stays for the next time.
-const LEFT: Outcome = "left";
+const LEFT: ReapOutcome = "left";
 
 /// It names no delegate that a DEL could be given to, but a lease may stand.
 const NOTHING_IN_IT: &str = "it is empty, as a loss of power leaves it: the runtime's DEL clears it, or ipam-delegated release";
@@ -105,16 +105,16 @@ struct Reaper<'a> {
 }
 
 /// A record, and what becomes of it.
-struct Seen {
+struct ReapEntry {
     network: NetworkName,
     attachment: Attachment,
     record: Record,
     state: &'static str,
     why: String,
-    outcome: Outcome,
+    outcome: ReapOutcome,
 }
 
-impl Seen {
+impl ReapEntry {
     fn aside(network: &NetworkName, aside: SetAside) -> Self {
         let why = ended_by(network, &aside.attachment, &why_aside(&aside));
         let (network, attachment) = (network.clone(), aside.attachment);
@@ -133,7 +133,7 @@ impl Seen {
 
 impl Reaper<'_> {
     /// Judges a record without its lock, so that a dry run changes nothing.
-    fn look(&self, network: &NetworkName, attachment: Attachment) -> Option<Seen> {
+    fn look(&self, network: &NetworkName, attachment: Attachment) -> Option<ReapEntry> {
         let (record, state, why, outcome) =
             match RecordFile::look(&self.state.record(network, &attachment)) {
                 Presence::Absent => return None,
@@ -151,7 +151,7 @@ impl Reaper<'_> {
                     (record, state, why.to_owned(), outcome)
                 }
             };
-        Some(Seen { network: network.clone(), attachment, record, state, why, outcome })
+        Some(ReapEntry { network: network.clone(), attachment, record, state, why, outcome })
     }
 
     /// Why a record is to be released; else why it is kept.
@@ -176,8 +176,9 @@ impl Reaper<'_> {
     }
 
     /// Releases what is to be released, the oldest first, until the time is over.
-    fn release_all(&self, seen: &mut [Seen], mut round: Round, printed: &mut Printed) {
-        let mut due: Vec<&mut Seen> = seen.iter_mut().filter(|it| it.outcome == WOULD).collect();
+    fn release_all(&self, seen: &mut [ReapEntry], mut round: Round, printed: &mut Printed) {
+        let mut due: Vec<&mut ReapEntry> =
+            seen.iter_mut().filter(|it| it.outcome == WOULD).collect();
         sort_oldest_first(&mut due, |it| self.state.record(&it.network, &it.attachment));
         for seen in due {
             match self.release(seen, &mut round) {
@@ -200,8 +201,12 @@ impl Reaper<'_> {
     }
 
     /// Judges once more, now under the record's lock, and releases; tells why where that is new.
-    fn release(&self, seen: &Seen, round: &mut Round) -> Result<(Outcome, Option<&'static str>)> {
-        let Seen { network, attachment, .. } = seen;
+    fn release(
+        &self,
+        seen: &ReapEntry,
+        round: &mut Round,
+    ) -> Result<(ReapOutcome, Option<&'static str>)> {
+        let ReapEntry { network, attachment, .. } = seen;
         let request = self.operator.recorded_request(network, &seen.record)?;
         let chain = Chain::new(self.operator.presets, Path::new("ipam-delegated"));
         let mut session = Session::open(&chain, &request)?;

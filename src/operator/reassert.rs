@@ -1,4 +1,4 @@
-//! `reassert`: for a store that was restored from a backup, or whose place another took. Claims again
+//! `reassert`: for a store that was restored from a backup, or whose place another took. Reassertion again
 //! what this node's records say is held, in the stores that the networks name now, then makes the
 //! allocators trust them as they stand.
 
@@ -13,9 +13,9 @@ use super::attachments::identified;
 use super::call::Operator;
 use super::network::{configured, find};
 use super::options::{CLAIM_ONLY, CONF_DIR};
-use super::ours::Ours;
+use super::our_plugin::OurPlugin;
 use super::printed::Printed;
-use super::stores::{Store, Stores};
+use super::stores::{AllocatorStore, Stores};
 use crate::chain::Chain;
 use crate::chain::exec::Answer;
 use crate::chain::gc::BUSY;
@@ -36,7 +36,7 @@ use ipam_kit::presence::Presence;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let typed = operator.arguments.operand(0).map(NetworkName::parse).transpose()?;
-    let mut claims = Claims {
+    let mut claims = Reassertion {
         operator,
         state: operator.state()?,
         reaches: Vec::new(),
@@ -51,7 +51,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if !operator.arguments.has(&CLAIM_ONLY) {
         claims.accept();
     }
-    let Claims { rows, mut printed, .. } = claims;
+    let Reassertion { rows, mut printed, .. } = claims;
     let any = |outcome: &str| rows.iter().any(|row| row.text_of("outcome") == outcome);
     printed.failed |= any(FAILED);
     if any(WOULD_CLAIM) || any(WOULD_ACCEPT) {
@@ -75,7 +75,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// What became of a record's addresses, or of a store, and why.
-type Outcome = (&'static str, &'static str);
+type ClaimOutcome = (&'static str, &'static str);
 
 const KEPT: &str = "kept";
 const WOULD_CLAIM: &str = "would claim";
@@ -87,7 +87,7 @@ const FAILED: &str = "failed";
 const NOT_YET: &str =
     "no store was accepted: when every node has claimed, run reassert --yes on each";
 
-struct Claims<'a> {
+struct Reassertion<'a> {
     operator: &'a Operator,
     state: StateDir,
     /// What programs have said of themselves.
@@ -99,8 +99,8 @@ struct Claims<'a> {
     printed: Printed,
 }
 
-impl Claims<'_> {
-    /// Claims what the records of the network hold, or those of every network.
+impl Reassertion<'_> {
+    /// Reassertion what the records of the network hold, or those of every network.
     ///
     /// # Errors
     /// Nothing at all is known of the network that was typed.
@@ -175,7 +175,7 @@ impl Claims<'_> {
         Ok(())
     }
 
-    /// Claims what each allocator gave in the last ADD. What was claimed with other settings than the
+    /// Reassertion what each allocator gave in the last ADD. What was claimed with other settings than the
     /// recorded ones goes to `file`, so that a DEL goes there, too.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl Claims<'_> {
         claimed.events().iter().try_for_each(|event| file.append(event))
     }
 
-    /// Claims what one allocator gave. With other settings than the recorded ones, `run` and
+    /// Reassertion what one allocator gave. With other settings than the recorded ones, `run` and
     /// `granted` become what was claimed with and what the allocator answered.
     fn claim(
         &mut self,
@@ -222,7 +222,7 @@ impl Claims<'_> {
         run: &mut Run,
         granted: &mut Granted,
         is_struck: bool,
-    ) -> Result<Outcome> {
+    ) -> Result<ClaimOutcome> {
         if let Some(kept) = self.kept(session, &session.recorded_step(run))? {
             return Ok((KEPT, kept));
         }
@@ -310,7 +310,7 @@ impl Claims<'_> {
 
     /// Why the records of a network are not those that are read here, if they are not: what they hold would
     /// not be claimed, and its store accepted without it.
-    fn elsewhere(&self, ours: &Ours) -> Option<Error> {
+    fn elsewhere(&self, ours: &OurPlugin) -> Option<Error> {
         let told = ours.network.ipam().get("stateDir")?.as_str()?;
         if Path::new(told) == self.state.root() {
             return None;
@@ -342,7 +342,7 @@ impl Claims<'_> {
         }
     }
 
-    fn accept_one(&mut self, store: &Store) -> Result<Option<Outcome>> {
+    fn accept_one(&mut self, store: &AllocatorStore) -> Result<Option<ClaimOutcome>> {
         let chain = self.chain();
         let session = Session::open(&chain, &store.request)?;
         if self.kept(&session, &store.step)?.is_some() {
@@ -361,7 +361,7 @@ impl Claims<'_> {
         Chain::new(self.operator.presets, Path::new("ipam-delegated"))
     }
 
-    fn end(&mut self, (mut row, outcome): (Row, Result<Outcome>)) {
+    fn end(&mut self, (mut row, outcome): (Row, Result<ClaimOutcome>)) {
         let why;
         let (outcome, why) = match &outcome {
             Ok(outcome) => *outcome,

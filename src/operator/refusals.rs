@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::ask::rows;
 use super::call::Operator;
-use super::dry_run::{Outcome, Stage};
+use super::dry_run::{DryStep, SelectorOutcome};
 use super::explain::dry_add;
 use super::findings::Findings;
-use super::ours::Ours;
+use super::our_plugin::OurPlugin;
 use crate::chain::plan::{Plan, Step};
 use crate::chain::served::{refuse_repeated_allocator, refuse_without_allocator, serves};
 use crate::chain::session::Session;
@@ -29,7 +29,7 @@ impl Findings {
     }
 
     /// The plan as it is, whatever selectors answer.
-    pub(super) fn of_plan(&mut self, session: &Session<'_>, plan: &Plan, ours: &Ours) {
+    pub(super) fn of_plan(&mut self, session: &Session<'_>, plan: &Plan, ours: &OurPlugin) {
         for outcome in
             [refuse_without_allocator(&plan.steps), refuse_repeated_allocator(&plan.steps)]
         {
@@ -45,11 +45,11 @@ impl Findings {
     }
 
     /// The pools that no delegate of the plan is shown, as far as the pools of STATUS tell.
-    pub(super) fn of_unserved(&mut self, stages: &[Stage]) {
+    pub(super) fn of_unserved(&mut self, stages: &[DryStep]) {
         let mut unshown = UnshownPools::default();
         for stage in stages {
             unshown.visit(&stage.step, stage.pools.as_deref());
-            if let Stage { step, run: None, .. } = stage
+            if let DryStep { step, run: None, .. } = stage
                 && let Some(names) = &step.serves
             {
                 let (name, names) = (&*step.name, names.join(", "));
@@ -66,7 +66,7 @@ impl Findings {
     }
 
     /// The delegates to which those before them leave no pool.
-    pub(super) fn of_latecomers(&mut self, session: &Session<'_>, stages: &[Stage]) {
+    pub(super) fn of_latecomers(&mut self, session: &Session<'_>, stages: &[DryStep]) {
         if stages.iter().filter(|stage| !stage.step.is_selector()).count() < 2 {
             return;
         }
@@ -78,7 +78,7 @@ impl Findings {
                 served.clear();
                 continue;
             }
-            let Stage { step, run: Some(run), .. } = stage else { continue };
+            let DryStep { step, run: Some(run), .. } = stage else { continue };
             let is_taken = |pool: &Value| served.iter().any(|other| serves(other, pool));
             let is_late = match &run.pools {
                 Some(pools) => !pools.is_empty() && pools.iter().all(is_taken),
@@ -106,14 +106,14 @@ impl Findings {
         &mut self,
         operator: &Operator,
         session: &Session<'_>,
-        ours: &Ours,
+        ours: &OurPlugin,
     ) {
         let stages = match dry_add(operator, ours) {
             Ok(stages) => stages,
             Err(error) => return log::debug!("{}", error.in_full()),
         };
         // One that fails may know real containers alone.
-        if stages.iter().any(|stage| matches!(stage.outcome, Outcome::Failed(_))) {
+        if stages.iter().any(|stage| matches!(stage.outcome, SelectorOutcome::Failed(_))) {
             return;
         }
         let Some(stage) = stages.iter().find(|stage| !stage.step.is_selector()) else { return };
@@ -137,7 +137,7 @@ impl Findings {
 
 /// Whether an allocator fails where it is shown no pool. Those that do are made with the library: they
 /// serve every pool that they are shown.
-fn insists_on_pools(session: &Session<'_>, stage: &Stage) -> bool {
+fn insists_on_pools(session: &Session<'_>, stage: &DryStep) -> bool {
     let mut input = stage.input.clone().unwrap_or_default();
     input["prevResult"]["pools"] = json!([]);
     !errors_told(session, &stage.step, &input).is_empty()

@@ -1,6 +1,6 @@
 //! `release`: takes addresses back into their pools, whoever holds them.
 
-use super::ask::{Lease, ask_leases};
+use super::ask::{AllocatorLease, ask_leases};
 use super::call::Operator;
 use super::list::show;
 use super::printed::Printed;
@@ -76,7 +76,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
 
 /// Takes a released address out of what the record of its owner says is held, so that `reassert` does
 /// not claim it again. What the delegates are owed at a DEL stays.
-fn strike(lease: &Lease) -> Result<()> {
+fn strike(lease: &AllocatorLease) -> Result<()> {
     let is_it = |ip: &String| parse_cidr(ip).is_ok_and(|net| net.addr() == lease.address);
     for path in lease.records()? {
         let opened = RecordFile::open_existing(&path, RecordFile::PATIENCE)?.known()?;
@@ -103,9 +103,9 @@ fn strike(lease: &Lease) -> Result<()> {
 }
 
 /// Why a container may be running with the address.
-fn in_use(lease: &Lease) -> Option<String> {
+fn in_use(lease: &AllocatorLease) -> Option<String> {
     let (container, address) = (lease.row.text_of("containerID"), lease.address.to_string());
-    let parts = match lease.says()?.state {
+    let parts = match lease.record_state()?.state {
         "held" => [
             "the record of ",
             container,

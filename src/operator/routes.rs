@@ -9,7 +9,7 @@ use ipam_kit::host::read_regular;
 
 /// A route to more than one address, and not to all of them.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Route {
+pub(crate) struct HostRoute {
     pub interface: String,
     /// As in `10.1.0.0/16`.
     pub subnet: String,
@@ -23,7 +23,7 @@ const REJECT: u64 = 0x200;
 ///
 /// # Errors
 /// A table could not be read. A host without IPv6 has no table of it.
-pub(crate) fn routes() -> Result<Vec<Route>> {
+pub(crate) fn routes() -> Result<Vec<HostRoute>> {
     let mut routes = Vec::new();
     for (table, parse) in
         [("/proc/net/route", parse_v4 as fn(&str) -> _), ("/proc/net/ipv6_route", parse_v6)]
@@ -38,7 +38,7 @@ pub(crate) fn routes() -> Result<Vec<Route>> {
 }
 
 /// `Iface Destination Gateway Flags RefCnt Use Metric Mask …`, with numbers as memory has them.
-fn parse_v4(line: &str) -> Option<Route> {
+fn parse_v4(line: &str) -> Option<HostRoute> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [interface, destination, _, flags, _, _, _, mask, ..] = fields[..] else { return None };
     let number = |text| u32::from_str_radix(text, 16).ok();
@@ -49,7 +49,7 @@ fn parse_v4(line: &str) -> Option<Route> {
 }
 
 /// `destination prefix source prefix gateway metric refcnt use flags interface`.
-fn parse_v6(line: &str) -> Option<Route> {
+fn parse_v6(line: &str) -> Option<HostRoute> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [destination, prefix, _, _, _, _, _, _, flags, interface] = fields[..] else { return None };
     let address = Ipv6Addr::from(u128::from_str_radix(destination, 16).ok()?);
@@ -66,9 +66,12 @@ fn route(
     prefix: u8,
     flags: u64,
     is_of_subnet: bool,
-) -> Option<Route> {
+) -> Option<HostRoute> {
     let counts = is_of_subnet && flags & REJECT == 0 && interface != "lo";
-    counts.then(|| Route { interface: interface.to_owned(), subnet: format!("{address}/{prefix}") })
+    counts.then(|| HostRoute {
+        interface: interface.to_owned(),
+        subnet: format!("{address}/{prefix}"),
+    })
 }
 
 #[cfg(test)]
@@ -84,8 +87,8 @@ mod tests {
                   veth1 02005A0A 00000000 0005 0 0 0 FFFFFFFF 0 0 0\n\
                   eth0 0000FEA9 00000000 0001 0 0 0 0000FFFF 0 0 0\n\
                   * 0000630A 00000000 0200 0 0 0 0000FFFF 0 0 0\n";
-        let found: Vec<Route> = v4.lines().filter_map(parse_v4).collect();
-        let route = |interface: &str, subnet: &str| Route {
+        let found: Vec<HostRoute> = v4.lines().filter_map(parse_v4).collect();
+        let route = |interface: &str, subnet: &str| HostRoute {
             interface: interface.to_owned(),
             subnet: subnet.to_owned(),
         };

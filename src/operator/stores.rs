@@ -4,8 +4,8 @@
 use serde_json::{Map, Value};
 
 use super::call::Operator;
-use super::dry_run::{Outcome, dry_run};
-use super::ours::Ours;
+use super::dry_run::{SelectorOutcome, dry_run};
+use super::our_plugin::OurPlugin;
 use super::printed::Printed;
 use crate::chain::away::store_of;
 use crate::chain::plan::Step;
@@ -21,15 +21,15 @@ const ACCEPT: [&str; 4] = ["accept", "--json", "--config", "-"];
 
 /// Every store, in the order in which they were found.
 #[derive(Default)]
-pub(crate) struct Stores(Vec<Store>);
+pub(crate) struct Stores(Vec<AllocatorStore>);
 
 /// A store behind an allocator.
-pub(crate) struct Store {
+pub(crate) struct AllocatorStore {
     pub step: Step,
     /// A call on a network that uses it.
     pub request: Request,
     /// Only for the store of a network as it is configured.
-    pub present: Option<Present>,
+    pub present: Option<ConfiguredRun>,
     /// The allocator's configuration.
     stdin: String,
     /// The section `ipam` as far as it is about the store.
@@ -37,7 +37,7 @@ pub(crate) struct Store {
 }
 
 /// How an allocator is configured now.
-pub(crate) struct Present {
+pub(crate) struct ConfiguredRun {
     run: Run,
     /// A selector before it failed, whose settings may be missing.
     partial: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Present {
 
 impl Stores {
     /// Every store.
-    pub(super) fn all(&self) -> &[Store] {
+    pub(super) fn all(&self) -> &[AllocatorStore] {
         &self.0
     }
 
@@ -63,14 +63,14 @@ impl Stores {
     pub(super) fn add_configured(
         &mut self,
         operator: &Operator,
-        ours: &Ours,
+        ours: &OurPlugin,
         printed: &mut Printed,
     ) -> Result<()> {
         let request = operator.request(ours.for_status(), &operator.cni_path())?;
         let session = Session::open(&ours.chain, &request)?;
         let mut partial = false;
         for stage in dry_run(&session, &ours.plan(&session)?, Verb::Status)? {
-            if let Outcome::Failed(error) = &stage.outcome {
+            if let SelectorOutcome::Failed(error) = &stage.outcome {
                 printed.warnings.push(error.in_full());
                 partial = true;
             }
@@ -128,8 +128,8 @@ impl Stores {
         &'a self,
         network: &'a NetworkName,
         delegate: &'a str,
-    ) -> impl Iterator<Item = (&'a Store, &'a Present)> {
-        let of_both = move |store: &&Store| {
+    ) -> impl Iterator<Item = (&'a AllocatorStore, &'a ConfiguredRun)> {
+        let of_both = move |store: &&AllocatorStore| {
             store.step.name == delegate && store.request.network.name() == network
         };
         self.0.iter().filter(of_both).filter_map(|store| Some((store, store.present.as_ref()?)))
@@ -146,7 +146,7 @@ impl Stores {
         let settings = store_of(&run);
         // What a node remembers of a store, it remembers for each network.
         let network = session.request.network.name();
-        let known = |store: &Store| {
+        let known = |store: &AllocatorStore| {
             store.step.name == step.name
                 && store.request.network.name() == network
                 && store.settings == settings
@@ -157,9 +157,9 @@ impl Stores {
                 &IpamResult::default(),
                 DelegateInput::default(),
             )?;
-            let present = partial.map(|partial| Present { run, partial });
+            let present = partial.map(|partial| ConfiguredRun { run, partial });
             let request = session.request.clone();
-            self.0.push(Store { step, request, present, stdin, settings });
+            self.0.push(AllocatorStore { step, request, present, stdin, settings });
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ fn unclear(run: &Run, why: &str) -> Error {
     Error::new(ErrorCode::INVALID_CONFIG, parts.concat())
 }
 
-impl Store {
+impl AllocatorStore {
     /// Makes the allocator trust the store as it stands; false where that means nothing to it.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::about::About;
-use super::dry_run::Stage;
+use super::dry_run::DryStep;
 use super::findings::Findings;
 use super::reference::{EVERY_PLUGIN, of_plugin};
 use crate::chain::entry::{ENTRY_KEYS, parse_entries};
@@ -17,9 +17,9 @@ use ipam_kit::keys::nearest;
 impl Findings {
     /// The keys of `ipam` and of the delegates' objects in it. Each stage comes with what its delegate
     /// says of itself.
-    pub(super) fn of_keys(&mut self, session: &Session<'_>, stages: &[Stage], abouts: &[About]) {
+    pub(super) fn of_keys(&mut self, session: &Session<'_>, stages: &[DryStep], abouts: &[About]) {
         let ipam = session.request.network.ipam();
-        let chain = Claims::of(abouts);
+        let chain = ReadKeys::of(abouts);
         let steps = || stages.iter().zip(abouts);
         for key in ipam.keys().filter(|key| !is_idle(key)) {
             self.unclaimed("ipam", key, &chain, "no delegate of the chain reads it");
@@ -34,7 +34,7 @@ impl Findings {
             let its = steps().filter(|(stage, _)| stage.step.name == entry.name);
             let its: Vec<&About> = its.map(|(_, about)| about).collect();
             // A preset that stands for its delegates is no step by itself.
-            let mut claims = if its.is_empty() { chain.clone() } else { Claims::of(its) };
+            let mut claims = if its.is_empty() { chain.clone() } else { ReadKeys::of(its) };
             // What stands in the object of a delegate that does not say is its own.
             if claims.open {
                 continue;
@@ -51,7 +51,7 @@ impl Findings {
 
     /// The keys of `ipam` that look like the chain's own, where its delegates are not known.
     pub(super) fn of_chain_keys(&mut self, session: &Session<'_>) {
-        let chain = Claims { open: true, ..Claims::of([]) };
+        let chain = ReadKeys { open: true, ..ReadKeys::of([]) };
         for key in session.request.network.ipam().keys() {
             self.unclaimed("ipam", key, &chain, "");
         }
@@ -61,7 +61,7 @@ impl Findings {
     fn of_lone_range_keys(
         &mut self,
         ipam: &Map<String, Value>,
-        stages: &[Stage],
+        stages: &[DryStep],
         abouts: &[About],
     ) {
         let is_there = |ipam: &Value| ipam["subnet"].as_str().is_some_and(|it| !it.is_empty());
@@ -86,7 +86,7 @@ impl Findings {
             let name = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
             let its = of_plugin(name);
             let known = its.unwrap_or_default().iter().chain(EVERY_PLUGIN).copied().collect();
-            let claims = Claims { known, open: its.is_none() };
+            let claims = ReadKeys { known, open: its.is_none() };
             let is_read = |key: &str| claims.known.iter().any(|it| it.eq_ignore_ascii_case(key));
             let why = format!("{name} does not read it");
             let of_cni = |key: &str| key.starts_with("cni.dev/");
@@ -96,7 +96,7 @@ impl Findings {
         }
     }
 
-    fn unclaimed(&mut self, path: &str, key: &str, claims: &Claims<'_>, why: &str) {
+    fn unclaimed(&mut self, path: &str, key: &str, claims: &ReadKeys<'_>, why: &str) {
         if claims.known.contains(key) {
             return;
         }
@@ -113,13 +113,13 @@ impl Findings {
 
 /// The keys that have a reader.
 #[derive(Clone)]
-struct Claims<'a> {
+struct ReadKeys<'a> {
     known: BTreeSet<&'a str>,
     /// A reader does not say which keys it reads, so only a misspelt one is told.
     open: bool,
 }
 
-impl<'a> Claims<'a> {
+impl<'a> ReadKeys<'a> {
     /// What delegates claim, with the chain's own keys.
     fn of(abouts: impl IntoIterator<Item = &'a About>) -> Self {
         let mut this = Self { known: CHAIN_KEYS.into(), open: false };

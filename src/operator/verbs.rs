@@ -12,9 +12,9 @@ use ipam_cli::{Cli, CliVerb, OptionSpec};
 use ipam_kit::error::Result;
 
 /// What runs a verb.
-pub(super) type Run = fn(&Operator) -> Result<Printed>;
+pub(super) type RunVerb = fn(&Operator) -> Result<Printed>;
 
-const VERBS: &[CliVerb<Run>] = &[
+const VERBS: &[CliVerb<RunVerb>] = &[
     CliVerb {
         name: "list",
         operands: &["NETWORK"],
@@ -88,7 +88,7 @@ const VERBS: &[CliVerb<Run>] = &[
 ];
 
 /// What `ipam-delegated` answers to people.
-pub(super) fn cli(presets: &[Preset]) -> Cli<Run> {
+pub(super) fn cli(presets: &[Preset]) -> Cli<RunVerb> {
     let names: Vec<&str> = presets.iter().map(|preset| preset.name).collect();
     // install.sh reads the line with the presets.
     let ending = match &names[..] {

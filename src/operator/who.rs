@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::ask::{Told, ask, ask_leases};
+use super::ask::{AllocatorRow, ask, ask_leases};
 use super::call::Operator;
 use super::list::{QUESTION, show};
 use super::pools;
@@ -29,7 +29,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if operator.prints_json() {
         return Ok(printed);
     }
-    for record in leases.iter().filter_map(|lease| lease.says()?.record) {
+    for record in leases.iter().filter_map(|lease| lease.record_state()?.record) {
         if let Some(last) = record.attempts.last() {
             let chain = last.header.chain.join(", ");
             push_line(&mut printed.text, &format!("netns {}, chain {chain}", last.header.netns));
@@ -43,7 +43,7 @@ fn place_of(operator: &Operator, address: IpAddr) -> Option<String> {
     let mut printed = Printed::default();
     let told = ask(operator, &pools::QUESTION, &mut printed).ok()?;
     let mut ranges = Vec::new();
-    for Told { row, place, .. } in told {
+    for AllocatorRow { row, place, .. } in told {
         let pool = PoolRow::parse(&Value::from(row.clone()), &place).ok()?;
         if pool.blocks.iter().any(|block| (block.from..=block.to).contains(&address)) {
             let name =

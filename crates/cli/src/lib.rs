@@ -45,4 +45,4 @@ pub use release::{NAME_WHOLE_ID, release_summary};
 pub use row::Row;
 pub use rows::{Block, LeaseRow, PoolRow};
 pub use table::{Column, table};
-pub use verbs::{Asked, Cli, CliVerb};
+pub use verbs::{Cli, CliRequest, CliVerb};

@@ -42,7 +42,7 @@ pub struct CliVerb<R> {
 
 /// What a person asks for.
 #[derive(Clone, Debug)]
-pub enum Asked<R> {
+pub enum CliRequest<R> {
     /// This text: the help, or the version.
     Text(String),
     /// A verb.
@@ -54,7 +54,7 @@ impl<R: Copy> Cli<R> {
     ///
     /// # Errors
     /// Error 4: there is no such verb, or it has no such option, or too few or too many operands.
-    pub fn parse(&self, typed: &[OsString]) -> Result<Asked<R>> {
+    pub fn parse(&self, typed: &[OsString]) -> Result<CliRequest<R>> {
         // The verb of another program is refused before its options.
         if let Some(first) = typed.first().and_then(|word| word.to_str())
             && !first.starts_with('-')
@@ -64,16 +64,16 @@ impl<R: Copy> Cli<R> {
         let known: Vec<OptionSpec> = self.all_options().map(|(option, _)| option).collect();
         let arguments = Arguments::parse(typed, &known)?;
         match arguments.verb() {
-            None => Ok(Asked::Text(self.help())),
+            None => Ok(CliRequest::Text(self.help())),
             Some("help") => match arguments.operand(0) {
-                None => Ok(Asked::Text(self.help())),
-                Some(verb) => Ok(Asked::Text(self.help_of(self.find(verb)?))),
+                None => Ok(CliRequest::Text(self.help())),
+                Some(verb) => Ok(CliRequest::Text(self.help_of(self.find(verb)?))),
             },
-            Some("version") => Ok(Asked::Text(format!("{} {}\n", self.program, self.version))),
+            Some("version") => Ok(CliRequest::Text(format!("{} {}\n", self.program, self.version))),
             Some(verb) => {
                 let verb = self.find(verb)?;
                 self.refuse_misuse(verb, &arguments)?;
-                Ok(Asked::Verb(verb.run, arguments))
+                Ok(CliRequest::Verb(verb.run, arguments))
             }
         }
     }
@@ -235,12 +235,12 @@ mod tests {
         }
     }
 
-    fn parse(typed: &[&str]) -> Result<Asked<u8>> {
+    fn parse(typed: &[&str]) -> Result<CliRequest<u8>> {
         cli().parse(&typed.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     fn text(typed: &[&str]) -> String {
-        let Asked::Text(text) = parse(typed).unwrap() else { panic!("{typed:?}") };
+        let CliRequest::Text(text) = parse(typed).unwrap() else { panic!("{typed:?}") };
         text
     }
 
@@ -253,7 +253,9 @@ mod tests {
             (&["release", "net", "a", "b", "--yes"], 2),
             (&["lint", "--config", "-"], 3),
         ] {
-            let Asked::Verb(found, arguments) = parse(typed).unwrap() else { panic!("{typed:?}") };
+            let CliRequest::Verb(found, arguments) = parse(typed).unwrap() else {
+                panic!("{typed:?}")
+            };
             assert_eq!(found, run, "{typed:?} {arguments:?}");
         }
     }

@@ -16,16 +16,16 @@ use ipam_kit::delegate::{CliCall, Delegate, Request};
 use ipam_kit::error::Result;
 use ipam_kit::keys::Key;
 
-use crate::{Arguments, Asked, Cli, CliVerb, OptionSpec, read_file};
+use crate::{Arguments, Cli, CliRequest, CliVerb, OptionSpec, read_file};
 
 const CONFIG: OptionSpec =
     OptionSpec::with_value("config", "FILE", "the network configuration; - reads it from stdin")
         .required();
 
 /// Runs a verb and tells what it prints.
-type Run = fn(&InspectCall<'_>) -> Result<String>;
+type RunInspect = fn(&InspectCall<'_>) -> Result<String>;
 
-const VERBS: &[CliVerb<Run>] = &[
+const VERBS: &[CliVerb<RunInspect>] = &[
     CliVerb {
         name: "list",
         operands: &[],
@@ -109,8 +109,8 @@ pub fn answer<L: Ledger + 'static>(call: &CliCall) -> Result<String> {
         }
     })?;
     match asked {
-        Asked::Text(text) => Ok(text),
-        Asked::Verb(run, arguments) => run(&InspectCall {
+        CliRequest::Text(text) => Ok(text),
+        CliRequest::Verb(run, arguments) => run(&InspectCall {
             call,
             arguments,
             reach: L::REACH,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::call::Operator;
-use super::network::{Found, find};
+use super::network::{NetworkFile, find};
 use super::options::{CNI_PATH, CONF_DIR};
 use crate::chain::Chain;
 use crate::chain::plan::{Plan, Step};
@@ -19,7 +19,7 @@ use ipam_kit::error::{Error, ErrorCode, Result};
 
 /// The section `ipam` of one plugin of a network.
 #[derive(Debug)]
-pub(crate) struct Ours {
+pub(crate) struct OurPlugin {
     /// The main plugin.
     pub plugin: String,
     /// `ipam.type`.
@@ -29,7 +29,7 @@ pub(crate) struct Ours {
 }
 
 /// Whether a plugin's section `ipam` is ours.
-enum Is {
+enum Ownership {
     Ours,
     /// It has the name of a preset, but another program of that name comes first.
     Replaceable,
@@ -38,7 +38,7 @@ enum Is {
 
 impl Operator {
     /// The network that the first operand names.
-    pub(super) fn network(&self) -> Result<Found> {
+    pub(super) fn network(&self) -> Result<NetworkFile> {
         find(self.arguments.operand(0).unwrap_or_default(), self.arguments.value(&CONF_DIR))
     }
 
@@ -46,7 +46,7 @@ impl Operator {
     ///
     /// # Errors
     /// Error 7 when none is.
-    pub(super) fn ours(&self, found: &Found) -> Result<Vec<Ours>> {
+    pub(super) fn ours(&self, found: &NetworkFile) -> Result<Vec<OurPlugin>> {
         let ours = self.plugins(found, false)?;
         if ours.is_empty() {
             let message = format!("{}: no plugin of it is ours", found.file.display());
@@ -57,12 +57,12 @@ impl Operator {
     }
 
     /// [`Operator::ours`], for a network that need not be ours.
-    pub(super) fn ours_if_any(&self, found: &Found) -> Result<Vec<Ours>> {
+    pub(super) fn ours_if_any(&self, found: &NetworkFile) -> Result<Vec<OurPlugin>> {
         self.plugins(found, false)
     }
 
     /// The plugins that are ours, and those that a preset could replace.
-    pub(super) fn ours_and_replaceable(&self, found: &Found) -> Result<Vec<Ours>> {
+    pub(super) fn ours_and_replaceable(&self, found: &NetworkFile) -> Result<Vec<OurPlugin>> {
         let ours = self.plugins(found, true)?;
         if ours.is_empty() {
             return self.ours(found);
@@ -70,7 +70,7 @@ impl Operator {
         Ok(ours)
     }
 
-    fn plugins(&self, found: &Found, replaceable_too: bool) -> Result<Vec<Ours>> {
+    fn plugins(&self, found: &NetworkFile, replaceable_too: bool) -> Result<Vec<OurPlugin>> {
         let mut ours = Vec::new();
         for config in &found.plugins {
             let text = |value: Option<&Value>| value?.as_str().map(str::to_owned);
@@ -78,32 +78,32 @@ impl Operator {
                 continue;
             };
             let chain = Chain::new(self.presets, Path::new(&kind));
-            match self.is(&kind, &chain) {
-                Is::Foreign => continue,
-                Is::Replaceable if !replaceable_too => continue,
-                Is::Replaceable | Is::Ours => {}
+            match self.ownership(&kind, &chain) {
+                Ownership::Foreign => continue,
+                Ownership::Replaceable if !replaceable_too => continue,
+                Ownership::Replaceable | Ownership::Ours => {}
             }
             let network =
                 Network::new(config.clone()).map_err(|error| error.within(found.file.display()))?;
             let plugin = text(config.get("type")).unwrap_or_default();
-            ours.push(Ours { plugin, kind, chain, network });
+            ours.push(OurPlugin { plugin, kind, chain, network });
         }
         Ok(ours)
     }
 
-    fn is(&self, kind: &str, chain: &Chain) -> Is {
+    fn ownership(&self, kind: &str, chain: &Chain) -> Ownership {
         if kind == "ipam-delegated" || is_allocator(kind) {
-            return Is::Ours;
+            return Ownership::Ours;
         }
         if chain.preset.is_none() {
-            return Is::Foreign;
+            return Ownership::Foreign;
         }
         let first =
             self.cni_path().into_iter().map(|folder| folder.join(kind)).find(|p| p.exists());
         if first.is_some_and(|program| chain.own().is(&program)) {
-            Is::Ours
+            Ownership::Ours
         } else {
-            Is::Replaceable
+            Ownership::Replaceable
         }
     }
 
@@ -156,9 +156,9 @@ impl Operator {
     }
 }
 
-impl Found {
+impl NetworkFile {
     /// The members that every report about a plugin has.
-    pub(super) fn row(&self, ours: &Ours) -> Row {
+    pub(super) fn row(&self, ours: &OurPlugin) -> Row {
         let mut row = Row::default();
         row.text("network", &self.name);
         row.text("file", &self.file.display().to_string());
@@ -168,7 +168,7 @@ impl Found {
     }
 }
 
-impl Ours {
+impl OurPlugin {
     /// The plan of the chain; of an allocator that stands alone, itself.
     pub(super) fn plan(&self, session: &Session<'_>) -> Result<Plan> {
         if !is_allocator(&self.kind) {
