@@ -356,7 +356,7 @@ fn files_are_opened_by_one_function_a_class() {
 
 /// What the files of our own layout name nothing of: what is for a replaced plugin alone.
 const OF_REPLACED_PLUGINS: [&str; 7] =
-    ["beside", "along", "cursors", "hints", "layout", "lock", "turn:"];
+    ["compat", "cursors", "hints", "layout", "lock", "plugin", "ticket"];
 
 #[test]
 fn our_own_layout_in_etcd_knows_no_replaced_plugin() {

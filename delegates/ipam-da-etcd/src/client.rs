@@ -6,29 +6,29 @@ use ipam_kit::delegate::Deadline;
 use ipam_kit::{ErrorCode, Result};
 use ipam_servers::{Failover, PATIENCE, Service, Transport};
 
-use crate::caller::Caller;
-use crate::config::Store;
+use crate::config::EtcdStore;
+use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
-pub(crate) use crate::transport::Answer;
+pub(crate) use crate::transport::EtcdAnswer;
 use crate::transport::Grpc;
 
 /// The servers of a store, of which one that answers is as good as another.
 ///
 /// A client library's own list of endpoints balances between them and fails with the one it happens
 /// to have chosen; here each request goes to one server, and on to the next when that one fails.
-pub(crate) struct Client {
+pub(crate) struct EtcdClient {
     servers: Failover<Grpc>,
 }
 
-impl Client {
+impl EtcdClient {
     /// A client for the servers of a store; it connects when there is something to send. `unreached` is
     /// the code of the error when no server could be asked for anything.
     ///
     /// # Errors
     /// A certificate file cannot be read.
     pub(crate) fn new(
-        store: &Store,
-        caller: Option<Caller>,
+        store: &EtcdStore,
+        credentials: Option<Credentials>,
         unreached: ErrorCode,
         deadline: Deadline,
     ) -> Result<Self> {
@@ -38,7 +38,7 @@ impl Client {
             timeout: store.timeout,
             unreached,
         };
-        let transport = Grpc::new(store, caller)?;
+        let transport = Grpc::new(store, credentials)?;
         Ok(Self { servers: Failover::new(service, transport, deadline) })
     }
 
@@ -66,7 +66,7 @@ impl Client {
     ///
     /// # Errors
     /// None answers in time, or the store refuses it.
-    pub(crate) fn read(&mut self, txn: &Txn) -> Result<Answer> {
+    pub(crate) fn read(&mut self, txn: &Txn) -> Result<EtcdAnswer> {
         self.servers.read(txn)
     }
 
@@ -74,7 +74,7 @@ impl Client {
     ///
     /// # Errors
     /// It was not and will not be done.
-    pub(crate) fn write(&mut self, txn: &Txn) -> Result<Option<Answer>> {
+    pub(crate) fn write(&mut self, txn: &Txn) -> Result<Option<EtcdAnswer>> {
         self.servers.write(txn)
     }
 
@@ -121,7 +121,7 @@ impl Client {
     }
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for EtcdClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.servers.fmt(f)
     }

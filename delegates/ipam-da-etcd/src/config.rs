@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::endpoint::{self, Endpoint};
 use crate::layout::{self, LAYOUTS, Layout, NATIVE};
 
-/// The keys of [`Config`].
+/// The keys of [`EtcdConfig`].
 pub(crate) const KEYS: &[Key] = &[Key::Section("etcd", SECTION), Key::All(OF_THE_REPLACED)];
 
 const OF_THE_REPLACED: &[Key] = &[
@@ -45,8 +45,8 @@ const STORE: &[Key] = &[
 /// What this delegate reads of `ipam`: the section `etcd`, or the keys of a system that it replaces.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Config {
-    etcd: Option<Section>,
+pub struct EtcdConfig {
+    etcd: Option<EtcdSection>,
     /// cni-ipam-etcd's.
     #[serde(rename = "etcdConfig")]
     etcd_config: Option<CniIpamEtcd>,
@@ -63,7 +63,7 @@ pub struct Config {
 /// `ipam.etcd`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct Section {
+struct EtcdSection {
     endpoints: Vec<String>,
     cert_file: Option<String>,
     key_file: Option<String>,
@@ -94,7 +94,7 @@ struct CniIpamEtcd {
 
 /// A store to talk to.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct EtcdStore {
     /// At least one.
     pub(crate) endpoints: Vec<Endpoint>,
     /// The client's certificate with its key.
@@ -114,7 +114,7 @@ pub(crate) struct Store {
 }
 
 /// The names of the settings in one spelling, for errors.
-struct Spelling {
+struct SettingNames {
     endpoints: &'static str,
     /// Whether that is a list.
     listed: bool,
@@ -123,7 +123,7 @@ struct Spelling {
     ca: &'static str,
 }
 
-const OURS: Spelling = Spelling {
+const OURS: SettingNames = SettingNames {
     endpoints: "ipam.etcd.endpoints",
     listed: true,
     cert: "ipam.etcd.certFile",
@@ -131,7 +131,7 @@ const OURS: Spelling = Spelling {
     ca: "ipam.etcd.trustedCaFile",
 };
 
-const CNI_IPAM_ETCD: Spelling = Spelling {
+const CNI_IPAM_ETCD: SettingNames = SettingNames {
     endpoints: "ipam.etcdConfig.etcdURL",
     listed: false,
     cert: "ipam.etcdConfig.etcdCertFile",
@@ -139,7 +139,7 @@ const CNI_IPAM_ETCD: Spelling = Spelling {
     ca: "ipam.etcdConfig.etcdTrustedCAFileFile",
 };
 
-const HOST_ETCD: Spelling = Spelling {
+const HOST_ETCD: SettingNames = SettingNames {
     endpoints: "ipam.endpoints",
     listed: true,
     cert: "ipam.certfile",
@@ -149,32 +149,32 @@ const HOST_ETCD: Spelling = Spelling {
 
 const PASSWORD_FILE: &str = "ipam.etcd.passwordFile";
 
-impl Config {
+impl EtcdConfig {
     /// The store that the configuration names.
     ///
     /// # Errors
     /// It names none, or one in two spellings; an endpoint, the timeout or the prefix is malformed; of a
     /// certificate and its key, or a user and its password, one is missing.
-    pub(crate) fn store(&self) -> Result<Store> {
-        let (section, spelling) = self.section()?;
+    pub(crate) fn store(&self) -> Result<EtcdStore> {
+        let (section, names) = self.section()?;
         let layout = layout(section.layout.as_deref())?;
-        if layout.old.is_some() {
+        if layout.replaced.is_some() {
             self.refuse_other_letters()?;
         }
-        let cert = ConfigFile::given(spelling.cert, section.cert_file);
-        let key = ConfigFile::given(spelling.key, section.key_file);
-        let trusted = ConfigFile::given(spelling.ca, section.trusted_ca_file);
+        let cert = ConfigFile::given(names.cert, section.cert_file);
+        let key = ConfigFile::given(names.key, section.key_file);
+        let trusted = ConfigFile::given(names.ca, section.trusted_ca_file);
         let secured = cert.is_some() || trusted.is_some();
         let username = section.username.filter(|name| !name.is_empty());
         let password = ConfigFile::given(PASSWORD_FILE, section.password_file);
-        Ok(Store {
+        Ok(EtcdStore {
             endpoints: endpoint::parse_all(
                 &section.endpoints,
                 secured,
-                spelling.endpoints,
-                spelling.listed,
+                names.endpoints,
+                names.listed,
             )?,
-            identity: both_or_neither((spelling.cert, cert), (spelling.key, key))?,
+            identity: both_or_neither((names.cert, cert), (names.key, key))?,
             trusted,
             user: both_or_neither(("ipam.etcd.username", username), (PASSWORD_FILE, password))?,
             timeout: parse_timeout(section.timeout.as_deref(), "ipam.etcd.timeout")?,
@@ -194,15 +194,15 @@ impl Config {
 
     /// The settings in our own form, and how they were spelled. What the spellings of others have no
     /// word for comes from `ipam.etcd` all the same.
-    fn section(&self) -> Result<(Section, &'static Spelling)> {
+    fn section(&self) -> Result<(EtcdSection, &'static SettingNames)> {
         let ours = self.etcd.clone().unwrap_or_default();
-        let rest = || Section { endpoints: Vec::new(), ..ours.clone() };
+        let rest = || EtcdSection { endpoints: Vec::new(), ..ours.clone() };
         let theirs = self.etcd_config.as_ref().map(|theirs| {
             let url = theirs.url.clone().filter(|url| !url.is_empty());
             // It looks at its files only then, though its document asks for them always.
             let secured = url.as_ref().is_some_and(|url| url.starts_with("https"));
             let file = |file: &Option<String>| file.clone().filter(|_| secured);
-            let section = Section {
+            let section = EtcdSection {
                 endpoints: url.into_iter().collect(),
                 cert_file: file(&theirs.cert_file),
                 key_file: file(&theirs.key_file),
@@ -212,7 +212,7 @@ impl Config {
             (section, &CNI_IPAM_ETCD)
         });
         let flat = self.endpoints.as_ref().map(|endpoints| {
-            let section = Section {
+            let section = EtcdSection {
                 endpoints: endpoints.clone(),
                 cert_file: self.certfile.clone(),
                 key_file: self.keyfile.clone(),
@@ -226,7 +226,7 @@ impl Config {
             .etcd
             .as_ref()
             .filter(|ours| alone || ours.names_a_store())
-            .map(|ours| (ours.clone(), ours.spelling()));
+            .map(|ours| (ours.clone(), ours.setting_names()));
         let mut given: Vec<_> = [ours, theirs, flat].into_iter().flatten().collect();
         match (given.pop(), given.pop()) {
             (Some(only), None) => Ok(only),
@@ -241,9 +241,9 @@ impl Config {
     }
 }
 
-impl Section {
+impl EtcdSection {
     /// How the store would be named that this section does not name.
-    fn spelling(&self) -> &'static Spelling {
+    fn setting_names(&self) -> &'static SettingNames {
         let layout = self.layout.as_deref().filter(|_| !self.names_a_store());
         match layout.and_then(Layout::named) {
             Some(layout) if layout.name == layout::CNI_IPAM_ETCD.name => &CNI_IPAM_ETCD,

@@ -8,10 +8,10 @@ use tonic::transport::{ClientTlsConfig, Endpoint as Dial};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
-use crate::caller::Caller;
+use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
-use crate::greeting::{self, Greeting};
-use crate::refusal::{Refusal, connecting};
+use crate::first_frame::{self, FirstFrame};
+use crate::grpc_failure::{GrpcFailure, connecting};
 
 /// How long a server may take to be connected to, or to show that it lives.
 pub(crate) const CONNECT: Duration = Duration::from_secs(1);
@@ -39,20 +39,20 @@ impl Connection {
         endpoint: &Endpoint,
         tls: Option<&ClientTlsConfig>,
         pulse: Option<Duration>,
-        caller: Option<&mut Caller>,
+        credentials: Option<&mut Credentials>,
     ) -> Result<Self, RequestError> {
-        let (channel, greeting) = tokio::time::timeout(CONNECT, dial(endpoint, tls, pulse))
+        let (channel, first_frame) = tokio::time::timeout(CONNECT, dial(endpoint, tls, pulse))
             .await
             .map_err(|_| RequestError::not_done(words::NOT_CONNECTED))??;
         // Over TLS the server has shown by its certificate that it is the one that is meant.
         if !endpoint.is_secured() {
-            greeting.wait().await?;
+            first_frame.wait().await?;
         }
         let mut token = None;
-        if let Some(caller) = caller {
-            token = match caller.cached() {
+        if let Some(credentials) = credentials {
+            token = match credentials.cached() {
                 Some(token) => Some(token),
-                None => authenticate(&channel, caller).await?,
+                None => authenticate(&channel, credentials).await?,
             };
         }
         let (kv, leases) = clients(&channel, token.as_deref()).await?;
@@ -63,20 +63,20 @@ impl Connection {
     pub(crate) async fn send(
         &mut self,
         txn: &Txn,
-        caller: Option<&mut Caller>,
-    ) -> Result<TxnResponse, Refusal> {
+        credentials: Option<&mut Credentials>,
+    ) -> Result<TxnResponse, GrpcFailure> {
         let error = match self.kv.txn(txn.clone()).await {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
-        match (Refusal::sending(&error, caller.as_deref()), caller) {
-            (Refusal::StaleToken, Some(caller)) => {
-                let token = authenticate(&self.channel, caller).await?;
+        match (GrpcFailure::of_request(&error, credentials.as_deref()), credentials) {
+            (GrpcFailure::StaleToken, Some(credentials)) => {
+                let token = authenticate(&self.channel, credentials).await?;
                 (self.kv, self.leases) = clients(&self.channel, token.as_deref()).await?;
                 let answer = self.kv.txn(txn.clone()).await;
-                answer.map_err(|error| Refusal::sending(&error, Some(caller)))
+                answer.map_err(|error| GrpcFailure::of_request(&error, Some(credentials)))
             }
-            (refusal, _) => Err(refusal),
+            (failure, _) => Err(failure),
         }
     }
 }
@@ -85,7 +85,7 @@ async fn dial(
     endpoint: &Endpoint,
     tls: Option<&ClientTlsConfig>,
     pulse: Option<Duration>,
-) -> Result<(tonic::transport::Channel, Greeting), RequestError> {
+) -> Result<(tonic::transport::Channel, FirstFrame), RequestError> {
     let connecting = |error: tonic::transport::Error| connecting(&error, endpoint.is_secured());
     let mut dial = Dial::from_shared(endpoint.to_string()).map_err(connecting)?;
     // A page of a listing comes in one go.
@@ -102,7 +102,7 @@ async fn dial(
     if let Some(pulse) = pulse {
         dial = dial.http2_keep_alive_interval(pulse).keep_alive_timeout(CONNECT - CONNECT * 2 / 5);
     }
-    greeting::connect(&dial).await.map_err(connecting)
+    first_frame::connect(&dial).await.map_err(connecting)
 }
 
 /// Clients over a connection, which show a token with each request.
@@ -127,7 +127,7 @@ async fn clients(
         }
     };
     let client = Client::from_channel(channel, Some(options)).await;
-    let client = client.map_err(|error| Refusal::sending(&error, None))?;
+    let client = client.map_err(|error| GrpcFailure::of_request(&error, None))?;
     let kv = client.kv_client().max_decoding_message_size(LARGEST);
     Ok((kv, client.lease_client()))
 }
@@ -135,18 +135,18 @@ async fn clients(
 /// A new token, kept for later processes; none where the servers ask for none.
 async fn authenticate(
     channel: &tonic::transport::Channel,
-    caller: &mut Caller,
+    credentials: &mut Credentials,
 ) -> Result<Option<String>, RequestError> {
-    let password = caller.password().map_err(RequestError::refused)?;
+    let password = credentials.password().map_err(RequestError::refused)?;
     let client = Client::from_channel(Channel::Tonic(channel.clone()), None).await;
     // Asking for a token changes nothing.
-    let failed = |error: &etcd_client::Error, caller: &Caller| {
-        RequestError::from(Refusal::sending(error, Some(caller))).before_the_request()
+    let failed = |error: &etcd_client::Error, credentials: &Credentials| {
+        RequestError::from(GrpcFailure::of_request(error, Some(credentials))).before_the_request()
     };
-    let client = client.map_err(|error| failed(&error, caller))?;
-    match client.auth_client().authenticate(caller.user.clone(), password).await {
+    let client = client.map_err(|error| failed(&error, credentials))?;
+    match client.auth_client().authenticate(credentials.user.clone(), password).await {
         Ok(answer) => {
-            caller.keep(answer.token());
+            credentials.keep(answer.token());
             Ok(Some(answer.token().to_owned()))
         }
         Err(etcd_client::Error::GRpcStatus(status))
@@ -154,6 +154,6 @@ async fn authenticate(
         {
             Ok(None)
         }
-        Err(error) => Err(failed(&error, caller)),
+        Err(error) => Err(failed(&error, credentials)),
     }
 }

@@ -49,7 +49,7 @@ impl Endpoint {
     }
 
     /// Host and port.
-    pub(crate) fn authority(&self) -> &str {
+    pub(crate) fn host_and_port(&self) -> &str {
         self.0.host_and_port()
     }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Endpoint {
     /// The port is shown, whatever it is.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_secured() { "https" } else { "http" };
-        write!(f, "{scheme}://{}", self.authority())
+        write!(f, "{scheme}://{}", self.host_and_port())
     }
 }
 

@@ -7,20 +7,20 @@ use ipam_kit::Result;
 use ipam_kit::allocate::ledger::Entry;
 use log::warn;
 
-use crate::document::{OwnerIndex, OwnerState, holding};
-use crate::keys::Keys;
-use crate::session::Session;
+use crate::keys::EtcdKeys;
+use crate::session::EtcdSession;
+use crate::values::{OwnerIndex, OwnerState, parse_holding};
 
 /// What owners hold whose keys begin so.
 ///
 /// # Errors
-/// As [`Session::ask`].
-pub(crate) fn read_holdings(session: &mut Session, prefix: String) -> Result<Vec<OwnerState>> {
+/// As [`EtcdSession::read`].
+pub(crate) fn read_holdings(session: &mut EtcdSession, prefix: String) -> Result<Vec<OwnerState>> {
     let mut holdings = Vec::new();
     session.each_below(prefix, &mut |_, found| {
-        match holding(found) {
+        match parse_holding(found) {
             Ok(holding) => holdings.push(holding),
-            Err(_) => warn_of_foreign(found),
+            Err(_) => warn_of_foreign_key(found),
         }
         ControlFlow::Continue(())
     })?;
@@ -29,7 +29,7 @@ pub(crate) fn read_holdings(session: &mut Session, prefix: String) -> Result<Vec
 
 /// What owners of a node hold, as far as they are of this network: keys of several may stand side
 /// by side.
-pub(crate) fn entries_of<'a>(
+pub(crate) fn entries_of_node<'a>(
     holdings: &'a [OwnerState],
     node: &'a str,
     network: &'a str,
@@ -39,10 +39,10 @@ pub(crate) fn entries_of<'a>(
 }
 
 /// What the key of an address says; none for a key of another kind.
-pub(crate) fn entry(keys: &Keys, found: &KeyValue) -> Option<Entry> {
-    let entry = keys.address(found.key()).map(|address| keys.spelling().entry(address, found));
+pub(crate) fn entry_of_key(keys: &EtcdKeys, found: &KeyValue) -> Option<Entry> {
+    let entry = keys.address(found.key()).map(|address| keys.key_format().entry(address, found));
     if entry.as_ref().is_none_or(|entry| entry.holder.is_none()) {
-        warn_of_foreign(found);
+        warn_of_foreign_key(found);
     }
     entry
 }
@@ -52,7 +52,7 @@ fn is_of(document: &OwnerIndex, node: &str, network: &str) -> bool {
     document.node == node && document.network == network
 }
 
-fn warn_of_foreign(found: &KeyValue) {
+fn warn_of_foreign_key(found: &KeyValue) {
     let key = String::from_utf8_lossy(found.key());
     warn!("the key {} is not ours: it counts as taken and is left alone", key.escape_debug());
 }

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use ipam_kit::cni::NetworkName;
 use ipnet::IpNet;
 
-use crate::document::{IndexedLease, OwnerIndex, now};
-use crate::keys::Keys;
+use crate::keys::EtcdKeys;
 use crate::layout::Layout;
+use crate::values::{IndexedLease, OwnerIndex, now};
 
 const NODES: usize = 50;
 
@@ -22,7 +22,7 @@ pub fn pairs(
     subnet: IpNet,
     addresses: impl IntoIterator<Item = IpAddr>,
 ) -> Vec<(String, String)> {
-    let keys = Keys::new(layout.places(), prefix, network);
+    let keys = EtcdKeys::new(layout.key_paths(), prefix, network);
     let mut pairs = Vec::new();
     for (n, address) in addresses.into_iter().enumerate() {
         let address = IpNet::new_assert(address, subnet.prefix_len());
@@ -42,8 +42,8 @@ pub fn pairs(
             confirmed: now(),
             leases: vec![item.clone()],
         };
-        pairs.push((keys.lease(address.addr()), keys.spelling().value(&owner, &item)));
-        if layout.old.is_none() {
+        pairs.push((keys.lease(address.addr()), keys.key_format().value(&owner, &item)));
+        if layout.replaced.is_none() {
             let key = keys.owner_of(&owner.node, &owner.container, &owner.ifname);
             pairs.push((key, owner.to_value()));
         }

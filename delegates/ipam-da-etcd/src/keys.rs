@@ -8,11 +8,11 @@ use ipam_kit::allocate::ledger::{Entry, Holder};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::NetworkName;
 
-use crate::document::{IndexedLease, OwnerIndex};
+use crate::values::{IndexedLease, OwnerIndex};
 
 /// Where the keys of a layout stand below the prefix. `NETWORK` stands for the network's name.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct KeyPaths {
     /// What the key of an address begins with.
     pub(crate) leases: &'static str,
     /// What our own keys of owners begin with.
@@ -20,11 +20,11 @@ pub(crate) struct Places {
     /// Our own key of the latest claim.
     pub(crate) latest: &'static str,
     /// How the rest of the keys, and the values, are written.
-    pub(crate) spelling: &'static dyn Spelling,
+    pub(crate) format: &'static dyn KeyFormat,
 }
 
 /// How the keys and values of a layout are written.
-pub(crate) trait Spelling: Debug + Sync {
+pub(crate) trait KeyFormat: Debug + Sync {
     /// The key of an address, after what all begin with.
     fn lease(&self, address: IpAddr) -> String;
 
@@ -64,41 +64,41 @@ pub(crate) trait Spelling: Debug + Sync {
 
 /// The keys of one network: one per address and one per owner, and one for the latest claim.
 #[derive(Debug)]
-pub(crate) struct Keys {
+pub(crate) struct EtcdKeys {
     network: NetworkName,
     leases: String,
     owners: String,
     latest: String,
-    spelling: &'static dyn Spelling,
+    format: &'static dyn KeyFormat,
 }
 
-impl Keys {
+impl EtcdKeys {
     /// The keys of a network below a prefix.
-    pub(crate) fn new(places: &Places, prefix: &str, network: &NetworkName) -> Self {
+    pub(crate) fn new(key_paths: &KeyPaths, prefix: &str, network: &NetworkName) -> Self {
         Self {
-            leases: place_of(prefix, places.leases, network),
-            owners: place_of(prefix, places.owners, network),
-            latest: place_of(prefix, places.latest, network),
+            leases: full_key(prefix, key_paths.leases, network),
+            owners: full_key(prefix, key_paths.owners, network),
+            latest: full_key(prefix, key_paths.latest, network),
             network: network.clone(),
-            spelling: places.spelling,
+            format: key_paths.format,
         }
     }
 
     /// The key of an address.
     pub(crate) fn lease(&self, address: IpAddr) -> String {
-        format!("{}{}", self.leases, self.spelling.lease(address))
+        format!("{}{}", self.leases, self.format.lease(address))
     }
 
     /// The address that a key stands for; none for a key that is not of this layout.
     pub(crate) fn address(&self, key: &[u8]) -> Option<IpAddr> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.leases)?;
-        self.spelling.address(rest)
+        self.format.address(rest)
     }
 
     /// The keys from one address to another, both included, as stretches: the first key of each, and the
     /// one after its last. There may be others among them.
     pub(crate) fn window(&self, from: IpAddr, to: IpAddr) -> Vec<(String, String)> {
-        self.spelling.window(&self.leases, from, to)
+        self.format.window(&self.leases, from, to)
     }
 
     /// The key of an owner.
@@ -109,7 +109,7 @@ impl Keys {
     /// The key of the owner with these names.
     pub(crate) fn owner_of(&self, node: &str, container: &str, ifname: &str) -> String {
         let (node, container, ifname) = (plain(node), plain(container), plain(ifname));
-        let rest = self.spelling.owner(&self.network, &node, &container, &ifname);
+        let rest = self.format.owner(&self.network, &node, &container, &ifname);
         format!("{}{rest}", self.owners)
     }
 
@@ -122,7 +122,7 @@ impl Keys {
     /// What the keys of a container's owners begin with, where the values of addresses name the
     /// container alone.
     pub(crate) fn of_container(&self, owner: &Owner) -> Option<String> {
-        let rest = self.spelling.of_container(&plain(owner.container.as_str()))?;
+        let rest = self.format.of_container(&plain(owner.container.as_str()))?;
         Some(format!("{}{rest}", self.owners))
     }
 
@@ -137,7 +137,7 @@ impl Keys {
 
     /// What the keys of a node's owners begin with, perhaps among others.
     pub(crate) fn of_node(&self, node: &str) -> String {
-        format!("{}{}", self.owners, self.spelling.of_node(&plain(node)))
+        format!("{}{}", self.owners, self.format.of_node(&plain(node)))
     }
 
     /// What the keys of all owners begin with.
@@ -161,14 +161,14 @@ impl Keys {
     }
 
     /// How the rest of the keys, and the values, are written.
-    pub(crate) fn spelling(&self) -> &'static dyn Spelling {
-        self.spelling
+    pub(crate) fn key_format(&self) -> &'static dyn KeyFormat {
+        self.format
     }
 }
 
 /// The key at a place of a layout.
-pub(crate) fn place_of(prefix: &str, place: &str, network: &NetworkName) -> String {
-    format!("{prefix}{}", place.replace("NETWORK", network.as_str()))
+pub(crate) fn full_key(prefix: &str, path: &str, network: &NetworkName) -> String {
+    format!("{prefix}{}", path.replace("NETWORK", network.as_str()))
 }
 
 /// The first key after this one.

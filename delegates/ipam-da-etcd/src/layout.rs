@@ -1,8 +1,8 @@
 //! The layouts that the configuration may name.
 
-use crate::beside::layouts::{self as old, Old};
-use crate::keys::Places;
-use crate::native::spelling;
+use crate::compat::layouts::{self as replaced, ReplacedPlugin};
+use crate::keys::KeyPaths;
+use crate::native::key_format;
 
 /// Whose keys hold the leases.
 #[derive(Debug)]
@@ -12,19 +12,20 @@ pub struct Layout {
     /// What every key begins with, where `ipam.etcd.prefix` does not say.
     pub(crate) prefix: &'static str,
     /// The plugin that made this layout, where it is not our own.
-    pub(crate) old: Option<Old>,
+    pub(crate) replaced: Option<ReplacedPlugin>,
 }
 
 /// Our own.
-pub(crate) const NATIVE: Layout = Layout { name: "native", prefix: "/ipam-delegated", old: None };
+pub(crate) const NATIVE: Layout =
+    Layout { name: "native", prefix: "/ipam-delegated", replaced: None };
 
 /// That of jeremyxu2010/cni-ipam-etcd.
 pub(crate) const CNI_IPAM_ETCD: Layout =
-    Layout { name: "cni-ipam-etcd", prefix: "/etcd-cni", old: Some(old::CNI_IPAM_ETCD) };
+    Layout { name: "cni-ipam-etcd", prefix: "/etcd-cni", replaced: Some(replaced::CNI_IPAM_ETCD) };
 
 /// That of host-etcd.
 pub(crate) const HOST_ETCD: Layout =
-    Layout { name: "host-etcd", prefix: "/ipam", old: Some(old::HOST_ETCD) };
+    Layout { name: "host-etcd", prefix: "/ipam", replaced: Some(replaced::HOST_ETCD) };
 
 /// Every layout.
 pub const LAYOUTS: [&Layout; 3] = [&NATIVE, &CNI_IPAM_ETCD, &HOST_ETCD];
@@ -36,7 +37,7 @@ impl Layout {
     }
 
     /// Where its keys stand.
-    pub(crate) fn places(&self) -> &Places {
-        self.old.as_ref().map_or(&spelling::PLACES, |old| &old.places)
+    pub(crate) fn key_paths(&self) -> &KeyPaths {
+        self.replaced.as_ref().map_or(&key_format::KEY_PATHS, |replaced| &replaced.key_paths)
     }
 }

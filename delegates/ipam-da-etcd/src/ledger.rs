@@ -10,21 +10,21 @@ use ipam_kit::keys::Key;
 use ipam_kit::{ErrorCode, Request, Result};
 use serde_json::Value;
 
-use crate::beside::Beside;
-use crate::caller::Caller;
-use crate::client::Client;
-use crate::config::{Config, KEYS, Store};
-use crate::house::House;
-use crate::keys::{Keys, plain};
-use crate::memory::{self, Memory};
-use crate::native::Native;
-use crate::present;
-use crate::session::Session;
-use crate::token::Token;
+use crate::client::EtcdClient;
+use crate::compat::CompatLedger;
+use crate::config::{EtcdConfig, EtcdStore, KEYS};
+use crate::credentials::Credentials;
+use crate::current_servers;
+use crate::etcd_ledger::EtcdLedger;
+use crate::keys::{EtcdKeys, plain};
+use crate::memory::{self, EtcdMemory};
+use crate::native::NativeLedger;
+use crate::session::EtcdSession;
+use crate::view_token::EtcdViewToken;
 
 /// The leases of one network of a whole cluster.
 #[derive(Debug)]
-pub struct Etcd(Box<dyn House>);
+pub struct Etcd(Box<dyn EtcdLedger>);
 
 /// How many branches a transaction may have.
 const BRANCHES: usize = 16;
@@ -34,30 +34,36 @@ const BRANCHES: usize = 16;
 const CANDIDATES: usize = 8;
 
 impl Ledger for Etcd {
-    type Config = Config;
-    type Token = Token;
+    type Config = EtcdConfig;
+    type Token = EtcdViewToken;
 
     const KEYS: Option<&'static [Key]> = Some(KEYS);
     const REACH: Reach = Reach::Cluster;
 
-    fn open(config: Config, request: &Request) -> Result<Self> {
+    fn open(config: EtcdConfig, request: &Request) -> Result<Self> {
         let store = config.store()?;
         let session = open(&store, request)?;
-        let Some(old) = &store.layout.old else { return Ok(Self(Box::new(Native(session)))) };
-        let Store { prefix, result_cache, .. } = &store;
-        Ok(Self(Box::new(Beside::open(session, old, prefix, result_cache, request)?)))
+        let Some(old) = &store.layout.replaced else {
+            return Ok(Self(Box::new(NativeLedger(session))));
+        };
+        let EtcdStore { prefix, result_cache, .. } = &store;
+        Ok(Self(Box::new(CompatLedger::open(session, old, prefix, result_cache, request)?)))
     }
 
-    fn view(&mut self, query: &ViewQuery<'_>, earlier: Option<Token>) -> Result<View<Token>> {
+    fn view(
+        &mut self,
+        query: &ViewQuery<'_>,
+        earlier: Option<EtcdViewToken>,
+    ) -> Result<View<EtcdViewToken>> {
         self.0.view(query, earlier.unwrap_or_default())
     }
 
     fn commit(
         &mut self,
         owner: &Owner,
-        token: Token,
+        token: EtcdViewToken,
         change: &Change<'_>,
-    ) -> Result<Commit<Token>> {
+    ) -> Result<Commit<EtcdViewToken>> {
         if !token.seen.is_all_of(change) {
             return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
@@ -107,48 +113,50 @@ impl Ledger for Etcd {
 }
 
 /// The store that a call is about, by its servers as they are named or were recorded.
-fn open(store: &Store, request: &Request) -> Result<Session> {
+fn open(store: &EtcdStore, request: &Request) -> Result<EtcdSession> {
     let state = request.state_dir()?;
     let memory = remembered(store, &state, request);
-    let keys = Keys::new(store.layout.places(), &store.prefix, request.network.name());
-    let indexed = store.layout.old.is_none() || !memory.is_unindexed();
-    let dial = |store: &Store, deadline| {
-        let caller = store.user.clone().map(|(user, password)| {
+    let keys = EtcdKeys::new(store.layout.key_paths(), &store.prefix, request.network.name());
+    let indexed = store.layout.replaced.is_none() || !memory.is_unindexed();
+    let dial = |store: &EtcdStore, deadline| {
+        let credentials = store.user.clone().map(|(user, password)| {
             // A token is known to the servers of one store alone.
             let name = plain(&format!("{user}@{}", store.endpoints[0]));
             let cache = memory::folder(&state).join("tokens").join(name);
-            Caller::new(user, password, cache)
+            Credentials::new(user, password, cache)
         });
-        let mut client = Client::new(store, caller, request.unreached(), deadline)?;
+        let mut client = EtcdClient::new(store, credentials, request.unreached(), deadline)?;
         if let Some(endpoint) = memory.endpoint() {
             client.prefer(&endpoint);
         }
         Ok(client)
     };
-    let client = match present::proven(request, store, &memory, &keys, indexed, dial) {
-        Some(client) => client,
-        None => dial(store, request.deadline)?,
-    };
-    Ok(Session {
+    let client =
+        match current_servers::connect_if_proven(request, store, &memory, &keys, indexed, dial) {
+            Some(client) => client,
+            None => dial(store, request.deadline)?,
+        };
+    Ok(EtcdSession {
         client,
         keys,
         memory,
         indexed,
         // A person who looks at a store that was swapped is to see what is in it.
-        trusting: request.is_reassert() || request.environment.text("CNI_COMMAND").is_none(),
+        accepts_any_store: request.is_reassert()
+            || request.environment.text("CNI_COMMAND").is_none(),
         releasing: !matches!(request.verb, Verb::Add | Verb::Status),
     })
 }
 
 /// What this node remembers of the store.
-fn remembered(store: &Store, state: &StateDir, request: &Request) -> Memory {
+fn remembered(store: &EtcdStore, state: &StateDir, request: &Request) -> EtcdMemory {
     let serves: Vec<String> = match request.network.ipam().get("serves") {
         Some(Value::Array(pools)) => pools.iter().map(Value::to_string).collect(),
         _ => Vec::new(),
     };
-    let place = match store.layout.old {
+    let place = match store.layout.replaced {
         None => store.prefix.clone(),
         Some(_) => format!("{} in the layout {}", store.prefix, store.layout.name),
     };
-    Memory::open(state, request.network.name(), &serves, &place)
+    EtcdMemory::open(state, request.network.name(), &serves, &place)
 }

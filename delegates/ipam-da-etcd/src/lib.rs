@@ -4,35 +4,35 @@
 
 #![warn(unreachable_pub)]
 
-mod beside;
-mod caller;
-mod claim;
 mod client;
+mod commit_txn;
+mod compat;
 mod config;
 mod connection;
-mod document;
+mod credentials;
+mod current_servers;
 mod endpoint;
 mod entries;
+mod etcd_ledger;
 #[doc(hidden)]
 pub mod fill;
-mod greeting;
-mod held;
-mod house;
+mod first_frame;
+mod grpc_failure;
 mod keys;
 mod layout;
 mod ledger;
 mod memory;
 mod native;
 mod outcome;
+mod owner_leases;
 mod page;
-mod present;
-mod refusal;
 mod removal;
 mod session;
-mod sight;
 mod tls;
-mod token;
 mod transport;
+mod values;
+mod view_reads;
+mod view_token;
 
 use ipam_kit::Allocate;
 pub use layout::{LAYOUTS, Layout};

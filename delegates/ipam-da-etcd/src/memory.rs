@@ -9,26 +9,26 @@ use ipam_kit::{Error, ErrorCode, Result};
 use log::{debug, warn};
 use serde::{Deserialize, Serialize};
 
-use crate::client::Answer;
-use crate::document;
+use crate::client::EtcdAnswer;
 use crate::endpoint::Endpoint;
+use crate::values;
 
 /// What this node remembers of a network's store between two calls, in its state folder: which
 /// cluster it is and how far it had come, so that a store restored from a backup or swapped for another
 /// is noticed; and, as mere hints, the address last given out and the server that answered.
 #[derive(Debug)]
-pub(crate) struct Memory {
-    note: StateFile,
+pub(crate) struct EtcdMemory {
+    file: StateFile,
     /// The part of the file that is about this delegate of the chain.
     part: String,
     /// What the keys begin with, and in which layout they are.
-    place: String,
-    known: Part,
+    key_space: String,
+    known: DelegateMemory,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Part {
+struct DelegateMemory {
     /// The cluster that addresses are taken from.
     cluster: Option<Cluster>,
     /// Clusters that were taken from before, which may still hold leases of this node.
@@ -62,21 +62,21 @@ struct Cluster {
 /// How many endpoints are remembered.
 const MET: usize = 64;
 
-type Parts = BTreeMap<String, Part>;
+type MemoryFile = BTreeMap<String, DelegateMemory>;
 
-impl Memory {
+impl EtcdMemory {
     /// The memory of a network whose keys are at this place of its store; `serves` are the pools that this
     /// delegate is shown, where not all are.
     pub(crate) fn open(
         state: &StateDir,
         network: &NetworkName,
         serves: &[String],
-        place: &str,
+        key_space: &str,
     ) -> Self {
-        let note = StateFile::at(folder(state).join(format!("{network}.json")));
+        let file = StateFile::at(folder(state).join(format!("{network}.json")));
         let part = serves.join(",");
-        let known = note.read::<Parts>().remove(&part).unwrap_or_default();
-        Self { note, part, place: place.to_owned(), known }
+        let known = file.read::<MemoryFile>().remove(&part).unwrap_or_default();
+        Self { file, part, key_space: key_space.to_owned(), known }
     }
 
     /// Fails when an answer is not of the store that is known, as it was before the request: a lower
@@ -85,7 +85,7 @@ impl Memory {
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub(crate) fn judge(&mut self, answer: &Answer, releasing: bool) -> Result<()> {
+    pub(crate) fn check_answer(&mut self, answer: &EtcdAnswer, releasing: bool) -> Result<()> {
         let Some(current) = &self.known.cluster else { return Ok(()) };
         let id = self.id(answer);
         let former = self.known.former.iter().find(|former| releasing && former.id == id);
@@ -101,7 +101,7 @@ impl Memory {
                     cluster.id
                 ))
             },
-            |known| elsewhere(known, &self.place),
+            |known| elsewhere(known, &self.key_space),
         ))
     }
 
@@ -110,7 +110,7 @@ impl Memory {
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub(crate) fn judge_latest(&mut self, latest: i64) -> Result<()> {
+    pub(crate) fn check_latest_claim(&mut self, latest: i64) -> Result<()> {
         match self.known.cluster.clone() {
             Some(cluster) if latest < cluster.revision => Err(self.set_back(&cluster)),
             _ => Ok(()),
@@ -123,7 +123,7 @@ impl Memory {
     /// endpoints are enough where all are `named` today.
     pub(crate) fn proves(
         &self,
-        answer: &Answer,
+        answer: &EtcdAnswer,
         latest: Option<i64>,
         recorded: &[&str],
         evidence: bool,
@@ -146,13 +146,13 @@ impl Memory {
         self.known.cluster.as_ref().map_or(0, |cluster| cluster.revision)
     }
 
-    fn id(&self, answer: &Answer) -> String {
-        format!("{:x} {}", answer.cluster, self.place)
+    fn id(&self, answer: &EtcdAnswer) -> String {
+        format!("{:x} {}", answer.cluster, self.key_space)
     }
 
     fn set_back(&mut self, cluster: &Cluster) -> Error {
         if !cluster.set_back {
-            self.note_set_back(cluster);
+            self.remember_set_back(cluster);
         }
         not_known(format!(
             "the store has gone back behind revision {}, at which it was: it was restored from a backup",
@@ -167,7 +167,7 @@ impl Memory {
 
     /// Reads again what other processes have noted meanwhile.
     pub(crate) fn refresh(&mut self) {
-        self.known = self.note.read::<Parts>().remove(&self.part).unwrap_or_default();
+        self.known = self.file.read::<MemoryFile>().remove(&self.part).unwrap_or_default();
     }
 
     /// The address last given out of a range set.
@@ -183,18 +183,18 @@ impl Memory {
     /// Whether the store refused us keys beside those of the replaced system not long ago.
     pub(crate) fn is_unindexed(&self) -> bool {
         let noted = self.known.unindexed;
-        noted.is_some_and(|seconds| document::is_refusal_recent(seconds.saturating_mul(1000)))
+        noted.is_some_and(|seconds| values::is_refusal_recent(seconds.saturating_mul(1000)))
     }
 
     /// Notes that it did.
-    pub(crate) fn note_unindexed(&mut self) {
+    pub(crate) fn remember_unindexed(&mut self) {
         self.write_or_warn(|part| part.unindexed = Some(now()));
     }
 
     /// Notes what an ADD has taken from the store that is known, which has `marked` it as the latest claim.
-    pub(crate) fn note(
+    pub(crate) fn remember_claims(
         &mut self,
-        answer: &Answer,
+        answer: &EtcdAnswer,
         endpoint: &Endpoint,
         given: BTreeMap<u32, IpAddr>,
         marked: bool,
@@ -202,53 +202,53 @@ impl Memory {
         let id = self.id(answer);
         self.write_or_warn(|part| {
             part.cursors.extend(&given);
-            part.meet(endpoint.authority(), &id);
-            part.note_claim(&id, answer.revision, marked);
+            part.meet(endpoint.host_and_port(), &id);
+            part.record_claim(&id, answer.revision, marked);
         });
     }
 
     /// Notes the latest claim of all nodes: the fresher it is, the sooner a restored store is noticed.
-    pub(crate) fn note_latest(&mut self, answer: &Answer, latest: i64) {
+    pub(crate) fn remember_latest_claim(&mut self, answer: &EtcdAnswer, latest: i64) {
         let id = self.id(answer);
         let known = self.known.cluster.clone();
         if known.is_some_and(|known| known.id != id || known.revision >= latest) {
             return;
         }
-        if let Err(error) = self.write(|part| part.note_claim(&id, latest, true)) {
-            debug!("{} cannot be written: {error}", self.note.path().display());
+        if let Err(error) = self.write(|part| part.record_claim(&id, latest, true)) {
+            debug!("{} cannot be written: {error}", self.file.path().display());
         }
     }
 
     /// Notes that a store has gone back behind what was known of it, unless it was accepted since.
-    fn note_set_back(&mut self, judged: &Cluster) {
+    fn remember_set_back(&mut self, known: &Cluster) {
         self.write_or_warn(|part| {
             let clusters = part.cluster.iter_mut().chain(&mut part.former);
             let same = |cluster: &&mut Cluster| {
-                cluster.id == judged.id && cluster.revision >= judged.revision
+                cluster.id == known.id && cluster.revision >= known.revision
             };
             clusters.filter(same).for_each(|cluster| cluster.set_back = true);
         });
     }
 
     /// Notes the endpoint that has answered, where it is another one than before.
-    pub(crate) fn note_endpoint(&mut self, endpoint: Option<String>) {
+    pub(crate) fn remember_endpoint(&mut self, endpoint: Option<String>) {
         let known = self.known.clone();
         if known.endpoint == endpoint {
             return;
         }
         if let Err(error) = self.write(|part| part.endpoint.clone_from(&endpoint)) {
-            debug!("{} cannot be written: {error}", self.note.path().display());
+            debug!("{} cannot be written: {error}", self.file.path().display());
         }
         // The answer at hand is judged by what was known before its request, and the file may know
         // of claims that others have made since.
-        self.known = Part { endpoint, ..known };
+        self.known = DelegateMemory { endpoint, ..known };
     }
 
-    fn write_or_warn(&mut self, change: impl Fn(&mut Part)) {
+    fn write_or_warn(&mut self, change: impl Fn(&mut DelegateMemory)) {
         if let Err(error) = self.write(change) {
             warn!(
                 "{} cannot be written, so that a restored store would not be noticed: {error}",
-                self.note.path().display()
+                self.file.path().display()
             );
         }
     }
@@ -259,27 +259,27 @@ impl Memory {
     /// The state folder cannot be written.
     pub(crate) fn accept(
         &mut self,
-        answer: &Answer,
+        answer: &EtcdAnswer,
         endpoint: &Endpoint,
         latest: Option<i64>,
     ) -> Result<()> {
         let id = self.id(answer);
-        let change = |part: &mut Part| {
-            part.meet(endpoint.authority(), &id);
+        let change = |part: &mut DelegateMemory| {
+            part.meet(endpoint.host_and_port(), &id);
             part.former.retain(|former| former.id != id);
             let seen = Cluster::seen(&id, latest.unwrap_or(answer.revision), latest.is_some());
             let old = part.cluster.replace(seen);
             part.former.extend(old.filter(|old| old.id != id));
         };
         self.write(change).map_err(|error| {
-            Error::io(format!("{} cannot be written", self.note.path().display()), error)
+            Error::io(format!("{} cannot be written", self.file.path().display()), error)
                 .advise("mend the state folder and call again")
         })
     }
 
     /// Changes the file, which other processes change too.
-    fn write(&mut self, change: impl FnOnce(&mut Part)) -> io::Result<()> {
-        let parts = self.note.change(|parts: &mut Parts| {
+    fn write(&mut self, change: impl FnOnce(&mut DelegateMemory)) -> io::Result<()> {
+        let parts = self.file.change(|parts: &mut MemoryFile| {
             change(parts.entry(self.part.clone()).or_default());
         })?;
         self.known = parts.get(&self.part).cloned().unwrap_or_default();
@@ -287,7 +287,7 @@ impl Memory {
     }
 }
 
-impl Part {
+impl DelegateMemory {
     /// Notes which cluster was met at an endpoint.
     fn meet(&mut self, endpoint: &str, id: &str) {
         self.met.insert(endpoint.to_owned(), id.to_owned());
@@ -298,7 +298,7 @@ impl Part {
     }
 
     /// Notes a claim in a store, unless another one is in use.
-    fn note_claim(&mut self, id: &str, revision: i64, marked: bool) {
+    fn record_claim(&mut self, id: &str, revision: i64, marked: bool) {
         let seen = Cluster::seen(id, revision, marked);
         let known = self.cluster.get_or_insert_with(|| seen.clone());
         if known.id == id {
@@ -319,7 +319,7 @@ impl Cluster {
         self.revision.max(self.unmarked)
     }
 
-    fn is_set_back(&self, answer: &Answer) -> bool {
+    fn is_set_back(&self, answer: &EtcdAnswer) -> bool {
         self.set_back || answer.revision < self.reached()
     }
 }
@@ -336,7 +336,7 @@ pub(crate) fn folder(state: &StateDir) -> PathBuf {
 
 /// Seconds since 1970.
 fn now() -> u64 {
-    document::now() / 1000
+    values::now() / 1000
 }
 
 fn not_known(what: String) -> Error {
@@ -363,24 +363,24 @@ mod tests {
     use super::*;
     use tempfile::TempDir;
 
-    fn memory(folder: &TempDir) -> Memory {
-        let note = StateFile::at(folder.path().join("etcd/net.json"));
-        let known = note.read::<Parts>().remove("").unwrap_or_default();
-        Memory { note, part: String::new(), place: String::new(), known }
+    fn memory(folder: &TempDir) -> EtcdMemory {
+        let file = StateFile::at(folder.path().join("etcd/net.json"));
+        let known = file.read::<MemoryFile>().remove("").unwrap_or_default();
+        EtcdMemory { file, part: String::new(), key_space: String::new(), known }
     }
 
     #[test]
     fn a_claim_that_another_process_notes_after_an_answer_is_not_held_against_it() {
         let folder = TempDir::new().unwrap();
-        let claim = |mut memory: Memory, revision| {
+        let claim = |mut memory: EtcdMemory, revision| {
             memory.write(|part| part.cluster = Some(Cluster::seen("a", revision, true))).unwrap();
         };
         claim(memory(&folder), 5);
         let (mut asking, other) = (memory(&folder), memory(&folder));
         claim(other, 9);
-        asking.note_endpoint(Some("http://b".to_owned()));
+        asking.remember_endpoint(Some("http://b".to_owned()));
         assert_eq!(asking.latest(), 5);
-        asking.judge_latest(7).unwrap();
+        asking.check_latest_claim(7).unwrap();
         let next = memory(&folder);
         assert_eq!((next.latest(), next.endpoint().as_deref()), (9, Some("http://b")));
         assert!(!next.is_set_back());

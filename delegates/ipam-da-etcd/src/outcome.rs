@@ -9,15 +9,15 @@ use ipam_kit::allocate::ledger::{Change, Commit, Scan, Taken, Used, View};
 use ipam_kit::allocate::owner_index::{OwnerGuard, done};
 use ipam_kit::{Error, Result};
 
-use crate::claim::Step;
-use crate::client::Answer;
-use crate::document::{OwnerState, holding};
-use crate::held::{Held, Shown};
+use crate::client::EtcdAnswer;
+use crate::commit_txn::CommitTxn;
+use crate::owner_leases::{OwnerKeys, OwnerLeases};
 use crate::page::found_by_key;
 use crate::removal::take_off_lost;
-use crate::session::Session;
-use crate::sight::{addresses, unknown_pools};
-use crate::token::Token;
+use crate::session::EtcdSession;
+use crate::values::{OwnerState, parse_holding};
+use crate::view_reads::{addresses, pools_by_cursor};
+use crate::view_token::EtcdViewToken;
 
 /// How many addresses go at once; a transaction may have 128 operations, with those inside it.
 const BATCH: usize = 60;
@@ -27,10 +27,10 @@ const BATCH: usize = 60;
 /// # Errors
 /// Those of `make`.
 pub(crate) fn commit_in_parts(
-    token: &Token,
+    token: &EtcdViewToken,
     change: &Change<'_>,
-    mut make: impl FnMut(&Token, &Change<'_>) -> Result<Commit<Token>>,
-) -> Result<Commit<Token>> {
+    mut make: impl FnMut(&EtcdViewToken, &Change<'_>) -> Result<Commit<EtcdViewToken>>,
+) -> Result<Commit<EtcdViewToken>> {
     // Only a replaced plugin gives a container so many.
     let only_drops = change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty();
     if change.drop.len() <= BATCH || !only_drops {
@@ -54,9 +54,9 @@ pub(crate) fn commit_in_parts(
 /// The owners that lose an address by a change, as they are.
 ///
 /// # Errors
-/// As [`Session::ask`]; or the value of an owner's key is not ours.
-pub(crate) fn read_victims(
-    session: &mut Session,
+/// As [`EtcdSession::read`]; or the value of an owner's key is not ours.
+pub(crate) fn read_previous_holders(
+    session: &mut EtcdSession,
     change: &Change<'_>,
 ) -> Result<BTreeMap<String, Option<OwnerState>>> {
     let holders = change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
@@ -66,35 +66,35 @@ pub(crate) fn read_victims(
         return Ok(BTreeMap::new());
     }
     let reads: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.as_str(), None)).collect();
-    let answer = session.ask(&Txn::new().and_then(reads))?;
+    let answer = session.read(&Txn::new().and_then(reads))?;
     let found = found_by_key(&answer.response);
-    let victim = |key: String| {
-        let holding = found.get(key.as_bytes()).map(holding).transpose()?;
+    let holder_before = |key: String| {
+        let holding = found.get(key.as_bytes()).map(parse_holding).transpose()?;
         Ok((key, holding))
     };
-    keys.into_iter().map(victim).collect()
+    keys.into_iter().map(holder_before).collect()
 }
 
 /// A change that was written, with the address of each claim.
 ///
 /// # Errors
 /// The store is not the known one: what was claimed is taken back.
-pub(crate) fn conclude(
-    session: &mut Session,
+pub(crate) fn finish_commit(
+    session: &mut EtcdSession,
     owner: &Owner,
     seen: &OwnerGuard,
     change: &Change<'_>,
-    answer: &Answer,
+    answer: &EtcdAnswer,
     chosen: &[IpAddr],
-) -> Result<Commit<Token>> {
-    if let Err(error) = session.judge(answer) {
+) -> Result<Commit<EtcdViewToken>> {
+    if let Err(error) = session.check_answer(answer) {
         let seen = OwnerGuard { revision: Some(answer.revision), document: seen.document.clone() };
         return Err(withdraw(session, owner, &seen, change, chosen, error));
     }
-    if !chosen.is_empty() && !session.trusting {
+    if !chosen.is_empty() && !session.accepts_any_store {
         let indexes = change.claim.iter().map(|claim| claim.request.index);
         let given = indexes.zip(chosen.iter().copied()).collect();
-        session.memory.note(answer, session.client.answering(), given, session.indexed);
+        session.memory.remember_claims(answer, session.client.answering(), given, session.indexed);
     }
     Ok(done(change, chosen, answer.revision))
 }
@@ -102,7 +102,7 @@ pub(crate) fn conclude(
 /// Takes back claims that were made in a store which is not the known one; the error says that
 /// it is not.
 fn withdraw(
-    session: &mut Session,
+    session: &mut EtcdSession,
     owner: &Owner,
     seen: &OwnerGuard,
     change: &Change<'_>,
@@ -117,13 +117,13 @@ fn withdraw(
         return error;
     };
     let leave = kept.into_iter().chain(change.leave.iter().cloned()).collect();
-    let back = Step {
+    let back = CommitTxn {
         keys: &session.keys,
         owner,
         seen,
         change: &Change { drop: claimed, leave, ..Change::default() },
         latest: None,
-        victims: &BTreeMap::new(),
+        previous_holders: &BTreeMap::new(),
         indexed: session.indexed,
         additions: &(),
     };
@@ -136,31 +136,31 @@ fn withdraw(
 /// How things stand after a claim was not made, where nothing was kept or dropped: as they were
 /// seen.
 pub(crate) fn view_as_seen(
-    session: &Session,
+    session: &EtcdSession,
     change: &Change<'_>,
-    token: &Token,
-) -> Option<View<Token>> {
+    token: &EtcdViewToken,
+) -> Option<View<EtcdViewToken>> {
     let fresh = change.keep.is_empty() && change.leave.is_empty() && change.drop.is_empty();
-    let pools = unknown_pools(session, change.claim.iter().map(|claim| claim.request), token);
+    let pools = pools_by_cursor(session, change.claim.iter().map(|claim| claim.request), token);
     fresh.then(|| View { held: Vec::new(), sure: false, pools, token: token.clone() })
 }
 
 /// A claim whose candidates were all found taken, with what was read of the pool or of the only
 /// one.
 pub(crate) fn report_taken(
-    session: &Session,
+    session: &EtcdSession,
     owner: &Owner,
-    token: &Token,
+    token: &EtcdViewToken,
     change: &Change<'_>,
     (place, shown): (usize, Option<&[KeyValue]>),
-) -> Commit<Token> {
+) -> Commit<EtcdViewToken> {
     let keys = &session.keys;
     let claim = &change.claim[place];
     let holder = |address: IpAddr| match (claim.next, shown) {
         (Scan::Range(..), _) | (_, None) => None,
         (_, Some(found)) => {
             let found = found.iter().find(|f| keys.address(f.key()) == Some(address));
-            found.map(|found| keys.spelling().entry(address, found))
+            found.map(|found| keys.key_format().entry(address, found))
         }
     };
     let taken = claim.candidates.iter();
@@ -184,17 +184,17 @@ pub(crate) fn report_taken(
 /// # Errors
 /// It is the latter.
 pub(crate) fn read_refusal(
-    session: &mut Session,
+    session: &mut EtcdSession,
     owner: &Owner,
     change: &Change<'_>,
     found: Vec<KeyValue>,
-) -> Result<Shown> {
+) -> Result<OwnerKeys> {
     if session.latest().is_some() && !change.claim.is_empty() {
         let key = session.keys.latest().as_bytes();
         let latest = found.iter().find(|found| found.key() == key);
-        session.memory.judge_latest(latest.map_or(0, KeyValue::mod_revision))?;
+        session.memory.check_latest_claim(latest.map_or(0, KeyValue::mod_revision))?;
     }
-    Ok(Shown::by_refusal(&session.keys, owner, change, found))
+    Ok(OwnerKeys::by_refusal(&session.keys, owner, change, found))
 }
 
 /// How things stand after that, by what the owner holds. The pools of the leases that stayed are
@@ -203,14 +203,14 @@ pub(crate) fn read_refusal(
 /// # Errors
 /// As [`take_off_lost`].
 pub(crate) fn view_after_refusal(
-    session: &mut Session,
-    token: &Token,
+    session: &mut EtcdSession,
+    token: &EtcdViewToken,
     change: &Change<'_>,
-    shown: &Shown,
-    held: Held,
-) -> Result<Option<View<Token>>> {
+    shown: &OwnerKeys,
+    held: OwnerLeases,
+) -> Result<Option<View<EtcdViewToken>>> {
     let seen = take_off_lost(session, shown.own.as_ref(), held.seen)?;
-    let pools = unknown_pools(session, change.claim.iter().map(|claim| claim.request), token);
+    let pools = pools_by_cursor(session, change.claim.iter().map(|claim| claim.request), token);
     let view = View { held: held.leases, sure: true, pools, token: token.with(seen) };
     Ok(change.keep.is_empty().then_some(view))
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use etcd_client::{GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
-use crate::keys::Keys;
+use crate::keys::EtcdKeys;
 
 /// How many keys are read at once: with values some 250 KiB.
 const PAGE: i64 = 1000;
@@ -36,7 +36,7 @@ pub(crate) fn next_page(page: &GetResponse) -> Option<Vec<u8>> {
 }
 
 /// Reads which addresses of a window are taken.
-pub(crate) fn read_window(keys: &Keys, from: IpAddr, to: IpAddr) -> Vec<TxnOp> {
+pub(crate) fn read_window(keys: &EtcdKeys, from: IpAddr, to: IpAddr) -> Vec<TxnOp> {
     let read = |(first, end): (String, String)| {
         TxnOp::get(first, Some(GetOptions::new().with_range(end).with_keys_only()))
     };

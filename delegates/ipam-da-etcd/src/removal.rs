@@ -9,23 +9,23 @@ use ipam_kit::allocate::ledger::Entry;
 use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::{Error, ErrorCode, Result};
 
-use crate::claim::write_owner;
-use crate::document::{LeaseRevision, holding};
+use crate::commit_txn::write_owner;
 use crate::page::{READS, found_by_key};
-use crate::session::Session;
+use crate::session::EtcdSession;
+use crate::values::{LeaseRevision, parse_holding};
 
 /// The entries of one owner, with the owner's key; none where nobody is named.
 type Owned<'a> = (Option<String>, Vec<&'a Entry>);
 
 /// What was found under some keys.
-type Found = BTreeMap<Vec<u8>, KeyValue>;
+type FoundKeys = BTreeMap<Vec<u8>, KeyValue>;
 
 /// Removes entries that a scan showed, owner by owner, each only while it is still the very one,
 /// and tells which.
 ///
 /// # Errors
 /// It is not known of some whether they were removed. All others are, and the error says so.
-pub(crate) fn remove(session: &mut Session, entries: &[Entry]) -> Result<Vec<Entry>> {
+pub(crate) fn remove(session: &mut EtcdSession, entries: &[Entry]) -> Result<Vec<Entry>> {
     let mut by_owner: BTreeMap<Option<String>, Vec<&Entry>> = BTreeMap::new();
     for entry in entries {
         let holder = entry.holder.as_ref().filter(|_| session.indexed);
@@ -67,14 +67,14 @@ pub(crate) fn remove(session: &mut Session, entries: &[Entry]) -> Result<Vec<Ent
 /// # Errors
 /// The store refuses it.
 pub(crate) fn take_off_lost(
-    session: &mut Session,
+    session: &mut EtcdSession,
     owner: Option<&KeyValue>,
     seen: OwnerGuard,
 ) -> Result<OwnerGuard> {
     let (Some(found), Some(document)) = (owner, &seen.document) else {
         return Ok(seen);
     };
-    let holding = holding(found)?;
+    let holding = parse_holding(found)?;
     if document.leases.len() == holding.document.leases.len() {
         return Ok(seen);
     }
@@ -99,26 +99,26 @@ pub(crate) fn take_off_lost(
 }
 
 /// The keys of owners and of their entries.
-fn read_entries(session: &mut Session, owned: &[Owned<'_>]) -> Result<Found> {
+fn read_entries(session: &mut EtcdSession, owned: &[Owned<'_>]) -> Result<FoundKeys> {
     let owners = owned.iter().filter_map(|(owner, _)| owner.clone());
     let entries = owned.iter().flat_map(|(_, entries)| entries);
     let leases = entries.map(|entry| session.keys.lease(entry.lease.address.addr()));
     let reads: Vec<TxnOp> = owners.chain(leases).map(|key| TxnOp::get(key, None)).collect();
-    let answer = session.ask(&Txn::new().and_then(reads))?;
+    let answer = session.read(&Txn::new().and_then(reads))?;
     Ok(found_by_key(&answer.response))
 }
 
 /// Removes the entries of one owner in one transaction, those that are still what they were.
 fn remove_of(
-    session: &mut Session,
+    session: &mut EtcdSession,
     owner: Option<&str>,
     entries: &[&Entry],
-    found: &Found,
+    found: &FoundKeys,
 ) -> Result<Vec<Entry>> {
     let (mut guards, mut ops, mut gone) = (Vec::new(), Vec::new(), Vec::new());
     let own = owner.and_then(|key| found.get(key.as_bytes()));
     // A value that is not ours lists nothing.
-    let holding = own.and_then(|found| holding(found).ok());
+    let holding = own.and_then(|found| parse_holding(found).ok());
     for entry in entries {
         let key = session.keys.lease(entry.lease.address.addr());
         let seen = LeaseRevision::read(&entry.lease.revision).map(|seen| seen.revision);
@@ -159,7 +159,7 @@ fn remove_of(
     }
     let txn = Txn::new().when(guards).and_then([TxnOp::txn(Txn::new().and_then(ops))]);
     let answer = session.client.write(&txn)?.ok_or_else(|| unsure(&gone))?;
-    session.judge(&answer)?;
+    session.check_answer(&answer)?;
     Ok(if answer.response.succeeded() { gone } else { Vec::new() })
 }
 

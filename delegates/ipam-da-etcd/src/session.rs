@@ -5,49 +5,53 @@ use std::ops::ControlFlow;
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp};
 use ipam_kit::Result;
 
-use crate::client::{Answer, Client};
-use crate::keys::{Keys, end_of};
-use crate::memory::Memory;
+use crate::client::{EtcdAnswer, EtcdClient};
+use crate::keys::{EtcdKeys, end_of};
+use crate::memory::EtcdMemory;
 use crate::page::{first_get, found_by_key, next_page, read_page};
 
 /// The servers, the keys of the network, and what this node remembers of the store.
 #[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) client: Client,
-    pub(crate) keys: Keys,
-    pub(crate) memory: Memory,
+pub(crate) struct EtcdSession {
+    pub(crate) client: EtcdClient,
+    pub(crate) keys: EtcdKeys,
+    pub(crate) memory: EtcdMemory,
     /// Whether the store lets us have keys of owners.
     pub(crate) indexed: bool,
     /// Whether a store that is not the known one is used all the same.
-    pub(crate) trusting: bool,
+    pub(crate) accepts_any_store: bool,
     /// Whether this call takes no address.
     pub(crate) releasing: bool,
 }
 
-impl Session {
+impl EtcdSession {
     /// Asks something that changes nothing of the store that is known.
     ///
     /// # Errors
     /// The store does not answer, refuses it, or is not the known one.
-    pub(crate) fn ask(&mut self, txn: &Txn) -> Result<Answer> {
+    pub(crate) fn read(&mut self, txn: &Txn) -> Result<EtcdAnswer> {
         let answer = self.client.read(txn)?;
-        self.judge(&answer)?;
+        self.check_answer(&answer)?;
         Ok(answer)
     }
 
     /// Fails when an answer is not of the store that is known.
     ///
     /// # Errors
-    /// As [`Memory::judge`].
-    pub(crate) fn judge(&mut self, answer: &Answer) -> Result<()> {
-        self.memory.note_endpoint(self.client.preferred());
-        if self.trusting { Ok(()) } else { self.memory.judge(answer, self.releasing) }
+    /// As [`EtcdMemory::check_answer`].
+    pub(crate) fn check_answer(&mut self, answer: &EtcdAnswer) -> Result<()> {
+        self.memory.remember_endpoint(self.client.preferred());
+        if self.accepts_any_store {
+            Ok(())
+        } else {
+            self.memory.check_answer(answer, self.releasing)
+        }
     }
 
     /// The revision of the latest claim that is known, which a claim is guarded with; none where
     /// the store is used whatever it is, or has no key of it.
     pub(crate) fn latest(&self) -> Option<i64> {
-        (!self.trusting && self.indexed).then(|| self.memory.latest())
+        (!self.accepts_any_store && self.indexed).then(|| self.memory.latest())
     }
 
     /// Reads something that every call may read, and the revision of the latest claim, 0 when there
@@ -55,7 +59,7 @@ impl Session {
     ///
     /// # Errors
     /// The store does not answer, or refuses it.
-    pub(crate) fn look(&mut self) -> Result<(Answer, Option<i64>)> {
+    pub(crate) fn read_latest_claim(&mut self) -> Result<(EtcdAnswer, Option<i64>)> {
         let any = || GetOptions::new().with_prefix().with_limit(1).with_keys_only();
         let reads = match self.indexed {
             true => vec![
@@ -77,11 +81,11 @@ impl Session {
     /// # Errors
     /// The store does not answer, refuses it, or is not the known one.
     pub(crate) fn ready(&mut self) -> Result<()> {
-        let (answer, latest) = self.look()?;
-        self.judge(&answer)?;
+        let (answer, latest) = self.read_latest_claim()?;
+        self.check_answer(&answer)?;
         if let Some(latest) = latest {
-            self.memory.judge_latest(latest)?;
-            self.memory.note_latest(&answer, latest);
+            self.memory.check_latest_claim(latest)?;
+            self.memory.remember_latest_claim(&answer, latest);
         }
         Ok(())
     }
@@ -89,8 +93,8 @@ impl Session {
     /// Takes the store as it was looked at for the one in use.
     ///
     /// # Errors
-    /// As [`Memory::accept`].
-    pub(crate) fn accept(&mut self, (answer, latest): (Answer, Option<i64>)) -> Result<()> {
+    /// As [`EtcdMemory::accept`].
+    pub(crate) fn accept(&mut self, (answer, latest): (EtcdAnswer, Option<i64>)) -> Result<()> {
         self.memory.accept(&answer, self.client.answering(), latest)
     }
 
@@ -98,17 +102,17 @@ impl Session {
     /// not asked for.
     ///
     /// # Errors
-    /// As [`Self::ask`].
+    /// As [`Self::read`].
     pub(crate) fn each_between(
         &mut self,
         from: String,
         end: &str,
         keys_only: bool,
-        each: &mut dyn FnMut(&Keys, &KeyValue) -> ControlFlow<()>,
+        each: &mut dyn FnMut(&EtcdKeys, &KeyValue) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut next = Some(from.into_bytes());
         while let Some(from) = next.take() {
-            let answer = self.ask(&read_page(from, end, keys_only))?;
+            let answer = self.read(&read_page(from, end, keys_only))?;
             let Some(page) = first_get(answer.response.op_responses()) else { return Ok(()) };
             for found in page.kvs() {
                 if each(&self.keys, found).is_break() {
@@ -123,11 +127,11 @@ impl Session {
     /// Reads all keys with a prefix that ends in a slash.
     ///
     /// # Errors
-    /// As [`Self::ask`].
+    /// As [`Self::read`].
     pub(crate) fn each_below(
         &mut self,
         prefix: String,
-        each: &mut dyn FnMut(&Keys, &KeyValue) -> ControlFlow<()>,
+        each: &mut dyn FnMut(&EtcdKeys, &KeyValue) -> ControlFlow<()>,
     ) -> Result<()> {
         let end = end_of(&prefix);
         self.each_between(prefix, &end, false, each)

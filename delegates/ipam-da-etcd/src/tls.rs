@@ -2,14 +2,14 @@ use ipam_kit::Result;
 use ipam_servers::{ConfigFile, Pem, host_ca_bundle};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
-use crate::config::Store;
+use crate::config::EtcdStore;
 use crate::endpoint::Endpoint;
 
 /// The settings for servers over TLS; none where there are no such servers.
 ///
 /// # Errors
 /// A file cannot be read or holds no PEM of its kind.
-pub(crate) fn settings(store: &Store) -> Result<Option<ClientTlsConfig>> {
+pub(crate) fn settings(store: &EtcdStore) -> Result<Option<ClientTlsConfig>> {
     if !store.endpoints.iter().any(Endpoint::is_secured) {
         return Ok(None);
     }

@@ -9,16 +9,16 @@ use ipam_servers::{RequestError, Transport, words};
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::ClientTlsConfig;
 
-use crate::caller::Caller;
-use crate::config::Store;
+use crate::config::EtcdStore;
 use crate::connection::Connection;
+use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
-use crate::refusal::Refusal;
+use crate::grpc_failure::GrpcFailure;
 use crate::tls;
 
 /// What the store answered.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct EtcdAnswer {
     pub(crate) response: TxnResponse,
     /// The cluster's id.
     pub(crate) cluster: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Answer {
 pub(crate) struct Grpc {
     endpoints: Vec<Endpoint>,
     tls: Option<ClientTlsConfig>,
-    caller: Option<Caller>,
+    credentials: Option<Credentials>,
     events: Events,
     /// The place of a server, and the connection to it.
     open: Option<(usize, Connection)>,
@@ -41,11 +41,11 @@ pub(crate) struct Grpc {
 impl Grpc {
     /// # Errors
     /// A certificate file cannot be read.
-    pub(crate) fn new(store: &Store, caller: Option<Caller>) -> Result<Self> {
+    pub(crate) fn new(store: &EtcdStore, credentials: Option<Credentials>) -> Result<Self> {
         Ok(Self {
             endpoints: store.endpoints.clone(),
             tls: tls::settings(store)?,
-            caller,
+            credentials,
             events: Events::new()?,
             open: None,
             denied: false,
@@ -74,8 +74,8 @@ impl Grpc {
         };
         let reason = match self.events.within(patience, ask(&mut connection.leases)) {
             Some(Ok(answer)) => return Ok(answer),
-            Some(Err(error)) => match &self.caller {
-                Some(caller) => caller.redacted(error.to_string()),
+            Some(Err(error)) => match &self.credentials {
+                Some(credentials) => credentials.redacted(error.to_string()),
                 None => error.to_string(),
             },
             None => "no answer in time".to_owned(),
@@ -85,16 +85,16 @@ impl Grpc {
 }
 
 impl Transport<&Txn> for Grpc {
-    type Answer = Answer;
+    type Answer = EtcdAnswer;
 
     fn ask(
         &mut self,
         place: usize,
         txn: &mut &Txn,
         patience: Duration,
-    ) -> Result<Answer, RequestError> {
+    ) -> Result<EtcdAnswer, RequestError> {
         self.denied = false;
-        let Self { endpoints, tls, caller, events, .. } = self;
+        let Self { endpoints, tls, credentials, events, .. } = self;
         // A server bears a ping more often than every five seconds only three times.
         let pulse = (endpoints.len() > 1).then_some(patience * 4 / 15);
         let kept = self.open.take().filter(|(of, _)| *of == place);
@@ -103,30 +103,30 @@ impl Transport<&Txn> for Grpc {
             let mut connection = match kept {
                 Some((_, connection)) => connection,
                 None => {
-                    Connection::open(&endpoints[place], tls.as_ref(), pulse, caller.as_mut())
+                    Connection::open(&endpoints[place], tls.as_ref(), pulse, credentials.as_mut())
                         .await?
                 }
             };
             sent = true;
-            let response = connection.send(txn, caller.as_mut()).await?;
-            Ok::<_, Refusal>((connection, response))
+            let response = connection.send(txn, credentials.as_mut()).await?;
+            Ok::<_, GrpcFailure>((connection, response))
         });
-        let refusal = match answered {
+        let failure = match answered {
             Some(Ok((connection, response))) => {
                 self.open = Some((place, connection));
                 return answer(response);
             }
-            Some(Err(refusal)) => refusal,
+            Some(Err(failure)) => failure,
             None if sent => {
-                if let Some(caller) = &self.caller {
-                    caller.forget();
+                if let Some(credentials) = &self.credentials {
+                    credentials.forget();
                 }
                 return Err(RequestError::unknown(words::no_answer_within(patience)));
             }
             None => return Err(RequestError::not_done(words::no_answer_within(patience))),
         };
-        self.denied = matches!(refusal, Refusal::Denied(_));
-        Err(refusal.into())
+        self.denied = matches!(failure, GrpcFailure::Denied(_));
+        Err(failure.into())
     }
 
     /// Waits in the event loop, so that an open connection lives on.
@@ -136,7 +136,7 @@ impl Transport<&Txn> for Grpc {
     }
 }
 
-fn answer(response: TxnResponse) -> Result<Answer, RequestError> {
+fn answer(response: TxnResponse) -> Result<EtcdAnswer, RequestError> {
     let header = response.header().map(|header| (header.cluster_id(), header.revision()));
     let (cluster, revision) = header.ok_or_else(|| {
         RequestError::not_understood(Error::new(
@@ -144,7 +144,7 @@ fn answer(response: TxnResponse) -> Result<Answer, RequestError> {
             "the store answered without a header",
         ))
     })?;
-    Ok(Answer { response, cluster, revision })
+    Ok(EtcdAnswer { response, cluster, revision })
 }
 
 /// An event loop, in this thread.

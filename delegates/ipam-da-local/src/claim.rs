@@ -13,7 +13,7 @@ use log::debug;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 use rustix::io::Errno;
 
-use crate::lease_file::{LeaseFile, Revision};
+use crate::lease_file::{FileRevision, LeaseFile};
 
 /// Takes the first of the candidates that is free; none when all are taken.
 ///
@@ -23,7 +23,7 @@ pub(crate) fn claim(
     folder: &Path,
     owner: &Owner,
     candidates: impl IntoIterator<Item = IpAddr>,
-) -> io::Result<Option<(IpAddr, Revision)>> {
+) -> io::Result<Option<(IpAddr, FileRevision)>> {
     let mut draft = Draft::new(folder, owner)?;
     for address in candidates {
         let name = address.to_string();
@@ -46,7 +46,7 @@ pub(crate) fn claim(
 ///
 /// # Errors
 /// The folder cannot be written. The holder keeps the address then.
-pub(crate) fn replace(folder: &Path, owner: &Owner, name: &str) -> io::Result<Revision> {
+pub(crate) fn replace(folder: &Path, owner: &Owner, name: &str) -> io::Result<FileRevision> {
     let aside = folder.with_file_name(ASIDE);
     make_private_folder(&aside)?;
     // host-local reads every file in the folder of leases, so the new one is made beside it. What a
@@ -84,7 +84,7 @@ struct Draft<'a> {
     folder: &'a Path,
     content: String,
     /// Written already; `None` where the file system has no such files, or cannot name them.
-    nameless: Option<(File, Revision)>,
+    nameless: Option<(File, FileRevision)>,
 }
 
 impl<'a> Draft<'a> {
@@ -104,7 +104,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Gives the file this name; `None` where the name is taken.
-    fn publish(&mut self, name: &str) -> io::Result<Option<Revision>> {
+    fn publish(&mut self, name: &str) -> io::Result<Option<FileRevision>> {
         let path = self.folder.join(name);
         if let Some((file, revision)) = &self.nameless {
             let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -131,14 +131,14 @@ impl<'a> Draft<'a> {
     }
 }
 
-fn fill(mut file: &File, content: &str) -> io::Result<Revision> {
+fn fill(mut file: &File, content: &str) -> io::Result<FileRevision> {
     file.write_all(content.as_bytes())?;
     confirm(file)
 }
 
 /// Gives a lease file a new revision. The kernel's own time is too coarse to tell two changes
 /// within some milliseconds apart.
-pub(crate) fn confirm(file: &File) -> io::Result<Revision> {
+pub(crate) fn confirm(file: &File) -> io::Result<FileRevision> {
     file.set_modified(SystemTime::now())?;
-    Ok(Revision::of(&file.metadata()?))
+    Ok(FileRevision::of(&file.metadata()?))
 }

@@ -4,17 +4,17 @@ use ipam_kit::keys::Key;
 use ipam_kit::{Error, Result};
 use serde::Deserialize;
 
-/// The keys of [`Config`].
+/// The keys of [`LocalConfig`].
 pub(crate) const KEYS: &[Key] = &[Key::Value("dataDir")];
 
 /// What this delegate reads of `ipam`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Config {
+pub struct LocalConfig {
     data_dir: Option<PathBuf>,
 }
 
-impl Config {
+impl LocalConfig {
     /// Where host-local keeps its leases, and so do we.
     const DATA_DIR: &'static str = "/var/lib/cni/networks";
 
@@ -40,6 +40,6 @@ mod tests {
 
     #[test]
     fn every_key_is_declared() {
-        ipam_testkit::fields::assert_fields::<Config>(&names(KEYS));
+        ipam_testkit::fields::assert_fields::<LocalConfig>(&names(KEYS));
     }
 }

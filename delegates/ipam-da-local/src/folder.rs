@@ -18,13 +18,13 @@ use crate::lease_file::LeaseFile;
 
 /// The folder, unlocked.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct LeaseFolder {
     path: PathBuf,
 }
 
 /// The folder under host-local's lock.
 #[derive(Debug)]
-pub(crate) struct Locked {
+pub(crate) struct LockedFolder {
     pub(crate) path: PathBuf,
     _lock: File,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Cursor {
 /// No cursor is longer than an address.
 const CURSOR_LIMIT: u64 = 4096;
 
-impl Folder {
+impl LeaseFolder {
     pub(crate) fn new(data_dir: &Path, network: &NetworkName) -> Self {
         Self { path: data_dir.join(network.as_str()) }
     }
@@ -52,7 +52,7 @@ impl Folder {
     ///
     /// # Errors
     /// Code 11 when somebody holds the lock until `give_up`; 5 when the folder cannot be made.
-    pub(crate) fn lock_or_make(&self, give_up: Instant) -> Result<Locked> {
+    pub(crate) fn lock_or_make(&self, give_up: Instant) -> Result<LockedFolder> {
         loop {
             if let Some(locked) = self.lock(give_up)? {
                 return Ok(locked);
@@ -72,7 +72,7 @@ impl Folder {
     ///
     /// # Errors
     /// Code 11 when somebody holds the lock until `give_up`.
-    pub(crate) fn lock(&self, give_up: Instant) -> Result<Option<Locked>> {
+    pub(crate) fn lock(&self, give_up: Instant) -> Result<Option<LockedFolder>> {
         let path = self.path.join("lock");
         loop {
             let file = match open_own(&path, OFlags::RDONLY | OFlags::CREATE, 0o750) {
@@ -100,7 +100,7 @@ impl Folder {
             let stands = is_at(&file, &path)
                 .map_err(|error| self.failed("cannot look at host-local's lock in", error))?;
             if stands {
-                return Ok(Some(Locked { path: self.path.clone(), _lock: file }));
+                return Ok(Some(LockedFolder { path: self.path.clone(), _lock: file }));
             }
         }
     }
@@ -133,7 +133,7 @@ impl Folder {
     }
 }
 
-impl Locked {
+impl LockedFolder {
     pub(crate) fn failed(&self, what: &str, error: io::Error) -> Error {
         failed(&self.path, what, error)
     }

@@ -23,12 +23,12 @@ use log::debug;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, readlinkat, statat};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::folder::Locked;
-use crate::lease_file::{Content, LeaseFile};
+use crate::folder::LockedFolder;
+use crate::lease_file::{LeaseContent, LeaseFile};
 
 /// The index of one folder of leases.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(crate) struct LeaseIndex {
     root: PathBuf,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Stamp {
 
 /// An owner as a file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Key(String);
+pub(crate) struct IndexKey(String);
 
 /// Lease files changed this many seconds before the stamp are read again: clocks are coarse.
 const SLACK: i64 = 2;
@@ -55,7 +55,7 @@ const SLACK: i64 = 2;
 /// The longest target of a symbolic link.
 const TARGET: usize = 4095;
 
-impl Key {
+impl IndexKey {
     pub(crate) fn of(container: &ContainerId, ifname: &IfName) -> Self {
         Self::new(container.as_str(), ifname.as_str())
     }
@@ -67,7 +67,7 @@ impl Key {
 
     /// The key a lease file belongs to; none for one whose owner no call can name.
     pub(crate) fn of_file(file: &LeaseFile) -> Option<Self> {
-        let Content::Holder { container, ifname } = &file.content else { return None };
+        let LeaseContent::Holder { container, ifname } = &file.content else { return None };
         ContainerId::parse(container).ok()?;
         match ifname {
             Some(ifname) => IfName::parse(ifname).ok()?,
@@ -84,7 +84,7 @@ impl Key {
     }
 }
 
-impl Index {
+impl LeaseIndex {
     pub(crate) fn new(state: &StateDir, network: &NetworkName, data_dir: &Path) -> Self {
         let folder: String = data_dir.to_string_lossy().replace('%', "%25").replace('/', "%2F");
         // A path too long for a file name shares its index: the stamp tells them apart.
@@ -93,13 +93,13 @@ impl Index {
     }
 
     /// The stamp, if the index is complete.
-    pub(crate) fn stamp(&self, folder: &Locked) -> Option<Stamp> {
+    pub(crate) fn stamp(&self, folder: &LockedFolder) -> Option<Stamp> {
         let stamp = self.read_stamp()?;
         (folder.changed().ok()? == (stamp.folder, 0)).then_some(stamp)
     }
 
     /// Notes that the index is complete.
-    pub(crate) fn note(&self, folder: &Locked, odd: Vec<String>) -> io::Result<Stamp> {
+    pub(crate) fn write_stamp(&self, folder: &LockedFolder, odd: Vec<String>) -> io::Result<Stamp> {
         let random = RandomState::new().build_hasher().finish();
         let past = 100_000_000 + i64::try_from(random % 700_000_000).unwrap_or(0);
         let stamp = Stamp { folder: past, noted: now(), clock: clock(), odd };
@@ -116,7 +116,7 @@ impl Index {
     ///
     /// # Errors
     /// The entry cannot be read, or another program made it.
-    pub(crate) fn names(&self, key: &Key) -> io::Result<Vec<String>> {
+    pub(crate) fn names(&self, key: &IndexKey) -> io::Result<Vec<String>> {
         match retry_on_intr(|| readlinkat(CWD, self.entry(key), Vec::new())) {
             Ok(target) => split(&target),
             Err(Errno::NOENT) => Ok(Vec::new()),
@@ -125,12 +125,12 @@ impl Index {
     }
 
     /// Sets the names under a key.
-    pub(crate) fn set(&self, key: &Key, names: &[String]) -> io::Result<()> {
+    pub(crate) fn set(&self, key: &IndexKey, names: &[String]) -> io::Result<()> {
         write(&self.entry(key), names)
     }
 
     /// Adds names to those under a key.
-    fn add(&self, key: &Key, name: String) -> io::Result<()> {
+    fn add(&self, key: &IndexKey, name: String) -> io::Result<()> {
         let mut names = self.names(key)?;
         if !names.contains(&name) {
             names.push(name);
@@ -140,7 +140,7 @@ impl Index {
     }
 
     /// Takes a name off a key.
-    pub(crate) fn remove(&self, key: &Key, name: &str) -> io::Result<()> {
+    pub(crate) fn remove(&self, key: &IndexKey, name: &str) -> io::Result<()> {
         let mut names = self.names(key)?;
         names.retain(|other| other != name);
         self.set(key, &names)
@@ -150,7 +150,7 @@ impl Index {
     ///
     /// Lease files that the index knows and that have not changed since the last stamp are not
     /// read, unless the clock was set since.
-    pub(crate) fn rebuild(&self, folder: &Locked) -> io::Result<Stamp> {
+    pub(crate) fn rebuild(&self, folder: &LockedFolder) -> io::Result<Stamp> {
         make_private_folder(&self.owners())?;
         let steady = |stamp: &Stamp| (stamp.clock - clock()).abs() <= SLACK;
         let noted = self.read_stamp().filter(steady).map(|stamp| stamp.noted);
@@ -163,12 +163,12 @@ impl Index {
                 return;
             }
             match folder.read(&name) {
-                Presence::Held(file) => match (&file.content, Key::of_file(&file)) {
+                Presence::Held(file) => match (&file.content, IndexKey::of_file(&file)) {
                     (_, Some(key)) => {
                         let added = self.add(&key, name.clone());
                         failed = std::mem::replace(&mut failed, Ok(())).and(added);
                     }
-                    (Content::Unreadable(reason), None) => log::warn!(
+                    (LeaseContent::Unreadable(reason), None) => log::warn!(
                         "the lease file {} says nothing ({reason}): its address counts as taken",
                         folder.path.join(&name).display()
                     ),
@@ -187,11 +187,11 @@ impl Index {
             "{} is indexed anew: it was changed by another plugin, or for the first time",
             folder.path.display()
         );
-        self.note(folder, odd)
+        self.write_stamp(folder, odd)
     }
 
     /// Takes off what is not so any more, and tells which addresses the index knows.
-    fn prune(&self, folder: &Locked, noted: Option<i64>) -> io::Result<Vec<IpAddr>> {
+    fn prune(&self, folder: &LockedFolder, noted: Option<i64>) -> io::Result<Vec<IpAddr>> {
         let mut known = Vec::new();
         // By descriptor: each path would be walked once for every lease.
         let (owners, leases) = (open_folder(&self.owners())?, open_folder(&folder.path)?);
@@ -220,7 +220,7 @@ impl Index {
                 }
                 let file = folder.read(name).known();
                 let file = file.map_err(|error| io::Error::other(error.in_full()))?;
-                let its = file.and_then(|file| Key::of_file(&file));
+                let its = file.and_then(|file| IndexKey::of_file(&file));
                 Ok(its.is_some_and(|other| other.0 == key))
             };
             let mut standing = Vec::new();
@@ -259,7 +259,7 @@ impl Index {
         self.root.join("stamp")
     }
 
-    fn entry(&self, key: &Key) -> PathBuf {
+    fn entry(&self, key: &IndexKey) -> PathBuf {
         self.owners().join(&key.0)
     }
 }

@@ -25,9 +25,9 @@ pub(crate) struct LeaseFile {
     /// The file's name: the address, perhaps not in the form that we would write.
     pub(crate) name: String,
     pub(crate) address: IpAddr,
-    pub(crate) content: Content,
+    pub(crate) content: LeaseContent,
     /// What changes with every lease and every confirmation of it: inode and mtime.
-    pub(crate) revision: Revision,
+    pub(crate) revision: FileRevision,
     pub(crate) modified: Option<SystemTime>,
     /// When the file was made: see [`Self::with_age`].
     pub(crate) made: Option<SystemTime>,
@@ -35,7 +35,7 @@ pub(crate) struct LeaseFile {
 
 /// What a lease file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum LeaseContent {
     /// Who holds the lease; host-local before 0.8 wrote no interface.
     Holder { container: String, ifname: Option<String> },
     /// Nothing: what a plugin that was killed between two system calls leaves.
@@ -46,7 +46,7 @@ pub(crate) enum Content {
 
 /// The very lease: inode and mtime of its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Revision {
+pub(crate) struct FileRevision {
     inode: u64,
     seconds: i64,
     nanoseconds: i64,
@@ -65,12 +65,12 @@ impl LeaseFile {
     }
 
     /// Reads a lease file. One whose content is not that of a lease is there all the same, as
-    /// [`Content::Unreadable`].
+    /// [`LeaseContent::Unreadable`].
     pub(crate) fn read(folder: &Path, name: &str) -> Presence<Self> {
         match Self::try_read(folder, name) {
             Ok(Some(file)) => Presence::Held(file),
             Ok(None) => Presence::Absent,
-            Err(error) => Presence::Unreadable(unreadable(&folder.join(name), error)),
+            Err(error) => Presence::Unreadable(read_error(&folder.join(name), error)),
         }
     }
 
@@ -79,7 +79,7 @@ impl LeaseFile {
         match Self::read(folder, name) {
             Presence::Held(file) => Some(file),
             Presence::Absent => None,
-            Presence::Unreadable(error) => Self::strange(name, &error.in_full()),
+            Presence::Unreadable(error) => Self::unreadable(name, &error.in_full()),
         }
     }
 
@@ -90,7 +90,7 @@ impl LeaseFile {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             // The system opens it, but it is not a regular file.
             Err(error) if error.raw_os_error().is_none() => {
-                return Ok(Self::strange(name, &error.to_string()));
+                return Ok(Self::unreadable(name, &error.to_string()));
             }
             Err(error) => return Err(error),
         };
@@ -99,19 +99,19 @@ impl LeaseFile {
             name: name.to_owned(),
             address,
             content: read_content(file)?,
-            revision: Revision::of(&metadata),
+            revision: FileRevision::of(&metadata),
             modified: metadata.modified().ok(),
             made: None,
         }))
     }
 
     /// A file named by an address that cannot be read, for this reason.
-    pub(crate) fn strange(name: &str, reason: &str) -> Option<Self> {
+    pub(crate) fn unreadable(name: &str, reason: &str) -> Option<Self> {
         Some(Self {
             name: name.to_owned(),
             address: Self::address_of(name)?,
-            content: Content::Unreadable(reason.to_owned()),
-            revision: Revision::default(),
+            content: LeaseContent::Unreadable(reason.to_owned()),
+            revision: FileRevision::default(),
             modified: None,
             made: None,
         })
@@ -125,16 +125,16 @@ impl LeaseFile {
     pub(crate) fn with_age(mut self, folder: &Path) -> Result<Self> {
         let path = folder.join(&self.name);
         let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let told = match retry_on_intr(|| statx(CWD, &path, flags, StatxFlags::BTIME)) {
-            Ok(told) => Some(told),
+        let status = match retry_on_intr(|| statx(CWD, &path, flags, StatxFlags::BTIME)) {
+            Ok(status) => Some(status),
             // An old kernel, or a filter of system calls.
             Err(Errno::NOSYS | Errno::PERM | Errno::NOENT) => None,
-            Err(error) => return Err(unreadable(&path, error.into())),
+            Err(error) => return Err(read_error(&path, error.into())),
         };
-        let told = told.filter(|told| told.stx_mask & StatxFlags::BTIME.bits() != 0);
-        let made = told.and_then(|told| {
-            let seconds = u64::try_from(told.stx_btime.tv_sec).ok()?;
-            Some(UNIX_EPOCH + Duration::new(seconds, told.stx_btime.tv_nsec))
+        let status = status.filter(|status| status.stx_mask & StatxFlags::BTIME.bits() != 0);
+        let made = status.and_then(|status| {
+            let seconds = u64::try_from(status.stx_btime.tv_sec).ok()?;
+            Some(UNIX_EPOCH + Duration::new(seconds, status.stx_btime.tv_nsec))
         });
         self.made = made.or(self.modified);
         Ok(self)
@@ -142,20 +142,20 @@ impl LeaseFile {
 
     /// Whether the file says that this owner holds it.
     pub(crate) fn is_of(&self, owner: &Owner) -> bool {
-        matches!(&self.content, Content::Holder { container, ifname: Some(ifname) }
+        matches!(&self.content, LeaseContent::Holder { container, ifname: Some(ifname) }
             if container == owner.container.as_str() && ifname == owner.ifname.as_str())
     }
 
     /// Whether the file is of this container and names no interface.
     pub(crate) fn is_of_container(&self, owner: &Owner) -> bool {
-        matches!(&self.content, Content::Holder { container, ifname: None }
+        matches!(&self.content, LeaseContent::Holder { container, ifname: None }
             if container == owner.container.as_str())
     }
 
     /// Whether the file is empty, and old enough that nobody is writing it.
     pub(crate) fn is_leftover(&self) -> bool {
         let is_old = |time| is_old(time, LEFTOVER_AFTER, SystemTime::now());
-        self.content == Content::Empty && self.modified.is_some_and(is_old)
+        self.content == LeaseContent::Empty && self.modified.is_some_and(is_old)
     }
 
     /// The lease. Prefix length, gateway and pool are not on file.
@@ -174,7 +174,7 @@ impl LeaseFile {
     /// The file as an entry of the ledger.
     pub(crate) fn entry(&self) -> Entry {
         let holder = match &self.content {
-            Content::Holder { container, ifname } => Some(Holder {
+            LeaseContent::Holder { container, ifname } => Some(Holder {
                 node: None,
                 container: container.clone(),
                 ifname: ifname.clone(),
@@ -183,18 +183,18 @@ impl LeaseFile {
             _ => None,
         };
         let fault = match &self.content {
-            Content::Holder { .. } => None,
-            Content::Empty if self.is_leftover() => Some(Fault::Leftover),
-            Content::Empty => {
+            LeaseContent::Holder { .. } => None,
+            LeaseContent::Empty if self.is_leftover() => Some(Fault::Leftover),
+            LeaseContent::Empty => {
                 Some(Fault::Unreadable("empty, perhaps just being written".to_owned()))
             }
-            Content::Unreadable(reason) => Some(Fault::Unreadable(reason.clone())),
+            LeaseContent::Unreadable(reason) => Some(Fault::Unreadable(reason.clone())),
         };
         Entry { lease: self.lease(), holder, since: self.modified, fault }
     }
 }
 
-impl Revision {
+impl FileRevision {
     pub(crate) fn of(metadata: &Metadata) -> Self {
         Self {
             inode: metadata.ino(),
@@ -210,7 +210,7 @@ impl Revision {
 }
 
 /// It is not known whose lease it is.
-fn unreadable(path: &Path, error: io::Error) -> Error {
+fn read_error(path: &Path, error: io::Error) -> Error {
     let advice = match Errno::from_io_error(&error) {
         Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files, and call again",
         _ => {
@@ -220,15 +220,15 @@ fn unreadable(path: &Path, error: io::Error) -> Error {
     Error::io(format!("cannot read the lease file {}", path.display()), error).advise(advice)
 }
 
-fn read_content(file: File) -> io::Result<Content> {
+fn read_content(file: File) -> io::Result<LeaseContent> {
     let mut bytes = Vec::with_capacity(128);
     file.take(LIMIT + 1).read_to_end(&mut bytes)?;
     Ok(parse(&bytes))
 }
 
 /// host-local compares what it finds without the blanks around it.
-fn parse(bytes: &[u8]) -> Content {
-    let corrupt = |what: &str| Content::Unreadable(what.to_owned());
+fn parse(bytes: &[u8]) -> LeaseContent {
+    let corrupt = |what: &str| LeaseContent::Unreadable(what.to_owned());
     if bytes.len() as u64 > LIMIT {
         return corrupt("it is longer than any container id");
     }
@@ -237,7 +237,7 @@ fn parse(bytes: &[u8]) -> Content {
     };
     let text = text.trim();
     if text.is_empty() {
-        return Content::Empty;
+        return LeaseContent::Empty;
     }
     let (container, ifname) = match text.split_once("\r\n") {
         None => (text, None),
@@ -248,7 +248,7 @@ fn parse(bytes: &[u8]) -> Content {
     {
         return corrupt("it is no container id with an interface name");
     }
-    Content::Holder { container: container.to_owned(), ifname: ifname.map(str::to_owned) }
+    LeaseContent::Holder { container: container.to_owned(), ifname: ifname.map(str::to_owned) }
 }
 
 #[cfg(test)]
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn files_are_read_as_host_local_reads_them() {
-        let holder = |container: &str, ifname: Option<&str>| Content::Holder {
+        let holder = |container: &str, ifname: Option<&str>| LeaseContent::Holder {
             container: container.to_owned(),
             ifname: ifname.map(str::to_owned),
         };
@@ -266,13 +266,13 @@ mod tests {
             (" c1\r\neth0\n", holder("c1", Some("eth0"))),
             ("c1", holder("c1", None)),
             ("c1\n", holder("c1", None)),
-            ("", Content::Empty),
-            (" \r\n", Content::Empty),
+            ("", LeaseContent::Empty),
+            (" \r\n", LeaseContent::Empty),
         ] {
             assert_eq!(parse(bytes.as_bytes()), content, "{bytes:?}");
         }
         for bytes in [&b"c1\neth0"[..], b"c1\r\neth0\r\nx", b"c\x00", b"\xff\xfe", &[b'x'; 5000]] {
-            assert!(matches!(parse(bytes), Content::Unreadable(_)), "{bytes:?}");
+            assert!(matches!(parse(bytes), LeaseContent::Unreadable(_)), "{bytes:?}");
         }
     }
 
@@ -301,7 +301,7 @@ mod tests {
         assert!(!leftover());
         std::fs::create_dir(temp.path().join("10.0.0.3")).unwrap();
         let folder = read("10.0.0.3").unwrap();
-        assert_eq!(folder.content, Content::Unreadable("it is no regular file".to_owned()));
+        assert_eq!(folder.content, LeaseContent::Unreadable("it is no regular file".to_owned()));
         assert!(read("10.0.0.4").is_none());
     }
 }

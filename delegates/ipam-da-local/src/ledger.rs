@@ -12,19 +12,19 @@ use ipam_kit::presence::Presence;
 use ipam_kit::{Error, ErrorCode, Request, Result, keys};
 use log::{debug, warn};
 
-use crate::config::{Config, KEYS};
-use crate::folder::{Folder, Locked};
-use crate::held::Lookup;
-use crate::index::{Index, Key, Stamp};
+use crate::config::{KEYS, LocalConfig};
+use crate::disk_commit::{DiskCommit, DiskOutcome, WrittenLeases};
+use crate::folder::{LeaseFolder, LockedFolder};
+use crate::folder_view::{FolderView, PoolCursor, odd_names};
+use crate::index::{IndexKey, LeaseIndex, Stamp};
 use crate::lease_file::LeaseFile;
-use crate::seen::{Seen, SeenPool, odd_names};
-use crate::step::{Outcome, Step, Took};
+use crate::owner_lookup::OwnerLookup;
 
 /// The leases of one network on this node's disk.
 #[derive(Debug)]
 pub struct Local {
-    folder: Folder,
-    index: Index,
+    folder: LeaseFolder,
+    index: LeaseIndex,
     state: StateDir,
     /// When waiting for host-local's lock ends.
     give_up: Instant,
@@ -37,20 +37,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const BATCH: usize = 256;
 
 impl Ledger for Local {
-    type Config = Config;
+    type Config = LocalConfig;
     /// None where there is no folder, and so nothing to change.
-    type Token = Option<Seen>;
+    type Token = Option<FolderView>;
 
     const KEYS: Option<&'static [keys::Key]> = Some(KEYS);
     const REACH: Reach = Reach::Node;
 
-    fn open(config: Config, request: &Request) -> Result<Self> {
+    fn open(config: LocalConfig, request: &Request) -> Result<Self> {
         let data_dir = config.data_dir()?;
         let state = request.state_dir()?;
         let network = request.network.name();
         Ok(Self {
-            folder: Folder::new(&data_dir, network),
-            index: Index::new(&state, network, &data_dir),
+            folder: LeaseFolder::new(&data_dir, network),
+            index: LeaseIndex::new(&state, network, &data_dir),
             state,
             give_up: Instant::now() + PATIENCE.min(request.deadline.left() * 9 / 10),
         })
@@ -59,8 +59,8 @@ impl Ledger for Local {
     fn view(
         &mut self,
         query: &ViewQuery<'_>,
-        earlier: Option<Option<Seen>>,
-    ) -> Result<View<Option<Seen>>> {
+        earlier: Option<Option<FolderView>>,
+    ) -> Result<View<Option<FolderView>>> {
         // It holds the lock.
         drop(earlier);
         let folder = if query.requests.is_empty() {
@@ -73,53 +73,53 @@ impl Ledger for Local {
         };
         let stamp = self.stamp(&folder);
         let index = stamp.as_ref().map(|_| &self.index);
-        let (held, sure) = Lookup { folder: &folder, index }.held(query)?;
-        let see = |want: &PoolRequest| SeenPool {
+        let (held, sure) = OwnerLookup { folder: &folder, index }.find_held(query)?;
+        let see = |want: &PoolRequest| PoolCursor {
             path: want.path.clone(),
             cursor: folder.cursor(want.index),
         };
         let pools = query.requests.iter().map(see).collect();
         let odd = odd_names(&folder, stamp.as_ref())?;
-        let seen = Seen { folder, stamp, odd, held, sure, pools };
+        let view = FolderView { folder, stamp, odd, held, sure, pools };
         let looked = query.requests.iter().zip(query.scans);
         let sets: Vec<(&str, Option<&RangeSet>)> = looked
             .map(|(want, look)| {
                 (want.path.as_str(), want.set.as_ref().filter(|_| *look != Scan::None))
             })
             .collect();
-        seen.into_view(&sets)
+        view.into_view(&sets)
     }
 
     fn commit(
         &mut self,
         owner: &Owner,
-        seen: Option<Seen>,
+        view: Option<FolderView>,
         change: &Change<'_>,
-    ) -> Result<Commit<Option<Seen>>> {
-        let Some(mut seen) = seen else {
+    ) -> Result<Commit<Option<FolderView>>> {
+        let Some(mut view) = view else {
             return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
         };
-        let step = Step { seen: &seen, owner, change };
-        match step.take()? {
-            Outcome::Done(took) => {
-                self.note(&mut seen, owner, change, &took);
-                let kept = change.keep.iter().zip(&took.kept).map(|(lease, revision)| Lease {
+        let commit = DiskCommit { view: &view, owner, change };
+        match commit.carry_out()? {
+            DiskOutcome::Done(written) => {
+                self.update_index(&mut view, owner, change, &written);
+                let kept = change.keep.iter().zip(&written.kept).map(|(lease, revision)| Lease {
                     revision: revision.to_json(),
                     ..lease.clone()
                 });
-                let claimed = change.claim.iter().zip(&took.claimed);
+                let claimed = change.claim.iter().zip(&written.claimed);
                 let claimed = claimed
                     .map(|(claim, (address, revision))| claim.lease(*address, revision.to_json()));
                 Ok(Commit::Done { kept: kept.collect(), claimed: claimed.collect() })
             }
-            Outcome::Stale => Ok(Commit::Lost { taken: Vec::new(), view: None }),
-            Outcome::Taken { claim, undone } => {
+            DiskOutcome::Stale => Ok(Commit::Lost { taken: Vec::new(), view: None }),
+            DiskOutcome::Taken { claim, undone } => {
                 let claimed = &change.claim[claim];
                 if undone {
-                    self.note_again(&mut seen);
+                    self.restamp(&mut view);
                 }
                 if let [address] = claimed.candidates[..] {
-                    let holder = seen.find(address).map(|file| file.entry());
+                    let holder = view.find(address).map(|file| file.entry());
                     return Ok(Commit::Lost {
                         taken: vec![Taken { claim, address, holder }],
                         view: None,
@@ -130,7 +130,7 @@ impl Ledger for Local {
                     .iter()
                     .map(|claim| (claim.request.path.as_str(), Some(&claim.set)))
                     .collect();
-                Ok(Commit::Lost { taken: Vec::new(), view: Some(seen.into_view(&sets)?) })
+                Ok(Commit::Lost { taken: Vec::new(), view: Some(view.into_view(&sets)?) })
             }
         }
     }
@@ -159,7 +159,7 @@ impl Ledger for Local {
                     failed.push(error.advise("remove it by hand once nobody uses the address"));
                     continue;
                 }
-                if let Some(key) = Key::of_file(&file)
+                if let Some(key) = IndexKey::of_file(&file)
                     && let Err(error) = self.index.remove(&key, &file.name)
                 {
                     debug!("the index cannot be written: {error}");
@@ -193,7 +193,7 @@ impl Ledger for Local {
                 Presence::Held(file) => Some(file),
                 Presence::Absent => None,
                 Presence::Unreadable(error) => {
-                    let file = LeaseFile::strange(&name, &error.in_full());
+                    let file = LeaseFile::unreadable(&name, &error.in_full());
                     unread.get_or_insert(error);
                     file
                 }
@@ -221,7 +221,7 @@ impl Ledger for Local {
 impl Local {
     /// The stamp of a complete index, which is brought up to date when it is not; none where it
     /// cannot be written.
-    fn stamp(&self, folder: &Locked) -> Option<Stamp> {
+    fn stamp(&self, folder: &LockedFolder) -> Option<Stamp> {
         let rebuild = || {
             let rebuilt = self.index.rebuild(folder);
             rebuilt.inspect_err(|error| debug!("no index, every lease is read: {error}")).ok()
@@ -230,20 +230,26 @@ impl Local {
     }
 
     /// Brings the index up to what was taken and dropped, and the cursors.
-    fn note(&self, seen: &mut Seen, owner: &Owner, change: &Change<'_>, took: &Took) {
-        for (claim, (address, _)) in change.claim.iter().zip(&took.claimed) {
-            let pool = seen.pools.iter().find(|pool| pool.path == claim.request.path);
+    fn update_index(
+        &self,
+        view: &mut FolderView,
+        owner: &Owner,
+        change: &Change<'_>,
+        written: &WrittenLeases,
+    ) {
+        for (claim, (address, _)) in change.claim.iter().zip(&written.claimed) {
+            let pool = view.pools.iter().find(|pool| pool.path == claim.request.path);
             let before = pool.map(|pool| pool.cursor).unwrap_or_default();
-            if let Err(error) = seen.folder.set_cursor(claim.request.index, before, *address) {
+            if let Err(error) = view.folder.set_cursor(claim.request.index, before, *address) {
                 debug!("the cursor of range set {} stays: {error}", claim.request.index);
             }
         }
-        if took.claimed.is_empty() && change.drop.is_empty() {
+        if written.claimed.is_empty() && change.drop.is_empty() {
             return;
         }
-        let Some(stamp) = seen.stamp.take() else { return };
-        match self.write_index(seen, owner, change, took) {
-            Ok(()) => self.write_stamp(&seen.folder, stamp),
+        let Some(stamp) = view.stamp.take() else { return };
+        match self.write_index(view, owner, change, written) {
+            Ok(()) => self.write_stamp(&view.folder, stamp),
             // The stamp does not fit any more, so the next call reads the folder.
             Err(error) => warn!("the index of leases cannot be written: {error}"),
         }
@@ -251,25 +257,25 @@ impl Local {
 
     fn write_index(
         &self,
-        seen: &Seen,
+        view: &FolderView,
         owner: &Owner,
         change: &Change<'_>,
-        took: &Took,
+        written: &WrittenLeases,
     ) -> io::Result<()> {
-        let key = Key::of(&owner.container, &owner.ifname);
+        let key = IndexKey::of(&owner.container, &owner.ifname);
         // What another owner has under the same key stays.
         let mut names = self.index.names(&key)?;
         let dropped =
             |file: &&LeaseFile| change.drop.iter().any(|l| l.address.addr() == file.address);
-        for file in seen.held.iter().filter(dropped) {
-            match Key::of_file(file) {
+        for file in view.held.iter().filter(dropped) {
+            match IndexKey::of_file(file) {
                 Some(other) if other != key => self.index.remove(&other, &file.name)?,
                 _ => names.retain(|name| *name != file.name),
             }
         }
-        names.extend(took.claimed.iter().map(|(address, _)| address.to_string()));
-        for replaced in &took.replaced {
-            if let Some(other) = Key::of_file(replaced) {
+        names.extend(written.claimed.iter().map(|(address, _)| address.to_string()));
+        for replaced in &written.replaced {
+            if let Some(other) = IndexKey::of_file(replaced) {
                 self.index.remove(&other, &replaced.name)?;
             }
         }
@@ -277,14 +283,14 @@ impl Local {
     }
 
     /// Notes that the folder was changed, but not what the index says of it.
-    fn note_again(&self, seen: &mut Seen) {
-        if let Some(stamp) = seen.stamp.take() {
-            seen.stamp = self.index.note(&seen.folder, stamp.odd).ok();
+    fn restamp(&self, view: &mut FolderView) {
+        if let Some(stamp) = view.stamp.take() {
+            view.stamp = self.index.write_stamp(&view.folder, stamp.odd).ok();
         }
     }
 
-    fn write_stamp(&self, folder: &Locked, stamp: Stamp) {
-        if let Err(error) = self.index.note(folder, stamp.odd) {
+    fn write_stamp(&self, folder: &LockedFolder, stamp: Stamp) {
+        if let Err(error) = self.index.write_stamp(folder, stamp.odd) {
             warn!("the index of leases cannot be written: {error}");
         }
     }

@@ -6,13 +6,13 @@
 
 mod claim;
 mod config;
+mod disk_commit;
 mod folder;
-mod held;
+mod folder_view;
 mod index;
 mod lease_file;
 mod ledger;
-mod seen;
-mod step;
+mod owner_lookup;
 
 use ipam_kit::Allocate;
 pub use ledger::Local;

@@ -8,7 +8,7 @@ use ipam_testkit::world::until;
 use serde_json::json;
 
 use super::*;
-use crate::config::Config;
+use crate::config::EtcdConfig;
 
 /// What is left of a call's time, and what a request to one of several servers may take of it.
 const LONG: Duration = Duration::from_secs(60);
@@ -25,13 +25,13 @@ fn no_leader() -> Reply {
     Reply::Refuse(14, "etcdserver: no leader".to_owned())
 }
 
-fn client_for(servers: &[&str], timeout: &str, caller: Option<Caller>) -> Client {
+fn client_for(servers: &[&str], timeout: &str, credentials: Option<Credentials>) -> EtcdClient {
     let settings = json!({"etcd": {"endpoints": servers, "timeout": timeout}});
-    let store = serde_json::from_value::<Config>(settings).unwrap().store().unwrap();
-    Client::new(&store, caller, ErrorCode::TRY_AGAIN, Deadline::after(LONG)).unwrap()
+    let store = serde_json::from_value::<EtcdConfig>(settings).unwrap().store().unwrap();
+    EtcdClient::new(&store, credentials, ErrorCode::TRY_AGAIN, Deadline::after(LONG)).unwrap()
 }
 
-fn client(servers: &[&Fake]) -> Client {
+fn client(servers: &[&Fake]) -> EtcdClient {
     let urls: Vec<&str> = servers.iter().map(|server| &*server.url).collect();
     client_for(&urls, "60s", None)
 }
@@ -96,8 +96,8 @@ fn a_timeout_forgets_the_login_where_the_request_was_sent() {
     let is_kept_after_a_timeout_of = |server: &str| {
         fs::write(&cache, "abc.7").unwrap();
         let password = ConfigFile { path: "p".to_owned(), file: folder.path().join("password") };
-        let caller = Caller::new("ipam".to_owned(), password, cache.clone());
-        let mut client = client_for(&[server], "300ms", Some(caller));
+        let credentials = Credentials::new("ipam".to_owned(), password, cache.clone());
+        let mut client = client_for(&[server], "300ms", Some(credentials));
         let error = client.read(&Txn::new()).unwrap_err();
         assert!(error.to_string().contains("no answer within"), "{error}");
         cache.exists()
@@ -157,7 +157,7 @@ fn a_server_that_does_not_do_one_request_is_asked_for_the_next() {
 
 #[test]
 fn a_server_that_is_away_is_not_waited_for_to_the_end_where_another_refuses() {
-    let stranger = saying(b"HTTP/1.1 404 Not Found\r\n\r\n");
+    let stranger = saying(b"HTTP/1.1 404 Not FoundKeys\r\n\r\n");
     let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut client = client_for(&[&stranger, &away.to_string()], "60s", None);
     let error = within(BOUND, || client.read(&Txn::new())).unwrap_err();

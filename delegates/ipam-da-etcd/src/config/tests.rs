@@ -2,13 +2,13 @@ use super::*;
 use ipam_testkit::fields::assert_fields;
 use serde_json::json;
 
-fn store(ipam: Value) -> Result<Store> {
-    serde_json::from_value::<Config>(ipam).unwrap().store()
+fn store(ipam: Value) -> Result<EtcdStore> {
+    serde_json::from_value::<EtcdConfig>(ipam).unwrap().store()
 }
 
 #[test]
 fn every_key_is_declared() {
-    assert_fields::<Section>(&names(SECTION));
+    assert_fields::<EtcdSection>(&names(SECTION));
     let all = |keys: &[Key], value: &dyn Fn(&str) -> Value| -> Value {
         names(keys)
             .into_iter()
@@ -34,7 +34,7 @@ fn every_key_is_declared() {
         _ => "x".into(),
     }));
     let config = config.unwrap();
-    let Config {
+    let EtcdConfig {
         etcd: Some(_),
         etcd_config: Some(_),
         endpoints: Some(_),
@@ -175,6 +175,6 @@ fn what_is_wrong_is_named_by_its_place() {
         assert!(error.to_string().starts_with(message), "{error}");
         assert_eq!(error.code().number(), 7);
     }
-    let error = serde_json::from_value::<Config>(json!({"etcd": {"trustedCAfile": "/ca"}}));
+    let error = serde_json::from_value::<EtcdConfig>(json!({"etcd": {"trustedCAfile": "/ca"}}));
     assert!(error.unwrap_err().to_string().contains("trustedCAfile"));
 }

@@ -5,26 +5,28 @@ use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit};
 
 use super::view::held;
-use crate::claim::{Outcome, Step};
-use crate::outcome::{conclude, read_refusal, read_victims, report_taken, view_after_refusal};
-use crate::session::Session;
-use crate::token::Token;
+use crate::commit_txn::{CommitTxn, CommitTxnOutcome};
+use crate::outcome::{
+    finish_commit, read_previous_holders, read_refusal, report_taken, view_after_refusal,
+};
+use crate::session::EtcdSession;
+use crate::view_token::EtcdViewToken;
 
 /// Makes a change.
 pub(super) fn change(
-    session: &mut Session,
+    session: &mut EtcdSession,
     owner: &Owner,
-    token: &Token,
+    token: &EtcdViewToken,
     change: &Change<'_>,
-) -> Result<Commit<Token>> {
-    let victims = read_victims(session, change)?;
-    let step = Step {
+) -> Result<Commit<EtcdViewToken>> {
+    let previous_holders = read_previous_holders(session, change)?;
+    let step = CommitTxn {
         keys: &session.keys,
         owner,
         seen: &token.seen,
         change,
         latest: session.latest(),
-        victims: &victims,
+        previous_holders: &previous_holders,
         indexed: true,
         additions: &(),
     };
@@ -32,13 +34,15 @@ pub(super) fn change(
         return Ok(Commit::Unknown);
     };
     match step.outcome(&answer.response) {
-        Outcome::Done(chosen) => conclude(session, owner, &token.seen, change, &answer, &chosen),
-        Outcome::Taken(place, shown) => {
-            session.judge(&answer)?;
+        CommitTxnOutcome::Done(chosen) => {
+            finish_commit(session, owner, &token.seen, change, &answer, &chosen)
+        }
+        CommitTxnOutcome::Taken(place, shown) => {
+            session.check_answer(&answer)?;
             Ok(report_taken(session, owner, token, change, (place, shown.as_deref())))
         }
-        Outcome::Stale(found) => {
-            session.judge(&answer)?;
+        CommitTxnOutcome::Stale(found) => {
+            session.check_answer(&answer)?;
             let shown = read_refusal(session, owner, change, found)?;
             let held = held(&session.keys, owner, &shown)?;
             let view = view_after_refusal(session, token, change, &shown, held)?;

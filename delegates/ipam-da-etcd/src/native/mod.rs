@@ -1,39 +1,43 @@
 //! Our own layout: no other plugin reads or writes the same keys.
 
 mod change;
+pub(crate) mod key_format;
 mod scan;
-pub(crate) mod spelling;
 mod view;
 
 use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
 
-use crate::house::{Each, House};
+use crate::etcd_ledger::{EntryVisitor, EtcdLedger};
 use crate::outcome::commit_in_parts;
 use crate::removal::remove;
-use crate::session::Session;
-use crate::token::Token;
+use crate::session::EtcdSession;
+use crate::view_token::EtcdViewToken;
 
 /// A store of ours alone.
 #[derive(Debug)]
-pub(crate) struct Native(pub(crate) Session);
+pub(crate) struct NativeLedger(pub(crate) EtcdSession);
 
-impl House for Native {
+impl EtcdLedger for NativeLedger {
     fn is_strict(&self) -> bool {
         false
     }
 
-    fn view(&mut self, query: &ViewQuery<'_>, earlier: Token) -> Result<View<Token>> {
+    fn view(
+        &mut self,
+        query: &ViewQuery<'_>,
+        earlier: EtcdViewToken,
+    ) -> Result<View<EtcdViewToken>> {
         view::view(&mut self.0, query, &earlier)
     }
 
     fn commit(
         &mut self,
         owner: &Owner,
-        token: &Token,
+        token: &EtcdViewToken,
         change: &Change<'_>,
-    ) -> Result<Commit<Token>> {
+    ) -> Result<Commit<EtcdViewToken>> {
         commit_in_parts(token, change, |token, part| {
             change::change(&mut self.0, owner, token, part)
         })
@@ -43,7 +47,7 @@ impl House for Native {
         remove(&mut self.0, entries)
     }
 
-    fn scan(&mut self, node: Option<&str>, each: Each<'_>) -> Result<()> {
+    fn scan(&mut self, node: Option<&str>, each: EntryVisitor<'_>) -> Result<()> {
         scan::scan(&mut self.0, node, each)
     }
 
@@ -52,7 +56,7 @@ impl House for Native {
     }
 
     fn accept(&mut self) -> Result<()> {
-        let looked = self.0.look()?;
-        self.0.accept(looked)
+        let latest = self.0.read_latest_claim()?;
+        self.0.accept(latest)
     }
 }

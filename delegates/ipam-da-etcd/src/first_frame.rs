@@ -19,26 +19,26 @@ use tower::{BoxError, ServiceExt};
 const HEAD: usize = 9;
 
 /// Connects, and gives what the server says first, which is not waited for here.
-pub(crate) async fn connect(dial: &Dial) -> Result<(Channel, Greeting), Error> {
-    let (told, greeting) = oneshot::channel();
-    let mut told = Some(told);
+pub(crate) async fn connect(dial: &Dial) -> Result<(Channel, FirstFrame), Error> {
+    let (sender, greeting) = oneshot::channel();
+    let mut sender = Some(sender);
     let connector = tower::service_fn(move |server: Uri| {
-        let told = told.take();
+        let sender = sender.take();
         async move {
             let mut http = HttpConnector::new();
             http.enforce_http(false);
             http.set_nodelay(true);
             let stream = http.oneshot(server).await?.into_inner();
-            Ok::<_, BoxError>(TokioIo::new(Line { stream, first: Vec::new(), told }))
+            Ok::<_, BoxError>(TokioIo::new(WatchedStream { stream, first: Vec::new(), sender }))
         }
     });
-    Ok((dial.connect_with_connector(connector).await?, Greeting(greeting)))
+    Ok((dial.connect_with_connector(connector).await?, FirstFrame(greeting)))
 }
 
 /// What the server says first: the first bytes, fewer than a frame's head where no more came.
-pub(crate) struct Greeting(Receiver<Vec<u8>>);
+pub(crate) struct FirstFrame(Receiver<Vec<u8>>);
 
-impl Greeting {
+impl FirstFrame {
     /// Waits until it is one of HTTP/2.
     pub(crate) async fn wait(self) -> Result<(), RequestError> {
         let first = self.0.await.unwrap_or_default();
@@ -61,37 +61,37 @@ impl Greeting {
 }
 
 /// A connection that tells what came first over it.
-struct Line {
+struct WatchedStream {
     stream: TcpStream,
     first: Vec<u8>,
-    told: Option<Sender<Vec<u8>>>,
+    sender: Option<Sender<Vec<u8>>>,
 }
 
-impl Line {
+impl WatchedStream {
     /// Takes in what was read; nothing where the connection has ended.
     fn hear(&mut self, read: &[u8]) {
-        if self.told.is_none() {
+        if self.sender.is_none() {
             return;
         }
         let missing = HEAD - self.first.len();
         self.first.extend(&read[..read.len().min(missing)]);
         if (read.is_empty() || self.first.len() == HEAD)
-            && let Some(told) = self.told.take()
+            && let Some(sender) = self.sender.take()
         {
             // No request waits where the connection was given up.
-            let _ = told.send(std::mem::take(&mut self.first));
+            let _ = sender.send(std::mem::take(&mut self.first));
         }
     }
 }
 
-impl Drop for Line {
+impl Drop for WatchedStream {
     /// The client gives up a connection by its first bytes, which may be fewer than a frame's head.
     fn drop(&mut self) {
         self.hear(&[]);
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for WatchedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -109,7 +109,7 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for WatchedStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -8,20 +8,20 @@ use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::NetworkName;
 use ipnet::IpNet;
 
-use super::written::{Part, parts};
-use crate::document::{IndexedLease, LeaseRevision, OwnerIndex, bare_entry, now};
-use crate::keys::{Spelling, after, end_of};
+use super::stretches::{AddressStretch, parts};
+use crate::keys::{KeyFormat, after, end_of};
+use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, bare_entry, now};
 
 /// Addresses as people write them, and the bare container id.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct TextAddresses {
     /// Whether white space around the id means nothing.
     pub(super) trimmed: bool,
     /// Whether the addresses of all networks stand side by side.
     pub(super) flat: bool,
 }
 
-impl Spelling for Written {
+impl KeyFormat for TextAddresses {
     fn lease(&self, address: IpAddr) -> String {
         address.to_string()
     }
@@ -36,12 +36,12 @@ impl Spelling for Written {
             return vec![(leases.to_owned(), end_of(leases))];
         };
         let stretch = |part| match part {
-            Part::Beginning(text) => {
+            AddressStretch::Beginning(text) => {
                 let first = format!("{leases}{text}");
                 let end = next_character(first.clone());
                 (first, end)
             }
-            Part::Address(address) => {
+            AddressStretch::Address(address) => {
                 let key = format!("{leases}{address}");
                 (key.clone(), after(key))
             }
@@ -100,7 +100,7 @@ impl Spelling for Written {
     }
 }
 
-impl Written {
+impl TextAddresses {
     /// The container that a bare value names.
     fn container<'a>(&self, found: &'a KeyValue) -> Option<&'a str> {
         let text = std::str::from_utf8(found.value()).ok()?;
@@ -122,20 +122,21 @@ fn next_character(mut text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::layouts::{CNI_IPAM_ETCD, HOST_ETCD};
-    use super::super::old_keys::OldKeys;
-    use crate::keys::{Keys, Places};
+    use super::super::plugin_keys::PluginKeys;
+    use crate::keys::{EtcdKeys, KeyPaths};
     use ipam_kit::cni::NetworkName;
     use std::net::IpAddr;
 
-    fn of(places: &Places) -> Keys {
-        Keys::new(places, "/p", &NetworkName::parse("net").unwrap())
+    fn of(key_paths: &KeyPaths) -> EtcdKeys {
+        EtcdKeys::new(key_paths, "/p", &NetworkName::parse("net").unwrap())
     }
 
     #[test]
     fn old_keys_stand_where_the_old_plugins_look() {
         let address = "2001:db8::7".parse().unwrap();
         let network = NetworkName::parse("net").unwrap();
-        let (keys, old) = (of(&CNI_IPAM_ETCD.places), OldKeys::new(&CNI_IPAM_ETCD, "/p", &network));
+        let (keys, old) =
+            (of(&CNI_IPAM_ETCD.key_paths), PluginKeys::new(&CNI_IPAM_ETCD, "/p", &network));
         assert_eq!(keys.lease(address), "/p/networks/net/used/2001:db8::7");
         assert_eq!(old.cursor(1), "/p/networks/net/lastReserved/1");
         assert_eq!(old.ranges().unwrap(), "/p/networks/net");
@@ -143,7 +144,7 @@ mod tests {
             keys.owner_of("n", "c", "eth0"),
             "/p/networks/net/ipam-delegated/owners/c/n/eth0"
         );
-        let (keys, old) = (of(&HOST_ETCD.places), OldKeys::new(&HOST_ETCD, "/p", &network));
+        let (keys, old) = (of(&HOST_ETCD.key_paths), PluginKeys::new(&HOST_ETCD, "/p", &network));
         assert_eq!(keys.lease(address), "/p/ips/2001:db8::7");
         assert_eq!(old.cursor(0), "/p/last_reserved_ip0");
         assert_eq!(keys.owner_of("n", "c", "eth0"), "/p/ipam-delegated/owners/c/n/net/eth0");
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_window_of_written_addresses_shows_all_of_them_and_few_others() {
-        let host = of(&HOST_ETCD.places);
+        let host = of(&HOST_ETCD.key_paths);
         for (from, to, stretches) in [
             ("10.0.0.9", "10.0.0.9", 1),
             ("10.0.3.200", "10.0.4.199", 2),

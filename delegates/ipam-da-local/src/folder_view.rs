@@ -7,14 +7,14 @@ use ipam_kit::Result;
 use ipam_kit::allocate::ledger::{PoolView, Used, View};
 use ipam_kit::pool::RangeSet;
 
-use crate::folder::{Cursor, Locked};
+use crate::folder::{Cursor, LockedFolder};
 use crate::index::{Stamp, is_plain};
 use crate::lease_file::LeaseFile;
 
 /// The folder as it was seen, still under its lock.
 #[derive(Debug)]
-pub struct Seen {
-    pub(crate) folder: Locked,
+pub struct FolderView {
+    pub(crate) folder: LockedFolder,
     /// The index, when it could be made complete.
     pub(crate) stamp: Option<Stamp>,
     /// Lease files whose names are not what we would write.
@@ -23,17 +23,17 @@ pub struct Seen {
     pub(crate) held: Vec<LeaseFile>,
     /// Whether every file could be read that may be its.
     pub(crate) sure: bool,
-    pub(crate) pools: Vec<SeenPool>,
+    pub(crate) pools: Vec<PoolCursor>,
 }
 
 /// A pool that was asked for.
 #[derive(Debug)]
-pub(crate) struct SeenPool {
+pub(crate) struct PoolCursor {
     pub(crate) path: String,
     pub(crate) cursor: Cursor,
 }
 
-impl Seen {
+impl FolderView {
     /// Whether the address has a lease file under a name that we would not look for.
     pub(crate) fn hides(&self, address: IpAddr) -> bool {
         self.folder.find_among(&self.odd, address).is_some()
@@ -98,7 +98,7 @@ impl Seen {
 }
 
 /// Lease files whose names are not what we would write: an address in another form.
-pub(crate) fn odd_names(folder: &Locked, stamp: Option<&Stamp>) -> Result<Vec<String>> {
+pub(crate) fn odd_names(folder: &LockedFolder, stamp: Option<&Stamp>) -> Result<Vec<String>> {
     match stamp {
         Some(stamp) => Ok(stamp.odd.clone()),
         None => Ok(folder.all_names()?.into_iter().filter(|name| !is_plain(name)).collect()),

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 ///
 /// # Errors
 /// The value is not ours: nothing may be written over it.
-pub(crate) fn holding(found: &KeyValue) -> Result<OwnerState> {
+pub(crate) fn parse_holding(found: &KeyValue) -> Result<OwnerState> {
     let document = serde_json::from_slice(found.value()).map_err(|error| {
         let key = String::from_utf8_lossy(found.key());
         Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is not ours"))

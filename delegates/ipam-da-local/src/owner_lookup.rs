@@ -6,28 +6,28 @@ use ipam_kit::presence::Presence;
 use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
-use crate::folder::Locked;
-use crate::index::{Index, Key};
-use crate::lease_file::{Content, LeaseFile};
+use crate::folder::LockedFolder;
+use crate::index::{IndexKey, LeaseIndex};
+use crate::lease_file::{LeaseContent, LeaseFile};
 
 /// Where the lease files of an owner are looked for.
-pub(crate) struct Lookup<'a> {
-    pub(crate) folder: &'a Locked,
+pub(crate) struct OwnerLookup<'a> {
+    pub(crate) folder: &'a LockedFolder,
     /// The index, where it is complete; without it, every lease is read.
-    pub(crate) index: Option<&'a Index>,
+    pub(crate) index: Option<&'a LeaseIndex>,
 }
 
-impl Lookup<'_> {
+impl OwnerLookup<'_> {
     /// What the owner holds, and whether that is all: a file that cannot be read may be its as well. Only a
     /// release that finds all that its record names goes on then.
     ///
     /// Where nothing is held under container and interface, a DEL or CHECK finds what an old
     /// host-local wrote for the container alone, as host-local does.
-    pub(crate) fn held(&self, query: &ViewQuery<'_>) -> Result<(Vec<LeaseFile>, bool)> {
+    pub(crate) fn find_held(&self, query: &ViewQuery<'_>) -> Result<(Vec<LeaseFile>, bool)> {
         let folder = self.folder;
         let owner = query.owner;
-        let key = Key::of(&owner.container, &owner.ifname);
-        let (held, unread) = self.find(&key, |file| file.is_of(owner))?;
+        let key = IndexKey::of(&owner.container, &owner.ifname);
+        let (held, unread) = self.files_of(&key, |file| file.is_of(owner))?;
         for lease in query.known {
             let address = lease.address.addr();
             if !held.iter().any(|file| file.address == address) {
@@ -41,8 +41,8 @@ impl Lookup<'_> {
             unread if !held.is_empty() => return Ok((held, unread.is_none())),
             _ => {}
         }
-        let key = Key::of_container(&owner.container);
-        let (old, unread) = self.find(&key, |file| file.is_of_container(owner))?;
+        let key = IndexKey::of_container(&owner.container);
+        let (old, unread) = self.files_of(&key, |file| file.is_of_container(owner))?;
         if let Some(error) = unread {
             return Err(error);
         }
@@ -69,9 +69,9 @@ impl Lookup<'_> {
     }
 
     /// The lease files of a key that are the owner's, and what could not be read among the others.
-    fn find(
+    fn files_of(
         &self,
-        key: &Key,
+        key: &IndexKey,
         is_its: impl Fn(&LeaseFile) -> bool,
     ) -> Result<(Vec<LeaseFile>, Option<Error>)> {
         let indexed = self.index.and_then(|index| {
@@ -93,9 +93,9 @@ impl Lookup<'_> {
 }
 
 /// Fails when a lease that we gave has a file that cannot be read: nobody knows whose it is.
-fn refuse_unreadable(folder: &Locked, name: &str) -> Result<()> {
+fn refuse_unreadable(folder: &LockedFolder, name: &str) -> Result<()> {
     match folder.read(name).known()?.map(|file| file.content) {
-        Some(Content::Unreadable(reason)) => Err(Error::new(
+        Some(LeaseContent::Unreadable(reason)) => Err(Error::new(
             ErrorCode::IO,
             format!("cannot read the lease file {}: {reason}", folder.path.join(name).display()),
         )

@@ -9,8 +9,8 @@ use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::NetworkName;
 use serde::{Deserialize, Serialize};
 
-use crate::document::{IndexedLease, LeaseRevision, OwnerIndex, bare_entry, time, to_text};
-use crate::keys::{Places, Spelling, after};
+use crate::keys::{KeyFormat, KeyPaths, after};
+use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, bare_entry, time, to_text};
 
 /// One key per address and one per owner, and one for the latest claim:
 ///
@@ -20,11 +20,11 @@ use crate::keys::{Places, Spelling, after};
 /// <prefix>/networks/<network>/owners/<node>/<container>/<ifname>
 /// <prefix>/networks/<network>/latest                                   written by every claim
 /// ```
-pub(crate) const PLACES: Places = Places {
+pub(crate) const KEY_PATHS: KeyPaths = KeyPaths {
     leases: "/networks/NETWORK/leases/",
     owners: "/networks/NETWORK/owners/",
     latest: "/networks/NETWORK/latest",
-    spelling: &FixedWidth,
+    format: &FixedWidth,
 };
 
 /// Addresses are hex of fixed width, so that their order is that of the keys and a window of
@@ -48,7 +48,7 @@ struct LeaseDocument<'a> {
     item: Cow<'a, IndexedLease>,
 }
 
-impl Spelling for FixedWidth {
+impl KeyFormat for FixedWidth {
     fn lease(&self, address: IpAddr) -> String {
         match address {
             IpAddr::V4(v4) => format!("4/{:08x}", v4.to_bits()),
@@ -140,10 +140,10 @@ impl Spelling for FixedWidth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::{Keys, end_of};
+    use crate::keys::{EtcdKeys, end_of};
 
-    fn keys() -> Keys {
-        Keys::new(&PLACES, "/p", &NetworkName::parse("net").unwrap())
+    fn keys() -> EtcdKeys {
+        EtcdKeys::new(&KEY_PATHS, "/p", &NetworkName::parse("net").unwrap())
     }
 
     #[test]

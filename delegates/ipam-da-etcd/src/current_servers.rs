@@ -12,11 +12,11 @@ use ipam_kit::delegate::Deadline;
 use ipam_kit::{Request, Result};
 use log::{debug, warn};
 
-use crate::client::Client;
-use crate::config::{Config, Store};
+use crate::client::EtcdClient;
+use crate::config::{EtcdConfig, EtcdStore};
 use crate::endpoint::Endpoint;
-use crate::keys::Keys;
-use crate::memory::Memory;
+use crate::keys::EtcdKeys;
+use crate::memory::EtcdMemory;
 use crate::page::{READS, found_by_key};
 
 /// How long the proof may take, and which part of the time that is left.
@@ -26,14 +26,14 @@ const PART: u32 = 3;
 /// A client of today's endpoints, where the configuration names other settings than the record and
 /// these prove to lead to the recorded store. Where that is `marked`, it has a key of the latest
 /// claim. `dial` makes a client within a deadline.
-pub(crate) fn proven(
+pub(crate) fn connect_if_proven(
     request: &Request,
-    recorded: &Store,
-    memory: &Memory,
-    keys: &Keys,
+    recorded: &EtcdStore,
+    memory: &EtcdMemory,
+    keys: &EtcdKeys,
     marked: bool,
-    dial: impl Fn(&Store, Deadline) -> Result<Client>,
-) -> Option<Client> {
+    dial: impl Fn(&EtcdStore, Deadline) -> Result<EtcdClient>,
+) -> Option<EtcdClient> {
     let today = match today(request)? {
         Ok(today) => today,
         Err(error) => {
@@ -65,9 +65,9 @@ pub(crate) fn proven(
     None
 }
 
-fn today(request: &Request) -> Option<Result<Store>> {
+fn today(request: &Request) -> Option<Result<EtcdStore>> {
     let network = request.present()?;
-    Some(network.settings::<Config>().and_then(|config| config.store()))
+    Some(network.settings::<EtcdConfig>().and_then(|config| config.store()))
 }
 
 fn list(endpoints: &[Endpoint]) -> String {
@@ -75,10 +75,10 @@ fn list(endpoints: &[Endpoint]) -> String {
 }
 
 struct Proof<'a> {
-    recorded: &'a Store,
-    today: &'a Store,
-    memory: &'a Memory,
-    keys: &'a Keys,
+    recorded: &'a EtcdStore,
+    today: &'a EtcdStore,
+    memory: &'a EtcdMemory,
+    keys: &'a EtcdKeys,
     marked: bool,
 }
 
@@ -87,7 +87,7 @@ impl Proof<'_> {
     ///
     /// # Errors
     /// They do not answer, or refuse it.
-    fn holds(&self, client: &mut Client, known: &[Lease]) -> Result<bool> {
+    fn holds(&self, client: &mut EtcdClient, known: &[Lease]) -> Result<bool> {
         let known = &known[..known.len().min(READS)];
         let lease = |lease: &Lease| TxnOp::get(self.keys.lease(lease.address.addr()), None);
         let mut reads: Vec<TxnOp> = known.iter().map(lease).collect();
@@ -103,8 +103,9 @@ impl Proof<'_> {
             seen.is_some() && revision(&self.keys.lease(lease.address.addr())) == seen
         };
         let holds_them = !known.is_empty() && known.iter().all(stands);
-        let todays: Vec<&str> = self.today.endpoints.iter().map(Endpoint::authority).collect();
-        let recorded: Vec<&str> = self.recorded.endpoints.iter().map(Endpoint::authority).collect();
+        let todays: Vec<&str> = self.today.endpoints.iter().map(Endpoint::host_and_port).collect();
+        let recorded: Vec<&str> =
+            self.recorded.endpoints.iter().map(Endpoint::host_and_port).collect();
         let still_named = recorded.iter().all(|endpoint| todays.contains(endpoint));
         let evidence = holds_them || still_named;
         Ok(self.memory.proves(&answer, latest, &recorded, evidence, still_named))

@@ -9,82 +9,86 @@ use ipam_kit::Result;
 use ipam_kit::allocate::ledger::{Entry, Holder};
 use log::warn;
 
-use super::call::Beside;
-use crate::document::{LeaseRevision, OwnerState};
-use crate::entries::{entries_of, entry, read_holdings};
-use crate::house::Each;
+use super::call::CompatLedger;
+use crate::entries::{entries_of_node, entry_of_key, read_holdings};
+use crate::etcd_ledger::EntryVisitor;
 use crate::page::{READS, found_by_key};
-use crate::session::Session;
+use crate::session::EtcdSession;
+use crate::values::{LeaseRevision, OwnerState};
 
 /// Shows every entry of the network; only those of `node` where one is named.
-pub(super) fn scan(beside: &mut Beside, node: Option<&str>, each: Each<'_>) -> Result<()> {
-    let Some(node) = node else { return scan_all(beside, each) };
-    let prefix = beside.session.keys.of_node(node);
-    let holdings = indexed(beside, &prefix)?;
-    let network = beside.session.keys.network().as_str();
+pub(super) fn scan(
+    ledger: &mut CompatLedger,
+    node: Option<&str>,
+    each: EntryVisitor<'_>,
+) -> Result<()> {
+    let Some(node) = node else { return scan_all(ledger, each) };
+    let prefix = ledger.session.keys.of_node(node);
+    let holdings = indexed(ledger, &prefix)?;
+    let network = ledger.session.keys.network().as_str();
     // Whether it ended early is the caller's own doing.
-    if entries_of(&holdings, node, network).try_for_each(&mut *each).is_break() {
+    if entries_of_node(&holdings, node, network).try_for_each(&mut *each).is_break() {
         return Ok(());
     }
     // Notes are of a time when the store let us have no such keys, or of now.
     let told = holdings.iter().flat_map(OwnerState::leases);
-    scan_noted(beside, node, &told.map(|lease| lease.address.addr()).collect(), each)
+    scan_noted(ledger, node, &told.map(|lease| lease.address.addr()).collect(), each)
 }
 
-fn scan_all(beside: &mut Beside, each: Each<'_>) -> Result<()> {
+fn scan_all(ledger: &mut CompatLedger, each: EntryVisitor<'_>) -> Result<()> {
     // A bare container id is all that the plugin's keys tell.
-    let prefix = beside.session.keys.owners().to_owned();
-    let owners = indexed(beside, &prefix)?;
+    let prefix = ledger.session.keys.owners().to_owned();
+    let owners = indexed(ledger, &prefix)?;
     let mut told: BTreeMap<(IpAddr, i64), (Entry, bool)> = BTreeMap::new();
     for holding in &owners {
-        let here = holding.document.network == beside.session.keys.network().as_str();
+        let here = holding.document.network == ledger.session.keys.network().as_str();
         for entry in holding.entries() {
             let Some(seen) = LeaseRevision::read(&entry.lease.revision) else { continue };
             told.insert((entry.lease.address.addr(), seen.revision), (entry, here));
         }
     }
-    beside.session.each_below(beside.session.keys.leases().to_owned(), &mut |keys, found| {
+    ledger.session.each_below(ledger.session.keys.leases().to_owned(), &mut |keys, found| {
         let address = keys.address(found.key());
         match address.and_then(|address| told.remove(&(address, found.mod_revision()))) {
             Some((entry, true)) => each(entry),
             Some((_, false)) => ControlFlow::Continue(()),
-            None => entry(keys, found).map_or(ControlFlow::Continue(()), &mut *each),
+            None => entry_of_key(keys, found).map_or(ControlFlow::Continue(()), &mut *each),
         }
     })
 }
 
 /// What owners hold whose keys begin so. In a store that lets us have no such keys there are none.
-fn indexed(beside: &mut Beside, prefix: &str) -> Result<Vec<OwnerState>> {
-    beside.adapting(|Beside { session, .. }| {
+fn indexed(ledger: &mut CompatLedger, prefix: &str) -> Result<Vec<OwnerState>> {
+    ledger.retry_without_index(|CompatLedger { session, .. }| {
         if session.indexed {
             return read_holdings(session, prefix.to_owned());
         }
         // One that lets us read nothing at all has not refused us these keys alone.
-        let (answer, _) = session.look()?;
-        session.judge(&answer)?;
+        let (answer, _) = session.read_latest_claim()?;
+        session.check_answer(&answer)?;
         Ok(Vec::new())
     })
 }
 
 /// What this node has noted itself and the index does not tell, as far as the store still says so.
 fn scan_noted(
-    beside: &mut Beside,
+    ledger: &mut CompatLedger,
     node: &str,
     told: &BTreeSet<IpAddr>,
-    each: Each<'_>,
+    each: EntryVisitor<'_>,
 ) -> Result<()> {
-    let noted = beside.hints.all(beside.session.keys.network())?;
+    let noted = ledger.hints.all(ledger.session.keys.network())?;
     let mut times: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for address in noted.iter().flat_map(|noted| &noted.addresses) {
         *times.entry(*address).or_default() += 1;
     }
     // One of two notes is out of date, and nobody knows which.
     times.retain(|address, times| *times == 1 && !told.contains(address));
-    let found = read_leases(&mut beside.session, &times.into_keys().collect::<Vec<_>>())?;
+    let found = read_leases(&mut ledger.session, &times.into_keys().collect::<Vec<_>>())?;
     for noted in noted {
         for address in &noted.addresses {
             let Some(found) = found.get(address) else { continue };
-            let mut entry = beside.session.keys.spelling().entry(*address, found);
+            let mut entry = ledger.session.keys.key_format().entry(*address, found);
             entry.since = noted.confirmed;
             let holder = entry.holder.take().filter(|its| its.container == noted.container);
             let Some(Holder { container, .. }) = holder else { continue };
@@ -104,26 +108,26 @@ fn scan_noted(
 
 /// Warns of a plugin that takes addresses which others hold, as long as it is at work, and of the
 /// addresses that it has taken from containers of this node, by the runtime's cache of results.
-pub(super) fn warn_of_overwriting(beside: &mut Beside) {
-    if let Err(error) = look_for_overwriting(beside) {
+pub(super) fn warn_of_overwriting(ledger: &mut CompatLedger) {
+    if let Err(error) = look_for_overwriting(ledger) {
         warn!("it is not known what host-etcd has overwritten: {error}");
     }
 }
 
-fn look_for_overwriting(beside: &mut Beside) -> Result<()> {
-    let lock = beside.keys.lock();
-    let answer = beside.session.ask(&Txn::new().and_then([lock.read_all()]))?;
-    if found_by_key(&answer.response).values().any(|found| lock.is_old(found)) {
+fn look_for_overwriting(ledger: &mut CompatLedger) -> Result<()> {
+    let lock = ledger.keys.lock();
+    let answer = ledger.session.read(&Txn::new().and_then([lock.read_all()]))?;
+    if found_by_key(&answer.response).values().any(|found| lock.is_of_plugin(found)) {
         warn!(
             "host-etcd is at work on this store, and gives addresses again that are in use: replace it on every node"
         );
     }
-    let given = beside.hints.given(beside.session.keys.network());
+    let given = ledger.hints.given(ledger.session.keys.network());
     let addresses: Vec<IpAddr> = given.iter().map(|(address, _)| *address).collect();
-    let found = read_leases(&mut beside.session, &addresses)?;
+    let found = read_leases(&mut ledger.session, &addresses)?;
     for (address, container) in given {
         let Some(found) = found.get(&address) else { continue };
-        let holder = beside.session.keys.spelling().entry(address, found).holder;
+        let holder = ledger.session.keys.key_format().entry(address, found).holder;
         if let Some(other) = holder.filter(|holder| holder.container != container) {
             warn!(
                 "{address} of {container} was given to {} by host-etcd, too: re-create {container}",
@@ -135,11 +139,14 @@ fn look_for_overwriting(beside: &mut Beside) -> Result<()> {
 }
 
 /// The keys of these addresses, as far as they are there.
-fn read_leases(session: &mut Session, addresses: &[IpAddr]) -> Result<BTreeMap<IpAddr, KeyValue>> {
+fn read_leases(
+    session: &mut EtcdSession,
+    addresses: &[IpAddr],
+) -> Result<BTreeMap<IpAddr, KeyValue>> {
     let mut all = BTreeMap::new();
     for batch in addresses.chunks(READS) {
         let reads = batch.iter().map(|address| TxnOp::get(session.keys.lease(*address), None));
-        let answer = session.ask(&Txn::new().and_then(reads.collect::<Vec<_>>()))?;
+        let answer = session.read(&Txn::new().and_then(reads.collect::<Vec<_>>()))?;
         let found = found_by_key(&answer.response).into_values();
         all.extend(found.filter_map(|found| Some((session.keys.address(found.key())?, found))));
     }

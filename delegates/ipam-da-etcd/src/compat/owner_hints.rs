@@ -19,7 +19,7 @@ use crate::memory;
 /// runtime's cache of results, and by files of our own where the store refuses us an index. They are
 /// hints: the store says whether the container still has them.
 #[derive(Debug)]
-pub(super) struct Hints {
+pub(super) struct OwnerHints {
     /// `<container>/<network>/<ifname>` below it, each with the addresses as JSON.
     folder: PathBuf,
     cache: ResultCache,
@@ -27,7 +27,7 @@ pub(super) struct Hints {
 
 /// A file of ours.
 #[derive(Debug)]
-pub(super) struct Noted {
+pub(super) struct HintFile {
     pub(super) container: String,
     pub(super) ifname: String,
     pub(super) addresses: BTreeSet<IpAddr>,
@@ -35,7 +35,7 @@ pub(super) struct Noted {
     pub(super) confirmed: Option<SystemTime>,
 }
 
-impl Hints {
+impl OwnerHints {
     /// The hints of a node.
     pub(super) fn open(state: &StateDir, cache: &Path) -> Self {
         Self { folder: memory::folder(state).join("owners"), cache: ResultCache::new(cache) }
@@ -92,7 +92,7 @@ impl Hints {
     }
 
     /// Notes what an attachment holds.
-    pub(super) fn note(&self, owner: &Owner, addresses: &BTreeSet<IpAddr>) {
+    pub(super) fn remember(&self, owner: &Owner, addresses: &BTreeSet<IpAddr>) {
         let file = self.file(owner);
         if let Err(error) = self.write(&file, addresses) {
             warn!(
@@ -115,7 +115,7 @@ impl Hints {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub(super) fn all(&self, network: &NetworkName) -> Result<Vec<Noted>> {
+    pub(super) fn all(&self, network: &NetworkName) -> Result<Vec<HintFile>> {
         let mut all = Vec::new();
         for container in files(&self.folder)? {
             for file in files(&container.join(network.as_str()))? {
@@ -124,7 +124,7 @@ impl Hints {
                     continue;
                 };
                 let confirmed = fs::metadata(&file).and_then(|about| about.modified()).ok();
-                all.push(Noted { container, ifname, addresses, confirmed });
+                all.push(HintFile { container, ifname, addresses, confirmed });
             }
         }
         Ok(all)

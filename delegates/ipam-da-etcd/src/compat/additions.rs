@@ -6,43 +6,47 @@ use std::net::IpAddr;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use ipam_kit::allocate::ledger::Claim;
 
-use super::lock::Turn;
-use super::old_keys::OldKeys;
-use crate::claim::{Additions, Way};
-use crate::token::Along;
+use super::plugin_keys::PluginKeys;
+use super::plugin_lock::LockTicket;
+use crate::commit_txn::{GuardedCandidate, TxnAdditions};
+use crate::view_token::CompatWrites;
 
 /// The plugin's keys as the view showed them, and our turn in its lock.
 #[derive(Debug)]
-pub(super) struct WithPlugin<'a> {
-    pub(super) keys: &'a OldKeys,
-    pub(super) along: &'a Along,
-    pub(super) turn: Option<&'a Turn>,
+pub(super) struct PluginAdditions<'a> {
+    pub(super) keys: &'a PluginKeys,
+    pub(super) compat_writes: &'a CompatWrites,
+    pub(super) ticket: Option<&'a LockTicket>,
 }
 
-impl Additions for WithPlugin<'_> {
+impl TxnAdditions for PluginAdditions<'_> {
     fn guards(&self) -> Vec<Compare> {
-        self.keys.lock().guards(self.turn)
+        self.keys.lock().guards(self.ticket)
     }
 
     fn reads(&self) -> Vec<TxnOp> {
-        self.keys.lock().read(self.turn)
+        self.keys.lock().read(self.ticket)
     }
 
     /// Beside a plugin that takes what comes next unseen, a candidate is given only while the
     /// cursor stands where the candidates begin, or on the one before it, which somebody has just
     /// taken.
-    fn ways(&self, claim: &Claim<'_>) -> Vec<Way> {
-        let Some(key) = self.cursor_of(claim) else { return Way::plain(claim) };
-        let seen = || self.at_cursor(&key, claim.request.index);
+    fn candidates(&self, claim: &Claim<'_>) -> Vec<GuardedCandidate> {
+        let Some(key) = self.cursor_of(claim) else { return GuardedCandidate::plain(claim) };
+        let seen = || self.cursor_unmoved(&key, claim.request.index);
         let at =
             |before: &IpAddr| Compare::value(key.as_str(), CompareOp::Equal, before.to_string());
-        let first = claim.candidates.iter().map(|c| Way { guard: Some(seen()), candidate: *c });
+        let first = claim
+            .candidates
+            .iter()
+            .map(|c| GuardedCandidate { guard: Some(seen()), candidate: *c });
         let pairs = claim.candidates.windows(2);
-        let after = pairs.map(|pair| Way { guard: Some(at(&pair[0])), candidate: pair[1] });
+        let after =
+            pairs.map(|pair| GuardedCandidate { guard: Some(at(&pair[0])), candidate: pair[1] });
         first.chain(after).collect()
     }
 
-    fn reads_after(&self, claim: &Claim<'_>) -> Vec<TxnOp> {
+    fn reads_when_taken(&self, claim: &Claim<'_>) -> Vec<TxnOp> {
         self.cursor_of(claim).map(|key| TxnOp::get(key, None)).into_iter().collect()
     }
 
@@ -50,7 +54,7 @@ impl Additions for WithPlugin<'_> {
     fn writes(&self, claims: &[Claim<'_>], chosen: &[IpAddr]) -> Vec<TxnOp> {
         let mut ops = Vec::new();
         let ranges = self.keys.ranges().filter(|_| !chosen.is_empty());
-        if let (Some(key), Some(text)) = (ranges, &self.along.ranges) {
+        if let (Some(key), Some(text)) = (ranges, &self.compat_writes.ranges) {
             let same = Compare::value(key, CompareOp::Equal, text.as_str());
             let put = TxnOp::put(key, text.as_str(), None);
             ops.push(TxnOp::txn(Txn::new().when([same]).or_else([put])));
@@ -59,7 +63,7 @@ impl Additions for WithPlugin<'_> {
         let last: BTreeMap<u32, (&Claim<'_>, IpAddr)> =
             claims.map(|(claim, address)| (claim.request.index, (claim, *address))).collect();
         for (index, (claim, address)) in last {
-            if !self.keys.overwrites || self.keys.goes_on(claim, self.along) {
+            if !self.keys.overwrites || self.keys.continues_cursor(claim, self.compat_writes) {
                 ops.push(TxnOp::put(self.keys.cursor(index), address.to_string(), None));
             }
         }
@@ -67,16 +71,16 @@ impl Additions for WithPlugin<'_> {
     }
 }
 
-impl WithPlugin<'_> {
+impl PluginAdditions<'_> {
     /// The cursor that a claim goes on from.
     fn cursor_of(&self, claim: &Claim<'_>) -> Option<String> {
-        let goes_on = self.keys.goes_on(claim, self.along);
-        goes_on.then(|| self.keys.cursor(claim.request.index))
+        let continues_cursor = self.keys.continues_cursor(claim, self.compat_writes);
+        continues_cursor.then(|| self.keys.cursor(claim.request.index))
     }
 
     /// That a cursor is where it was seen.
-    fn at_cursor(&self, key: &str, index: u32) -> Compare {
-        match self.along.cursors.get(&index) {
+    fn cursor_unmoved(&self, key: &str, index: u32) -> Compare {
+        match self.compat_writes.cursors.get(&index) {
             None => Compare::create_revision(key, CompareOp::Equal, 0),
             Some(seen) => Compare::value(key, CompareOp::Equal, seen.clone()),
         }

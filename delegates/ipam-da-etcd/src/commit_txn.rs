@@ -9,9 +9,9 @@ use ipam_kit::allocate::ledger::{Change, Claim, Scan};
 use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::allocate::{Lease, Owner};
 
-use crate::document::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, now, revision_of};
-use crate::keys::Keys;
+use crate::keys::EtcdKeys;
 use crate::page::{flatten, read_window};
+use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, now, revision_of};
 
 /// A commit as one transaction.
 ///
@@ -30,8 +30,8 @@ use crate::page::{flatten, read_window};
 /// With several pools each branch holds the candidates of the next one. What comes back says what
 /// happened, so that nothing has to be asked before.
 #[derive(Debug)]
-pub(crate) struct Step<'a> {
-    pub(crate) keys: &'a Keys,
+pub(crate) struct CommitTxn<'a> {
+    pub(crate) keys: &'a EtcdKeys,
     pub(crate) owner: &'a Owner,
     pub(crate) seen: &'a OwnerGuard,
     pub(crate) change: &'a Change<'a>,
@@ -39,15 +39,15 @@ pub(crate) struct Step<'a> {
     /// what is held, in a store that is not to be trusted yet: it must not look like a later claim.
     pub(crate) latest: Option<i64>,
     /// The owners whose leases are taken over, by their keys; none where the key is missing.
-    pub(crate) victims: &'a BTreeMap<String, Option<OwnerState>>,
+    pub(crate) previous_holders: &'a BTreeMap<String, Option<OwnerState>>,
     /// Whether the store lets us have keys of owners.
     pub(crate) indexed: bool,
     /// What else it is guarded with, reads and writes.
-    pub(crate) additions: &'a dyn Additions,
+    pub(crate) additions: &'a dyn TxnAdditions,
 }
 
 /// What is added to a transaction that takes or confirms addresses. Nothing is added by `()`.
-pub(crate) trait Additions: Debug {
+pub(crate) trait TxnAdditions: Debug {
     /// Guards of the whole.
     fn guards(&self) -> Vec<Compare> {
         Vec::new()
@@ -59,12 +59,12 @@ pub(crate) trait Additions: Debug {
     }
 
     /// The ways in which a claim is tried, in order.
-    fn ways(&self, claim: &Claim<'_>) -> Vec<Way> {
-        Way::plain(claim)
+    fn candidates(&self, claim: &Claim<'_>) -> Vec<GuardedCandidate> {
+        GuardedCandidate::plain(claim)
     }
 
     /// What is read when all candidates of a claim are taken.
-    fn reads_after(&self, _claim: &Claim<'_>) -> Vec<TxnOp> {
+    fn reads_when_taken(&self, _claim: &Claim<'_>) -> Vec<TxnOp> {
         Vec::new()
     }
 
@@ -74,15 +74,15 @@ pub(crate) trait Additions: Debug {
     }
 }
 
-impl Additions for () {}
+impl TxnAdditions for () {}
 
 /// A candidate, and what has to be so for it beside that it is free.
-pub(crate) struct Way {
+pub(crate) struct GuardedCandidate {
     pub(crate) guard: Option<Compare>,
     pub(crate) candidate: IpAddr,
 }
 
-impl Way {
+impl GuardedCandidate {
     /// Each candidate of a claim once.
     pub(crate) fn plain(claim: &Claim<'_>) -> Vec<Self> {
         let plain = |candidate: &IpAddr| Self { guard: None, candidate: *candidate };
@@ -92,11 +92,11 @@ impl Way {
 
 /// What became of it.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum CommitTxnOutcome {
     /// Everything was written at one revision: the address of each claim.
     Done(Vec<IpAddr>),
     /// The owner's keys are not as they were seen, or the store is not, or a guard that was added
-    /// fails: the owner's key with those that [`Keys::read_owner`] reads beside it, that of the
+    /// fails: the owner's key with those that [`EtcdKeys::read_owner`] reads beside it, that of the
     /// latest claim, those of the addresses that the owner was seen to hold, and what the additions
     /// read.
     Stale(Vec<KeyValue>),
@@ -104,7 +104,7 @@ pub(crate) enum Outcome {
     Taken(usize, Option<Vec<KeyValue>>),
 }
 
-impl Step<'_> {
+impl CommitTxn<'_> {
     /// The transaction.
     pub(crate) fn transaction(&self) -> Txn {
         let owner = self.keys.owner(self.owner);
@@ -126,8 +126,8 @@ impl Step<'_> {
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision_of(lease)));
             reads.push(TxnOp::get(key, None));
         }
-        for (key, victim) in self.victims {
-            let Some(OwnerState { revision, .. }) = victim else {
+        for (key, holder_before) in self.previous_holders {
+            let Some(OwnerState { revision, .. }) = holder_before else {
                 guards.push(Compare::create_revision(key.as_str(), CompareOp::Equal, 0));
                 continue;
             };
@@ -151,10 +151,10 @@ impl Step<'_> {
     }
 
     /// Reads what came back of it.
-    pub(crate) fn outcome(&self, response: &TxnResponse) -> Outcome {
+    pub(crate) fn outcome(&self, response: &TxnResponse) -> CommitTxnOutcome {
         let mut answers = response.op_responses();
         if !response.succeeded() {
-            return Outcome::Stale(flatten(answers));
+            return CommitTxnOutcome::Stale(flatten(answers));
         }
         let noted = self.latest.is_some() && !self.change.claim.is_empty();
         if noted && !answers.is_empty() {
@@ -163,9 +163,9 @@ impl Step<'_> {
         let mut chosen = Vec::new();
         for (place, claim) in self.change.claim.iter().enumerate() {
             let mut won = None;
-            for Way { candidate, .. } in self.additions.ways(claim) {
+            for GuardedCandidate { candidate, .. } in self.additions.candidates(claim) {
                 let Some(TxnOpResponse::Txn(tried)) = answers.into_iter().next() else {
-                    return Outcome::Taken(place, None);
+                    return CommitTxnOutcome::Taken(place, None);
                 };
                 answers = tried.op_responses();
                 if tried.succeeded() {
@@ -177,11 +177,11 @@ impl Step<'_> {
                 Some(candidate) => chosen.push(candidate),
                 None => {
                     let shown = (!answers.is_empty()).then(|| flatten(answers));
-                    return Outcome::Taken(place, shown);
+                    return CommitTxnOutcome::Taken(place, shown);
                 }
             }
         }
-        Outcome::Done(chosen)
+        CommitTxnOutcome::Done(chosen)
     }
 
     /// Whether addresses are taken or confirmed.
@@ -195,7 +195,9 @@ impl Step<'_> {
             return self.writes(owner, chosen);
         };
         let mut otherwise = self.after_all(claim);
-        for Way { guard, candidate } in self.additions.ways(claim).into_iter().rev() {
+        for GuardedCandidate { guard, candidate } in
+            self.additions.candidates(claim).into_iter().rev()
+        {
             let key = self.keys.lease(candidate);
             let mut guards = vec![match &claim.replaces {
                 None => Compare::create_revision(key, CompareOp::Equal, 0),
@@ -219,7 +221,7 @@ impl Step<'_> {
             ([only], _) => vec![TxnOp::get(self.keys.lease(*only), None)],
             _ => Vec::new(),
         };
-        reads.extend(self.additions.reads_after(claim));
+        reads.extend(self.additions.reads_when_taken(claim));
         reads
     }
 
@@ -247,8 +249,8 @@ impl Step<'_> {
         } else {
             write_leases(self.keys, &document, &mut ops);
         }
-        for (key, victim) in self.victims {
-            if let Some(rest) = self.rest_of(victim) {
+        for (key, holder_before) in self.previous_holders {
+            if let Some(rest) = self.left_to_previous_holder(holder_before) {
                 write_owner(self.keys, key.clone(), &rest, &mut ops);
             }
         }
@@ -257,10 +259,12 @@ impl Step<'_> {
     }
 
     /// What stays to an owner that addresses are taken from.
-    fn rest_of(&self, victim: &Option<OwnerState>) -> Option<OwnerIndex> {
+    fn left_to_previous_holder(&self, holder_before: &Option<OwnerState>) -> Option<OwnerIndex> {
         let replaced = self.change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
         let lost: BTreeSet<IpAddr> = replaced.map(|entry| entry.lease.address.addr()).collect();
-        victim.as_ref().map(|victim| victim.without(|address| lost.contains(&address)))
+        holder_before
+            .as_ref()
+            .map(|holder_before| holder_before.without(|address| lost.contains(&address)))
     }
 
     fn seen_leases(&self) -> impl Iterator<Item = &Lease> {
@@ -277,7 +281,12 @@ impl Step<'_> {
 
 /// Writes the keys of an owner that holds what its document says, but for those that stay as they are;
 /// none is left when it holds nothing.
-pub(crate) fn write_owner(keys: &Keys, key: String, document: &OwnerIndex, ops: &mut Vec<TxnOp>) {
+pub(crate) fn write_owner(
+    keys: &EtcdKeys,
+    key: String,
+    document: &OwnerIndex,
+    ops: &mut Vec<TxnOp>,
+) {
     if document.leases.is_empty() {
         ops.push(TxnOp::delete(key, None));
         return;
@@ -287,9 +296,9 @@ pub(crate) fn write_owner(keys: &Keys, key: String, document: &OwnerIndex, ops: 
 }
 
 /// Writes the keys of an owner's addresses, but for those that stay as they are.
-fn write_leases(keys: &Keys, document: &OwnerIndex, ops: &mut Vec<TxnOp>) {
+fn write_leases(keys: &EtcdKeys, document: &OwnerIndex, ops: &mut Vec<TxnOp>) {
     for item in document.leases.iter().filter(|item| item.since.is_none()) {
-        let value = keys.spelling().value(document, item);
+        let value = keys.key_format().value(document, item);
         ops.push(TxnOp::put(keys.lease(item.address.addr()), value, None));
     }
 }

@@ -10,14 +10,14 @@ use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, Result};
 use log::warn;
 
-use super::call::Beside;
-use crate::document::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, holding};
-use crate::held::{Held, Shown};
+use super::call::CompatLedger;
+use crate::owner_leases::{OwnerKeys, OwnerLeases};
+use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, parse_holding};
 
 /// What the owner holds by its own key and, where the plugin gave the address, by those of the
 /// addresses.
-pub(super) fn held(beside: &Beside, owner: &Owner, shown: &Shown) -> Result<Held> {
-    let keys = &beside.session.keys;
+pub(super) fn held(ledger: &CompatLedger, owner: &Owner, shown: &OwnerKeys) -> Result<OwnerLeases> {
+    let keys = &ledger.session.keys;
     let mut held = shown.by_own_key(keys, owner)?;
     for lost in &held.lost {
         if let Some(found) = shown.found(keys, address_of(lost)) {
@@ -34,7 +34,7 @@ pub(super) fn held(beside: &Beside, owner: &Owner, shown: &Shown) -> Result<Held
         }
     }
     if !left.is_empty() {
-        let of_others = beside.hints.of_others(owner)?;
+        let of_others = ledger.hints.of_others(owner)?;
         left.retain(|(lease, _)| !of_others.contains(&address_of(lease)));
     }
     for (lease, item) in left {
@@ -47,31 +47,31 @@ pub(super) fn held(beside: &Beside, owner: &Owner, shown: &Shown) -> Result<Held
 /// What the plugin, or one of ours without an index, has left to the owner beside what is known
 /// to be `held`: a look at every address. Those are not its that are known to be another attachment's.
 pub(super) fn left_behind(
-    beside: &mut Beside,
+    ledger: &mut CompatLedger,
     owner: &Owner,
     siblings: &[KeyValue],
-    mut held: Held,
-) -> Result<Held> {
+    mut held: OwnerLeases,
+) -> Result<OwnerLeases> {
     let others = held_by_siblings(siblings);
-    let of_others = beside.hints.of_others(owner)?;
+    let of_others = ledger.hints.of_others(owner)?;
     let known: BTreeSet<IpAddr> = held.leases.iter().map(address_of).collect();
-    let homeless = beside.home.as_ref().is_some_and(Vec::is_empty);
-    let home = beside.home.as_deref();
-    let session = &mut beside.session;
+    let ranges_unknown = ledger.network_ranges.as_ref().is_some_and(Vec::is_empty);
+    let network_ranges = ledger.network_ranges.as_deref();
+    let session = &mut ledger.session;
     session.each_below(session.keys.leases().to_owned(), &mut |keys, found| {
         let address = keys.address(found.key()).filter(|address| {
-            (homeless || is_home_of(home, *address))
+            (ranges_unknown || is_in_ranges(network_ranges, *address))
                 && !known.contains(address)
                 && !others.contains(&(*address, found.mod_revision()))
                 && !of_others.contains(address)
         });
-        let left = address.and_then(|address| keys.spelling().left_to(owner, address, found));
+        let left = address.and_then(|address| keys.key_format().left_to(owner, address, found));
         if let Some((lease, item)) = left {
             held.add(lease, item);
         }
         ControlFlow::Continue(())
     })?;
-    if homeless && held.leases.len() > known.len() {
+    if ranges_unknown && held.leases.len() > known.len() {
         return Err(Error::config(
             "ipam.ranges",
             "missing or wrong: it cannot be told which addresses of the container are this network's",
@@ -85,20 +85,21 @@ pub(super) fn left_behind(
 }
 
 /// Forgets what was noted of an owner unless it holds something, or is about to.
-pub(super) fn forget_unless(beside: &Beside, owner: &Owner, holds: bool) {
+pub(super) fn forget_unless(ledger: &CompatLedger, owner: &Owner, holds: bool) {
     if !holds {
-        beside.hints.forget(owner);
+        ledger.hints.forget(owner);
     }
 }
 
 /// Whether an address can be of this network: where those of all stand side by side, its ranges tell.
-fn is_home_of(home: Option<&[RangeSet]>, address: IpAddr) -> bool {
-    home.is_none_or(|home| home.iter().any(|set| set.find(address).is_some()))
+fn is_in_ranges(network_ranges: Option<&[RangeSet]>, address: IpAddr) -> bool {
+    network_ranges
+        .is_none_or(|network_ranges| network_ranges.iter().any(|set| set.find(address).is_some()))
 }
 
 /// The addresses of other owners by their keys, with the revisions of those of the addresses.
 fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
-    let holdings = siblings.iter().filter_map(|found| holding(found).ok());
+    let holdings = siblings.iter().filter_map(|found| parse_holding(found).ok());
     let of = |holding: OwnerState| {
         let keys = |item: &IndexedLease| (item.address.addr(), holding.revision_of(item).revision);
         holding.document.leases.iter().map(keys).collect::<Vec<_>>()
@@ -108,7 +109,7 @@ fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
 
 /// Says of leases, which are those of a document from this one on, how many were written at once: their
 /// keys tell no more than their revision. So they are known again as those that a claim gave.
-fn count_together(held: &mut Held, from: usize) {
+fn count_together(held: &mut OwnerLeases, from: usize) {
     let document: Option<&mut OwnerIndex> = held.seen.document.as_mut();
     let Some(items) = document.and_then(|document| document.leases.get_mut(from..)) else { return };
     let revision = |item: &IndexedLease| item.since.map_or(0, |since| since.revision);

@@ -9,12 +9,12 @@ use ipam_kit::allocate::ledger::Change;
 use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::allocate::{Lease, Owner};
 
-use crate::document::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, holding};
-use crate::keys::Keys;
+use crate::keys::EtcdKeys;
+use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, parse_holding};
 
 /// What was read of an owner.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct OwnerKeys {
     /// The owner's key.
     pub(crate) own: Option<KeyValue>,
     /// The keys of other owners of the same container, where these may share addresses by name.
@@ -22,12 +22,12 @@ pub(crate) struct Shown {
     /// The keys of the addresses that were asked for.
     pub(crate) leases: Vec<KeyValue>,
     /// These addresses.
-    pub(crate) asked: BTreeSet<IpAddr>,
+    pub(crate) addresses_read: BTreeSet<IpAddr>,
 }
 
 /// What an owner holds.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct OwnerLeases {
     pub(crate) leases: Vec<Lease>,
     /// What a commit is guarded with.
     pub(crate) seen: OwnerGuard,
@@ -35,28 +35,29 @@ pub(crate) struct Held {
     pub(crate) lost: Vec<Lease>,
 }
 
-impl Shown {
+impl OwnerKeys {
     /// What a change that was refused has shown.
     pub(crate) fn by_refusal(
-        keys: &Keys,
+        keys: &EtcdKeys,
         owner: &Owner,
         change: &Change<'_>,
         found: Vec<KeyValue>,
     ) -> Self {
-        let asked = [&change.keep, &change.leave, &change.drop];
-        let asked = asked.into_iter().flatten().map(|lease| lease.address.addr()).collect();
+        let addresses_read = [&change.keep, &change.leave, &change.drop];
+        let addresses_read =
+            addresses_read.into_iter().flatten().map(|lease| lease.address.addr()).collect();
         let (leases, others): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|found| keys.address(found.key()).is_some());
-        Self::new(keys, owner, others, leases, asked)
+        Self::new(keys, owner, others, leases, addresses_read)
     }
 
     /// What was found of owners, and of the addresses that were asked for.
     pub(crate) fn new(
-        keys: &Keys,
+        keys: &EtcdKeys,
         owner: &Owner,
         owners: Vec<KeyValue>,
         leases: Vec<KeyValue>,
-        asked: BTreeSet<IpAddr>,
+        addresses_read: BTreeSet<IpAddr>,
     ) -> Self {
         let (key, beside) = (keys.owner(owner), keys.of_container(owner));
         let (own, others): (Vec<_>, Vec<_>) =
@@ -65,7 +66,7 @@ impl Shown {
             beside.as_ref().is_some_and(|beside| found.key().starts_with(beside.as_bytes()))
         };
         let siblings = others.into_iter().filter(is_sibling).collect();
-        Self { own: own.into_iter().next(), siblings, leases, asked }
+        Self { own: own.into_iter().next(), siblings, leases, addresses_read }
     }
 
     /// What the owner holds by its own key, as far as the keys of the addresses that were asked for
@@ -73,30 +74,29 @@ impl Shown {
     ///
     /// # Errors
     /// The value of its key is not ours.
-    pub(crate) fn by_own_key(&self, keys: &Keys, owner: &Owner) -> Result<Held> {
+    pub(crate) fn by_own_key(&self, keys: &EtcdKeys, owner: &Owner) -> Result<OwnerLeases> {
         let Some(own) = &self.own else {
             let document = OwnerIndex::written(owner, 0, Vec::new());
             let seen = OwnerGuard { revision: None, document: Some(document) };
-            return Ok(Held { leases: Vec::new(), seen, lost: Vec::new() });
+            return Ok(OwnerLeases { leases: Vec::new(), seen, lost: Vec::new() });
         };
-        let holding = holding(own)?;
+        let holding = parse_holding(own)?;
         let is_its = |lease: &Lease| {
             let found = self.found(keys, lease.address.addr()).map(KeyValue::mod_revision);
             found == LeaseRevision::read(&lease.revision).map(|seen| seen.revision)
         };
-        let (leases, lost): (Vec<_>, Vec<_>) = holding
-            .leases()
-            .into_iter()
-            .partition(|lease| !self.asked.contains(&lease.address.addr()) || is_its(lease));
+        let (leases, lost): (Vec<_>, Vec<_>) = holding.leases().into_iter().partition(|lease| {
+            !self.addresses_read.contains(&lease.address.addr()) || is_its(lease)
+        });
         let OwnerState { revision, mut document } = holding;
         let stays = |item: &IndexedLease| leases.iter().any(|lease| lease.address == item.address);
         document.leases.retain(stays);
         let seen = OwnerGuard { revision: Some(revision), document: Some(document) };
-        Ok(Held { leases, seen, lost })
+        Ok(OwnerLeases { leases, seen, lost })
     }
 
     /// The key of one of the addresses.
-    pub(crate) fn found(&self, keys: &Keys, address: IpAddr) -> Option<&KeyValue> {
+    pub(crate) fn found(&self, keys: &EtcdKeys, address: IpAddr) -> Option<&KeyValue> {
         let key = keys.lease(address);
         self.leases.iter().find(|found| found.key() == key.as_bytes())
     }
@@ -104,18 +104,18 @@ impl Shown {
     /// What the keys of the addresses say is the owner's, with these keys.
     pub(crate) fn by_addresses(
         &self,
-        keys: &Keys,
+        keys: &EtcdKeys,
         owner: &Owner,
     ) -> impl Iterator<Item = (&KeyValue, Lease, IndexedLease)> {
         self.leases.iter().filter_map(|found| {
             let address = keys.address(found.key())?;
-            let (lease, item) = keys.spelling().left_to(owner, address, found)?;
+            let (lease, item) = keys.key_format().left_to(owner, address, found)?;
             Some((found, lease, item))
         })
     }
 }
 
-impl Held {
+impl OwnerLeases {
     /// Adds what the owner proves to hold beside.
     pub(crate) fn add(&mut self, lease: Lease, item: IndexedLease) {
         self.leases.push(lease);

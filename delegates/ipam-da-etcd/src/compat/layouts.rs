@@ -1,18 +1,18 @@
 //! The layouts of the replaced plugins.
 
-use super::spelling::Written;
-use crate::keys::Places;
+use super::key_format::TextAddresses;
+use crate::keys::KeyPaths;
 
 /// What a replaced plugin keeps.
 #[derive(Debug)]
-pub(crate) struct Old {
-    pub(crate) places: Places,
+pub(crate) struct ReplacedPlugin {
+    pub(crate) key_paths: KeyPaths,
     /// The ranges as JSON, which nobody reads.
     pub(super) ranges: Option<&'static str>,
     /// The address last given out of a range set, whose number follows.
     pub(super) cursor: &'static str,
     /// What it holds while it looks for an address.
-    pub(super) lock: OldLock,
+    pub(super) lock: LockPath,
     /// Whether the addresses of all networks stand side by side.
     pub(super) flat: bool,
     /// Whether it takes the address after its cursor whoever holds it.
@@ -21,7 +21,7 @@ pub(crate) struct Old {
 
 /// How a replaced plugin keeps its processes apart.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum OldLock {
+pub(super) enum LockPath {
     /// By one key.
     Key(&'static str),
     /// By keys below this one, of which the oldest has it.
@@ -29,31 +29,31 @@ pub(super) enum OldLock {
 }
 
 /// That of jeremyxu2010/cni-ipam-etcd.
-pub(crate) const CNI_IPAM_ETCD: Old = Old {
-    places: Places {
+pub(crate) const CNI_IPAM_ETCD: ReplacedPlugin = ReplacedPlugin {
+    key_paths: KeyPaths {
         leases: "/networks/NETWORK/used/",
         owners: "/networks/NETWORK/ipam-delegated/owners/",
         latest: "/networks/NETWORK/ipam-delegated/latest",
-        spelling: &Written { trimmed: false, flat: false },
+        format: &TextAddresses { trimmed: false, flat: false },
     },
     ranges: Some("/networks/NETWORK"),
     cursor: "/networks/NETWORK/lastReserved/",
-    lock: OldLock::Key("/networks/NETWORK/lock"),
+    lock: LockPath::Key("/networks/NETWORK/lock"),
     flat: false,
     overwrites: false,
 };
 
 /// That of host-etcd, which has one space of addresses for all networks.
-pub(crate) const HOST_ETCD: Old = Old {
-    places: Places {
+pub(crate) const HOST_ETCD: ReplacedPlugin = ReplacedPlugin {
+    key_paths: KeyPaths {
         leases: "/ips/",
         owners: "/ipam-delegated/owners/",
         latest: "/ipam-delegated/latest/NETWORK",
-        spelling: &Written { trimmed: true, flat: true },
+        format: &TextAddresses { trimmed: true, flat: true },
     },
     ranges: None,
     cursor: "/last_reserved_ip",
-    lock: OldLock::Queue("/lock/"),
+    lock: LockPath::Queue("/lock/"),
     flat: true,
     overwrites: true,
 };

@@ -7,23 +7,23 @@ use ipam_kit::allocate::owner_index::OwnerGuard;
 
 /// What a view showed, for the next view and for the commit.
 #[derive(Clone, Debug, Default)]
-pub struct Token {
+pub struct EtcdViewToken {
     /// What the owner holds.
     pub(crate) seen: OwnerGuard,
     /// Beside a replaced plugin alone.
-    pub(crate) along: Along,
+    pub(crate) compat_writes: CompatWrites,
 }
 
-impl Token {
+impl EtcdViewToken {
     /// The same of an owner that was seen otherwise.
     pub(crate) fn with(&self, seen: OwnerGuard) -> Self {
-        Self { seen, along: self.along.clone() }
+        Self { seen, compat_writes: self.compat_writes.clone() }
     }
 }
 
 /// What is written along with a claim for a replaced plugin that reads the same keys.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Along {
+pub(crate) struct CompatWrites {
     /// The ranges as it writes them.
     pub(crate) ranges: Option<String>,
     /// Where its cursors were seen. Where it takes what comes next unseen, a claim goes on from the very
@@ -31,7 +31,7 @@ pub(crate) struct Along {
     pub(crate) cursors: BTreeMap<u32, Vec<u8>>,
 }
 
-impl Along {
+impl CompatWrites {
     /// Where a cursor was seen, as far as that is an address.
     pub(crate) fn cursor(&self, index: u32) -> Option<IpAddr> {
         std::str::from_utf8(self.cursors.get(&index)?).ok()?.parse().ok()

@@ -8,30 +8,30 @@ use ipam_kit::allocate::ledger::Claim;
 use ipam_kit::allocate::{PoolRequest, Strategy};
 use ipam_kit::cni::NetworkName;
 
-use super::layouts::Old;
-use super::lock::Lock;
-use crate::keys::place_of;
-use crate::token::Along;
+use super::layouts::ReplacedPlugin;
+use super::plugin_lock::PluginLock;
+use crate::keys::full_key;
+use crate::view_token::CompatWrites;
 
 /// Its ranges, its cursors and its lock.
 #[derive(Debug)]
-pub(super) struct OldKeys {
+pub(super) struct PluginKeys {
     ranges: Option<String>,
     /// What the keys of its cursors begin with.
     cursors: String,
-    lock: Lock,
+    lock: PluginLock,
     /// Whether it takes the address after its cursor whoever holds it.
     pub(super) overwrites: bool,
 }
 
-impl OldKeys {
+impl PluginKeys {
     /// Those of a network below a prefix.
-    pub(super) fn new(old: &Old, prefix: &str, network: &NetworkName) -> Self {
-        let at = |place: &str| place_of(prefix, place, network);
+    pub(super) fn new(old: &ReplacedPlugin, prefix: &str, network: &NetworkName) -> Self {
+        let at = |place: &str| full_key(prefix, place, network);
         Self {
             ranges: old.ranges.map(at),
             cursors: at(old.cursor),
-            lock: Lock::at(old.lock, at),
+            lock: PluginLock::at(old.lock, at),
             overwrites: old.overwrites,
         }
     }
@@ -47,7 +47,7 @@ impl OldKeys {
     }
 
     /// What it holds while it looks for an address.
-    pub(super) fn lock(&self) -> &Lock {
+    pub(super) fn lock(&self) -> &PluginLock {
         &self.lock
     }
 
@@ -56,11 +56,11 @@ impl OldKeys {
     pub(super) fn cursors_to_read(
         &self,
         wants: &[PoolRequest],
-        along: &Along,
+        compat_writes: &CompatWrites,
     ) -> BTreeMap<u32, String> {
         let to_read = |want: &&PoolRequest| {
-            let strange =
-                want.strategy == Strategy::RoundRobin && !along.cursors.contains_key(&want.index);
+            let strange = want.strategy == Strategy::RoundRobin
+                && !compat_writes.cursors.contains_key(&want.index);
             self.overwrites || strange
         };
         wants.iter().filter(to_read).map(|want| (want.index, self.cursor(want.index))).collect()
@@ -76,10 +76,10 @@ impl OldKeys {
     /// Whether a claim goes on from the cursor of a plugin that takes what comes next unseen, and moves it.
     /// Not where another strategy looks, or what was asked for lies behind it: back there others hold what
     /// comes next.
-    pub(super) fn goes_on(&self, claim: &Claim<'_>, along: &Along) -> bool {
+    pub(super) fn continues_cursor(&self, claim: &Claim<'_>, compat_writes: &CompatWrites) -> bool {
         self.overwrites
             && match claim.request.requested {
-                Some(address) => along.is_ahead(claim, address),
+                Some(address) => compat_writes.is_ahead(claim, address),
                 None => claim.request.strategy == Strategy::RoundRobin,
             }
     }
@@ -87,25 +87,27 @@ impl OldKeys {
     /// What is to be written along with a claim that somebody else's has passed by: the cursor that
     /// it goes on from is not where it was seen. None where nobody has, and its candidates are
     /// taken.
-    pub(super) fn passed(
+    pub(super) fn with_moved_cursor(
         &self,
         claim: &Claim<'_>,
-        along: &Along,
+        compat_writes: &CompatWrites,
         found: Option<&[KeyValue]>,
-    ) -> Option<Along> {
+    ) -> Option<CompatWrites> {
         let index = claim.request.index;
         let now = self.cursors_in(found.unwrap_or_default()).remove(&index);
-        if !self.goes_on(claim, along) || now.as_ref() == along.cursors.get(&index) {
+        if !self.continues_cursor(claim, compat_writes)
+            || now.as_ref() == compat_writes.cursors.get(&index)
+        {
             return None;
         }
-        let mut along = along.clone();
-        along.cursors.remove(&index);
-        along.cursors.extend(now.map(|now| (index, now)));
-        Some(along)
+        let mut compat_writes = compat_writes.clone();
+        compat_writes.cursors.remove(&index);
+        compat_writes.cursors.extend(now.map(|now| (index, now)));
+        Some(compat_writes)
     }
 }
 
-impl Along {
+impl CompatWrites {
     /// Whether an address lies ahead of a cursor, on the way to the end of the ranges.
     fn is_ahead(&self, claim: &Claim<'_>, address: IpAddr) -> bool {
         let place = |address: IpAddr| {

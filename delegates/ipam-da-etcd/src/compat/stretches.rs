@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A part of the addresses from one to another, as they are written.
 #[derive(Debug)]
-pub(super) enum Part {
+pub(super) enum AddressStretch {
     /// All that begin so.
     Beginning(String),
     /// One.
@@ -16,28 +16,28 @@ const STRETCHES: u32 = 72;
 
 /// The addresses from one to another, both included, in parts; there may be others in them. `None` where
 /// they would be too many.
-pub(super) fn parts(from: IpAddr, to: IpAddr) -> Option<Vec<Part>> {
+pub(super) fn parts(from: IpAddr, to: IpAddr) -> Option<Vec<AddressStretch>> {
     match (from, to) {
-        _ if from == to => Some(vec![Part::Address(from)]),
+        _ if from == to => Some(vec![AddressStretch::Address(from)]),
         (IpAddr::V4(from), IpAddr::V4(to)) => parts_of_v4(from.to_bits(), to.to_bits()),
         (IpAddr::V6(from), IpAddr::V6(to)) => parts_of_v6(from.to_bits(), to.to_bits()),
         _ => None,
     }
 }
 
-fn parts_of_v4(from: u32, to: u32) -> Option<Vec<Part>> {
+fn parts_of_v4(from: u32, to: u32) -> Option<Vec<AddressStretch>> {
     let shift =
         [8, 16, 24].into_iter().find(|shift| (to >> shift) - (from >> shift) < STRETCHES)?;
     let octets = (32 - shift) / 8;
     let beginning = |block: u32| {
         let text = Ipv4Addr::from_bits(block << shift).to_string();
         let kept: Vec<&str> = text.split('.').take(octets).collect();
-        Part::Beginning(kept.join(".") + ".")
+        AddressStretch::Beginning(kept.join(".") + ".")
     };
     Some(((from >> shift)..=(to >> shift)).map(beginning).collect())
 }
 
-fn parts_of_v6(from: u128, to: u128) -> Option<Vec<Part>> {
+fn parts_of_v6(from: u128, to: u128) -> Option<Vec<AddressStretch>> {
     let (first, last) = (from >> 16, to >> 16);
     if last - first >= u128::from(STRETCHES) / 2 {
         return None;
@@ -47,7 +47,7 @@ fn parts_of_v6(from: u128, to: u128) -> Option<Vec<Part>> {
         // All but that with a last group of zero are written alike up to that group.
         let mut beginning = at(1).to_string();
         beginning.pop();
-        [Part::Address(at(0).into()), Part::Beginning(beginning)]
+        [AddressStretch::Address(at(0).into()), AddressStretch::Beginning(beginning)]
     };
     Some((first..=last).flat_map(of_block).collect())
 }

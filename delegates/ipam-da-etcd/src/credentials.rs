@@ -12,7 +12,7 @@ use log::debug;
 /// Checking a password costs the server some 80 ms of bcrypt, so the token it gave is kept for the next
 /// processes, in a file that only root can read.
 #[derive(Debug)]
-pub(crate) struct Caller {
+pub(crate) struct Credentials {
     pub(crate) user: String,
     password: ConfigFile,
     cache: PathBuf,
@@ -20,7 +20,7 @@ pub(crate) struct Caller {
     shown: String,
 }
 
-impl Caller {
+impl Credentials {
     /// A caller whose token is kept in this file.
     pub(crate) fn new(user: String, password: ConfigFile, cache: PathBuf) -> Self {
         Self { user, password, cache, shown: String::new() }

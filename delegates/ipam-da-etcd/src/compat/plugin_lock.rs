@@ -6,13 +6,13 @@ use etcd_client::{
 use ipam_kit::{Error, ErrorCode};
 use log::debug;
 
-use super::layouts::OldLock;
-use crate::client::{Answer, Client};
+use super::layouts::LockPath;
+use crate::client::{EtcdAnswer, EtcdClient};
 use crate::keys::end_of;
 
 /// The lock.
 #[derive(Debug)]
-pub(super) enum Lock {
+pub(super) enum PluginLock {
     /// One key, whose value is the decimal id of its etcd lease. Who finds it tries again later.
     Key(String),
     /// Keys below this one, one for each process, named by its etcd lease; the oldest has the lock.
@@ -21,7 +21,7 @@ pub(super) enum Lock {
 
 /// The lock as this call has it, or waits for it.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct LockTicket {
     lease: i64,
     key: String,
     /// The revision that made the key.
@@ -34,18 +34,18 @@ const LEASE: i64 = 10;
 /// The value of our keys in a queue: host-etcd's have none, and nobody reads it.
 const OURS: &str = "ipam-delegated";
 
-impl Lock {
+impl PluginLock {
     /// The lock at a place in the store.
-    pub(super) fn at(lock: OldLock, key: impl Fn(&str) -> String) -> Self {
+    pub(super) fn at(lock: LockPath, key: impl Fn(&str) -> String) -> Self {
         match lock {
-            OldLock::Key(place) => Self::Key(key(place)),
-            OldLock::Queue(place) => Self::Queue(key(place)),
+            LockPath::Key(path) => Self::Key(key(path)),
+            LockPath::Queue(path) => Self::Queue(key(path)),
         }
     }
 
     /// That nobody has it; with a `turn`, nobody before us.
-    pub(super) fn guards(&self, turn: Option<&Turn>) -> Vec<Compare> {
-        match (self, turn) {
+    pub(super) fn guards(&self, ticket: Option<&LockTicket>) -> Vec<Compare> {
+        match (self, ticket) {
             (Self::Key(key), None) => {
                 vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)]
             }
@@ -53,17 +53,17 @@ impl Lock {
                 Compare::create_revision(folder.as_str(), CompareOp::Equal, 0)
                     .with_range(end_of(folder)),
             ],
-            (Self::Key(_), Some(turn)) => vec![turn.stands()],
-            (Self::Queue(folder), Some(turn)) => vec![
-                turn.stands(),
-                Compare::create_revision(folder.as_str(), CompareOp::Greater, turn.since - 1)
+            (Self::Key(_), Some(ticket)) => vec![ticket.guard()],
+            (Self::Queue(folder), Some(ticket)) => vec![
+                ticket.guard(),
+                Compare::create_revision(folder.as_str(), CompareOp::Greater, ticket.since - 1)
                     .with_range(end_of(folder)),
             ],
         }
     }
 
     /// Reads who has it, and our own place.
-    pub(super) fn read(&self, turn: Option<&Turn>) -> Vec<TxnOp> {
+    pub(super) fn read(&self, ticket: Option<&LockTicket>) -> Vec<TxnOp> {
         let oldest = match self {
             Self::Key(key) => return vec![TxnOp::get(key.as_str(), None)],
             Self::Queue(folder) => {
@@ -72,7 +72,7 @@ impl Lock {
                 TxnOp::get(folder.as_str(), Some(first))
             }
         };
-        let own = turn.map(|turn| TxnOp::get(turn.key.as_str(), None));
+        let own = ticket.map(|ticket| TxnOp::get(ticket.key.as_str(), None));
         [oldest].into_iter().chain(own).collect()
     }
 
@@ -88,9 +88,9 @@ impl Lock {
     }
 
     /// Whether somebody has it before us, by what a refused transaction read of it.
-    pub(super) fn is_held(&self, found: &[KeyValue], turn: Option<&Turn>) -> bool {
+    pub(super) fn is_held(&self, found: &[KeyValue], ticket: Option<&LockTicket>) -> bool {
         let before =
-            |found: &&KeyValue| turn.is_none_or(|turn| found.create_revision() < turn.since);
+            |found: &&KeyValue| ticket.is_none_or(|ticket| found.create_revision() < ticket.since);
         found.iter().filter(|found| self.is_of(found)).any(|found| before(&found))
     }
 
@@ -103,12 +103,12 @@ impl Lock {
     }
 
     /// Whether a key of the lock is a replaced plugin's own.
-    pub(super) fn is_old(&self, found: &KeyValue) -> bool {
+    pub(super) fn is_of_plugin(&self, found: &KeyValue) -> bool {
         self.is_of(found) && found.value() != OURS.as_bytes()
     }
 
     /// What to say when others have it all the time.
-    pub(super) fn taken(&self) -> Error {
+    pub(super) fn held_error(&self) -> Error {
         let (key, how) = match self {
             Self::Key(key) => (key, "a process that was killed loses it after 10 seconds"),
             Self::Queue(folder) => (folder, "a process that was killed loses it after 60 seconds"),
@@ -120,42 +120,42 @@ impl Lock {
     }
 }
 
-impl Turn {
+impl LockTicket {
     /// Queues in as the replaced plugin does: takes the lock if it is free, or a place in the queue.
     /// `None` where that did not work this time.
-    pub(super) fn take(client: &mut Client, lock: &Lock) -> Option<Self> {
+    pub(super) fn draw(client: &mut EtcdClient, lock: &PluginLock) -> Option<Self> {
         let refused = |error| debug!("not in the queue for the replaced plugin's lock: {error}");
         let lease = client.grant(LEASE).map_err(refused).ok()?;
         let (key, value) = match lock {
-            Lock::Key(key) => (key.clone(), lease.to_string()),
-            Lock::Queue(folder) => (format!("{folder}{lease:x}"), OURS.to_owned()),
+            PluginLock::Key(key) => (key.clone(), lease.to_string()),
+            PluginLock::Queue(folder) => (format!("{folder}{lease:x}"), OURS.to_owned()),
         };
         let absent = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
         let put = TxnOp::put(key.as_str(), value, Some(PutOptions::new().with_lease(lease)));
         let answer = client.write(&Txn::new().when([absent]).and_then([put]));
-        let mut turn = Self { lease, key, since: 0 };
+        let mut ticket = Self { lease, key, since: 0 };
         match answer.map_err(refused) {
-            Ok(Some(Answer { response, revision, .. })) if response.succeeded() => {
-                turn.since = revision;
-                Some(turn)
+            Ok(Some(EtcdAnswer { response, revision, .. })) if response.succeeded() => {
+                ticket.since = revision;
+                Some(ticket)
             }
             // Letting go of the lease takes back what may have been written with it.
             _ => {
-                turn.end(client);
+                ticket.end(client);
                 None
             }
         }
     }
 
     /// Lets the next one have the lock.
-    pub(super) fn end(self, client: &mut Client) {
+    pub(super) fn end(self, client: &mut EtcdClient) {
         // Its key goes with the lease.
         if let Err(error) = client.revoke(self.lease) {
             debug!("{} stays until its lease ends: {error}", self.key);
         }
     }
 
-    fn stands(&self) -> Compare {
+    fn guard(&self) -> Compare {
         Compare::create_revision(self.key.as_str(), CompareOp::Equal, self.since)
     }
 

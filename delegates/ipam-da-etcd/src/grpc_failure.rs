@@ -4,11 +4,11 @@ use ipam_kit::{Error, ErrorCode};
 use ipam_servers::{RequestError, words};
 use tonic::Code;
 
-use crate::caller::Caller;
+use crate::credentials::Credentials;
 
 /// Why a request that was sent brought no answer.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum GrpcFailure {
     /// The token is not known to the servers any more.
     StaleToken,
     /// The store does not let this caller.
@@ -31,37 +31,42 @@ pub(crate) fn connecting(error: &(dyn StdError + 'static), secured: bool) -> Req
     }
 }
 
-impl From<RequestError> for Refusal {
-    fn from(trouble: RequestError) -> Self {
-        Self::RequestError(trouble)
+impl From<RequestError> for GrpcFailure {
+    fn from(failure: RequestError) -> Self {
+        Self::RequestError(failure)
     }
 }
 
-impl From<Refusal> for RequestError {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::StaleToken => Self::refused(
+impl From<GrpcFailure> for RequestError {
+    fn from(failure: GrpcFailure) -> Self {
+        match failure {
+            GrpcFailure::StaleToken => Self::refused(
                 refused("it asks for a token").advise("give username and passwordFile"),
             ),
-            Refusal::Denied(error) => Self::refused(error),
-            Refusal::RequestError(trouble) => trouble,
+            GrpcFailure::Denied(error) => Self::refused(error),
+            GrpcFailure::RequestError(failure) => failure,
         }
     }
 }
 
-impl Refusal {
+impl GrpcFailure {
     /// Why a request that was sent has failed. A server may repeat the secrets that it was shown.
-    pub(crate) fn sending(error: &etcd_client::Error, caller: Option<&Caller>) -> Self {
+    pub(crate) fn of_request(
+        error: &etcd_client::Error,
+        credentials: Option<&Credentials>,
+    ) -> Self {
         match error {
-            etcd_client::Error::GRpcStatus(status) => Self::of(status, &|said| match caller {
-                Some(caller) => caller.redacted(said),
-                None => said,
-            }),
+            etcd_client::Error::GRpcStatus(status) => {
+                Self::of_status(status, &|said| match credentials {
+                    Some(credentials) => credentials.redacted(said),
+                    None => said,
+                })
+            }
             other => RequestError::unknown(chain(other)).into(),
         }
     }
 
-    fn of(status: &tonic::Status, redacted: &dyn Fn(String) -> String) -> Self {
+    fn of_status(status: &tonic::Status, redacted: &dyn Fn(String) -> String) -> Self {
         let message = &*redacted(status.message().to_owned());
         // What etcd itself says begins so; anything else is of the connection.
         let Some(told) = message.strip_prefix("etcdserver: ") else {
@@ -168,8 +173,8 @@ mod tests {
     #[test]
     fn what_the_server_says_is_told_apart() {
         let kind = |code, message: &str| {
-            let refusal = Refusal::of(&tonic::Status::new(code, message), &|said| said);
-            let shown = format!("{refusal:?}");
+            let failure = GrpcFailure::of_status(&tonic::Status::new(code, message), &|said| said);
+            let shown = format!("{failure:?}");
             let kinds = ["StaleToken", "Denied", "Refused", "NotDone", "Unknown", "Rejected"];
             kinds.into_iter().find(|kind| shown.contains(kind)).unwrap()
         };

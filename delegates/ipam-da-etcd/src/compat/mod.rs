@@ -3,52 +3,56 @@
 mod additions;
 mod call;
 mod change;
-mod held;
-mod hints;
+mod key_format;
 pub(crate) mod layouts;
-mod lock;
+mod lock_queue;
 mod node_turn;
-mod old_keys;
-mod queue;
+mod owner_hints;
+mod owner_leases;
+mod plugin_keys;
+mod plugin_lock;
 mod scan;
-mod spelling;
+mod stretches;
 mod view;
-mod written;
 
 use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
 use ipam_kit::cni::{ContainerId, IfName};
 
-pub(crate) use self::call::Beside;
-use crate::house::{Each, House};
+pub(crate) use self::call::CompatLedger;
+use crate::etcd_ledger::{EntryVisitor, EtcdLedger};
 use crate::outcome::commit_in_parts;
 use crate::removal::remove;
-use crate::token::Token;
+use crate::view_token::EtcdViewToken;
 
-impl House for Beside {
+impl EtcdLedger for CompatLedger {
     /// Nothing may be given ahead of a plugin that takes what comes next unseen.
     fn is_strict(&self) -> bool {
         self.keys.overwrites
     }
 
-    fn view(&mut self, query: &ViewQuery<'_>, earlier: Token) -> Result<View<Token>> {
-        self.adapting(|beside| view::view(beside, query, &earlier))
+    fn view(
+        &mut self,
+        query: &ViewQuery<'_>,
+        earlier: EtcdViewToken,
+    ) -> Result<View<EtcdViewToken>> {
+        self.retry_without_index(|ledger| view::view(ledger, query, &earlier))
     }
 
     fn commit(
         &mut self,
         owner: &Owner,
-        token: &Token,
+        token: &EtcdViewToken,
         change: &Change<'_>,
-    ) -> Result<Commit<Token>> {
-        self.adapting(|beside| {
-            commit_in_parts(token, change, |token, part| change::change(beside, owner, token, part))
+    ) -> Result<Commit<EtcdViewToken>> {
+        self.retry_without_index(|ledger| {
+            commit_in_parts(token, change, |token, part| change::change(ledger, owner, token, part))
         })
     }
 
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
-        let removed = self.adapting(|beside| remove(&mut beside.session, entries))?;
+        let removed = self.retry_without_index(|ledger| remove(&mut ledger.session, entries))?;
         for holder in removed.iter().filter_map(|entry| entry.holder.as_ref()) {
             // What stands in the store need not be a name that can be a file's.
             let ifname = holder.ifname.as_deref().map(IfName::parse);
@@ -60,12 +64,12 @@ impl House for Beside {
         Ok(removed)
     }
 
-    fn scan(&mut self, node: Option<&str>, each: Each<'_>) -> Result<()> {
+    fn scan(&mut self, node: Option<&str>, each: EntryVisitor<'_>) -> Result<()> {
         scan::scan(self, node, each)
     }
 
     fn ready(&mut self) -> Result<()> {
-        self.adapting(|beside| beside.session.ready())?;
+        self.retry_without_index(|ledger| ledger.session.ready())?;
         if self.keys.overwrites {
             scan::warn_of_overwriting(self);
         }
@@ -73,12 +77,12 @@ impl House for Beside {
     }
 
     fn accept(&mut self) -> Result<()> {
-        let looked = self.adapting(|beside| beside.session.look())?;
-        self.session.accept(looked)
+        let latest = self.retry_without_index(|ledger| ledger.session.read_latest_claim())?;
+        self.session.accept(latest)
     }
 }
 
-impl Drop for Beside {
+impl Drop for CompatLedger {
     /// Releases the plugin's lock, however a call ends.
     fn drop(&mut self) {
         self.queue.end(&mut self.session.client);

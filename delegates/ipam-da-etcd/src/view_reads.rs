@@ -11,17 +11,17 @@ use ipam_kit::allocate::ledger::{PoolView, Scan, Used, View, ViewQuery};
 use ipam_kit::allocate::owner_index::{LeaseRevision, OwnerGuard};
 use ipam_kit::pool::RangeSet;
 
-use crate::held::{Held, Shown};
-use crate::keys::Keys;
+use crate::keys::EtcdKeys;
+use crate::owner_leases::{OwnerKeys, OwnerLeases};
 use crate::page::{READS, flatten, read_window};
-use crate::session::Session;
-use crate::token::Token;
+use crate::session::EtcdSession;
+use crate::view_token::EtcdViewToken;
 
 /// What was read.
 #[derive(Debug)]
-pub(crate) struct Sight {
+pub(crate) struct ViewReads {
     /// Of the owner.
-    pub(crate) shown: Shown,
+    pub(crate) shown: OwnerKeys,
     /// Of the pools.
     pub(crate) used: Vec<Used>,
     /// Of what was asked for besides.
@@ -31,24 +31,24 @@ pub(crate) struct Sight {
 /// What may be guessed without asking: that an owner holds nothing and nothing is taken, unless
 /// something else has to be read; or that it holds what the record knows. `token` is of what was
 /// seen so far.
-pub(crate) fn guess(
-    session: &Session,
+pub(crate) fn view_without_reading(
+    session: &EtcdSession,
     query: &ViewQuery<'_>,
     reads_more: bool,
-    token: &Token,
-) -> Option<View<Token>> {
+    token: &EtcdViewToken,
+) -> Option<View<EtcdViewToken>> {
     // In a store that will be refused nothing is written.
-    if !query.may_guess || (!session.trusting && session.memory.is_set_back()) {
+    if !query.may_guess || (!session.accepts_any_store && session.memory.is_set_back()) {
         return None;
     }
-    let looks = query.scans.iter().any(|look| *look != Scan::None);
-    let (held, seen) = if looks || reads_more || query.requests.is_empty() {
+    let scans_pools = query.scans.iter().any(|scan| *scan != Scan::None);
+    let (held, seen) = if scans_pools || reads_more || query.requests.is_empty() {
         let revision = Some(LeaseRevision::of_all(query.known)?.revision);
         (query.known.to_vec(), OwnerGuard { revision, document: None })
     } else {
         (Vec::new(), OwnerGuard::default())
     };
-    let pools = unknown_pools(session, query.requests, token);
+    let pools = pools_by_cursor(session, query.requests, token);
     Some(View { held, sure: false, pools, token: token.with(seen) })
 }
 
@@ -62,47 +62,49 @@ pub(crate) fn named_addresses(query: &ViewQuery<'_>) -> BTreeSet<IpAddr> {
 /// and what else is asked for.
 ///
 /// # Errors
-/// As [`Session::ask`].
-pub(crate) fn see(
-    session: &mut Session,
+/// As [`EtcdSession::read`].
+pub(crate) fn read_for_view(
+    session: &mut EtcdSession,
     query: &ViewQuery<'_>,
-    asked: BTreeSet<IpAddr>,
+    addresses_read: BTreeSet<IpAddr>,
     more: Vec<TxnOp>,
-) -> Result<Sight> {
+) -> Result<ViewReads> {
     let keys = &session.keys;
     let own = session.indexed.then(|| keys.read_owner(query.owner));
     let mut groups = vec![own.into_iter().collect()];
-    groups.extend(query.scans.iter().map(|look| read_look(keys, *look)));
-    groups.push(asked.iter().map(|address| TxnOp::get(keys.lease(*address), None)).collect());
+    groups.extend(query.scans.iter().map(|scan| read_scan(keys, *scan)));
+    groups.push(
+        addresses_read.iter().map(|address| TxnOp::get(keys.lease(*address), None)).collect(),
+    );
     groups.push(more);
     let mut found = read_groups(session, groups)?.into_iter();
     let owners = found.next().unwrap_or_default();
     let mut used = Vec::new();
-    for (look, want) in query.scans.iter().zip(query.requests) {
+    for (scan, want) in query.scans.iter().zip(query.requests) {
         let shown = found.next().unwrap_or_default();
-        used.push(match look {
+        used.push(match scan {
             Scan::None => Used::Unknown,
             Scan::Range(from, to) => {
                 Used::Windows(vec![(*from, *to)], addresses(&session.keys, &shown))
             }
-            Scan::Full => Used::All(all_of(session, want)?),
+            Scan::Full => Used::All(read_whole_pool(session, want)?),
         });
     }
     let leases = found.next().unwrap_or_default();
     let more = found.next().unwrap_or_default();
-    let shown = Shown::new(&session.keys, query.owner, owners, leases, asked);
-    Ok(Sight { shown, used, more })
+    let shown = OwnerKeys::new(&session.keys, query.owner, owners, leases, addresses_read);
+    Ok(ViewReads { shown, used, more })
 }
 
 /// What an owner holds by the store itself, and what was seen of the pools.
 pub(crate) fn build_view(
-    session: &Session,
+    session: &EtcdSession,
     query: &ViewQuery<'_>,
     used: Vec<Used>,
-    held: Held,
-    token: &Token,
-) -> View<Token> {
-    let mut pools = unknown_pools(session, query.requests, token);
+    held: OwnerLeases,
+    token: &EtcdViewToken,
+) -> View<EtcdViewToken> {
+    let mut pools = pools_by_cursor(session, query.requests, token);
     for (pool, used) in pools.iter_mut().zip(used) {
         pool.used = used;
     }
@@ -112,15 +114,15 @@ pub(crate) fn build_view(
 }
 
 /// Pools of which nothing is known but where the cursors are.
-pub(crate) fn unknown_pools<'a>(
-    session: &Session,
+pub(crate) fn pools_by_cursor<'a>(
+    session: &EtcdSession,
     wants: impl IntoIterator<Item = &'a PoolRequest>,
-    token: &Token,
+    token: &EtcdViewToken,
 ) -> Vec<PoolView> {
     let unknown = |want: &PoolRequest| {
         // Networks that share a cursor each go round by themselves.
         let its = |cursor: &IpAddr| want.set.as_ref().is_none_or(|set| set.find(*cursor).is_some());
-        let seen = token.along.cursor(want.index).filter(its);
+        let seen = token.compat_writes.cursor(want.index).filter(its);
         let cursor = seen.or_else(|| session.memory.cursor(want.index));
         PoolView { cursor, ..PoolView::default() }
     };
@@ -128,31 +130,31 @@ pub(crate) fn unknown_pools<'a>(
 }
 
 /// The addresses that some keys stand for.
-pub(crate) fn addresses(keys: &Keys, found: &[KeyValue]) -> BTreeSet<IpAddr> {
+pub(crate) fn addresses(keys: &EtcdKeys, found: &[KeyValue]) -> BTreeSet<IpAddr> {
     found.iter().filter_map(|found| keys.address(found.key())).collect()
 }
 
-fn read_look(keys: &Keys, look: Scan) -> Vec<TxnOp> {
-    match look {
+fn read_scan(keys: &EtcdKeys, scan: Scan) -> Vec<TxnOp> {
+    match scan {
         Scan::Range(from, to) => read_window(keys, from, to),
         Scan::None | Scan::Full => Vec::new(),
     }
 }
 
 /// What is found by each of some groups of reads.
-fn read_groups(session: &mut Session, groups: Vec<Vec<TxnOp>>) -> Result<Vec<Vec<KeyValue>>> {
+fn read_groups(session: &mut EtcdSession, groups: Vec<Vec<TxnOp>>) -> Result<Vec<Vec<KeyValue>>> {
     let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
     let reads: Vec<TxnOp> = groups.into_iter().flatten().collect();
     let mut answers = Vec::new();
     for batch in reads.chunks(READS) {
-        answers.extend(session.ask(&Txn::new().and_then(batch))?.response.op_responses());
+        answers.extend(session.read(&Txn::new().and_then(batch))?.response.op_responses());
     }
     let mut answers = answers.into_iter();
     Ok(sizes.into_iter().map(|size| flatten(answers.by_ref().take(size))).collect())
 }
 
 /// All addresses that are taken in the ranges of a pool.
-fn all_of(session: &mut Session, want: &PoolRequest) -> Result<BTreeSet<IpAddr>> {
+fn read_whole_pool(session: &mut EtcdSession, want: &PoolRequest) -> Result<BTreeSet<IpAddr>> {
     let mut all = BTreeSet::new();
     let ranges = want.set.as_ref().map_or(&[][..], RangeSet::ranges);
     let windows = ranges.iter().flat_map(|r| session.keys.window(r.start(), r.end()));
