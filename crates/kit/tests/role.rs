@@ -89,6 +89,63 @@ fn an_address_per_pool_is_appended_and_found_again() {
 }
 
 #[test]
+fn static_addresses_are_answered_beside_one_for_each_pool() {
+    let desk = Desk::new();
+    let before = |address: &str| {
+        let fixed = json!([{"address": address, "gateway": "10.9.0.1"}]);
+        json!({"ips": [{"address": "172.16.0.9/24"}], "pools": pools(["a"]), "static": fixed})
+    };
+    let (exit, result) = desk.call("ADD", "c1", before("10.9.0.7/24"), json!({}));
+    assert_eq!(exit, 0, "{result}");
+    assert_eq!(
+        result["ips"],
+        json!([
+            {"address": "172.16.0.9/24"},
+            {"address": "10.0.0.2/24", "gateway": "10.0.0.1"},
+            {"address": "10.9.0.7/24", "gateway": "10.9.0.1"},
+        ])
+    );
+    assert_eq!((&result["static"], result["leases"].as_array().unwrap().len()), (&Value::Null, 1));
+    // Every container may get it: it is not claimed.
+    let (_, other) = desk.call("ADD", "c2", before("10.9.0.7/24"), json!({}));
+    assert_eq!(other["ips"][2], result["ips"][2]);
+    assert_eq!(desk.call("CHECK", "c1", result, json!({})).0, 0);
+    // The address of a lease, and one that cannot be read: nothing is taken.
+    for (address, message) in [
+        ("10.0.0.4/24", "prevResult.static[0]: 10.0.0.4 is the address that a pool has given"),
+        ("10.0.0.4", "prevResult.static[0].address: "),
+    ] {
+        let (exit, error) = desk.call("ADD", "c3", before(address), json!({}));
+        let told = error["msg"].as_str().unwrap();
+        assert!(exit == 1 && error["code"] == 7 && told.starts_with(message), "{error}");
+        assert_eq!(desk.held(), ["c1", "c2"]);
+    }
+}
+
+#[test]
+fn an_error_names_the_path_where_a_person_wrote_the_pool() {
+    let desk = Desk::new();
+    let ipam = |more: Value| {
+        let mut ipam = json!({"node": "node-1"});
+        ipam.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"ipam": ipam})
+    };
+    for (ipam, start) in [
+        (ipam(json!({"pools": [{"name": "a"}]})), "ipam.pools[0].ranges: "),
+        (
+            ipam(json!({"ranges": [[{"subnet": "10.0.0.0/24"}]], "strategy": "best"})),
+            "ipam.strategy: ",
+        ),
+    ] {
+        let (exit, error) = desk.call("ADD", "c1", json!(null), ipam);
+        assert!(exit == 1 && error["msg"].as_str().unwrap().starts_with(start), "{error}");
+    }
+    let named = json!({"pools": [{"name": "a"}]});
+    let (_, error) = desk.call("ADD", "c1", named, json!({}));
+    assert!(error["msg"].as_str().unwrap().starts_with("prevResult.pools[0].ranges: "), "{error}");
+}
+
+#[test]
 fn an_undo_releases_what_its_add_took() {
     let desk = Desk::new();
     let (_, first) = desk.call("ADD", "c1", json!({"pools": pools(["a"])}), json!({}));

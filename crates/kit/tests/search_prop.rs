@@ -221,7 +221,7 @@ proptest! {
         let none = BTreeSet::new();
         for strategy in [Choice::RoundRobin, Choice::Lowest, Choice::Random] {
             let search = case.search(strategy, &none);
-            let near = search.look_after(Scan::None, case.cursor).unwrap();
+            let near = search.next_scan(Scan::None, case.cursor).unwrap();
             if let Scan::Range(from, to) = near {
                 prop_assert!(from <= to);
                 let range = case.set.find(from).unwrap();
@@ -238,10 +238,10 @@ proptest! {
             }
             let mut look = near;
             for _ in 0..5 {
-                look = search.look_after(look, case.cursor).unwrap_or(look);
+                look = search.next_scan(look, case.cursor).unwrap_or(look);
             }
             prop_assert_eq!(look, Scan::Full);
-            prop_assert_eq!(search.look_after(Scan::Full, case.cursor), None);
+            prop_assert_eq!(search.next_scan(Scan::Full, case.cursor), None);
         }
     }
 }
@@ -282,7 +282,7 @@ proptest! {
                 prop_assert!(distinct(&found));
                 prop_assert!(found.iter().all(|address| set.refusal(*address).is_none()));
                 prop_assert!(!known || found.iter().all(|address| !taken.contains(address)));
-                prop_assert!(search.look_after(Scan::None, view.cursor).is_some());
+                prop_assert!(search.next_scan(Scan::None, view.cursor).is_some());
             }
         }
     }

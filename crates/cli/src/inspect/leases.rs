@@ -126,7 +126,7 @@ impl NetworkLedger<'_> {
     fn nobody_holds(&mut self, address: IpAddr) -> Error {
         let message = format!("nobody holds {address} on {}", self.request.network.name());
         let error = Error::new(ErrorCode::NOT_HELD, message);
-        let sets = self.requested_pools().and_then(|asked| self.ledger.sets(&asked.pools));
+        let sets = self.requested_pools().and_then(|pools| self.ledger.sets(&pools));
         let Ok(sets) = sets else { return error };
         let why = match sets.iter().find(|set| set.find(address).is_some()) {
             None => "in no range of the pools".to_owned(),
@@ -137,8 +137,10 @@ impl NetworkLedger<'_> {
 
     fn print(&mut self, entries: &[Entry]) -> String {
         // Leases are shown without pool names if the pools cannot be read.
-        let pools = self.requested_pools().map(|asked| asked.pools).unwrap_or_default();
-        let sets = self.ledger.sets(&pools).unwrap_or_default();
+        let requested = self.requested_pools().ok();
+        let sets = requested.as_ref().and_then(|pools| self.ledger.sets(pools).ok());
+        let sets = sets.unwrap_or_default();
+        let pools = requested.map(|requested| requested.pools).unwrap_or_default();
         let rows = entries.iter().map(|entry| self.row(entry, &pools, &sets).to_row());
         print_leases(&self.call.arguments, rows)
     }

@@ -33,11 +33,11 @@ impl NetworkLedger<'_> {
     /// # Errors
     /// The store cannot be read, and pools are asked for.
     fn findings(&mut self, requested: &RequestedPools) -> Result<Vec<Row>> {
-        let sets = self.ledger.sets(&requested.pools).map_err(|error| requested.explain(error))?;
-        let findings = self.of_store(&requested.pools, &sets);
+        let sets = self.ledger.sets(requested)?;
+        let findings = self.of_store(requested, &sets);
         // Without a previous result no delegate before this one has been asked.
         let is_chained = self.request.network.config().contains_key("prevResult");
-        let Some(refusal) = requested.refuse_nothing().err().filter(|_| is_chained) else {
+        let Some(refusal) = requested.require_pools().err().filter(|_| is_chained) else {
             return findings;
         };
         // It holds also where the store cannot be reached.
@@ -48,11 +48,11 @@ impl NetworkLedger<'_> {
         Ok(findings)
     }
 
-    fn of_store(&mut self, pools: &[Pool], sets: &[RangeSet]) -> Result<Vec<Row>> {
-        let mut findings = of_pools(&mut *self.ledger, pools, sets)?;
+    fn of_store(&mut self, requested: &RequestedPools, sets: &[RangeSet]) -> Result<Vec<Row>> {
+        let mut findings = of_pools(&mut *self.ledger, &requested.pools, sets)?;
         let keys = self.call.keys.as_deref().unwrap_or_default();
         let mut misspelt = misspelt_settings(&self.request.network, keys);
-        misspelt.extend(self.ledger.misspelt(pools)?);
+        misspelt.extend(self.ledger.misspelt(requested)?);
         for it in misspelt {
             findings.push(finding("error", &it.error().in_full()));
         }

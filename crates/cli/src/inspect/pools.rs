@@ -11,7 +11,7 @@ use crate::{PoolRow, print_pools};
 pub(super) fn pools(call: &InspectCall<'_>) -> Result<String> {
     let mut network = call.open()?;
     let requested = network.requested_pools()?;
-    let sets = network.ledger.sets(&requested.pools).map_err(|error| requested.explain(error))?;
+    let sets = network.ledger.sets(&requested)?;
     let mut held: Vec<Vec<IpAddr>> = vec![Vec::new(); sets.len()];
     network.ledger.entries(&mut |entry| {
         let address = entry.lease.address.addr();

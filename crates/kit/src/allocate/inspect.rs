@@ -1,11 +1,11 @@
 use std::ops::ControlFlow;
 
-use super::LedgerAllocator;
 use super::ledger::{Entry, Ledger};
+use super::{LedgerAllocator, RequestedPools};
 use crate::delegate::Request;
 use crate::error::Result;
 use crate::keys::Misspelt;
-use crate::pool::{Pool, RangeSet};
+use crate::pool::RangeSet;
 
 /// What people read in a ledger and take out of it by hand.
 pub trait Inspect {
@@ -23,16 +23,16 @@ pub trait Inspect {
     fn foreign_entries(&mut self) -> Result<Vec<String>>;
 
     /// The ranges of pools, which the store may know by name.
-    fn sets(&mut self, pools: &[Pool]) -> Result<Vec<RangeSet>>;
+    fn sets(&mut self, pools: &RequestedPools) -> Result<Vec<RangeSet>>;
 
     /// The misspelt keys of ranges that the store knows by the names of pools.
     ///
     /// # Errors
     /// The store cannot be reached.
-    fn misspelt(&mut self, pools: &[Pool]) -> Result<Vec<Misspelt>>;
+    fn misspelt(&mut self, pools: &RequestedPools) -> Result<Vec<Misspelt>>;
 }
 
-/// Opens the books of a ledger by the network's settings.
+/// Opens a ledger by the network's settings.
 ///
 /// # Errors
 /// The settings are invalid, or the ledger refuses them.
@@ -57,13 +57,15 @@ impl<L: Ledger> Inspect for LedgerAllocator<L> {
         self.ledger.foreign_entries()
     }
 
-    fn sets(&mut self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
-        self.ranges_of(pools)
+    fn sets(&mut self, pools: &RequestedPools) -> Result<Vec<RangeSet>> {
+        let requests = self.requests(pools.with_paths())?;
+        self.ranges_of(&requests)
     }
 
-    fn misspelt(&mut self, pools: &[Pool]) -> Result<Vec<Misspelt>> {
-        // The ledger reads the ranges; what is misspelt is of these.
-        self.ranges_of(pools)?;
-        Ok(self.misspelt_of(&self.requests(pools)?))
+    fn misspelt(&mut self, pools: &RequestedPools) -> Result<Vec<Misspelt>> {
+        let requests = self.requests(pools.with_paths())?;
+        // The ledger reads the ranges, and finds what is misspelt in them.
+        self.ranges_of(&requests)?;
+        Ok(self.misspelt_of(&requests))
     }
 }

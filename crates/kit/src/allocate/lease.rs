@@ -74,24 +74,37 @@ pub struct Lease {
     pub taken: Option<SystemTime>,
 }
 
-/// What a release that is not the runtime's own DEL may release of an owner's leases.
+impl Lease {
+    /// Whether it is the very lease: the same address, not written again since.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.address.addr() == other.address.addr() && self.revision == other.revision
+    }
+}
+
+/// Which leases of an owner a DEL may release that the chain makes by itself.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Part {
+pub(super) struct PartialRelease {
     /// These very leases.
     pub(super) leases: Vec<Lease>,
     /// What the owner took from one time to another, both included.
     pub(super) taken: Option<(SystemTime, SystemTime)>,
 }
 
-impl Part {
-    /// Whether a lease that is held is to go.
+impl PartialRelease {
+    /// Whether it covers no lease at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.leases.is_empty() && self.taken.is_none()
+    }
+
+    /// Whether a lease that is held is to be released.
     pub(super) fn covers(&self, held: &Lease) -> bool {
-        let same = |lease: &Lease| {
-            lease.address.addr() == held.address.addr() && lease.revision == held.revision
-        };
-        let within = |(from, to): (SystemTime, SystemTime)| {
-            held.taken.is_some_and(|taken| from <= taken && taken <= to)
-        };
-        self.leases.iter().any(same) || self.taken.is_some_and(within)
+        self.leases.iter().any(|lease| lease.is_same(held)) || self.was_taken_between(held)
+    }
+
+    fn was_taken_between(&self, held: &Lease) -> bool {
+        match (self.taken, held.taken) {
+            (Some((from, to)), Some(taken)) => (from..=to).contains(&taken),
+            _ => false,
+        }
     }
 }

@@ -1,16 +1,14 @@
-//! One allocator over any ledger: search, retry, idempotency and GC, once.
+//! One allocator over any ledger: ADD, GC and STATUS. `release` has DEL and CHECK.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 
-use super::attempt::{Attempt, Plan, collect};
-use super::ledger::{Change, Commit, Entry, Fault, Ledger, Need, View, ViewQuery};
-use super::unsure::Unsure;
-use super::{Lease, Owner, Part, PoolRequest, Reach, Scope, Strategy};
+use super::add_planner::{AddPlanner, AddRules, NextStep, leases_of_requests};
+use super::ledger::{Commit, Entry, Fault, Ledger};
+use super::unknown_commits::UnknownCommits;
+use super::{Lease, Owner, PoolRequest, Reach, RequestedPools, Scope, Strategy};
 use crate::cni::{Keep, parse_value};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
@@ -22,25 +20,25 @@ use crate::pool::{Pool, RangeSet};
 #[derive(Debug)]
 pub(super) struct LedgerAllocator<L> {
     pub(super) ledger: L,
-    /// Where not every pool is shown, what the owner holds of the others stays: an entry of `serves`, or
-    /// one of two with the same name.
-    shown_all: bool,
+    /// An ADD releases what the owner holds beside the requested pools. Not if other calls request other
+    /// pools of this allocator: its entry has `serves`, or the chain lists it twice.
+    releases_rest: bool,
     grace: Duration,
     /// Whether addresses in use may be taken over, for pools that do not forbid it.
     takeover: bool,
     /// `ipam.strategy`, as written: how an address is chosen, for pools that do not say.
     strategy: Option<Value>,
-    /// Misspelt keys are warned of.
-    judges: bool,
-    /// STATUS counts what is free.
-    counts: bool,
+    /// ADD and STATUS warn of misspelt keys.
+    warns_of_misspelt: bool,
+    /// STATUS counts the free addresses.
+    counts_free: bool,
     deadline: Deadline,
 }
 
-/// A race is lost a few times at most; more means that something is wrong.
-const ROUNDS: u64 = 64;
+/// How often a call commits at most. A race is lost a few times; more means that something is wrong.
+pub(super) const ROUNDS: u64 = 64;
 
-/// How many entries GC has in hand at once.
+/// How many entries GC removes at once.
 const BATCH: usize = 4096;
 
 impl<L: Ledger> LedgerAllocator<L> {
@@ -52,9 +50,9 @@ impl<L: Ledger> LedgerAllocator<L> {
         let config = request.network.settings()?;
         let ipam = request.network.ipam();
         Ok(Self {
-            shown_all: !ipam.contains_key("serves") && !is_listed_twice(ipam),
-            counts: ipam.get("statusExhaustion").and_then(Value::as_bool) == Some(true),
-            judges: request.is_judged(),
+            releases_rest: !ipam.contains_key("serves") && !is_listed_twice(ipam),
+            counts_free: ipam.get("statusExhaustion").and_then(Value::as_bool) == Some(true),
+            warns_of_misspelt: request.is_judged(),
             grace: request.settings.gc_grace,
             takeover: takeover(request)?,
             strategy: ipam.get("strategy").filter(|_| !request.is_reassert()).cloned(),
@@ -70,58 +68,31 @@ impl<L: Ledger> LedgerAllocator<L> {
 
     /// ADD: one lease for each pool, in order; all of them or, after an error, none.
     ///
-    /// The same owner gets its leases again, with [`Lease::kept`]. What it holds beside them is
-    /// released; where `ipam.serves` is there, leases of other pools stay. An address asked for
+    /// The same owner gets its leases again, with [`Lease::preexisting`]. What it holds beside them is
+    /// released; with `ipam.serves`, leases of other pools stay. A requested address
     /// ([`Pool::requested_ip`]) is the one that is given, or the ADD fails:
-    /// [`ErrorCode::NOT_IN_POOL`] outside of the pool's ranges, [`ErrorCode::TAKEN`] where another
+    /// [`ErrorCode::NOT_IN_POOL`] outside of the pool's ranges, [`ErrorCode::TAKEN`] if another
     /// owner holds it.
-    pub(super) fn allocate(&mut self, owner: &Owner, pools: &[Pool]) -> Result<Vec<Lease>> {
-        let mut requests = PoolRequest::read(pools, self.strategy()?)?;
+    pub(super) fn allocate(&mut self, owner: &Owner, pools: &RequestedPools) -> Result<Vec<Lease>> {
+        let mut requests = PoolRequest::read_at(pools.with_paths(), self.strategy()?)?;
         let profile = self.ledger.profile();
-        for (request, pool) in requests.iter_mut().zip(pools) {
-            // What a pool says may be a selector's word, which is data.
+        for (request, pool) in requests.iter_mut().zip(&pools.pools) {
+            // A selector may have written the pool: it can forbid a takeover, and not allow one.
             request.takeover = self.takeover && pool.takeover.unwrap_or(true);
             request.apart = profile.names_apart;
         }
-        let mut unsure = Unsure::default();
-        let tries = self.ledger.claim_limits(requests.len());
-        let attempt =
-            Attempt::new(owner, &requests, self.shown_all, tries, profile.cursor_order_only);
-        let given = self.give(owner, attempt, &mut unsure);
-        if self.judges {
+        let rules = AddRules {
+            releases_rest: self.releases_rest,
+            limits: self.ledger.claim_limits(requests.len()),
+            cursor_order_only: profile.cursor_order_only,
+        };
+        let planner = AddPlanner::new(owner, &requests, rules);
+        let mut unknown = UnknownCommits::default();
+        let leases = self.allocate_with_retries(owner, planner, &mut unknown);
+        if self.warns_of_misspelt {
             warn_of(&self.misspelt_of(&requests));
         }
-        given.map_err(|error| unsure.leave_open(error))
-    }
-
-    /// DEL: releases everything the owner holds and tells what that was.
-    ///
-    /// `known` are hints from the attachment record: a stale one must not release what is another
-    /// owner's by now, and a missing one must not leave anything behind.
-    pub(super) fn release(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
-        let mut guess = !known.is_empty();
-        let mut seen = None;
-        self.let_go(owner, known, guess, |held| {
-            if std::mem::take(&mut guess) {
-                return held.to_vec();
-            }
-            // What is taken or confirmed after this DEL looked is not its affair.
-            let now = revisions(held);
-            let seen = seen.get_or_insert_with(|| now.clone());
-            if now.is_subset(seen) { held.to_vec() } else { Vec::new() }
-        })
-    }
-
-    /// Releases a part of what the owner holds and leaves the rest as it is: the undo of an ADD, or
-    /// what a stale record names, where the owner may hold more by now.
-    pub(super) fn release_part(&mut self, owner: &Owner, part: &Part) -> Result<Vec<Lease>> {
-        let covered = |lease: &&Lease| part.covers(lease);
-        self.let_go(owner, &[], false, |held| held.iter().filter(covered).cloned().collect())
-    }
-
-    /// CHECK: what the owner holds.
-    pub(super) fn held(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
-        Ok(self.proof(owner, known, None)?.held)
+        leases.map_err(|error| unknown.explain(error))
     }
 
     /// GC: releases what is held in the scope by attachments that are not to be kept, and tells
@@ -151,26 +122,29 @@ impl<L: Ledger> LedgerAllocator<L> {
 
     /// STATUS: fails when the store cannot be reached; else tells what is free in the scarcest pool
     /// where `ipam.statusExhaustion` asks for it.
-    pub(super) fn ready(&mut self, pools: &[Pool]) -> Result<Option<u64>> {
+    pub(super) fn ready(&mut self, pools: &RequestedPools) -> Result<Option<u64>> {
         self.strategy()?;
         self.ledger.ready()?;
-        if self.judges {
-            warn_of(&self.misspelt_of(&self.requests(pools)?));
+        if self.warns_of_misspelt {
+            warn_of(&self.misspelt_of(&self.requests(pools.with_paths())?));
         }
-        if !self.counts || pools.is_empty() {
+        if !self.counts_free || pools.pools.is_empty() {
             return Ok(None);
         }
         self.free(pools)
     }
 
     /// The ranges of pools, which the store may know by name.
-    pub(super) fn ranges_of(&mut self, pools: &[Pool]) -> Result<Vec<RangeSet>> {
-        self.requests(pools)?.iter().map(|request| self.ledger.ranges(request)).collect()
+    pub(super) fn ranges_of(&mut self, requests: &[PoolRequest]) -> Result<Vec<RangeSet>> {
+        requests.iter().map(|request| self.ledger.ranges(request)).collect()
     }
 
     /// What an ADD would ask for, but for the strategy of the network.
-    pub(super) fn requests(&self, pools: &[Pool]) -> Result<Vec<PoolRequest>> {
-        PoolRequest::read(pools, self.ledger.profile().strategy)
+    pub(super) fn requests<'a>(
+        &self,
+        pools: impl Iterator<Item = (&'a str, &'a Pool)>,
+    ) -> Result<Vec<PoolRequest>> {
+        PoolRequest::read_at(pools, self.ledger.profile().strategy)
     }
 
     pub(super) fn misspelt_of(&self, requests: &[PoolRequest]) -> Vec<Misspelt> {
@@ -187,122 +161,55 @@ impl<L: Ledger> LedgerAllocator<L> {
         }
     }
 
-    /// Walks an ADD through lost races.
-    fn give(
+    /// Views and commits until a commit is done.
+    fn allocate_with_retries(
         &mut self,
         owner: &Owner,
-        mut attempt: Attempt<'_>,
-        unsure: &mut Unsure,
+        mut planner: AddPlanner<'_>,
+        unknown: &mut UnknownCommits,
     ) -> Result<Vec<Lease>> {
-        let mut view = self.ledger.view(&attempt.query(true), None)?;
+        let mut view = self.ledger.view(&planner.query(true), None)?;
         for _ in 0..ROUNDS {
-            let (change, sources) = match attempt.plan(&view)? {
-                Plan::Commit(change, sources) => (change, sources),
-                Plan::ScanFurther => {
-                    view = self.ledger.view(&attempt.query(false), Some(view.token))?;
+            let (change, origins) = match planner.next_step(&view)? {
+                NextStep::Commit(change, origins) => (change, origins),
+                NextStep::ScanFurther => {
+                    view = self.ledger.view(&planner.query(false), Some(view.token))?;
                     continue;
                 }
             };
-            match self.ledger.commit(owner, view.token, &change)? {
+            let next = match self.ledger.commit(owner, view.token, &change)? {
                 Commit::Done { kept, claimed } => {
-                    let mut leases = collect(&sources, &kept, &claimed)?;
-                    for (lease, source) in leases.iter_mut().zip(&sources) {
-                        lease.preexisting =
-                            source.is_kept() && !unsure.offered(lease.address.addr());
-                        lease.unsure = unsure.outcome;
+                    let mut leases = leases_of_requests(&origins, &kept, &claimed)?;
+                    for (lease, origin) in leases.iter_mut().zip(&origins) {
+                        let may_be_new = unknown.may_have_taken(lease.address.addr());
+                        lease.preexisting = origin.is_held() && !may_be_new;
+                        lease.unsure = unknown.any();
                     }
                     return Ok(leases);
                 }
-                Commit::Lost { taken, view: next } => {
-                    attempt.learn(&change, &sources, taken)?;
-                    view = match next {
-                        Some(next) => next,
-                        None => self.ledger.view(&attempt.query(false), None)?,
-                    };
+                Commit::Lost { taken, view } => {
+                    planner.record_conflict(&change, &origins, taken)?;
+                    view
                 }
-                Commit::Outdated => view = self.ledger.view(&attempt.query(false), None)?,
-                Commit::Unknown => {
-                    unsure.note(&change)?;
-                    view = self.ledger.view(&attempt.query(false), None)?;
-                }
-            }
-            self.in_time()?;
-        }
-        Err(contended(owner))
-    }
-
-    /// Drops the leases that `choose` names among those that are held; done when it names none.
-    fn let_go(
-        &mut self,
-        owner: &Owner,
-        known: &[Lease],
-        may_guess: bool,
-        choose: impl FnMut(&[Lease]) -> Vec<Lease>,
-    ) -> Result<Vec<Lease>> {
-        let mut unsure = Unsure::default();
-        let dropped = self.drop_chosen(owner, known, may_guess, choose, &mut unsure);
-        dropped.map_err(|error| unsure.leave_open(error))
-    }
-
-    fn drop_chosen(
-        &mut self,
-        owner: &Owner,
-        known: &[Lease],
-        may_guess: bool,
-        mut choose: impl FnMut(&[Lease]) -> Vec<Lease>,
-        unsure: &mut Unsure,
-    ) -> Result<Vec<Lease>> {
-        let mut view = if may_guess {
-            let view = self.ledger.view(&releasing(owner, known, true), None)?;
-            // A guess will do where a guarded commit follows, which says whether it was right.
-            if view.sure || shows_all(&view.held, known) {
-                view
-            } else {
-                self.proof(owner, known, Some(view.token))?
-            }
-        } else {
-            self.proof(owner, known, None)?
-        };
-        for _ in 0..ROUNDS {
-            let drop = choose(&view.held);
-            if drop.is_empty() {
-                return if view.sure { Ok(drop) } else { Err(not_sure(owner)) };
-            }
-            let chosen = revisions(&drop);
-            let rest = view.held.into_iter().filter(|lease| !chosen.contains(&revision(lease)));
-            let change = Change { leave: rest.collect(), drop, ..Change::default() };
-            let next = match self.ledger.commit(owner, view.token, &change)? {
-                Commit::Done { .. } => return Ok(change.drop),
-                Commit::Lost { view, .. } => view.filter(|view| view.sure),
                 Commit::Outdated => None,
                 Commit::Unknown => {
-                    unsure.note(&change)?;
+                    unknown.add(&change)?;
                     None
                 }
             };
             view = match next {
                 Some(next) => next,
-                None => self.proof(owner, known, None)?,
+                None => self.ledger.view(&planner.query(false), None)?,
             };
-            self.in_time()?;
+            self.check_deadline()?;
         }
         Err(contended(owner))
     }
 
-    /// What an owner holds: surely nothing else, or at least all that the record knows.
-    fn proof(
-        &mut self,
-        owner: &Owner,
-        known: &[Lease],
-        earlier: Option<L::Token>,
-    ) -> Result<View<L::Token>> {
-        let view = self.ledger.view(&releasing(owner, known, false), earlier)?;
-        if view.sure || shows_all(&view.held, known) { Ok(view) } else { Err(not_sure(owner)) }
-    }
-
     /// What is free in the scarcest pool, counted.
-    fn free(&mut self, pools: &[Pool]) -> Result<Option<u64>> {
-        let sets = self.ranges_of(pools)?;
+    fn free(&mut self, pools: &RequestedPools) -> Result<Option<u64>> {
+        let requests = self.requests(pools.with_paths())?;
+        let sets = self.ranges_of(&requests)?;
         let mut used = vec![0_u128; sets.len()];
         self.ledger.scan(None, &mut |entry| {
             let address = entry.lease.address.addr();
@@ -315,7 +222,7 @@ impl<L: Ledger> LedgerAllocator<L> {
         Ok(free.map(|free| u64::try_from(free).unwrap_or(u64::MAX)))
     }
 
-    /// Whether GC releases an entry: this node's, in no list, and old enough that the list can
+    /// Whether GC releases an entry: this node's, not in the list, and old enough that the list can
     /// know of it.
     fn is_stale(
         entry: &Entry,
@@ -323,20 +230,20 @@ impl<L: Ledger> LedgerAllocator<L> {
         keep: &Keep,
         is_old: impl Fn(SystemTime) -> bool,
     ) -> bool {
-        let ours_alone = L::REACH == Reach::Node;
+        let is_node_local = L::REACH == Reach::Node;
         if entry.fault == Some(Fault::Leftover) {
-            return ours_alone;
+            return is_node_local;
         }
         let Some(holder) = &entry.holder else { return false };
         let listed = match &holder.ifname {
             Some(ifname) => keep.contains(&holder.container, ifname),
             None => keep.iter().any(|(container, _)| container == holder.container),
         };
-        let ours = holder.node.as_ref().map_or(ours_alone, |node| *node == scope.node);
-        !listed && ours && entry.since.is_some_and(is_old)
+        let of_node = holder.node.as_ref().map_or(is_node_local, |node| *node == scope.node);
+        !listed && of_node && entry.since.is_some_and(is_old)
     }
 
-    fn in_time(&self) -> Result<()> {
+    pub(super) fn check_deadline(&self) -> Result<()> {
         if !self.deadline.left().is_zero() {
             return Ok(());
         }
@@ -345,28 +252,12 @@ impl<L: Ledger> LedgerAllocator<L> {
     }
 }
 
-/// What a release or a CHECK asks.
-fn releasing<'a>(owner: &'a Owner, known: &'a [Lease], may_guess: bool) -> ViewQuery<'a> {
-    ViewQuery { owner, known, requests: &[], scans: &[], may_guess, need: Need::Proof }
-}
-
-/// Whether the chain lists this allocator more than once: what it gave for pools that are served by now
-/// is not shown again.
+/// Whether the chain lists this allocator more than once. Its second entry is not shown the pools that
+/// the first one served.
 fn is_listed_twice(ipam: &Map<String, Value>) -> bool {
     let Some(own @ Value::String(_)) = ipam.get("type") else { return false };
     let entries = ipam.get("delegates").and_then(Value::as_array).into_iter().flatten();
     entries.filter(|entry| *entry == own || entry.get("type") == Some(own)).nth(1).is_some()
-}
-
-/// Whether a view shows all that the record knows of, where it knows of anything.
-fn shows_all(held: &[Lease], known: &[Lease]) -> bool {
-    let shown = |lease: &Lease| held.iter().any(|h| h.address.addr() == lease.address.addr());
-    !known.is_empty() && known.iter().all(shown)
-}
-
-fn not_sure(owner: &Owner) -> Error {
-    let message = format!("the store does not say for sure what {owner} holds");
-    Error::new(ErrorCode::TRY_AGAIN, message).advise("look at the store, and call again")
 }
 
 /// Whether addresses in use may be taken over: `takeover` of `ipam`, else of the host-wide settings. A call
@@ -381,16 +272,7 @@ fn takeover(request: &Request) -> Result<bool> {
     Ok(told.unwrap_or(request.settings.takeover))
 }
 
-/// The very leases that are held.
-fn revisions(held: &[Lease]) -> BTreeSet<(IpAddr, String)> {
-    held.iter().map(revision).collect()
-}
-
-fn revision(lease: &Lease) -> (IpAddr, String) {
-    (lease.address.addr(), lease.revision.to_string())
-}
-
-fn contended(owner: &Owner) -> Error {
+pub(super) fn contended(owner: &Owner) -> Error {
     let message = format!("in {ROUNDS} rounds, others were quicker than {owner}");
     Error::new(ErrorCode::TRY_AGAIN, message)
         .advise("call again; others take and free addresses all the time")

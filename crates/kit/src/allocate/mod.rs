@@ -3,19 +3,20 @@
 //! The seam under it is a [`Ledger`]: where leases are recorded. [`Allocate`] is the delegate over
 //! any ledger, and holds search, retry, idempotency and GC once for all of them.
 
-mod attempt;
+mod add_planner;
 mod entry;
 mod inspect;
 mod lease;
 pub mod ledger;
 mod ledger_allocator;
 pub mod owner_index;
-mod piece;
 mod pool_request;
+mod release;
 mod requested_pools;
 mod role;
 pub mod search;
-mod unsure;
+mod span;
+mod unknown_commits;
 
 pub use inspect::{Inspect, inspect};
 pub use lease::{Lease, Owner, Scope};
@@ -25,7 +26,7 @@ pub use requested_pools::{RequestedPools, requested_pools, requested_sets};
 pub use role::{Allocate, known, scope};
 pub use search::{ClaimLimits, Strategy};
 
-use lease::Part;
+use lease::PartialRelease;
 use ledger_allocator::LedgerAllocator;
 
 pub use crate::delegate::Reach;

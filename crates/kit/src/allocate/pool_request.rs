@@ -32,12 +32,22 @@ impl PoolRequest {
     /// Reads the pools of `prevResult.pools`.
     ///
     /// # Errors
-    /// Ranges or a strategy are invalid, two pools overlap, or the address asked for may not be
+    /// Ranges or a strategy are invalid, two pools overlap, or a requested address may not be
     /// given out.
     pub fn read(pools: &[Pool], default: Strategy) -> Result<Vec<Self>> {
+        let paths: Vec<String> =
+            (0..pools.len()).map(|i| format!("prevResult.pools[{i}]")).collect();
+        Self::read_at(paths.iter().map(String::as_str).zip(pools), default)
+    }
+
+    /// Reads pools, each with the path of its own.
+    pub(super) fn read_at<'a>(
+        pools: impl Iterator<Item = (&'a str, &'a Pool)>,
+        default: Strategy,
+    ) -> Result<Vec<Self>> {
         let requests: Vec<Self> = (0..)
             .zip(pools)
-            .map(|(place, pool)| Self::of(pool, place, default))
+            .map(|(index, (path, pool))| Self::of(path, pool, index, default))
             .collect::<Result<_>>()?;
         RangeSet::refuse_overlaps(
             requests
@@ -47,37 +57,35 @@ impl PoolRequest {
         Ok(requests)
     }
 
-    fn of(pool: &Pool, place: u32, default: Strategy) -> Result<Self> {
-        let path = format!("prevResult.pools[{place}]");
+    fn of(path: &str, pool: &Pool, index: u32, default: Strategy) -> Result<Self> {
         let strategy = match &pool.strategy {
             None => default,
             Some(text) => Strategy::read(text, &format!("{path}.strategy"))?,
         };
         let this = Self {
             pool: pool.name().map(str::to_owned),
-            index: pool.index.unwrap_or(place),
-            set: pool.range_set(RangeRules::ANY, &path)?,
+            index: pool.index.unwrap_or(index),
+            set: pool.range_set(RangeRules::ANY, path)?,
             requested: pool.requested_ip,
             strategy,
             takeover: pool.takeover.unwrap_or(false),
             apart: false,
-            path,
+            path: path.to_owned(),
         };
         if let Some(set) = &this.set {
-            this.judge_request(set)?;
+            this.check_requested_address(set)?;
         }
         Ok(this)
     }
 
-    /// Fails when the address asked for may not be given out of these ranges.
-    pub(super) fn judge_request(&self, set: &RangeSet) -> Result<()> {
-        let refusal = self.requested.and_then(|asked| Some((asked, set.refusal(asked)?)));
-        refusal.map_or(Ok(()), |(asked, reason)| {
-            let message = format!("the requested address {asked} is {reason}");
-            Err(Error::new(ErrorCode::NOT_IN_POOL, message)
-                .at(&self.path)
-                .advise("request an address inside a range of the pool"))
-        })
+    /// Fails when the requested address may not be given out of these ranges.
+    pub(super) fn check_requested_address(&self, set: &RangeSet) -> Result<()> {
+        let Some(requested) = self.requested else { return Ok(()) };
+        let Some(reason) = set.refusal(requested) else { return Ok(()) };
+        let message = format!("the requested address {requested} is {reason}");
+        Err(Error::new(ErrorCode::NOT_IN_POOL, message)
+            .at(&self.path)
+            .advise("request an address inside a range of the pool"))
     }
 
     /// Whether a lease the owner holds is one of this pool.

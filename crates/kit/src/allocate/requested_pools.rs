@@ -14,8 +14,8 @@ const PATH: &str = "prevResult.pools";
 
 /// The pools that a call is about; none where they cannot be read.
 pub fn requested_pools(request: &Request) -> Vec<Pool> {
-    let asked = request.prev_result().and_then(|before| RequestedPools::of(request, &before));
-    asked.map(|asked| asked.pools).unwrap_or_default()
+    let requested = request.prev_result().and_then(|before| RequestedPools::of(request, &before));
+    requested.map(|requested| requested.pools).unwrap_or_default()
 }
 
 /// The ranges of these pools, for a store that does not tell the networks apart. Those that cannot be
@@ -26,34 +26,50 @@ pub fn requested_sets(request: &Request) -> Vec<RangeSet> {
     sets.collect()
 }
 
-/// What is asked of an allocator.
+/// What an allocator is requested to serve.
 #[derive(Debug)]
 pub struct RequestedPools {
     /// The pools to serve.
     pub pools: Vec<Pool>,
-    source: Source,
+    /// The path at which a person or a delegate wrote each pool.
+    paths: Vec<String>,
+    origin: PoolOrigin,
 }
 
 #[derive(Debug)]
-enum Source {
-    /// `prevResult.pools`; with what ran before, where they are empty.
-    Before(Option<Earlier>),
-    /// `ipam`: no delegate before named pools.
-    Alone(Box<Alone>),
-    /// There are none anywhere.
-    Nowhere(Earlier),
+enum PoolOrigin {
+    /// A delegate before this one named them in `prevResult.pools`.
+    PrevResult,
+    /// `prevResult.pools` is empty.
+    EmptyPrevResult(EarlierDelegates),
+    /// `ipam` itself, as no delegate before this one named pools.
+    Section(Box<SectionRest>),
+    /// Neither `prevResult` nor `ipam` names pools.
+    Missing(EarlierDelegates),
+}
+
+/// What the section `ipam` says beside the pools of this allocator.
+#[derive(Debug)]
+struct SectionRest {
+    routes: Vec<Route>,
+    dns: Dns,
+    /// Pools that are for another allocator.
+    others: Vec<Pool>,
 }
 
 /// What ran before this delegate, as far as its input tells.
 #[derive(Debug)]
-struct Earlier {
+struct EarlierDelegates {
     /// The selectors before this delegate in `ipam.delegates`.
     selectors: Vec<String>,
-    /// An address was given.
-    gave: bool,
+    /// An allocator has answered an address.
+    have_allocated: bool,
 }
 
-impl Earlier {
+const SELECTOR: &str = "put a selector (ipam-ds-…) before this delegate in ipam.delegates";
+const RANGES: &str = r#"give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
+
+impl EarlierDelegates {
     fn of(request: &Request, before: &IpamResult) -> Self {
         let ipam = request.network.ipam();
         let own = ipam.get("type").and_then(Value::as_str);
@@ -61,95 +77,97 @@ impl Earlier {
         let names = entries.map(|entry| entry.as_str().or(entry["type"].as_str()));
         let before_it = names.take_while(|name| *name != own).flatten().map(str::to_owned);
         let selectors = before_it.filter(|name| name.starts_with("ipam-ds-")).collect();
-        Self { selectors, gave: !before.ips.is_empty() }
+        Self { selectors, have_allocated: !before.ips.is_empty() }
     }
 
-    /// Why no pools came, and what to do about it.
-    fn explain(&self) -> (String, String) {
+    /// Why no pools came.
+    fn reason(&self) -> String {
         if self.selectors.is_empty() {
-            return ("nothing says which pools to serve".to_owned(), SELECTOR.to_owned());
+            return "nothing says which pools to serve".to_owned();
+        }
+        format!("{} answered no pools", self.selectors.join(", "))
+    }
+
+    /// What to do about it.
+    fn advice(&self) -> String {
+        if self.selectors.is_empty() {
+            return SELECTOR.to_owned();
         }
         let names = self.selectors.join(", ");
-        (
-            [&names, " answered no pools"].concat(),
-            format!("look at what {names} chooses: ipam-delegated explain NETWORK"),
-        )
+        format!("look at what {names} chooses: ipam-delegated explain NETWORK")
     }
-}
-
-const SELECTOR: &str = "put a selector (ipam-ds-…) before this delegate in ipam.delegates";
-
-#[derive(Debug)]
-struct Alone {
-    routes: Vec<Route>,
-    dns: Dns,
-    /// Where the pools stand that are to be served.
-    places: Vec<String>,
-    /// Pools that are for another allocator.
-    others: Vec<Pool>,
 }
 
 impl RequestedPools {
-    /// Reads the pools of the previous result, else the offer of `ipam`.
+    /// Reads the pools of the previous result, else those of `ipam`.
     ///
     /// # Errors
-    /// Pools are malformed, or the offer cannot be read.
+    /// Pools are malformed, or the section `ipam` cannot be read.
     pub fn of(request: &Request, before: &IpamResult) -> Result<Self> {
         match Members::of_result(before).pools()? {
-            None => Self::alone(request, before),
-            Some(pools) => {
-                let judged =
-                    request.is_judged() && !ipam_section::reads_as_replaced(request.network.ipam());
-                let parse = |(i, pool)| {
-                    let path = format!("{PATH}[{i}]");
-                    let pool = Pool::parse(pool, &path)?;
-                    if judged {
-                        RangeConfig::refuse_strategy(pool.ranges(), &format!("{path}.ranges"))?;
-                    }
-                    Ok(pool)
-                };
-                let pools: Vec<Pool> =
-                    pools.iter().enumerate().map(parse).collect::<Result<_>>()?;
-                // Most calls are shown some, and need not say why there are none.
-                let earlier = pools.is_empty().then(|| Earlier::of(request, before));
-                Ok(Self { pools, source: Source::Before(earlier) })
-            }
+            Some(pools) => Self::of_prev_result(request, before, pools),
+            None => Self::of_section(request, before),
         }
     }
 
-    fn alone(request: &Request, before: &IpamResult) -> Result<Self> {
-        refuse_flat(request.network.ipam().get("ranges"))?;
-        let Some(IpamSection { pools, routes, dns }) = IpamSection::read(request)? else {
-            let source = Source::Nowhere(Earlier::of(request, before));
-            return Ok(Self { pools: Vec::new(), source });
+    fn of_prev_result(request: &Request, before: &IpamResult, pools: &[Value]) -> Result<Self> {
+        let refuses_strategy_in_ranges =
+            request.is_judged() && !ipam_section::reads_as_replaced(request.network.ipam());
+        let paths: Vec<String> = (0..pools.len()).map(|i| format!("{PATH}[{i}]")).collect();
+        let mut parsed = Vec::new();
+        for (pool, path) in pools.iter().zip(&paths) {
+            let pool = Pool::parse(pool, path)?;
+            if refuses_strategy_in_ranges {
+                RangeConfig::refuse_strategy(pool.ranges(), &format!("{path}.ranges"))?;
+            }
+            parsed.push(pool);
+        }
+        let origin = match parsed[..] {
+            [] => PoolOrigin::EmptyPrevResult(EarlierDelegates::of(request, before)),
+            [..] => PoolOrigin::PrevResult,
         };
-        let is_ours = |offered: &SectionPool| serves(&request.network, &offered.pool);
-        let (ours, others): (Vec<_>, Vec<_>) = pools.into_iter().partition(is_ours);
-        let places = ours.iter().map(|offered| offered.path.clone()).collect();
-        let others = others.into_iter().map(SectionPool::into_pool).collect();
-        let alone = Alone { routes, dns, places, others };
-        let pools = ours.into_iter().map(SectionPool::into_pool).collect();
-        Ok(Self { pools, source: Source::Alone(Box::new(alone)) })
+        Ok(Self { pools: parsed, paths, origin })
     }
 
-    /// Judges the sections of `ipam` that an allocator with these keys of its own reads, and those of an
-    /// offer where it serves one. Warns of misspelt keys in the pools of a delegate before, and where a
-    /// replaced system ignores them.
+    fn of_section(request: &Request, before: &IpamResult) -> Result<Self> {
+        refuse_flat(request.network.ipam().get("ranges"))?;
+        let Some(IpamSection { pools, routes, dns }) = IpamSection::read(request)? else {
+            let origin = PoolOrigin::Missing(EarlierDelegates::of(request, before));
+            return Ok(Self { pools: Vec::new(), paths: Vec::new(), origin });
+        };
+        let (own, others): (Vec<_>, Vec<_>) =
+            pools.into_iter().partition(|section| serves(&request.network, &section.pool));
+        let paths = own.iter().map(|section| section.path.clone()).collect();
+        let pools = own.into_iter().map(SectionPool::into_pool).collect();
+        let others = others.into_iter().map(SectionPool::into_pool).collect();
+        let origin = PoolOrigin::Section(Box::new(SectionRest { routes, dns, others }));
+        Ok(Self { pools, paths, origin })
+    }
+
+    /// Each pool with its path.
+    pub(super) fn with_paths(&self) -> impl Iterator<Item = (&str, &Pool)> {
+        self.paths.iter().map(String::as_str).zip(&self.pools)
+    }
+
+    /// Checks the keys in the sections of `ipam` that an allocator with these keys of its own reads; also
+    /// those of pools in `ipam`, where it serves them. Warns of misspelt keys in the pools of a delegate
+    /// before, and where a replaced system ignores them.
     ///
     /// # Errors
     /// A key is misspelt elsewhere.
-    pub(crate) fn judge(&self, request: &Request, keys: &'static [Key]) -> Result<()> {
+    pub(crate) fn check_keys(&self, request: &Request, own: &'static [Key]) -> Result<()> {
         if !request.is_judged() {
             return Ok(());
         }
         let ipam = request.network.ipam();
-        let is_alone = !matches!(self.source, Source::Before(_));
-        let offered = if is_alone { ipam_section::KEYS } else { &[] };
-        let keys = [Key::All(keys), Key::All(offered)];
+        let is_chained =
+            matches!(self.origin, PoolOrigin::PrevResult | PoolOrigin::EmptyPrevResult(_));
+        let of_pools = if is_chained { &[] } else { ipam_section::KEYS };
+        let keys = [Key::All(own), Key::All(of_pools)];
         let mut found = ipam_section::misspelt_settings(&request.network, &keys);
         ipam_section::refuse(ipam, &found)?;
-        // Where a preset says how ranges are read, its selector has told.
-        if !is_alone && !ipam_section::reads_as_replaced(ipam) {
+        // Where a preset says how ranges are read, its selector has warned.
+        if is_chained && !ipam_section::reads_as_replaced(ipam) {
             let pools: Vec<Value> = self.pools.iter().map(Pool::to_json).collect();
             found.extend(Pool::misspelt(&pools, PATH));
         }
@@ -157,70 +175,47 @@ impl RequestedPools {
         Ok(())
     }
 
-    /// Fails when nothing is asked of this allocator, nor of another.
+    /// Fails when no pool is requested, neither of this allocator nor of another.
     ///
     /// # Errors
     /// Error 7, which says who named no pools.
-    pub fn refuse_nothing(&self) -> Result<()> {
-        const RANGES: &str =
-            r#"give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
-        let (why, advice) = match &self.source {
-            Source::Before(None) | Source::Alone(_) => return Ok(()),
-            Source::Before(Some(Earlier { gave: true, .. })) => (
+    pub fn require_pools(&self) -> Result<()> {
+        let (reason, advice) = match &self.origin {
+            PoolOrigin::PrevResult | PoolOrigin::Section(_) => return Ok(()),
+            PoolOrigin::EmptyPrevResult(earlier) if earlier.have_allocated => (
                 "an earlier delegate has served every pool".to_owned(),
                 "remove this delegate from ipam.delegates, or name in serves of each which pools it serves"
                     .to_owned(),
             ),
-            Source::Before(Some(earlier)) => earlier.explain(),
-            Source::Nowhere(earlier) => {
-                let (why, advice) = earlier.explain();
-                (why, [&advice, ", or ", RANGES].concat())
+            PoolOrigin::EmptyPrevResult(earlier) => (earlier.reason(), earlier.advice()),
+            PoolOrigin::Missing(earlier) => {
+                (earlier.reason(), format!("{}, or {RANGES}", earlier.advice()))
             }
         };
-        let message = ["missing or empty: ", &why].concat();
-        Err(Error::config(PATH, message).advise(advice))
+        Err(Error::config(PATH, format!("missing or empty: {reason}")).advise(advice))
     }
 
     /// The result to append addresses to, and the pools that are left to others.
-    pub(crate) fn begin(self, before: IpamResult) -> (IpamResult, Vec<Value>) {
-        let mut result = before;
-        let mut left = Vec::new();
-        if let Source::Alone(alone) = self.source {
-            if is_a_main_plugins(&result) {
-                result = IpamResult::default();
-            }
-            ipam_section::add_to(&mut result, alone.routes, alone.dns);
-            left.extend(alone.others.iter().map(Pool::to_json));
-        }
-        (result, left)
-    }
-
-    /// An error about these pools, with the places at which a person has written them.
-    pub fn explain(&self, error: Error) -> Error {
-        let Source::Alone(alone) = &self.source else { return error };
-        let mut message = error.to_string();
-        if !message.contains(PATH) {
-            return error;
-        }
-        for (i, place) in alone.places.iter().enumerate() {
-            message = message.replace(&format!("{PATH}[{i}]"), place);
-        }
-        Error::new(error.code(), message).advise(error.details())
+    pub(crate) fn into_result(self, before: IpamResult) -> (IpamResult, Vec<Value>) {
+        let PoolOrigin::Section(section) = self.origin else { return (before, Vec::new()) };
+        let mut result = if is_a_main_plugins(&before) { IpamResult::default() } else { before };
+        ipam_section::add_to(&mut result, section.routes, section.dns);
+        (result, section.others.iter().map(Pool::to_json).collect())
     }
 }
 
-/// Who writes a range where a set of ranges belongs is told the form.
+/// Refuses a range in the place of a set of ranges, with the form that is expected.
 fn refuse_flat(ranges: Option<&Value>) -> Result<()> {
-    let place = match ranges {
+    let index = match ranges {
         Some(Value::Object(_)) => String::new(),
         Some(Value::Array(sets)) => match sets.iter().position(Value::is_object) {
-            Some(place) => format!("[{place}]"),
+            Some(index) => format!("[{index}]"),
             None => return Ok(()),
         },
         _ => return Ok(()),
     };
     let message = r#"expected a set of ranges, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
-    Err(Error::config(format_args!("ipam.ranges{place}"), message)
+    Err(Error::config(format_args!("ipam.ranges{index}"), message)
         .advise("ranges is an array of sets, and one address is taken from each"))
 }
 

@@ -8,14 +8,14 @@ use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use super::requested_pools::RequestedPools;
-use super::{KEYS, Lease, Ledger, LedgerAllocator, Owner, Part, Reach, Scope};
+use super::{KEYS, Lease, Ledger, LedgerAllocator, Owner, PartialRelease, Reach, Scope};
 use crate::cni::{IpConfig, IpamResult, Keep, Route, Verb};
 use crate::contract::{DelegateAnswer, Members, Purpose};
 use crate::delegate::{CliCall, Delegate, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, transient_machine_id, volatile_filesystem};
 use crate::keys::Key;
-use crate::pool::{Pool, RangeRules, RangeSet};
+use crate::pool::{RangeRules, RangeSet};
 
 /// An allocator over a [`Ledger`], as a [`Delegate`].
 #[derive(Clone, Copy, Debug)]
@@ -44,21 +44,19 @@ impl<L: Ledger> Delegate for Allocate<L> {
 
     fn add(&self, request: &Request) -> Result<IpamResult> {
         let before = request.prev_result()?;
-        let asked = RequestedPools::of(request, &before)?;
-        asked.judge(request, L::KEYS.unwrap_or_default())?;
-        asked.refuse_nothing()?;
-        // Nothing is taken, nor is the store asked, where all pools are another's.
-        let Given { leases, routes } = match asked.pools[..] {
-            [] => Given::default(),
-            [..] => self.allocate(request, &asked)?,
-        };
+        let requested = RequestedPools::of(request, &before)?;
+        requested.check_keys(request, L::KEYS.unwrap_or_default())?;
+        requested.require_pools()?;
         let static_addresses = Members::of_result(&before).static_addresses()?;
-        let (mut result, left) = asked.begin(before);
-        for lease in &leases {
-            result.ips.push(IpConfig::new(lease.address, lease.gateway));
-        }
-        result.ips.extend(static_addresses);
-        if let Err(error) = result.to_json(request.network.version()) {
+        // If all pools are another allocator's, the store is not asked.
+        let Allocated { leases, routes } = match requested.pools[..] {
+            [] => Allocated::default(),
+            [..] => Self::allocate(request, &requested)?,
+        };
+        let (mut result, left) = requested.into_result(before);
+        let appended = append_addresses(&mut result, &leases, static_addresses);
+        let written = appended.and_then(|()| result.to_json(request.network.version()));
+        if let Err(error) = written {
             // The answer fails, so the addresses go back.
             return Err(error.and(give_back::<L>(request, leases).err()));
         }
@@ -76,15 +74,15 @@ impl<L: Ledger> Delegate for Allocate<L> {
     }
 
     fn del(&self, request: &Request) -> Result<Option<IpamResult>> {
-        let part = part(request)?;
-        if part.as_ref().is_some_and(|part| part.leases.is_empty() && part.taken.is_none()) {
+        let partial = partial_release(request)?;
+        if partial.as_ref().is_some_and(PartialRelease::is_empty) {
             return Ok(None);
         }
         let owner = owner::<L>(request)?;
         let mut allocator = LedgerAllocator::<L>::open(request)?;
-        let released = match part {
-            Some(part) => allocator.release_part(&owner, &part)?,
-            None => allocator.release(&owner, &known(request))?,
+        let released = match partial {
+            Some(partial) => allocator.release_part(&owner, &partial)?,
+            None => allocator.release_all(&owner, &known(request))?,
         };
         released.iter().for_each(|lease| debug!("{owner} gave back {}", lease.address.addr()));
         Ok(None)
@@ -93,43 +91,30 @@ impl<L: Ledger> Delegate for Allocate<L> {
     fn check(&self, request: &Request) -> Result<Option<IpamResult>> {
         let owner = owner::<L>(request)?;
         let result = request.prev_result()?;
-        let known = known(request);
         let mut allocator = LedgerAllocator::<L>::open(request)?;
-        let not_held = |message: String| {
-            Error::new(ErrorCode::NOT_HELD, message).advise("re-create the attachment")
-        };
-        // Without a record, an address inside our pools is one that we gave.
-        let given: Vec<_> = if known.is_empty() {
-            let pools = RequestedPools::of(request, &result)?.pools;
-            let sets = sets(&mut allocator, &pools)?;
-            result
-                .ips
-                .iter()
-                .map(|ip| ip.address.addr())
-                .filter(|address| sets.iter().any(|set| set.find(*address).is_some()))
-                .collect()
-        } else {
-            known.iter().map(|lease| lease.address.addr()).collect()
-        };
-        let hints =
-            if known.is_empty() { given.iter().copied().map(hint).collect() } else { known };
-        let held = allocator.held(&owner, &hints)?;
-        // Where no pool says which of the addresses are ours, the owner's leases do.
-        let given = if given.is_empty() && !result.ips.is_empty() {
-            held.iter().map(|lease| lease.address.addr()).collect()
-        } else {
-            given
-        };
-        for address in &given {
-            if !result.has(*address) {
+        let mut expected = known(request);
+        if expected.is_empty() {
+            // Without a record, an address inside the pools counts as given by this allocator.
+            let sets = sets(&mut allocator, &RequestedPools::of(request, &result)?)?;
+            let addresses = result.ips.iter().map(|ip| ip.address.addr());
+            let inside = addresses.filter(|ip| sets.iter().any(|set| set.find(*ip).is_some()));
+            expected = inside.map(bare_lease).collect();
+        }
+        let held = allocator.held(&owner, &expected)?;
+        if expected.is_empty() && held.is_empty() {
+            return Err(not_held(format!("{owner} holds no address")));
+        }
+        // If no pool says which of the addresses are this allocator's, the owner's leases do.
+        if expected.is_empty() && !result.ips.is_empty() {
+            expected.clone_from(&held);
+        }
+        for address in expected.iter().map(|lease| lease.address.addr()) {
+            if !result.has(address) {
                 return Err(not_held(format!("{address} of {owner} is not in prevResult")));
             }
-            if !held.iter().any(|lease| lease.address.addr() == *address) {
+            if !held.iter().any(|lease| lease.address.addr() == address) {
                 return Err(not_held(format!("{address} is not held by {owner}")));
             }
-        }
-        if given.is_empty() && held.is_empty() {
-            return Err(not_held(format!("{owner} holds no address")));
         }
         Ok(None)
     }
@@ -146,11 +131,9 @@ impl<L: Ledger> Delegate for Allocate<L> {
     }
 
     fn status(&self, request: &Request) -> Result<Option<IpamResult>> {
-        let asked = RequestedPools::of(request, &request.prev_result()?)?;
-        asked.judge(request, L::KEYS.unwrap_or_default())?;
-        let free = LedgerAllocator::<L>::open(request)?
-            .ready(&asked.pools)
-            .map_err(|error| asked.explain(error))?;
+        let requested = RequestedPools::of(request, &request.prev_result()?)?;
+        requested.check_keys(request, L::KEYS.unwrap_or_default())?;
+        let free = LedgerAllocator::<L>::open(request)?.ready(&requested)?;
         if free == Some(0) {
             return Err(Error::new(ErrorCode::UNAVAILABLE, "a pool has no free address")
                 .advise("free leases, or add a range to the pool"));
@@ -160,17 +143,16 @@ impl<L: Ledger> Delegate for Allocate<L> {
 }
 
 impl<L: Ledger> Allocate<L> {
-    fn allocate(&self, request: &Request, asked: &RequestedPools) -> Result<Given> {
+    fn allocate(request: &Request, requested: &RequestedPools) -> Result<Allocated> {
         let owner = owner::<L>(request)?;
         if L::REACH == Reach::Cluster {
-            warn_of_passing_identity(request)?;
+            warn_of_volatile_identity(request)?;
         }
         let mut allocator = LedgerAllocator::<L>::open(request)?;
-        let leases =
-            allocator.allocate(&owner, &asked.pools).map_err(|error| asked.explain(error))?;
-        if leases.len() != asked.pools.len() {
-            let (given, wanted) = (leases.len(), asked.pools.len());
-            let message = format!("{given} leases for {wanted} pools of {owner}");
+        let leases = allocator.allocate(&owner, requested)?;
+        let (given, pools) = (leases.len(), requested.pools.len());
+        if given != pools {
+            let message = format!("{given} leases for {pools} pools of {owner}");
             return Err(Error::new(ErrorCode::INTERNAL, message));
         }
         leases.iter().for_each(|lease| debug!("{owner} holds {}", lease.address));
@@ -178,16 +160,38 @@ impl<L: Ledger> Allocate<L> {
             true => default_routes(&leases),
             false => Vec::new(),
         };
-        Ok(Given { leases, routes })
+        Ok(Allocated { leases, routes })
     }
 }
 
-/// What an ADD gives.
+/// What an ADD allocates.
 #[derive(Default)]
-struct Given {
+struct Allocated {
     leases: Vec<Lease>,
     /// Default routes, for a chain that has no routes.
     routes: Vec<Route>,
+}
+
+/// Appends the addresses of the leases, then the static addresses.
+///
+/// # Errors
+/// Error 7: a static address is that of a lease.
+fn append_addresses(
+    result: &mut IpamResult,
+    leases: &[Lease],
+    static_addresses: Vec<IpConfig>,
+) -> Result<()> {
+    for (i, ip) in static_addresses.iter().enumerate() {
+        let address = ip.address.addr();
+        if leases.iter().any(|lease| lease.address.addr() == address) {
+            let message = format!("{address} is the address that a pool has given");
+            return Err(Error::config(format!("prevResult.static[{i}]"), message)
+                .advise("choose a static address outside of the pools, or exclude it from them"));
+        }
+    }
+    result.ips.extend(leases.iter().map(|lease| IpConfig::new(lease.address, lease.gateway)));
+    result.ips.extend(static_addresses);
+    Ok(())
 }
 
 /// Releases what an ADD took.
@@ -196,8 +200,8 @@ fn give_back<L: Ledger>(request: &Request, mut leases: Vec<Lease>) -> Result<()>
     if leases.is_empty() {
         return Ok(());
     }
-    let part = Part { leases, taken: None };
-    LedgerAllocator::<L>::open(request)?.release_part(&owner::<L>(request)?, &part).map(drop)
+    let taken = PartialRelease { leases, taken: None };
+    LedgerAllocator::<L>::open(request)?.release_part(&owner::<L>(request)?, &taken).map(drop)
 }
 
 fn owner<L: Ledger>(request: &Request) -> Result<Owner> {
@@ -213,8 +217,9 @@ fn owner<L: Ledger>(request: &Request) -> Result<Owner> {
     Ok(Owner { scope, container: attachment.container.clone(), ifname: attachment.ifname.clone() })
 }
 
-/// A node that forgets who it is, or is taken for another, loses leases that others can see.
-fn warn_of_passing_identity(request: &Request) -> Result<()> {
+/// Warns where a reboot or a clone gives the node another identity: its leases in a store of the cluster
+/// would be those of an unknown node.
+fn warn_of_volatile_identity(request: &Request) -> Result<()> {
     let state = request.state_dir()?;
     if let Some(why) = volatile_filesystem(state.root()) {
         warn!(
@@ -252,7 +257,7 @@ pub fn known(request: &Request) -> Vec<Lease> {
 }
 
 /// A lease of which nothing but the address is known.
-fn hint(address: IpAddr) -> Lease {
+fn bare_lease(address: IpAddr) -> Lease {
     Lease {
         pool: None,
         address: IpNet::from(address),
@@ -264,57 +269,67 @@ fn hint(address: IpAddr) -> Lease {
     }
 }
 
-/// What this DEL is about, where the chain makes it by itself: an undo, or leases taken between two times.
-/// `None` for the runtime's own, which is about everything.
+/// What a DEL may release that the chain makes by itself: an undo, or one about leases taken between two
+/// times. `None` for the DEL of the runtime, which releases everything.
 ///
 /// # Errors
-/// The purpose or the leases cannot be read. Such a DEL is not about everything.
-fn part(request: &Request) -> Result<Option<Part>> {
+/// The purpose or the leases cannot be read. Such a DEL must release nothing.
+fn partial_release(request: &Request) -> Result<Option<PartialRelease>> {
     let members = request.members();
     let (after, before) = match members.purpose()? {
         Purpose::Runtime | Purpose::Reassert => return Ok(None),
         Purpose::Undo => {
             let mut leases: Vec<Lease> = members.leases()?;
             leases.retain(|lease| !lease.preexisting);
-            return Ok(Some(Part { leases, taken: None }));
+            return Ok(Some(PartialRelease { leases, taken: None }));
         }
         Purpose::TakenBetween { after, before } => (after, before),
     };
-    let time = |since: u64| UNIX_EPOCH.checked_add(Duration::from_millis(since));
-    // The kernel's clock for files is some milliseconds behind.
-    let from = time(after).and_then(|time| time.checked_sub(COARSE));
+    let from = time(after).and_then(|from| from.checked_sub(CLOCK_MARGIN));
     let to = before.map_or_else(|| Some(SystemTime::now()), time);
-    let to = to.and_then(|time| time.checked_add(COARSE));
+    let to = to.and_then(|to| to.checked_add(CLOCK_MARGIN));
     let (Some(from), Some(to)) = (from, to) else {
         return Err(Error::config("prevResult.fence", "a time is too large"));
     };
-    Ok(Some(Part { leases: members.leases()?, taken: Some((from, to)) }))
+    Ok(Some(PartialRelease { leases: members.leases()?, taken: Some((from, to)) }))
 }
 
-const COARSE: Duration = Duration::from_millis(50);
+/// The kernel's clock for files is some milliseconds behind.
+const CLOCK_MARGIN: Duration = Duration::from_millis(50);
+
+fn time(milliseconds: u64) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds))
+}
+
+fn not_held(message: String) -> Error {
+    Error::new(ErrorCode::NOT_HELD, message).advise("re-create the attachment")
+}
 
 /// The ranges of pools, as far as they can be read: those that the store alone knows, from there.
-fn sets<L: Ledger>(allocator: &mut LedgerAllocator<L>, pools: &[Pool]) -> Result<Vec<RangeSet>> {
-    let (written, named): (Vec<&Pool>, Vec<&Pool>) =
-        pools.iter().partition(|pool| !pool.ranges().is_empty());
-    let read = |pool: &Pool| pool.range_set(RangeRules::ANY, "prevResult.pools").ok().flatten();
-    let mut sets: Vec<RangeSet> = written.into_iter().filter_map(read).collect();
-    if !named.is_empty() {
-        let named: Vec<Pool> = named.into_iter().cloned().collect();
-        sets.extend(allocator.ranges_of(&named)?);
+fn sets<L: Ledger>(
+    allocator: &mut LedgerAllocator<L>,
+    requested: &RequestedPools,
+) -> Result<Vec<RangeSet>> {
+    let mut sets = Vec::new();
+    for (path, pool) in requested.with_paths() {
+        sets.extend(pool.range_set(RangeRules::ANY, path).ok().flatten());
     }
+    let without_ranges = requested.with_paths().filter(|(_, pool)| pool.ranges().is_empty());
+    let requests = allocator.requests(without_ranges)?;
+    sets.extend(allocator.ranges_of(&requests)?);
     Ok(sets)
 }
 
-/// One for each family, through the first gateway of a pool of it.
+/// A default route for each family of the leases, through the first gateway of the family.
 fn default_routes(leases: &[Lease]) -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
-    for everywhere in [IpNet::from(Ipv4Net::default()), IpNet::from(Ipv6Net::default())] {
-        let is_of = |lease: &&Lease| lease.address.addr().is_ipv4() == everywhere.addr().is_ipv4();
-        let mut its = leases.iter().filter(is_of).peekable();
-        if its.peek().is_some() {
-            let gw = its.find_map(|lease| lease.gateway);
-            routes.push(Route { dst: everywhere, gw, extra: Map::new() });
+    for dst in [IpNet::from(Ipv4Net::default()), IpNet::from(Ipv6Net::default())] {
+        let is_ipv4 = dst.addr().is_ipv4();
+        let of_family = leases.iter().filter(|lease| lease.address.addr().is_ipv4() == is_ipv4);
+        let gateways: Vec<Option<IpAddr>> = of_family.map(|lease| lease.gateway).collect();
+        if !gateways.is_empty() {
+            let gw = gateways.into_iter().flatten().next();
+            routes.push(Route { dst, gw, extra: Map::new() });
         }
     }
     routes

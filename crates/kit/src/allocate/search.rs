@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::ledger::{PoolView, Scan, Used};
-use super::piece::{Count, Piece, clip, nth, scramble, shown};
+use super::span::{Span, SpanAddresses, clip, first_shown, random_address, scramble};
 use crate::cni::address;
 use crate::error::{Error, Result};
 use crate::pool::RangeSet;
@@ -41,15 +41,15 @@ impl Strategy {
     }
 }
 
-/// What a store can try in one commit.
+/// What a store tries in one commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimLimits {
     /// Candidates for each claim.
     pub each: usize,
-    /// How many of them are random_candidates over a pool that goes round and of which nothing is known:
-    /// for stores in which other nodes, too, claim what is next.
+    /// How many of them are random addresses, in a pool with round robin of which nothing is known: for
+    /// stores in which other nodes claim the next address, too.
     pub random_candidates: usize,
-    /// Pools are looked at before anything is tried.
+    /// Pools are scanned before anything is tried.
     pub look_first: bool,
 }
 
@@ -58,7 +58,7 @@ impl ClaimLimits {
     pub const IN_ORDER: Self = Self { each: 64, random_candidates: 0, look_first: false };
 }
 
-/// What a search goes by, beside the view of the pool.
+/// What a search needs beside the view of the pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Search<'a> {
     /// The pool's ranges.
@@ -77,57 +77,74 @@ const MIXED: usize = 1024;
 /// How many addresses the first window holds.
 const WINDOW: u128 = 256;
 
-/// How many times the one before a further window holds.
+/// By how much each further window is larger.
 const GROWTH: u128 = 8;
 
-/// From how many addresses on the whole pool is looked at.
+/// A window of this size or more is the whole pool.
 const LARGEST: u128 = 32 * 1024;
 
 impl Search<'_> {
-    /// The best addresses to try, at most `limit`, each usable and not known to be taken. None
-    /// means that all that was looked at is taken.
+    /// The best addresses to try, at most `limit`, each usable and not known to be taken. If there is
+    /// none, all that was scanned is taken.
     pub fn candidates(&self, view: &PoolView, limit: usize) -> Vec<IpAddr> {
-        let usable = |address: &IpAddr| self.is_usable(*address);
-        let untried = |address: &IpAddr| usable(address) && !self.avoid.contains(address);
         if let Some(free) = view.remembered() {
-            return self.of_free(free, view.cursor, limit);
+            return self.remembered(free, view.cursor, limit);
         }
-        if self.strategy == Strategy::Random && view.used == Used::Unknown {
-            return self.random_candidates(limit, untried);
-        }
-        let mut pieces = self.pieces();
-        if let Used::Windows(windows, _) = &view.used {
-            pieces = match self.strategy {
-                Strategy::Lowest => shown(pieces, windows),
-                _ => {
-                    let within = |piece| {
-                        windows.iter().filter_map(move |(from, to)| clip(piece, *from, *to))
-                    };
-                    pieces.into_iter().flat_map(within).collect()
-                }
-            };
-        }
+        let (spans, taken) = match &view.used {
+            Used::Unknown if self.strategy == Strategy::Random => {
+                return self.random_candidates(limit, &[]);
+            }
+            Used::Unknown => (self.spans(), None),
+            Used::Windows(windows, taken) => (self.spans_in(windows), Some(taken)),
+            Used::All(taken) => (self.spans(), Some(taken)),
+        };
         let after = match self.strategy {
-            Strategy::Random => nth(&pieces, self.random),
+            Strategy::Random => random_address(&spans, self.random),
             _ => self.start(view.cursor),
         };
-        let ring = self.ring(pieces, after);
-        let addresses = ring.into_iter().flat_map(|(first, last)| Count::new(first, last));
-        match &view.used {
-            Used::Windows(_, taken) | Used::All(taken) => {
-                let free = addresses.filter(|a| usable(a) && !taken.contains(a));
-                match self.strategy {
-                    // The first after a random place would be the same from many places.
-                    Strategy::Random => self.shuffled(free.take(limit.max(MIXED)).collect(), limit),
-                    _ => free.take(limit).collect(),
-                }
+        let ring = self.ring(spans, after).into_iter().flat_map(SpanAddresses::of);
+        let Some(taken) = taken else {
+            return ring.filter(|address| self.is_untried(*address)).take(limit).collect();
+        };
+        let free = ring.filter(|address| self.is_usable(*address) && !taken.contains(address));
+        match self.strategy {
+            // From many random addresses, the next free one would be the same.
+            Strategy::Random => self.shuffled(free.take(limit.max(MIXED)).collect(), limit),
+            _ => free.take(limit).collect(),
+        }
+    }
+
+    /// What to try in one commit: the best addresses, and random ones if the limits say so.
+    pub(crate) fn claim_candidates(self, view: &PoolView, limits: ClaimLimits) -> Vec<IpAddr> {
+        let is_blind = !view.is_known() && self.strategy == Strategy::RoundRobin;
+        let random = if is_blind { limits.random_candidates.min(limits.each) } else { 0 };
+        let mut candidates = self.candidates(view, limits.each - random);
+        if random > 0 {
+            candidates.extend(self.random_candidates(random, &candidates));
+        }
+        candidates
+    }
+
+    /// What to scan after all addresses of this scan proved taken, in windows that grow; `None` after
+    /// the whole pool.
+    pub fn next_scan(&self, scanned: Scan, cursor: Option<IpAddr>) -> Option<Scan> {
+        match scanned {
+            Scan::None => Some(self.window(self.start(cursor), WINDOW)),
+            Scan::Range(from, to) => {
+                let size = address::distance(from, to).unwrap_or(0).saturating_add(1);
+                let width = size.max(WINDOW / GROWTH) * GROWTH;
+                // In a pool of many small spans windows would not grow.
+                let is_full = width >= LARGEST
+                    || width >= self.set.size()
+                    || (size < WINDOW && self.spans().len() > 2);
+                Some(if is_full { Scan::Full } else { self.window(Some(to), width) })
             }
-            Used::Unknown => addresses.filter(untried).take(limit).collect(),
+            Scan::Full => None,
         }
     }
 
     /// Those of some free addresses that are the pool's, the best first.
-    fn of_free(
+    fn remembered(
         &self,
         free: &BTreeSet<IpAddr>,
         cursor: Option<IpAddr>,
@@ -137,13 +154,13 @@ impl Search<'_> {
             Strategy::Random => None,
             _ => self.start(cursor),
         };
-        let pieces = self.ring(self.pieces(), start).into_iter();
-        let within = pieces.flat_map(|(first, last)| free.range(first..=last).copied());
-        let usable = within.filter(|a| self.is_usable(*a) && !self.avoid.contains(a));
-        if self.strategy != Strategy::Random {
-            return usable.take(limit).collect();
+        let spans = self.ring(self.spans(), start).into_iter();
+        let of_pool = spans.flat_map(|(first, last)| free.range(first..=last).copied());
+        let untried = of_pool.filter(|address| self.is_untried(*address));
+        match self.strategy {
+            Strategy::Random => self.shuffled(untried.collect(), limit),
+            _ => untried.take(limit).collect(),
         }
-        self.shuffled(usable.collect(), limit)
     }
 
     /// Some of these addresses, in any order.
@@ -152,47 +169,15 @@ impl Search<'_> {
         let mut chosen = Vec::new();
         while chosen.len() < limit && !all.is_empty() {
             random = scramble(random);
-            let place = random % u64::try_from(all.len()).unwrap_or(u64::MAX);
-            chosen.push(all.swap_remove(usize::try_from(place).unwrap_or(0)));
+            let index = random % u64::try_from(all.len()).unwrap_or(u64::MAX);
+            chosen.push(all.swap_remove(usize::try_from(index).unwrap_or(0)));
         }
         chosen
     }
 
-    /// What to try in one commit: the best addresses, and random_candidates ones where `tries` says so.
-    pub(crate) fn to_try(self, view: &PoolView, tries: ClaimLimits) -> Vec<IpAddr> {
-        let blind = !view.is_known() && self.strategy == Strategy::RoundRobin;
-        let random_candidates = if blind { tries.random_candidates.min(tries.each) } else { 0 };
-        let mut found = self.candidates(view, tries.each - random_candidates);
-        if random_candidates > 0 {
-            let free =
-                |a: &IpAddr| self.is_usable(*a) && !self.avoid.contains(a) && !found.contains(a);
-            let more = self.random_candidates(random_candidates, free);
-            found.extend(more);
-        }
-        found
-    }
-
-    /// Where to look after all of `seen` has proved taken, in windows that grow; `None` when that
-    /// was everything.
-    pub fn look_after(&self, seen: Scan, cursor: Option<IpAddr>) -> Option<Scan> {
-        match seen {
-            Scan::None => Some(self.window(self.start(cursor), WINDOW)),
-            Scan::Range(from, to) => {
-                let seen = address::distance(from, to).unwrap_or(0).saturating_add(1);
-                let width = seen.max(WINDOW / GROWTH) * GROWTH;
-                // In a pool of many small pieces windows would not grow.
-                let enough = width >= LARGEST
-                    || width >= self.set.size()
-                    || (seen < WINDOW && self.pieces().len() > 2);
-                Some(if enough { Scan::Full } else { self.window(Some(to), width) })
-            }
-            Scan::Full => None,
-        }
-    }
-
     /// The part of the pool that comes after an address.
     fn window(&self, after: Option<IpAddr>, width: u128) -> Scan {
-        let Some((first, last)) = self.ring(self.pieces(), after).into_iter().next() else {
+        let Some((first, last)) = self.ring(self.spans(), after).into_iter().next() else {
             return Scan::Full;
         };
         let end = address::offset(first, width - 1).map_or(last, |end| end.min(last));
@@ -203,30 +188,34 @@ impl Search<'_> {
         self.set.find(address).is_some_and(|range| range.usable(address))
     }
 
+    fn is_untried(&self, address: IpAddr) -> bool {
+        self.is_usable(address) && !self.avoid.contains(&address)
+    }
+
     /// The address after which the strategy begins; `None` is before the first.
     fn start(&self, cursor: Option<IpAddr>) -> Option<IpAddr> {
         match self.strategy {
             Strategy::Lowest => None,
             Strategy::RoundRobin => cursor.filter(|cursor| self.set.find(*cursor).is_some()),
-            Strategy::Random => nth(&self.pieces(), self.random),
+            Strategy::Random => random_address(&self.spans(), self.random),
         }
     }
 
-    /// Pieces of the pool in the order in which their addresses are tried: those after an address,
+    /// Spans of the pool in the order in which their addresses are tried: those after an address,
     /// then those before it.
-    fn ring(&self, pieces: Vec<Piece>, after: Option<IpAddr>) -> Vec<Piece> {
+    fn ring(&self, spans: Vec<Span>, after: Option<IpAddr>) -> Vec<Span> {
         let Some(after) = after else {
-            return pieces;
+            return spans;
         };
-        // The pieces stand in the order of the ranges, which need not be that of the addresses.
-        let of = |address| self.set.ranges().iter().position(|range| range.spans(address));
-        let here = of(after);
-        let (mut ahead, mut behind) = (Vec::new(), Vec::new());
-        for (first, last) in pieces {
-            let range = of(first);
-            if range > here || (range == here && first > after) {
+        // The order is that of the ranges, which need not be that of the addresses.
+        let range_of_after = self.range_index(after);
+        let mut ahead = Vec::new();
+        let mut behind = Vec::new();
+        for (first, last) in spans {
+            let range = self.range_index(first);
+            if range > range_of_after || (range == range_of_after && first > after) {
                 ahead.push((first, last));
-            } else if range < here || last <= after {
+            } else if range < range_of_after || last <= after {
                 behind.push((first, last));
             } else {
                 behind.push((first, after));
@@ -237,31 +226,46 @@ impl Search<'_> {
         ahead
     }
 
-    /// The pool's addresses without holes, in the order of the ranges.
-    fn pieces(&self) -> Vec<Piece> {
+    fn range_index(&self, address: IpAddr) -> Option<usize> {
+        self.set.ranges().iter().position(|range| range.spans(address))
+    }
+
+    /// The spans of the pool, in the order of the ranges.
+    fn spans(&self) -> Vec<Span> {
         self.set.ranges().iter().flat_map(|range| range.segments().iter().copied()).collect()
     }
 
-    /// Addresses all over the pool.
-    fn random_candidates(&self, limit: usize, free: impl Fn(&IpAddr) -> bool) -> Vec<IpAddr> {
-        let mut found = Vec::new();
+    /// The parts of the spans that windows show.
+    fn spans_in(&self, windows: &[Span]) -> Vec<Span> {
+        match self.strategy {
+            Strategy::Lowest => first_shown(self.spans(), windows),
+            _ => self.spans().into_iter().flat_map(|span| clip(span, windows)).collect(),
+        }
+    }
+
+    /// Untried addresses all over the pool, beside some that are candidates already.
+    fn random_candidates(&self, limit: usize, beside: &[IpAddr]) -> Vec<IpAddr> {
+        let mut found: Vec<IpAddr> = Vec::new();
         let mut random = self.random;
-        let pieces = self.pieces();
+        let spans = self.spans();
         for _ in 0..limit.saturating_mul(4) {
             random = scramble(random);
-            let candidate = nth(&pieces, random).filter(|a| free(a) && !found.contains(a));
-            found.extend(candidate);
+            found.extend(random_address(&spans, random).filter(|address| {
+                self.is_untried(*address) && !beside.contains(address) && !found.contains(address)
+            }));
             if found.len() == limit {
                 return found;
             }
         }
-        // A pool with hardly an address left to try: one after the other.
-        let rest = self
-            .ring(self.pieces(), None)
-            .into_iter()
-            .flat_map(|(first, last)| Count::new(first, last));
-        let rest = rest.filter(|a| free(a) && !found.contains(a)).take(limit - found.len());
-        found.extend(rest.collect::<Vec<_>>());
+        // Hardly an address of the pool is left to try: one after the other.
+        for address in spans.into_iter().flat_map(SpanAddresses::of) {
+            if found.len() == limit {
+                break;
+            }
+            if self.is_untried(address) && !beside.contains(&address) && !found.contains(&address) {
+                found.push(address);
+            }
+        }
         found
     }
 }
@@ -308,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_goes_on_where_the_strategy_would_choose() {
+    fn a_scan_goes_on_where_the_strategy_would_choose() {
         let set = set(json!([{"subnet": "10.0.0.0/16"}]));
         let search = Search {
             set: &set,
@@ -316,24 +320,27 @@ mod tests {
             random: 0,
             avoid: &BTreeSet::new(),
         };
-        let window = search.look_after(Scan::None, Some(address("10.0.3.255"))).unwrap();
+        let window = search.next_scan(Scan::None, Some(address("10.0.3.255"))).unwrap();
         assert_eq!(window, Scan::Range(address("10.0.4.0"), address("10.0.4.255")));
-        let wider = search.look_after(window, None).unwrap();
+        let wider = search.next_scan(window, None).unwrap();
         assert_eq!(wider, Scan::Range(address("10.0.5.0"), address("10.0.12.255")));
-        let widest = search.look_after(wider, None).unwrap();
+        let widest = search.next_scan(wider, None).unwrap();
         assert_eq!(widest, Scan::Range(address("10.0.13.0"), address("10.0.76.255")));
-        assert_eq!(search.look_after(widest, None), Some(Scan::Full));
-        assert_eq!(search.look_after(Scan::Full, None), None);
+        assert_eq!(search.next_scan(widest, None), Some(Scan::Full));
+        assert_eq!(search.next_scan(Scan::Full, None), None);
     }
 
     #[test]
-    fn a_crowd_scatters_where_nothing_is_known() {
+    fn random_candidates_are_added_where_nothing_is_known() {
         let set = set(json!([{"subnet": "10.0.0.0/16"}]));
         let avoid = BTreeSet::new();
         let to_try = |strategy, used| {
             let search = Search { set: &set, strategy, random: 7, avoid: &avoid };
             let view = PoolView { cursor: Some(address("10.0.0.9")), used, ..PoolView::default() };
-            search.to_try(&view, ClaimLimits { each: 4, random_candidates: 2, look_first: false })
+            search.claim_candidates(
+                &view,
+                ClaimLimits { each: 4, random_candidates: 2, look_first: false },
+            )
         };
         let next = ["10.0.0.10", "10.0.0.11", "10.0.0.12", "10.0.0.13"].map(address);
         let blind = to_try(Strategy::RoundRobin, Used::Unknown);

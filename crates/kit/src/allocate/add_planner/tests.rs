@@ -6,6 +6,9 @@ use crate::allocate::ledger::{Holder, PoolView, Scan, Used};
 use crate::cni::{ContainerId, IfName, NetworkName};
 use crate::pool::{Pool, RangeRules};
 
+const IN_ORDER: AddRules =
+    AddRules { releases_rest: true, limits: ClaimLimits::IN_ORDER, cursor_order_only: false };
+
 fn owner() -> Owner {
     let scope = Scope { node: "n".into(), network: NetworkName::parse("n").unwrap() };
     let container = ContainerId::parse("c").unwrap();
@@ -26,14 +29,14 @@ fn requests(strategy: Strategy) -> Vec<PoolRequest> {
 fn a_lost_commit_without_a_reason_spreads() {
     let (owner, requests) = (owner(), requests(Strategy::Lowest));
     let requests = &requests[..1];
-    let mut attempt = Attempt::new(&owner, requests, true, ClaimLimits::IN_ORDER, false);
+    let mut planner = AddPlanner::new(&owner, requests, IN_ORDER);
     let pool = PoolView { used: Used::All(BTreeSet::new()), ..PoolView::default() };
     let view = View { held: vec![], sure: true, pools: vec![pool], token: () };
     let mut firsts = BTreeSet::new();
     for _ in 0..6 {
-        let Plan::Commit(change, sources) = attempt.plan(&view).unwrap() else { panic!() };
+        let NextStep::Commit(change, origins) = planner.next_step(&view).unwrap() else { panic!() };
         firsts.insert(change.claim[0].candidates[0]);
-        attempt.learn(&change, &sources, vec![]).unwrap();
+        planner.record_conflict(&change, &origins, vec![]).unwrap();
     }
     assert!(firsts.len() > 1, "{firsts:?}");
 }
@@ -51,7 +54,7 @@ fn pools_whose_ranges_the_store_knows_do_not_overlap() {
         };
         let pools = subnets.map(pool).into();
         let view = View { held: vec![], sure: true, pools, token: () };
-        Attempt::new(&owner, &requests, true, ClaimLimits::IN_ORDER, false).plan(&view).map(drop)
+        AddPlanner::new(&owner, &requests, IN_ORDER).next_step(&view).map(drop)
     };
     plan(["10.0.0.0/25", "10.0.0.128/25"]).unwrap();
     let error = plan(["10.0.0.0/24", "10.0.0.128/25"]).unwrap_err();
@@ -72,10 +75,10 @@ fn an_address_that_is_held_on_another_node_is_not_the_owners() {
         (Some("n"), "c", Some("eth1"), false),
         (Some("n"), "c", None, false),
     ] {
-        let mut attempt = Attempt::new(&owner, &requests, true, ClaimLimits::IN_ORDER, false);
+        let mut planner = AddPlanner::new(&owner, &requests, IN_ORDER);
         let pools = vec![PoolView::default()];
         let view = View { held: vec![], sure: true, pools, token: () };
-        let Plan::Commit(change, sources) = attempt.plan(&view).unwrap() else { panic!() };
+        let NextStep::Commit(change, origins) = planner.next_step(&view).unwrap() else { panic!() };
         let address = change.claim[0].candidates[0];
         let holder = Holder {
             node: node.map(str::to_owned),
@@ -86,7 +89,8 @@ fn an_address_that_is_held_on_another_node_is_not_the_owners() {
         let lease = change.claim[0].lease(address, json!(1));
         let entry = Entry { lease, holder: Some(holder), since: None, fault: None };
         let taken = vec![Taken { claim: 0, address, holder: Some(entry) }];
-        let refused = attempt.learn(&change, &sources, taken).err().map(|error| error.code());
+        let refused =
+            planner.record_conflict(&change, &origins, taken).err().map(|error| error.code());
         let expected = (!is_own).then_some(ErrorCode::TAKEN);
         assert_eq!(refused, expected, "{node:?} {container} {ifname:?}");
     }
@@ -95,8 +99,8 @@ fn an_address_that_is_held_on_another_node_is_not_the_owners() {
 #[test]
 fn many_pools_are_looked_at_before_anything_is_tried() {
     let (owner, requests) = (owner(), requests(Strategy::RoundRobin));
-    let tries = ClaimLimits { each: 1, random_candidates: 0, look_first: true };
-    let mut attempt = Attempt::new(&owner, &requests, true, tries, false);
+    let limits = ClaimLimits { each: 1, random_candidates: 0, look_first: true };
+    let mut planner = AddPlanner::new(&owner, &requests, AddRules { limits, ..IN_ORDER });
     let pool = |used| PoolView { used, ..PoolView::default() };
     let view = |used: [Used; 2]| View {
         held: vec![],
@@ -104,15 +108,17 @@ fn many_pools_are_looked_at_before_anything_is_tried() {
         pools: used.map(pool).into(),
         token: (),
     };
-    let blind = attempt.plan(&view([Used::Unknown, Used::Unknown])).unwrap();
-    assert!(matches!(blind, Plan::ScanFurther));
-    let scans = attempt.query(false).scans.to_vec();
+    let blind = planner.next_step(&view([Used::Unknown, Used::Unknown])).unwrap();
+    assert!(matches!(blind, NextStep::ScanFurther));
+    let scans = planner.query(false).scans.to_vec();
     let windows = scans.iter().map(|look| match look {
         Scan::Range(from, to) => Used::Windows(vec![(*from, *to)], BTreeSet::from([*from])),
         other => panic!("{other:?}"),
     });
     let windows: Vec<Used> = windows.collect();
-    let Plan::Commit(change, _) = attempt.plan(&view(windows.try_into().unwrap())).unwrap() else {
+    let NextStep::Commit(change, _) =
+        planner.next_step(&view(windows.try_into().unwrap())).unwrap()
+    else {
         panic!()
     };
     let tried: Vec<_> = change.claim.iter().map(|claim| claim.candidates.clone()).collect();

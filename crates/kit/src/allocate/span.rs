@@ -1,41 +1,43 @@
-//! Pieces of a pool: addresses without holes.
+//! Spans of a pool: addresses without holes.
 
 use std::net::IpAddr;
 
 use crate::cni::address;
 
 /// Addresses from one to another, both included.
-pub(super) type Piece = (IpAddr, IpAddr);
+pub(super) type Span = (IpAddr, IpAddr);
 
-/// The address at a random place.
-pub(super) fn nth(pieces: &[Piece], random: u64) -> Option<IpAddr> {
-    let length =
-        |&(first, last): &Piece| address::distance(first, last).unwrap_or(0).saturating_add(1);
-    let total = pieces.iter().map(length).fold(0, u128::saturating_add);
+/// A random address of the spans.
+pub(super) fn random_address(spans: &[Span], random: u64) -> Option<IpAddr> {
+    let total = spans.iter().map(length).fold(0, u128::saturating_add);
     let wide = (u128::from(scramble(random)) << 64) | u128::from(scramble(!random));
-    let mut place = wide % total.max(1);
-    for piece in pieces {
-        if place < length(piece) {
-            return address::offset(piece.0, place);
+    let mut index = wide % total.max(1);
+    for span in spans {
+        if index < length(span) {
+            return address::offset(span.0, index);
         }
-        place -= length(piece);
+        index -= length(span);
     }
     None
 }
 
-/// The addresses from one to another, both included.
-pub(super) struct Count {
+fn length(&(first, last): &Span) -> u128 {
+    address::distance(first, last).unwrap_or(0).saturating_add(1)
+}
+
+/// The addresses of a span, in order.
+pub(super) struct SpanAddresses {
     next: Option<IpAddr>,
     last: IpAddr,
 }
 
-impl Count {
-    pub(super) fn new(first: IpAddr, last: IpAddr) -> Self {
+impl SpanAddresses {
+    pub(super) fn of((first, last): Span) -> Self {
         Self { next: Some(first).filter(|first| *first <= last), last }
     }
 }
 
-impl Iterator for Count {
+impl Iterator for SpanAddresses {
     type Item = IpAddr;
 
     fn next(&mut self) -> Option<IpAddr> {
@@ -45,24 +47,26 @@ impl Iterator for Count {
     }
 }
 
-pub(super) fn clip(
-    (first, last): (IpAddr, IpAddr),
-    from: IpAddr,
-    to: IpAddr,
-) -> Option<(IpAddr, IpAddr)> {
-    let (first, last) = (first.max(from), last.min(to));
-    (first <= last).then_some((first, last))
+/// The parts of a span that lie in windows, in the order of the windows.
+pub(super) fn clip(span: Span, windows: &[Span]) -> Vec<Span> {
+    let mut parts = Vec::new();
+    for (from, to) in windows {
+        let (first, last) = (span.0.max(*from), span.1.min(*to));
+        if first <= last {
+            parts.push((first, last));
+        }
+    }
+    parts
 }
 
-/// What windows show of pieces in this order: from the first part that they show to the next one
-/// that they do not, so that no address is chosen before one that was not looked at.
-pub(super) fn shown(pieces: Vec<Piece>, windows: &[Piece]) -> Vec<Piece> {
-    let mut shown: Vec<Piece> = Vec::new();
-    for piece in pieces {
-        let mut parts: Vec<Piece> =
-            windows.iter().filter_map(|(from, to)| clip(piece, *from, *to)).collect();
+/// What windows show of spans in this order: from the first part that they show to the next one that
+/// they do not show. So no address is chosen before one that was not scanned.
+pub(super) fn first_shown(spans: Vec<Span>, windows: &[Span]) -> Vec<Span> {
+    let mut shown: Vec<Span> = Vec::new();
+    for span in spans {
+        let mut parts = clip(span, windows);
         parts.sort_unstable();
-        let mut next = Some(piece.0);
+        let mut next = Some(span.0);
         for (first, last) in parts {
             let is_next = next.is_some_and(|next| first <= next);
             if !is_next && !shown.is_empty() {
@@ -71,7 +75,7 @@ pub(super) fn shown(pieces: Vec<Piece>, windows: &[Piece]) -> Vec<Piece> {
             shown.push((first, last));
             next = address::next(last);
         }
-        let is_whole = shown.last().is_some_and(|shown| shown.1 == piece.1);
+        let is_whole = shown.last().is_some_and(|shown| shown.1 == span.1);
         if !is_whole && !shown.is_empty() {
             return shown;
         }
@@ -91,16 +95,13 @@ pub(super) fn scramble(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn pieces(texts: &[&str]) -> Vec<Piece> {
-        let read = |text: &&str| {
-            let (first, last) = text.split_once('-').unwrap();
-            (first.parse().unwrap(), last.parse().unwrap())
-        };
-        texts.iter().map(read).collect()
+    fn spans(strings: &[&str]) -> Vec<Span> {
+        let ends = strings.iter().map(|string| string.split_once('-').unwrap());
+        ends.map(|(first, last)| (first.parse().unwrap(), last.parse().unwrap())).collect()
     }
 
     #[test]
-    fn what_lies_behind_a_part_not_shown_is_left_for_later() {
+    fn addresses_after_one_that_was_not_scanned_are_left_for_later() {
         let pool = ["10.1.0.4-10.1.0.9", "fd00::-fd00::3", "10.1.1.0-10.1.1.9"];
         for (windows, expected) in [
             (&["10.1.0.0-10.1.255.255"][..], &["10.1.0.4-10.1.0.9"][..]),
@@ -114,7 +115,7 @@ mod tests {
             ),
             (&["10.2.0.0-10.2.0.9"], &[]),
         ] {
-            assert_eq!(shown(pieces(&pool), &pieces(windows)), pieces(expected), "{windows:?}");
+            assert_eq!(first_shown(spans(&pool), &spans(windows)), spans(expected), "{windows:?}");
         }
     }
 }

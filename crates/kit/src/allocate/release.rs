@@ -1,0 +1,143 @@
+//! Releases over any ledger: retry, and proof that nothing is left.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::ledger::{Change, Commit, Ledger, Need, View, ViewQuery};
+use super::ledger_allocator::{LedgerAllocator, ROUNDS, contended};
+use super::unknown_commits::UnknownCommits;
+use super::{Lease, Owner, PartialRelease};
+use crate::error::{Error, ErrorCode, Result};
+
+impl<L: Ledger> LedgerAllocator<L> {
+    /// DEL: releases everything the owner holds and tells what that was.
+    ///
+    /// `known` are hints from the attachment record: a stale one must not release what another owner
+    /// holds by now, and a missing one must not leave anything behind.
+    pub(super) fn release_all(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
+        let may_guess = !known.is_empty();
+        let mut is_guess = may_guess;
+        let mut first_shown = None;
+        self.release_where(owner, known, may_guess, |held| {
+            if std::mem::take(&mut is_guess) {
+                return held.to_vec();
+            }
+            // Leases that are taken or confirmed after the first view belong to a later ADD.
+            let now = revisions(held);
+            let first_shown = first_shown.get_or_insert_with(|| now.clone());
+            if now.is_subset(first_shown) { held.to_vec() } else { Vec::new() }
+        })
+    }
+
+    /// Releases a part of what the owner holds and leaves the rest as it is: the undo of an ADD, or
+    /// what a stale record names, while the owner may hold more by now.
+    pub(super) fn release_part(
+        &mut self,
+        owner: &Owner,
+        part: &PartialRelease,
+    ) -> Result<Vec<Lease>> {
+        self.release_where(owner, &[], false, |held| {
+            held.iter().filter(|lease| part.covers(lease)).cloned().collect()
+        })
+    }
+
+    /// CHECK: what the owner holds.
+    pub(super) fn held(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
+        Ok(self.proof(owner, known, None)?.held)
+    }
+
+    /// Releases the leases that `choose` picks among those that are held; done when it picks none.
+    fn release_where(
+        &mut self,
+        owner: &Owner,
+        known: &[Lease],
+        may_guess: bool,
+        choose: impl FnMut(&[Lease]) -> Vec<Lease>,
+    ) -> Result<Vec<Lease>> {
+        let mut unknown = UnknownCommits::default();
+        let released = self.release_with_retries(owner, known, may_guess, choose, &mut unknown);
+        released.map_err(|error| unknown.explain(error))
+    }
+
+    fn release_with_retries(
+        &mut self,
+        owner: &Owner,
+        known: &[Lease],
+        may_guess: bool,
+        mut choose: impl FnMut(&[Lease]) -> Vec<Lease>,
+        unknown: &mut UnknownCommits,
+    ) -> Result<Vec<Lease>> {
+        let mut view = match may_guess {
+            true => self.guess(owner, known)?,
+            false => self.proof(owner, known, None)?,
+        };
+        for _ in 0..ROUNDS {
+            let drop = choose(&view.held);
+            if drop.is_empty() {
+                return if view.sure { Ok(drop) } else { Err(not_sure(owner)) };
+            }
+            let chosen = revisions(&drop);
+            let rest = view.held.into_iter().filter(|lease| !chosen.contains(&revision(lease)));
+            let change = Change { leave: rest.collect(), drop, ..Change::default() };
+            let next = match self.ledger.commit(owner, view.token, &change)? {
+                Commit::Done { .. } => return Ok(change.drop),
+                Commit::Lost { view, .. } => view.filter(|view| view.sure),
+                Commit::Outdated => None,
+                Commit::Unknown => {
+                    unknown.add(&change)?;
+                    None
+                }
+            };
+            view = match next {
+                Some(next) => next,
+                None => self.proof(owner, known, None)?,
+            };
+            self.check_deadline()?;
+        }
+        Err(contended(owner))
+    }
+
+    /// What an owner holds, perhaps guessed: the guarded commit that follows says whether it was right.
+    fn guess(&mut self, owner: &Owner, known: &[Lease]) -> Result<View<L::Token>> {
+        let view = self.ledger.view(&release_query(owner, known, true), None)?;
+        if view.sure || shows_all(&view.held, known) {
+            return Ok(view);
+        }
+        self.proof(owner, known, Some(view.token))
+    }
+
+    /// What an owner holds: surely nothing else, or at least all that the record knows.
+    fn proof(
+        &mut self,
+        owner: &Owner,
+        known: &[Lease],
+        earlier: Option<L::Token>,
+    ) -> Result<View<L::Token>> {
+        let view = self.ledger.view(&release_query(owner, known, false), earlier)?;
+        if view.sure || shows_all(&view.held, known) { Ok(view) } else { Err(not_sure(owner)) }
+    }
+}
+
+fn release_query<'a>(owner: &'a Owner, known: &'a [Lease], may_guess: bool) -> ViewQuery<'a> {
+    ViewQuery { owner, known, requests: &[], scans: &[], may_guess, need: Need::Proof }
+}
+
+/// Whether a view shows all that the record knows of, and the record knows of anything.
+fn shows_all(held: &[Lease], known: &[Lease]) -> bool {
+    let shown: BTreeSet<IpAddr> = held.iter().map(|lease| lease.address.addr()).collect();
+    !known.is_empty() && known.iter().all(|lease| shown.contains(&lease.address.addr()))
+}
+
+fn not_sure(owner: &Owner) -> Error {
+    let message = format!("the store does not say for sure what {owner} holds");
+    Error::new(ErrorCode::TRY_AGAIN, message).advise("look at the store, and call again")
+}
+
+/// The very leases that are held.
+fn revisions(held: &[Lease]) -> BTreeSet<(IpAddr, String)> {
+    held.iter().map(revision).collect()
+}
+
+fn revision(lease: &Lease) -> (IpAddr, String) {
+    (lease.address.addr(), lease.revision.to_string())
+}

@@ -1,0 +1,50 @@
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::ledger::Change;
+use crate::error::{Error, ErrorCode, Result};
+
+/// After how many commits of unknown outcome a call ends.
+const MOST: u32 = 8;
+
+/// The commits of a call whose outcome the store did not tell.
+#[derive(Default)]
+pub(super) struct UnknownCommits {
+    count: u32,
+    candidates: BTreeSet<IpAddr>,
+}
+
+impl UnknownCommits {
+    /// Adds the commit of this change.
+    ///
+    /// # Errors
+    /// Too many commits had an unknown outcome.
+    pub(super) fn add(&mut self, change: &Change<'_>) -> Result<()> {
+        self.count += 1;
+        self.candidates.extend(change.claim.iter().flat_map(|claim| &claim.candidates));
+        if self.count < MOST {
+            return Ok(());
+        }
+        let message = format!("the store did not say what became of {MOST} changes");
+        Err(Error::new(ErrorCode::TRY_AGAIN, message)
+            .advise("look at its servers, and at the log for what each of them said; call again"))
+    }
+
+    /// Whether there was such a commit.
+    pub(super) fn any(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Whether one of them may have taken this address.
+    pub(super) fn may_have_taken(&self, address: IpAddr) -> bool {
+        self.candidates.contains(&address)
+    }
+
+    /// An error after such a commit says by its code that the outcome of the call is unknown, too.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        if self.any() && error.code() != ErrorCode::TIMED_OUT {
+            return error.with_code(ErrorCode::TRY_AGAIN);
+        }
+        error
+    }
+}
