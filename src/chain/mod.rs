@@ -32,8 +32,7 @@ pub(crate) mod unshown_pools;
 
 use std::path::Path;
 
-pub use next::HostProgram;
-pub use preset::{Preset, PresetChain};
+pub use preset::{HostProgram, Preset, PresetChain};
 
 use ipam_kit::cni::{IpamResult, Keep};
 use ipam_kit::delegate::{Delegate, Request};

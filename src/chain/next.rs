@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::entry::DelegateEntry;
 use super::plan::Step;
-use super::preset::{Preset, unknown_preset};
+use super::preset::{HostProgram, Preset, unknown_preset};
 use super::program::{
     OwnExecutable, ProgramSource, is_allocator, is_selector, path_folders, search,
 };
@@ -19,18 +19,6 @@ use ipam_kit::cni::{Environment, Network, parse_object, shown};
 use ipam_kit::delegate::selector_keys::CHAIN_KEYS;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::read_trusted;
-
-/// Where the host may name another last program for a preset's chain: a JSON object in a file that
-/// root alone may write.
-#[derive(Clone, Copy, Debug)]
-pub struct HostProgram {
-    /// The file.
-    pub file: &'static str,
-    /// A variable that names another file.
-    pub variable: &'static str,
-    /// The member that names the program: an absolute path, or a command that is found in `PATH`.
-    pub key: &'static str,
-}
 
 /// What a host's file names as the last of a chain.
 #[derive(Debug)]

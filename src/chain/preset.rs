@@ -2,7 +2,6 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::next::HostProgram;
 use ipam_kit::error::Error;
 
 /// A chain under the name of the system it replaces.
@@ -41,6 +40,18 @@ pub struct PresetChain {
     /// Keys of `ipam` that its selectors may set for `ipam-da-*`, beside those of every selector, as in
     /// `sets` of `ipam.delegates`.
     pub sets: &'static [&'static str],
+}
+
+/// Where the host may name another last program for a preset's chain: a JSON object in a file that
+/// root alone may write.
+#[derive(Clone, Copy, Debug)]
+pub struct HostProgram {
+    /// The file.
+    pub file: &'static str,
+    /// A variable that names another file.
+    pub variable: &'static str,
+    /// The member that names the program: an absolute path, or a command that is found in `PATH`.
+    pub key: &'static str,
 }
 
 impl Preset {

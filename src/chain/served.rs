@@ -119,29 +119,30 @@ pub(crate) fn refuse_repeated_allocator(steps: &[Step]) -> Result<()> {
 pub(crate) fn unserved(left: &[Value], steps: &[Step]) -> Error {
     let message = format!("no delegate served {}", describe_pools(left));
     let error = Error::new(ErrorCode::UNSERVED, message);
-    let choosing = steps.iter().rposition(Step::is_selector);
-    let (before, after) = steps.split_at(choosing.map_or(0, |last| last + 1));
+    let last_selector = steps.iter().rposition(Step::is_selector);
+    let (before, after) = steps.split_at(last_selector.map_or(0, |index| index + 1));
     let early = before.iter().rfind(|step| !step.is_selector());
-    let with_names = after.iter().find_map(|step| {
-        let names = step.serves.as_deref()?;
-        Some((&step.name, names)).filter(|_| !left.iter().any(|pool| serves(step, pool)))
-    });
-    match (early, choosing, with_names) {
-        (Some(early), Some(last), _) if after.is_empty() => {
-            error.advise(format!("put {} after {} in ipam.delegates", early.name, steps[last].name))
-        }
-        (_, _, Some((name, names))) => {
-            let named = serde_json::json!(names).to_string();
-            let named = named.trim_matches(['[', ']']).replace(',', ", ");
-            let unnamed = left.iter().all(|pool| pool["name"].as_str().is_none());
-            let correction =
-                if unnamed { "give the pool a name" } else { "correct serves or the pool's name" };
-            error.advise(format!(
-                "serves of {name} names {named}: {correction}, or add an allocator for it"
-            ))
-        }
-        _ => error.advise("add an allocator for it to ipam.delegates"),
+    if let (Some(early), Some(index), []) = (early, last_selector, after) {
+        let selector = &steps[index].name;
+        return error.advise(format!("put {} after {selector} in ipam.delegates", early.name));
     }
+    for step in after {
+        if let Some(names) = &step.serves
+            && !left.iter().any(|pool| serves(step, pool))
+        {
+            let names: Vec<String> =
+                names.iter().map(|name| Value::from(&**name).to_string()).collect();
+            let has_name = left.iter().any(|pool| pool["name"].is_string());
+            let correction =
+                if has_name { "correct serves or the pool's name" } else { "give the pool a name" };
+            return error.advise(format!(
+                "serves of {} names {}: {correction}, or add an allocator for it",
+                step.name,
+                names.join(", ")
+            ));
+        }
+    }
+    error.advise("add an allocator for it to ipam.delegates")
 }
 
 /// Whether a delegate is shown a pool.
