@@ -21,7 +21,7 @@ const DRAWN: &[(&str, &str)] = &[
     ("crates/servers/src", "- `ipam-servers`:"),
     ("crates/suites/src", "- `ipam-suites`:"),
     ("src", "`ipam-delegated`:"),
-    ("src/chain", "`ipam-delegated`:"),
+    ("src/chain", "`chain`, from the top:"),
 ];
 
 fn root() -> &'static Path {

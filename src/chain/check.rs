@@ -2,8 +2,9 @@
 
 use log::warn;
 
+use super::optional::run_if_known;
 use super::record::{AttemptState, Held, Opened, RecordFile};
-use super::run_all::{walk, walk_plan};
+use super::run_all::{run_all, run_planned};
 use super::served::{refuse_repeated_allocator, refuse_without_allocator};
 use super::session::Session;
 use ipam_kit::cni::address::parse_cidr;
@@ -60,8 +61,8 @@ fn check_recorded(
         let leases = granted.leases.clone();
         let input = DelegateInput { leases, present, ..DelegateInput::default() };
         let stdin = run.stdin(network, &prev_result, input)?;
-        let outcome = session.exec(Verb::Check, &session.recorded_step(run), stdin, time);
-        outcome.map_err(|failure| refreshed.explain_failure(failure).error)?;
+        let checked = run_if_known(session, Verb::Check, &session.recorded_step(run), stdin, time);
+        checked.map_err(|failure| refreshed.explain_failure(failure).error)?;
     }
     Ok(())
 }
@@ -89,9 +90,10 @@ fn check_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
     session.refuse_unproved_absence()?;
     let prev_result = session.prev_result()?.unwrap_or_default();
     // An allocator that knows no pools goes by the owner.
-    let walked = walk(session, Verb::Check, &prev_result, deadline)?;
-    let warnings = walked.but_selectors(false)?;
-    warnings.iter().for_each(|warning| warn!("{}", warning.in_full()));
+    let failures = run_all(session, Verb::Check, &prev_result, deadline)?;
+    for warning in failures.but_selectors(false)? {
+        warn!("{}", warning.in_full());
+    }
     Ok(())
 }
 
@@ -117,5 +119,5 @@ pub(crate) fn status(session: &Session<'_>) -> Result<()> {
         return Err(Error::config("name", message).advise("a network name may have 255 bytes"));
     }
     let deadline = Deadline::after(session.timeout());
-    walk_plan(session, &plan, Verb::Status, &IpamResult::default(), deadline)?.all()
+    run_planned(session, &plan, Verb::Status, &IpamResult::default(), deadline)?.join()
 }

@@ -1,12 +1,12 @@
-//! One delegate as a process, which ends in its time whatever it does.
+//! One call of a delegate as a process, which ends in its time whatever it does.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use log::debug;
 use serde_json::{Map, Value};
 
-use super::process::{Ended, Killed, Process, Start};
+use super::plan::Step;
+use super::process::{KillReason, Process, ProcessOutput, ProcessSpec};
 use super::program::not_started;
 use ipam_kit::cni::{Environment, Verb, parse_object};
 use ipam_kit::delegate::Deadline;
@@ -20,181 +20,171 @@ const STDOUT_LIMIT: usize = 1024 * 1024;
 const RUN_IT: &str = "run it by hand with the same input: it must print one JSON object on stdout, and logs on stderr";
 
 /// One call of a delegate.
-pub(crate) struct Call<'a> {
-    pub name: &'a str,
-    pub program: &'a Path,
+pub(crate) struct DelegateCall<'a> {
+    pub step: &'a Step,
     pub verb: Verb,
+    /// The variables of the call, but for the verb and the time.
     pub environment: Environment,
     pub stdin: String,
+    /// How long it may run, unless its own timeout is shorter.
     pub time: Duration,
 }
 
 /// What a delegate printed: an object, or nothing on the verbs that allow that.
-pub(crate) type Answer = Option<Map<String, Value>>;
+pub(crate) type DelegateOutput = Option<Map<String, Value>>;
 
 /// A delegate that failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct DelegateFailure {
     pub error: Error,
-    pub ending: Ending,
+    pub kind: FailureKind,
 }
 
-/// How a failed delegate ended.
+/// What is known of a delegate that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// It was not run.
+pub(crate) enum FailureKind {
+    /// It did not run, or reached no server.
     NotRun,
-    /// It said what is wrong.
-    Told,
-    /// It did not say what it did, so a claim of it may still commit.
+    /// It reported itself that it failed.
+    Reported,
+    /// It did not report what it did, so a claim of it may still commit.
     Unsure,
 }
 
-impl From<Error> for Failure {
+impl From<Error> for DelegateFailure {
     fn from(error: Error) -> Self {
-        Self { error, ending: Ending::Told }
+        Self { error, kind: FailureKind::Reported }
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+impl From<DelegateFailure> for Error {
+    fn from(failure: DelegateFailure) -> Self {
         failure.error
     }
 }
 
-impl Call<'_> {
+impl DelegateCall<'_> {
     /// Runs the delegate until it ends or its time is over.
-    pub(crate) fn run(mut self) -> Result<Answer, Failure> {
+    pub(crate) fn run(mut self) -> Result<DelegateOutput, DelegateFailure> {
         let began = Instant::now();
+        let Step { name, program, timeout, .. } = self.step;
+        self.time = timeout.map_or(self.time, |own| own.min(self.time));
         // A little less than is really left, so that a delegate of ours can still say why.
-        let told = self.time.saturating_sub(self.time / 20);
-        self.environment.set(Deadline::VARIABLE, told.as_millis().to_string());
-        let start = Start {
-            program: self.program,
+        let announced = self.time.saturating_sub(self.time / 20);
+        self.environment.set("CNI_COMMAND", self.verb.as_str());
+        self.environment.set(Deadline::VARIABLE, announced.as_millis().to_string());
+        let spec = ProcessSpec {
+            program,
             arguments: &[],
             environment: &self.environment,
             stdin: &self.stdin,
             time: self.time,
             stdout_limit: STDOUT_LIMIT,
         };
-        let answer = match Process::start(&start) {
+        let answer = match Process::start(&spec) {
             Ok(mut process) => process.answer(|end| match end {
-                Ok(ended) => self.read(&ended),
-                Err(killed) => Err(self.killed(&killed)),
+                Ok(output) => self.read(&output),
+                Err(reason) => Err(self.killed(&reason)),
             }),
-            Err(error) => Err(Failure {
-                error: not_started(self.program, error).within(self.name),
-                ending: Ending::NotRun,
+            Err(error) => Err(DelegateFailure {
+                error: not_started(program, error).within(name),
+                kind: FailureKind::NotRun,
             }),
         };
         let outcome = match &answer {
             Ok(_) => "done".to_owned(),
             Err(failure) => format!("error {}: {}", failure.error.code(), failure.error.in_full()),
         };
-        debug!("{} {} in {:.1?}: {outcome}", self.name, self.verb, began.elapsed());
+        debug!("{name} {} in {:.1?}: {outcome}", self.verb, began.elapsed());
         answer
     }
 
-    fn killed(&self, killed: &Killed) -> Failure {
-        let error = match killed {
-            Killed::TimedOut => Error::new(
+    fn killed(&self, reason: &KillReason) -> DelegateFailure {
+        let error = match reason {
+            KillReason::TimedOut => Error::new(
                 ErrorCode::TIMED_OUT,
                 format!("not done after {}, killed", show_duration(self.time)),
             )
             .advise("look at what it waits for, or raise ipam.timeout or its own timeout"),
-            Killed::TooLong => {
+            KillReason::TooLong => {
                 Error::new(ErrorCode::DELEGATE, "it printed more than 1 MiB, killed")
                     .advise("an answer is one JSON object; logs belong on stderr")
             }
         };
-        Failure { error: error.within(self.name), ending: Ending::Unsure }
+        self.failure(error, FailureKind::Unsure)
     }
 
-    /// What the ended process amounts to.
-    fn read(&self, ended: &Ended) -> Result<Answer, Failure> {
-        let fail = |error: Error, ending| Err(Failure { error: error.within(self.name), ending });
-        let quiet = ended.stdout.iter().all(u8::is_ascii_whitespace);
-        let object = match parse_object(&ended.stdout, "its answer") {
-            _ if quiet => None,
+    /// The answer in what an ended process has printed.
+    fn read(&self, output: &ProcessOutput) -> Result<DelegateOutput, DelegateFailure> {
+        let is_quiet = output.stdout.iter().all(u8::is_ascii_whitespace);
+        let object = match parse_object(&output.stdout, "its answer") {
+            _ if is_quiet => None,
             Ok(object) => Some(object),
             Err(mut error) => {
-                if !ended.status.success() {
-                    error = error.within(format_args!("it ended with {}", ended.status));
+                if !output.status.success() {
+                    error = error.within(format_args!("it ended with {}", output.status));
                 }
-                let error = ended.explain(error.with_code(ErrorCode::DELEGATE));
-                return fail(error.advise(RUN_IT), Ending::Unsure);
+                let error = output.with_stderr(error.with_code(ErrorCode::DELEGATE));
+                return Err(self.failure(error.advise(RUN_IT), FailureKind::Unsure));
             }
         };
-        if ended.status.success() {
-            match &object {
-                None if self.verb == Verb::Add => {
-                    let error = Error::new(ErrorCode::DELEGATE, "it succeeded without an answer");
-                    let error = ended.explain(error).advise("ADD must print a result");
-                    return fail(error, Ending::Unsure);
-                }
-                // Whether it holds something is anybody's guess.
-                Some(object) if object.contains_key("code") && object.contains_key("msg") => {
-                    let (error, _) = error_of(object);
-                    let advice =
-                        format!("it ended with {}: an error must end with 1", ended.status);
-                    return fail(error.advise(advice), Ending::Unsure);
-                }
-                _ => return Ok(object),
-            }
-        }
         match object {
+            None if output.status.success() && self.verb == Verb::Add => {
+                let error = Error::new(ErrorCode::DELEGATE, "it succeeded without an answer");
+                let error = output.with_stderr(error).advise("ADD must print a result");
+                Err(self.failure(error, FailureKind::Unsure))
+            }
+            Some(object)
+                if output.status.success()
+                    && object.contains_key("code")
+                    && object.contains_key("msg") =>
+            {
+                // It may hold something or not.
+                let (error, _) = reported_error(&object);
+                let advice = format!("it ended with {}: an error must end with 1", output.status);
+                Err(self.failure(error.advise(advice), FailureKind::Unsure))
+            }
+            object if output.status.success() => Ok(object),
             Some(object) if object.contains_key("code") => {
-                let (error, ending) = error_of(&object);
-                fail(error, ending)
+                let (error, kind) = reported_error(&object);
+                Err(self.failure(error, kind))
             }
             _ => {
-                let error = Error::new(
-                    ErrorCode::DELEGATE,
-                    format!("it ended with {} and no error object", ended.status),
-                );
-                fail(ended.explain(error).advise(RUN_IT), Ending::Unsure)
+                let message = format!("it ended with {} and no error object", output.status);
+                let error = output.with_stderr(Error::new(ErrorCode::DELEGATE, message));
+                Err(self.failure(error.advise(RUN_IT), FailureKind::Unsure))
             }
         }
     }
-}
 
-impl Ended {
-    /// Adds the end of its stderr to the causes of an error that has no advice yet.
-    pub(super) fn explain(&self, error: Error) -> Error {
-        let tail = String::from_utf8_lossy(&self.stderr_tail);
-        if tail.trim().is_empty() {
-            return error;
-        }
-        let stderr = format!("stderr: {}", tail.trim());
-        let details = error.details();
-        let causes = if details.is_empty() { stderr } else { format!("{details}; {stderr}") };
-        error.caused_by(causes)
+    fn failure(&self, error: Error, kind: FailureKind) -> DelegateFailure {
+        DelegateFailure { error: error.within(&self.step.name), kind }
     }
 }
 
-/// The delegate's own error, and whether it leaves open what it did.
-pub(crate) fn error_of(object: &Map<String, Value>) -> (Error, Ending) {
+/// The error that a delegate has printed, and whether it leaves open what the delegate did.
+pub(super) fn reported_error(object: &Map<String, Value>) -> (Error, FailureKind) {
+    let member = |key| object.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let code = object.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok());
     // Zero would tell the runtime that there is no error.
     let code = code.filter(|code| *code > 0);
     let code = code.map_or(ErrorCode::DELEGATE, ErrorCode::new);
-    let text = |key| object.get(key).and_then(Value::as_str).unwrap_or_default();
-    let message = if text("msg").is_empty() { "an error without a message" } else { text("msg") };
-    let mut error = Error::new(code, message);
-    if !text("details").is_empty() {
-        error = error.caused_by(text("details").to_owned());
+    let details = member("details").unwrap_or_default();
+    let mut error = Error::new(code, member("msg").unwrap_or("an error without a message"));
+    if !details.is_empty() {
+        error = error.caused_by(details.to_owned());
     }
-    if code == ErrorCode::INCOMPATIBLE_VERSION && !text("details").contains("cniVersion") {
+    if code == ErrorCode::INCOMPATIBLE_VERSION && !details.contains("cniVersion") {
         error = error.advise("set cniVersion to a version that it supports");
     }
-    let ending = match code {
+    let kind = match code {
         // One that met a defect of its own may have met it after its claim.
-        ErrorCode::TRY_AGAIN | ErrorCode::TIMED_OUT | ErrorCode::INTERNAL => Ending::Unsure,
-        // As good as not run: where nobody was asked for anything, a DEL would ask nobody either.
-        ErrorCode::UNREACHED => Ending::NotRun,
-        _ => Ending::Told,
+        ErrorCode::TRY_AGAIN | ErrorCode::TIMED_OUT | ErrorCode::INTERNAL => FailureKind::Unsure,
+        // It asked no server for anything, and a DEL would ask none either.
+        ErrorCode::UNREACHED => FailureKind::NotRun,
+        _ => FailureKind::Reported,
     };
-    (error, ending)
+    (error, kind)
 }
 
 #[cfg(test)]
@@ -206,8 +196,12 @@ mod tests {
     fn an_error_never_has_a_code_that_means_success() {
         for code in [json!(0), json!(-1), json!("100"), json!(1_u64 << 32), json!(null)] {
             let object = json!({"code": code, "msg": "m"});
-            let (error, ending) = error_of(object.as_object().unwrap());
-            assert_eq!((error.code(), ending), (ErrorCode::DELEGATE, Ending::Told), "{object}");
+            let (error, kind) = reported_error(object.as_object().unwrap());
+            assert_eq!(
+                (error.code(), kind),
+                (ErrorCode::DELEGATE, FailureKind::Reported),
+                "{object}"
+            );
         }
     }
 }

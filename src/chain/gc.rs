@@ -5,9 +5,10 @@ use std::time::{Duration, SystemTime};
 use log::{debug, warn};
 
 use super::record::{Opened, Record, RecordFile, SetAside, State, attachments, now, set_aside};
-use super::run_all::{Failures, walk};
-use super::session::{Owner, Session};
-use super::stale::{Round, Turn, sort_oldest_first};
+use super::release::NetworkAttachment;
+use super::run_all::{Failures, run_all};
+use super::session::Session;
+use super::stale::{ReleaseRound, Tried, sort_oldest_first};
 use ipam_kit::cni::{Attachment, IpamResult, Keep, NetworkName, Verb};
 use ipam_kit::delegate::{Deadline, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -15,34 +16,35 @@ use ipam_kit::host::{Settings, is_old};
 use ipam_kit::presence::Presence;
 
 /// Releases the stale records of this network, then calls every delegate with the list of what to
-/// keep: the runtime's, and what is too young or too busy to be judged.
+/// keep: the runtime's list, and what is too young or too busy to be judged.
 ///
-/// What is left or failed is in no list: no fence protects it, so the delegates' own GC may release
-/// it, and the DEL of the next time finds nothing.
+/// A stale record that is left or failed is in no list: nothing protects it, so the delegates' own GC
+/// may release its leases, and its later DEL finds nothing.
 pub(crate) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     let mut keep = keep.clone();
     let mut errors = Vec::new();
     let network = session.request.network.name();
     let folder = session.state.network(network);
-    let (began, deadline) = (now(), Deadline::after(session.timeout()));
+    let began = now();
+    let deadline = Deadline::after(session.timeout());
     // A quarter is for the delegates' own GC.
-    let mut round = Round::of(session.timeout() * 3 / 4);
+    let mut round = ReleaseRound::of(session.timeout() * 3 / 4);
     let mut unlisted = attachments(&folder)?;
     unlisted.retain(|found| !keep.contains(found.container.as_str(), found.ifname.as_str()));
     sort_oldest_first(&mut unlisted, |attachment| session.state.record(network, attachment));
     for attachment in &unlisted {
-        match judge(session, network, attachment, began) {
-            Ok(Verdict::Stale(opened)) => {
-                let owner = Owner { network: &session.request.network, attachment };
-                match round.release(session, &owner, *opened) {
-                    Ok(Turn::Released) => debug!("{attachment} is in no list and stale"),
-                    Ok(Turn::Left(why)) => debug!("{attachment} is left: {why}"),
+        match open_if_stale(session, network, attachment, began) {
+            Ok(Staleness::Stale(opened)) => {
+                let of = NetworkAttachment { network: &session.request.network, attachment };
+                match round.release(session, of, *opened) {
+                    Ok(Tried::Released) => debug!("{attachment} is in no list and stale"),
+                    Ok(Tried::No(why)) => debug!("{attachment} is left: {why}"),
                     Err(error) => errors.push(error),
                 }
                 continue;
             }
-            Ok(Verdict::Gone) => continue,
-            Ok(Verdict::Keep(why)) => debug!("{attachment} is kept: {why}"),
+            Ok(Staleness::Gone) => continue,
+            Ok(Staleness::Keep(why)) => debug!("{attachment} is kept: {why}"),
             Err(error) => errors.push(error),
         }
         keep.insert(attachment.container.as_str(), attachment.ifname.as_str());
@@ -50,10 +52,10 @@ pub(crate) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
     keep_later_ones(session, &mut keep, began)?;
     keep_set_aside(session, &mut keep)?;
     let request = with_keep(session.request, &keep);
-    let widened = session.open_with(&request);
-    let walked = walk(&widened, Verb::Gc, &IpamResult::default(), deadline);
-    errors.extend(walked.and_then(Failures::all).err());
-    tell_left(&round, &mut errors);
+    let session = Session { request: &request, ..session.clone() };
+    let failures = run_all(&session, Verb::Gc, &IpamResult::default(), deadline);
+    errors.extend(failures.and_then(Failures::join).err());
+    report_left(&round, &mut errors);
     Error::join(errors)
 }
 
@@ -65,18 +67,15 @@ fn keep_later_ones(session: &Session<'_>, keep: &mut Keep, began: u64) -> Result
         if keep.contains(container, ifname) {
             continue;
         }
-        if !matches!(
-            judge(session, network, &attachment, began),
-            Ok(Verdict::Stale(_) | Verdict::Gone)
-        ) {
-            keep.insert(container, ifname);
+        match open_if_stale(session, network, &attachment, began) {
+            Ok(Staleness::Stale(_) | Staleness::Gone) => {}
+            Ok(Staleness::Keep(_)) | Err(_) => keep.insert(container, ifname),
         }
     }
     Ok(())
 }
 
-/// Keeps what was set aside as unreadable: nothing is known of what it holds. It is for an operator
-/// to end.
+/// Keeps what was set aside as unreadable: what it holds is not known. An operator ends it.
 fn keep_set_aside(session: &Session<'_>, keep: &mut Keep) -> Result<()> {
     let network = session.request.network.name();
     let aside = set_aside(&session.state.network(network))?;
@@ -93,8 +92,8 @@ fn keep_set_aside(session: &Session<'_>, keep: &mut Keep) -> Result<()> {
     Ok(())
 }
 
-/// Tells of the records that are left: a warning after progress, else an error.
-fn tell_left(round: &Round, errors: &mut Vec<Error>) {
+/// Reports the records that are left: a warning after progress, else an error.
+fn report_left(round: &ReleaseRound, errors: &mut Vec<Error>) {
     let Some(left) = round.left() else { return };
     let left = left.advise(
         "the runtime calls GC again; if records stay, look at the stores, or raise ipam.timeout",
@@ -108,64 +107,70 @@ fn tell_left(round: &Round, errors: &mut Vec<Error>) {
     }
 }
 
-/// What is to become of an attachment's record.
-pub(crate) enum Verdict {
-    /// No fence protects it.
+/// Whether an attachment's record is to be released.
+pub(crate) enum Staleness {
+    /// Nothing protects it.
     Stale(Box<Opened>),
+    /// It stays, for this reason.
     Keep(&'static str),
+    /// There is no record any more.
     Gone,
 }
 
-/// Judges an attachment that the runtime did not list, under its lock; `began` is when the call
-/// that releases began, in milliseconds since 1970.
-pub(crate) fn judge(
+/// Opens the record of an attachment that the runtime did not list, locked, if it is to be released.
+/// `began` is when the call that releases began, in milliseconds since 1970.
+pub(crate) fn open_if_stale(
     session: &Session<'_>,
     network: &NetworkName,
     attachment: &Attachment,
     began: u64,
-) -> Result<Verdict> {
+) -> Result<Staleness> {
     let path = session.state.record(network, attachment);
     let opened = match RecordFile::open_existing(&path, Duration::ZERO) {
         Ok(Presence::Held(opened)) => opened,
-        Ok(Presence::Absent) => return Ok(Verdict::Gone),
+        Ok(Presence::Absent) => return Ok(Staleness::Gone),
         Ok(Presence::Unreadable(error)) => {
             warn!("{}", error.in_full());
-            return Ok(Verdict::Keep(UNREADABLE));
+            return Ok(Staleness::Keep(UNREADABLE));
         }
-        Err(error) if error.code() == ErrorCode::TRY_AGAIN => return Ok(Verdict::Keep(BUSY)),
+        Err(error) if error.code() == ErrorCode::TRY_AGAIN => return Ok(Staleness::Keep(BUSY)),
         Err(error) => return Err(error),
     };
     if opened.record.state() == State::Empty {
         opened.file.remove_if_empty();
-        return Ok(Verdict::Gone);
+        return Ok(Staleness::Gone);
     }
-    Ok(match fence(&opened.record, &session.request.settings, began) {
-        Some(why) => Verdict::Keep(why),
-        None => Verdict::Stale(Box::new(opened)),
+    Ok(match protection(&opened.record, &session.request.settings, began) {
+        Some(why) => Staleness::Keep(why),
+        None => Staleness::Stale(Box::new(opened)),
     })
 }
 
 /// Why a record that cannot be read is kept.
 const UNREADABLE: &str = "its record cannot be read";
 
-/// Why a record whose lock is held by somebody is kept.
+/// Why a record is kept that another call has locked.
 pub(crate) const BUSY: &str = "a call works on it";
 
-/// Why a record is left alone whatever speaks against its attachment.
+/// Why a record is kept although its container is gone; `None` where nothing protects it.
 ///
 /// What was added since the call began is young, however long the call takes.
-pub(crate) fn fence(record: &Record, settings: &Settings, began: u64) -> Option<&'static str> {
+pub(crate) fn protection(record: &Record, settings: &Settings, began: u64) -> Option<&'static str> {
     if let Some(released) = record.released() {
         return (!released.is_due(now())).then_some("its DEL is to be repeated later");
     }
     // An ADD that the runtime made after it wrote its list is not in the list.
     let added = record.last_attempt().unwrap_or(0);
-    let at = |time| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(time));
-    let is_old = at(added)
-        .zip(at(began))
-        .is_none_or(|(added, began)| is_old(added, settings.gc_grace, began))
-        && !(began..=now()).contains(&added);
-    (!is_old).then_some("it is younger than gcGrace")
+    let is_old = match (time_of(added), time_of(began)) {
+        (Some(added), Some(began)) => is_old(added, settings.gc_grace, began),
+        _ => true,
+    };
+    let is_young = !is_old || (began..=now()).contains(&added);
+    is_young.then_some("it is younger than gcGrace")
+}
+
+fn time_of(millis: u64) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))
 }
 
 /// The request with a longer list, under both keys.

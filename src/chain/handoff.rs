@@ -11,8 +11,9 @@ use super::patched_ipam::PatchedIpam;
 use super::plan::Step;
 use super::record::{Granted, Run};
 use super::served::{compare_with_pools, describe_pools, serves, unserved};
+use super::session::Session;
 use super::store_access::chose_only_addresses;
-use ipam_kit::cni::{IpConfig, IpamResult, Network, Route};
+use ipam_kit::cni::{IpConfig, IpamResult, Network, Route, Verb};
 use ipam_kit::contract::{DelegateAnswer, DelegateInput};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
@@ -42,6 +43,13 @@ pub(crate) struct Handoff<'a> {
 }
 
 impl<'a> Handoff<'a> {
+    /// The state before the first delegate of a call.
+    pub(crate) fn of(session: &'a Session<'_>, result: IpamResult) -> Self {
+        let Session { request, node, .. } = session;
+        let releases = matches!(request.verb, Verb::Del | Verb::Gc);
+        Self::new(&request.network, &request.settings, node, releases, result)
+    }
+
     /// The state before the first delegate.
     pub(crate) fn new(
         network: &'a Network,
@@ -66,7 +74,7 @@ impl<'a> Handoff<'a> {
     }
 
     /// What a delegate is run with; `None` when the pools are known and none is for it.
-    pub(crate) fn run_of(&self, step: &Step) -> Option<Run> {
+    pub(crate) fn run_for(&self, step: &Step) -> Option<Run> {
         let pools = self.shown_to(step);
         if step.serves.is_some() && pools.as_ref().is_some_and(Vec::is_empty) {
             return None;
@@ -109,7 +117,11 @@ impl<'a> Handoff<'a> {
     }
 
     /// Takes a delegate's answer to an ADD.
-    pub(crate) fn take(&mut self, step: &Step, answer: Map<String, Value>) -> Result<Granted> {
+    pub(crate) fn take_answer(
+        &mut self,
+        step: &Step,
+        answer: Map<String, Value>,
+    ) -> Result<Granted> {
         let before = self.result.clone();
         let (answer, said) = split(step, answer)?;
         self.take_static_addresses(step, &answer, &said)?;
@@ -153,8 +165,12 @@ impl<'a> Handoff<'a> {
         Ok(Granted { delegate: step.name.clone(), ips, leases, unsure: said.unsure })
     }
 
-    /// Takes what a delegate's answer to another verb tells the next one: its pools and settings.
-    pub(crate) fn take_pools(&mut self, step: &Step, answer: Map<String, Value>) -> Result<()> {
+    /// Takes what a delegate's answer to another verb tells the next one.
+    pub(crate) fn take_pools_and_settings(
+        &mut self,
+        step: &Step,
+        answer: Map<String, Value>,
+    ) -> Result<()> {
         let (_, said) = split(step, answer)?;
         if step.is_selector() {
             self.serve(step, said.pools, false);

@@ -5,14 +5,14 @@
 //! DEL releases what was taken whatever has happened to the configuration since.
 
 mod add;
-pub(crate) mod away;
 mod check;
-pub(crate) mod del;
+mod del;
 pub(crate) mod entry;
 pub(crate) mod exec;
 pub(crate) mod gc;
-mod handoff;
+pub(crate) mod handoff;
 pub(crate) mod next;
+pub(crate) mod optional;
 pub(crate) mod patch;
 mod patched_ipam;
 pub(crate) mod plan;
@@ -20,14 +20,18 @@ pub(crate) mod planner;
 mod preset;
 mod process;
 pub(crate) mod program;
-mod query;
+pub(crate) mod query;
 pub(crate) mod record;
 mod refreshed_run;
+pub(crate) mod release;
+pub(crate) mod repeat;
 mod run_all;
 pub(crate) mod served;
 pub(crate) mod session;
+mod settle;
 pub(crate) mod stale;
 pub(crate) mod store_access;
+pub(crate) mod unreachable;
 pub(crate) mod unshown_pools;
 
 use std::path::Path;

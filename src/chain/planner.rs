@@ -21,7 +21,7 @@ pub(crate) struct Planner<'a> {
     pub preset: Option<&'static Preset>,
     pub own: &'a OwnExecutable,
     /// The folders of `CNI_PATH`.
-    pub path: &'a [PathBuf],
+    pub path: Vec<PathBuf>,
     /// The variables of the call.
     pub environment: &'a Environment,
     /// Which programs may be missing.
@@ -71,11 +71,11 @@ impl Planner<'_> {
 
     /// Finds a delegate's program in `CNI_PATH`.
     pub(crate) fn find(&self, name: &str) -> Result<PathBuf> {
-        if let Some(file) = search(self.path, name.as_ref()) {
+        if let Some(file) = search(&self.path, name.as_ref()) {
             // The record outlives this process' working folder.
             return Ok(std::path::absolute(&file).unwrap_or(file));
         }
-        if let Some(file) = search_not_executable(self.path, name) {
+        if let Some(file) = search_not_executable(&self.path, name) {
             return Err(Error::config("ipam.delegates", format!("{name} may not be run"))
                 .advise(format!("chmod +x {}", file.display())));
         }

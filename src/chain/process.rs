@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Mark;
+use ipam_kit::error::Error;
 use ipam_kit::log::to_stderr;
 use ipam_kit::text::visible_lines;
 
@@ -31,13 +32,13 @@ pub(crate) struct Process<'a> {
     began: Instant,
     time: Duration,
     stdout_limit: usize,
-    stdin: Feed<'a>,
+    stdin: StdinFeed<'a>,
     stdout: Option<PipeReader>,
     stderr: Option<PipeReader>,
 }
 
 /// What a process is started with.
-pub(crate) struct Start<'a> {
+pub(crate) struct ProcessSpec<'a> {
     pub program: &'a Path,
     pub arguments: &'a [&'a str],
     pub environment: &'a Environment,
@@ -50,10 +51,10 @@ pub(crate) struct Start<'a> {
 
 impl<'a> Process<'a> {
     /// Starts a program in a process group of its own. A delegate of `ipam_kit` dies with the
-    /// thread that calls this, which attends to it to its end.
-    pub(super) fn start(start: &Start<'a>) -> io::Result<Self> {
-        let Start { program, arguments, environment, stdin: stdin_text, time, stdout_limit } =
-            *start;
+    /// thread that calls this.
+    pub(super) fn start(spec: &ProcessSpec<'a>) -> io::Result<Self> {
+        let ProcessSpec { program, arguments, environment, stdin: stdin_text, time, stdout_limit } =
+            *spec;
         let began = Instant::now();
         let spared = children_now();
         let (stdin_reader, stdin) = io::pipe()?;
@@ -63,7 +64,7 @@ impl<'a> Process<'a> {
             rustix::io::ioctl_fionbio(end, true)?;
         }
         // The pipe holds most configurations whole: the delegate never waits for its stdin.
-        let mut feed = Feed { pipe: Some(stdin), unsent: stdin_text.as_bytes() };
+        let mut feed = StdinFeed { pipe: Some(stdin), unsent: stdin_text.as_bytes() };
         feed.feed();
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(environment.iter());
@@ -89,42 +90,42 @@ impl<'a> Process<'a> {
         })
     }
 
-    /// Attends it to its end, and reads what came of that. Where that is of no use, what it has
-    /// left running is killed: it may still take a lease.
+    /// Waits for its end, and reads its output. If `read` fails, what the process has left running is
+    /// killed: it may still take a lease.
     pub(super) fn answer<T, E>(
         &mut self,
-        read: impl FnOnce(Result<Ended, Killed>) -> Result<T, E>,
+        read: impl FnOnce(Result<ProcessOutput, KillReason>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let answer = read(self.attend());
+        let answer = read(self.run_to_end());
         if answer.is_err() {
             kill_children(&self.spared, &self.mark);
         }
         answer
     }
 
-    /// Feeds and reads the process until it ends; kills it when its time is over or its answer too
-    /// long.
-    fn attend(&mut self) -> Result<Ended, Killed> {
+    /// Feeds and reads the process until it ends. Kills it when its time is over or its answer too long.
+    fn run_to_end(&mut self) -> Result<ProcessOutput, KillReason> {
         let mut stdout = Vec::new();
-        let (mut stderr_tail, mut unsaid) = (Vec::new(), Vec::new());
+        let mut stderr_tail = Vec::new();
+        let mut incomplete = Vec::new();
         loop {
             let left = self.time.saturating_sub(self.began.elapsed());
             if left.is_zero() {
                 self.kill();
-                return Err(Killed::TimedOut);
+                return Err(KillReason::TimedOut);
             }
             let exited = self.wait(left);
             self.stdin.feed();
             read_available(&mut self.stdout, |piece| stdout.extend_from_slice(piece));
             read_available(&mut self.stderr, |piece| {
-                pass_on(piece, &mut unsaid);
+                pass_on(piece, &mut incomplete);
                 stderr_tail.extend_from_slice(piece);
                 let excess = stderr_tail.len().saturating_sub(STDERR_TAIL);
                 stderr_tail.drain(..excess);
             });
             if stdout.len() > self.stdout_limit {
                 self.kill();
-                return Err(Killed::TooLong);
+                return Err(KillReason::TooLong);
             }
             if exited && let Ok(Some(status)) = self.child.try_wait() {
                 if self.pidfd.is_none() {
@@ -132,7 +133,7 @@ impl<'a> Process<'a> {
                     read_available(&mut self.stdout, |piece| stdout.extend_from_slice(piece));
                 }
                 // What a descendant still prints is not the delegate's answer.
-                return Ok(Ended { status, stdout, stderr_tail });
+                return Ok(ProcessOutput { status, stdout, stderr_tail });
             }
         }
     }
@@ -161,13 +162,13 @@ impl<'a> Process<'a> {
 }
 
 /// A delegate's stdin and what it has not got yet.
-struct Feed<'a> {
+struct StdinFeed<'a> {
     /// Closed once all is sent.
     pipe: Option<PipeWriter>,
     unsent: &'a [u8],
 }
 
-impl Feed<'_> {
+impl StdinFeed<'_> {
     /// Writes what the pipe takes. A delegate may close its stdin: then the rest is dropped.
     fn feed(&mut self) {
         while let Some(pipe) = &mut self.pipe {
@@ -186,7 +187,7 @@ impl Feed<'_> {
 }
 
 /// Why a process was killed.
-pub(crate) enum Killed {
+pub(crate) enum KillReason {
     /// Its time was over.
     TimedOut,
     /// It printed more than an answer may have.
@@ -194,11 +195,25 @@ pub(crate) enum Killed {
 }
 
 /// A process that has ended, with what it printed.
-pub(crate) struct Ended {
+pub(crate) struct ProcessOutput {
     pub status: ExitStatus,
     pub stdout: Vec<u8>,
     /// The last bytes of its stderr.
     pub stderr_tail: Vec<u8>,
+}
+
+impl ProcessOutput {
+    /// Adds the end of its stderr to the causes of an error that has no advice yet.
+    pub(super) fn with_stderr(&self, error: Error) -> Error {
+        let tail = String::from_utf8_lossy(&self.stderr_tail);
+        if tail.trim().is_empty() {
+            return error;
+        }
+        let stderr = format!("stderr: {}", tail.trim());
+        let details = error.details();
+        let causes = if details.is_empty() { stderr } else { format!("{details}; {stderr}") };
+        error.caused_by(causes)
+    }
 }
 
 /// Starts a program, which an installer may be writing at this moment.
@@ -275,16 +290,16 @@ fn children_now() -> Vec<i32> {
         .collect()
 }
 
-/// Passes on what a delegate says on stderr, without what a terminal would obey. A character that
-/// this piece begins and the next one ends waits in `unsaid`.
-fn pass_on(piece: &[u8], unsaid: &mut Vec<u8>) {
-    unsaid.extend_from_slice(piece);
-    let whole = match std::str::from_utf8(unsaid) {
+/// Passes on what a delegate writes on stderr, without what a terminal would obey. A character that
+/// this piece begins and the next one ends waits in `incomplete`.
+fn pass_on(piece: &[u8], incomplete: &mut Vec<u8>) {
+    incomplete.extend_from_slice(piece);
+    let whole = match std::str::from_utf8(incomplete) {
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
-        _ => unsaid.len(),
+        _ => incomplete.len(),
     };
-    let said: Vec<u8> = unsaid.drain(..whole).collect();
-    to_stderr(visible_lines(&String::from_utf8_lossy(&said)).as_bytes());
+    let complete: Vec<u8> = incomplete.drain(..whole).collect();
+    to_stderr(visible_lines(&String::from_utf8_lossy(&complete)).as_bytes());
 }
 
 /// Reads what is there now; the pipe is given up at its end.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use super::entry::object_form;
-use super::exec::Failure;
+use super::exec::DelegateFailure;
 use super::next::kept_aside;
 use super::patch::refresh_secrets;
 use super::plan::Step;
@@ -35,7 +35,7 @@ pub(crate) struct RefreshedRun {
 
 impl RefreshedRun {
     /// Adds which servers the record and the configuration name to a failure that this may explain.
-    pub(crate) fn explain_failure(&self, mut failure: Failure) -> Failure {
+    pub(crate) fn explain_failure(&self, mut failure: DelegateFailure) -> DelegateFailure {
         let Some(ChangedServers { recorded, present }) = &self.changed_servers else {
             return failure;
         };
@@ -161,7 +161,7 @@ impl Session<'_> {
 
     /// A program of `CNI_PATH` that is not this one.
     fn find_replaced(&self, name: &str) -> Option<PathBuf> {
-        self.planner().find(name).ok().filter(|program| !self.chain.own().is(program))
+        self.planner.find(name).ok().filter(|program| !self.chain.own().is(program))
     }
 
     /// The last delegate of the preset that has replaced a recorded program, where none was kept aside.
@@ -172,7 +172,7 @@ impl Session<'_> {
             return None;
         }
         let planner =
-            Planner { preset: Some(preset), missing: Missing::Selectors, ..self.planner() };
+            Planner { preset: Some(preset), missing: Missing::Selectors, ..self.planner.clone() };
         planner.plan(&run.ipam).ok()?.steps.pop()
     }
 }

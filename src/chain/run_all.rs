@@ -1,6 +1,11 @@
 //! The whole chain as configured, for the verbs that take nothing.
 
-use super::plan::Plan;
+use std::time::Duration;
+
+use super::handoff::Handoff;
+use super::optional::run_if_known;
+use super::plan::{Plan, Step};
+use super::record::Run;
 use super::session::Session;
 use super::unshown_pools::UnshownPools;
 use ipam_kit::cni::{IpamResult, Verb};
@@ -8,68 +13,79 @@ use ipam_kit::contract::DelegateInput;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
-/// What failed on a walk.
-pub(crate) struct Failures {
-    errors: Vec<(Role, Error)>,
+/// The delegates that failed, in order.
+#[derive(Default)]
+pub(crate) struct Failures(Vec<FailedStep>);
+
+struct FailedStep {
+    is_selector: bool,
+    error: Error,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Selector,
-    Other,
-}
-
-/// Runs a verb through every delegate that is configured, as [`walk_plan`] has it.
-pub(crate) fn walk(
+/// Runs a verb through every delegate that is configured, as [`run_planned`] has it.
+pub(crate) fn run_all(
     session: &Session<'_>,
     verb: Verb,
     prev_result: &IpamResult,
     deadline: Deadline,
 ) -> Result<Failures> {
-    walk_plan(session, &session.plan()?, verb, prev_result, deadline)
+    run_planned(session, &session.plan()?, verb, prev_result, deadline)
 }
 
 /// Runs a verb through every delegate of a plan in order, whatever fails on the way.
 ///
 /// Each gets this `prev_result` with the pools that the selectors before it answered. STATUS fails also
 /// where no delegate is shown one of them.
-pub(crate) fn walk_plan(
+pub(crate) fn run_planned(
     session: &Session<'_>,
     plan: &Plan,
     verb: Verb,
     prev_result: &IpamResult,
     deadline: Deadline,
 ) -> Result<Failures> {
-    let mut carry = session.carry(prev_result.clone());
-    let network = &session.request.network;
-    let (mut errors, mut unshown) = (Vec::new(), UnshownPools::default());
+    let mut handoff = Handoff::of(session, prev_result.clone());
+    let mut failures = Failures::default();
+    let mut unshown = UnshownPools::default();
     for (i, step) in plan.steps.iter().enumerate() {
-        let Some(run) = carry.run_of(step) else { continue };
+        let Some(run) = handoff.run_for(step) else { continue };
         let time = deadline.share(plan.steps.len() - i);
-        let may_run = if verb == Verb::Gc { session.away.refuse(&run) } else { Ok(()) };
-        let outcome = may_run
-            .and_then(|()| run.stdin(network, prev_result, DelegateInput::default()))
-            .and_then(|stdin| Ok(session.exec(verb, step, stdin, time)?))
-            .and_then(|answer| answer.map_or(Ok(()), |answer| carry.take_pools(step, answer)));
-        if let Err(error) = outcome {
-            let role = if step.is_selector() { Role::Selector } else { Role::Other };
-            errors.push((role, error));
+        if let Err(error) = run_step(session, verb, step, &run, prev_result, &mut handoff, time) {
+            failures.0.push(FailedStep { is_selector: step.is_selector(), error });
         }
-        unshown.visit(step, carry.pools());
+        unshown.visit(step, handoff.pools());
     }
     if verb == Verb::Status
-        && errors.is_empty()
+        && failures.0.is_empty()
         && let Err(error) = unshown.refuse_left(&plan.steps)
     {
-        errors.push((Role::Other, error));
+        failures.0.push(FailedStep { is_selector: false, error });
     }
-    Ok(Failures { errors })
+    Ok(failures)
+}
+
+fn run_step(
+    session: &Session<'_>,
+    verb: Verb,
+    step: &Step,
+    run: &Run,
+    prev_result: &IpamResult,
+    handoff: &mut Handoff<'_>,
+    time: Duration,
+) -> Result<()> {
+    if verb == Verb::Gc {
+        session.unreachable.refuse_gc(run)?;
+    }
+    let stdin = run.stdin(&session.request.network, prev_result, DelegateInput::default())?;
+    match run_if_known(session, verb, step, stdin, time)? {
+        Some(answer) => handoff.take_pools_and_settings(step, answer),
+        None => Ok(()),
+    }
 }
 
 impl Failures {
     /// Every failure counts.
-    pub(super) fn all(self) -> Result<()> {
-        Error::join(self.errors.into_iter().map(|(_, error)| error))
+    pub(super) fn join(self) -> Result<()> {
+        Error::join(self.0.into_iter().map(|failed| failed.error))
     }
 
     /// A selector's failure counts only beside another delegate's, which may have failed for want
@@ -77,17 +93,16 @@ impl Failures {
     /// selector knows that leases may lie where no delegate looks, unless nothing was given
     /// (`is_bare`).
     pub(super) fn but_selectors(self, is_bare: bool) -> Result<Vec<Error>> {
-        let counts = |error: &Error| error.code() == ErrorCode::RECORD && !is_bare;
-        let (others, selectors): (Vec<_>, Vec<_>) =
-            self.errors.into_iter().partition(|(role, error)| match role {
-                Role::Other => true,
-                Role::Selector => counts(error),
-            });
-        let warnings: Vec<Error> = selectors.into_iter().map(|(_, error)| error).collect();
-        let mut errors = others.into_iter().map(|(_, error)| error);
-        match errors.next() {
-            None => Ok(warnings),
-            Some(first) => Err(first.and(errors.chain(warnings))),
+        let mut errors = Vec::new();
+        let mut warnings = Vec::new();
+        for FailedStep { is_selector, error } in self.0 {
+            let counts = error.code() == ErrorCode::RECORD && !is_bare;
+            if is_selector && !counts { warnings.push(error) } else { errors.push(error) }
         }
+        if errors.is_empty() {
+            return Ok(warnings);
+        }
+        errors.append(&mut warnings);
+        Error::join(errors).map(|()| Vec::new())
     }
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::reference;
 use crate::chain::plan::Step;
+use crate::chain::query;
 use crate::chain::session::Session;
 use ipam_kit::delegate::Reach;
 
@@ -32,7 +33,7 @@ impl About {
             let keys = keys.map(|keys| keys.iter().map(|key| (*key).to_owned()).collect());
             return Self { keys, ..Self::default() };
         }
-        let told = session.about(step).unwrap_or_default();
+        let told = query::about(session, step).unwrap_or_default();
         let reach = told["reach"].as_str().and_then(Reach::parse);
         let names = |keys: &Value| Some(keys.as_object()?.keys().cloned().collect());
         Self {

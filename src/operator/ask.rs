@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::call::Operator;
 use super::dry_run::{SelectorOutcome, dry_run};
 use super::printed::Printed;
+use crate::chain::query;
 use crate::chain::record::{Record, RecordFile, attachments};
 use crate::chain::session::Session;
 use ipam_cli::Row;
@@ -75,7 +76,7 @@ pub(crate) fn ask(
                 continue;
             }
             asked += 1;
-            let answer = session.ask(&stage.step, arguments, &input.to_string());
+            let answer = query::ask(&session, &stage.step, arguments, &input.to_string());
             let Some(rows) = printed.keep(answer.and_then(|answer| rows(name, answer))) else {
                 continue;
             };

@@ -6,6 +6,7 @@ use super::ask::rows;
 use super::dry_run::DryStep;
 use super::findings::Findings;
 use super::{list, pools};
+use crate::chain::query;
 use crate::chain::session::Session;
 use ipam_cli::{Block, LeaseRow, PoolRow};
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -81,7 +82,7 @@ impl LedgerSnapshot {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
             let (name, input) = (&*step.name, input.to_string());
             let ask = |question: &[&str]| {
-                let rows = rows(name, session.ask(step, question, &input)?)?.into_iter();
+                let rows = rows(name, query::ask(session, step, question, &input)?)?.into_iter();
                 let places = (0..).map(|i: usize| format!("{name}: its answer[{i}]"));
                 Ok(places.zip(rows))
             };

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::chain::handoff::Handoff;
+use crate::chain::optional::run_if_known;
 use crate::chain::plan::{Plan, Step};
 use crate::chain::record::Run;
 use crate::chain::session::Session;
@@ -37,23 +39,23 @@ pub(crate) enum SelectorOutcome {
 /// later delegates get what is known without it.
 pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<Vec<DryStep>> {
     let deadline = Deadline::after(plan.timeout);
-    let mut carry = session.carry(IpamResult::default());
+    let mut handoff = Handoff::of(session, IpamResult::default());
     let mut stages = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let (step, outcome) = (step.clone(), SelectorOutcome::NotRun);
         let mut stage = DryStep { step, run: None, input: None, outcome, pools: None };
         let step = &stage.step;
-        if let Some(run) = carry.run_of(step) {
-            let stdin = run.stdin(&session.request.network, &carry.result, carry.input())?;
+        if let Some(run) = handoff.run_for(step) {
+            let stdin = run.stdin(&session.request.network, &handoff.result, handoff.input())?;
             stage.input = serde_json::from_slice(stdin.as_bytes()).ok();
             if step.is_selector() {
                 let time = deadline.share(plan.steps.len() - i);
-                let answer = session.exec(verb, step, stdin, time).map_err(Error::from);
+                let answer = run_if_known(session, verb, step, stdin, time).map_err(Error::from);
                 let taken = answer.and_then(|answer| {
                     let answer = answer.unwrap_or_default();
                     match verb {
-                        Verb::Add => carry.take(step, answer.clone()).map(drop),
-                        _ => carry.take_pools(step, answer.clone()),
+                        Verb::Add => handoff.take_answer(step, answer.clone()).map(drop),
+                        _ => handoff.take_pools_and_settings(step, answer.clone()),
                     }?;
                     Ok(answer)
                 });
@@ -64,7 +66,7 @@ pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<
             }
             stage.run = Some(run);
         }
-        stage.pools = carry.pools().map(<[Value]>::to_vec);
+        stage.pools = handoff.pools().map(<[Value]>::to_vec);
         let ends = verb == Verb::Add && matches!(stage.outcome, SelectorOutcome::Failed(_));
         stages.push(stage);
         if ends {

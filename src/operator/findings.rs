@@ -11,8 +11,10 @@ use super::dry_run::{DryStep, SelectorOutcome};
 use super::other_identities::of_other_identities;
 use super::our_plugin::OurPlugin;
 use super::refusals::is_about_no_pool;
+use crate::chain::optional::run_if_known;
 use crate::chain::plan::Step;
 use crate::chain::program::is_allocator;
+use crate::chain::query;
 use crate::chain::record::{RecordFile, attachments};
 use crate::chain::served::{refuse_unknown_ranges, serves};
 use crate::chain::session::Session;
@@ -104,7 +106,8 @@ impl Findings {
         for (i, DryStep { step, input, .. }) in stages.iter().enumerate() {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
             let time = deadline.share(stages.len() - i);
-            let Err(failure) = session.exec(Verb::Status, step, input.to_string(), time) else {
+            let Err(failure) = run_if_known(session, Verb::Status, step, input.to_string(), time)
+            else {
                 continue;
             };
             let error = Error::from(failure);
@@ -124,7 +127,8 @@ impl Findings {
         for DryStep { step, input, .. } in stages {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
             let name = &*step.name;
-            let told = session.ask(step, &["lint", "--json", "--config", "-"], &input.to_string());
+            let told =
+                query::ask(session, step, &["lint", "--json", "--config", "-"], &input.to_string());
             let told = match told.and_then(|answer| rows(name, answer)) {
                 Ok(told) => told,
                 // Its server alone can tell, or it is older than this question.
@@ -218,7 +222,7 @@ impl Findings {
 
     /// Names of presets, and which program really stands behind each.
     pub(super) fn of_presets(&mut self, session: &Session<'_>, ours: &OurPlugin) {
-        let planner = session.planner();
+        let planner = &session.planner;
         let named = planner.names(session.request.network.ipam());
         for preset in planner.presets {
             let name = preset.name;

@@ -161,7 +161,7 @@ fn chain(
 
 /// The chain as configured, where no plan can be made of it.
 fn sketch(session: &Session<'_>) -> Vec<Row> {
-    let planner = session.planner();
+    let planner = &session.planner;
     let mut chain = Vec::new();
     for name in planner.names(session.request.network.ipam()) {
         let program = planner.find(&name).ok();

@@ -174,7 +174,7 @@ impl OurPlugin {
         if !is_allocator(&self.kind) {
             return session.plan();
         }
-        let program = session.planner().find(&self.kind)?;
+        let program = session.planner.find(&self.kind)?;
         Ok(Plan { steps: vec![Step::new(&self.kind, program)], timeout: session.timeout() })
     }
 

@@ -1,4 +1,4 @@
-//! `reap`: GC for runtimes that never call it. Releases, by the record and through GC's fences,
+//! `reap`: GC for runtimes that never call it. Releases, by the record and through GC's limits,
 //! what attachments of an earlier boot, or without a network namespace, have left.
 
 use std::path::Path;
@@ -12,13 +12,14 @@ use super::options::TIMEOUT;
 use super::other_identities::of_other_identities;
 use super::printed::Printed;
 use crate::chain::Chain;
-use crate::chain::away::Away;
-use crate::chain::gc::{BUSY, Verdict, fence, judge};
+use crate::chain::gc::{BUSY, Staleness, open_if_stale, protection};
 use crate::chain::record::{
     Record, RecordFile, SetAside, State, attachments, networks, now, set_aside,
 };
-use crate::chain::session::{Owner, Session};
-use crate::chain::stale::{Round, Turn, sort_oldest_first};
+use crate::chain::release::NetworkAttachment;
+use crate::chain::session::Session;
+use crate::chain::stale::{ReleaseRound, Tried, sort_oldest_first};
+use crate::chain::unreachable::UnreachableStores;
 use ipam_cli::{Column, Row, usage_error};
 use ipam_kit::cni::{Attachment, NetworkName};
 use ipam_kit::error::Result;
@@ -41,7 +42,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
             .ok_or_else(|| usage_error(format!("--timeout: {text:?} is no duration, as 90s")))?,
     };
     let witnesses = Witnesses::summon(operator)?;
-    let reaper = Reaper { operator, settings, began: now(), state, witnesses, away: Rc::default() };
+    let reaper =
+        Reaper { operator, settings, began: now(), state, witnesses, unreachable: Rc::default() };
     let mut printed = Printed::default();
     let mut seen = Vec::new();
     for network in &networks {
@@ -52,7 +54,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         seen.extend(aside.into_iter().map(|aside| ReapEntry::aside(network, aside)));
     }
     if operator.does_it() {
-        reaper.release_all(&mut seen, Round::of(time), &mut printed);
+        reaper.release_all(&mut seen, ReleaseRound::of(time), &mut printed);
     }
     let any = |outcome| seen.iter().any(|seen| seen.outcome == outcome);
     printed.failed |= any(FAILED);
@@ -101,7 +103,7 @@ struct Reaper<'a> {
     state: StateDir,
     witnesses: Witnesses,
     /// The stores that did not answer so far.
-    away: Rc<Away>,
+    unreachable: Rc<UnreachableStores>,
 }
 
 /// A record, and what becomes of it.
@@ -166,7 +168,7 @@ impl Reaper<'_> {
             State::Forgotten => return Err(FORGOTTEN),
             _ => {}
         }
-        if let Some(why) = fence(record, &self.settings, self.began) {
+        if let Some(why) = protection(record, &self.settings, self.began) {
             return Err(why);
         }
         if record.released().is_some() {
@@ -176,7 +178,7 @@ impl Reaper<'_> {
     }
 
     /// Releases what is to be released, the oldest first, until the time is over.
-    fn release_all(&self, seen: &mut [ReapEntry], mut round: Round, printed: &mut Printed) {
+    fn release_all(&self, seen: &mut [ReapEntry], mut round: ReleaseRound, printed: &mut Printed) {
         let mut due: Vec<&mut ReapEntry> =
             seen.iter_mut().filter(|it| it.outcome == WOULD).collect();
         sort_oldest_first(&mut due, |it| self.state.record(&it.network, &it.attachment));
@@ -204,27 +206,27 @@ impl Reaper<'_> {
     fn release(
         &self,
         seen: &ReapEntry,
-        round: &mut Round,
+        round: &mut ReleaseRound,
     ) -> Result<(ReapOutcome, Option<&'static str>)> {
         let ReapEntry { network, attachment, .. } = seen;
         let request = self.operator.recorded_request(network, &seen.record)?;
         let chain = Chain::new(self.operator.presets, Path::new("ipam-delegated"));
         let mut session = Session::open(&chain, &request)?;
-        session.away = Rc::clone(&self.away);
-        let opened = match judge(&session, network, attachment, self.began)? {
-            Verdict::Gone => return Ok((RELEASED, None)),
-            Verdict::Keep(why) => return Ok((KEPT, Some(why))),
-            Verdict::Stale(opened) => opened,
+        session.unreachable = Rc::clone(&self.unreachable);
+        let opened = match open_if_stale(&session, network, attachment, self.began)? {
+            Staleness::Gone => return Ok((RELEASED, None)),
+            Staleness::Keep(why) => return Ok((KEPT, Some(why))),
+            Staleness::Stale(opened) => opened,
         };
         if let Err(why) = self.speaks_against(&opened.record, network, attachment) {
             return Ok((KEPT, Some(why)));
         }
-        let owner = Owner { network: &session.request.network, attachment };
+        let of = NetworkAttachment { network: &session.request.network, attachment };
         let path = self.state.record(network, attachment);
-        Ok(match round.release(&session, &owner, *opened)? {
-            Turn::Left(why) => (LEFT, Some(why)),
-            Turn::Released if path.exists() => (TO_BE_REPEATED, None),
-            Turn::Released => (RELEASED, None),
+        Ok(match round.release(&session, of, *opened)? {
+            Tried::No(why) => (LEFT, Some(why)),
+            Tried::Released if path.exists() => (TO_BE_REPEATED, None),
+            Tried::Released => (RELEASED, None),
         })
     }
 }

@@ -17,14 +17,15 @@ use super::our_plugin::OurPlugin;
 use super::printed::Printed;
 use super::stores::{AllocatorStore, Stores};
 use crate::chain::Chain;
-use crate::chain::exec::Answer;
+use crate::chain::exec::DelegateOutput;
 use crate::chain::gc::BUSY;
 use crate::chain::plan::Step;
 use crate::chain::record::{
     AddOutcome, DelegateRun, Granted, Held, Opened, Record, RecordFile, Run, attachments, networks,
     now,
 };
-use crate::chain::session::{Owner, Session};
+use crate::chain::release::{NetworkAttachment, claim_again};
+use crate::chain::session::Session;
 use ipam_cli::{Column, Row};
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::cni::{Attachment, IpamResult, NetworkName};
@@ -190,7 +191,8 @@ impl Reassertion<'_> {
         let Some((attempt, held)) = record.held() else { return Ok(()) };
         let network = &session.request.network;
         let netns = attempt.header.netns.clone();
-        let owner = Owner { network, attachment: &Attachment { netns, ..attachment.clone() } };
+        let of =
+            NetworkAttachment { network, attachment: &Attachment { netns, ..attachment.clone() } };
         let mut claimed = attempt.clone();
         // What the runtime got, and `release` took back since.
         let result = IpamResult::parse(&held.result, "recorded result")?;
@@ -203,7 +205,7 @@ impl Reassertion<'_> {
             let mut row = row(network.name(), attachment, record, record.state().as_str());
             row.value("addresses", granted.ips.clone().into());
             row.text("allocator", &run.delegate);
-            let outcome = self.claim(session, &owner, run, granted, is_struck);
+            let outcome = self.claim(session, of, run, granted, is_struck);
             self.end((row, outcome));
         }
         let Some(file) = file.filter(|_| claimed.runs != attempt.runs) else { return Ok(()) };
@@ -218,7 +220,7 @@ impl Reassertion<'_> {
     fn claim(
         &mut self,
         session: &Session<'_>,
-        owner: &Owner<'_>,
+        of: NetworkAttachment<'_>,
         run: &mut Run,
         granted: &mut Granted,
         is_struck: bool,
@@ -227,9 +229,9 @@ impl Reassertion<'_> {
             return Ok((KEPT, kept));
         }
         let present = self.stores.present(session, run).inspect_err(|_| {
-            self.unclear.push(owner.network.name().clone());
+            self.unclear.push(of.network.name().clone());
         })?;
-        let recorded = session.with_newer_secrets(run, owner.network);
+        let recorded = session.with_newer_secrets(run, of.network);
         // The same with another password is released by the recorded one, too.
         let other = present
             .filter(|present| !present.owes_the_same(run) && !present.owes_the_same(&recorded));
@@ -253,7 +255,7 @@ impl Reassertion<'_> {
         }
         // What it said of its leases elsewhere says nothing here.
         let leases = if other.is_some() { &[][..] } else { &granted.leases };
-        let answer = session.add_again(owner, &asked, leases)?;
+        let answer = claim_again(session, of, &asked, leases)?;
         let given = confirm(granted, answer).map_err(|error| error.within(&run.delegate))?;
         if let Some(other) = other {
             *run = other;
@@ -409,7 +411,7 @@ fn requests(pools: &[Value], granted: &Granted) -> Result<Vec<Value>> {
 }
 
 /// What an allocator says of its leases; fails where its answer lacks an address that was to be claimed.
-fn confirm(granted: &Granted, answer: Answer) -> Result<Granted> {
+fn confirm(granted: &Granted, answer: DelegateOutput) -> Result<Granted> {
     let answer = Value::Object(answer.unwrap_or_default());
     let mut answer = IpamResult::parse(&answer, "its answer")?;
     let said = DelegateAnswer::take_from(&mut answer)?;

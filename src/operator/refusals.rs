@@ -8,7 +8,9 @@ use super::dry_run::{DryStep, SelectorOutcome};
 use super::explain::dry_add;
 use super::findings::Findings;
 use super::our_plugin::OurPlugin;
+use crate::chain::optional::refuse_version;
 use crate::chain::plan::{Plan, Step};
+use crate::chain::query;
 use crate::chain::served::{refuse_repeated_allocator, refuse_without_allocator, serves};
 use crate::chain::session::Session;
 use crate::chain::unshown_pools::UnshownPools;
@@ -17,7 +19,7 @@ use ipam_kit::error::{Error, ErrorCode};
 impl Findings {
     /// A chain that cannot be planned: all of its programs that are missing, else why.
     pub(super) fn of_unplanned(&mut self, session: &Session<'_>, error: &Error) {
-        let planner = session.planner();
+        let planner = &session.planner;
         let mut names = planner.names(session.request.network.ipam());
         names.dedup();
         let missing: Vec<Error> =
@@ -38,7 +40,8 @@ impl Findings {
             }
         }
         for step in plan.steps.iter().filter(|step| !step.is_ours()) {
-            if let Err(error) = session.refuse_version(step, ours.network.version(), plan.timeout) {
+            if let Err(error) = refuse_version(session, step, ours.network.version(), plan.timeout)
+            {
                 self.error(&error);
             }
         }
@@ -150,7 +153,7 @@ pub(super) fn is_about_no_pool(finding: &Value) -> bool {
 
 /// What an allocator says of being shown no pool.
 fn errors_told(session: &Session<'_>, step: &Step, input: &Value) -> Vec<String> {
-    let told = session.ask(step, &["lint", "--json", "--config", "-"], &input.to_string());
+    let told = query::ask(session, step, &["lint", "--json", "--config", "-"], &input.to_string());
     let told = told.and_then(|answer| rows(&step.name, answer)).unwrap_or_else(|error| {
         log::debug!("{}", error.in_full());
         Vec::new()

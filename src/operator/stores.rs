@@ -7,10 +7,12 @@ use super::call::Operator;
 use super::dry_run::{SelectorOutcome, dry_run};
 use super::our_plugin::OurPlugin;
 use super::printed::Printed;
-use crate::chain::away::store_of;
+use crate::chain::handoff::Handoff;
 use crate::chain::plan::Step;
+use crate::chain::query;
 use crate::chain::record::Run;
 use crate::chain::session::Session;
+use crate::chain::unreachable::store_of;
 use ipam_kit::cni::{IpamResult, NetworkName, Verb};
 use ipam_kit::contract::DelegateInput;
 use ipam_kit::delegate::Request;
@@ -75,8 +77,9 @@ impl Stores {
                 partial = true;
             }
             // One that no pool is for today has a store all the same.
-            let run =
-                stage.run.or_else(|| session.carry(IpamResult::default()).run_of(&stage.step));
+            let run = stage
+                .run
+                .or_else(|| Handoff::of(&session, IpamResult::default()).run_for(&stage.step));
             if let Some(run) = run {
                 self.add(&session, stage.step, run, Some(partial))?;
             }
@@ -176,7 +179,7 @@ impl AllocatorStore {
     /// # Errors
     /// The allocator's own error, or 110 when it does not know the question.
     pub(super) fn accept(&self, session: &Session<'_>) -> Result<bool> {
-        match session.ask(&self.step, &ACCEPT, &self.stdin)? {
+        match query::ask(session, &self.step, &ACCEPT, &self.stdin)? {
             Value::Object(answer) => Ok(answer.get("accepted") != Some(&Value::Bool(false))),
             _ => {
                 let message = [&self.step.name, ": its answer is no object"].concat();

@@ -27,7 +27,7 @@ impl Findings {
         if !chain.open {
             self.of_lone_range_keys(ipam, stages, abouts);
         }
-        if session.planner().preset.is_some() {
+        if session.planner.preset.is_some() {
             return;
         }
         for entry in parse_entries(ipam).unwrap_or_default() {

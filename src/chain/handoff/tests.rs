@@ -13,15 +13,15 @@ fn network(ipam: Value) -> Network {
     Network::new(object(json!({"cniVersion": "1.0.0", "name": "n", "ipam": ipam}))).unwrap()
 }
 
-/// Runs answers through a carry and gives the outcome.
+/// Runs answers through a handoff and gives the outcome.
 fn chain(answers: &[(Step, Value)]) -> Result<IpamResult> {
     let (network, settings) = (network(json!({})), Settings::default());
-    let mut carry = Handoff::new(&network, &settings, "node", false, IpamResult::default());
+    let mut handoff = Handoff::new(&network, &settings, "node", false, IpamResult::default());
     for (step, answer) in answers {
-        carry.take(step, object(answer.clone()))?;
+        handoff.take_answer(step, object(answer.clone()))?;
     }
     let steps: Vec<Step> = answers.iter().map(|(step, _)| step.clone()).collect();
-    carry.finish(&steps)
+    handoff.finish(&steps)
 }
 
 fn ips(result: &IpamResult) -> Vec<String> {
@@ -56,11 +56,11 @@ fn a_route_of_another_table_is_no_duplicate() {
 fn settings_of_two_selectors_are_merged_at_every_depth() {
     let (network, settings) =
         (network(json!({"opt": {"a": 1, "b": 2}, "gone": 1})), Settings::default());
-    let mut carry = Handoff::new(&network, &settings, "node", false, IpamResult::default());
+    let mut handoff = Handoff::new(&network, &settings, "node", false, IpamResult::default());
     for ipam in [json!({"opt": {"x": 1, "b": null}, "gone": null}), json!({"opt": {"y": 2}})] {
-        carry.take(&step("ipam-ds-x"), object(json!({"ipam": ipam}))).unwrap();
+        handoff.take_answer(&step("ipam-ds-x"), object(json!({"ipam": ipam}))).unwrap();
     }
-    let ipam = carry.run_of(&step("a")).unwrap().ipam;
+    let ipam = handoff.run_for(&step("a")).unwrap().ipam;
     assert_eq!((&ipam["opt"], ipam.get("gone")), (&json!({"a": 1, "x": 1, "y": 2}), None));
 }
 
@@ -84,19 +84,24 @@ fn two_allocators_serve_a_pool_each() {
     let mut blue = step("ipam-da-blue");
     blue.serves = Some(vec!["blue".to_owned()]);
     let (network, settings) = (network(json!({})), Settings::default());
-    let mut carry = Handoff::new(&network, &settings, "node", false, IpamResult::default());
-    assert!(carry.run_of(&blue).is_some(), "unknown pools: the delegate must see for itself");
-    carry
-        .take(&step("ipam-ds-x"), object(json!({"pools": [{"name": "red"}, {"name": "blue"}]})))
+    let mut handoff = Handoff::new(&network, &settings, "node", false, IpamResult::default());
+    assert!(handoff.run_for(&blue).is_some(), "unknown pools: the delegate must see for itself");
+    handoff
+        .take_answer(
+            &step("ipam-ds-x"),
+            object(json!({"pools": [{"name": "red"}, {"name": "blue"}]})),
+        )
         .unwrap();
-    assert_eq!(carry.run_of(&blue).unwrap().pools.unwrap(), [json!({"name": "blue"})]);
-    carry.take(&blue, object(json!({"ips": [{"address": "10.0.0.2/24"}], "pools": []}))).unwrap();
-    assert!(carry.run_of(&blue).is_none());
-    assert!(carry.finish(&[]).unwrap_err().to_string().contains("\"red\""));
+    assert_eq!(handoff.run_for(&blue).unwrap().pools.unwrap(), [json!({"name": "blue"})]);
+    handoff
+        .take_answer(&blue, object(json!({"ips": [{"address": "10.0.0.2/24"}], "pools": []})))
+        .unwrap();
+    assert!(handoff.run_for(&blue).is_none());
+    assert!(handoff.finish(&[]).unwrap_err().to_string().contains("\"red\""));
     let mut red = step("host-local");
     red.serves = Some(vec!["red".to_owned()]);
-    carry.take(&red, object(json!({"ips": [{"address": "10.0.0.3/24"}]}))).unwrap();
-    assert_eq!(ips(&carry.finish(&[]).unwrap()), ["10.0.0.2/24", "10.0.0.3/24"]);
+    handoff.take_answer(&red, object(json!({"ips": [{"address": "10.0.0.3/24"}]}))).unwrap();
+    assert_eq!(ips(&handoff.finish(&[]).unwrap()), ["10.0.0.2/24", "10.0.0.3/24"]);
 }
 
 #[test]
@@ -131,11 +136,11 @@ fn a_selector_sets_what_later_delegates_read() {
     let network = network(json!({"type": "ipam-delegated", "subnet": "10.0.0.0/24", "keep": 1}))
         .with("runtimeConfig", json!({"ipRanges": [[{"subnet": "10.9.0.0/24"}]], "mac": "m"}));
     let settings = Settings::default();
-    let mut carry = Handoff::new(&network, &settings, "node-1", false, IpamResult::default());
-    assert!(carry.run_of(&step("host-local")).unwrap().ip_ranges.is_some());
+    let mut handoff = Handoff::new(&network, &settings, "node-1", false, IpamResult::default());
+    assert!(handoff.run_for(&step("host-local")).unwrap().ip_ranges.is_some());
     let patch = json!({"pools": [], "ipam": {"ranges": [[1]], "subnet": null, "dataDir": "/var/lib/cni/x"}});
-    carry.take(&step("ipam-ds-x"), object(patch)).unwrap();
-    let run = carry.run_of(&step("host-local")).unwrap();
+    handoff.take_answer(&step("ipam-ds-x"), object(patch)).unwrap();
+    let run = handoff.run_for(&step("host-local")).unwrap();
     let expected = json!({"type": "host-local", "keep": 1, "ranges": [[1]], "dataDir": "/var/lib/cni/x", "node": "node-1"});
     assert_eq!(Value::from(run.ipam.clone()), expected);
     let input = DelegateInput { leases: vec![json!("l")], ..DelegateInput::default() };

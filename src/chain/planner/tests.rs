@@ -30,12 +30,11 @@ impl Bin {
     }
 
     fn plan(&self, ipam: Value, preset: Option<&'static Preset>) -> Result<Plan> {
-        let path = [self.0.path().to_owned()];
         let planner = Planner {
             presets: PRESETS,
             preset,
             own: &OwnExecutable::find(),
-            path: &path,
+            path: vec![self.0.path().to_owned()],
             environment: &Environment::default(),
             missing: Missing::None,
         };

@@ -16,7 +16,7 @@ pub(crate) use event::{
 };
 pub(crate) use file::{Opened, RecordFile};
 pub(crate) use list::{SetAside, attachments, networks, set_aside, set_aside_of};
-pub(crate) use unsure::Unsure;
+pub(crate) use unsure::{Due, Unsure};
 
 use serde_json::Value;
 

@@ -1,0 +1,108 @@
+//! Recorded delegates run once more: DEL of what they gave, and ADD of it again.
+
+use std::time::Duration;
+
+use log::warn;
+use serde_json::Value;
+
+use super::exec::{DelegateCall, DelegateFailure, DelegateOutput};
+use super::record::Run;
+use super::session::Session;
+use ipam_kit::cni::{Attachment, IpamResult, Network, Verb};
+use ipam_kit::contract::{DelegateInput, Purpose};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode, Result};
+
+/// An attachment, with the configuration of its network.
+#[derive(Clone, Copy)]
+pub(crate) struct NetworkAttachment<'a> {
+    pub network: &'a Network,
+    pub attachment: &'a Attachment,
+}
+
+/// A DEL that a delegate is owed.
+pub(crate) struct Release<'a> {
+    pub run: &'a Run,
+    /// What it said of its leases.
+    pub leases: &'a [Value],
+    /// Which of its leases the DEL is about.
+    pub purpose: Purpose,
+    /// Every ADD with these settings failed, and reported so: it never gave anything by them.
+    pub never_gave: bool,
+}
+
+impl<'a> Release<'a> {
+    /// The DEL of a delegate that gave something, or may have.
+    pub(crate) fn new(run: &'a Run, leases: &'a [Value], purpose: Purpose) -> Self {
+        Self { run, leases, purpose, never_gave: false }
+    }
+}
+
+/// DEL to each of these delegates, in what time is left. Every one runs even after one failed. Returns
+/// what failed.
+pub(crate) fn release_all(
+    session: &Session<'_>,
+    of: NetworkAttachment<'_>,
+    releases: &[Release<'_>],
+    prev_result: &IpamResult,
+    deadline: Deadline,
+) -> Vec<Error> {
+    let mut errors = Vec::new();
+    for (i, owed) in releases.iter().enumerate() {
+        let time = deadline.share(releases.len() - i);
+        let Err(failure) = release(session, of, owed, prev_result, time) else { continue };
+        let error = failure.error;
+        session.unreachable.remember(owed.run, &error);
+        // Nothing can have been taken by settings that are refused.
+        if owed.never_gave && error.code() == ErrorCode::INVALID_CONFIG {
+            warn!("{}", error.in_full());
+        } else {
+            errors.push(error);
+        }
+    }
+    errors
+}
+
+fn release(
+    session: &Session<'_>,
+    of: NetworkAttachment<'_>,
+    owed: &Release<'_>,
+    prev_result: &IpamResult,
+    time: Duration,
+) -> Result<(), DelegateFailure> {
+    let refreshed = session.refresh_run(owed.run, of.network);
+    let input = DelegateInput {
+        leases: owed.leases.to_vec(),
+        purpose: owed.purpose,
+        present: refreshed.present_ipam.clone(),
+        ..DelegateInput::default()
+    };
+    let stdin = match refreshed.run.stdin(of.network, prev_result, input.clone()) {
+        // Old forms have no place for a second address, and no prevResult on DEL.
+        Err(error) if error.code() == ErrorCode::INCOMPATIBLE_VERSION => {
+            let without = IpamResult { ips: Vec::new(), ..prev_result.clone() };
+            refreshed.run.stdin(of.network, &without, input)?
+        }
+        stdin => stdin?,
+    };
+    let step = &session.recorded_step(&refreshed.run);
+    let environment = session.environment_for(of.attachment);
+    let call = DelegateCall { step, verb: Verb::Del, environment, stdin, time };
+    call.run().map(drop).map_err(|failure| refreshed.explain_failure(failure))
+}
+
+/// ADD of a recorded delegate once more, with these very settings, for what it already gave.
+pub(crate) fn claim_again(
+    session: &Session<'_>,
+    of: NetworkAttachment<'_>,
+    run: &Run,
+    leases: &[Value],
+) -> Result<DelegateOutput, DelegateFailure> {
+    let leases = leases.to_vec();
+    let input = DelegateInput { leases, purpose: Purpose::Reassert, ..DelegateInput::default() };
+    let stdin = run.stdin(of.network, &IpamResult::default(), input)?;
+    let step = &session.recorded_step(run);
+    let environment = session.environment_for(of.attachment);
+    let time = session.timeout();
+    DelegateCall { step, verb: Verb::Add, environment, stdin, time }.run()
+}

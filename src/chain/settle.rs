@@ -1,0 +1,196 @@
+//! The release of all that a record says is held, and what becomes of the record then.
+
+use std::time::Duration;
+
+use log::warn;
+
+use super::program::is_allocator;
+use super::record::{Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure, now};
+use super::release::{NetworkAttachment, Release, release_all};
+use super::session::Session;
+use ipam_kit::cni::{Attachment, IpamResult, NetworkName};
+use ipam_kit::contract::Purpose;
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode, Result};
+
+/// How long the DELs to stores may take whose leases `reassert` has claimed in other ones.
+const SUPERSEDED: Duration = Duration::from_secs(3);
+
+/// DEL to every delegate that may hold a lease by a record, each with its recorded configuration.
+pub(crate) struct RecordRelease<'a> {
+    pub session: &'a Session<'a>,
+    pub of: NetworkAttachment<'a>,
+    pub record: &'a Record,
+    pub prev_result: &'a IpamResult,
+    pub purpose: Purpose,
+    pub deadline: Deadline,
+}
+
+/// What failed.
+#[derive(Default)]
+pub(crate) struct Failures {
+    pub errors: Vec<Error>,
+    /// Of standard plugins that never gave anything with the recorded settings: they refuse those of a
+    /// DEL as well.
+    pub refusals: Vec<Error>,
+}
+
+/// How much of a record is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coverage {
+    All,
+    /// All but what lies in a store that `reassert` has left: that store did not confirm its release.
+    AllButSuperseded,
+}
+
+impl RecordRelease<'_> {
+    /// Releases what is held in the stores that are in use. Every delegate runs even after one failed.
+    pub(crate) fn release_current(&self) -> Failures {
+        let current = self.releases(|release| !self.record.is_superseded(release.run));
+        let (refusing, others): (Vec<_>, Vec<_>) = current
+            .into_iter()
+            .partition(|release| release.never_gave && !is_allocator(&release.run.delegate));
+        let errors = self.release_all(&others, self.deadline);
+        let refusals = self.release_all(&refusing, self.deadline);
+        Failures { errors, refusals }
+    }
+
+    /// Releases what is left in stores that are not in use any more, and joins the errors so far.
+    pub(crate) fn finish(&self, errors: Vec<Error>) -> Result<Coverage> {
+        let superseded = self.releases(|release| self.record.is_superseded(release.run));
+        // The address is in use in another store, so that the runtime need not wait for this one.
+        let deadline = Deadline::after(self.deadline.left().min(SUPERSEDED));
+        let left = self.release_all(&superseded, deadline);
+        for error in &left {
+            warn!(
+                "GC and reap repeat the release in a store that reassert has left: {}",
+                error.in_full()
+            );
+        }
+        let NetworkAttachment { network, attachment } = self.of;
+        Error::join(errors).map_err(|error| error.advise(format!(
+            "the runtime repeats DEL; if the store is gone for ever: ipam-delegated forget {} {} {} --yes",
+            network.name(), attachment.container, attachment.ifname
+        )))?;
+        Ok(if left.is_empty() { Coverage::All } else { Coverage::AllButSuperseded })
+    }
+
+    fn releases(&self, is_meant: impl Fn(&Release<'_>) -> bool) -> Vec<Release<'_>> {
+        let record = self.record;
+        let release = |run| Release {
+            run,
+            leases: record.leases(run),
+            purpose: self.purpose,
+            never_gave: record.only_failed(run),
+        };
+        record.runs().into_iter().map(release).filter(is_meant).collect()
+    }
+
+    fn release_all(&self, releases: &[Release<'_>], deadline: Deadline) -> Vec<Error> {
+        release_all(self.session, self.of, releases, self.prev_result, deadline)
+    }
+}
+
+/// Releases what a stale record holds.
+///
+/// # Errors
+/// A delegate failed. The record stays, and becomes the last in the order of the next GC.
+pub(crate) fn release_stale(
+    session: &Session<'_>,
+    of: NetworkAttachment<'_>,
+    opened: Opened,
+    deadline: Deadline,
+) -> Result<()> {
+    let Opened { file, record, .. } = opened;
+    let coverage =
+        release_taken(session, of, &record, deadline).inspect_err(|_| file.put_last())?;
+    settle(session, of, &record, file, coverage);
+    Ok(())
+}
+
+/// Releases what the ADDs of a record took, and nothing that the same attachment has got since by
+/// other ways: a chain without this record, or the plugin that a preset replaces.
+pub(crate) fn release_taken(
+    session: &Session<'_>,
+    of: NetworkAttachment<'_>,
+    record: &Record,
+    deadline: Deadline,
+) -> Result<Coverage> {
+    let prev_result = &recorded_result(record)?;
+    let purpose = match record.window() {
+        Some((after, end)) => Purpose::TakenBetween { after, before: Some(end) },
+        None => Purpose::Runtime,
+    };
+    let release = RecordRelease { session, of, record, prev_result, purpose, deadline };
+    let Failures { mut errors, refusals } = release.release_current();
+    errors.extend(refusals);
+    release.finish(errors)
+}
+
+/// The result of the ADD that holds addresses; empty without one.
+pub(crate) fn recorded_result(record: &Record) -> Result<IpamResult> {
+    match record.held() {
+        Some((_, held)) => IpamResult::parse(&held.result, "recorded result"),
+        None => Ok(IpamResult::default()),
+    }
+}
+
+/// Removes a record whose leases are released, or keeps it where its DEL is to be repeated.
+pub(crate) fn settle(
+    session: &Session<'_>,
+    of: NetworkAttachment<'_>,
+    record: &Record,
+    mut file: RecordFile,
+    coverage: Coverage,
+) {
+    let time = now();
+    if record.released().is_some_and(|released| released.due > time) {
+        return;
+    }
+    let (network, attachment) = (of.network.name(), of.attachment);
+    // A claim of an ADD before the last DEL may also commit after this one.
+    if record.is_unsure() || record.unsure_until().is_some_and(|until| until > time) {
+        mark_unsure(session, network, attachment, file);
+        return;
+    }
+    if coverage == Coverage::AllButSuperseded {
+        // DEL needs no disk space.
+        if record.released().is_none()
+            && let Err(error) = file.append(&Event::Released(Released { time, due: time }))
+        {
+            warn!("cannot note what reap is to release: {}", error.in_full());
+        }
+        return;
+    }
+    remove(file);
+    if record.unsure_until().is_some() {
+        Unsure::of(&session.state).remove(network, attachment);
+    }
+}
+
+/// Keeps a record whose leases are released, for a claim may still commit: its DEL is to be repeated.
+pub(crate) fn mark_unsure(
+    session: &Session<'_>,
+    network: &NetworkName,
+    attachment: &Attachment,
+    mut file: RecordFile,
+) {
+    let time = now();
+    let due = time + UNSURE_FOR;
+    let listed = Unsure::of(&session.state).add(due, network, attachment).map_err(|error| {
+        Error::new(ErrorCode::RECORD, "cannot write the state folder").caused_by(error)
+    });
+    let marked = listed.and_then(|()| file.append(&Event::Released(Released { time, due })));
+    if let Err(error) = marked {
+        // DEL needs no disk space: what may still commit is then GC's case.
+        warn!("cannot note that the DEL of {attachment} is to be repeated: {}", error.in_full());
+        remove(file);
+    }
+}
+
+/// Removes a record. One that stays is released again by the next DEL or GC.
+pub(crate) fn remove(file: RecordFile) {
+    if let Err(error) = file.remove() {
+        warn!("cannot remove the attachment record: {error}");
+    }
+}
