@@ -4,6 +4,7 @@ use log::warn;
 
 use super::optional::run_if_known;
 use super::record::{AttemptState, Held, Opened, RecordFile};
+use super::refreshed_run::{recorded_step, refresh_run};
 use super::run_all::{run_all, run_planned};
 use super::served::{refuse_repeated_allocator, refuse_without_allocator};
 use super::session::Session;
@@ -55,13 +56,13 @@ fn check_recorded(
     for (i, ran) in attempt.runs.iter().enumerate() {
         let Some(granted) = &ran.granted else { continue };
         let time = deadline.share(attempt.runs.len() - i);
-        let refreshed = session.refresh_run(&ran.run, network);
+        let refreshed = refresh_run(session, &ran.run, network);
         let run = &refreshed.run;
         let present = refreshed.present_ipam.clone();
         let leases = granted.leases.clone();
         let input = DelegateInput { leases, present, ..DelegateInput::default() };
         let stdin = run.stdin(network, &prev_result, input)?;
-        let checked = run_if_known(session, Verb::Check, &session.recorded_step(run), stdin, time);
+        let checked = run_if_known(session, Verb::Check, &recorded_step(session, run), stdin, time);
         checked.map_err(|failure| refreshed.explain_failure(failure).error)?;
     }
     Ok(())

@@ -22,7 +22,7 @@ mod process;
 pub(crate) mod program;
 pub(crate) mod query;
 pub(crate) mod record;
-mod refreshed_run;
+pub(crate) mod refreshed_run;
 pub(crate) mod release;
 pub(crate) mod repeat;
 mod run_all;
@@ -51,7 +51,7 @@ pub struct Chain {
     pub(crate) preset: Option<&'static Preset>,
     /// The name this program was started under.
     pub(crate) called: String,
-    own: std::cell::OnceCell<OwnExecutable>,
+    own_executable: std::cell::OnceCell<OwnExecutable>,
 }
 
 impl Chain {
@@ -61,15 +61,15 @@ impl Chain {
         let name = program.file_name().and_then(|name| name.to_str());
         let preset = name.and_then(|name| Preset::find(presets, name));
         let called = name.unwrap_or("ipam-delegated").to_owned();
-        Self { presets, preset, called, own: std::cell::OnceCell::new() }
+        Self { presets, preset, called, own_executable: std::cell::OnceCell::new() }
     }
 
     pub(crate) fn name(&self) -> &'static str {
         self.preset.map_or("ipam-delegated", |preset| preset.name)
     }
 
-    pub(crate) fn own(&self) -> &OwnExecutable {
-        self.own.get_or_init(OwnExecutable::find)
+    pub(crate) fn own_executable(&self) -> &OwnExecutable {
+        self.own_executable.get_or_init(OwnExecutable::find)
     }
 }
 

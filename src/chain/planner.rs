@@ -19,7 +19,7 @@ pub(crate) struct Planner<'a> {
     pub presets: &'static [Preset],
     /// The preset this program was started as.
     pub preset: Option<&'static Preset>,
-    pub own: &'a OwnExecutable,
+    pub own_executable: &'a OwnExecutable,
     /// The folders of `CNI_PATH`.
     pub path: Vec<PathBuf>,
     /// The variables of the call.
@@ -104,7 +104,7 @@ impl Planner<'_> {
     /// The delegates of an entry of `ipam.delegates`: one, or those of a preset.
     fn plan_entry(&self, entry: DelegateEntry, ipam: &Map<String, Value>) -> Result<Vec<Step>> {
         let program = self.find_unless_missing(&entry.name)?;
-        if self.own.is(&program) {
+        if self.own_executable.is(&program) {
             return match Preset::find(self.presets, &entry.name) {
                 Some(preset) => self.plan_preset(preset, &entry, ipam),
                 None => Err(unknown_preset(&entry.path, &entry.name, &program)),
@@ -130,7 +130,7 @@ impl Planner<'_> {
             entry.refuse_selector_keys()?;
         }
         let named_by_host = match &preset.host_program {
-            Some(host) => host.find(self.presets, self.own, self.environment)?,
+            Some(host) => host.find(self.presets, self.own_executable, self.environment)?,
             None => None,
         };
         let of_preset = with_settings(preset, chain, entry, &own_ipam)?;

@@ -53,126 +53,128 @@ impl RefreshedRun {
     }
 }
 
-impl Session<'_> {
-    /// A recorded delegate with the secrets of the network's present configuration: they rotate.
-    pub(crate) fn with_newer_secrets(&self, run: &Run, network: &Network) -> Run {
-        self.refresh_run(run, network).run
-    }
-
-    /// A recorded delegate as it is run today. What identifies its store is recorded. Secrets that are
-    /// meant for its servers, and files that cannot be read any more, are the present configuration's.
-    ///
-    /// The secrets of a standalone program are of a selector's source, not of the configuration.
-    pub(crate) fn refresh_run(&self, run: &Run, network: &Network) -> RefreshedRun {
-        if run.is_standalone() {
-            let run = match self.replacing_allocator(run) {
-                Some(allocator) => run.handed_to(allocator, &self.node),
-                None => run.clone(),
-            };
-            return RefreshedRun {
-                run,
-                present_ipam: None,
-                changed_servers: None,
-                is_secret_withheld: false,
-            };
-        }
-        let present = self.present_ipam(run, network);
-        let mut meant = present.clone();
-        if !run.configured {
-            remove_settings_for_other_servers(&run.ipam, &mut meant);
-        }
-        let mut refreshed = run.clone();
-        refresh_secrets(&mut refreshed.ipam, &meant);
-        refresh_files(&mut refreshed.ipam, &meant);
-        let is_secret_withheld = meant.len() < present.len() && {
-            let mut with_all = run.ipam.clone();
-            refresh_secrets(&mut with_all, &present);
-            with_all != refreshed.ipam
+/// A recorded delegate as it is run today. What identifies its store is recorded. Secrets that are
+/// meant for its servers, and files that cannot be read any more, are the present configuration's.
+///
+/// The secrets of a standalone program are of a selector's source, not of the configuration.
+pub(crate) fn refresh_run(session: &Session<'_>, run: &Run, network: &Network) -> RefreshedRun {
+    if run.is_standalone() {
+        let run = match replacing_allocator(session, run) {
+            Some(allocator) => run.handed_to(allocator, &session.node),
+            None => run.clone(),
         };
-        let is_another_way = is_allocator(&run.delegate)
-            && !NamedServer::all(&present).is_empty()
-            && store_settings_differ(&refreshed.ipam, &present);
-        RefreshedRun {
-            run: refreshed,
-            changed_servers: ChangedServers::between(&run.ipam, &present),
-            present_ipam: is_another_way.then_some(present),
-            is_secret_withheld,
-        }
-    }
-
-    /// The section `ipam` that a recorded delegate has by the network's present configuration.
-    pub(crate) fn present_ipam(&self, run: &Run, network: &Network) -> Map<String, Value> {
-        let mut ipam = network.ipam().clone();
-        if let Some(preset) = self.chain.preset {
-            preset.apply_settings(&mut ipam);
-        }
-        let delegates = ipam.remove("delegates");
-        let entry = self.present_entry(run, delegates.as_ref());
-        let preset = entry.get("type").and_then(Value::as_str);
-        let preset = preset.and_then(|name| Preset::find(self.chain.presets, name));
-        ipam.extend(entry);
-        if let Some(preset) = preset.filter(|preset| preset.name != run.delegate) {
-            preset.apply_settings(&mut ipam);
-        }
-        ipam
-    }
-
-    /// The entry of `ipam.delegates` that is the recorded delegate's; empty if it is not clear which.
-    ///
-    /// Several entries may have its name: it is the one whose other keys are those of the record.
-    fn present_entry(&self, run: &Run, delegates: Option<&Value>) -> Map<String, Value> {
-        let delegates = delegates.and_then(Value::as_array).into_iter().flatten();
-        let mut entries: Vec<Map<String, Value>> = delegates.filter_map(object_form).collect();
-        entries.retain(|entry| self.entry_includes(entry, &run.delegate));
-        for entry in &mut entries {
-            // The word of a preset's selector, which no allocator gets.
-            entry.retain(|key, value| key != "pools" || !value.is_string());
-        }
-        let fitting =
-            entries.iter().filter(|entry| run.fits(entry)).max_by_key(|entry| entry.len());
-        match (fitting, &entries[..]) {
-            (Some(entry), _) | (None, [entry]) => entry.clone(),
-            (None, _) => Map::new(),
-        }
-    }
-
-    /// Whether an entry of `ipam.delegates` is this delegate, or a preset that has it.
-    fn entry_includes(&self, entry: &Map<String, Value>, delegate: &str) -> bool {
-        let Some(name) = entry.get("type").and_then(Value::as_str) else { return false };
-        let preset = Preset::find(self.chain.presets, name);
-        let mut chains = preset.map_or(&[][..], |preset| preset.chains).iter();
-        name == delegate || chains.any(|chain| chain.delegates.contains(&delegate))
-    }
-
-    /// A recorded delegate as a step: found in `CNI_PATH`, else at its recorded path. Where a preset has
-    /// taken its name or its path since, it is the program that was kept aside as `NAME.orig`.
-    pub(crate) fn recorded_step(&self, run: &Run) -> Step {
-        let recorded = PathBuf::from(&run.program);
-        let kept_name = format!("{}.orig", run.delegate);
-        let program = match run.source {
-            ProgramSource::CniPath => {
-                self.find_replaced(&run.delegate).or_else(|| self.find_replaced(&kept_name))
-            }
-            ProgramSource::HostFile => kept_aside(&recorded, self.chain.own(), &kept_name),
+        return RefreshedRun {
+            run,
+            present_ipam: None,
+            changed_servers: None,
+            is_secret_withheld: false,
         };
-        let step = Step::new(&run.delegate, program.unwrap_or(recorded));
-        Step { source: run.source, ..step }
     }
-
-    /// A program of `CNI_PATH` that is not this one.
-    fn find_replaced(&self, name: &str) -> Option<PathBuf> {
-        self.planner.find(name).ok().filter(|program| !self.chain.own().is(program))
+    let present = present_ipam(session, run, network);
+    let mut meant = present.clone();
+    if !run.configured {
+        remove_settings_for_other_servers(&run.ipam, &mut meant);
     }
+    let mut refreshed = run.clone();
+    refresh_secrets(&mut refreshed.ipam, &meant);
+    refresh_files(&mut refreshed.ipam, &meant);
+    let is_secret_withheld = meant.len() < present.len() && {
+        let mut with_all = run.ipam.clone();
+        refresh_secrets(&mut with_all, &present);
+        with_all != refreshed.ipam
+    };
+    let is_another_way = is_allocator(&run.delegate)
+        && !NamedServer::all(&present).is_empty()
+        && store_settings_differ(&refreshed.ipam, &present);
+    RefreshedRun {
+        run: refreshed,
+        changed_servers: ChangedServers::between(&run.ipam, &present),
+        present_ipam: is_another_way.then_some(present),
+        is_secret_withheld,
+    }
+}
 
-    /// The last delegate of the preset that has replaced a recorded program, where none was kept aside.
-    /// Without a plan of the preset, the program is run as recorded, which fails and keeps the record.
-    fn replacing_allocator(&self, run: &Run) -> Option<Step> {
-        let preset = Preset::find(self.chain.presets, &run.delegate)?;
-        if !self.chain.own().is(&self.recorded_step(run).program) {
-            return None;
+/// The section `ipam` that a recorded delegate has by the network's present configuration.
+pub(crate) fn present_ipam(
+    session: &Session<'_>,
+    run: &Run,
+    network: &Network,
+) -> Map<String, Value> {
+    let mut ipam = network.ipam().clone();
+    if let Some(preset) = session.chain.preset {
+        preset.apply_settings(&mut ipam);
+    }
+    let delegates = ipam.remove("delegates");
+    let entry = present_entry(session, run, delegates.as_ref());
+    let preset = entry.get("type").and_then(Value::as_str);
+    let preset = preset.and_then(|name| Preset::find(session.chain.presets, name));
+    ipam.extend(entry);
+    if let Some(preset) = preset.filter(|preset| preset.name != run.delegate) {
+        preset.apply_settings(&mut ipam);
+    }
+    ipam
+}
+
+/// The entry of `ipam.delegates` that is the recorded delegate's; empty if it is not clear which.
+///
+/// Several entries may have its name: it is the one whose other keys are those of the record.
+fn present_entry(
+    session: &Session<'_>,
+    run: &Run,
+    delegates: Option<&Value>,
+) -> Map<String, Value> {
+    let delegates = delegates.and_then(Value::as_array).into_iter().flatten();
+    let mut entries: Vec<Map<String, Value>> = delegates.filter_map(object_form).collect();
+    entries.retain(|entry| entry_includes(session, entry, &run.delegate));
+    for entry in &mut entries {
+        // The word of a preset's selector, which no allocator gets.
+        entry.retain(|key, value| key != "pools" || !value.is_string());
+    }
+    let fitting = entries.iter().filter(|entry| run.fits(entry)).max_by_key(|entry| entry.len());
+    match (fitting, &entries[..]) {
+        (Some(entry), _) | (None, [entry]) => entry.clone(),
+        (None, _) => Map::new(),
+    }
+}
+
+/// Whether an entry of `ipam.delegates` is this delegate, or a preset that has it.
+fn entry_includes(session: &Session<'_>, entry: &Map<String, Value>, delegate: &str) -> bool {
+    let Some(name) = entry.get("type").and_then(Value::as_str) else { return false };
+    let preset = Preset::find(session.chain.presets, name);
+    let mut chains = preset.map_or(&[][..], |preset| preset.chains).iter();
+    name == delegate || chains.any(|chain| chain.delegates.contains(&delegate))
+}
+
+/// A recorded delegate as a step: found in `CNI_PATH`, else at its recorded path. Where a preset has
+/// taken its name or its path since, it is the program that was kept aside as `NAME.orig`.
+pub(crate) fn recorded_step(session: &Session<'_>, run: &Run) -> Step {
+    let recorded = PathBuf::from(&run.program);
+    let kept_name = format!("{}.orig", run.delegate);
+    let program = match run.source {
+        ProgramSource::CniPath => {
+            find_replaced(session, &run.delegate).or_else(|| find_replaced(session, &kept_name))
         }
-        let planner =
-            Planner { preset: Some(preset), missing: Missing::Selectors, ..self.planner.clone() };
-        planner.plan(&run.ipam).ok()?.steps.pop()
+        ProgramSource::HostFile => {
+            kept_aside(&recorded, session.chain.own_executable(), &kept_name)
+        }
+    };
+    let step = Step::new(&run.delegate, program.unwrap_or(recorded));
+    Step { source: run.source, ..step }
+}
+
+/// A program of `CNI_PATH` that is not this one.
+fn find_replaced(session: &Session<'_>, name: &str) -> Option<PathBuf> {
+    session.planner.find(name).ok().filter(|program| !session.chain.own_executable().is(program))
+}
+
+/// The last delegate of the preset that has replaced a recorded program, where none was kept aside.
+/// Without a plan of the preset, the program is run as recorded, which fails and keeps the record.
+fn replacing_allocator(session: &Session<'_>, run: &Run) -> Option<Step> {
+    let preset = Preset::find(session.chain.presets, &run.delegate)?;
+    if !session.chain.own_executable().is(&recorded_step(session, run).program) {
+        return None;
     }
+    let planner =
+        Planner { preset: Some(preset), missing: Missing::Selectors, ..session.planner.clone() };
+    planner.plan(&run.ipam).ok()?.steps.pop()
 }

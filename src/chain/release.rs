@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::exec::{DelegateCall, DelegateFailure, DelegateOutput};
 use super::record::Run;
+use super::refreshed_run::{recorded_step, refresh_run};
 use super::session::Session;
 use ipam_kit::cni::{Attachment, IpamResult, Network, Verb};
 use ipam_kit::contract::{DelegateInput, Purpose};
@@ -70,7 +71,7 @@ fn release(
     prev_result: &IpamResult,
     time: Duration,
 ) -> Result<(), DelegateFailure> {
-    let refreshed = session.refresh_run(owed.run, of.network);
+    let refreshed = refresh_run(session, owed.run, of.network);
     let input = DelegateInput {
         leases: owed.leases.to_vec(),
         purpose: owed.purpose,
@@ -85,7 +86,7 @@ fn release(
         }
         stdin => stdin?,
     };
-    let step = &session.recorded_step(&refreshed.run);
+    let step = &recorded_step(session, &refreshed.run);
     let environment = session.environment_for(of.attachment);
     let call = DelegateCall { step, verb: Verb::Del, environment, stdin, time };
     call.run().map(drop).map_err(|failure| refreshed.explain_failure(failure))
@@ -101,7 +102,7 @@ pub(crate) fn claim_again(
     let leases = leases.to_vec();
     let input = DelegateInput { leases, purpose: Purpose::Reassert, ..DelegateInput::default() };
     let stdin = run.stdin(of.network, &IpamResult::default(), input)?;
-    let step = &session.recorded_step(run);
+    let step = &recorded_step(session, run);
     let environment = session.environment_for(of.attachment);
     let time = session.timeout();
     DelegateCall { step, verb: Verb::Add, environment, stdin, time }.run()

@@ -63,7 +63,7 @@ impl<'a> Session<'a> {
         let planner = Planner {
             presets: chain.presets,
             preset: chain.preset,
-            own: chain.own(),
+            own_executable: chain.own_executable(),
             path: request.environment.path(),
             environment: &request.environment,
             // A selector that is gone must not hold up a DEL.

@@ -16,6 +16,7 @@ use crate::chain::plan::Step;
 use crate::chain::program::is_allocator;
 use crate::chain::query;
 use crate::chain::record::{RecordFile, attachments};
+use crate::chain::refreshed_run::present_ipam;
 use crate::chain::served::{refuse_unknown_ranges, serves};
 use crate::chain::session::Session;
 use crate::chain::store_access::changed_paths;
@@ -201,7 +202,7 @@ impl Findings {
             let Presence::Held((record, _)) = RecordFile::look(&path) else { continue };
             let runs = record.runs().into_iter().filter(|run| is_allocator(&run.delegate));
             let others: Vec<String> = runs
-                .flat_map(|run| changed_paths(&run.ipam, &session.present_ipam(run, network)))
+                .flat_map(|run| changed_paths(&run.ipam, &present_ipam(session, run, network)))
                 .collect();
             if !others.is_empty() {
                 count += 1;
@@ -231,7 +232,7 @@ impl Findings {
                 continue;
             }
             let Ok(program) = planner.find(name) else { continue };
-            if !planner.own.is(&program) {
+            if !planner.own_executable.is(&program) {
                 // In a list of delegates the replaced program is a delegate like others.
                 let level = if is_type { "warning" } else { "note" };
                 let at = program.display().to_string();

@@ -100,7 +100,7 @@ impl Operator {
         }
         let first =
             self.cni_path().into_iter().map(|folder| folder.join(kind)).find(|p| p.exists());
-        if first.is_some_and(|program| chain.own().is(&program)) {
+        if first.is_some_and(|program| chain.own_executable().is(&program)) {
             Ownership::Ours
         } else {
             Ownership::Replaceable

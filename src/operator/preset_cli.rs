@@ -59,7 +59,7 @@ impl PresetCli<'_> {
     /// print what it is.
     fn last_program(&self) -> Result<Option<PathBuf>> {
         let Some(host) = &self.preset.host_program else { return Ok(None) };
-        match host.find(self.chain.presets, self.chain.own(), self.environment)? {
+        match host.find(self.chain.presets, self.chain.own_executable(), self.environment)? {
             Some(LastDelegate::Program { name, path }) if !is_allocator(&name) => Ok(Some(path)),
             _ => Ok(None),
         }

@@ -24,6 +24,7 @@ use crate::chain::record::{
     AddOutcome, DelegateRun, Granted, Held, Opened, Record, RecordFile, Run, attachments, networks,
     now,
 };
+use crate::chain::refreshed_run::{recorded_step, refresh_run};
 use crate::chain::release::{NetworkAttachment, claim_again};
 use crate::chain::session::Session;
 use ipam_cli::{Column, Row};
@@ -225,13 +226,13 @@ impl Reassertion<'_> {
         granted: &mut Granted,
         is_struck: bool,
     ) -> Result<ClaimOutcome> {
-        if let Some(kept) = self.kept(session, &session.recorded_step(run))? {
+        if let Some(kept) = self.kept(session, &recorded_step(session, run))? {
             return Ok((KEPT, kept));
         }
         let present = self.stores.present(session, run).inspect_err(|_| {
             self.unclear.push(of.network.name().clone());
         })?;
-        let recorded = session.with_newer_secrets(run, of.network);
+        let recorded = refresh_run(session, run, of.network).run;
         // The same with another password is released by the recorded one, too.
         let other = present
             .filter(|present| !present.owes_the_same(run) && !present.owes_the_same(&recorded));

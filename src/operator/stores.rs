@@ -11,6 +11,7 @@ use crate::chain::handoff::Handoff;
 use crate::chain::plan::Step;
 use crate::chain::query;
 use crate::chain::record::Run;
+use crate::chain::refreshed_run::{recorded_step, refresh_run};
 use crate::chain::session::Session;
 use crate::chain::unreachable::store_of;
 use ipam_kit::cni::{IpamResult, NetworkName, Verb};
@@ -57,8 +58,8 @@ impl Stores {
         if self.present_of(network, &run.delegate).next().is_some() {
             return Ok(());
         }
-        let run = session.with_newer_secrets(run, &session.request.network);
-        self.add(session, session.recorded_step(&run), run, None)
+        let run = refresh_run(session, run, &session.request.network).run;
+        self.add(session, recorded_step(session, &run), run, None)
     }
 
     /// Adds the stores of a plugin as it is configured; `printed` gets what its selectors failed with.
@@ -102,7 +103,7 @@ impl Stores {
             meant = all;
         }
         // An unchanged one is meant, whatever else there is.
-        let recorded = store_of(&session.with_newer_secrets(run, &session.request.network));
+        let recorded = store_of(&refresh_run(session, run, &session.request.network).run);
         let unchanged = meant.iter().find(|(store, _)| store.settings == recorded).copied();
         let present = match (unchanged, &meant[..]) {
             (Some((_, present)), _) => present,

@@ -33,7 +33,7 @@ impl Bin {
         let planner = Planner {
             presets: PRESETS,
             preset,
-            own: &OwnExecutable::find(),
+            own_executable: &OwnExecutable::find(),
             path: vec![self.0.path().to_owned()],
             environment: &Environment::default(),
             missing: Missing::None,
