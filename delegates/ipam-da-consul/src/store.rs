@@ -62,7 +62,7 @@ impl KvStore {
             service: "Consul",
             servers: site.servers,
             tls: site.tls,
-            headers: site.token.map(|token| ("X-Consul-ViewToken", token)).into_iter().collect(),
+            headers: site.token.map(|token| ("X-Consul-Token", token)).into_iter().collect(),
             timeout: site.timeout,
             unreached,
             advice,
