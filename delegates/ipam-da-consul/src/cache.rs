@@ -1,4 +1,4 @@
-//! What this node remembers of pools between two calls: their ranges, and addresses that were free.
+//! What this node remembers of a pool between two calls: its ranges, and addresses that were free.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,33 +15,35 @@ use rustix::fs::OFlags;
 use crate::cache_file::{CacheEvent, CacheFile, CachedPool, first_line};
 use crate::definition::Definition;
 
-/// The cache of one pool: a file with the state at a time, and a line for each event since.
+/// The cache of one pool: a file with a state and a line for each event since.
 ///
-/// All of it is a hint: Consul judges the index of the ranges, and each address, by the claim itself.
-/// Processes of one node take their addresses out of it one after the other, so that they do not meet in
-/// Consul.
+/// All of it is a hint: the claim itself checks the definition's index and each address in Consul.
+/// Processes of one node take addresses out of the cache one after the other, so that they do not
+/// try the same one in Consul. A cache that cannot be used is skipped with a line in the verbose
+/// log.
 #[derive(Debug)]
 pub(crate) struct Cache {
     path: PathBuf,
 }
 
-/// What a pool's addresses are chosen from.
+/// The ranges that a pool's addresses are chosen from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RangeSource<'a> {
-    /// What stands in Consul.
+    /// Those of the definition in Consul.
     Definition(&'a Definition),
-    /// What the pool brought with it.
+    /// Those that came with the request.
     Request(&'a RangeSet),
 }
 
-/// For how long it is believed, in milliseconds: a store that was restored may have the same indexes again.
-const AGE: u64 = 60_000;
+/// How long a cache is used, in milliseconds: a restored store may reach the same indexes again.
+const MAX_AGE: u64 = 60_000;
 
-/// From which length on, in bytes, the events are summed up.
-const LONGEST: usize = 32 * 1024;
+/// From this length on, in bytes, the next claim writes a new state in the place of the events.
+const COMPACTED: usize = 32 * 1024;
 
-/// From which length on, in bytes, nobody sums them up: where addresses are only asked for or given back.
-const FORGOTTEN: u64 = 2 * LONGEST as u64;
+/// From this length on, in bytes, the file is removed: no claim compacts it, because addresses are
+/// only requested or released.
+const REMOVED: u64 = 2 * COMPACTED as u64;
 
 impl Cache {
     /// The cache at this path, which need not exist.
@@ -49,82 +51,93 @@ impl Cache {
         Self { path }
     }
 
-    /// What is remembered; nothing where that is too old.
+    /// What is remembered; `None` if nothing is, or if it is too old.
     pub(crate) fn read(&self) -> Option<CachedPool> {
-        let content = self.content()?;
-        let age = now().checked_sub(content.read_at())?;
-        (age < AGE).then(|| content.known())
+        let file = self.read_file()?;
+        let age = now().checked_sub(file.read_at())?;
+        (age < MAX_AGE).then(|| file.into_pool())
     }
 
-    /// Remembers ranges and free addresses, as they were read now. Whether others were met stays known.
-    /// `wide` says that enough was looked at for contention.
-    pub(crate) fn renew(&self, ranges: RangeSource<'_>, free: &BTreeSet<IpAddr>, wide: bool) {
-        let (definition, brought) = match ranges {
+    /// Remembers ranges and free addresses as they were read now. Contention stays remembered.
+    /// `wide` says that enough addresses were listed for a contended pool.
+    pub(crate) fn remember_free(
+        &self,
+        ranges: RangeSource<'_>,
+        free: &BTreeSet<IpAddr>,
+        wide: bool,
+    ) {
+        let (definition, ranges) = match ranges {
             RangeSource::Definition(definition) => (Some(definition.clone()), None),
             RangeSource::Request(set) => (None, Some(set.to_string())),
         };
-        self.logged(|| {
-            let _folder = lock_folder(self.folder())?;
-            let before = self.content();
-            let known = CachedPool {
-                definition: definition.clone(),
-                brought: brought.clone(),
-                free: free.clone(),
-                wide,
-                cursor: before.as_ref().and_then(CacheFile::cursor),
-                contended: false,
-            };
-            self.write(now(), &known, before.map_or(0, |before| before.contended_claims()))
-        });
+        self.log_failure(self.replace_state(CachedPool {
+            definition,
+            ranges,
+            free: free.clone(),
+            wide,
+            ..CachedPool::default()
+        }));
     }
 
-    /// Chooses the first of the candidates that no other process of this node has taken meanwhile, and takes
-    /// it out; the very first where all are gone.
+    fn replace_state(&self, pool: CachedPool) -> io::Result<()> {
+        let _folder = lock_folder(self.folder())?;
+        let before = self.read_file();
+        let cursor = before.as_ref().and_then(CacheFile::cursor);
+        let contended_claims = before.map_or(0, |before| before.contended_claims());
+        self.write(now(), &CachedPool { cursor, ..pool }, contended_claims)
+    }
+
+    /// Takes out the first candidate that no other process of this node has taken, and answers it;
+    /// the very first one if all are gone, or if the cache cannot be used.
     pub(crate) fn take(&self, candidates: &[IpAddr]) -> Option<IpAddr> {
-        let first = candidates.first().copied();
-        let mut chosen = first;
-        self.logged(|| {
-            let _folder = lock_folder(self.folder())?;
-            let Some(content) = self.content() else { return Ok(()) };
-            chosen = candidates.iter().copied().find(|address| content.is_free(*address)).or(first);
-            let Some(chosen) = chosen else { return Ok(()) };
-            if content.length > LONGEST {
-                let (read, contended_claims) = (content.read_at(), content.contended_claims());
-                let mut known = content.known();
-                known.free.remove(&chosen);
-                known.cursor = Some(chosen);
-                return self.write(read, &known, contended_claims.saturating_sub(1));
-            }
-            self.append(CacheEvent::Chosen(chosen))
-        });
-        chosen
+        let mut chosen = *candidates.first()?;
+        self.log_failure(self.take_out(candidates, &mut chosen));
+        Some(chosen)
     }
 
-    /// Notes that others take addresses at the same time.
+    /// Sets `chosen` to the candidate that it takes out, before it writes that down.
+    fn take_out(&self, candidates: &[IpAddr], chosen: &mut IpAddr) -> io::Result<()> {
+        let _folder = lock_folder(self.folder())?;
+        let Some(file) = self.read_file() else { return Ok(()) };
+        if let Some(free) = candidates.iter().find(|address| file.is_free(**address)) {
+            *chosen = *free;
+        }
+        if file.length <= COMPACTED {
+            return self.append(CacheEvent::Chosen(*chosen));
+        }
+        let read_at = file.read_at();
+        let contended_claims = file.contended_claims().saturating_sub(1);
+        let mut pool = file.into_pool();
+        pool.free.remove(chosen);
+        pool.cursor = Some(*chosen);
+        self.write(read_at, &pool, contended_claims)
+    }
+
+    /// Remembers that others claim addresses of the pool at the same time.
     pub(crate) fn remember_contention(&self) {
-        self.logged(|| self.append(CacheEvent::Contended));
+        self.log_failure(self.append(CacheEvent::Contended));
     }
 
-    /// Notes that an address that was asked for is taken.
+    /// Remembers that a requested address is taken.
     pub(crate) fn remember_taken(&self, address: IpAddr) {
-        self.logged(|| self.append(CacheEvent::Taken(address)));
+        self.log_failure(self.append(CacheEvent::Taken(address)));
     }
 
-    /// Notes that this node has given an address back.
-    pub(crate) fn give_back(&self, address: IpAddr) {
-        self.logged(|| self.append(CacheEvent::GivenBack(address)));
+    /// Remembers that an address of this node is free again.
+    pub(crate) fn put_back(&self, address: IpAddr) {
+        self.log_failure(self.append(CacheEvent::PutBack(address)));
     }
 
-    /// Forgets everything but whether others were met.
+    /// Forgets everything, contention too.
     pub(crate) fn forget(&self) {
-        self.logged(|| match fs::remove_file(&self.path) {
+        self.log_failure(match fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         });
     }
 
-    fn logged(&self, act: impl FnOnce() -> io::Result<()>) {
-        if let Err(error) = act() {
+    fn log_failure(&self, outcome: io::Result<()>) {
+        if let Err(error) = outcome {
             debug!("{} cannot be used: {error}", self.path.display());
         }
     }
@@ -133,24 +146,24 @@ impl Cache {
         self.path.parent().unwrap_or(&self.path)
     }
 
-    /// Adds an event; nothing where there is no file to add it to. A file that nobody sums up is forgotten.
+    /// Adds an event to the file if there is one, and removes a file that no claim compacts.
     fn append(&self, event: CacheEvent) -> io::Result<()> {
         match open_own(&self.path, OFlags::WRONLY | OFlags::APPEND, 0) {
-            Ok(file) if file.metadata()?.len() > FORGOTTEN => fs::remove_file(&self.path),
+            Ok(file) if file.metadata()?.len() > REMOVED => fs::remove_file(&self.path),
             Ok(mut file) => file.write_all(event.to_line().as_bytes()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    fn write(&self, read: u64, known: &CachedPool, contended_claims: u32) -> io::Result<()> {
-        let line = first_line(read, known, contended_claims)?;
-        // A name that no pool's cache has.
+    fn write(&self, read_at: u64, pool: &CachedPool, contended_claims: u32) -> io::Result<()> {
+        let line = first_line(read_at, pool, contended_claims)?;
+        // No pool's cache has this name.
         replace_own(&self.path, &beside(&self.path, "#new"), 0o600, &line)
     }
 
-    fn content(&self) -> Option<CacheFile> {
-        CacheFile::read(&String::from_utf8(read_own(&self.path).ok()?).ok()?)
+    fn read_file(&self) -> Option<CacheFile> {
+        CacheFile::parse(&String::from_utf8(read_own(&self.path).ok()?).ok()?)
     }
 }
 
@@ -175,15 +188,15 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let cache = Cache::at(folder.path().join("a/pool"));
         assert_eq!(cache.read(), None);
-        cache.give_back("10.0.0.9".parse().unwrap());
+        cache.put_back("10.0.0.9".parse().unwrap());
         assert_eq!(cache.take(&["10.0.0.9".parse().unwrap()]), Some("10.0.0.9".parse().unwrap()));
         let free = set(&["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.7", "fd00::1"]);
-        cache.renew(RangeSource::Request(&ranges()), &free, false);
+        cache.remember_free(RangeSource::Request(&ranges()), &free, false);
         assert_eq!(
             cache.read(),
             Some(CachedPool {
                 free,
-                brought: Some("10.0.0.1-10.0.0.254".into()),
+                ranges: Some("10.0.0.1-10.0.0.254".into()),
                 ..CachedPool::default()
             })
         );
@@ -191,7 +204,7 @@ mod tests {
         assert_eq!(cache.take(&candidates), Some(candidates[0]));
         assert_eq!(cache.take(&candidates), Some(candidates[1]));
         assert_eq!(cache.take(&candidates), Some(candidates[0]));
-        cache.give_back(candidates[1]);
+        cache.put_back(candidates[1]);
         let known = cache.read().unwrap();
         assert_eq!(known.free, set(&["10.0.0.2", "10.0.0.4", "10.0.0.7", "fd00::1"]));
         assert_eq!((known.cursor, known.contended), (Some(candidates[0]), false));
@@ -204,10 +217,10 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let cache = Cache::at(folder.path().join("pool"));
         let free = set(&["10.0.0.2", "10.0.0.3"]);
-        cache.renew(RangeSource::Request(&ranges()), &free, false);
+        cache.remember_free(RangeSource::Request(&ranges()), &free, false);
         let candidates: Vec<IpAddr> = free.iter().copied().collect();
         let taking = lock_folder(folder.path()).unwrap();
-        // Nobody waits longer: Consul tells whether the address is free.
+        // The call goes on: Consul tells whether the address is free.
         assert_eq!(cache.take(&candidates), Some(candidates[0]));
         assert_eq!(cache.read().unwrap().free, free);
         drop(taking);
@@ -220,21 +233,21 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("pool");
         let cache = Cache::at(path.clone());
-        cache.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
+        cache.remember_free(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
         let mut longest = 0;
-        for _ in 0..FORGOTTEN / 10 {
-            cache.give_back("10.0.0.2".parse().unwrap());
+        for _ in 0..REMOVED / 10 {
+            cache.put_back("10.0.0.2".parse().unwrap());
             longest = longest.max(fs::metadata(&path).map_or(0, |file| file.len()));
         }
-        assert!(longest <= FORGOTTEN + 64 && cache.read().is_none(), "{longest}");
+        assert!(longest <= REMOVED + 64 && cache.read().is_none(), "{longest}");
     }
 
     #[test]
     fn pools_whose_names_go_on_have_files_of_their_own() {
         let folder = TempDir::new().unwrap();
         let [blue, new] = ["blue", "blue.new"].map(|name| Cache::at(folder.path().join(name)));
-        new.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
-        blue.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.3"]), false);
+        new.remember_free(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
+        blue.remember_free(RangeSource::Request(&ranges()), &set(&["10.0.0.3"]), false);
         assert_eq!(new.read().unwrap().free, set(&["10.0.0.2"]));
     }
 
@@ -242,11 +255,11 @@ mod tests {
     fn a_crowd_is_remembered_for_some_claims() {
         let folder = TempDir::new().unwrap();
         let cache = Cache::at(folder.path().join("pool"));
-        cache.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
+        cache.remember_free(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
         cache.remember_contention();
         for _ in 0..CONTENDED_CLAIMS {
             assert!(cache.read().unwrap().contended);
-            cache.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
+            cache.remember_free(RangeSource::Request(&ranges()), &set(&["10.0.0.2"]), false);
             cache.take(&["10.0.0.2".parse().unwrap()]);
         }
         assert!(!cache.read().unwrap().contended);
@@ -257,15 +270,19 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("pool");
         let cache = Cache::at(path.clone());
-        cache.renew(RangeSource::Request(&ranges()), &set(&["10.0.0.2", "10.0.0.3"]), false);
-        for _ in 0..LONGEST / 10 {
-            cache.give_back("10.0.0.2".parse().unwrap());
+        cache.remember_free(
+            RangeSource::Request(&ranges()),
+            &set(&["10.0.0.2", "10.0.0.3"]),
+            false,
+        );
+        for _ in 0..COMPACTED / 10 {
+            cache.put_back("10.0.0.2".parse().unwrap());
         }
         cache.take(&["10.0.0.2".parse().unwrap()]);
         assert!(fs::metadata(&path).unwrap().len() < 200);
         assert_eq!(cache.read().unwrap().free, set(&["10.0.0.3"]));
         let old = fs::read_to_string(&path).unwrap();
-        let read = now() - AGE;
+        let read = now() - MAX_AGE;
         let start = old.find(',').unwrap();
         fs::write(&path, format!("{{\"read\":{read}{}", &old[start..])).unwrap();
         assert_eq!(cache.read(), None);

@@ -1,5 +1,4 @@
-//! What the file of a pool's cache says: a state on its first line, and an event on each line
-//! since.
+//! The file of a pool's cache: a state on the first line, and an event on each line since.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,35 +12,36 @@ use crate::definition::Definition;
 /// What is remembered of a pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CachedPool {
-    /// Its ranges, where they stand in Consul.
+    /// Its definition, if the ranges are in Consul.
     pub(crate) definition: Option<Definition>,
-    /// The ranges that a pool brought with it.
-    pub(crate) brought: Option<String>,
+    /// The ranges that came with the request.
+    pub(crate) ranges: Option<String>,
     /// Some addresses that were free, less those that this node has taken since.
     pub(crate) free: BTreeSet<IpAddr>,
-    /// Whether so much was looked at as contention needs.
+    /// Whether enough addresses were listed for a contended pool.
     pub(crate) wide: bool,
-    /// The address given last by this node.
+    /// The address that this node has taken last.
     pub(crate) cursor: Option<IpAddr>,
-    /// Others were met not long ago.
+    /// Whether a race was lost not long ago.
     pub(crate) contended: bool,
 }
 
 /// How many addresses are remembered.
 pub(crate) const HINTS: usize = 1024;
 
-/// For how many claims after a lost race addresses are random_candidates.
+/// How many claims after a lost race choose random addresses.
 pub(crate) const CONTENDED_CLAIMS: u32 = 8;
 
 /// The first line.
 #[derive(Serialize, Deserialize)]
 struct CacheHead {
     /// When the pool was read, in milliseconds since 1970.
-    read: u64,
+    #[serde(rename = "read")]
+    read_at: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     definition: Option<Definition>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    brought: Option<String>,
+    #[serde(default, rename = "brought", skip_serializing_if = "Option::is_none")]
+    ranges: Option<String>,
     /// Stretches of free addresses, as `FROM-TO`.
     free: Vec<String>,
     #[serde(default)]
@@ -52,115 +52,121 @@ struct CacheHead {
     contended_claims: u32,
 }
 
-/// What the file says.
+/// A whole file.
 pub(crate) struct CacheFile {
-    state: CacheHead,
+    head: CacheHead,
     events: Vec<CacheEvent>,
     /// In bytes.
     pub(crate) length: usize,
 }
 
-/// A line that was added to the file.
+/// A line after the first.
 #[derive(Clone, Copy)]
 pub(crate) enum CacheEvent {
     /// This node has chosen an address.
     Chosen(IpAddr),
-    /// An address that was asked for is taken.
+    /// A requested address is taken.
     Taken(IpAddr),
-    /// This node has given an address back.
-    GivenBack(IpAddr),
-    /// Others take addresses at the same time.
+    /// An address of this node is free again.
+    PutBack(IpAddr),
+    /// Others claim addresses at the same time.
     Contended,
 }
 
 impl CacheFile {
-    /// Reads a whole file.
-    pub(crate) fn read(text: &str) -> Option<Self> {
-        let mut lines = text.lines();
-        let state = serde_json::from_str(lines.next()?).ok()?;
-        Some(Self {
-            state,
-            events: lines.filter_map(CacheEvent::read).collect(),
-            length: text.len(),
-        })
+    /// Parses a file. Lines that cannot be read are skipped.
+    pub(crate) fn parse(content: &str) -> Option<Self> {
+        let mut lines = content.lines();
+        let head = serde_json::from_str(lines.next()?).ok()?;
+        let events = lines.filter_map(CacheEvent::parse).collect();
+        Some(Self { head, events, length: content.len() })
     }
 
     /// When the pool was read, in milliseconds since 1970.
     pub(crate) fn read_at(&self) -> u64 {
-        self.state.read
+        self.head.read_at
     }
 
-    /// What is remembered by it.
-    pub(crate) fn known(self) -> CachedPool {
-        let (cursor, contended) = (self.cursor(), self.contended_claims() > 0);
-        let stretches = self.state.free.iter().filter_map(|stretch| ends(stretch));
-        let mut free: BTreeSet<IpAddr> = stretches.flat_map(addresses).collect();
+    /// The state after all events.
+    pub(crate) fn into_pool(self) -> CachedPool {
+        let cursor = self.cursor();
+        let contended = self.contended_claims() > 0;
+        let stretches = self.head.free.iter().filter_map(|stretch| parse_stretch(stretch));
+        let mut free: BTreeSet<IpAddr> = stretches.flat_map(addresses_of).collect();
         for event in self.events {
             match event {
                 CacheEvent::Chosen(address) | CacheEvent::Taken(address) => {
                     free.remove(&address);
                 }
-                CacheEvent::GivenBack(address) => {
+                CacheEvent::PutBack(address) => {
                     free.insert(address);
                 }
                 CacheEvent::Contended => {}
             }
         }
-        let CacheHead { definition, brought, wide, .. } = self.state;
-        CachedPool { definition, brought, free, wide, cursor, contended }
+        let CacheHead { definition, ranges, wide, .. } = self.head;
+        CachedPool { definition, ranges, free, wide, cursor, contended }
     }
 
-    /// Whether [`CacheFile::known`] would tell this address to be free.
+    /// Whether an address is free after all events, without [`CacheFile::into_pool`].
     pub(crate) fn is_free(&self, address: IpAddr) -> bool {
-        let told = self.events.iter().rev().find_map(|event| match *event {
-            CacheEvent::Chosen(its) | CacheEvent::Taken(its) => (its == address).then_some(false),
-            CacheEvent::GivenBack(its) => (its == address).then_some(true),
-            CacheEvent::Contended => None,
-        });
-        let spans = |(first, last)| first <= address && address <= last;
-        told.unwrap_or_else(|| self.state.free.iter().filter_map(|text| ends(text)).any(spans))
+        for event in self.events.iter().rev() {
+            match *event {
+                CacheEvent::Chosen(other) | CacheEvent::Taken(other) if other == address => {
+                    return false;
+                }
+                CacheEvent::PutBack(other) if other == address => return true,
+                _ => {}
+            }
+        }
+        let mut stretches = self.head.free.iter().filter_map(|stretch| parse_stretch(stretch));
+        stretches.any(|(first, last)| first <= address && address <= last)
     }
 
-    /// The address given last by this node.
+    /// The address that this node has taken last.
     pub(crate) fn cursor(&self) -> Option<IpAddr> {
         let chosen = self.events.iter().rev().find_map(|event| match *event {
             CacheEvent::Chosen(address) => Some(address),
             _ => None,
         });
-        chosen.or(self.state.cursor)
+        chosen.or(self.head.cursor)
     }
 
-    /// For how many claims more addresses are random_candidates.
+    /// How many more claims choose random addresses.
     pub(crate) fn contended_claims(&self) -> u32 {
-        self.events.iter().fold(
-            self.state.contended_claims,
-            |contended_claims, event| match event {
+        let mut claims = self.head.contended_claims;
+        for event in &self.events {
+            claims = match event {
                 CacheEvent::Contended => CONTENDED_CLAIMS,
-                CacheEvent::Chosen(_) => contended_claims.saturating_sub(1),
-                CacheEvent::Taken(_) | CacheEvent::GivenBack(_) => contended_claims,
-            },
-        )
+                CacheEvent::Chosen(_) => claims.saturating_sub(1),
+                CacheEvent::Taken(_) | CacheEvent::PutBack(_) => claims,
+            };
+        }
+        claims
     }
 }
 
 impl CacheEvent {
-    /// As a line of the file.
+    /// The line of the event, with its end.
     pub(crate) fn to_line(self) -> String {
         match self {
             Self::Chosen(address) => format!("-{address}\n"),
             Self::Taken(address) => format!("={address}\n"),
-            Self::GivenBack(address) => format!("+{address}\n"),
+            Self::PutBack(address) => format!("+{address}\n"),
             Self::Contended => "!\n".to_owned(),
         }
     }
 
-    fn read(line: &str) -> Option<Self> {
-        let address = || parse_address(line.get(1..)?).ok();
-        match line.get(..1)? {
-            "-" => address().map(Self::Chosen),
-            "=" => address().map(Self::Taken),
-            "+" => address().map(Self::GivenBack),
-            "!" => Some(Self::Contended),
+    fn parse(line: &str) -> Option<Self> {
+        let kind = line.get(..1)?;
+        if kind == "!" {
+            return Some(Self::Contended);
+        }
+        let address = parse_address(line.get(1..)?).ok()?;
+        match kind {
+            "-" => Some(Self::Chosen(address)),
+            "=" => Some(Self::Taken(address)),
+            "+" => Some(Self::PutBack(address)),
             _ => None,
         }
     }
@@ -171,24 +177,25 @@ impl CacheEvent {
 /// # Errors
 /// It cannot be written as JSON.
 pub(crate) fn first_line(
-    read: u64,
-    known: &CachedPool,
+    read_at: u64,
+    pool: &CachedPool,
     contended_claims: u32,
 ) -> io::Result<Vec<u8>> {
-    let state = CacheHead {
-        read,
-        definition: known.definition.clone(),
-        brought: known.brought.clone(),
-        free: stretches(&known.free),
-        wide: known.wide,
-        cursor: known.cursor,
+    let head = CacheHead {
+        read_at,
+        definition: pool.definition.clone(),
+        ranges: pool.ranges.clone(),
+        free: stretches(&pool.free),
+        wide: pool.wide,
+        cursor: pool.cursor,
         contended_claims,
     };
-    let mut line = serde_json::to_vec(&state).map_err(io::Error::other)?;
+    let mut line = serde_json::to_vec(&head).map_err(io::Error::other)?;
     line.push(b'\n');
     Ok(line)
 }
 
+/// Addresses as stretches without holes, each written `FROM-TO`.
 fn stretches(addresses: &BTreeSet<IpAddr>) -> Vec<String> {
     let mut found: Vec<(IpAddr, IpAddr)> = Vec::new();
     for address in addresses {
@@ -201,12 +208,12 @@ fn stretches(addresses: &BTreeSet<IpAddr>) -> Vec<String> {
 }
 
 /// The first and the last address of a stretch.
-fn ends(stretch: &str) -> Option<(IpAddr, IpAddr)> {
+fn parse_stretch(stretch: &str) -> Option<(IpAddr, IpAddr)> {
     let (first, last) = stretch.split_once('-')?;
     Some((parse_address(first).ok()?, parse_address(last).ok()?))
 }
 
-fn addresses((first, last): (IpAddr, IpAddr)) -> impl Iterator<Item = IpAddr> {
-    let next = move |address: &IpAddr| address::next(*address).filter(|next| *next <= last);
-    std::iter::successors(Some(first), next).take(HINTS)
+fn addresses_of((first, last): (IpAddr, IpAddr)) -> impl Iterator<Item = IpAddr> {
+    let addresses = std::iter::successors(Some(first), |address| address::next(*address));
+    addresses.take_while(move |address| *address <= last).take(HINTS)
 }

@@ -1,4 +1,4 @@
-//! A change as it is carried out.
+//! A commit, from the choice of addresses until Consul has carried it out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,18 +15,19 @@ use crate::owner_view::OwnerView;
 use crate::pools::Pools;
 use crate::refusal::{AfterRefusal, RefusedTxn};
 use crate::session::ConsulSession;
-use crate::txn::{LARGEST, Op, Pair, TxnOutcome};
-use crate::values::{holding, revision};
+use crate::txn::{LARGEST, Op, Pair, TxnOutcome, find};
+use crate::values::{read_owner_state, revision};
 use crate::view_token::ViewToken;
 
-/// How many addresses go at once where a container has more than a transaction can take: only passcod
-///  gives one so many.
+/// How many addresses one transaction releases, with room for other keys. Only passcod gives a
+/// container more.
 const BATCH: usize = 60;
 
-/// Makes a change; one by which a container loses more than a transaction can take in several.
+/// Makes a change: in one transaction or, if a container releases more addresses than fit, in
+/// several.
 ///
 /// # Errors
-/// It was not and will not be made.
+/// It was not made, and will not be.
 pub(crate) fn change_in_parts(
     keys: &ConsulKeys,
     session: &mut ConsulSession,
@@ -36,57 +37,59 @@ pub(crate) fn change_in_parts(
 ) -> Result<Commit<ViewToken>> {
     let only_drops = change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty();
     if change.drop.len() <= BATCH || !only_drops {
-        return make(keys, session, owner, &token, change);
+        return make_change(keys, session, owner, &token, change);
     }
     let mut token = token;
     for part in change.drop.chunks(BATCH) {
         let part = Change { drop: part.to_vec(), ..Change::default() };
-        match make(keys, session, owner, &token, &part)? {
-            // The owner's key has gone with the first.
-            Commit::Done { .. } => token = ViewToken::read(OwnerView::nothing(owner)),
+        match make_change(keys, session, owner, &token, &part)? {
+            // The first part has deleted the owner's key.
+            Commit::Done { .. } => token = ViewToken::of_owner(OwnerView::empty(owner)),
             Commit::Unknown => return Ok(Commit::Unknown),
-            // What it shows is of this part alone.
+            // The view of a part is not that of the whole change.
             Commit::Lost { .. } | Commit::Outdated => return Ok(Commit::Outdated),
         }
     }
     Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
 }
 
-fn make(
+/// Sends the transaction of a change, again after a refusal that allows it.
+fn make_change(
     keys: &ConsulKeys,
     session: &mut ConsulSession,
     owner: &Owner,
     token: &ViewToken,
     change: &Change<'_>,
 ) -> Result<Commit<ViewToken>> {
-    let takes = !change.claim.is_empty();
-    if takes {
+    let is_claim = !change.claim.is_empty();
+    if is_claim {
         session.memory.check_not_restored()?;
     }
-    let victims = victims(keys, session, change)?;
-    let definitions = relied_on(token, change);
-    let choose = |claim| choose(&session.pools, claim);
-    let chosen: Vec<IpAddr> = change.claim.iter().filter_map(choose).collect();
-    let mut indexes = BTreeMap::new();
+    let losers = read_losers(keys, session, change)?;
+    let definitions = definitions_of(change, token);
+    let chosen: Vec<IpAddr> =
+        change.claim.iter().filter_map(|claim| choose(&session.pools, claim)).collect();
+    let mut changed_indexes = BTreeMap::new();
     loop {
-        let folders = if takes { session.pools.missing().clone() } else { BTreeSet::new() };
-        let step = ChangeTxn {
+        let folders =
+            if is_claim { session.pools.missing_folders().clone() } else { BTreeSet::new() };
+        let txn = ChangeTxn {
             keys,
             owner,
-            seen: &token.seen,
+            guard: &token.guard,
             change,
             chosen: &chosen,
             definitions: &definitions,
             folders: &folders,
-            indexes: &indexes,
-            victims: &victims,
+            changed_indexes: &changed_indexes,
+            losers: &losers,
             indexed: session.memory.is_indexed(),
             marked: !session.memory.is_trusting(),
         };
-        let (roles, ops): (Vec<OpRole>, Vec<Op>) = step.ops().into_iter().unzip();
+        let (roles, ops): (Vec<OpRole>, Vec<Op>) = txn.ops().into_iter().unzip();
         if ops.len() > LARGEST && !folders.is_empty() {
-            // The next ADD of fewer pools makes them.
-            session.pools.forget_missing();
+            // A later ADD with fewer pools makes the folders.
+            session.pools.skip_missing_folders();
             continue;
         }
         if ops.len() > LARGEST {
@@ -95,18 +98,19 @@ fn make(
         let failures = match session.store.write(&ops)? {
             None => return Ok(Commit::Unknown),
             Some(TxnOutcome::Done(written)) => {
-                let index = step.index_in(&written);
-                remember_done(session, &step, index, &written)?;
+                let index = txn.index_in(&written);
+                check_mark(session, &txn, index, &written)?;
+                remember_change(session, &txn);
                 return Ok(done(change, &chosen, revision(index)));
             }
             Some(TxnOutcome::Failed(failures)) => failures,
         };
-        let refused = RefusedTxn { step: &step, roles: &roles, ops: &ops, failures: &failures };
+        let refused = RefusedTxn { txn: &txn, roles: &roles, ops: &ops, failures: &failures };
         match refused.decide(session)? {
-            AfterRefusal::Again => {}
-            AfterRefusal::Meet(met) => indexes.extend(met),
+            AfterRefusal::Retry => {}
+            AfterRefusal::RetryAt(indexes) => changed_indexes.extend(indexes),
             AfterRefusal::End(commit) => {
-                put_back(&session.pools, &step, &commit);
+                put_back(&session.pools, &txn, &commit);
                 return Ok(*commit);
             }
             AfterRefusal::Denied(op) => return Err(unwritable(op)),
@@ -114,39 +118,41 @@ fn make(
     }
 }
 
-/// The owners that lose an address by this change, as they are.
-fn victims(
+/// The owners that lose an address by a change, as their keys show them.
+fn read_losers(
     keys: &ConsulKeys,
     session: &mut ConsulSession,
     change: &Change<'_>,
 ) -> Result<BTreeMap<String, Option<OwnerState>>> {
     let holders = change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
-    let owners: BTreeSet<String> = holders.filter_map(|holder| keys.owner_of(holder)).collect();
-    if owners.is_empty() || !session.memory.is_indexed() {
+    let owner_keys: BTreeSet<String> = holders.filter_map(|holder| keys.owner_of(holder)).collect();
+    if owner_keys.is_empty() || !session.memory.is_indexed() {
         return Ok(BTreeMap::new());
     }
-    let owners: Vec<String> = owners.into_iter().collect();
-    let read = session.store.read_keys(&owners)?;
-    let victim = |key: String| {
-        let found = read.iter().find(|pair| pair.key == key);
-        Ok((key, found.map(holding).transpose()?))
-    };
-    owners.into_iter().map(victim).collect()
+    let owner_keys: Vec<String> = owner_keys.into_iter().collect();
+    let pairs = session.store.read_keys(&owner_keys)?;
+    let mut losers = BTreeMap::new();
+    for key in owner_keys {
+        let state = find(&pairs, &key).map(read_owner_state).transpose()?;
+        losers.insert(key, state);
+    }
+    Ok(losers)
 }
 
-/// The ranges that a change relies on, by their pools' names.
-fn relied_on(token: &ViewToken, change: &Change<'_>) -> BTreeMap<String, u64> {
-    let named = change.claim.iter().filter(|claim| claim.request.set.is_none());
-    let of = |claim: &Claim<'_>| {
-        let pool = claim.request.pool.clone()?;
-        // Nothing can be relied on that was not shown.
-        let index = token.ranges.get(&pool).copied().unwrap_or(0);
-        Some((pool, index))
-    };
-    named.filter_map(of).collect()
+/// The indexes of the definitions that guard a change, by their pools' names.
+fn definitions_of(change: &Change<'_>, token: &ViewToken) -> BTreeMap<String, u64> {
+    let mut definitions = BTreeMap::new();
+    for claim in change.claim.iter().filter(|claim| claim.request.set.is_none()) {
+        if let Some(pool) = &claim.request.pool {
+            // A definition that was not shown guards with an index that none has.
+            let index = token.definitions.get(pool).copied().unwrap_or(0);
+            definitions.insert(pool.clone(), index);
+        }
+    }
+    definitions
 }
 
-/// An address for a claim: one that no other process of this node is about to take.
+/// The address for a claim: a candidate that no other process of this node has chosen.
 fn choose(pools: &Pools, claim: &Claim<'_>) -> Option<IpAddr> {
     if claim.request.requested.is_some() {
         return claim.candidates.first().copied();
@@ -154,83 +160,94 @@ fn choose(pools: &Pools, claim: &Claim<'_>) -> Option<IpAddr> {
     pools.cache_of(claim.request).take(&claim.candidates)
 }
 
-/// Lets other processes of this node take what was chosen and is not another's.
-fn put_back(pools: &Pools, step: &ChangeTxn<'_>, commit: &Commit<ViewToken>) {
-    let lost: Vec<IpAddr> = match commit {
+/// Lets other processes of this node choose the chosen addresses that were not lost to others.
+fn put_back(pools: &Pools, txn: &ChangeTxn<'_>, commit: &Commit<ViewToken>) {
+    let lost: BTreeSet<IpAddr> = match commit {
         Commit::Lost { taken, .. } => taken.iter().map(|taken| taken.address).collect(),
-        _ => Vec::new(),
+        _ => BTreeSet::new(),
     };
-    let chosen = step.change.claim.iter().zip(step.chosen);
-    for (claim, address) in chosen.filter(|(_, address)| !lost.contains(address)) {
-        pools.cache_of(claim.request).give_back(*address);
+    for (claim, address) in txn.change.claim.iter().zip(txn.chosen) {
+        if !lost.contains(address) {
+            pools.cache_of(claim.request).put_back(*address);
+        }
     }
 }
 
-/// Takes in that a change was carried out.
-fn remember_done(
+/// Remembers a claim's mark. If the mark before it proves that the store was restored, the claim is
+/// taken back.
+///
+/// # Errors
+/// The store was restored.
+fn check_mark(
     session: &mut ConsulSession,
-    step: &ChangeTxn<'_>,
+    txn: &ChangeTxn<'_>,
     index: u64,
     written: &[Pair],
 ) -> Result<()> {
-    let takes = !step.change.claim.is_empty();
     session.memory.remember_server(session.store.preferred());
-    if takes && step.indexed && step.marked {
-        let node = &step.owner.scope.node;
-        let (before, now) = step.marks_in(written);
-        if !session.memory.matches_latest_claim(node, before) {
-            session.pools.forget_all();
-            let error = session.memory.remember_restored();
-            return Err(withdraw(session, step, index, error));
-        }
-        let server = session.store.answering();
-        now.into_iter().for_each(|mark| session.memory.remember_claim(node, mark, &server));
+    if txn.change.claim.is_empty() || !txn.indexed || !txn.marked {
+        return Ok(());
     }
-    session.pools.forget_missing();
-    for (claim, address) in step.change.claim.iter().zip(step.chosen) {
-        if claim.request.requested.is_some() {
-            session.pools.cache_of(claim.request).remember_taken(*address);
-        }
+    let node = &txn.owner.scope.node;
+    if !session.memory.matches_latest_claim(node, txn.mark_before(written)) {
+        session.pools.forget_all();
+        let error = session.memory.remember_restored();
+        return Err(take_back(session, txn, index, error));
     }
-    for lease in &step.change.drop {
-        session.pools.remember_released(lease);
-    }
-    let (container, ifname) = (step.owner.container.as_str(), step.owner.ifname.as_str());
-    if takes || !step.change.keep.is_empty() {
-        session.memory.remember_owner(step.owner);
-    } else if step.change.leave.is_empty() {
-        session.memory.forget_owner(container, ifname);
+    if let Some(mark) = txn.mark_after(written) {
+        session.memory.remember_claim(node, mark, &session.store.answering());
     }
     Ok(())
 }
 
-/// Takes back claims that were made in a store which is not the known one; the error says that it is
-/// not.
-fn withdraw(session: &mut ConsulSession, step: &ChangeTxn<'_>, index: u64, error: Error) -> Error {
-    let made = done::<ViewToken>(step.change, step.chosen, revision(index));
+/// Releases what was claimed in a store that was restored; `error` says so.
+fn take_back(session: &mut ConsulSession, txn: &ChangeTxn<'_>, index: u64, error: Error) -> Error {
+    let made = done::<ViewToken>(txn.change, txn.chosen, revision(index));
     let Commit::Done { kept, claimed } = made else { return error };
-    let seen = OwnerGuard { revision: Some(revision(index)), document: Some(step.document()) };
-    let leave: Vec<Lease> = kept.into_iter().chain(step.change.leave.iter().cloned()).collect();
+    let guard = OwnerGuard { revision: Some(revision(index)), document: Some(txn.document()) };
+    let leave: Vec<Lease> = kept.into_iter().chain(txn.change.leave.iter().cloned()).collect();
     let change = Change { drop: claimed, leave, ..Change::default() };
-    let back = ChangeTxn {
-        seen: &seen,
+    let release = ChangeTxn {
+        guard: &guard,
         change: &change,
         chosen: &[],
         definitions: &BTreeMap::new(),
         folders: &BTreeSet::new(),
-        // All of it is at the index of this very claim by now.
-        indexes: &BTreeMap::new(),
-        victims: &BTreeMap::new(),
-        ..*step
+        // The claim has set all of them.
+        changed_indexes: &BTreeMap::new(),
+        losers: &BTreeMap::new(),
+        ..*txn
     };
-    let ops: Vec<Op> = back.ops().into_iter().map(|(_, op)| op).collect();
-    change.drop.iter().for_each(|lease| session.pools.remember_released(lease));
+    let ops: Vec<Op> = release.ops().into_iter().map(|(_, op)| op).collect();
+    for lease in &change.drop {
+        session.pools.remember_released(lease);
+    }
     match session.store.write(&ops) {
         Ok(Some(TxnOutcome::Done(_))) => error,
         Ok(_) => error.and([Error::new(
             ErrorCode::TRY_AGAIN,
             "it is not known whether what was taken there was given back",
         )]),
-        Err(withdrawing) => error.and([withdrawing]),
+        Err(failed) => error.and([failed]),
+    }
+}
+
+/// Remembers what a change that was made means for the next call of this node.
+fn remember_change(session: &mut ConsulSession, txn: &ChangeTxn<'_>) {
+    let Change { keep, claim, leave, drop } = txn.change;
+    session.pools.skip_missing_folders();
+    for (claim, address) in claim.iter().zip(txn.chosen) {
+        if claim.request.requested.is_some() {
+            session.pools.cache_of(claim.request).remember_taken(*address);
+        }
+    }
+    for lease in drop {
+        session.pools.remember_released(lease);
+    }
+    let Owner { container, ifname, .. } = txn.owner;
+    if !claim.is_empty() || !keep.is_empty() {
+        session.memory.remember_owner(txn.owner);
+    } else if leave.is_empty() {
+        session.memory.forget_owner(container.as_str(), ifname.as_str());
     }
 }

@@ -1,3 +1,5 @@
+//! The keys of `ipam` that this delegate reads: `consul_servers` and `consul`.
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,7 +33,7 @@ const OWN: &[Key] = &[
     Key::Value("partition"),
 ];
 
-/// What this delegate reads of `ipam`.
+/// The keys of `ipam` that this delegate reads.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConsulConfig {
@@ -50,19 +52,19 @@ struct ConsulSection {
     partition: Option<String>,
 }
 
-/// A store to talk to.
+/// A store, and how to reach it.
 #[derive(Debug)]
 pub(crate) struct Site {
     /// At least one.
     pub(crate) servers: Vec<Server>,
     pub(crate) tls: Tls,
     pub(crate) token: Option<Secret>,
-    /// Escaped.
+    /// Escaped for a URL.
     pub(crate) datacenter: Option<String>,
     pub(crate) consistency: Consistency,
-    /// How long to go on after the first trouble.
+    /// How long to go on after the first error.
     pub(crate) timeout: Duration,
-    /// Where the runtime keeps the results of its calls.
+    /// The folder in which the runtime keeps results.
     pub(crate) result_cache: PathBuf,
 }
 
@@ -70,9 +72,9 @@ pub(crate) struct Site {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consistency {
     Default,
-    /// The leader asks the others whether it still is.
+    /// The leader asks the others whether it still leads.
     Consistent,
-    /// Any server answers by what it knows.
+    /// Any server answers by what it has.
     Stale,
 }
 

@@ -1,11 +1,11 @@
-//! The way to the store that the network configuration names now, where a record has another one.
+//! The servers that the network configuration names now, if a record names others.
 //!
-//! It is tried before the recorded way, which may lead to nothing any more. A store that is another one
-//! answers that nothing is there, so the way counts only where it proves to lead to the recorded store.
+//! They are tried first, because those of the record may be gone. Servers of another store would
+//! answer that nothing is held, so they are used only if they prove to be of the recorded store.
 
 use std::time::Duration;
 
-use ipam_kit::allocate::{Lease, known, scope};
+use ipam_kit::allocate::{known, scope};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Request, Result};
 use ipam_servers::Server;
@@ -15,15 +15,15 @@ use crate::config::{ConsulConfig, Site};
 use crate::keys::ConsulKeys;
 use crate::memory::{ClaimMark, ConsulMemory};
 use crate::store::KvStore;
-use crate::txn::{LARGEST, Op, TxnOutcome};
+use crate::txn::{LARGEST, Op, TxnOutcome, find};
 use crate::values::index_of;
 
-/// How long the proof may take, and which part of the time that is left.
+/// The time for the proof: at most this long, and at most this part of the time that is left.
 const LONGEST: Duration = Duration::from_secs(3);
 const PART: u32 = 3;
 
-/// Today's servers, where the configuration names other settings than the record and these prove to lead
-/// to the recorded store.
+/// The store by today's servers; `None` if the configuration has not changed since the record, or
+/// if these servers are not proved to be of the recorded store.
 pub(crate) fn proven(
     request: &Request,
     recorded: &Site,
@@ -42,16 +42,17 @@ pub(crate) fn proven(
         debug!("today's configuration names another datacenter");
         return None;
     }
-    let [before, now] = [recorded, &today].map(|site| list(&site.servers));
+    let recorded_servers = list(&recorded.servers);
+    let todays_servers = list(&today.servers);
     match prove(request, recorded, today, memory, keys) {
         Ok(Some(store)) => {
             debug!("goes the way that the configuration names now");
             return Some(store);
         }
-        Ok(None) => warn!("{now}: not proved to be the recorded store"),
-        Err(error) => warn!("{now}: {}", error.in_full()),
+        Ok(None) => warn!("{todays_servers}: not proved to be the recorded store"),
+        Err(error) => warn!("{todays_servers}: {}", error.in_full()),
     }
-    warn!("goes the recorded way: {before}");
+    warn!("goes the recorded way: {recorded_servers}");
     None
 }
 
@@ -68,29 +69,28 @@ fn prove(
 ) -> Result<Option<KvStore>> {
     let known = known(request);
     let known = &known[..known.len().min(LARGEST - 1)];
-    let key = |lease: &Lease| keys.lease(lease.pool.as_deref(), lease.address.addr());
     let node = scope(request)?.node;
-    let mark = keys.mark(&node);
-    let mut ops: Vec<Op> = known.iter().map(|lease| Op::GetTree(key(lease))).collect();
+    let mark_key = keys.mark(&node);
+    let mut ops: Vec<Op> = known.iter().map(|lease| Op::GetTree(keys.of_lease(lease))).collect();
     if memory.is_indexed() {
-        ops.push(Op::GetTree(mark.clone()));
+        ops.push(Op::GetTree(mark_key.clone()));
     }
-    let place = |server: &Server| server.without_scheme();
-    let todays: Vec<String> = today.servers.iter().map(place).collect();
-    let recorded: Vec<String> = recorded.servers.iter().map(place).collect();
+    let todays_servers: Vec<String> = today.servers.iter().map(Server::without_scheme).collect();
+    let recorded_servers: Vec<String> =
+        recorded.servers.iter().map(Server::without_scheme).collect();
     let time = LONGEST.min(request.deadline.left() / PART);
     let mut store = KvStore::new(today, request.unreached(), Deadline::after(time))?;
     store.require_proof();
     let TxnOutcome::Done(pairs) = store.read(&ops)? else { return Ok(None) };
-    let find = |key: &str| pairs.iter().find(|pair| pair.key == key);
-    let shown = find(&mark).map(ClaimMark::of);
-    let stands =
-        |lease: &Lease| find(&key(lease)).is_some_and(|pair| pair.index == index_of(lease));
-    let holds_them = !known.is_empty() && known.iter().all(stands);
-    let still_named = recorded.iter().all(|server| todays.contains(server));
-    if !memory.proves(&node, shown, &recorded, holds_them || still_named) {
+    let mark = find(&pairs, &mark_key).map(ClaimMark::of);
+    let holds_all = !known.is_empty()
+        && known.iter().all(|lease| {
+            find(&pairs, &keys.of_lease(lease)).is_some_and(|pair| pair.index == index_of(lease))
+        });
+    let names_all = recorded_servers.iter().all(|server| todays_servers.contains(server));
+    if !memory.proves(&node, mark, &recorded_servers, holds_all || names_all) {
         return Ok(None);
     }
-    store.go_on(request.deadline);
+    store.set_deadline(request.deadline);
     Ok(Some(store))
 }

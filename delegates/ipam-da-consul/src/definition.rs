@@ -1,4 +1,4 @@
-//! The ranges of a pool, as they stand in Consul.
+//! The definition of a pool: its ranges in Consul.
 
 use ipam_kit::keys::{Misspelt, misspelt};
 use ipam_kit::pool::{RangeConfig, RangeRules, RangeSet};
@@ -14,7 +14,7 @@ use crate::txn::Pair;
 pub(crate) struct Definition {
     /// The modification index.
     pub(crate) index: u64,
-    /// As they are written.
+    /// The ranges as they are written.
     pub(crate) ranges: Vec<RangeConfig>,
 }
 
@@ -25,20 +25,17 @@ impl Definition {
     /// The value is no array of ranges: code 103, with the key.
     pub(crate) fn read(pair: &Pair) -> Result<Self> {
         let Pair { key, value, index, .. } = pair;
-        let wrong = |what: &str| {
-            Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is no pool: {what}"))
-                .advise(example(key))
-        };
-        let value = value.as_ref().ok_or_else(|| wrong("it is empty"))?;
-        let ranges: Vec<RangeConfig> = serde_json::from_slice(value)
-            .map_err(|error| wrong("expected a JSON array of ranges").caused_by(error))?;
+        let value = value.as_ref().ok_or_else(|| no_definition(key, "it is empty"))?;
+        let ranges: Vec<RangeConfig> = serde_json::from_slice(value).map_err(|error| {
+            no_definition(key, "expected a JSON array of ranges").caused_by(error)
+        })?;
         if ranges.is_empty() {
-            return Err(wrong("it has no range"));
+            return Err(no_definition(key, "it has no range"));
         }
         Ok(Self { index: *index, ranges })
     }
 
-    /// The misspelt keys in it.
+    /// The misspelt keys of its ranges.
     pub(crate) fn misspelt(&self, pool: &str) -> Vec<Misspelt> {
         if self.ranges.iter().all(|range| range.unknown.is_empty()) {
             return Vec::new();
@@ -49,7 +46,7 @@ impl Definition {
     /// The ranges of this pool.
     ///
     /// # Errors
-    /// A range is wrong: code 103, with the key and the place in its value.
+    /// A range is wrong: code 103, with the key and the path in its value.
     pub(crate) fn set(&self, pool: &str) -> Result<RangeSet> {
         let key = ConsulKeys::definition(pool);
         RangeSet::parse(&self.ranges, RangeRules::CONSUL, &key).map_err(|error| {
@@ -60,13 +57,18 @@ impl Definition {
 }
 
 /// The pool does not exist.
-pub(crate) fn missing(pool: &str) -> Error {
+pub(crate) fn no_such_pool(pool: &str) -> Error {
     let key = ConsulKeys::definition(pool);
     Error::new(
         ErrorCode::BACKEND,
         format!("the pool {pool:?} does not exist: Consul has no key {key}"),
     )
     .advise(example(&key))
+}
+
+fn no_definition(key: &str, why: &str) -> Error {
+    Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is no pool: {why}"))
+        .advise(example(key))
 }
 
 fn example(key: &str) -> String {
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pool_names_its_key() {
+    fn an_error_about_a_definition_names_its_key() {
         for value in [
             "null",
             "{}",

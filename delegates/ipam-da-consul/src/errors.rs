@@ -1,10 +1,10 @@
-//! The errors of what Consul refuses, and of keys that are not what they should be.
+//! Errors about what Consul refuses, and about keys in the wrong folder.
 
 use ipam_kit::{Error, ErrorCode};
 
 use crate::txn::{LARGEST, Op, TxnFailure};
 
-/// What to do about a token that may not.
+/// What to do about a token without the right.
 const GRANT: &str = r#"grant its policy key_prefix "ipam/" { policy = "write" }"#;
 
 /// The token may not read a key.
@@ -19,21 +19,21 @@ pub(crate) fn unwritable(op: &Op) -> Error {
     Error::new(ErrorCode::BACKEND, message).advise(GRANT)
 }
 
-/// The error of a transaction that only reads.
+/// Consul refuses a transaction that only reads.
 pub(crate) fn refused(ops: &[Op], failures: &[TxnFailure]) -> Error {
     let first = failures.first();
-    let key = first.and_then(|failure| ops.get(failure.place)).map_or("", Op::key);
+    let key = first.and_then(|failure| ops.get(failure.op_index)).map_or("", Op::key);
     let what = first.map_or("", |failure| failure.what.as_str());
     Error::new(ErrorCode::BACKEND, format!("Consul refuses to read {key}: {what}"))
 }
 
-/// Consul does not carry out so much at once.
+/// A transaction with too many operations.
 pub(crate) fn too_many(ops: usize) -> Error {
     let message = format!("{ops} changes at once, and Consul takes {LARGEST}");
     Error::new(ErrorCode::BACKEND, message).advise("ask for fewer pools at once")
 }
 
-/// A key in a pool's folder that is about no address.
+/// A foreign key in a pool's folder: it is no address.
 pub(crate) fn foreign(key: &str) -> Error {
     Error::new(ErrorCode::BACKEND, format!("the key {key} is no address of its pool"))
         .advise(format!("look at it (consul kv get '{key}') and delete the key if nobody needs it"))

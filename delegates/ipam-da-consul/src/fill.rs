@@ -13,8 +13,8 @@ use crate::values::AddressValue;
 
 const NODES: usize = 50;
 
-/// The bodies of the transactions by which a pool of this subnet is defined, and these addresses of
-/// it are held as if `ipam-da-consul` had given each to a container of its own, on 50 nodes.
+/// The bodies of transactions that define a pool of this subnet and take these addresses, as if
+/// `ipam-da-consul` had given each to a container of its own, on 50 nodes.
 pub fn transactions(
     network: &NetworkName,
     pool: &str,
@@ -44,12 +44,12 @@ pub fn transactions(
             confirmed: now(),
             leases: vec![item],
         };
-        let its =
+        let owner_key =
             ConsulKeys::owner_in(&owner.network, &owner.node, &owner.container, &owner.ifname);
         ops.push(Op::Set(key, to_text(&AddressValue::of(&owner))));
-        ops.push(Op::Set(its, owner.to_value()));
+        ops.push(Op::Set(owner_key, owner.to_value()));
     }
-    // An owner's two are written at once.
+    // Both keys of an owner are written in one transaction.
     let parts = std::iter::once(&made[..]).chain(ops.chunks(LARGEST));
     parts.map(txn::to_body).collect()
 }

@@ -1,19 +1,19 @@
-//! The names of keys.
+//! The names of keys in Consul.
 
 use std::net::IpAddr;
 
-use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::Holder;
+use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::NetworkName;
 use ipam_kit::cni::address::parse_address;
 use ipam_kit::{Error, Result};
 use ipam_servers::escape;
 
-/// Where everything is: pools and their folders as passcod's ipam-da-consul has them, and beside them
-/// our own keys, which it would not bear inside a pool's folder.
+/// The keys of a network: pools and their folders as in passcod's ipam-da-consul, and beside them our
+/// own keys, because passcod fails on foreign keys in a pool's folder.
 ///
 /// ```text
-/// ipam/                                                  the folder, which passcod needs
+/// ipam/                                                  a folder that passcod needs
 /// ipam/<pool>                                            the ranges of a pool, a JSON array
 /// ipam/<pool>/                                           its folder
 /// ipam/<pool>/<address>                                  who holds an address
@@ -23,8 +23,9 @@ use ipam_servers::escape;
 #[derive(Clone, Debug)]
 pub(crate) struct ConsulKeys {
     network: NetworkName,
-    /// Whether pools without names are asked for, which are kept in the folder of the network.
-    nameless: bool,
+    /// Whether the call is about pools without names; their leases are in the folder of the
+    /// network.
+    has_nameless: bool,
 }
 
 /// The folder of all keys.
@@ -34,15 +35,20 @@ pub(crate) const ROOT: &str = "ipam/";
 pub(crate) const OWNERS: &str = "ipam/.owners/";
 
 impl ConsulKeys {
-    /// The keys of a network, of which pools without names are asked or not.
-    pub(crate) fn new(network: &NetworkName, nameless: bool) -> Self {
-        Self { network: network.clone(), nameless }
+    /// The keys of a network; `has_nameless` says whether the call is about pools without names.
+    pub(crate) fn new(network: &NetworkName, has_nameless: bool) -> Self {
+        Self { network: network.clone(), has_nameless }
     }
 
-    /// The name of the pool in this folder; none of one without a name.
+    /// The name of the pool with this folder; `None` for a pool without a name.
     pub(crate) fn name_of(&self, folder: &str) -> Option<String> {
-        let is_its = self.nameless && folder == self.network.as_str();
-        (!is_its).then(|| folder.to_owned())
+        let is_nameless = self.has_nameless && folder == self.network.as_str();
+        (!is_nameless).then(|| folder.to_owned())
+    }
+
+    /// The name of a pool's folder: the pool's name, or that of the network.
+    pub(crate) fn folder_name(&self, pool: &Option<String>) -> String {
+        pool.clone().unwrap_or_else(|| self.network.to_string())
     }
 
     /// The network.
@@ -55,7 +61,7 @@ impl ConsulKeys {
         format!("{ROOT}{pool}")
     }
 
-    /// The folder of a pool's addresses; of one without a name it is that of the network.
+    /// The folder of a pool's addresses; that of a pool without a name is the network's.
     pub(crate) fn folder(&self, pool: Option<&str>) -> String {
         format!("{ROOT}{}/", pool.unwrap_or(self.network.as_str()))
     }
@@ -65,12 +71,17 @@ impl ConsulKeys {
         [ROOT.to_owned(), format!("{ROOT}{pool}/")]
     }
 
-    /// Who holds an address of a pool.
+    /// The key of an address of a pool: who holds it.
     pub(crate) fn lease(&self, pool: Option<&str>, address: IpAddr) -> String {
         format!("{}{address}", self.folder(pool))
     }
 
-    /// What an owner holds.
+    /// The same, of a lease's address.
+    pub(crate) fn of_lease(&self, lease: &Lease) -> String {
+        self.lease(lease.pool.as_deref(), lease.address.addr())
+    }
+
+    /// The key of an owner: what it holds.
     pub(crate) fn owner(&self, owner: &Owner) -> String {
         Self::owner_in(
             self.network.as_str(),
@@ -80,13 +91,13 @@ impl ConsulKeys {
         )
     }
 
-    /// The same by names, of any network.
+    /// The key of an owner in any network.
     pub(crate) fn owner_in(network: &str, node: &str, container: &str, ifname: &str) -> String {
         let [network, node, container, ifname] = [network, node, container, ifname].map(escape);
         format!("{OWNERS}{network}/{node}/{container}/{ifname}")
     }
 
-    /// The key of an owner that an entry names, where it names all that makes one.
+    /// The key of the owner that holds an entry, if the entry has all of the owner's names.
     pub(crate) fn owner_of(&self, holder: &Holder) -> Option<String> {
         let Holder { node: Some(node), container, ifname: Some(ifname), network } = holder else {
             return None;
@@ -95,44 +106,50 @@ impl ConsulKeys {
         Some(Self::owner_in(network.as_deref().unwrap_or(here), node, container, ifname))
     }
 
-    /// The owners of a node.
-    pub(crate) fn of_node(&self, node: &str) -> String {
+    /// The folder of a node's owners.
+    pub(crate) fn owners_of_node(&self, node: &str) -> String {
         format!("{OWNERS}{}/{}/", self.network, escape(node))
     }
 
-    /// The latest claim of a node.
+    /// The key that each claim of a node writes: it marks the node's latest claim.
     pub(crate) fn mark(&self, node: &str) -> String {
         format!("{OWNERS}{}/.nodes/{}", self.network, escape(node))
     }
 
-    /// A key of a pool's folder that nobody has: to ask for the right to write there.
+    /// A key of a pool's folder that never exists: it tells whether the token may write there.
     pub(crate) fn probe(pool: &str) -> String {
         format!("{ROOT}{pool}/.probe")
     }
 }
 
-/// The pool and the address that a key is about; none for any other key.
+/// The pool and the address of an address's key; `None` for any other key.
 pub(crate) fn split(key: &str) -> Option<(&str, IpAddr)> {
     let (pool, address) = key.strip_prefix(ROOT)?.rsplit_once('/')?;
     if key.starts_with(OWNERS) {
         return None;
     }
     let parsed = parse_address(address).ok()?;
-    // Written otherwise it would be another key of the same address.
+    // Another spelling would be another key of the same address.
     (parsed.to_string() == address).then_some((pool, parsed))
 }
 
-/// Fails for a name that cannot be a pool's: its keys would be others'.
+/// Whether a key is in a pool's folder, and no folder itself.
+pub(crate) fn is_in_pool_folder(key: &str) -> bool {
+    let below_root = key.strip_prefix(ROOT).unwrap_or_default();
+    below_root.contains('/') && !key.ends_with('/') && !key.starts_with(OWNERS)
+}
+
+/// Fails for a name that no pool can have, because its keys would be keys of something else.
 ///
 /// # Errors
 /// Code 7, at `path`.
 pub(crate) fn check_name(name: &str, path: &str) -> Result<()> {
-    let odd = name.chars().any(char::is_control)
+    let is_odd = name.chars().any(char::is_control)
         || name.starts_with('.')
         || name.split('/').any(|part| part.is_empty() || part == "." || part == "..")
         // Its key would be that of an address of another pool.
         || name.rsplit_once('/').is_some_and(|(_, last)| parse_address(last).is_ok());
-    if !odd {
+    if !is_odd {
         return Ok(());
     }
     Err(Error::config(

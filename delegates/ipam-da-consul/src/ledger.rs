@@ -1,4 +1,12 @@
 //! Leases in Consul, as a ledger.
+//!
+//! - ADD: `open` reads the configuration and what this node remembers (`session`). `view` guesses
+//!   from that, or reads the owner (`owner_view`) and the pools (`pool_scan`). `commit` (`change`)
+//!   writes one transaction (`change_txn`); if Consul refuses it, `refusal` decides what is next.
+//! - DEL: `view` shows the leases of the record without a request; `commit` deletes them with their
+//!   owner's key. If that is refused, `owner_view` reads what the owner holds, and `commit` comes
+//!   again.
+//! - GC, release and lists: `scan` shows entries, `remove` (`removal`) deletes them.
 
 use std::ops::ControlFlow;
 
@@ -16,18 +24,19 @@ use crate::ready::check_ready;
 use crate::removal::Removal;
 use crate::scan::{find_foreign_entries, scan_node, scan_pools};
 use crate::session::ConsulSession;
-use crate::txn::{Op, TxnOutcome};
+use crate::txn::{Op, TxnOutcome, find};
 use crate::view::view;
 use crate::view_token::ViewToken;
 
-/// The leases of one network of a whole cluster.
+/// The leases of one network in a whole cluster.
 #[derive(Debug)]
 pub struct Consul {
     call: CallScope,
     session: ConsulSession,
 }
 
-/// How many addresses are candidates of a claim, so that the processes of a node need not meet.
+/// How many addresses a claim may choose from, so that the processes of a node choose different
+/// ones.
 const CANDIDATES: usize = 64;
 
 impl Ledger for Consul {
@@ -61,7 +70,7 @@ impl Ledger for Consul {
         seen: ViewToken,
         change: &Change<'_>,
     ) -> Result<Commit<ViewToken>> {
-        if !seen.seen.is_all_of(change) {
+        if !seen.guard.is_all_of(change) {
             return Ok(Commit::Outdated);
         }
         if change.claim.is_empty() && change.keep.is_empty() && change.drop.is_empty() {
@@ -88,23 +97,21 @@ impl Ledger for Consul {
     }
 
     fn ready(&mut self) -> Result<()> {
-        let judged = self.session.memory.check_not_restored();
-        judged
+        self.session
+            .memory
+            .check_not_restored()
             .and_then(|()| check_ready(&self.call, &mut self.session))
             .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
     }
 
     fn accept(&mut self) -> Result<bool> {
         let Self { call: CallScope { keys, .. }, session } = self;
-        // Whoever accepts it is told when it cannot be reached.
-        let pairs = match session.store.read(&[Op::GetTree(keys.mark(""))])? {
+        // A store that cannot be reached is not accepted.
+        let marks = match session.store.read(&[Op::GetTree(keys.mark(""))])? {
             TxnOutcome::Done(pairs) => pairs,
             TxnOutcome::Failed(_) => Vec::new(),
         };
-        session.memory.accept(&|node| {
-            let mark = keys.mark(node);
-            pairs.iter().find(|pair| pair.key == mark).map(ClaimMark::of)
-        })?;
+        session.memory.accept(&|node| find(&marks, &keys.mark(node)).map(ClaimMark::of))?;
         session.pools.forget_all();
         Ok(true)
     }
@@ -119,7 +126,7 @@ impl Ledger for Consul {
 
     fn ranges(&mut self, request: &PoolRequest) -> Result<RangeSet> {
         let ConsulSession { store, pools, .. } = &mut self.session;
-        pools.ranges_of(store, request)
+        pools.read_ranges(store, request)
     }
 
     fn profile(&self) -> Profile {

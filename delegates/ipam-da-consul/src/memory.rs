@@ -1,7 +1,9 @@
+//! What this node remembers of a network's store between two calls.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::owner_index::{is_refusal_recent, now};
@@ -14,34 +16,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::txn::Pair;
 
-/// What this node remembers of a network's store between two calls, in its state folder: how far its own
-/// claims had come, so that a store restored from a backup or swapped for another is noticed; and, as
-/// hints, which owners hold something and the server that answered.
+/// What this node remembers of a network's store, in its state folder: its own latest claim, so
+/// that a store that was restored or replaced is noticed; and, as hints, which owners hold
+/// something, and the server that answered.
 #[derive(Debug)]
 pub(crate) struct ConsulMemory {
-    note: StateFile,
-    /// A file for each owner that took something.
+    file: StateFile,
+    /// The folder with a file for each owner that took something.
     owners: PathBuf,
-    known: StoreRecord,
-    /// The marks when this call began: others go on meanwhile.
+    record: StoreRecord,
+    /// The marks when this call began: other calls write newer ones meanwhile.
     marks: BTreeMap<String, ClaimMark>,
-    /// Whether the store lets us have keys of owners.
+    /// Whether the token may write keys of owners.
     indexed: bool,
-    /// Whether a store that does not know of this node's latest claim is used all the same.
+    /// Whether a store without this node's latest claim is used all the same.
     trusting: bool,
 }
 
-/// A node's key of its latest claim: another one was made by another store, or by an import into it.
+/// The indexes of the key that each claim of a node writes. A key with another creation index is of
+/// another store, or of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClaimMark {
-    /// The index that made it.
+    /// The creation index.
     pub(crate) created: u64,
-    /// That of the latest claim.
+    /// The modification index, which is that of the latest claim.
     pub(crate) index: u64,
 }
 
 impl ClaimMark {
-    /// As its key shows it.
+    /// The mark that a key shows.
     pub(crate) fn of(pair: &Pair) -> Self {
         Self { created: pair.created, index: pair.index }
     }
@@ -50,64 +53,68 @@ impl ClaimMark {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct StoreRecord {
-    /// By the node's identity, which may change.
+    /// The node's marks, by its identity, which may change.
     marks: BTreeMap<String, ClaimMark>,
-    /// Servers at which this store was met, without their schemes.
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
-    met: BTreeSet<String>,
-    /// Whether the store was seen without it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    set_back: bool,
+    /// The servers that carried out a claim, without their schemes.
+    #[serde(rename = "met", skip_serializing_if = "BTreeSet::is_empty")]
+    servers: BTreeSet<String>,
+    /// Whether the store was seen without this node's latest claim.
+    #[serde(rename = "set_back", skip_serializing_if = "std::ops::Not::not")]
+    restored: bool,
+    /// The server that answered last, if it is not the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<String>,
-    /// When the store refused us keys beside the pools, in milliseconds since 1970.
+    /// When the store refused keys of owners, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     unindexed: Option<u64>,
 }
 
 /// How many servers are remembered.
-const MET: usize = 64;
+const SERVERS: usize = 64;
 
 impl ConsulMemory {
-    /// The memory of a network; `trusting` is a call that uses a store which was set back, too.
+    /// The memory of a network. A `trusting` call also uses a store that was restored.
     pub(crate) fn open(state: &StateDir, network: &NetworkName, trusting: bool) -> Self {
         let folder = folder(state);
-        let note = StateFile::at(folder.join(format!("{network}.json")));
-        let known: StoreRecord = note.read();
+        let file = StateFile::at(folder.join(format!("{network}.json")));
+        let record: StoreRecord = file.read();
         let owners = folder.join("owners").join(network.as_str());
-        let indexed = !known.unindexed.is_some_and(is_refusal_recent);
-        Self { note, owners, marks: known.marks.clone(), known, indexed, trusting }
+        let indexed = !record.unindexed.is_some_and(is_refusal_recent);
+        Self { file, owners, marks: record.marks.clone(), record, indexed, trusting }
     }
 
-    /// The server that answered last, where it is not the first.
+    /// The server that answered last, if it is not the first.
     pub(crate) fn server(&self) -> Option<String> {
-        self.known.server.clone()
+        self.record.server.clone()
     }
 
-    /// Fails where the store was seen to have gone back, and nobody has accepted it.
+    /// Fails if the store was seen to be restored, until a person accepts it.
     ///
     /// # Errors
     /// Code 11, with what to do.
     pub(crate) fn check_not_restored(&self) -> Result<()> {
-        if self.known.set_back && !self.trusting { Err(set_back()) } else { Ok(()) }
+        if self.record.restored && !self.trusting { Err(restored()) } else { Ok(()) }
     }
 
-    /// Whether a claim is made whatever the store knows of the node's latest one.
+    /// Whether a claim is made whatever the store has of the node's latest one.
     pub(crate) fn is_trusting(&self) -> bool {
         self.trusting
     }
 
-    /// Whether what the store shows of a node's latest claim goes with what was known of it before this call.
+    /// Whether the mark in the store can follow the one that was known before this call.
     pub(crate) fn matches_latest_claim(&self, node: &str, shown: Option<ClaimMark>) -> bool {
-        let same = |known: &ClaimMark| {
-            shown.is_some_and(|shown| shown.created == known.created && shown.index >= known.index)
-        };
-        self.marks.get(node).is_none_or(same)
+        match (self.marks.get(node), shown) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(known), Some(shown)) => {
+                shown.created == known.created && shown.index >= known.index
+            }
+        }
     }
 
-    /// Whether what today's servers show of a node's latest claim proves that they lead to the store that a
-    /// record names by other servers: it goes with what was known, and there is `evidence`, or this store
-    /// was met at a recorded server. Where no claim is known, the evidence is enough.
+    /// Whether today's servers, which show this mark, are proved to be of the store that a record
+    /// names by other servers. The mark has to match. Besides, there has to be other `evidence`, or
+    /// a recorded server has carried out a claim that is remembered.
     pub(crate) fn proves(
         &self,
         node: &str,
@@ -115,16 +122,15 @@ impl ConsulMemory {
         recorded: &[String],
         evidence: bool,
     ) -> bool {
-        let known = &self.known;
-        let met = recorded.iter().any(|server| known.met.contains(server));
-        let is_claimed = self.marks.contains_key(node);
-        !known.set_back
+        let has_claimed = self.marks.contains_key(node);
+        let is_known_server = recorded.iter().any(|server| self.record.servers.contains(server));
+        !self.record.restored
             && self.matches_latest_claim(node, shown)
-            && (evidence || (is_claimed && met))
+            && (evidence || (has_claimed && is_known_server))
     }
 
-    /// Fails where the store, which shows this of the node's latest claim, was set back: what it
-    /// does not show of an owner may have been given all the same.
+    /// Fails if the mark in the store proves that it was restored: a lease that is not in it may
+    /// have been given all the same.
     ///
     /// # Errors
     /// Code 11, with what to do.
@@ -140,76 +146,75 @@ impl ConsulMemory {
         Err(self.remember_restored())
     }
 
-    /// Notes that it does not.
+    /// Remembers that the store was restored, and answers the error that says so.
     pub(crate) fn remember_restored(&mut self) -> Error {
-        self.write_or_warn(|known| known.set_back = true);
-        set_back()
+        self.write_or_warn(|record| record.restored = true);
+        restored()
     }
 
-    /// Notes a claim, and the server that carried it out.
+    /// Remembers a claim, and the server that carried it out.
     pub(crate) fn remember_claim(&mut self, node: &str, mark: ClaimMark, server: &str) {
-        self.write_or_warn(|known| {
-            if known.met.len() < MET {
-                known.met.insert(server.to_owned());
+        self.write_or_warn(|record| {
+            if record.servers.len() < SERVERS {
+                record.servers.insert(server.to_owned());
             }
-            let before = known.marks.get(node).filter(|before| before.created == mark.created);
+            let before = record.marks.get(node).filter(|before| before.created == mark.created);
             let index = before.map_or(0, |before| before.index).max(mark.index);
-            known.marks.insert(node.to_owned(), ClaimMark { index, ..mark });
+            record.marks.insert(node.to_owned(), ClaimMark { index, ..mark });
         });
     }
 
-    /// Takes the store as it is for the one in use; `shown` are the marks in it.
+    /// Uses the store as it is from now on; `shown` answers the marks in it.
     ///
     /// # Errors
     /// The state folder cannot be written.
     pub(crate) fn accept(&mut self, shown: &dyn Fn(&str) -> Option<ClaimMark>) -> Result<()> {
         let is_same = self.marks.keys().all(|node| self.matches_latest_claim(node, shown(node)));
-        let accept = |known: &mut StoreRecord| {
+        let written = self.write(|record| {
             if !is_same {
-                known.met.clear();
+                record.servers.clear();
             }
-            known.marks.clear();
-            known.set_back = false;
-        };
-        self.write(accept).map_err(|error| {
-            Error::io(format!("{} cannot be written", self.note.path().display()), error)
+            record.marks.clear();
+            record.restored = false;
+        });
+        written.map_err(|error| {
+            Error::io(format!("{} cannot be written", self.file.path().display()), error)
                 .advise("mend the state folder and call again")
         })
     }
 
-    /// Whether the store lets us have keys of owners: it has not refused them not long ago.
+    /// Whether the token may write keys of owners, as far as the store has not refused them lately.
     pub(crate) fn is_indexed(&self) -> bool {
         self.indexed
     }
 
-    /// Notes that it refuses them.
+    /// Remembers that the store refuses keys of owners.
     pub(crate) fn remember_unindexed(&mut self) {
         self.indexed = false;
-        self.write_or_warn(|known| known.unindexed = Some(now()));
+        self.write_or_warn(|record| record.unindexed = Some(now()));
     }
 
-    /// Notes the server that has answered, where it is another one than before.
+    /// Remembers the server to begin with.
     pub(crate) fn remember_server(&mut self, server: Option<String>) {
-        if self.known.server == server {
+        if self.record.server == server {
             return;
         }
-        if let Err(error) = self.write(|known| known.server.clone_from(&server)) {
-            debug!("{} cannot be written: {error}", self.note.path().display());
+        if let Err(error) = self.write(|record| record.server.clone_from(&server)) {
+            debug!("{} cannot be written: {error}", self.file.path().display());
         }
     }
 
-    /// Whether an owner has taken something from here that it was not seen to give back.
+    /// Whether an owner has taken something on this node and was not seen to release all of it.
     pub(crate) fn knows_owner(&self, owner: &Owner) -> bool {
-        self.owner(owner.container.as_str(), owner.ifname.as_str()).exists()
+        self.owner_file(owner.container.as_str(), owner.ifname.as_str()).exists()
     }
 
-    /// Notes that it has.
+    /// Remembers that an owner holds something.
     pub(crate) fn remember_owner(&self, owner: &Owner) {
-        let path = self.owner(owner.container.as_str(), owner.ifname.as_str());
-        let make = || open_own(&path, OFlags::WRONLY | OFlags::CREATE, 0o600);
-        let made = match make() {
+        let path = self.owner_file(owner.container.as_str(), owner.ifname.as_str());
+        let made = match make_empty(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_private_folder(&self.owners).and_then(|()| make())
+                make_private_folder(&self.owners).and_then(|()| make_empty(&path))
             }
             other => other,
         };
@@ -218,22 +223,22 @@ impl ConsulMemory {
         }
     }
 
-    /// Notes that an owner holds nothing.
+    /// Remembers that an owner holds nothing.
     pub(crate) fn forget_owner(&self, container: &str, ifname: &str) {
-        // What stands in the store need not be a name that can be a file's.
+        // Names out of the store need not be file names.
         if !container.contains('/') && !ifname.contains('/') {
-            let _ = fs::remove_file(self.owner(container, ifname));
+            let _ = fs::remove_file(self.owner_file(container, ifname));
         }
     }
 
-    /// Neither of both names can have a colon.
-    fn owner(&self, container: &str, ifname: &str) -> PathBuf {
+    /// Neither name can have a colon.
+    fn owner_file(&self, container: &str, ifname: &str) -> PathBuf {
         self.owners.join(format!("{container}:{ifname}"))
     }
 
     fn write_or_warn(&mut self, change: impl FnOnce(&mut StoreRecord)) {
         if let Err(error) = self.write(change) {
-            let path = self.note.path().display();
+            let path = self.file.path().display();
             warn!(
                 "{path} cannot be written, so that a restored store would not be noticed: {error}"
             );
@@ -241,9 +246,13 @@ impl ConsulMemory {
     }
 
     fn write(&mut self, change: impl FnOnce(&mut StoreRecord)) -> io::Result<()> {
-        self.known = self.note.change(change)?;
+        self.record = self.file.change(change)?;
         Ok(())
     }
+}
+
+fn make_empty(path: &Path) -> io::Result<()> {
+    open_own(path, OFlags::WRONLY | OFlags::CREATE, 0o600).map(drop)
 }
 
 /// The folder of what this delegate remembers.
@@ -251,7 +260,7 @@ pub(crate) fn folder(state: &StateDir) -> PathBuf {
     state.root().join("consul")
 }
 
-fn set_back() -> Error {
+fn restored() -> Error {
     let message = "the store does not know of this node's latest claim: it was restored from a backup, or is another one";
     Error::new(ErrorCode::TRY_AGAIN, message).advise(
         "addresses that containers use may be free in it: on every node run `ipam-delegated reassert --claim-only --yes`, then `ipam-delegated reassert --yes`",
@@ -275,7 +284,7 @@ mod tests {
         next_call().remember_unindexed();
         assert!(!next_call().is_indexed());
         let before = now() - 11 * 60_000;
-        next_call().write(|known| known.unindexed = Some(before)).unwrap();
+        next_call().write(|record| record.unindexed = Some(before)).unwrap();
         assert!(next_call().is_indexed());
     }
 }

@@ -1,12 +1,11 @@
-//! What is known of pools, by this call and by earlier ones of this node.
+//! The definitions of pools, read in this call or remembered, and where this node remembers pools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use ipam_kit::allocate::ledger::{Hint, PoolView, Used};
-use ipam_kit::allocate::{Lease, PoolRequest, Strategy};
+use ipam_kit::allocate::{Lease, PoolRequest};
 use ipam_kit::cni::NetworkName;
 use ipam_kit::keys::Misspelt;
 use ipam_kit::pool::RangeSet;
@@ -20,36 +19,25 @@ use crate::definition::{self, Definition};
 use crate::errors::{refused, too_many, unreadable};
 use crate::keys::{ConsulKeys, check_name};
 use crate::store::KvStore;
-use crate::txn::{LARGEST, Op, Pair, TxnOutcome};
+use crate::txn::{LARGEST, Op, Pair, TxnFailure, TxnOutcome, find};
 
 /// The pools of a store.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    /// Where their caches are.
+    /// The folder of their caches.
     folder: PathBuf,
-    /// Whose pool it is that has no name.
+    /// The name that stands in for that of a pool without one.
     network: String,
-    /// What was read of them in this call, by name.
+    /// The definitions that this call has read, by the pool's name.
     definitions: BTreeMap<String, Definition>,
-    /// The misspelt keys of each pool's definition.
+    /// The misspelt keys of each definition.
     misspelt: BTreeMap<String, Vec<Misspelt>>,
-    /// Folder keys that passcod needs and that are missing.
-    missing: BTreeSet<String>,
+    /// Folder keys that passcod needs and that do not exist.
+    missing_folders: BTreeSet<String>,
 }
 
-/// What is shown of a pool.
-#[derive(Debug)]
-pub(crate) struct ShownPool {
-    pub(crate) view: PoolView,
-    /// The index of its ranges, where they stand in Consul.
-    pub(crate) index: Option<u64>,
-}
-
-/// How many pools without names a network may have until their addresses are reused late.
-const NUMBERS: u32 = 8;
-
-/// A crowd that chooses among fewer free addresses than this would meet too often, in a pool of more.
-const FEW: usize = 256;
+/// How many pools without names of a network have caches that are told of a released address.
+const NUMBERED: u32 = 8;
 
 impl Pools {
     /// The pools whose caches are in this folder.
@@ -59,167 +47,80 @@ impl Pools {
             network: network.to_string(),
             definitions: BTreeMap::new(),
             misspelt: BTreeMap::new(),
-            missing: BTreeSet::new(),
+            missing_folders: BTreeSet::new(),
         }
     }
 
-    /// What this node remembers of a pool: of one that brings its ranges, by its number, too.
-    pub(crate) fn cache_of(&self, request: &PoolRequest) -> Cache {
-        let pool = request.pool.as_deref().unwrap_or(&self.network);
-        let name = match request.set {
-            None => escape(pool),
-            Some(_) => format!("{}#{}", escape(pool), request.index),
-        };
-        Cache::at(self.folder.join(name))
-    }
-
-    /// What is remembered of a pool, if it has the same ranges still.
-    pub(crate) fn cached(&self, request: &PoolRequest) -> Option<CachedPool> {
-        let brought = request.set.as_ref().map(RangeSet::to_string);
-        self.cache_of(request).read().filter(|known| known.brought == brought)
-    }
-
-    /// Remembers free addresses of a pool, as they were read now.
-    pub(crate) fn renew(
-        &self,
-        request: &PoolRequest,
-        set: &RangeSet,
-        cached: &CachedPool,
-        free: &BTreeSet<IpAddr>,
-        wide: bool,
-    ) {
-        let definition = self.definition_of(request, cached);
-        let ranges = definition.map_or(RangeSource::Request(set), RangeSource::Definition);
-        self.cache_of(request).renew(ranges, free, wide);
-    }
-
-    /// Notes that an address was given back. Of a pool that brought its ranges, nobody knows the number by now.
-    pub(crate) fn remember_released(&self, lease: &Lease) {
-        let pool = escape(lease.pool.as_deref().unwrap_or(&self.network));
-        let numbered = (0..NUMBERS).map(|number| format!("{pool}#{number}"));
-        for name in [pool.clone()].into_iter().chain(numbered) {
-            Cache::at(self.folder.join(name)).give_back(lease.address.addr());
-        }
-    }
-
-    /// Forgets what is remembered of all pools: the store is another one, or another again.
-    pub(crate) fn forget_all(&self) {
-        if let Err(error) = fs::remove_dir_all(&self.folder) {
-            debug!("{} cannot be removed: {error}", self.folder.display());
-        }
-    }
-
-    /// Forgets what was read of a pool's ranges.
-    pub(crate) fn forget_definition(&mut self, pool: &str) {
-        self.definitions.remove(pool);
-    }
-
-    /// Folder keys that passcod needs and that are missing.
-    pub(crate) fn missing(&self) -> &BTreeSet<String> {
-        &self.missing
-    }
-
-    /// Leaves missing folder keys to others.
-    pub(crate) fn forget_missing(&mut self) {
-        self.missing.clear();
-    }
-
-    /// The misspelt keys of the ranges of a pool that stand in Consul, as far as they were read.
-    pub(crate) fn misspelt(&self, request: &PoolRequest) -> Vec<Misspelt> {
-        let pool = request.pool.as_ref().filter(|_| request.set.is_none());
-        pool.and_then(|pool| self.misspelt.get(pool).cloned()).unwrap_or_default()
-    }
-
-    /// Whether a pool's ranges were read in this call.
-    pub(crate) fn was_read(&self, request: &PoolRequest) -> bool {
-        request.pool.as_ref().is_some_and(|pool| self.definitions.contains_key(pool))
-    }
-
-    /// The names of pools whose ranges are to be read: where something is asked anyway, of all that were not
-    /// in this call.
-    pub(crate) fn unknown(&self, requests: &[PoolRequest], asks_anyway: bool) -> BTreeSet<String> {
-        let unknown = |request: &&PoolRequest| {
-            let remembered =
-                || self.cached(request).is_some_and(|known| known.definition.is_some());
-            request.set.is_none() && !self.was_read(request) && (asks_anyway || !remembered())
-        };
-        requests.iter().filter(unknown).filter_map(|request| request.pool.clone()).collect()
-    }
-
-    /// Reads keys as far as they are there, and the ranges of pools with the folders that passcod needs.
+    /// Reads keys, as far as they exist, and in the same request the definitions of `unread` pools.
+    ///
+    /// # Errors
+    /// No server answers in time; a pool is missing or wrong; the token may not read a definition.
     pub(crate) fn read(
         &mut self,
         store: &mut KvStore,
         keys: &[String],
-        unknown: &BTreeSet<String>,
+        unread: &BTreeSet<String>,
     ) -> Result<Vec<Pair>> {
-        if unknown.is_empty() {
+        if unread.is_empty() {
             return store.read_keys(keys);
         }
-        let wanted: BTreeSet<String> =
-            unknown.iter().flat_map(|pool| ConsulKeys::folders(pool)).collect();
-        let mut present = wanted.clone();
+        let folders: BTreeSet<String> =
+            unread.iter().flat_map(|pool| ConsulKeys::folders(pool)).collect();
+        // A `get` of a missing key fails the transaction; the next one leaves that key out.
+        let mut existing = folders.clone();
         loop {
-            let definitions = unknown.iter().map(|pool| Op::Get(ConsulKeys::definition(pool)));
-            let standing = present.iter().map(|folder| Op::Get(folder.clone()));
-            let trees = keys.iter().map(|key| Op::GetTree(key.clone()));
-            let ops: Vec<Op> = definitions.chain(standing).chain(trees).collect();
+            let mut ops: Vec<Op> =
+                unread.iter().map(|pool| Op::Get(ConsulKeys::definition(pool))).collect();
+            ops.extend(existing.iter().map(|folder| Op::Get(folder.clone())));
+            ops.extend(keys.iter().map(|key| Op::GetTree(key.clone())));
             if ops.len() > LARGEST {
                 return Err(too_many(ops.len()));
             }
-            let pairs = match store.read(&ops)? {
-                TxnOutcome::Done(pairs) => pairs,
-                TxnOutcome::Failed(failures) => {
-                    match failures.iter().find_map(|failure| unknown.iter().nth(failure.place)) {
-                        // A leader that was just elected shows less than is there.
-                        Some(_) if !store.requires_proof() => {
-                            store.require_proof();
-                            continue;
-                        }
-                        Some(pool) => return Err(definition::missing(pool)),
-                        None => {}
+            match store.read(&ops)? {
+                TxnOutcome::Done(pairs) => {
+                    self.missing_folders.extend(folders.difference(&existing).cloned());
+                    for pool in unread {
+                        self.take_definition(pool, &pairs, &existing)?;
                     }
-                    let before = present.len();
-                    for failure in &failures {
-                        if let Some(op) = ops.get(failure.place) {
-                            present.remove(op.key());
-                        }
-                    }
-                    if present.len() == before {
-                        return Err(refused(&ops, &failures));
-                    }
-                    continue;
+                    return Ok(pairs.into_iter().filter(|pair| keys.contains(&pair.key)).collect());
                 }
-            };
-            self.missing.extend(wanted.difference(&present).cloned());
-            for pool in unknown {
-                self.learn(pool, &pairs, &present)?;
+                TxnOutcome::Failed(failures) => {
+                    leave_out_missing(store, unread, &ops, &failures, &mut existing)?;
+                }
             }
-            return Ok(pairs.into_iter().filter(|pair| keys.contains(&pair.key)).collect());
         }
     }
 
-    fn learn(&mut self, pool: &str, pairs: &[Pair], present: &BTreeSet<String>) -> Result<()> {
-        let find = |key: &str| pairs.iter().find(|pair| pair.key == key);
+    /// Keeps the definition of a pool, which is among `pairs`. What is remembered of the pool by
+    /// another definition is forgotten.
+    fn take_definition(
+        &mut self,
+        pool: &str,
+        pairs: &[Pair],
+        existing: &BTreeSet<String>,
+    ) -> Result<()> {
         let key = ConsulKeys::definition(pool);
-        // What is there and not shown may not be read.
-        let pair = find(&key).ok_or_else(|| unreadable(&key))?;
+        // A key that exists and is not shown may not be read.
+        let pair = find(pairs, &key).ok_or_else(|| unreadable(&key))?;
         let [_, folder] = ConsulKeys::folders(pool);
-        if present.contains(&folder) && find(&folder).is_none() {
+        if existing.contains(&folder) && find(pairs, &folder).is_none() {
             return Err(unreadable(&folder));
         }
         let definition = Definition::read(pair)?;
         definition.set(pool)?;
         let cache = Cache::at(self.folder.join(escape(pool)));
-        if cache.read().is_some_and(|known| known.definition.as_ref() != Some(&definition)) {
+        if cache.read().is_some_and(|cached| cached.definition.as_ref() != Some(&definition)) {
             cache.forget();
         }
         self.definitions.insert(pool.to_owned(), definition);
         Ok(())
     }
 
-    /// The ranges of a pool, as they stand in Consul where the pool does not bring them.
-    pub(crate) fn ranges_of(
+    /// The ranges of a pool: those of the request, else those in Consul, which are read if need be.
+    ///
+    /// # Errors
+    /// As [`Pools::read`].
+    pub(crate) fn read_ranges(
         &mut self,
         store: &mut KvStore,
         request: &PoolRequest,
@@ -232,11 +133,14 @@ impl Pools {
             check_name(pool, &request.path)?;
             self.read(store, &[], &BTreeSet::from([pool.clone()]))?;
         }
-        self.set_of(request, &cached)
+        self.ranges_of(request, &cached)
     }
 
-    /// The ranges of a pool: those that it brings, else those that stand in Consul.
-    pub(crate) fn set_of(
+    /// The ranges of a pool: those of the request, else those of a definition that is known.
+    ///
+    /// # Errors
+    /// A range is wrong; the pool has neither ranges nor a name.
+    pub(crate) fn ranges_of(
         &mut self,
         request: &PoolRequest,
         cached: &CachedPool,
@@ -254,26 +158,58 @@ impl Pools {
             let message = format!("the pool {pool:?} was not read");
             return Err(Error::new(ErrorCode::INTERNAL, message));
         };
-        let (misspelt, set) = (definition.misspelt(pool), definition.set(pool));
+        let misspelt = definition.misspelt(pool);
+        let set = definition.set(pool);
         self.misspelt.insert(pool.clone(), misspelt);
         set
     }
 
-    /// Judges the ranges of a pool, as they stand in Consul.
+    /// Fails for a definition with a wrong range, and keeps its misspelt keys.
     ///
     /// # Errors
     /// A range is wrong.
-    pub(crate) fn check_ranges(&mut self, pool: &str, definition: &Definition) -> Result<()> {
+    pub(crate) fn check_definition(&mut self, pool: &str, definition: &Definition) -> Result<()> {
         self.misspelt.insert(pool.to_owned(), definition.misspelt(pool));
         definition.set(pool).map(drop)
     }
 
-    /// The index of a pool's ranges, where they stand in Consul.
-    pub(crate) fn index_of(&self, request: &PoolRequest, cached: &CachedPool) -> Option<u64> {
+    /// The misspelt keys of a pool's definition, as far as it was read.
+    pub(crate) fn misspelt(&self, request: &PoolRequest) -> Vec<Misspelt> {
+        let pool = request.pool.as_ref().filter(|_| request.set.is_none());
+        pool.and_then(|pool| self.misspelt.get(pool).cloned()).unwrap_or_default()
+    }
+
+    /// The names of pools whose definitions have to be read. With `reads_anyway`, a request is made
+    /// for something else, and remembered definitions are read again.
+    pub(crate) fn unread(&self, requests: &[PoolRequest], reads_anyway: bool) -> BTreeSet<String> {
+        let mut unread = BTreeSet::new();
+        for request in requests.iter().filter(|request| request.set.is_none()) {
+            if !self.was_read(request) && (reads_anyway || !self.remembers_definition(request)) {
+                unread.extend(request.pool.clone());
+            }
+        }
+        unread
+    }
+
+    /// Whether this call has read a pool's definition.
+    pub(crate) fn was_read(&self, request: &PoolRequest) -> bool {
+        request.pool.as_ref().is_some_and(|pool| self.definitions.contains_key(pool))
+    }
+
+    fn remembers_definition(&self, request: &PoolRequest) -> bool {
+        self.cached(request).is_some_and(|cached| cached.definition.is_some())
+    }
+
+    /// The index of a pool's definition, if the ranges are in Consul.
+    pub(crate) fn definition_index(
+        &self,
+        request: &PoolRequest,
+        cached: &CachedPool,
+    ) -> Option<u64> {
         self.definition_of(request, cached).map(|definition| definition.index)
     }
 
-    /// What is known of a pool's ranges, read in this call or before.
+    /// A pool's definition, read in this call or remembered.
     fn definition_of<'a>(
         &'a self,
         request: &PoolRequest,
@@ -283,35 +219,97 @@ impl Pools {
         self.definitions.get(pool).or(cached.definition.as_ref())
     }
 
-    /// A pool by what is remembered of it.
-    pub(crate) fn remembered(
-        &mut self,
-        request: &PoolRequest,
-        cached: CachedPool,
-    ) -> Result<ShownPool> {
-        let set = self.set_of(request, &cached)?;
-        let index = self.index_of(request, &cached);
-        let narrow = cached.contended && !cached.wide && cached.free.len() < FEW;
-        let mut its = cached.free;
-        its.retain(|address| set.find(*address).is_some());
-        if request.strategy == Strategy::RoundRobin {
-            // Behind the address given last lies what was given back, which is reused late.
-            let place = |address: IpAddr| {
-                let range = set.ranges().iter().position(|range| range.spans(address));
-                range.map(|range| (range, address))
-            };
-            let cursor = cached.cursor.and_then(place);
-            its.retain(|address| place(*address) > cursor);
-        }
-        if narrow {
-            its.clear();
-        }
-        let view = PoolView {
-            set: request.set.is_none().then_some(set),
-            cursor: cached.cursor,
-            used: Used::Unknown,
-            hint: Some(Hint { free: its, contended: cached.contended }),
-        };
-        Ok(ShownPool { view, index })
+    /// Forgets the definition of a pool that this call has read.
+    pub(crate) fn forget_definition(&mut self, pool: &str) {
+        self.definitions.remove(pool);
     }
+
+    /// Folder keys that passcod needs and that do not exist: the next claim makes them.
+    pub(crate) fn missing_folders(&self) -> &BTreeSet<String> {
+        &self.missing_folders
+    }
+
+    /// Leaves missing folder keys to others.
+    pub(crate) fn skip_missing_folders(&mut self) {
+        self.missing_folders.clear();
+    }
+
+    /// What is remembered of a pool, if it still has the same ranges.
+    pub(crate) fn cached(&self, request: &PoolRequest) -> Option<CachedPool> {
+        let ranges = request.set.as_ref().map(RangeSet::to_string);
+        self.cache_of(request).read().filter(|cached| cached.ranges == ranges)
+    }
+
+    /// The cache of a pool. Pools that bring their ranges share a name, and are told apart by
+    /// number.
+    pub(crate) fn cache_of(&self, request: &PoolRequest) -> Cache {
+        let pool = escape(request.pool.as_deref().unwrap_or(&self.network));
+        match request.set {
+            None => Cache::at(self.folder.join(pool)),
+            Some(_) => Cache::at(self.folder.join(format!("{pool}#{}", request.index))),
+        }
+    }
+
+    /// Remembers free addresses of a pool as they were read now.
+    pub(crate) fn remember_free(
+        &self,
+        request: &PoolRequest,
+        set: &RangeSet,
+        cached: &CachedPool,
+        free: &BTreeSet<IpAddr>,
+        wide: bool,
+    ) {
+        let ranges = match self.definition_of(request, cached) {
+            Some(definition) => RangeSource::Definition(definition),
+            None => RangeSource::Request(set),
+        };
+        self.cache_of(request).remember_free(ranges, free, wide);
+    }
+
+    /// Remembers that an address was released. A lease does not tell the number of a pool that
+    /// brought its ranges, so that all of them are told.
+    pub(crate) fn remember_released(&self, lease: &Lease) {
+        let pool = escape(lease.pool.as_deref().unwrap_or(&self.network));
+        Cache::at(self.folder.join(&pool)).put_back(lease.address.addr());
+        for number in 0..NUMBERED {
+            let cache = Cache::at(self.folder.join(format!("{pool}#{number}")));
+            cache.put_back(lease.address.addr());
+        }
+    }
+
+    /// Forgets what is remembered of all pools: the store was restored, or is another one.
+    pub(crate) fn forget_all(&self) {
+        if let Err(error) = fs::remove_dir_all(&self.folder) {
+            debug!("{} cannot be removed: {error}", self.folder.display());
+        }
+    }
+}
+
+/// Takes keys that do not exist out of `existing` after a read that failed, so that it can be made
+/// again.
+///
+/// # Errors
+/// A pool does not exist; Consul refuses the read for another reason.
+fn leave_out_missing(
+    store: &mut KvStore,
+    unread: &BTreeSet<String>,
+    ops: &[Op],
+    failures: &[TxnFailure],
+    existing: &mut BTreeSet<String>,
+) -> Result<()> {
+    // The first operations are those of the pools.
+    let missing_pool = failures.iter().find_map(|failure| unread.iter().nth(failure.op_index));
+    if let Some(pool) = missing_pool {
+        if store.requires_proof() {
+            return Err(definition::no_such_pool(pool));
+        }
+        // A leader that was just elected shows less than there is.
+        store.require_proof();
+        return Ok(());
+    }
+    let before = existing.len();
+    for op in failures.iter().filter_map(|failure| ops.get(failure.op_index)) {
+        existing.remove(op.key());
+    }
+    if existing.len() == before { Err(refused(ops, failures)) } else { Ok(()) }
 }

@@ -1,31 +1,31 @@
-//! What a refused change means. Consul tells of each operation that failed.
+//! What to do after Consul refused a change: it names every operation that failed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::{Change, Claim, Commit, PoolView, Taken, View};
-use ipam_kit::allocate::owner_index::{IndexedLease, LeaseRevision, OwnerGuard};
+use ipam_kit::allocate::owner_index::{LeaseRevision, OwnerGuard};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
 use crate::change_txn::{ChangeTxn, OpRole};
 use crate::owner_view::OwnerView;
-use crate::pools::ShownPool;
+use crate::pool_scan::{ShownPool, show_cached};
 use crate::session::ConsulSession;
-use crate::txn::{Op, TxnFailure};
+use crate::txn::{Op, TxnFailure, find};
 use crate::values::AddressPair;
 use crate::view_token::ViewToken;
 
-/// After how many lost races of one call it is asked whether the token sees what it meets.
+/// After each such number of lost races, the call checks that the token may read what it met.
 const SUSPICIOUS: u32 = 3;
 
-/// After how many lost races of one call what is remembered of a pool is not believed any more.
+/// From this number of lost races on, the call does not use what is remembered of a pool.
 const BELIEVED: u32 = 2;
 
 /// A transaction that was refused.
 pub(crate) struct RefusedTxn<'a> {
-    pub(crate) step: &'a ChangeTxn<'a>,
+    pub(crate) txn: &'a ChangeTxn<'a>,
     /// What each of its operations is for.
     pub(crate) roles: &'a [OpRole],
     pub(crate) ops: &'a [Op],
@@ -34,149 +34,162 @@ pub(crate) struct RefusedTxn<'a> {
 
 /// What to do after a transaction that was refused.
 pub(crate) enum AfterRefusal<'a> {
-    /// The same again, with what was learned.
-    Again,
-    /// The same again: this is what these addresses of the owner are at.
-    Meet(BTreeMap<IpAddr, Option<u64>>),
+    /// Make the same change again.
+    Retry,
+    /// Make it again with these indexes of the owner's addresses; `None` if another owner has one.
+    RetryAt(BTreeMap<IpAddr, Option<u64>>),
+    /// End the commit.
     End(Box<Commit<ViewToken>>),
-    /// This key may not be written.
+    /// Fail: the token may not do this operation.
     Denied(&'a Op),
 }
 
 impl<'a> RefusedTxn<'a> {
-    /// What to do after it.
+    /// Decides what to do.
     ///
     /// # Errors
-    /// No server answers in time; the token may not read what is met; Consul refuses it for another
-    /// reason.
+    /// No server answers in time; the token may not read a key that was met; Consul refuses the
+    /// change for another reason.
     pub(crate) fn decide(&self, session: &mut ConsulSession) -> Result<AfterRefusal<'a>> {
-        let Self { step, failures, .. } = *self;
-        let failed = |wanted: &dyn Fn(OpRole) -> bool| {
-            let mut roles = failures.iter().filter_map(|failure| self.roles.get(failure.place));
-            roles.any(|role| wanted(*role))
-        };
-        if failed(&|role| !matches!(role, OpRole::Claim(_) | OpRole::Folder)) {
-            // What was looked at is not so: the look may have been behind.
+        let failed: Vec<OpRole> = self
+            .failures
+            .iter()
+            .filter_map(|failure| self.roles.get(failure.op_index).copied())
+            .collect();
+        if failed.iter().any(|role| !matches!(role, OpRole::Claim(_) | OpRole::Folder)) {
+            // The store is not as a read showed it: the server may have been behind.
             session.store.require_proof();
         }
-        let mut denied = failures.iter().filter(|failure| failure.is_denied());
-        if let Some(op) = denied.next().and_then(|failure| self.ops.get(failure.place)) {
+        let mut denied = self.failures.iter().filter(|failure| failure.is_denied());
+        if let Some(op) = denied.next().and_then(|failure| self.ops.get(failure.op_index)) {
             return Ok(self.after_denial(session).unwrap_or(AfterRefusal::Denied(op)));
         }
-        if failed(&|role| role == OpRole::Folder) {
-            // Somebody else made it.
-            session.pools.forget_missing();
-            return Ok(AfterRefusal::Again);
+        if failed.contains(&OpRole::Folder) {
+            // Somebody else has made it.
+            session.pools.skip_missing_folders();
+            return Ok(AfterRefusal::Retry);
         }
-        if failed(&|role| role == OpRole::Definition) {
-            for pool in step.definitions.keys() {
-                session.pools.forget_definition(pool);
-            }
-            for claim in &step.change.claim {
-                session.pools.cache_of(claim.request).forget();
-            }
+        if failed.contains(&OpRole::Definition) {
+            self.forget_definitions(session);
             return Ok(AfterRefusal::outdated());
         }
-        if failed(&|role| role == OpRole::Owner) {
-            self.check_hidden_owner(session)?;
+        if failed.contains(&OpRole::Owner) {
+            self.check_owner_readable(session)?;
             return Ok(AfterRefusal::outdated());
         }
-        if failed(&|role| role == OpRole::Victim) {
+        if failed.contains(&OpRole::Loser) {
             return Ok(AfterRefusal::outdated());
         }
-        if failed(&|role| role == OpRole::Lease) {
-            return self.after_other_indexes(session);
+        if failed.contains(&OpRole::Lease) {
+            return self.after_changed_leases(session);
         }
-        self.after_taken(session)
+        self.after_lost_race(session)
     }
 
-    /// What to do without a right; nothing helps where it is one to addresses.
+    /// What to do without a right; `None` if it is the right to addresses.
     fn after_denial(&self, session: &mut ConsulSession) -> Option<AfterRefusal<'a>> {
-        let denied = self.failures.iter().filter(|failure| failure.is_denied());
-        let roles: Vec<OpRole> =
-            denied.filter_map(|failure| self.roles.get(failure.place).copied()).collect();
-        if roles.iter().all(|role| *role == OpRole::Folder) {
+        let denied: Vec<OpRole> = self
+            .failures
+            .iter()
+            .filter(|failure| failure.is_denied())
+            .filter_map(|failure| self.roles.get(failure.op_index).copied())
+            .collect();
+        if denied.iter().all(|role| *role == OpRole::Folder) {
             debug!("the folders that passcod needs cannot be made: no right");
-            session.pools.forget_missing();
-            return Some(AfterRefusal::Again);
+            session.pools.skip_missing_folders();
+            return Some(AfterRefusal::Retry);
         }
-        let beside = |role: &OpRole| {
-            matches!(role, OpRole::Folder | OpRole::Owner | OpRole::Victim | OpRole::ClaimMark)
-        };
-        if session.memory.is_indexed() && roles.iter().all(beside) {
-            session.pools.forget_missing();
+        let is_index_alone = denied.iter().all(|role| {
+            matches!(role, OpRole::Folder | OpRole::Owner | OpRole::Loser | OpRole::Mark)
+        });
+        if session.memory.is_indexed() && is_index_alone {
+            session.pools.skip_missing_folders();
             session.go_without_index();
             return Some(AfterRefusal::outdated());
         }
         None
     }
 
-    /// An owner's key that is there, and that no look shows, may not be read.
-    fn check_hidden_owner(&self, session: &mut ConsulSession) -> Result<()> {
-        let ChangeTxn { keys, owner, seen, .. } = *self.step;
-        if seen.revision.is_some() || !std::mem::replace(&mut session.refusals.hidden, true) {
+    fn forget_definitions(&self, session: &mut ConsulSession) {
+        for pool in self.txn.definitions.keys() {
+            session.pools.forget_definition(pool);
+        }
+        for claim in &self.txn.change.claim {
+            session.pools.cache_of(claim.request).forget();
+        }
+    }
+
+    /// Fails if the owner's key exists and the token may not read it. It is checked when the key is
+    /// met for the second time though no read has shown it.
+    fn check_owner_readable(&self, session: &mut ConsulSession) -> Result<()> {
+        if self.txn.guard.revision.is_some() {
             return Ok(());
         }
-        session.store.check_readable(&keys.owner(owner))
+        if !session.refusals.owner_key_hidden {
+            session.refusals.owner_key_hidden = true;
+            return Ok(());
+        }
+        session.store.check_readable(&self.txn.keys.owner(self.txn.owner))
     }
 
-    /// The owner's key is as it was seen, and keys of its addresses are not: somebody wrote them anew, or
-    /// passcod gave them to another.
-    fn after_other_indexes(&self, session: &mut ConsulSession) -> Result<AfterRefusal<'a>> {
-        let ChangeTxn { keys, owner, seen, indexes, .. } = *self.step;
-        let Change { keep, drop, .. } = self.step.change;
+    /// The owner's key has not changed, but keys of its addresses have: somebody has written them
+    /// again, or passcod has given them to others.
+    fn after_changed_leases(&self, session: &mut ConsulSession) -> Result<AfterRefusal<'a>> {
+        let ChangeTxn { keys, owner, guard, changed_indexes, .. } = *self.txn;
+        let Change { keep, drop, .. } = self.txn.change;
         let leases: Vec<&Lease> = keep.iter().chain(drop).collect();
-        if !leases.iter().all(|lease| is_as_seen(seen, lease)) {
+        if !leases.iter().all(|lease| is_guarded(guard, lease)) {
             return Ok(AfterRefusal::outdated());
         }
-        let key = |lease: &&Lease| keys.lease(lease.pool.as_deref(), lease.address.addr());
-        let asked: Vec<String> = leases.iter().map(key).collect();
-        let read = session.store.read_keys(&asked)?;
-        let mut met = BTreeMap::new();
-        for (lease, key) in leases.into_iter().zip(&asked) {
-            let found = read.iter().find(|pair| pair.key == *key).and_then(AddressPair::read);
-            let own = found.filter(|found| found.is_of(owner)).map(|found| found.index);
-            met.insert(lease.address.addr(), own);
+        let lease_keys: Vec<String> = leases.iter().map(|lease| keys.of_lease(lease)).collect();
+        let pairs = session.store.read_keys(&lease_keys)?;
+        let mut indexes = BTreeMap::new();
+        for (lease, key) in leases.into_iter().zip(&lease_keys) {
+            let pair = find(&pairs, key).and_then(AddressPair::read);
+            let own_index = pair.filter(|pair| pair.is_of(owner)).map(|pair| pair.index);
+            indexes.insert(lease.address.addr(), own_index);
         }
-        let known = met.iter().all(|(address, index)| indexes.get(address) == Some(index));
-        // Who has lost an address may have got others from passcod since.
-        if met.values().any(Option::is_none) || known {
-            session.refusals.doubtful = true;
+        let nothing_new =
+            indexes.iter().all(|(address, index)| changed_indexes.get(address) == Some(index));
+        // An owner that has lost an address may have got others from passcod since.
+        if nothing_new || indexes.values().any(Option::is_none) {
+            session.refusals.index_doubtful = true;
             return Ok(AfterRefusal::outdated());
         }
-        Ok(AfterRefusal::Meet(met))
+        Ok(AfterRefusal::RetryAt(indexes))
     }
 
-    /// Some addresses are another's.
-    fn after_taken(&self, session: &mut ConsulSession) -> Result<AfterRefusal<'a>> {
-        let Self { step, roles, ops, failures } = *self;
+    /// Others have some of the chosen addresses.
+    fn after_lost_race(&self, session: &mut ConsulSession) -> Result<AfterRefusal<'a>> {
+        let Self { txn, roles, ops, failures } = *self;
         let mut taken = Vec::new();
         for failure in failures {
-            let Some(OpRole::Claim(place)) = roles.get(failure.place) else { continue };
-            let key = ops[failure.place].key();
-            let (claim, address) = (&step.change.claim[*place], step.chosen[*place]);
+            let Some(OpRole::Claim(i)) = roles.get(failure.op_index) else { continue };
+            let key = ops[failure.op_index].key();
+            let claim = &txn.change.claim[*i];
+            let address = txn.chosen[*i];
             let mut holder = None;
-            // Of a single one it is told who has it.
+            // The holder of a single candidate is reported.
             if claim.request.requested.is_some() || claim.candidates.len() == 1 {
-                let read = session.store.read_keys(&[key.to_owned()])?;
-                let Some(found) = read.first().and_then(AddressPair::read) else {
-                    // It was given back meanwhile, or must not be seen.
+                let pairs = session.store.read_keys(&[key.to_owned()])?;
+                let Some(pair) = pairs.first().and_then(AddressPair::read) else {
+                    // It was released meanwhile, or the token may not read it.
                     session.store.check_readable(key)?;
                     return Ok(AfterRefusal::outdated());
                 };
-                let met = Some(found.index);
-                if found.is_of(step.owner) && step.indexes.get(&address) != Some(&met) {
-                    return Ok(AfterRefusal::Meet(BTreeMap::from([(address, met)])));
+                let index = Some(pair.index);
+                if pair.is_of(txn.owner) && txn.changed_indexes.get(&address) != Some(&index) {
+                    return Ok(AfterRefusal::RetryAt(BTreeMap::from([(address, index)])));
                 }
-                holder = Some(found.entry(step.keys));
+                holder = Some(pair.entry(txn.keys));
             } else {
                 session.pools.cache_of(claim.request).remember_contention();
-                session.refusals.lost += 1;
-                if session.refusals.lost.is_multiple_of(SUSPICIOUS) {
+                session.refusals.lost_races += 1;
+                if session.refusals.lost_races.is_multiple_of(SUSPICIOUS) {
                     session.store.check_readable(key)?;
                 }
             }
-            taken.push(Taken { claim: *place, address, holder });
+            taken.push(Taken { claim: *i, address, holder });
         }
         if taken.is_empty() {
             let what: Vec<&str> = failures.iter().map(|failure| failure.what.as_str()).collect();
@@ -185,40 +198,46 @@ impl<'a> RefusedTxn<'a> {
                 format!("Consul refuses a change: {}", what.join("; ")),
             ));
         }
-        let view = self.view_after(session, &taken);
+        let view = self.view_of_cached(session, &taken);
         Ok(AfterRefusal::End(Box::new(Commit::Lost { taken, view })))
     }
 
-    /// The pools of all claims as far as they are remembered; only where nothing else is to be told.
-    fn view_after(&self, session: &mut ConsulSession, taken: &[Taken]) -> Option<View<ViewToken>> {
-        let Change { keep, claim, leave, drop } = self.step.change;
+    /// What is remembered of the pools of all claims; `None` if the change was about held leases,
+    /// too.
+    fn view_of_cached(
+        &self,
+        session: &mut ConsulSession,
+        taken: &[Taken],
+    ) -> Option<View<ViewToken>> {
+        let Change { keep, claim, leave, drop } = self.txn.change;
         if !(keep.is_empty() && leave.is_empty() && drop.is_empty()) {
             return None;
         }
-        // Its key was as it was seen, or that would have been refused, too.
-        let seen = self.step.seen.clone();
-        let mut token = ViewToken::read(OwnerView { held: Vec::new(), seen });
+        // The owner's key has not changed: else its operation would have failed.
+        let guard = self.txn.guard.clone();
+        let mut token = ViewToken::of_owner(OwnerView { held: Vec::new(), guard });
         let mut pools = Vec::new();
-        for (place, claim) in claim.iter().enumerate() {
+        for (i, claim) in claim.iter().enumerate() {
             // What was free a while ago may all be taken by now.
-            let is_lost = taken.iter().any(|taken| taken.claim == place);
-            let is_believed = !is_lost || session.refusals.lost < BELIEVED;
-            let known = session.pools.cached(claim.request).filter(|_| is_believed);
-            let remembered =
-                known.and_then(|known| session.pools.remembered(claim.request, known).ok());
-            let shown = remembered.unwrap_or_else(|| self.nothing_known(claim));
+            let is_lost = taken.iter().any(|taken| taken.claim == i);
+            let is_believed = !is_lost || session.refusals.lost_races < BELIEVED;
+            let cached = session.pools.cached(claim.request).filter(|_| is_believed);
+            let shown = cached
+                .and_then(|cached| show_cached(&mut session.pools, claim.request, cached).ok())
+                .unwrap_or_else(|| self.show_unknown(claim));
             token.guard_definition(claim.request, &shown);
             pools.push(shown.view);
         }
         Some(View { held: Vec::new(), sure: false, pools, token })
     }
 
-    /// A pool that is looked into next, with the ranges that the claim relied on.
-    fn nothing_known(&self, claim: &Claim<'_>) -> ShownPool {
+    /// A pool of which nothing is known but the ranges of the claim, so that it is scanned next.
+    fn show_unknown(&self, claim: &Claim<'_>) -> ShownPool {
         let Claim { request, set, .. } = claim;
-        let index = request.pool.as_ref().and_then(|pool| self.step.definitions.get(pool)).copied();
+        let definition_index =
+            request.pool.as_ref().and_then(|pool| self.txn.definitions.get(pool)).copied();
         let set = request.set.is_none().then(|| set.clone());
-        ShownPool { view: PoolView { set, ..PoolView::default() }, index }
+        ShownPool { view: PoolView { set, ..PoolView::default() }, definition_index }
     }
 }
 
@@ -228,12 +247,14 @@ impl AfterRefusal<'_> {
     }
 }
 
-/// Whether a lease is the one that its owner's key stands for.
-fn is_as_seen(seen: &OwnerGuard, lease: &Lease) -> bool {
-    let Some(its) = LeaseRevision::read(&lease.revision) else { return false };
-    let Some(document) = &seen.document else { return seen.revision == Some(its.revision) };
-    let same = |item: &&IndexedLease| item.address.addr() == lease.address.addr();
-    let since =
-        document.leases.iter().find(same).map(|item| item.since.map(|since| since.revision));
-    since.is_some_and(|since| since.or(seen.revision) == Some(its.revision))
+/// Whether a lease has the revision that the owner's key gives it.
+fn is_guarded(guard: &OwnerGuard, lease: &Lease) -> bool {
+    let Some(revision) = LeaseRevision::read(&lease.revision) else { return false };
+    let Some(document) = &guard.document else { return guard.revision == Some(revision.revision) };
+    let mut items = document.leases.iter();
+    let item = items.find(|item| item.address.addr() == lease.address.addr());
+    item.is_some_and(|item| {
+        let since = item.since.map(|since| since.revision);
+        since.or(guard.revision) == Some(revision.revision)
+    })
 }

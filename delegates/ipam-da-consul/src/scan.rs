@@ -1,4 +1,4 @@
-//! Every lease of a network.
+//! Every lease of a network, for GC, operators and lint.
 
 use std::ops::ControlFlow;
 
@@ -8,17 +8,40 @@ use log::warn;
 
 use crate::call::CallScope;
 use crate::errors::foreign;
-use crate::keys::{OWNERS, ROOT, split};
+use crate::keys::{OWNERS, ROOT, is_in_pool_folder, split};
 use crate::session::ConsulSession;
 use crate::store::KvStore;
 use crate::txn::Pair;
-use crate::values::{AddressPair, holding};
+use crate::values::{AddressPair, read_owner_state};
 
-/// Shows an entry, and hears whether to go on.
+/// Takes an entry, and says whether to go on.
 type OnEntry<'a> = &'a mut dyn FnMut(Entry) -> ControlFlow<()>;
 
-/// Shows the entries of a node by the keys of its owners; where the store lets us have none, by those of the
-/// addresses.
+/// Shows the entries of the pools of this call; of all pools if it names none.
+pub(crate) fn scan_pools(call: &CallScope, store: &mut KvStore, each: OnEntry<'_>) -> Result<()> {
+    let mut show = |pair: Pair| {
+        if pair.key.starts_with(OWNERS) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if let Some(address) = AddressPair::read(&pair) {
+            return Ok(each(address.entry(&call.keys)));
+        }
+        if is_in_pool_folder(&pair.key) {
+            warn!("{}", foreign(&pair.key));
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    if call.folders.is_empty() {
+        return store.list_folder(ROOT, &mut show);
+    }
+    for folder in &call.folders {
+        store.list_folder(&format!("{ROOT}{folder}/"), &mut show)?;
+    }
+    Ok(())
+}
+
+/// Shows the entries of a node: by the keys of its owners, or by those of addresses where the token
+/// may not write keys of owners.
 pub(crate) fn scan_node(
     call: &CallScope,
     session: &mut ConsulSession,
@@ -27,42 +50,42 @@ pub(crate) fn scan_node(
 ) -> Result<()> {
     if !session.memory.is_indexed() {
         return scan_pools(call, &mut session.store, &mut |entry| {
-            let its = entry.holder.as_ref().is_some_and(|holder| {
+            let is_of_node = entry.holder.as_ref().is_some_and(|holder| {
                 holder.network.is_none() && holder.node.as_deref() == Some(node)
             });
-            if its { each(entry) } else { ControlFlow::Continue(()) }
+            if is_of_node { each(entry) } else { ControlFlow::Continue(()) }
         });
     }
-    let folder = call.keys.of_node(node);
-    let mut empty = true;
-    session.store.below(&folder, &mut |pair| {
-        empty = false;
-        let holding = match holding(&pair) {
-            Ok(holding) => holding,
+    let folder = call.keys.owners_of_node(node);
+    let mut is_empty = true;
+    session.store.list_pairs(&folder, &mut |pair| {
+        is_empty = false;
+        let owner = match read_owner_state(&pair) {
+            Ok(owner) => owner,
             Err(error) => {
                 warn!("{}", error.in_full());
                 return Ok(ControlFlow::Continue(()));
             }
         };
-        let document = &holding.document;
+        let document = &owner.document;
         if document.node != node || document.network != call.keys.network().as_str() {
             return Ok(ControlFlow::Continue(()));
         }
-        Ok(holding.entries().into_iter().try_for_each(&mut *each))
+        Ok(owner.entries().into_iter().try_for_each(&mut *each))
     })?;
-    if !empty || session.store.may_read(&folder)? {
+    if !is_empty || session.store.may_read(&folder)? {
         return Ok(());
     }
     session.go_without_index();
     scan_node(call, session, node, each)
 }
 
-/// Keys in the folders of pools that are about no address.
+/// The keys in the folders of this call's pools that are no addresses, in words.
 pub(crate) fn find_foreign_entries(call: &CallScope, store: &mut KvStore) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    for pool in &call.asked {
-        let folder = format!("{ROOT}{pool}/");
-        store.keys(&folder, &mut |key| {
+    for folder in &call.folders {
+        let folder = format!("{ROOT}{folder}/");
+        store.list_keys(&folder, &mut |key| {
             if key != folder && split(key).is_none() {
                 found.push(foreign(key).to_string());
             }
@@ -70,28 +93,4 @@ pub(crate) fn find_foreign_entries(call: &CallScope, store: &mut KvStore) -> Res
         })?;
     }
     Ok(found)
-}
-
-/// Shows the entries of the pools that this call is about, of all pools where it names none.
-pub(crate) fn scan_pools(call: &CallScope, store: &mut KvStore, each: OnEntry<'_>) -> Result<()> {
-    let mut show = |pair: Pair| {
-        if pair.key.starts_with(OWNERS) {
-            return Ok(ControlFlow::Continue(()));
-        }
-        if let Some(found) = AddressPair::read(&pair) {
-            return Ok(each(found.entry(&call.keys)));
-        }
-        let in_a_pool = pair.key.strip_prefix(ROOT).unwrap_or_default().contains('/');
-        if in_a_pool && !pair.key.ends_with('/') {
-            warn!("the key {} is no address of its pool", pair.key);
-        }
-        Ok(ControlFlow::Continue(()))
-    };
-    if call.asked.is_empty() {
-        return store.whole(ROOT, &mut show);
-    }
-    for pool in &call.asked {
-        store.whole(&format!("{ROOT}{pool}/"), &mut show)?;
-    }
-    Ok(())
 }

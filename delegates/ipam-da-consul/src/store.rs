@@ -1,11 +1,11 @@
-//! Consul's key-value store, as far as it is needed here.
+//! Consul's key-value store over HTTP: transactions and listings.
 
 use std::io::Read;
 use std::ops::ControlFlow;
 
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_servers::{Access, Client, HttpAnswer, HttpRequest, Method, each_element, escape};
+use ipam_servers::{Access, Client, HttpRequest, Method, each_element, escape};
 use log::warn;
 
 use crate::config::{Consistency, Site};
@@ -16,12 +16,12 @@ use crate::txn::{self, LARGEST, Op, Pair, TxnOutcome};
 #[derive(Debug)]
 pub(crate) struct KvStore {
     client: Client,
-    /// The query of a change, that of a read, and that of a read which proves what is not there; each
-    /// begins with `?` unless it is empty.
-    changing: String,
-    reading: String,
-    proving: String,
-    /// Whether all reads have to be proofs.
+    /// The query of a change, that of a read, and that of a read that proves what does not exist;
+    /// each begins with `?` or is empty.
+    write_query: String,
+    read_query: String,
+    proof_query: String,
+    /// Whether every read has to be a proof.
     requires_proof: bool,
 }
 
@@ -29,34 +29,31 @@ pub(crate) struct KvStore {
 /// keeps, 512 KiB.
 const ANSWER: u64 = 8 * 1024 * 1024;
 
-/// What Consul says of every transaction that reads, whatever its outcome.
-const READ_SIGN: &str = "x-consul-knownleader";
+/// A header of every answer to a transaction that reads, whatever its outcome.
+const READ_HEADER: &str = "x-consul-knownleader";
 
-/// What Consul says of every reading of keys, found or not.
-const SIGN: &str = "x-consul-index";
+/// A header of every answer to a listing, also of missing keys.
+const LIST_HEADER: &str = "x-consul-index";
 
-/// The largest listing, in bytes, which nothing holds as a whole.
+/// The largest listing, in bytes; it is read element by element.
 const LISTING: u64 = 4 * 1024 * 1024 * 1024;
 
 /// The longest element of a listing, in bytes: a value has 512 KiB at most, a third more as base64.
 const ELEMENT: usize = 1024 * 1024;
 
 impl KvStore {
-    /// A store; it connects when there is something to ask. `unreached` is the code of the error when no
-    /// server could be asked for anything.
+    /// A store, which connects at the first request. `unreached` is the code of the error if no
+    /// server can be reached.
     ///
     /// # Errors
     /// A certificate file cannot be used.
     pub(crate) fn new(site: Site, unreached: ErrorCode, deadline: Deadline) -> Result<Self> {
         let datacenter = site.datacenter.map(|datacenter| format!("dc={datacenter}"));
+        let datacenter = datacenter.as_deref();
         let consistency = match site.consistency {
             Consistency::Default => None,
-            Consistency::Consistent => Some("consistent".to_owned()),
-            Consistency::Stale => Some("stale".to_owned()),
-        };
-        let query = |parts: &[&Option<String>]| {
-            let parts: Vec<&str> = parts.iter().filter_map(|part| part.as_deref()).collect();
-            if parts.is_empty() { String::new() } else { format!("?{}", parts.join("&")) }
+            Consistency::Consistent => Some("consistent"),
+            Consistency::Stale => Some("stale"),
         };
         let access = Access {
             service: "Consul",
@@ -69,60 +66,62 @@ impl KvStore {
         };
         Ok(Self {
             client: Client::new(access, deadline)?,
-            changing: query(&[&datacenter]),
-            reading: query(&[&datacenter, &consistency]),
-            proving: query(&[&datacenter, &Some("consistent".to_owned())]),
+            write_query: query([datacenter, None]),
+            read_query: query([datacenter, consistency]),
+            proof_query: query([datacenter, Some("consistent")]),
             requires_proof: site.consistency == Consistency::Consistent,
         })
     }
 
-    /// From here on every read proves what is not there: by a leader that has asked the others whether it
-    /// still is, and that has applied its log. One that was just elected has not, and says nothing of it.
+    /// Makes every later read a proof of what does not exist: the leader asks the others whether it
+    /// still leads, and has applied its log. A leader that was just elected has not, and does not
+    /// say so.
     pub(crate) fn require_proof(&mut self) {
         self.requires_proof = true;
     }
 
-    /// Whether what is read is a proof.
+    /// Whether every read is a proof.
     pub(crate) fn requires_proof(&self) -> bool {
         self.requires_proof
     }
 
-    fn reading(&self) -> &str {
-        if self.requires_proof { &self.proving } else { &self.reading }
+    fn read_query(&self) -> &str {
+        if self.requires_proof { &self.proof_query } else { &self.read_query }
     }
 
-    /// Goes on until another deadline.
-    pub(crate) fn go_on(&mut self, deadline: Deadline) {
+    /// Sets another deadline.
+    pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
         self.client.set_deadline(deadline);
     }
 
-    /// Where the server is that answered last.
+    /// The server that answered last, without its scheme.
     pub(crate) fn answering(&self) -> String {
         self.client.answering().without_scheme()
     }
 
-    /// Begins with this server, if it is one of them.
+    /// Begins with this server, if it is one of the store's.
     pub(crate) fn prefer(&mut self, url: &str) {
         self.client.prefer(url);
     }
 
-    /// The server to begin with, where it is not the one that the configuration names first.
+    /// The server to begin with, if it is not the one that the configuration names first.
     pub(crate) fn preferred(&self) -> Option<String> {
         self.client.preferred().map(str::to_owned)
     }
 
-    /// Reads by a transaction that changes nothing.
+    /// Reads by a transaction.
     ///
     /// # Errors
     /// No server answers in time.
     pub(crate) fn read(&mut self, ops: &[Op]) -> Result<TxnOutcome> {
         let body = txn::to_body(ops);
-        let path = format!("v1/txn{}", self.reading());
-        let ask = HttpRequest { required_header: Some(READ_SIGN), ..transaction(&path, &body) };
-        understood(&self.client.read(&ask)?)
+        let path = format!("v1/txn{}", self.read_query());
+        let ask = HttpRequest { required_header: Some(READ_HEADER), ..transaction(&path, &body) };
+        let answer = self.client.read(&ask)?;
+        txn::parse(answer.status, &answer.body)
     }
 
-    /// Reads keys, as far as they are there.
+    /// Reads keys, as far as they exist.
     ///
     /// # Errors
     /// No server answers in time.
@@ -131,7 +130,7 @@ impl KvStore {
         for part in keys.chunks(LARGEST) {
             let ops: Vec<Op> = part.iter().map(|key| Op::GetTree(key.clone())).collect();
             match self.read(&ops)? {
-                // Keys that begin as one that was asked for are shown, too.
+                // A tree has longer keys, too.
                 TxnOutcome::Done(pairs) => {
                     found.extend(pairs.into_iter().filter(|p| part.contains(&p.key)))
                 }
@@ -143,18 +142,18 @@ impl KvStore {
         Ok(found)
     }
 
-    /// Changes something; `None` when it may have been done, or may still be.
+    /// Changes something; `None` if the outcome is unknown.
     ///
     /// # Errors
-    /// It was not and will not be done.
+    /// Nothing has changed, and nothing will.
     pub(crate) fn write(&mut self, ops: &[Op]) -> Result<Option<TxnOutcome>> {
         let body = txn::to_body(ops);
-        let path = format!("v1/txn{}", self.changing);
+        let path = format!("v1/txn{}", self.write_query);
         let Some(answer) = self.client.write(&transaction(&path, &body))? else {
             return Ok(None);
         };
-        match understood(&answer) {
-            // What stands between may have spoilt the answer to what was carried out.
+        match txn::parse(answer.status, &answer.body) {
+            // A proxy may have spoilt the answer to a change that was made.
             Err(error) if answer.status == 200 => {
                 warn!("the outcome of a request is unknown: {}", error.in_full());
                 Ok(None)
@@ -163,12 +162,12 @@ impl KvStore {
         }
     }
 
-    /// Whether a key may be read, be it there or not: a transaction would not tell.
+    /// Whether the token may read a key, existing or not; a transaction does not tell.
     ///
     /// # Errors
     /// No server answers in time.
     pub(crate) fn may_read(&mut self, key: &str) -> Result<bool> {
-        let path = format!("v1/kv/{}{}", escaped(key), self.changing);
+        let path = format!("v1/kv/{}{}", escaped(key), self.write_query);
         let ask = HttpRequest {
             ok_statuses: &[200, 403, 404],
             limit: ANSWER,
@@ -177,7 +176,7 @@ impl KvStore {
         Ok(self.client.read(&ask)?.status != 403)
     }
 
-    /// Fails when a key may not be read: Consul leaves it out of a listing and says nothing.
+    /// Fails if the token may not read a key: Consul leaves such keys out without a word.
     ///
     /// # Errors
     /// Code 103.
@@ -185,109 +184,107 @@ impl KvStore {
         if self.may_read(key)? { Ok(()) } else { Err(unreadable(key)) }
     }
 
-    /// Shows every key that begins so.
+    /// Shows every key with a prefix.
     ///
     /// # Errors
     /// No server answers in time; `each` fails.
-    pub(crate) fn keys(
+    pub(crate) fn list_keys(
         &mut self,
         prefix: &str,
         each: &mut dyn FnMut(&str) -> Result<()>,
     ) -> Result<()> {
         let mut progress = Progress::default();
-        let mut take = |element: &[u8]| {
+        self.list(prefix, "keys", &mut |element| {
             let key: String = serde_json::from_slice(element).map_err(|error| {
                 Error::new(ErrorCode::BACKEND, "Consul's listing of keys is not understood")
                     .caused_by(error)
             })?;
-            if progress.goes_on_with(&key) {
-                each(&key)?
+            if progress.is_new(&key) {
+                each(&key)?;
             }
             Ok(ControlFlow::Continue(()))
-        };
-        self.list(prefix, "keys", &mut take)
+        })
     }
 
-    /// Shows every key that begins so, with its value, until it is told to end.
+    /// Shows every key with a prefix, and its value, until `each` breaks.
     ///
     /// # Errors
     /// No server answers in time; `each` fails.
-    pub(crate) fn below(
+    pub(crate) fn list_pairs(
         &mut self,
         prefix: &str,
         each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let mut progress = Progress::default();
         self.list(prefix, "recurse", &mut |element| {
-            let pair = txn::read_pair(element)?;
-            if progress.goes_on_with(&pair.key) {
-                each(pair)
-            } else {
-                Ok(ControlFlow::Continue(()))
+            let pair = txn::parse_pair(element)?;
+            if progress.is_new(&pair.key) {
+                return each(pair);
             }
+            Ok(ControlFlow::Continue(()))
         })
     }
 
-    /// Shows every key of a folder, with its value, and makes sure that an empty answer is one.
+    /// Shows every key of a folder, and its value; an empty listing is proved by the right to read.
     ///
     /// # Errors
-    /// No server answers in time, or the token may not read the folder; `each` fails.
-    pub(crate) fn whole(
+    /// No server answers in time; the token may not read the folder; `each` fails.
+    pub(crate) fn list_folder(
         &mut self,
         folder: &str,
         each: &mut dyn FnMut(Pair) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let mut empty = true;
-        self.below(folder, &mut |pair| {
-            empty = false;
+        let mut is_empty = true;
+        self.list_pairs(folder, &mut |pair| {
+            is_empty = false;
             each(pair)
         })?;
-        if empty { self.check_readable(folder) } else { Ok(()) }
+        if is_empty { self.check_readable(folder) } else { Ok(()) }
     }
 
     fn list(
         &mut self,
         prefix: &str,
-        how: &str,
-        take: &mut dyn FnMut(&[u8]) -> Result<ControlFlow<()>>,
+        mode: &str,
+        each: &mut dyn FnMut(&[u8]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let more =
-            self.reading().strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
-        let path = format!("v1/kv/{}?{how}{more}", escaped(prefix));
+            self.read_query().strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
+        let path = format!("v1/kv/{}?{mode}{more}", escaped(prefix));
         let ask = HttpRequest {
             ok_statuses: &[200, 404],
-            required_header: Some(SIGN),
+            required_header: Some(LIST_HEADER),
             limit: LISTING,
             ..HttpRequest::new(Method::Get, &path)
         };
-        let mut elements = |status: u16, body: &mut dyn Read| {
+        let listed = self.client.read_with(&ask, &mut |status: u16, body: &mut dyn Read| {
             if status == 404 {
                 return Ok(Ok(()));
             }
-            let taken = each_element(body, None, ELEMENT, |element| match take(element) {
+            let shown = each_element(body, None, ELEMENT, |element| match each(element) {
                 Ok(ControlFlow::Continue(())) => Ok(()),
                 Ok(ControlFlow::Break(())) => Err(None),
                 Err(error) => Err(Some(error)),
             })?;
-            Ok(taken.map(drop))
-        };
-        match self.client.read_with(&ask, &mut elements)? {
+            Ok(shown.map(drop))
+        })?;
+        match listed {
             Ok(()) | Err(None) => Ok(()),
             Err(Some(error)) => Err(error),
         }
     }
 }
 
-/// How far a listing was shown. Where its connection breaks, another server begins it anew; Consul lists
-/// keys in the order of their bytes.
+/// How far a listing was shown. If its connection breaks, another server begins it again; Consul
+/// lists keys in the order of their bytes.
 #[derive(Default)]
 struct Progress {
     last: String,
 }
 
 impl Progress {
-    /// Whether this key was not shown yet, and is from now on.
-    fn goes_on_with(&mut self, key: &str) -> bool {
+    /// Whether a key was not shown yet. From now on it was.
+    fn is_new(&mut self, key: &str) -> bool {
         let is_new = *key > *self.last;
         if is_new {
             self.last.clear();
@@ -297,7 +294,13 @@ impl Progress {
     }
 }
 
-/// A key as it stands in a path.
+/// A query of the parts that are given.
+fn query(parts: [Option<&str>; 2]) -> String {
+    let parts: Vec<&str> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { String::new() } else { format!("?{}", parts.join("&")) }
+}
+
+/// A key in the path of a URL.
 fn escaped(key: &str) -> String {
     let segments: Vec<String> = key.split('/').map(escape).collect();
     segments.join("/")
@@ -312,11 +315,7 @@ fn transaction<'a>(path: &'a str, body: &'a str) -> HttpRequest<'a> {
     }
 }
 
-fn understood(answer: &HttpAnswer) -> Result<TxnOutcome> {
-    txn::read(answer.status, &answer.body)
-}
-
-/// What to do about what a server said instead of an answer.
+/// What to do after an answer with another status.
 fn advice(status: u16, body: &str) -> Option<&'static str> {
     Some(match status {
         403 if body.contains("ACL not found") => {
@@ -340,7 +339,7 @@ mod tests {
         let mut progress = Progress::default();
         let keys =
             ["p/", "p/10.0.0.10", "p/10.0.0.2", "p/", "p/10.0.0.10", "p/10.0.0.2", "p/10.0.0.3"];
-        let new: Vec<&str> = keys.into_iter().filter(|key| progress.goes_on_with(key)).collect();
+        let new: Vec<&str> = keys.into_iter().filter(|key| progress.is_new(key)).collect();
         assert_eq!(new, ["p/", "p/10.0.0.10", "p/10.0.0.2", "p/10.0.0.3"]);
     }
 }

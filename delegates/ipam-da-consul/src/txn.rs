@@ -1,4 +1,4 @@
-//! Consul's transactions: operations that are carried out all or none.
+//! Consul's transactions: operations of which all are carried out, or none.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,36 +6,36 @@ use ipam_kit::allocate::owner_index::to_text;
 use ipam_kit::{Error, ErrorCode, Result};
 use serde::{Deserialize, Serialize};
 
-/// An operation on a key.
+/// An operation of a transaction.
 ///
-/// [Verbs](https://developer.hashicorp.com/consul/api-docs/txn): `get` of a key that is missing fails the
-/// transaction, `delete-cas` of one does not.
+/// [Verbs](https://developer.hashicorp.com/consul/api-docs/txn): `get` of a key that is missing
+/// fails the transaction, `delete-cas` of one does not.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Op {
-    /// The key is there, and is shown.
+    /// Shows a key, which has to exist.
     Get(String),
-    /// The keys that begin so are shown, if there are any.
+    /// Shows the keys with this prefix, if there are any.
     GetTree(String),
-    /// Writes, whatever was there.
+    /// Writes a key whatever its index.
     Set(String, String),
-    /// Writes a key that is at this index; 0 is one that is missing.
+    /// Writes a key that is at this index; index 0 is that of a missing key.
     Cas(String, u64, String),
-    /// Deletes a key that is at this index, if it is there.
+    /// Deletes a key that is at this index, or is missing.
     DeleteCas(String, u64),
-    /// The key is at this index.
+    /// Fails unless the key is at this index.
     CheckIndex(String, u64),
-    /// The key is missing, and might be written.
+    /// Fails unless the key is missing and may be written.
     CheckAbsent(String),
 }
 
-/// How many operations Consul carries out at once.
+/// How many operations a transaction may have.
 pub(crate) const LARGEST: usize = 64;
 
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pair {
     pub(crate) key: String,
-    /// None where it is empty or, after a write, not told.
+    /// `None` for an empty value, and for a key that was written.
     pub(crate) value: Option<Vec<u8>>,
     /// The index that made it.
     pub(crate) created: u64,
@@ -43,26 +43,26 @@ pub(crate) struct Pair {
     pub(crate) index: u64,
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TxnOutcome {
-    /// It was carried out; what was read and written, in order.
+    /// All operations were carried out; what they read and wrote, in order.
     Done(Vec<Pair>),
-    /// Nothing was: these operations failed.
+    /// None was carried out, because these failed.
     Failed(Vec<TxnFailure>),
 }
 
 /// An operation that failed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TxnFailure {
-    /// Which one.
-    pub(crate) place: usize,
-    /// What Consul says of it.
+    /// The index of the operation.
+    pub(crate) op_index: usize,
+    /// Consul's reason.
     pub(crate) what: String,
 }
 
 impl TxnFailure {
-    /// Whether the token has no right to do it.
+    /// Whether the token lacks the right.
     pub(crate) fn is_denied(&self) -> bool {
         self.what.contains("ermission denied")
     }
@@ -78,30 +78,35 @@ impl Op {
         }
     }
 
-    fn to_sent(&self) -> OpBody<'_> {
-        let of = |verb, index, value| OpBody { kv: KvBody { index, key: self.key(), value, verb } };
-        match self {
-            Self::Get(_) => of("get", None, None),
-            Self::GetTree(_) => of("get-tree", None, None),
-            Self::Set(_, value) => of("set", None, Some(encoded(value))),
-            Self::Cas(_, index, value) => of("cas", Some(*index), Some(encoded(value))),
-            Self::DeleteCas(_, index) => of("delete-cas", Some(*index), None),
-            Self::CheckIndex(_, index) => of("check-index", Some(*index), None),
-            Self::CheckAbsent(_) => of("check-not-exists", None, None),
-        }
+    fn to_body(&self) -> OpBody<'_> {
+        let (verb, index, value) = match self {
+            Self::Get(_) => ("get", None, None),
+            Self::GetTree(_) => ("get-tree", None, None),
+            Self::Set(_, value) => ("set", None, Some(encoded(value))),
+            Self::Cas(_, index, value) => ("cas", Some(*index), Some(encoded(value))),
+            Self::DeleteCas(_, index) => ("delete-cas", Some(*index), None),
+            Self::CheckIndex(_, index) => ("check-index", Some(*index), None),
+            Self::CheckAbsent(_) => ("check-not-exists", None, None),
+        };
+        OpBody { kv: KvBody { index, key: self.key(), value, verb } }
     }
+}
+
+/// The pair of a key.
+pub(crate) fn find<'a>(pairs: &'a [Pair], key: &str) -> Option<&'a Pair> {
+    pairs.iter().find(|pair| pair.key == key)
 }
 
 /// The body of a request.
 pub(crate) fn to_body(ops: &[Op]) -> String {
-    to_text(&ops.iter().map(Op::to_sent).collect::<Vec<_>>())
+    to_text(&ops.iter().map(Op::to_body).collect::<Vec<_>>())
 }
 
-/// Reads the answer to a transaction, with its status: 200 or 409.
+/// Parses the answer to a transaction with its status, 200 or 409.
 ///
 /// # Errors
-/// It is none.
-pub(crate) fn read(status: u16, body: &[u8]) -> Result<TxnOutcome> {
+/// The answer is malformed.
+pub(crate) fn parse(status: u16, body: &[u8]) -> Result<TxnOutcome> {
     let answer: TxnAnswer = serde_json::from_slice(body).map_err(|error| {
         Error::new(ErrorCode::BACKEND, "Consul's answer to a transaction is not understood")
             .caused_by(error)
@@ -110,7 +115,7 @@ pub(crate) fn read(status: u16, body: &[u8]) -> Result<TxnOutcome> {
         let results = answer.results.unwrap_or_default();
         return results
             .into_iter()
-            .map(|result| result.kv.read())
+            .map(|result| result.kv.into_pair())
             .collect::<Result<_>>()
             .map(TxnOutcome::Done);
     }
@@ -121,20 +126,21 @@ pub(crate) fn read(status: u16, body: &[u8]) -> Result<TxnOutcome> {
             "Consul refuses a transaction and does not say why",
         ));
     }
-    let failure = |error: OpError| TxnFailure { place: error.op_index, what: error.what };
-    Ok(TxnOutcome::Failed(errors.into_iter().map(failure).collect()))
+    let failures =
+        errors.into_iter().map(|OpError { op_index, what }| TxnFailure { op_index, what });
+    Ok(TxnOutcome::Failed(failures.collect()))
 }
 
-/// Reads a pair as it stands in a listing.
+/// Parses an element of a listing.
 ///
 /// # Errors
-/// It is none.
-pub(crate) fn read_pair(element: &[u8]) -> Result<Pair> {
+/// The element is malformed.
+pub(crate) fn parse_pair(element: &[u8]) -> Result<Pair> {
     let kv: Kv = serde_json::from_slice(element).map_err(|error| {
         Error::new(ErrorCode::BACKEND, "Consul's listing of keys is not understood")
             .caused_by(error)
     })?;
-    kv.read()
+    kv.into_pair()
 }
 
 /// An operation as Consul reads it.
@@ -150,7 +156,7 @@ struct KvBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<u64>,
     key: &'a str,
-    /// Of an operation that writes: null for an empty value.
+    /// Sent by an operation that writes; null is an empty value.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<Option<String>>,
     verb: &'static str,
@@ -186,7 +192,7 @@ struct Kv {
 }
 
 impl Kv {
-    fn read(self) -> Result<Pair> {
+    fn into_pair(self) -> Result<Pair> {
         let Self { key, value, create_index: created, modify_index: index } = self;
         let value = value.filter(|value| !value.is_empty());
         let value = value.map(|value| STANDARD.decode(value)).transpose().map_err(|error| {
@@ -198,7 +204,7 @@ impl Kv {
 }
 
 fn encoded(value: &str) -> Option<String> {
-    // A folder has no value, as consul kv put makes it.
+    // An empty value is null, as `consul kv put` writes a folder.
     (!value.is_empty()).then(|| STANDARD.encode(value))
 }
 
@@ -217,15 +223,15 @@ mod tests {
             index,
         };
         let done = TxnOutcome::Done(vec![pair("ipam/", None, 8), pair("ipam/p", Some(b"ab"), 9)]);
-        assert_eq!(read(200, body).unwrap(), done);
+        assert_eq!(parse(200, body).unwrap(), done);
         let body = br#"{"Results":null,"Errors":[{"OpIndex":1,"What":"key \"ipam/p/\" doesn't exist"}],"Index":0}"#;
-        let TxnOutcome::Failed(failures) = read(409, body).unwrap() else { panic!() };
-        assert_eq!((failures[0].place, failures[0].is_denied()), (1, false));
+        let TxnOutcome::Failed(failures) = parse(409, body).unwrap() else { panic!() };
+        assert_eq!((failures[0].op_index, failures[0].is_denied()), (1, false));
         let denied = br#"{"Results":null,"Errors":[{"OpIndex":0,"What":"Permission denied"}]}"#;
-        let TxnOutcome::Failed(failures) = read(409, denied).unwrap() else { panic!() };
+        let TxnOutcome::Failed(failures) = parse(409, denied).unwrap() else { panic!() };
         assert!(failures[0].is_denied());
-        assert!(read(200, b"<html>").is_err());
-        assert!(read(409, b"{}").is_err());
+        assert!(parse(200, b"<html>").is_err());
+        assert!(parse(409, b"{}").is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Who holds an address, as the value of its key.
+//! The values of keys: who holds an address, and what an owner holds.
 
 use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
 use ipam_kit::allocate::owner_index::{LeaseRevision, OwnerIndex, OwnerState, time};
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::keys::{ConsulKeys, split};
 use crate::txn::Pair;
 
-/// The value of an address's key: what passcod reads of it, and more.
+/// The value of an address's key: the member that passcod reads, and more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AddressValue {
-    /// The container id, all that passcod writes.
+    /// The container id; passcod writes nothing else.
     pub(crate) target: String,
     /// The interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,19 +24,20 @@ pub(crate) struct AddressValue {
     /// The network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) network: Option<String>,
-    /// When it was taken or last confirmed, in milliseconds since 1970 by the owner's clock.
+    /// When the address was taken or last confirmed, in milliseconds since 1970 by the owner's
+    /// clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) time: Option<u64>,
     /// How often the owner's leases were written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) generation: Option<u64>,
-    /// How many leases were written with it, all that the owner held: see [`LeaseRevision::leases`].
+    /// How many leases the owner held, all written together: see [`LeaseRevision::leases`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) leases: Option<usize>,
 }
 
 impl AddressValue {
-    /// That of an owner with this document.
+    /// The value for an address of this owner.
     pub(crate) fn of(document: &OwnerIndex) -> Self {
         Self {
             target: document.container.clone(),
@@ -49,52 +50,60 @@ impl AddressValue {
         }
     }
 
-    /// Whether it is this owner's. passcod's are of the whole container.
+    /// Whether this owner has the address. A member that is missing, as in passcod's values, fits
+    /// every owner.
     pub(crate) fn is_of(&self, owner: &Owner) -> bool {
-        let same = |told: &Option<String>, its: &str| told.as_ref().is_none_or(|told| told == its);
         self.target == owner.container.as_str()
-            && same(&self.ifname, owner.ifname.as_str())
-            && same(&self.node, &owner.scope.node)
-            && same(&self.network, owner.scope.network.as_str())
+            && is_same_or_missing(&self.ifname, owner.ifname.as_str())
+            && is_same_or_missing(&self.node, &owner.scope.node)
+            && is_same_or_missing(&self.network, owner.scope.network.as_str())
     }
 
-    /// Whether it tells nothing but the container.
-    pub(crate) fn is_bare(&self) -> bool {
+    fn names_container_alone(&self) -> bool {
         self.ifname.is_none() && self.node.is_none() && self.network.is_none()
     }
 }
 
-/// A key of a pool's folder, read.
+fn is_same_or_missing(member: &Option<String>, expected: &str) -> bool {
+    member.as_ref().is_none_or(|member| member == expected)
+}
+
+/// An address's key and its value, parsed.
 #[derive(Debug)]
 pub(crate) struct AddressPair {
     pub(crate) pool: String,
     pub(crate) address: std::net::IpAddr,
     pub(crate) index: u64,
-    /// The reason where the value is none.
-    pub(crate) allocation: Result<AddressValue, String>,
+    /// The reason if the value cannot be read.
+    pub(crate) value: Result<AddressValue, String>,
 }
 
 impl AddressPair {
-    /// Reads a key that is about an address; none for any other.
+    /// Parses the pair of an address; `None` for any other key.
     pub(crate) fn read(pair: &Pair) -> Option<Self> {
         let (pool, address) = split(&pair.key)?;
-        let reason = match &pair.value {
+        let parsed = match &pair.value {
             None => Err("it is empty".to_owned()),
             Some(value) => serde_json::from_slice(value).map_err(|error| error.to_string()),
         };
-        let allocation = reason
+        let value = parsed
             .map_err(|why| format!("the value of the key {} is no allocation: {why}", pair.key));
-        Some(Self { pool: pool.to_owned(), address, index: pair.index, allocation })
+        Some(Self { pool: pool.to_owned(), address, index: pair.index, value })
     }
 
-    /// Whether it is this owner's.
+    /// Whether this owner has the address.
     pub(crate) fn is_of(&self, owner: &Owner) -> bool {
-        self.allocation.as_ref().is_ok_and(|allocation| allocation.is_of(owner))
+        self.value.as_ref().is_ok_and(|value| value.is_of(owner))
     }
 
-    /// As a lease of which the owner's key may not know.
+    /// Whether the value names nothing but a container, as passcod's do.
+    pub(crate) fn names_container_alone(&self) -> bool {
+        self.value.as_ref().is_ok_and(AddressValue::names_container_alone)
+    }
+
+    /// The address as a lease, as far as its own key tells.
     pub(crate) fn lease(&self, keys: &ConsulKeys) -> Lease {
-        let leases = self.allocation.as_ref().ok().and_then(|its| its.leases).unwrap_or(0);
+        let leases = self.value.as_ref().ok().and_then(|value| value.leases).unwrap_or(0);
         Lease {
             pool: keys.name_of(&self.pool),
             address: IpNet::from(self.address),
@@ -106,20 +115,27 @@ impl AddressPair {
         }
     }
 
-    /// As an entry of a scan.
+    /// The address as an entry of a scan.
     pub(crate) fn entry(&self, keys: &ConsulKeys) -> Entry {
-        let holder = |allocation: &AddressValue| Holder {
-            node: allocation.node.clone(),
-            container: allocation.target.clone(),
-            ifname: allocation.ifname.clone(),
-            network: allocation.network.clone().filter(|name| name != keys.network().as_str()),
-        };
-        let allocation = self.allocation.as_ref();
-        Entry {
-            lease: self.lease(keys),
-            holder: allocation.ok().map(holder),
-            since: allocation.ok().and_then(|allocation| allocation.time).map(time),
-            fault: allocation.err().map(|why| Fault::Unreadable(why.clone())),
+        let lease = self.lease(keys);
+        match &self.value {
+            Ok(value) => Entry {
+                lease,
+                holder: Some(Holder {
+                    node: value.node.clone(),
+                    container: value.target.clone(),
+                    ifname: value.ifname.clone(),
+                    network: value.network.clone().filter(|name| name != keys.network().as_str()),
+                }),
+                since: value.time.map(time),
+                fault: None,
+            },
+            Err(why) => Entry {
+                lease,
+                holder: None,
+                since: None,
+                fault: Some(Fault::Unreadable(why.clone())),
+            },
         }
     }
 }
@@ -128,10 +144,10 @@ impl AddressPair {
 ///
 /// # Errors
 /// It is not ours: nothing may be written over it.
-pub(crate) fn holding(pair: &Pair) -> Result<OwnerState> {
+pub(crate) fn read_owner_state(pair: &Pair) -> Result<OwnerState> {
     let key = &pair.key;
-    let ours = pair.value.as_deref().and_then(|value| serde_json::from_slice(value).ok());
-    let document = ours.ok_or_else(|| {
+    let parsed = pair.value.as_deref().and_then(|value| serde_json::from_slice(value).ok());
+    let document = parsed.ok_or_else(|| {
         Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is not ours")).advise(
             format!("look at it (consul kv get '{key}') and delete the key if nobody needs it"),
         )
@@ -139,12 +155,12 @@ pub(crate) fn holding(pair: &Pair) -> Result<OwnerState> {
     Ok(OwnerState { revision: revision(pair.index), document })
 }
 
-/// The index of a lease's key.
+/// The index of a lease's key, as far as the lease tells.
 pub(crate) fn index_of(lease: &Lease) -> u64 {
     LeaseRevision::read(&lease.revision).map_or(u64::MAX, |seen| index(seen.revision))
 }
 
-/// Consul's indexes are positive, and far from the end of either kind of number.
+/// A revision as Consul's index: indexes are positive, and far from the end of either type.
 pub(crate) fn index(revision: i64) -> u64 {
     u64::try_from(revision).unwrap_or(0)
 }
@@ -176,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_an_address_is() {
+    fn an_address_belongs_to_the_owner_that_its_value_names() {
         for (value, its) in [
             (r#"{"target":"c1"}"#, true),
             (r#"{"target":"c1","more":{"x":1}}"#, true),
@@ -192,9 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_allocation_names_its_key() {
+    fn an_error_about_a_value_names_its_key() {
         for value in ["", "null", "{}", "c1", r#"{"target":7}"#] {
-            let reason = found(value).allocation.unwrap_err();
+            let reason = found(value).value.unwrap_err();
             assert!(
                 reason.starts_with("the value of the key ipam/blue/10.0.0.1 is no "),
                 "{reason}"

@@ -6,40 +6,40 @@ use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::allocate::{Lease, PoolRequest};
 
 use crate::owner_view::OwnerView;
-use crate::pools::ShownPool;
+use crate::pool_scan::ShownPool;
 
-/// What a commit on a view is guarded with, and what the next view need not read again.
+/// What guards a commit on a view, and what the next view need not read again.
 #[derive(Clone, Debug)]
 pub struct ViewToken {
-    /// The owner's key.
-    pub(crate) seen: OwnerGuard,
-    /// What the owner holds; none where that was guessed.
+    /// What the owner's key said.
+    pub(crate) guard: OwnerGuard,
+    /// What the owner holds; `None` for a guess.
     held: Option<Vec<Lease>>,
-    /// The index of the ranges of each pool that stand in Consul, by the pool's name.
-    pub(crate) ranges: BTreeMap<String, u64>,
+    /// The index of each pool's definition, by the pool's name.
+    pub(crate) definitions: BTreeMap<String, u64>,
 }
 
 impl ViewToken {
-    /// That of a guess.
-    pub(crate) fn guessed(seen: OwnerGuard) -> Self {
-        Self { seen, held: None, ranges: BTreeMap::new() }
+    /// The token of a guess.
+    pub(crate) fn of_guess(guard: OwnerGuard) -> Self {
+        Self { guard, held: None, definitions: BTreeMap::new() }
     }
 
-    /// That of what was read of the owner.
-    pub(crate) fn read(OwnerView { held, seen }: OwnerView) -> Self {
-        Self { seen, held: Some(held), ranges: BTreeMap::new() }
+    /// The token of what was read of an owner.
+    pub(crate) fn of_owner(OwnerView { held, guard }: OwnerView) -> Self {
+        Self { guard, held: Some(held), definitions: BTreeMap::new() }
     }
 
-    /// What was read of the owner.
-    pub(crate) fn into_state(self) -> Option<OwnerView> {
-        let Self { seen, held, .. } = self;
-        held.map(|held| OwnerView { held, seen })
+    /// What was read of the owner; `None` for a guess.
+    pub(crate) fn into_owner(self) -> Option<OwnerView> {
+        let Self { guard, held, .. } = self;
+        held.map(|held| OwnerView { held, guard })
     }
 
-    /// Relies on the ranges of a pool that is shown.
+    /// Guards the commit with the definition of a pool that was shown.
     pub(crate) fn guard_definition(&mut self, request: &PoolRequest, shown: &ShownPool) {
-        if let (Some(pool), Some(index)) = (&request.pool, shown.index) {
-            self.ranges.insert(pool.clone(), index);
+        if let (Some(pool), Some(index)) = (&request.pool, shown.definition_index) {
+            self.definitions.insert(pool.clone(), index);
         }
     }
 }

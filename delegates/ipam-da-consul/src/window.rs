@@ -1,51 +1,52 @@
-//! Which addresses a listing of keys with a common beginning shows.
+//! Which addresses a listing of keys with a common prefix shows.
 //!
-//! Consul lists keys by their text alone: `…/10.5.123.` is one block of 256 addresses, `…/10.5.12` eleven.
+//! Consul lists keys by their prefix alone: `…/10.5.123.` is one block of 256 addresses,
+//! `…/10.5.12` is eleven blocks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A beginning of addresses' texts, with the stretches of addresses that begin so.
+/// A prefix of written addresses, with the stretches of addresses that have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    pub(crate) text: String,
-    /// Each from one address to another, both included; the first is the one that was asked for.
+    pub(crate) prefix: String,
+    /// Each from one address to another, both included; the first has the address that was asked
+    /// for.
     pub(crate) stretches: Vec<(IpAddr, IpAddr)>,
-    /// Whether there is none that shows more without a hole.
+    /// Whether no window shows more without a hole.
     pub(crate) is_widest: bool,
 }
 
-/// How many addresses a crowd scans at, at least.
+/// How many addresses a window shows at least where others claim at the same time.
 const CONTENDED_WIDTH: u128 = 2048;
 
-/// Listings to look at one after the other, from an address on, of which so many are asked for.
+/// Windows to list one after the other, for `width` addresses from `from` on.
 ///
-/// A crowd scans at one that has holes: `10.5.12` shows the blocks 12 and 120 to 129. Where the lowest address
-/// is wanted there must be none: a block of 256, then all with the same 16 bits before; of IPv6, whose texts
-/// have no blocks, all with the same 112.
-pub(crate) fn windows(from: IpAddr, asked: u128, contended: bool) -> Vec<Window> {
+/// Without contention a window has no hole, because the lowest free address is wanted: a block of
+/// 256, then all addresses with the same first 16 bits. IPv6 has no blocks, so that there the only
+/// window has the same first 112 bits. Under contention one window is enough, and may have holes:
+/// `10.5.12` shows the blocks 12 and 120 to 129.
+pub(crate) fn windows(from: IpAddr, width: u128, contended: bool) -> Vec<Window> {
     let Some(line) = AddressDigits::of(from) else { return Vec::new() };
-    let own = line.number(&line.digits);
-    // The texts of IPv6 have no end that keeps others out.
-    let is_block = line.unit > 1 && asked <= line.unit;
-    let block = || line.window(format!("{}.", line.digits), vec![(own, own)], false);
-    let whole = || line.window(String::new(), vec![(0, line.largest)], true);
+    let fits_block = line.unit > 1 && width <= line.unit;
     if contended {
-        let wide = line.with_holes(asked.max(CONTENDED_WIDTH));
-        // In the first block of all nothing is wide but everything.
-        return vec![wide.unwrap_or_else(|| if is_block { block() } else { whole() })];
+        let wide = line.with_holes(width.max(CONTENDED_WIDTH));
+        // Digits of the number 0 have no holes: nothing wide begins with them but everything.
+        let without_holes = || if fits_block { line.block() } else { line.whole() };
+        return vec![wide.unwrap_or_else(without_holes)];
     }
-    if is_block { vec![block(), whole()] } else { vec![whole()] }
+    if fits_block { vec![line.block(), line.whole()] } else { vec![line.whole()] }
 }
 
-/// The last number of an address that tells one stretch of addresses from the next.
+/// The part of a written address by which windows differ: the third number of IPv4, the last of
+/// IPv6.
 struct AddressDigits {
-    /// What stands before it.
+    /// What is before the number.
     head: String,
     /// The number as it is written.
     digits: String,
     base: u32,
     largest: u32,
-    /// How many addresses have one number.
+    /// How many addresses share one number.
     unit: u128,
     from: IpAddr,
 }
@@ -61,7 +62,7 @@ impl AddressDigits {
             IpAddr::V6(address) => {
                 let text = address.to_string();
                 let (head, digits) = text.rsplit_once(':')?;
-                // A text that ends in :: has its zeros left out, and others begin otherwise.
+                // An address that ends in :: leaves zeros out, and others have another prefix.
                 let is_plain = !digits.is_empty() && !digits.contains('.');
                 is_plain.then(|| Self {
                     head: format!("{head}:"),
@@ -79,18 +80,31 @@ impl AddressDigits {
         u32::from_str_radix(digits, self.base).unwrap_or(0)
     }
 
-    /// The numbers whose texts begin with these digits.
+    /// The block of addresses with this number.
+    fn block(&self) -> Window {
+        let number = self.number(&self.digits);
+        self.window(format!("{}.", self.digits), vec![(number, number)], false)
+    }
+
+    /// The addresses with any number.
+    fn whole(&self) -> Window {
+        self.window(String::new(), vec![(0, self.largest)], true)
+    }
+
+    /// The numbers that begin with these digits.
     fn stretches(&self, digits: &str) -> Vec<(u32, u32)> {
         let number = self.number(digits);
         if number == 0 {
             return vec![(0, 0)];
         }
-        let powers = (0..4).map(|exponent| self.base.pow(exponent));
-        let stretch = |power: u32| (number * power, (number * power + power - 1).min(self.largest));
-        powers.map(stretch).filter(|(low, _)| *low <= self.largest).collect()
+        (0..4)
+            .map(|exponent| self.base.pow(exponent))
+            .map(|power| (number * power, (number * power + power - 1).min(self.largest)))
+            .filter(|(low, _)| *low <= self.largest)
+            .collect()
     }
 
-    /// The shortest listing that shows at least so many addresses.
+    /// The narrowest window that shows at least `width` addresses.
     fn with_holes(&self, width: u128) -> Option<Window> {
         (1..=self.digits.len()).rev().find_map(|kept| {
             let digits = &self.digits[..kept];
@@ -104,22 +118,22 @@ impl AddressDigits {
         let own = self.number(&self.digits);
         numbers.sort_by_key(|(low, high)| (!(*low <= own && own <= *high), *low));
         let stretches = numbers.iter().map(|(low, high)| self.addresses(*low, *high)).collect();
-        Window { text: self.head.clone() + &digits, stretches, is_widest }
+        Window { prefix: format!("{}{digits}", self.head), stretches, is_widest }
     }
 
     fn addresses(&self, low: u32, high: u32) -> (IpAddr, IpAddr) {
         match self.from {
             IpAddr::V4(address) => {
                 let base = u32::from(address) & 0xffff_0000;
-                let at = |number: u32, host: u32| {
-                    IpAddr::V4(Ipv4Addr::from(base | (number << 8) | host))
-                };
-                (at(low, 0), at(high, 0xff))
+                let first = Ipv4Addr::from(base | (low << 8));
+                let last = Ipv4Addr::from(base | (high << 8) | 0xff);
+                (first.into(), last.into())
             }
             IpAddr::V6(address) => {
                 let base = u128::from(address) & !0xffff;
-                let at = |number: u32| IpAddr::V6(Ipv6Addr::from(base | u128::from(number)));
-                (at(low), at(high))
+                let first = Ipv6Addr::from(base | u128::from(low));
+                let last = Ipv6Addr::from(base | u128::from(high));
+                (first.into(), last.into())
             }
         }
     }
@@ -132,7 +146,7 @@ mod tests {
     fn shown(from: &str, asked: u128, contended: bool) -> Vec<(String, Vec<String>)> {
         let windows = windows(from.parse().unwrap(), asked, contended).into_iter();
         let stretches = |(from, to): &(IpAddr, IpAddr)| format!("{from}-{to}");
-        windows.map(|w| (w.text, w.stretches.iter().map(stretches).collect())).collect()
+        windows.map(|w| (w.prefix, w.stretches.iter().map(stretches).collect())).collect()
     }
 
     fn window(text: &str, stretches: &[&str]) -> (String, Vec<String>) {
@@ -187,7 +201,7 @@ mod tests {
                     let address = IpAddr::from([10, 5, c, d]);
                     let within = |(from, to): &(IpAddr, IpAddr)| *from <= address && address <= *to;
                     let shown = window.stretches.iter().any(within);
-                    assert_eq!(address.to_string().starts_with(&window.text), shown, "{address}");
+                    assert_eq!(address.to_string().starts_with(&window.prefix), shown, "{address}");
                 }
             }
         }
