@@ -126,7 +126,7 @@ impl<'a> ChainRun<'a> {
         let grants = self.runs.iter().filter_map(|ran| ran.granted.clone()).collect();
         let addresses: Vec<String> = result.ips.iter().map(|ip| ip.address.to_string()).collect();
         debug!("gives {}", addresses.join(", "));
-        file.append(&Event::Held(Held { time: now(), result: rendered }, grants))
+        file.append(&Event::Held(Held { time: now(), result: rendered, ..Held::default() }, grants))
     }
 
     /// Undoes the ADD, unless addresses of an earlier one may be in use, and records that it failed.
@@ -152,7 +152,7 @@ impl<'a> ChainRun<'a> {
             LastRun::Refused if !is_undone => LastRun::MayHold,
             last_run => last_run,
         };
-        let failed = Failed { time: now(), unsure };
+        let failed = Failed { time: now(), unsure, ..Failed::default() };
         if let Err(error) = file.append(&Event::Failed(failed, last_run)) {
             warn!("{}", error.in_full());
         }
@@ -196,7 +196,7 @@ pub(crate) fn undeliver(session: &Session<'_>) -> Result<()> {
         errors.extend(failures.into_iter().map(|failure| undo_error(failure, "")));
     }
     // Else CHECK would go by what the runtime never got.
-    let failed = Failed { time: now(), unsure: false };
+    let failed = Failed { time: now(), ..Failed::default() };
     errors.extend(file.append(&Event::Failed(failed, LastRun::MayHold)).err());
     Error::join(errors)
 }
@@ -236,7 +236,7 @@ fn record_not_installed(session: &Session<'_>) {
             return Ok(());
         }
         let header = attempt_header(session, &plan, false)?;
-        let failed = Failed { time: now(), unsure: false };
+        let failed = Failed { time: now(), ..Failed::default() };
         let events = [Event::Attempt(header), Event::Failed(failed, LastRun::MayHold)];
         let outcome = events.iter().try_for_each(|event| file.append(event));
         if outcome.is_err() {
@@ -257,7 +257,6 @@ fn attempt_header(
 ) -> Result<AttemptHeader> {
     Ok(AttemptHeader {
         time: now(),
-        since: None,
         pid: std::process::id(),
         boot: boot_id(),
         node: session.node.clone(),
@@ -265,6 +264,6 @@ fn attempt_header(
         cni_version: session.request.network.version().to_string(),
         chain: plan.steps.iter().map(|step| step.name.clone()).collect(),
         after_unreadable,
-        reasserted: false,
+        ..AttemptHeader::default()
     })
 }

@@ -24,7 +24,7 @@ pub(crate) fn del(session: &Session<'_>) -> Result<()> {
     let deadline = Deadline::after(session.timeout());
     match opened {
         Presence::Held(Opened { file, record, .. })
-            if record.forgotten && unreadable.is_empty() =>
+            if record.is_forgotten() && unreadable.is_empty() =>
         {
             warn!("forgotten by hand: what the attachment held stays held");
             remove(file);

@@ -107,6 +107,7 @@ impl<'a> Handoff<'a> {
             args: self.network.config().get("args").cloned(),
             ip_ranges: self.network.ip_ranges().filter(|_| !self.folded).cloned(),
             configured: chose_only_addresses(section, self.network.ipam(), &step.overrides),
+            ..Run::default()
         })
     }
 
@@ -162,7 +163,13 @@ impl<'a> Handoff<'a> {
         self.merge(step, &said.ipam)?;
         self.result = restore(before, answer);
         let leases = said.leases.unwrap_or_default();
-        Ok(Granted { delegate: step.name.clone(), ips, leases, unsure: said.unsure })
+        Ok(Granted {
+            delegate: step.name.clone(),
+            ips,
+            leases,
+            unsure: said.unsure,
+            ..Granted::default()
+        })
     }
 
     /// Takes what a delegate's answer to another verb tells the next one.

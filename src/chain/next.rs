@@ -128,10 +128,9 @@ impl Step {
             program: self.program.display().to_string(),
             source: self.source,
             ipam,
-            pools: None,
             args: network.config().get("args").cloned(),
             ip_ranges: network.ip_ranges().cloned(),
-            configured: false,
+            ..Run::default()
         }
     }
 }

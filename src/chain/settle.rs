@@ -156,7 +156,8 @@ pub(crate) fn settle(
     if coverage == Coverage::AllButSuperseded {
         // DEL needs no disk space.
         if record.released().is_none()
-            && let Err(error) = file.append(&Event::Released(Released { time, due: time }))
+            && let Err(error) =
+                file.append(&Event::Released(Released { time, due: time, ..Released::default() }))
         {
             warn!("cannot note what reap is to release: {}", error.in_full());
         }
@@ -180,7 +181,9 @@ pub(crate) fn mark_unsure(
     let listed = Unsure::of(&session.state).add(due, network, attachment).map_err(|error| {
         Error::new(ErrorCode::RECORD, "cannot write the state folder").caused_by(error)
     });
-    let marked = listed.and_then(|()| file.append(&Event::Released(Released { time, due })));
+    let marked = listed.and_then(|()| {
+        file.append(&Event::Released(Released { time, due, ..Released::default() }))
+    });
     if let Err(error) = marked {
         // DEL needs no disk space: what may still commit is then GC's case.
         warn!("cannot note that the DEL of {attachment} is to be repeated: {}", error.in_full());

@@ -6,7 +6,7 @@ use super::printed::Printed;
 use crate::chain::record::{Record, RecordFile, SetAside, attachments, networks, now, set_aside};
 use ipam_cli::{Column, Row};
 use ipam_kit::cni::{Attachment, NetworkName};
-use ipam_kit::error::Result;
+use ipam_kit::error::{Error, Result};
 use ipam_kit::host::StateDir;
 use ipam_kit::presence::Presence;
 
@@ -23,7 +23,9 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
             rows.extend(row(&state, network, &attachment));
         }
         let aside = set_aside(&folder)?;
-        rows.extend(aside.iter().map(|it| unreadable(network, &it.attachment, &why_aside(it))));
+        rows.extend(
+            aside.iter().map(|it| unreadable(network, &it.attachment, &why_aside(network, it))),
+        );
     }
     let noted = rows.iter().any(|row| !row.text_of("note").is_empty());
     let columns = &COLUMNS[..COLUMNS.len() - usize::from(!noted)];
@@ -55,7 +57,11 @@ fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Opti
             (record, word)
         }
         Presence::Unreadable(error) => {
-            return Some(unreadable(network, attachment, &error.in_full()));
+            return Some(unreadable(
+                network,
+                attachment,
+                &why_unreadable(network, attachment, &error),
+            ));
         }
     };
     let mut row = identified(network, attachment, &record);
@@ -70,21 +76,35 @@ fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Opti
 fn unreadable(network: &NetworkName, attachment: &Attachment, why: &str) -> Row {
     let mut row = identified(network, attachment, &Record::default());
     row.text("state", "unreadable");
-    row.text("note", &ended_by(network, attachment, why));
+    row.text("note", why);
     row
 }
 
-/// Why a record cannot be read, and what ends it.
-pub(crate) fn ended_by(network: &NetworkName, attachment: &Attachment, why: &str) -> String {
+/// Why a record cannot be read, and what to do about it.
+pub(crate) fn why_unreadable(
+    network: &NetworkName,
+    attachment: &Attachment,
+    error: &Error,
+) -> String {
+    // One of a newer program is for an upgrade to read.
+    if error.has_advice() {
+        return error.in_full();
+    }
+    ended_by(network, attachment, &error.in_full())
+}
+
+/// Why a record is not read, and what ends it.
+fn ended_by(network: &NetworkName, attachment: &Attachment, why: &str) -> String {
     let Attachment { container, ifname, .. } = attachment;
     format!(
         "{why}; the runtime's DEL clears it, or, once its container is gone: ipam-delegated forget {network} {container} {ifname} --yes"
     )
 }
 
-/// Why a record that was set aside is not read.
-pub(crate) fn why_aside(aside: &SetAside) -> String {
-    format!("{} cannot be read", aside.path.display())
+/// Why a record that was set aside is not read, and what ends it.
+pub(crate) fn why_aside(network: &NetworkName, aside: &SetAside) -> String {
+    let why = format!("{} cannot be read", aside.path.display());
+    ended_by(network, &aside.attachment, &why)
 }
 
 /// The members that every row about a record has.

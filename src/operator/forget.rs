@@ -5,6 +5,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::Map;
+
 use super::call::Operator;
 use super::printed::Printed;
 use crate::chain::gc::BUSY;
@@ -79,7 +81,7 @@ const UNRECORDED: &str = "there is no record of it, and its next DEL releases no
 fn note_forgotten(path: &Path) -> Result<()> {
     let Opened { mut file, record, .. } = RecordFile::open(path)?;
     // An ADD may have come between.
-    if record.is_empty() { file.append(&Event::Forgotten) } else { Ok(()) }
+    if record.is_empty() { file.append(&Event::Forgotten(Map::new())) } else { Ok(()) }
 }
 
 fn tell(text: &mut String, yes: bool, about: &str) {

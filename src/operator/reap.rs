@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::attachments::{ended_by, identified, why_aside};
+use super::attachments::{identified, why_aside, why_unreadable};
 use super::call::Operator;
 use super::gone::Witnesses;
 use super::options::TIMEOUT;
@@ -118,7 +118,7 @@ struct ReapEntry {
 
 impl ReapEntry {
     fn aside(network: &NetworkName, aside: SetAside) -> Self {
-        let why = ended_by(network, &aside.attachment, &why_aside(&aside));
+        let why = why_aside(network, &aside);
         let (network, attachment) = (network.clone(), aside.attachment);
         let record = Record::default();
         Self { network, attachment, record, state: "unreadable", why, outcome: KEPT }
@@ -140,7 +140,7 @@ impl Reaper<'_> {
             match RecordFile::look(&self.state.record(network, &attachment)) {
                 Presence::Absent => return None,
                 Presence::Unreadable(error) => {
-                    let why = ended_by(network, &attachment, &error.in_full());
+                    let why = why_unreadable(network, &attachment, &error);
                     (Record::default(), "unreadable", why, KEPT)
                 }
                 Presence::Held((record, true)) => (record, "busy", BUSY.to_owned(), KEPT),

@@ -185,6 +185,11 @@ impl Error {
         self.0.code
     }
 
+    /// Whether it says what the operator can do.
+    pub fn has_advice(&self) -> bool {
+        self.0.advice.is_some()
+    }
+
     /// The causes and the advice in one line, empty when there are none.
     pub fn details(&self) -> String {
         let mut parts = Vec::new();

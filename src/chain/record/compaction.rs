@@ -1,5 +1,7 @@
 //! A long record as a short one that says the same.
 
+use serde_json::Map;
+
 use super::event::{Event, Failed, Granted, Held};
 use super::{AddOutcome, AttemptState, DelegateRun, Record};
 
@@ -38,7 +40,7 @@ impl Record {
             events.extend(attempt.released.map(Event::Released));
             events.extend(attempt.unknown.into_iter().map(Event::Unknown));
         }
-        events.extend(self.forgotten.then_some(Event::Forgotten));
+        events.extend(self.forgotten.clone().map(Event::Forgotten));
         events
     }
 
@@ -62,7 +64,8 @@ impl Record {
     }
 }
 
-/// Several ADDs of one fate as a single one, with the lines of newer programs after it.
+/// Several ADDs of one fate as a single one, with the lines of newer programs after it. Where two have a
+/// member of a newer program, the later one's stays.
 fn merge(fate: Fate, group: &[&AttemptState]) -> Option<AttemptState> {
     let mut merged = AttemptState::clone(group.last()?);
     merged.header.after_unreadable = group.iter().any(|attempt| attempt.header.after_unreadable);
@@ -76,15 +79,22 @@ fn merge(fate: Fate, group: &[&AttemptState]) -> Option<AttemptState> {
     let all = Record { attempts, ..Record::default() };
     merged.runs = all.runs().into_iter().cloned().map(DelegateRun::from).collect();
     let time = group.iter().map(|attempt| attempt.ended()).max().unwrap_or_default();
+    let mut extra = Map::new();
+    for attempt in group {
+        merged.header.extra.extend(attempt.header.extra.clone());
+        extra.extend(attempt.outcome.extra().cloned().unwrap_or_default());
+    }
     match fate {
         Fate::Open | Fate::Held => {}
-        Fate::Failed { unsure } => merged.outcome = AddOutcome::Failed(Failed { time, unsure }),
+        Fate::Failed { unsure } => {
+            merged.outcome = AddOutcome::Failed(Failed { time, unsure, extra })
+        }
         Fate::Superseded => {
             let unsure = group.iter().any(|attempt| attempt.is_unsure());
             if let Some(first) = merged.runs.first_mut().filter(|_| unsure) {
                 first.granted = Some(Granted { unsure, ..Granted::default() });
             }
-            merged.outcome = AddOutcome::Held(Held { time, ..Held::default() });
+            merged.outcome = AddOutcome::Held(Held { time, extra, ..Held::default() });
         }
     }
     Some(merged)
@@ -109,9 +119,12 @@ mod tests {
                 let granted = Granted { leases: vec![time.into()], ..Granted::default() };
                 Event::Held(Held { time, ..Held::default() }, vec![granted.clone(), granted])
             }
-            5 | 6 => Event::Failed(Failed { time, unsure: n == 5 }, LastRun::MayHold),
+            5 | 6 => Event::Failed(
+                Failed { time, unsure: n == 5, ..Failed::default() },
+                LastRun::MayHold,
+            ),
             7 => Event::Unknown(format!("{{\"event\":\"later\",\"time\":{time}}}")),
-            _ => Event::Released(Released { time, due: time + 2 }),
+            _ => Event::Released(Released { time, due: time + 2, ..Released::default() }),
         };
         // Every sequence of five events after a first attempt, by a clock that goes on, and by one that
         // is set back.

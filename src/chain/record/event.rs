@@ -1,5 +1,7 @@
+use std::ops::Not;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::super::program::ProgramSource;
@@ -24,19 +26,19 @@ pub(crate) enum Event {
     Failed(Failed, LastRun),
     /// A DEL released everything, but a claim may still commit.
     Released(Released),
-    /// An operator has forgotten it: its DEL is to release nothing.
-    Forgotten,
-    /// A newer program wrote it: the line, without its newline. It names no debt: only `running` does.
+    /// An operator has forgotten it: its DEL is to release nothing. It has no member but those of newer
+    /// programs.
+    Forgotten(Map<String, Value>),
+    /// An event of a newer program: its line, without the newline.
     Unknown(String),
 }
 
 /// The circumstances of an ADD.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(tag = "event", rename = "attempt", rename_all = "camelCase")]
 pub(crate) struct AttemptHeader {
     /// When, in milliseconds since 1970.
     pub time: u64,
-    /// When the first one began of those that a compaction has made one of.
-    pub since: Option<u64>,
     /// The chain's process.
     pub pid: u32,
     /// The boot it ran in.
@@ -47,14 +49,23 @@ pub(crate) struct AttemptHeader {
     pub cni_version: String,
     /// The delegates planned, in order.
     pub chain: Vec<String>,
+    /// When the first of several began that a compaction has merged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<u64>,
     /// An earlier record could not be read: what it held may be in use.
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub after_unreadable: bool,
     /// `reassert` made it: what another store held of the attachment is claimed in this one.
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub reasserted: bool,
+    /// Members of newer programs.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
 }
 
 /// A delegate with all it needs to be run again, for a DEL.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(tag = "event", rename = "running", rename_all = "camelCase")]
 pub(crate) struct Run {
     pub delegate: String,
     /// Its program at the time, for calls that come without `CNI_PATH`.
@@ -62,15 +73,23 @@ pub(crate) struct Run {
     /// The section `ipam` as the delegate got it.
     pub ipam: Map<String, Value>,
     /// The pools it was shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Value>>,
     /// The configuration's `args`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Value>,
     /// `runtimeConfig.ipRanges` as the delegate got it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip_ranges: Option<Value>,
     /// Where that program is found again; on disk `"fixed": true` for one of the host's file.
+    #[serde(rename = "fixed", with = "is_fixed", default, skip_serializing_if = "is_fixed::not")]
     pub source: ProgramSource,
     /// What `ipam` says of the store is the network configuration's: selectors chose addresses alone.
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub configured: bool,
+    /// Members of newer programs.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
 }
 
 /// The success of an ADD.
@@ -79,18 +98,26 @@ pub(crate) struct Held {
     pub time: u64,
     /// The result the runtime got.
     pub result: Value,
+    /// Members of newer programs.
+    pub extra: Map<String, Value>,
 }
 
 /// What one delegate gave.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Granted {
     pub delegate: String,
     /// Addresses with prefix length.
     pub ips: Vec<String>,
     /// Its own words about its leases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<Value>,
     /// Its store did not answer a try before the one that gave: a claim may still commit.
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub unsure: bool,
+    /// Members of newer programs.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
 }
 
 /// The failure of an ADD.
@@ -99,6 +126,8 @@ pub(crate) struct Failed {
     pub time: u64,
     /// A delegate did not report what it did: its claim may still commit.
     pub unsure: bool,
+    /// Members of newer programs.
+    pub extra: Map<String, Value>,
 }
 
 /// What the delegate that a failed ADD announced last may hold.
@@ -114,11 +143,15 @@ pub(crate) enum LastRun {
 }
 
 /// A DEL after which a claim may still commit.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(tag = "event", rename = "released", rename_all = "camelCase")]
 pub(crate) struct Released {
     pub time: u64,
     /// When its DEL is to be repeated, in milliseconds since 1970.
     pub due: u64,
+    /// Members of newer programs.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
 }
 
 /// How long after a DEL a claim of a killed ADD may still commit, in milliseconds.
@@ -151,5 +184,30 @@ impl Run {
         }
         other.configured = self.configured;
         *self == other
+    }
+}
+
+/// `"fixed": true` for a program of the host's file.
+mod is_fixed {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::ProgramSource;
+
+    pub(super) fn serialize<S: Serializer>(
+        source: &ProgramSource,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        (*source == ProgramSource::HostFile).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<ProgramSource, D::Error> {
+        let is_fixed = bool::deserialize(deserializer)?;
+        Ok(if is_fixed { ProgramSource::HostFile } else { ProgramSource::CniPath })
+    }
+
+    pub(super) fn not(source: &ProgramSource) -> bool {
+        *source == ProgramSource::CniPath
     }
 }

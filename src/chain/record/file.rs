@@ -6,20 +6,19 @@ use std::time::{Duration, Instant, SystemTime};
 
 use log::{debug, warn};
 use rustix::fs::OFlags;
-use rustix::io::{Errno, FdFlags};
 
-use super::lines::{parse, write};
+use super::lines::{ParseError, parse, write};
 use super::list::SET_ASIDE;
+use super::opening::{
+    APPEND, OpenError, inherited, is_absent, is_no_record, make_file, open_file, unreadable,
+};
 use super::{Event, Record, now};
 use ipam_kit::error::{Error, ErrorCode, Result};
-use ipam_kit::host::{beside, is_at, lock, make_private_folder, open_own};
+use ipam_kit::host::{beside, is_at, lock, open_own};
 use ipam_kit::presence::Presence;
 
 /// Records beyond this many bytes are rewritten when the next ADD opens them.
 const COMPACT_BEYOND: usize = 64 * 1024;
-
-/// How a record is opened that is to be written.
-const APPEND: OFlags = OFlags::RDWR.union(OFlags::APPEND);
 
 /// A record file, locked.
 ///
@@ -54,7 +53,7 @@ impl RecordFile {
     /// # Errors
     /// 11 while another process holds it; 113 where it cannot be opened or read.
     pub(crate) fn open(path: &Path) -> Result<Opened> {
-        Self::try_open(path).map_err(|trouble| trouble.at(path))
+        Self::try_open(path).map_err(|error| error.at(path))
     }
 
     /// [`RecordFile::open`] for a verb that releases: where nothing can be written, it only reads.
@@ -79,27 +78,28 @@ impl RecordFile {
     /// 11 while another process holds it; 113 where it cannot be opened or read. What can be read,
     /// but not understood, is [`Presence::Unreadable`].
     pub(crate) fn open_existing(path: &Path, patience: Duration) -> Result<Presence<Opened>> {
-        Self::try_existing(path, patience).map_err(|trouble| trouble.at(path))
+        Self::try_existing(path, patience).map_err(|error| error.at(path))
     }
 
-    fn try_open(path: &Path) -> Result<Opened, Trouble> {
+    fn try_open(path: &Path) -> Result<Opened, OpenError> {
         let give_up = Instant::now() + Self::PATIENCE;
         let mut is_first = false;
         loop {
-            let (file, made) = make_file(path).map_err(Trouble::Opening)?;
+            let (file, made) = make_file(path).map_err(OpenError::Opening)?;
             is_first |= made;
             let Some((this, bytes)) = Self::read_locked(file, path, give_up)? else { continue };
             match parse(&bytes) {
                 Ok(record) => return Ok(this.opened(record, bytes.len(), is_first)),
-                Err(reason) => {
-                    this.set_aside(&reason).map_err(Trouble::Opening)?;
+                Err(ParseError::NewerFormat(format)) => return Err(OpenError::Newer(format)),
+                Err(ParseError::Invalid(reason)) => {
+                    this.set_aside(&reason).map_err(OpenError::Opening)?;
                     is_first = false;
                 }
             }
         }
     }
 
-    fn try_existing(path: &Path, patience: Duration) -> Result<Presence<Opened>, Trouble> {
+    fn try_existing(path: &Path, patience: Duration) -> Result<Presence<Opened>, OpenError> {
         let give_up = Instant::now() + patience;
         loop {
             let file = match open_file(path, true) {
@@ -108,54 +108,58 @@ impl RecordFile {
                 Err(error) if is_no_record(&error) => {
                     return Ok(Presence::Unreadable(unreadable(path, error)));
                 }
-                Err(error) => return Err(Trouble::Opening(error)),
+                Err(error) => return Err(OpenError::Opening(error)),
             };
             let Some((this, bytes)) = Self::read_locked(file, path, give_up)? else { continue };
-            return Ok(match parse(&bytes) {
-                Ok(record) => Presence::Held(this.opened(record, bytes.len(), false)),
-                Err(reason) => Presence::Unreadable(unreadable(path, reason)),
-            });
+            return match parse(&bytes) {
+                Ok(record) => Ok(Presence::Held(this.opened(record, bytes.len(), false))),
+                Err(ParseError::NewerFormat(format)) => Err(OpenError::Newer(format)),
+                Err(ParseError::Invalid(reason)) => {
+                    Ok(Presence::Unreadable(unreadable(path, reason)))
+                }
+            };
         }
     }
 
     /// Reads a record that could not be opened for writing.
     fn or_read_only(
         path: &Path,
-        opened: Result<Presence<Opened>, Trouble>,
+        opened: Result<Presence<Opened>, OpenError>,
     ) -> Result<Presence<Opened>> {
         let error = match opened {
-            Err(Trouble::Opening(error)) => error,
-            opened => return opened.map_err(|trouble| trouble.at(path)),
+            Err(OpenError::Opening(error)) => error,
+            opened => return opened.map_err(|error| error.at(path)),
         };
-        warn!("{}", Trouble::Opening(error).at(path).in_full());
+        warn!("{}", OpenError::Opening(error).at(path).in_full());
         let mut file = match open_file(path, false) {
             Ok(file) => file,
             Err(error) if is_absent(&error) => return Ok(Presence::Absent),
             Err(error) if is_no_record(&error) => {
                 return Ok(Presence::Unreadable(unreadable(path, error)));
             }
-            Err(error) => return Err(Trouble::Reading(error).at(path)),
+            Err(error) => return Err(OpenError::Reading(error).at(path)),
         };
         // Release also on a disk that cannot lock files.
         if !lock(&file, Instant::now() + Self::PATIENCE).unwrap_or(true) {
-            return Err(Trouble::Busy.at(path));
+            return Err(OpenError::Busy.at(path));
         }
         let mut bytes = Vec::new();
         match file.read_to_end(&mut bytes) {
             Err(error) if is_no_record(&error) => {
                 return Ok(Presence::Unreadable(unreadable(path, error)));
             }
-            Err(error) => return Err(Trouble::Reading(error).at(path)),
+            Err(error) => return Err(OpenError::Reading(error).at(path)),
             Ok(_) => {}
         }
-        Ok(match parse(&bytes) {
-            Err(reason) => Presence::Unreadable(unreadable(path, reason)),
+        match parse(&bytes) {
+            Err(ParseError::NewerFormat(format)) => Err(OpenError::Newer(format).at(path)),
+            Err(ParseError::Invalid(reason)) => Ok(Presence::Unreadable(unreadable(path, reason))),
             Ok(record) => {
                 let empty = record.is_empty();
                 let file = Self { path: path.to_owned(), file, torn: false, empty };
-                Presence::Held(Opened { file, record, is_first: false })
+                Ok(Presence::Held(Opened { file, record, is_first: false }))
             }
-        })
+        }
     }
 
     /// Reads a record without changing anything, and tells whether a call works on it.
@@ -172,7 +176,10 @@ impl RecordFile {
         }
         match parse(&bytes) {
             Ok(record) => Presence::Held((record, busy)),
-            Err(reason) => Presence::Unreadable(unreadable(path, reason)),
+            Err(ParseError::NewerFormat(format)) => {
+                Presence::Unreadable(OpenError::Newer(format).at(path))
+            }
+            Err(ParseError::Invalid(reason)) => Presence::Unreadable(unreadable(path, reason)),
         }
     }
 
@@ -181,16 +188,16 @@ impl RecordFile {
         mut file: File,
         path: &Path,
         give_up: Instant,
-    ) -> Result<Option<(Self, Vec<u8>)>, Trouble> {
-        if !lock(&file, give_up).map_err(Trouble::Opening)? {
-            return Err(Trouble::Busy);
+    ) -> Result<Option<(Self, Vec<u8>)>, OpenError> {
+        if !lock(&file, give_up).map_err(OpenError::Opening)? {
+            return Err(OpenError::Busy);
         }
-        if !is_at(&file, path).map_err(Trouble::Opening)? {
+        if !is_at(&file, path).map_err(OpenError::Opening)? {
             return Ok(None);
         }
         let mut bytes = Vec::new();
         // A disk that fails now may work for the next call: only what was read is judged.
-        file.read_to_end(&mut bytes).map_err(Trouble::Reading)?;
+        file.read_to_end(&mut bytes).map_err(OpenError::Reading)?;
         let torn = bytes.last().is_some_and(|last| *last != b'\n');
         Ok(Some((Self { path: path.to_owned(), file, torn, empty: true }, bytes)))
     }
@@ -210,16 +217,7 @@ impl RecordFile {
 
     /// Appends an event in one write.
     pub(crate) fn append(&mut self, event: &Event) -> Result<()> {
-        let mut line = String::new();
-        if self.torn {
-            line.push('\n');
-        }
-        line.push_str(&write(event));
-        // Until the write has ended well, its end may be missing.
-        self.torn = true;
-        self.empty = false;
-        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.is_linked());
-        written.map_err(|error| {
+        self.write(event).map_err(|error| {
             let error_kind = error.kind();
             Error::new(
                 ErrorCode::RECORD,
@@ -230,7 +228,19 @@ impl RecordFile {
                 ErrorKind::NotFound => "leave the state folder alone while calls run",
                 _ => "make room in the state folder",
             })
-        })?;
+        })
+    }
+
+    fn write(&mut self, event: &Event) -> io::Result<()> {
+        let mut line = write(event).map_err(io::Error::other)?;
+        if self.torn {
+            line.insert(0, '\n');
+        }
+        // Until the write has ended well, its end may be missing.
+        self.torn = true;
+        self.empty = false;
+        self.file.write_all(line.as_bytes())?;
+        self.is_linked()?;
         self.torn = false;
         Ok(())
     }
@@ -309,95 +319,6 @@ impl Drop for RecordFile {
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }
-}
-
-/// The record for appending, made where it is missing; whether its folder was made, too.
-fn make_file(path: &Path) -> io::Result<(File, bool)> {
-    let mut made = false;
-    for _ in 0..100 {
-        match open_own(path, APPEND | OFlags::CREATE, 0o600) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                // Another process may remove the folder while it is made, or right after.
-                let vanished = [ErrorKind::NotFound, ErrorKind::AlreadyExists];
-                match make_private_folder(path.parent().unwrap_or(Path::new("/"))) {
-                    Err(error) if !vanished.contains(&error.kind()) => return Err(error),
-                    _ => made = true,
-                }
-            }
-            Err(error) => return Err(error),
-            Ok(file) => return Ok((inherited(&file)?, made)),
-        }
-    }
-    Err(io::Error::new(ErrorKind::NotFound, "its folder vanishes as often as it is made"))
-}
-
-/// An existing record.
-fn open_file(path: &Path, append: bool) -> io::Result<File> {
-    let flags = if append { APPEND } else { OFlags::RDONLY };
-    open_own(path, flags, 0).and_then(|file| inherited(&file))
-}
-
-/// Whether a file surely is not there: nor can a file be made whose name is too long, or below
-/// another file.
-fn is_absent(error: &io::Error) -> bool {
-    let kinds = [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::InvalidFilename];
-    kinds.contains(&error.kind())
-}
-
-/// Whether something else has the name of a record: a link, a folder or a FIFO. Only
-/// `open_own` says so without an error of the system.
-fn is_no_record(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::IsADirectory || error.raw_os_error().is_none()
-}
-
-/// The same file on a descriptor that delegates inherit, with a number that a script's own
-/// redirections do not reach.
-fn inherited(file: &File) -> io::Result<File> {
-    let high = match rustix::io::fcntl_dupfd_cloexec(file, 100) {
-        // Under a limit of that many descriptors the lowest number must do.
-        Err(Errno::INVAL) => rustix::io::fcntl_dupfd_cloexec(file, 3)?,
-        other => other?,
-    };
-    rustix::io::fcntl_setfd(&high, FdFlags::empty())?;
-    Ok(high.into())
-}
-
-/// Why a record could not be opened.
-#[derive(Debug)]
-enum Trouble {
-    /// Another call holds it.
-    Busy,
-    Opening(io::Error),
-    /// It may be read by the next call.
-    Reading(io::Error),
-}
-
-impl Trouble {
-    fn at(self, path: &Path) -> Error {
-        let of = |code, what: &str| Error::new(code, [what, &path.display().to_string()].concat());
-        match self {
-            Self::Busy => of(ErrorCode::TRY_AGAIN, "another call holds the attachment record ").advise(
-                "the runtime calls again; if it stays, look for a delegate that hangs (fuser shows it)",
-            ),
-            Self::Opening(error) => {
-                let advice = match error.kind() {
-                    ErrorKind::InvalidFilename => "a container id or network name may have 255 bytes",
-                    _ => "the state folder must be writable by root and not full",
-                };
-                let message = "cannot open the attachment record ";
-                of(ErrorCode::RECORD, message).caused_by(error).advise(advice)
-            }
-            Self::Reading(error) => of(ErrorCode::RECORD, "cannot read the attachment record ")
-                .caused_by(error)
-                .advise("look at the disk of the state folder; the record stays as it is"),
-        }
-    }
-}
-
-/// What can be read, but not understood.
-fn unreadable(path: &Path, reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    let message = format!("the attachment record {} cannot be read", path.display());
-    Error::new(ErrorCode::RECORD, message).caused_by(reason)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod event;
 mod file;
 mod lines;
 mod list;
+mod opening;
 mod unsure;
 
 pub(crate) use event::{
@@ -18,7 +19,7 @@ pub(crate) use file::{Opened, RecordFile};
 pub(crate) use list::{SetAside, attachments, networks, set_aside, set_aside_of};
 pub(crate) use unsure::{Due, Unsure};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use ipam_kit::delegate::Deadline;
 
@@ -26,8 +27,8 @@ use ipam_kit::delegate::Deadline;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Record {
     pub attempts: Vec<AttemptState>,
-    /// An operator has forgotten it, and no ADD came since.
-    pub forgotten: bool,
+    /// An operator has forgotten it, and no ADD came since: the members of that event.
+    forgotten: Option<Map<String, Value>>,
     /// Lines of a newer program before the first ADD.
     unknown: Vec<String>,
 }
@@ -144,6 +145,17 @@ pub(crate) enum AddOutcome {
     Failed(Failed),
 }
 
+impl AddOutcome {
+    /// Members of newer programs.
+    fn extra(&self) -> Option<&Map<String, Value>> {
+        match self {
+            Self::Open => None,
+            Self::Held(held) => Some(&held.extra),
+            Self::Failed(failed) => Some(&failed.extra),
+        }
+    }
+}
+
 /// What a record amounts to, in one word, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -178,10 +190,10 @@ impl Record {
     pub(crate) fn apply(&mut self, event: Event) {
         match event {
             Event::Attempt(header) => {
-                self.forgotten = false;
+                self.forgotten = None;
                 self.attempts.push(AttemptState::new(header));
             }
-            Event::Forgotten => self.forgotten = true,
+            Event::Forgotten(extra) => self.forgotten = Some(extra),
             Event::Unknown(line) => match self.attempts.last_mut() {
                 Some(last) => last.unknown.push(line),
                 None => self.unknown.push(line),
@@ -212,7 +224,12 @@ impl Record {
 
     /// Whether nothing was ever written to it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.attempts.is_empty() && self.unknown.is_empty() && !self.forgotten
+        self.attempts.is_empty() && self.unknown.is_empty() && !self.is_forgotten()
+    }
+
+    /// Whether an operator has forgotten it, and no ADD came since.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.forgotten.is_some()
     }
 
     /// The last successful ADD that no DEL released.
@@ -303,7 +320,7 @@ impl Record {
     }
 
     pub(crate) fn state(&self) -> State {
-        if self.forgotten {
+        if self.is_forgotten() {
             return State::Forgotten;
         }
         let Some(last) = self.attempts.last() else {

@@ -47,7 +47,7 @@ fn a_failed_re_add_leaves_what_is_held() {
 
 #[test]
 fn what_is_forgotten_is_so_until_the_next_add() {
-    let mut forgotten = record([Event::Forgotten]);
+    let mut forgotten = record([Event::Forgotten(Map::new())]);
     assert_eq!((forgotten.state(), forgotten.is_empty()), (State::Forgotten, false));
     assert_eq!(record(forgotten.compacted()), forgotten);
     forgotten.apply(attempt());
@@ -91,7 +91,7 @@ fn an_add_that_succeeded_is_unsure_when_a_delegate_says_so() {
 
 #[test]
 fn a_released_record_holds_nothing_until_the_next_add() {
-    let released = Event::Released(Released { time: 1, due: 2 });
+    let released = Event::Released(Released { time: 1, due: 2, ..Released::default() });
     let mut record = record([attempt(), Event::Running(run("a", "1")), held(&["l"]), released]);
     assert_eq!(record.state(), State::Unsure);
     assert!(!record.may_be_in_use());
@@ -115,4 +115,36 @@ fn the_window_of_a_killed_add_has_room_for_a_longer_timeout() {
     };
     assert_eq!(killed(own).window(), Some((1, 300_001)));
     assert_eq!(killed(run("a", "1")).window(), Some((1, 60_001)));
+}
+
+#[test]
+fn members_of_newer_programs_outlive_a_compaction() {
+    let later = |value: &str| Map::from_iter([("later".to_owned(), value.into())]);
+    let header = |value| AttemptHeader { extra: later(value), ..AttemptHeader::default() };
+    let failed = |value| Failed { extra: later(value), ..Failed::default() };
+    let run = Run { extra: later("run"), ..run("a", "1") };
+    let granted = Granted { extra: later("granted"), ..Granted::default() };
+    let held = Held { extra: later("held"), ..Held::default() };
+    let released = Released { extra: later("released"), ..Released::default() };
+    let long = record([
+        Event::Attempt(header("first")),
+        Event::Failed(failed("first"), LastRun::MayHold),
+        Event::Attempt(header("second")),
+        Event::Failed(failed("second"), LastRun::MayHold),
+        Event::Released(released.clone()),
+        Event::Attempt(header("third")),
+        Event::Running(run.clone()),
+        Event::Held(held.clone(), vec![granted.clone()]),
+    ]);
+    let expected = [
+        Event::Attempt(header("second")),
+        Event::Failed(failed("second"), LastRun::MayHold),
+        Event::Released(released),
+        Event::Attempt(header("third")),
+        Event::Running(run),
+        Event::Held(held, vec![granted]),
+    ];
+    assert_eq!(long.compacted(), expected);
+    let forgotten = record([Event::Forgotten(later("forgotten"))]);
+    assert_eq!(forgotten.compacted(), [Event::Forgotten(later("forgotten"))]);
 }

@@ -34,7 +34,7 @@ fn what_is_appended_is_read_back() {
 
 #[test]
 fn a_line_cut_short_at_any_byte_is_passed_over() {
-    let line = write(&Event::Failed(Failed::default(), LastRun::MayHold));
+    let line = write(&Event::Failed(Failed::default(), LastRun::MayHold)).unwrap();
     for cut in 0..line.len() {
         let temp = TempDir::new().unwrap();
         let mut opened = RecordFile::open(&path(&temp)).unwrap();

@@ -1,4 +1,10 @@
+use super::super::super::program::ProgramSource;
+use super::super::{AttemptHeader, Released, Run};
 use super::*;
+
+fn read_line(line: &str) -> serde_json::Result<Event> {
+    read(line.as_bytes(), serde_json::from_str(line)?)
+}
 
 fn whole() -> Vec<Event> {
     let run = |name: &str| Run {
@@ -12,7 +18,7 @@ fn whole() -> Vec<Event> {
         delegate: "a".to_owned(),
         ips: vec!["10.0.0.2/24".to_owned()],
         leases: vec![7.into()],
-        unsure: false,
+        ..Granted::default()
     };
     let result = serde_json::json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]});
     vec![
@@ -20,11 +26,11 @@ fn whole() -> Vec<Event> {
         Event::Running(run("a")),
         Event::Running(run("b")),
         Event::Failed(Failed { unsure: true, ..Failed::default() }, LastRun::MayHold),
-        Event::Released(Released { time: 6, due: 7 }),
+        Event::Released(Released { time: 6, due: 7, ..Released::default() }),
         Event::Unknown(r#"{"event":"later"}"#.to_owned()),
         Event::Attempt(AttemptHeader::default()),
         Event::Running(run("a")),
-        Event::Held(Held { time: 8, result }, vec![granted]),
+        Event::Held(Held { time: 8, result, ..Held::default() }, vec![granted]),
         Event::Attempt(AttemptHeader::default()),
     ]
 }
@@ -41,6 +47,7 @@ fn every_event_is_one_line_that_is_read_back() {
         ip_ranges: some,
         source: ProgramSource::HostFile,
         configured: true,
+        ..Run::default()
     };
     let full = AttemptHeader {
         time: 1,
@@ -53,19 +60,21 @@ fn every_event_is_one_line_that_is_read_back() {
         chain: vec!["d".to_owned(), "e".to_owned()],
         after_unreadable: true,
         reasserted: true,
+        ..AttemptHeader::default()
     };
     let granted = Granted {
         delegate: "d".to_owned(),
         ips: vec!["fd00::2/64".to_owned()],
         leases: vec![7.into()],
         unsure: true,
+        ..Granted::default()
     };
     let bare = Granted { delegate: "e".to_owned(), ..Granted::default() };
-    let failed = |unsure| Failed { time: 1, unsure };
+    let failed = |unsure| Failed { time: 1, unsure, ..Failed::default() };
     let later = r#"{ "event":"moved", "to":[1.50] }"#;
     for (event, line) in [
         (Event::Unknown(later.to_owned()), later),
-        (Event::Forgotten, r#"{"event":"forgotten"}"#),
+        (Event::Forgotten(Map::new()), r#"{"event":"forgotten"}"#),
         (
             Event::Attempt(full),
             r#"{"event":"attempt","time":1,"pid":2,"boot":"b","node":"n","netns":"/n","cniVersion":"1.0.0","chain":["d","e"],"since":0,"afterUnreadable":true,"reasserted":true}"#,
@@ -84,7 +93,7 @@ fn every_event_is_one_line_that_is_read_back() {
         ),
         (
             Event::Held(
-                Held { time: 1, result: serde_json::json!({"ips": []}) },
+                Held { time: 1, result: serde_json::json!({"ips": []}), ..Held::default() },
                 vec![granted, bare],
             ),
             r#"{"event":"held","time":1,"gave":[{"delegate":"d","ips":["fd00::2/64"],"leases":[7],"unsure":true},{"delegate":"e","ips":[]}],"result":{"ips":[]}}"#,
@@ -99,12 +108,12 @@ fn every_event_is_one_line_that_is_read_back() {
         ),
         (Event::Failed(Failed::default(), LastRun::MayHold), r#"{"event":"failed","time":0}"#),
         (
-            Event::Released(Released { time: 1, due: u64::MAX }),
+            Event::Released(Released { time: 1, due: u64::MAX, ..Released::default() }),
             r#"{"event":"released","time":1,"due":18446744073709551615}"#,
         ),
     ] {
-        assert_eq!(write(&event), format!("{line}\n"));
-        assert_eq!(read(line.as_bytes()).unwrap(), event);
+        assert_eq!(write(&event).unwrap(), format!("{line}\n"));
+        assert_eq!(read_line(line).unwrap(), event);
     }
 }
 
@@ -156,23 +165,25 @@ fn a_line_that_is_no_event_says_why() {
             "invalid type: integer `1`, expected a string",
         ),
     ] {
-        let error = read(line.as_bytes()).unwrap_err();
+        let error = read_line(line).unwrap_err();
         assert!(error.to_string().starts_with(why), "{line}: {error}");
         assert!(!error.is_eof());
     }
-    let null = br#"{"event":"running","delegate":"","program":"","ipam":{},"pools":null,"args":null,"later":1}"#;
-    assert_eq!(read(null).unwrap(), Event::Running(Run::default()));
+    let null = r#"{"event":"running","delegate":"","program":"","ipam":{},"pools":null,"args":null,"later":1}"#;
+    let extra = Map::from_iter([("later".to_owned(), 1.into())]);
+    assert_eq!(read_line(null).unwrap(), Event::Running(Run { extra, ..Run::default() }));
 }
 
 fn written(events: &[Event]) -> Vec<u8> {
-    events.iter().map(write).collect::<String>().into_bytes()
+    let lines = events.iter().map(|event| write(event).unwrap());
+    lines.collect::<String>().into_bytes()
 }
 
 /// The lines of newer programs, sorted.
 fn unknown(record: &Record) -> Vec<Event> {
     let mut lines: Vec<Event> = record.compacted();
     lines.retain(|event| matches!(event, Event::Unknown(_)));
-    lines.sort_by_key(write);
+    lines.sort_by_key(|event| write(event).unwrap());
     lines
 }
 
@@ -242,4 +253,39 @@ fn no_bytes_make_the_reader_panic() {
         read += usize::from(check(&lines.concat()));
     }
     assert!(read > 500, "only {read} could be read");
+}
+
+#[test]
+fn a_member_of_a_newer_program_is_kept_in_its_line() {
+    for line in [
+        r#"{"event":"attempt","time":1,"pid":2,"boot":"b","node":"n","netns":"/n","cniVersion":"1.0.0","chain":["d"],"since":0,"reasserted":true,"later":{"a":1}}"#,
+        r#"{"event":"running","delegate":"d","program":"/bin/d","ipam":{},"fixed":true,"later":[1.5]}"#,
+        r#"{"event":"held","time":1,"gave":[{"delegate":"d","ips":[],"unsure":true,"later":true},{"delegate":"e","ips":[],"later":1}],"result":{"later":1},"later":"x"}"#,
+        r#"{"event":"failed","time":1,"unsure":true,"refused":true,"later":{}}"#,
+        r#"{"event":"released","time":1,"due":2,"later":0}"#,
+        r#"{"event":"forgotten","later":[]}"#,
+        r#"{"event":"attempt","time":0,"pid":0,"boot":"","node":"","netns":"","cniVersion":"","chain":[],"format":1}"#,
+    ] {
+        assert_eq!(write(&read_line(line).unwrap()).unwrap(), format!("{line}\n"));
+    }
+}
+
+#[test]
+fn a_higher_format_is_told_whatever_its_line_says_else() {
+    let whole = String::from_utf8(written(&whole())).unwrap();
+    for (line, format) in [
+        (r#"{"event":"attempt","format":2}"#, "2"),
+        (r#"{"event":"attempt","time":[],"format":3}"#, "3"),
+        (r#"{"event":"begun","format":"2b"}"#, "\"2b\""),
+        (r#"{"format":1.5}"#, "1.5"),
+    ] {
+        let newer = Err(ParseError::NewerFormat(format.to_owned()));
+        assert_eq!(parse(format!("{line}\n").as_bytes()), newer);
+        // Of an ADD after an upgrade, in the record of an older program.
+        assert_eq!(parse(format!("{whole}{line}\nrubbish\n").as_bytes()), newer);
+        // A line that was cut short announced nothing.
+        assert!(parse(format!("{whole}{}", &line[..line.len() - 1]).as_bytes()).is_ok());
+    }
+    let first = r#"{"event":"attempt","time":0,"pid":0,"boot":"","node":"","netns":"","cniVersion":"","chain":[],"format":1}"#;
+    assert!(parse(format!("{first}\n{whole}").as_bytes()).is_ok());
 }
