@@ -61,6 +61,22 @@ impl HostProgram {
         }
     }
 
+    /// The path of a standalone program; `None` for a preset or an allocator `ipam-da-*`.
+    ///
+    /// # Errors
+    /// As [`HostProgram::find`].
+    pub(crate) fn find_standalone(
+        &self,
+        presets: &'static [Preset],
+        own: &OwnExecutable,
+        environment: &Environment,
+    ) -> Result<Option<PathBuf>> {
+        match self.find(presets, own, environment)? {
+            Some(LastDelegate::Program { name, path }) if !is_allocator(&name) => Ok(Some(path)),
+            _ => Ok(None),
+        }
+    }
+
     /// The program that the file names: its base name and its absolute path.
     fn find_program(&self, environment: &Environment) -> Result<Option<(String, PathBuf)>> {
         let file = environment.text(self.variable).unwrap_or(self.file);
@@ -207,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_program_is_an_error_with_file_and_key() {
+    fn a_value_that_names_no_program_is_an_error_with_file_and_key() {
         for (value, why) in [
             ("1", "conf: next: a number is no text"),
             ("null", "conf: next: null is no text"),

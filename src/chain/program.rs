@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_is_known_by_place_link_and_copy() {
+    fn the_executable_is_recognised_by_path_link_and_copy() {
         let temp = tempfile::TempDir::new().unwrap();
         let own = OwnExecutable::find();
         let exe = std::env::current_exe().unwrap();

@@ -8,8 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-use crate::chain::next::LastDelegate;
-use crate::chain::program::{is_allocator, path_folders, search};
+use crate::chain::program::{path_folders, search};
 use crate::chain::{Chain, Preset};
 use ipam_kit::cni::{Environment, Version};
 use ipam_kit::delegate::Reply;
@@ -59,10 +58,7 @@ impl PresetCli<'_> {
     /// print what it is.
     fn last_program(&self) -> Result<Option<PathBuf>> {
         let Some(host) = &self.preset.host_program else { return Ok(None) };
-        match host.find(self.chain.presets, self.chain.own_executable(), self.environment)? {
-            Some(LastDelegate::Program { name, path }) if !is_allocator(&name) => Ok(Some(path)),
-            _ => Ok(None),
-        }
+        host.find_standalone(self.chain.presets, self.chain.own_executable(), self.environment)
     }
 
     /// Finds a program beside argv\[0\], beside the file that this is a link to, or in `PATH`.

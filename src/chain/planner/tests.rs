@@ -88,7 +88,7 @@ fn object_form_carries_overrides() {
 }
 
 #[test]
-fn a_preset_stands_for_its_chain() {
+fn a_preset_is_replaced_by_the_delegates_of_its_chain() {
     let bin = Bin::with(&["sel", "alloc", "a"]);
     bin.link_own("old");
     let names = |plan: &Plan| plan.steps.iter().map(|s| s.name.clone()).collect::<Vec<_>>();
@@ -104,7 +104,7 @@ fn a_preset_stands_for_its_chain() {
 }
 
 #[test]
-fn what_stands_beside_a_presets_settings_stays_and_must_not_contradict_them() {
+fn configured_members_join_a_presets_section_and_must_not_contradict_it() {
     let bin = Bin::with(&["sel", "alloc"]);
     let plan = |store: Value| bin.plan(json!({"store": store}), Some(&PRESETS[0]));
     let joined = plan(json!({"timeout": "1s", "kind": "old"})).unwrap();
@@ -115,7 +115,7 @@ fn what_stands_beside_a_presets_settings_stays_and_must_not_contradict_them() {
 }
 
 #[test]
-fn a_foreign_program_under_a_preset_name_is_itself() {
+fn another_program_under_a_presets_name_runs_as_itself() {
     let bin = Bin::with(&["old"]);
     let plan = bin.plan(json!({"delegates": ["old"]}), None).unwrap();
     assert_eq!(plan.steps[0].name, "old");

@@ -1,4 +1,4 @@
-//! The way to a store: a record's servers, files and secrets beside those of the present configuration.
+//! How a record leads to its store: its servers, files and secrets, and those of the present configuration.
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
