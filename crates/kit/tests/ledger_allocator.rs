@@ -17,21 +17,23 @@ use ipam_kit::delegate::{Deadline, Request, answer};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
 use ipam_kit::pool::{RangeRules, RangeSet};
-use ipam_suites::memory::{Config, Memory, Shape, Shows, Store, Token, Unsure};
+use ipam_suites::memory::{
+    Config, LostAnswer, MemoryLedger, MemoryStore, Shape, ShownPools, Token,
+};
 use serde_json::{Value, json};
 
 /// A store of its own, and calls of the allocator over it.
 #[derive(Clone)]
 struct Desk {
     name: String,
-    store: Store,
+    store: MemoryStore,
 }
 
 impl Desk {
     fn new(shape: Shape) -> Self {
         static STORES: AtomicU64 = AtomicU64::new(0);
         let name = format!("allocator-{}", STORES.fetch_add(1, Ordering::Relaxed));
-        Self { store: Store::named(&name).shaped(shape), name }
+        Self { store: MemoryStore::named(&name).shaped(shape), name }
     }
 
     fn call(&self, verb: &str, container: &str, pools: Value, keys: Value) -> Value {
@@ -52,7 +54,7 @@ impl Desk {
         let config = json!({
             "cniVersion": "1.1.0", "name": "n", "ipam": ipam, "prevResult": before,
         });
-        let delegate: Allocate<Memory> = Allocate::default();
+        let delegate: Allocate<MemoryLedger> = Allocate::default();
         let stdin = config.to_string();
         let reply = answer(&delegate, environment, stdin.as_bytes(), Settings::default());
         serde_json::from_str(&reply.stdout).unwrap_or_default()
@@ -66,8 +68,8 @@ impl Desk {
         assert_eq!(self.call("DEL", container, json!([]), json!({})), Value::Null);
     }
 
-    fn ledger(&self) -> Memory {
-        Memory::on(&self.store, NetworkName::parse("n").unwrap())
+    fn ledger(&self) -> MemoryLedger {
+        MemoryLedger::on(&self.store, NetworkName::parse("n").unwrap())
     }
 
     fn entries(&self) -> Vec<Entry> {
@@ -95,8 +97,8 @@ fn shapes() -> [Shape; 4] {
     [
         default,
         Shape { guesses: true, tells: false, tries: 1, ..default },
-        Shape { shows: Shows::All, ..default },
-        Shape { locks: true, shows: Shows::Windows, ..default },
+        Shape { shows: ShownPools::All, ..default },
+        Shape { locks: true, shows: ShownPools::Windows, ..default },
     ]
 }
 
@@ -116,7 +118,7 @@ fn add_taking(desk: &Desk, container: &str, pools: Value) -> Value {
 #[test]
 fn an_outcome_that_is_not_told_is_found_out() {
     for shape in shapes() {
-        for when in [Unsure::Never, Unsure::Done, Unsure::Late, Unsure::Later] {
+        for when in [LostAnswer::Never, LostAnswer::Done, LostAnswer::Late, LostAnswer::Later] {
             let desk = Desk::new(shape);
             desk.store.lose_answer(when);
             let added = desk.add("c1", two());
@@ -157,11 +159,11 @@ fn of_two_leases_that_a_crash_left_in_a_pool_one_stays() {
 #[test]
 fn nothing_is_tried_again_when_the_time_is_over() {
     let desk = Desk::new(Shape::default());
-    desk.store.lose_answer(Unsure::Never);
+    desk.store.lose_answer(LostAnswer::Never);
     let added = desk.call("ADD", "c1", two(), json!({"late": true}));
     assert_eq!(added["code"], 111, "{added}");
     desk.add("c1", two());
-    desk.store.lose_answer(Unsure::Never);
+    desk.store.lose_answer(LostAnswer::Never);
     let deleted = desk.call("DEL", "c1", json!([]), json!({"late": true}));
     assert_eq!(deleted["code"], 111, "{deleted}");
     assert_eq!(desk.held().len(), 2);
@@ -260,13 +262,13 @@ enum Odd {
     Nodeless,
 }
 thread_local! { static ODD: Cell<Odd> = const { Cell::new(Odd::No) }; }
-struct OddLedger(Memory);
+struct OddLedger(MemoryLedger);
 impl Ledger for OddLedger {
     type Config = Config;
     type Token = Token;
     const REACH: Reach = Reach::Cluster;
     fn open(config: Config, request: &Request) -> Result<Self> {
-        Memory::open(config, request).map(Self)
+        MemoryLedger::open(config, request).map(Self)
     }
     fn view(&mut self, query: &ViewQuery<'_>, earlier: Option<Self::Token>) -> Result<View<Token>> {
         if ODD.get() == Odd::Away {
@@ -356,7 +358,7 @@ fn a_request_whose_holder_has_gone_is_tried_again() {
 fn what_was_held_before_a_wrong_guess_and_an_unknown_outcome_is_kept() {
     let desk = Desk::new(Shape { guesses: true, tells: false, ..Shape::default() });
     desk.add("c1", two());
-    desk.store.lose_answer(Unsure::Never);
+    desk.store.lose_answer(LostAnswer::Never);
     assert_eq!(desk.add("c1", two())["leases"][0]["kept"], true);
 }
 

@@ -10,20 +10,20 @@ use ipam_kit::allocate::{Allocate, Ledger};
 use ipam_kit::cni::{Environment, NetworkName};
 use ipam_kit::delegate::answer;
 use ipam_kit::host::Settings;
-use ipam_suites::memory::{Memory, Store};
+use ipam_suites::memory::{MemoryLedger, MemoryStore};
 use serde_json::{Value, json};
 
 /// A store of its own, and calls of the allocator over it.
 struct Desk {
     name: String,
-    store: Store,
+    store: MemoryStore,
 }
 
 impl Desk {
     fn new() -> Self {
         static STORES: AtomicU64 = AtomicU64::new(0);
         let name = format!("role-{}", STORES.fetch_add(1, Ordering::Relaxed));
-        Self { store: Store::named(&name), name }
+        Self { store: MemoryStore::named(&name), name }
     }
 
     fn call(&self, verb: &str, container: &str, prev_result: Value, more: Value) -> (u8, Value) {
@@ -38,7 +38,7 @@ impl Desk {
             config[key] = value.clone();
         }
         config["ipam"]["memory"] = self.name.clone().into();
-        let delegate: Allocate<Memory> = Allocate::default();
+        let delegate: Allocate<MemoryLedger> = Allocate::default();
         let stdin = config.to_string();
         let reply = answer(&delegate, environment, stdin.as_bytes(), Settings::default());
         (reply.exit, serde_json::from_str(&reply.stdout).unwrap_or(Value::Null))
@@ -47,7 +47,7 @@ impl Desk {
     /// The containers that hold addresses, in the order of these.
     fn held(&self) -> Vec<String> {
         let mut held = Vec::new();
-        let mut ledger = Memory::on(&self.store, NetworkName::parse("n").unwrap());
+        let mut ledger = MemoryLedger::on(&self.store, NetworkName::parse("n").unwrap());
         let scanned = ledger.scan(None, &mut |entry| {
             held.push(entry.holder.unwrap().container);
             ControlFlow::Continue(())

@@ -10,11 +10,12 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
-use super::ask::Ask;
+use super::pool_spec::PoolSpec;
 use super::subject::{Form, Subject};
-use super::{Finding, Verdict, plain};
-use ipam_kit::cni::address::{parse_address, parse_cidr};
-use ipam_kit::cni::{Environment, Verb};
+use super::{CheckResult, Finding, plain};
+use ipam_kit::cni::address::parse_address;
+use ipam_kit::cni::{Environment, IpConfig, IpamResult, Verb, Version};
+use ipam_kit::contract::{DelegateAnswer, DelegateInput};
 
 /// A subject, on a network that no other check uses.
 #[derive(Clone)]
@@ -24,18 +25,20 @@ pub(super) struct Bench {
     pub node: &'static str,
 }
 
-/// What an ADD gave.
+/// What an ADD answered.
 #[derive(Clone, Debug)]
 pub(super) struct Added {
-    /// The whole answer.
-    pub result: Value,
+    /// The CNI result.
+    pub result: IpamResult,
+    /// What a delegate answers beside it.
+    pub answer: DelegateAnswer,
     pub addresses: Vec<IpAddr>,
     pub networks: Vec<IpNet>,
 }
 
 /// An error object.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal {
+pub(super) struct CniError {
     pub code: u64,
     pub message: String,
 }
@@ -64,7 +67,7 @@ impl Bench {
     }
 
     /// Only delegates are told this.
-    pub(crate) fn delegates_only(&self) -> Verdict {
+    pub(crate) fn delegates_only(&self) -> CheckResult {
         if self.is_delegate() {
             return Ok(());
         }
@@ -77,21 +80,21 @@ impl Bench {
     pub(crate) fn try_add(
         &self,
         who: &str,
-        pools: &[Ask],
-    ) -> Result<Result<Added, Refusal>, Finding> {
-        let (environment, config) = self.call(Verb::Add, who, pools, None);
+        pools: &[PoolSpec],
+    ) -> Result<Result<Added, CniError>, Finding> {
+        let (environment, config) = self.call(Verb::Add, who, pools, None)?;
         self.added(environment, config)
     }
 
     /// An ADD that has to succeed.
-    pub(crate) fn add(&self, who: &str, pools: &[Ask]) -> Result<Added, Finding> {
+    pub(crate) fn add(&self, who: &str, pools: &[PoolSpec]) -> Result<Added, Finding> {
         self.try_add(who, pools)?.map_err(|refusal| {
             Finding::Broken(format!("ADD of {who} fails: {} {}", refusal.code, refusal.message))
         })
     }
 
     /// An ADD that has to fail, with this code where the subject is a delegate.
-    pub(crate) fn refuse_add(&self, who: &str, pools: &[Ask], code: u64) -> Verdict {
+    pub(crate) fn refuse_add(&self, who: &str, pools: &[PoolSpec], code: u64) -> CheckResult {
         match self.try_add(who, pools)? {
             Ok(added) => {
                 Err(format!("ADD of {who} gives {}", plain::list(&added.addresses)).into())
@@ -103,8 +106,8 @@ impl Bench {
     }
 
     /// DEL by `container/interface`, with what the ADD answered, or without.
-    pub(crate) fn del(&self, who: &str, pools: &[Ask], known: Option<&Added>) -> Verdict {
-        let (environment, config) = self.call(Verb::Del, who, pools, known);
+    pub(crate) fn del(&self, who: &str, pools: &[PoolSpec], known: Option<&Added>) -> CheckResult {
+        let (environment, config) = self.call(Verb::Del, who, pools, known)?;
         self.nothing("DEL", who, environment, config)
     }
 
@@ -112,21 +115,21 @@ impl Bench {
     pub(crate) fn try_check(
         &self,
         who: &str,
-        pools: &[Ask],
+        pools: &[PoolSpec],
         known: &Added,
-    ) -> Result<Result<(), Refusal>, Finding> {
-        let (environment, config) = self.call(Verb::Check, who, pools, Some(known));
+    ) -> Result<Result<(), CniError>, Finding> {
+        let (environment, config) = self.call(Verb::Check, who, pools, Some(known))?;
         Ok(self.answer(environment, &config)?.map(drop))
     }
 
     /// A CHECK that has to succeed.
-    pub(crate) fn check(&self, who: &str, pools: &[Ask], known: &Added) -> Verdict {
+    pub(crate) fn check(&self, who: &str, pools: &[PoolSpec], known: &Added) -> CheckResult {
         let checked = self.try_check(who, pools, known)?;
         checked.map_err(|r| format!("CHECK of {who} fails: {} {}", r.code, r.message).into())
     }
 
     /// A CHECK that has to fail, with code 104 where the subject is a delegate.
-    pub(crate) fn refuse_check(&self, who: &str, pools: &[Ask], known: &Added) -> Verdict {
+    pub(crate) fn refuse_check(&self, who: &str, pools: &[PoolSpec], known: &Added) -> CheckResult {
         match self.try_check(who, pools, known)? {
             Ok(()) => Err(format!("CHECK of {who} succeeds").into()),
             Err(refusal) => expect(!self.is_delegate() || refusal.code == 104, || {
@@ -138,16 +141,16 @@ impl Bench {
     /// GC with further keys of the configuration.
     pub(crate) fn try_gc(
         &self,
-        pools: &[Ask],
+        pools: &[PoolSpec],
         lists: Value,
-    ) -> Result<Result<(), Refusal>, Finding> {
-        let (environment, mut config) = self.call(Verb::Gc, "", pools, None);
+    ) -> Result<Result<(), CniError>, Finding> {
+        let (environment, mut config) = self.call(Verb::Gc, "", pools, None)?;
         config.extend(lists.as_object().cloned().unwrap_or_default());
         Ok(self.answer(environment, &config)?.map(drop))
     }
 
     /// A GC that has to succeed, and keeps these attachments.
-    pub(crate) fn gc(&self, pools: &[Ask], keep: &[&str]) -> Verdict {
+    pub(crate) fn gc(&self, pools: &[PoolSpec], keep: &[&str]) -> CheckResult {
         let lists = json!({"cni.dev/valid-attachments": attachments(keep)});
         let collected = self.try_gc(pools, lists)?;
         collected.map_err(|r| format!("GC fails: {} {}", r.code, r.message).into())
@@ -156,10 +159,10 @@ impl Bench {
     /// STATUS with further keys of `ipam`.
     pub(crate) fn try_status(
         &self,
-        pools: &[Ask],
+        pools: &[PoolSpec],
         keys: Value,
-    ) -> Result<Result<(), Refusal>, Finding> {
-        let (environment, mut config) = self.call(Verb::Status, "", pools, None);
+    ) -> Result<Result<(), CniError>, Finding> {
+        let (environment, mut config) = self.call(Verb::Status, "", pools, None)?;
         if let Some(Value::Object(ipam)) = config.get_mut("ipam") {
             ipam.extend(keys.as_object().cloned().unwrap_or_default());
         }
@@ -167,7 +170,7 @@ impl Bench {
     }
 
     /// Makes every lease look an hour older.
-    pub(crate) fn age(&self) -> Verdict {
+    pub(crate) fn age(&self) -> CheckResult {
         if self.subject.age(Duration::from_secs(3600)) {
             return Ok(());
         }
@@ -179,8 +182,8 @@ impl Bench {
     }
 
     /// Starts an ADD and kills it.
-    pub(crate) fn kill_add(&self, who: &str, pools: &[Ask], after: Duration) -> Verdict {
-        let (environment, config) = self.call(Verb::Add, who, pools, None);
+    pub(crate) fn kill_add(&self, who: &str, pools: &[PoolSpec], after: Duration) -> CheckResult {
+        let (environment, config) = self.call(Verb::Add, who, pools, None)?;
         let stdin = Value::Object(config).to_string();
         if self.subject.kill_during(environment, stdin.as_bytes(), after) {
             return Ok(());
@@ -191,7 +194,7 @@ impl Bench {
     }
 
     /// Takes all that is left in a pool, each address once.
-    pub(crate) fn fill(&self, pool: &Ask, most: usize) -> Result<BTreeSet<IpAddr>, Finding> {
+    pub(crate) fn fill(&self, pool: &PoolSpec, most: usize) -> Result<BTreeSet<IpAddr>, Finding> {
         let mut given = BTreeSet::new();
         for number in 0..=most {
             match self.try_add(&format!("fill{number}/eth0"), std::slice::from_ref(pool))? {
@@ -211,7 +214,7 @@ impl Bench {
     }
 
     /// Takes all that is left in a pool of 13, and gives it back.
-    pub(crate) fn fill_all(&self, pool: &Ask) -> Result<BTreeSet<IpAddr>, Finding> {
+    pub(crate) fn fill_all(&self, pool: &PoolSpec) -> Result<BTreeSet<IpAddr>, Finding> {
         let given = self.fill(pool, 20)?;
         for number in 0..given.len() {
             self.del(&format!("fill{number}/eth0"), std::slice::from_ref(pool), None)?;
@@ -219,14 +222,21 @@ impl Bench {
         Ok(given)
     }
 
+    /// What the chain tells a delegate of these pools, and of what an ADD answered.
+    pub(crate) fn input(pools: &[PoolSpec], known: Option<&Added>) -> DelegateInput {
+        let pools = pools.iter().enumerate().map(|(i, pool)| pool.to_json(i)).collect();
+        let leases = known.and_then(|known| known.answer.leases.clone()).unwrap_or_default();
+        DelegateInput { pools: Some(pools), leases, ..DelegateInput::default() }
+    }
+
     /// The environment and the configuration of a call.
     pub(crate) fn call(
         &self,
         verb: Verb,
         who: &str,
-        pools: &[Ask],
+        pools: &[PoolSpec],
         known: Option<&Added>,
-    ) -> (Environment, Map<String, Value>) {
+    ) -> Result<(Environment, Map<String, Value>), Finding> {
         let (container, ifname) = who.split_once('/').unwrap_or((who, ""));
         let mut environment = Environment::new([
             ("CNI_COMMAND", verb.as_str()),
@@ -244,21 +254,23 @@ impl Bench {
         config.insert("cniVersion".to_owned(), json!(if newest { "1.1.0" } else { "1.0.0" }));
         config.insert("name".to_owned(), json!(self.network));
         let ipam = config.entry("ipam").or_insert_with(|| json!({}));
-        let result = known.map(|known| known.result.clone());
         if self.is_delegate() {
             ipam["node"] = json!(self.node);
-            let mut before = result.unwrap_or_else(|| json!({"ips": []}));
-            before["pools"] = pools.iter().enumerate().map(|(i, pool)| pool.pool(i)).collect();
-            config.insert("prevResult".to_owned(), before);
+            let result = known.map(|known| known.result.clone()).unwrap_or_default();
+            set_prev_result(&mut config, result, Self::input(pools, known))?;
         } else {
             ipam["ranges"] = pools.iter().map(|pool| pool.ranges.clone()).collect();
             let requested: Vec<_> = pools.iter().filter_map(|p| p.requested.as_ref()).collect();
             if !requested.is_empty() {
                 config.insert("args".to_owned(), json!({"cni": {"ips": requested}}));
             }
-            config.extend(result.map(|result| ("prevResult".to_owned(), handed_on(result))));
+            // Without a chain, a runtime hands on the result alone.
+            if let Some(known) = known {
+                let result = known.result.to_json(Version::V1_0_0)?;
+                config.insert("prevResult".to_owned(), result);
+            }
         }
-        (environment, config)
+        Ok((environment, config))
     }
 
     /// The answer of an ADD that was put together by hand.
@@ -266,7 +278,7 @@ impl Bench {
         &self,
         environment: Environment,
         config: Map<String, Value>,
-    ) -> Result<Result<Added, Refusal>, Finding> {
+    ) -> Result<Result<Added, CniError>, Finding> {
         let stdout = match self.answer(environment, &config)? {
             Ok(stdout) => stdout,
             Err(refusal) => return Ok(Err(refusal)),
@@ -274,12 +286,11 @@ impl Bench {
         let result: Value = serde_json::from_str(&stdout).map_err(|error| {
             format!("ADD answers {}: not JSON: {error}", plain::output(&stdout))
         })?;
-        let ips = result["ips"].as_array().cloned().unwrap_or_default();
-        let network = |ip: &Value| parse_cidr(ip["address"].as_str()?).ok();
-        let networks = ips.iter().map(network).collect::<Option<Vec<IpNet>>>();
-        let networks = networks.ok_or_else(|| format!("an address cannot be read: {stdout}"))?;
+        let mut result = IpamResult::parse(&result, "its answer")?;
+        let answer = DelegateAnswer::take_from(&mut result)?;
+        let networks: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
         let addresses = networks.iter().map(IpNet::addr).collect();
-        Ok(Ok(Added { result, addresses, networks }))
+        Ok(Ok(Added { result, answer, addresses, networks }))
     }
 
     /// A call that succeeds and answers nothing that matters.
@@ -289,7 +300,7 @@ impl Bench {
         who: &str,
         environment: Environment,
         config: Map<String, Value>,
-    ) -> Verdict {
+    ) -> CheckResult {
         let answer = self.answer(environment, &config)?;
         answer
             .map(drop)
@@ -300,7 +311,7 @@ impl Bench {
         &self,
         environment: Environment,
         config: &Map<String, Value>,
-    ) -> Result<Result<String, Refusal>, Finding> {
+    ) -> Result<Result<String, CniError>, Finding> {
         let stdin = json!(config).to_string();
         let answer = self.subject.answer(environment, stdin.as_bytes())?;
         if answer.success {
@@ -313,51 +324,60 @@ impl Bench {
             format!("it fails without an error object; on stdout is {stdout}")
         })?;
         let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
-        Ok(Err(Refusal { code, message: format!("{} {}", text("msg"), text("details")) }))
+        Ok(Err(CniError { code, message: format!("{} {}", text("msg"), text("details")) }))
     }
 }
 
 impl Added {
     /// The same answer without the leases, as of a record that is lost.
     pub(crate) fn without_leases(&self) -> Self {
+        self.with_leases(None)
+    }
+
+    /// The same answer with other leases.
+    pub(crate) fn with_leases(&self, leases: Option<Vec<Value>>) -> Self {
         let mut added = self.clone();
-        if let Some(members) = added.result.as_object_mut() {
-            members.remove("leases");
-        }
+        added.answer.leases = leases;
         added
     }
 
     /// The same answer with another list of addresses.
-    pub(crate) fn with_ips(&self, ips: Value) -> Self {
+    pub(crate) fn with_ips(&self, ips: &[IpConfig]) -> Self {
         let mut added = self.clone();
-        added.result["ips"] = ips;
+        added.result.ips = ips.to_vec();
         added
     }
 }
 
-/// A result as a runtime hands it on without a chain: what delegates say to each other is left out.
-fn handed_on(mut result: Value) -> Value {
-    if let Some(members) = result.as_object_mut() {
-        members.retain(|name, _| !["pools", "leases"].contains(&name.as_str()));
-    }
-    result
+/// Sets the `prevResult` of a delegate.
+pub(super) fn set_prev_result(
+    config: &mut Map<String, Value>,
+    mut result: IpamResult,
+    input: DelegateInput,
+) -> CheckResult {
+    input.write_to(&mut result);
+    config.insert("prevResult".to_owned(), result.to_json(Version::V1_1_0)?);
+    Ok(())
 }
 
 /// GC's list of attachments, from `container/interface`.
 pub(super) fn attachments(keep: &[&str]) -> Value {
-    let split = |who: &&str| {
-        let (container, ifname) = who.split_once('/').unwrap_or((who, ""));
-        json!({"containerID": container, "ifname": ifname})
-    };
-    keep.iter().map(split).collect()
+    let attachments = keep.iter().map(|who| who.split_once('/').unwrap_or((who, "")));
+    attachments
+        .map(|(container, ifname)| json!({"containerID": container, "ifname": ifname}))
+        .collect()
 }
 
-pub(super) fn expect(holds: bool, message: impl FnOnce() -> String) -> Verdict {
+pub(super) fn network(string: &str) -> Result<IpNet, Finding> {
+    string.parse().map_err(|error| format!("{string}: {error}").into())
+}
+
+pub(super) fn expect(holds: bool, message: impl FnOnce() -> String) -> CheckResult {
     if holds { Ok(()) } else { Err(message().into()) }
 }
 
 /// The addresses are these.
-pub(super) fn expect_given(added: &Added, expected: &[&str]) -> Verdict {
+pub(super) fn expect_given(added: &Added, expected: &[&str]) -> CheckResult {
     let parsed = expected.iter().map(|text| parse_address(text).ok());
     let given = &added.addresses;
     expect(given.iter().copied().map(Some).eq(parsed), || {

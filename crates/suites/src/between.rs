@@ -1,37 +1,37 @@
-//! Coming between a ledger's look and its change, whatever the store.
+//! Calls between a view of any ledger and its commit.
 //!
-//! Both suites have checks in which another call changes the store after a look. They run where the
-//! test puts the ledger into [`Between`] and hands the suites [`next_commit`]:
+//! Both suites have checks in which another call changes the store after a view. They run if the
+//! test puts the ledger into [`InterleavedLedger`] and gives the suites [`next_commit`]:
 //!
 //! ```
 //! use ipam_kit::Result;
 //! use ipam_kit::allocate::{Allocate, Reach};
 //! use ipam_kit::cni::NetworkName;
-//! use ipam_suites::between::{Between, next_commit};
-//! use ipam_suites::ledger_suite::Stage;
+//! use ipam_suites::between::{CallBetween, InterleavedLedger, next_commit};
+//! use ipam_suites::ledger_suite::LedgerSubject;
 //! use ipam_suites::subject::InProcess;
 //! # // A ledger that exists stands in for the author's.
-//! # use ipam_suites::memory::{Memory as Site, Store};
+//! # use ipam_suites::memory::{MemoryLedger as Site, MemoryStore};
 //! # use serde_json::json;
 //!
 //! #[derive(Clone)]
 //! struct Opened;
 //!
-//! impl Stage for Opened {
-//!     type Ledger = Between<Site>;
+//! impl LedgerSubject for Opened {
+//!     type Ledger = InterleavedLedger<Site>;
 //!
-//!     fn open(&self, network: &NetworkName) -> Result<Between<Site>> {
-//!         Ok(Between(Site::on(&Store::named("between"), network.clone())))
+//!     fn open(&self, network: &NetworkName) -> Result<InterleavedLedger<Site>> {
+//!         Ok(InterleavedLedger(Site::on(&MemoryStore::named("between"), network.clone())))
 //!     }
 //!
-//!     fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
+//!     fn interleave(&self, between: CallBetween) -> bool {
 //!         next_commit(between)
 //!     }
 //! }
 //! # let report = ipam_suites::ledger_suite::run(&Opened);
 //! # assert_eq!(report.passed().len(), report.outcomes.len(), "{report}");
 //!
-//! let delegate = Allocate::<Between<Site>>::default();
+//! let delegate = Allocate::<InterleavedLedger<Site>>::default();
 //! let ipam = json!({"memory": "between"});
 //! let subject = InProcess::new(delegate, Reach::Cluster, ipam).interleaved(next_commit);
 //! # let _ = subject;
@@ -47,22 +47,25 @@ use ipam_kit::error::Result;
 use ipam_kit::keys::{Key, Misspelt};
 use ipam_kit::pool::RangeSet;
 
+/// What is called between a view and a commit.
+pub type CallBetween = Box<dyn FnOnce() + Send>;
+
 thread_local! {
-    static NEXT: RefCell<Option<Box<dyn FnOnce() + Send>>> = const { RefCell::new(None) };
+    static NEXT: RefCell<Option<CallBetween>> = const { RefCell::new(None) };
 }
 
-/// Calls `between` before the next commit of a [`Between`] on this thread. True, as the suites ask
-/// whether it can be done.
-pub fn next_commit(between: Box<dyn FnOnce() + Send>) -> bool {
+/// Calls `between` before the next commit of an [`InterleavedLedger`] on this thread. The answer, true,
+/// tells the suites that it can be done.
+pub fn next_commit(between: CallBetween) -> bool {
     NEXT.set(Some(between));
     true
 }
 
-/// A ledger that lets a test come between.
+/// A ledger that a test can call between its views and its commits.
 #[derive(Debug)]
-pub struct Between<L>(pub L);
+pub struct InterleavedLedger<L>(pub L);
 
-impl<L: Ledger> Ledger for Between<L> {
+impl<L: Ledger> Ledger for InterleavedLedger<L> {
     type Config = L::Config;
     type Token = L::Token;
 

@@ -1,11 +1,10 @@
-//! What stands in for a store in tests, and the suites that every ledger and every allocator must
-//! pass.
+//! A store in memory for tests, and the suites that every ledger and every allocator must pass.
 //!
-//! - [`memory`]: a ledger in memory, for tests of what is above one, and with what can go wrong.
+//! - [`memory`]: a ledger in memory that can fail on request, for tests of the code above a ledger.
 //! - [`ledger_suite`]: what a [`Ledger`](ipam_kit::allocate::Ledger) promises, check by check.
 //! - [`allocator_suite`]: what an allocator promises, in this process or as any program that speaks
 //!   CNI: a [`subject`].
-//! - [`between`]: any ledger, with a test that comes between its look and its change.
+//! - [`between`]: any ledger, with a call of the test between a view and its commit.
 //! - [`mutants`]: ledgers with one known bug each, which the suites must find.
 //!
 //! A suite runs every check, each on networks of its own, and answers a [`Report`]. The program
@@ -21,21 +20,21 @@
 //! use ipam_kit::allocate::{Allocate, Reach};
 //! use ipam_kit::cni::NetworkName;
 //! use ipam_suites::allocator_suite;
-//! use ipam_suites::ledger_suite::{self, Stage};
+//! use ipam_suites::ledger_suite::{self, LedgerSubject};
 //! use ipam_suites::subject::{InProcess, Subject};
 //! # // A ledger that exists stands in for the author's.
-//! # use ipam_suites::memory::{Memory as Site, Store};
+//! # use ipam_suites::memory::{MemoryLedger as Site, MemoryStore};
 //! # use serde_json::json;
 //!
 //! /// How the suite opens the ledger `Site`, as each process would.
 //! #[derive(Clone)]
 //! struct Opened;
 //!
-//! impl Stage for Opened {
+//! impl LedgerSubject for Opened {
 //!     type Ledger = Site;
 //!
 //!     fn open(&self, network: &NetworkName) -> Result<Site> {
-//!         Ok(Site::on(&Store::named("site"), network.clone()))
+//!         Ok(Site::on(&MemoryStore::named("site"), network.clone()))
 //!     }
 //! }
 //!
@@ -50,23 +49,23 @@
 //! assert!(report.failed().is_empty(), "{report}");
 //! ```
 //!
-//! `subject::Binary` has the allocator suite run a program instead. [`between`] makes the checks run
-//! in which another call comes between look and change, `InProcess::aging` those with old leases. A
-//! report's line says so where a check was not made.
+//! With `subject::Binary`, the allocator suite runs a program instead. [`between`] makes the checks run
+//! in which another call comes between a view and its commit, `InProcess::aging` those with old leases.
+//! If a check was not made, its line of the report says why.
 
 #![warn(unreachable_pub)]
 
 pub mod allocator_suite;
-mod ask;
 mod bench;
 pub mod between;
 pub mod ledger_suite;
 pub mod memory;
 pub mod mutants;
 mod plain;
+mod pool_spec;
 mod report;
 pub mod subject;
 mod table;
 
-use report::{Finding, Verdict};
-pub use report::{Outcome, Report};
+pub use report::{CheckOutcome, Report};
+use report::{CheckResult, Finding};

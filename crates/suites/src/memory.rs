@@ -18,7 +18,7 @@ use ipam_kit::pool::{Range, RangeSet};
 
 /// A store that any number of ledgers share, as processes share a server.
 #[derive(Clone, Default)]
-pub struct Store(Arc<Shared>);
+pub struct MemoryStore(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -29,11 +29,11 @@ struct Shared {
     unlocked: Condvar,
 }
 
-/// What kind of store it is. The default tells everything that it is asked for, at once.
+/// What kind of store it is. The default shows everything that a query asks for, at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// What a view shows of a pool.
-    pub shows: Shows,
+    pub shows: ShownPools,
     /// A view that may guess does.
     pub guesses: bool,
     /// How many candidates a claim tries.
@@ -42,19 +42,19 @@ pub struct Shape {
     pub tells: bool,
     /// A view locks the store until its token is gone, so that nothing comes between.
     pub locks: bool,
-    /// A look shows nothing held, as a server does that has not caught up, until the ledger has
-    /// committed something; a proof is true.
+    /// A view for a claim shows nothing held, as a server does that has not caught up, until the ledger
+    /// has committed something. A proof shows what is held.
     pub behind: bool,
-    /// Somebody else is always quicker: no commit that changes anything is done.
+    /// Another owner is always quicker: no commit that changes anything is done.
     pub contended: bool,
 }
 
 /// What a view shows of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shows {
+pub enum ShownPools {
     /// As little as it may.
     AsAsked,
-    /// At least a window of sixteen addresses, where it is plain that the search begins.
+    /// At least a window of sixteen addresses, from where the search begins.
     Windows,
     /// Everything.
     All,
@@ -62,7 +62,7 @@ pub enum Shows {
 
 /// When a commit happens whose outcome its caller does not learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsure {
+pub enum LostAnswer {
     /// Never.
     Never,
     /// At once.
@@ -76,12 +76,12 @@ pub enum Unsure {
 #[derive(Default)]
 struct Hooks {
     between: VecDeque<Box<dyn FnOnce() + Send>>,
-    unsure: Option<Unsure>,
+    unsure: Option<LostAnswer>,
     late: Vec<LateCommit>,
 }
 
 struct LateCommit {
-    when: Unsure,
+    when: LostAnswer,
     owner: Owner,
     keep: Vec<Lease>,
     leave: Vec<Lease>,
@@ -92,7 +92,7 @@ struct LateCommit {
 impl Default for Shape {
     fn default() -> Self {
         Self {
-            shows: Shows::AsAsked,
+            shows: ShownPools::AsAsked,
             guesses: false,
             tries: usize::MAX,
             tells: true,
@@ -103,13 +103,13 @@ impl Default for Shape {
     }
 }
 
-static STORES: LazyLock<Mutex<HashMap<String, Store>>> = LazyLock::new(Mutex::default);
+static STORES: LazyLock<Mutex<HashMap<String, MemoryStore>>> = LazyLock::new(Mutex::default);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Store {
+impl MemoryStore {
     /// The store of that name in this process, made with the first call.
     pub fn named(name: &str) -> Self {
         lock(&STORES).entry(name.to_owned()).or_default().clone()
@@ -138,7 +138,7 @@ impl Store {
     }
 
     /// Keeps the outcome of the next commit from its caller.
-    pub fn lose_answer(&self, when: Unsure) {
+    pub fn lose_answer(&self, when: LostAnswer) {
         lock(&self.0.hooks).unsure = Some(when);
     }
 
@@ -160,8 +160,10 @@ impl Store {
 
     /// Lets the commits happen that are late, at a commit those too that are later.
     fn settle(&self, at_commit: bool) {
-        let due = |late: &mut LateCommit| at_commit || late.when == Unsure::Late;
-        let late: Vec<_> = lock(&self.0.hooks).late.extract_if(.., due).collect();
+        let mut hooks = lock(&self.0.hooks);
+        let due = hooks.late.extract_if(.., |late| at_commit || late.when == LostAnswer::Late);
+        let late: Vec<_> = due.collect();
+        drop(hooks);
         for late in late {
             let claim = late.claims.iter().map(|(request, set, candidates, replaces)| Claim {
                 request,
@@ -224,7 +226,7 @@ fn window(request: &PoolRequest, cursor: Option<IpAddr>) -> Option<Scan> {
     Some(Scan::Range(first, address::offset(first, 15)?.min(range.end())))
 }
 
-struct Guard(Store);
+struct Guard(MemoryStore);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -239,77 +241,83 @@ pub(super) fn kept_out() -> Error {
     Error::new(ErrorCode::TRY_AGAIN, message)
 }
 
-/// A ledger on a [`Store`].
-pub struct Memory {
-    pub(super) store: Store,
+/// A ledger on a [`MemoryStore`].
+pub struct MemoryLedger {
+    pub(super) store: MemoryStore,
     pub(super) network: NetworkName,
     caught_up: bool,
 }
 
 /// What it reads of `ipam`.
 #[derive(Debug, serde::Deserialize)]
-pub struct Config {
-    /// The [`Store::named`] that it works on.
+pub struct MemoryConfig {
+    /// The [`MemoryStore::named`] that it works on.
     pub(crate) memory: String,
 }
 
-/// What a view was asked, for the view that comes with a lost commit; and the lock.
-pub struct Token {
-    asked: Vec<(PoolRequest, Scan)>,
+/// What a view scanned, for the view that comes with a lost commit; and the lock.
+pub struct MemoryToken {
+    scanned: Vec<(PoolRequest, Scan)>,
     guard: Option<Guard>,
 }
 
-impl Token {
+impl MemoryToken {
     /// Whether it holds the store's lock.
     pub(super) fn is_locked(&self) -> bool {
         self.guard.is_some()
     }
 }
 
-impl Memory {
+impl MemoryLedger {
     /// A ledger for one network.
-    pub fn on(store: &Store, network: NetworkName) -> Self {
+    pub fn on(store: &MemoryStore, network: NetworkName) -> Self {
         Self { store: store.clone(), network, caught_up: false }
     }
 
-    fn see(&self, owner: &Owner, token: Token, need: Need) -> View<Token> {
+    fn see(&self, owner: &Owner, token: MemoryToken, need: Need) -> View<MemoryToken> {
         let table = self.store.table();
         let sure = need == Need::Proof || self.caught_up || !self.store.shape().behind;
         let shows = self.store.shape().shows;
-        let pool = |(request, look): &(PoolRequest, Scan)| -> PoolView {
-            let network = self.network.as_str();
-            let view = table.pool(network, request, *look);
-            match (shows, look) {
-                (Shows::All, _) => table.pool(network, request, Scan::Full),
-                (Shows::Windows, Scan::None) => window(request, view.cursor)
-                    .map_or(view, |window| table.pool(network, request, window)),
+        let network = self.network.as_str();
+        let mut pools = Vec::new();
+        for (request, scan) in &token.scanned {
+            let view = table.pool(network, request, *scan);
+            pools.push(match (shows, scan) {
+                (ShownPools::All, _) => table.pool(network, request, Scan::Full),
+                (ShownPools::Windows, Scan::None) => match window(request, view.cursor) {
+                    Some(window) => table.pool(network, request, window),
+                    None => view,
+                },
                 _ => view,
-            }
-        };
-        let pools = token.asked.iter().map(pool).collect();
+            });
+        }
         let held = if sure { table.held(owner) } else { Vec::new() };
         View { held, sure, pools, token }
     }
 }
 
-impl Ledger for Memory {
-    type Config = Config;
-    type Token = Token;
+impl Ledger for MemoryLedger {
+    type Config = MemoryConfig;
+    type Token = MemoryToken;
 
     const REACH: Reach = Reach::Cluster;
 
-    fn open(config: Config, request: &Request) -> Result<Self> {
-        Ok(Self::on(&Store::named(&config.memory), request.network.name().clone()))
+    fn open(config: MemoryConfig, request: &Request) -> Result<Self> {
+        Ok(Self::on(&MemoryStore::named(&config.memory), request.network.name().clone()))
     }
 
-    fn view(&mut self, query: &ViewQuery<'_>, earlier: Option<Token>) -> Result<View<Token>> {
+    fn view(
+        &mut self,
+        query: &ViewQuery<'_>,
+        earlier: Option<MemoryToken>,
+    ) -> Result<View<MemoryToken>> {
         // It may hold the lock.
         drop(earlier);
         let guard = self.store.lock_out()?;
         self.store.settle(false);
-        let asked = query.requests.iter().cloned().zip(query.scans.iter().copied()).collect();
-        let view = self.see(query.owner, Token { asked, guard }, query.need);
-        let blind = query.scans.iter().all(|look| *look == Scan::None);
+        let scanned = query.requests.iter().cloned().zip(query.scans.iter().copied()).collect();
+        let view = self.see(query.owner, MemoryToken { scanned, guard }, query.need);
+        let blind = query.scans.iter().all(|scan| *scan == Scan::None);
         if !(self.store.shape().guesses && query.may_guess && blind) {
             return Ok(view);
         }
@@ -318,15 +326,20 @@ impl Ledger for Memory {
         Ok(View { held, sure: false, pools, token: view.token })
     }
 
-    fn commit(&mut self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
+    fn commit(
+        &mut self,
+        owner: &Owner,
+        seen: MemoryToken,
+        change: &Change<'_>,
+    ) -> Result<Commit<MemoryToken>> {
         self.store.between();
         self.store.settle(true);
         self.caught_up = true;
         let unsure = lock(&self.store.0.hooks).unsure.take();
         let done = match unsure {
             None => self.store.attempt(owner, change),
-            Some(Unsure::Never) => Commit::Unknown,
-            Some(Unsure::Done) => {
+            Some(LostAnswer::Never) => Commit::Unknown,
+            Some(LostAnswer::Done) => {
                 let _ = self.store.attempt(owner, change);
                 Commit::Unknown
             }
@@ -372,14 +385,14 @@ impl Ledger for Memory {
     }
 }
 
-impl Memory {
+impl MemoryLedger {
     /// A commit with how things stand, where it was lost and the store tells.
     pub(super) fn with_view(
         &mut self,
         owner: &Owner,
-        seen: Token,
+        seen: MemoryToken,
         done: Commit<()>,
-    ) -> Commit<Token> {
+    ) -> Commit<MemoryToken> {
         match done {
             Commit::Done { kept, claimed } => Commit::Done { kept, claimed },
             Commit::Outdated => Commit::Outdated,

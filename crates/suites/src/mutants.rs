@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use super::memory::{Memory, Store, Token, kept_out};
+use super::memory::{MemoryLedger, MemoryStore, MemoryToken, kept_out};
 use super::table::{Table, fits};
-use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Ledger, Need, View, ViewQuery};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Need, View, ViewQuery};
 use ipam_kit::allocate::{Lease, Owner, Reach};
 use ipam_kit::cni::{IfName, NetworkName};
 use ipam_kit::delegate::Request;
@@ -62,7 +62,7 @@ impl Bug {
 
 /// A ledger in memory with a bug, or with none.
 pub struct Mutant {
-    inner: Memory,
+    inner: MemoryLedger,
     store: String,
     bug: Option<Bug>,
     /// What the last view showed.
@@ -71,23 +71,23 @@ pub struct Mutant {
 
 /// What it reads of `ipam`.
 #[derive(Debug, serde::Deserialize)]
-pub struct Config {
-    /// The [`Store::named`] that it works on.
+pub struct MutantConfig {
+    /// The [`MemoryStore::named`] that it works on.
     pub(crate) memory: String,
     /// The bug.
     #[serde(default)]
     pub(crate) bug: Option<Bug>,
 }
 
-type Index = BTreeMap<(String, String), Vec<IpAddr>>;
+type AddressesOfOwners = BTreeMap<(String, String), Vec<IpAddr>>;
 
 /// What the index of a store says, for [`Bug::LostIndex`].
-static INDEX: LazyLock<Mutex<Index>> = LazyLock::new(Mutex::default);
+static INDEX: LazyLock<Mutex<AddressesOfOwners>> = LazyLock::new(Mutex::default);
 
 impl Mutant {
     /// A ledger for one network.
     pub fn on(store: &str, network: NetworkName, bug: Option<Bug>) -> Self {
-        let inner = Memory::on(&Store::named(store), network);
+        let inner = MemoryLedger::on(&MemoryStore::named(store), network);
         Self { inner, store: store.to_owned(), bug, shown: Vec::new() }
     }
 
@@ -118,24 +118,23 @@ impl Mutant {
         index.insert((self.store.clone(), owner.to_string()), names);
     }
 
-    /// Whether the guards hold, as the bug judges them.
+    /// Whether the guards of the change hold, with the bug.
     fn fits(&self, table: &Table, owner: &Owner, change: &Change<'_>) -> bool {
         let held = self.indexed(owner, table.held(owner));
-        let same = |one: &Lease, other: &Lease| one.address.addr() == other.address.addr();
         let only_drops = change.keep.is_empty() && change.claim.is_empty();
         match self.bug {
             Some(Bug::ReleaseOfAny) if only_drops => true,
             Some(Bug::RestampUnguarded) => {
-                let kept = |lease: &Lease| change.keep.iter().any(|keep| same(keep, lease));
-                let left: Vec<Lease> = held.into_iter().filter(|lease| !kept(lease)).collect();
-                fits(&left, &Change { drop: change.drop.clone(), ..Change::default() })
+                let mut rest = held;
+                rest.retain(|lease| !has_address_of(&change.keep, lease));
+                fits(&rest, &Change { drop: change.drop.clone(), ..Change::default() })
             }
             Some(Bug::LateDelUnguarded) if only_drops => {
-                change.drop.iter().all(|lease| held.iter().any(|other| same(lease, other)))
+                change.drop.iter().all(|lease| has_address_of(&held, lease))
             }
             Some(Bug::SomeForAll) if only_drops => {
-                let named = |lease: &Lease| change.drop.iter().any(|drop| same(drop, lease));
-                let known: Vec<Lease> = held.into_iter().filter(named).collect();
+                let mut known = held;
+                known.retain(|lease| has_address_of(&change.drop, lease));
                 fits(&known, &Change { drop: change.drop.clone(), ..Change::default() })
             }
             _ => fits(&held, change),
@@ -145,18 +144,19 @@ impl Mutant {
     fn attempt(&self, owner: &Owner, change: &Change<'_>) -> Commit<()> {
         let store = &self.inner.store;
         let tries = store.shape().tries;
-        let lost = |taken| Commit::Lost { taken, view: None };
         let in_two_steps = self.bug == Some(Bug::CheckThenPut);
         if !in_two_steps {
             store.between();
         }
         let mut table = store.table();
         if !self.fits(&table, owner, change) {
-            return lost(Vec::new());
+            return Commit::Lost { taken: Vec::new(), view: None };
         }
-        let first = |claim: &Claim<'_>| claim.candidates.first().copied();
         let chosen = match self.bug {
-            Some(Bug::Overwrite) => Ok(change.claim.iter().filter_map(first).collect()),
+            Some(Bug::Overwrite) => {
+                let claims = change.claim.iter();
+                Ok(claims.filter_map(|claim| claim.candidates.first().copied()).collect())
+            }
             _ => table.choose(owner.scope.network.as_str(), &change.claim, tries),
         };
         if self.bug == Some(Bug::NoUndo) && chosen.is_err() {
@@ -168,7 +168,7 @@ impl Mutant {
             table = store.table();
         }
         match chosen {
-            Err(taken) => lost(taken),
+            Err(taken) => Commit::Lost { taken, view: None },
             Ok(chosen) => {
                 let (kept, claimed) = table.apply(owner, change, &chosen);
                 self.index(owner, &kept, &claimed);
@@ -176,6 +176,10 @@ impl Mutant {
             }
         }
     }
+}
+
+fn has_address_of(leases: &[Lease], lease: &Lease) -> bool {
+    leases.iter().any(|other| other.address.addr() == lease.address.addr())
 }
 
 /// Takes the first address of a change whose second is taken.
@@ -188,21 +192,27 @@ fn claim_first(table: &mut Table, owner: &Owner, change: &Change<'_>, tries: usi
 }
 
 impl Ledger for Mutant {
-    type Config = Config;
-    type Token = Token;
+    type Config = MutantConfig;
+    type Token = MemoryToken;
 
     const REACH: Reach = Reach::Cluster;
 
-    fn open(config: Config, request: &Request) -> Result<Self> {
+    fn open(config: MutantConfig, request: &Request) -> Result<Self> {
         Ok(Self::on(&config.memory, request.network.name().clone(), config.bug))
     }
 
-    fn view(&mut self, query: &ViewQuery<'_>, earlier: Option<Self::Token>) -> Result<View<Token>> {
+    fn view(
+        &mut self,
+        query: &ViewQuery<'_>,
+        earlier: Option<Self::Token>,
+    ) -> Result<View<MemoryToken>> {
         let owner = self.owner(query.owner);
         let stale = self.bug == Some(Bug::StaleBelieved);
         let need = if stale { Need::Claim } else { query.need };
         let is_believed = earlier.is_some() && self.bug == Some(Bug::EarlierBelieved);
-        if self.bug == Some(Bug::EarlierKept) && earlier.as_ref().is_some_and(Token::is_locked) {
+        if self.bug == Some(Bug::EarlierKept)
+            && earlier.as_ref().is_some_and(MemoryToken::is_locked)
+        {
             return Err(kept_out());
         }
         let view = self.inner.view(&ViewQuery { owner: &owner, need, ..*query }, earlier)?;
@@ -213,7 +223,12 @@ impl Ledger for Mutant {
         Ok(View { held: self.shown.clone(), sure, ..view })
     }
 
-    fn commit(&mut self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
+    fn commit(
+        &mut self,
+        owner: &Owner,
+        seen: MemoryToken,
+        change: &Change<'_>,
+    ) -> Result<Commit<MemoryToken>> {
         let owner = self.owner(owner);
         let done = self.attempt(&owner, change);
         Ok(match self.inner.with_view(&owner, seen, done) {

@@ -5,7 +5,7 @@ use ipam_kit::error::Error;
 use ipam_kit::text::visible;
 
 /// What a check found.
-pub(crate) type Verdict = Result<(), Finding>;
+pub(crate) type CheckResult = Result<(), Finding>;
 
 /// Why a check did not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl From<Error> for Finding {
 
 /// What became of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// The promise is kept.
     Passed,
     /// It is broken, in this way.
@@ -45,7 +45,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Each check's name with what became of it.
-    pub outcomes: Vec<(&'static str, Outcome)>,
+    pub outcomes: Vec<(&'static str, CheckOutcome)>,
 }
 
 impl Report {
@@ -54,35 +54,35 @@ impl Report {
         &mut self,
         name: &'static str,
         claimed: bool,
-        check: impl FnOnce() -> Verdict,
+        check: impl FnOnce() -> CheckResult,
     ) {
         let verdict = catch_unwind(AssertUnwindSafe(check))
             .unwrap_or_else(|_| Err(Finding::Broken("it panics".to_owned())));
         let outcome = match verdict {
-            Ok(()) => Outcome::Passed,
-            Err(Finding::NotApplicable(reason)) => Outcome::NotApplicable(reason),
-            Err(Finding::Broken(message)) if claimed => Outcome::Failed(message),
-            Err(Finding::Broken(message)) => Outcome::Differs(message),
+            Ok(()) => CheckOutcome::Passed,
+            Err(Finding::NotApplicable(reason)) => CheckOutcome::NotApplicable(reason),
+            Err(Finding::Broken(message)) if claimed => CheckOutcome::Failed(message),
+            Err(Finding::Broken(message)) => CheckOutcome::Differs(message),
         };
         self.outcomes.push((name, outcome));
     }
 
     /// The names of the checks that failed.
     pub fn failed(&self) -> Vec<&'static str> {
-        self.names(|outcome| matches!(outcome, Outcome::Failed(_)))
+        self.names(|outcome| matches!(outcome, CheckOutcome::Failed(_)))
     }
 
     /// The names of the checks that differ as told beforehand.
     pub fn differs(&self) -> Vec<&'static str> {
-        self.names(|outcome| matches!(outcome, Outcome::Differs(_)))
+        self.names(|outcome| matches!(outcome, CheckOutcome::Differs(_)))
     }
 
     /// The names of the checks that passed.
     pub fn passed(&self) -> Vec<&'static str> {
-        self.names(|outcome| *outcome == Outcome::Passed)
+        self.names(|outcome| *outcome == CheckOutcome::Passed)
     }
 
-    fn names(&self, of: impl Fn(&Outcome) -> bool) -> Vec<&'static str> {
+    fn names(&self, of: impl Fn(&CheckOutcome) -> bool) -> Vec<&'static str> {
         self.outcomes.iter().filter(|(_, outcome)| of(outcome)).map(|(name, _)| *name).collect()
     }
 }
@@ -93,10 +93,10 @@ impl fmt::Display for Report {
         let width = self.outcomes.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         for (name, outcome) in &self.outcomes {
             let (word, why) = match outcome {
-                Outcome::Passed => ("passed", None),
-                Outcome::Failed(why) => ("FAILED", Some(why.as_str())),
-                Outcome::Differs(why) => ("differs", Some(why.as_str())),
-                Outcome::NotApplicable(why) => ("-", Some(*why)),
+                CheckOutcome::Passed => ("passed", None),
+                CheckOutcome::Failed(why) => ("FAILED", Some(why.as_str())),
+                CheckOutcome::Differs(why) => ("differs", Some(why.as_str())),
+                CheckOutcome::NotApplicable(why) => ("-", Some(*why)),
             };
             // It holds words of the program.
             let why = visible(why.unwrap_or_default());

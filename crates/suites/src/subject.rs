@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-use super::memory::Store;
+use super::between::CallBetween;
+use super::memory::MemoryStore;
 use ipam_kit::allocate::Reach;
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::{Deadline, Delegate, answer};
@@ -33,11 +34,11 @@ pub trait Subject: Send + Sync {
     ///
     /// # Errors
     /// It could not be made.
-    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<Answer>;
+    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<CallOutput>;
 
     /// Calls `between` inside the next call, after it has looked and before it changes anything.
     /// False where that cannot be done.
-    fn interleave(&self, between: Between) -> bool {
+    fn interleave(&self, between: CallBetween) -> bool {
         drop(between);
         false
     }
@@ -64,7 +65,7 @@ pub enum Form {
 
 /// What a call answered.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct CallOutput {
     /// Whether the exit status is 0.
     pub success: bool,
     /// One JSON object, or nothing.
@@ -76,14 +77,11 @@ pub struct InProcess<D> {
     delegate: D,
     ipam: Value,
     reach: Reach,
-    store: Option<Store>,
-    between: Option<fn(Between) -> bool>,
+    store: Option<MemoryStore>,
+    between: Option<fn(CallBetween) -> bool>,
     aging: Option<Aging>,
     settings: Settings,
 }
-
-/// What comes between a look and a change.
-type Between = Box<dyn FnOnce() + Send>;
 
 /// Makes the leases of a store look older.
 type Aging = Box<dyn Fn(Duration) + Send + Sync>;
@@ -98,7 +96,7 @@ impl<D: Delegate + Send + Sync> InProcess<D> {
     /// Lets the suite come between by this function, such as
     /// [`next_commit`](super::between::next_commit).
     #[must_use]
-    pub fn interleaved(mut self, between: fn(Between) -> bool) -> Self {
+    pub fn interleaved(mut self, between: fn(CallBetween) -> bool) -> Self {
         self.between = Some(between);
         self
     }
@@ -112,7 +110,7 @@ impl<D: Delegate + Send + Sync> InProcess<D> {
 
     /// Lets the suite come between its scans and its changes, and age its leases.
     #[must_use]
-    pub fn on(mut self, store: Store) -> Self {
+    pub fn on(mut self, store: MemoryStore) -> Self {
         self.store = Some(store);
         self
     }
@@ -131,12 +129,12 @@ impl<D: Delegate + Send + Sync> Subject for InProcess<D> {
         Map::from_iter([("ipam".to_owned(), self.ipam.clone())])
     }
 
-    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<Answer> {
+    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<CallOutput> {
         let reply = answer(&self.delegate, environment, stdin, self.settings.clone());
-        Ok(Answer { success: reply.exit == 0, stdout: reply.stdout })
+        Ok(CallOutput { success: reply.exit == 0, stdout: reply.stdout })
     }
 
-    fn interleave(&self, between: Between) -> bool {
+    fn interleave(&self, between: CallBetween) -> bool {
         match (&self.store, self.between) {
             (Some(store), _) => store.interleave(between),
             (None, Some(interleave)) => interleave(between),
@@ -259,7 +257,7 @@ impl Subject for Binary {
         config
     }
 
-    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<Answer> {
+    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<CallOutput> {
         let failed = |error| Error::io(format!("cannot run {}", self.program.display()), error);
         let mut child = self.start(&environment, stdin).map_err(failed)?;
         let (sender, answer) = mpsc::channel();
@@ -277,7 +275,7 @@ impl Subject for Binary {
             return Err(Error::new(ErrorCode::TIMED_OUT, message));
         };
         let stdout = String::from_utf8_lossy(&stdout.map_err(failed)?).into_owned();
-        Ok(Answer { success: child.wait().map_err(failed)?.success(), stdout })
+        Ok(CallOutput { success: child.wait().map_err(failed)?.success(), stdout })
     }
 
     fn age(&self, by: Duration) -> bool {

@@ -34,32 +34,33 @@ impl Table {
     }
 
     pub(crate) fn entries(&self, network: &str, node: Option<&str>) -> Vec<Entry> {
-        let of_node = |slot: &&Slot| node.is_none_or(|node| slot.owner.scope.node == node);
-        let its = self.slots.iter().filter(|((its, _), _)| its == network).map(|(_, slot)| slot);
-        its.filter(of_node).map(Slot::entry).collect()
+        let of_network = self.slots.values().filter(|slot| slot.is_of(network));
+        of_network
+            .filter(|slot| node.is_none_or(|node| slot.owner.scope.node == node))
+            .map(Slot::entry)
+            .collect()
     }
 
-    pub(crate) fn pool(&self, network: &str, request: &PoolRequest, look: Scan) -> PoolView {
-        let taken = |from: Option<IpAddr>, to: Option<IpAddr>| -> BTreeSet<IpAddr> {
-            let its =
-                self.slots.keys().filter(|(its, _)| its == network).map(|(_, address)| *address);
-            its.filter(|a| from.is_none_or(|from| from <= *a) && to.is_none_or(|to| *a <= to))
-                .collect()
+    pub(crate) fn pool(&self, network: &str, request: &PoolRequest, scan: Scan) -> PoolView {
+        let cursor = self.cursors.get(&(network.to_owned(), request.index)).copied();
+        let used = match scan {
+            Scan::None => Used::Unknown,
+            Scan::Range(from, to) => {
+                let mut taken = self.taken(network);
+                taken.retain(|address| (from..=to).contains(address));
+                Used::Windows(vec![(from, to)], taken)
+            }
+            Scan::Full => Used::All(self.taken(network)),
         };
-        PoolView {
-            cursor: self.cursors.get(&(network.to_owned(), request.index)).copied(),
-            used: match look {
-                Scan::None => Used::Unknown,
-                Scan::Range(from, to) => {
-                    Used::Windows(vec![(from, to)], taken(Some(from), Some(to)))
-                }
-                Scan::Full => Used::All(taken(None, None)),
-            },
-            ..PoolView::default()
-        }
+        PoolView { cursor, used, ..PoolView::default() }
     }
 
-    /// For each claim the first candidate that is free, or those that are not.
+    fn taken(&self, network: &str) -> BTreeSet<IpAddr> {
+        let of_network = self.slots.values().filter(|slot| slot.is_of(network));
+        of_network.map(|slot| slot.lease.address.addr()).collect()
+    }
+
+    /// For each claim the first candidate that is free; of a claim without one, all that were tried.
     ///
     /// `tries` is how many candidates are tried.
     pub(crate) fn choose(
@@ -70,34 +71,32 @@ impl Table {
     ) -> Result<Vec<IpAddr>, Vec<Taken>> {
         let mut chosen = Vec::new();
         for (number, claim) in claims.iter().enumerate() {
-            let free = |address: &&IpAddr| {
-                let entry = self.entry(network, **address);
-                let replaced = match (&entry, &claim.replaces) {
-                    (None, replaces) => replaces.is_none(),
-                    (Some(entry), Some(replaces)) => {
-                        entry.lease.revision == replaces.lease.revision
-                    }
-                    (Some(_), None) => false,
-                };
-                replaced && !chosen.contains(*address)
-            };
-            let mut tried = claim.candidates.iter().take(tries);
-            match tried.clone().find(free) {
-                Some(address) => chosen.push(*address),
-                None => {
-                    let taken = |address: &IpAddr| Taken {
-                        claim: number,
-                        address: *address,
-                        holder: self.entry(network, *address),
-                    };
-                    return Err(tried.by_ref().map(taken).collect());
-                }
+            let tried = || claim.candidates.iter().take(tries).copied();
+            let free = tried().find(|a| {
+                !chosen.contains(a) && self.is_free(network, *a, claim.replaces.as_ref())
+            });
+            match free {
+                Some(address) => chosen.push(address),
+                None => return Err(tried().map(|a| self.taken_by(number, network, a)).collect()),
             }
         }
         Ok(chosen)
     }
 
-    /// Makes the change, whatever stands there; the kept and the claimed leases.
+    /// Whether a claim may take an address: no entry has it, or the very one that the claim replaces.
+    fn is_free(&self, network: &str, address: IpAddr, replaces: Option<&Entry>) -> bool {
+        match (self.entry(network, address), replaces) {
+            (None, replaces) => replaces.is_none(),
+            (Some(entry), Some(replaces)) => entry.lease.revision == replaces.lease.revision,
+            (Some(_), None) => false,
+        }
+    }
+
+    fn taken_by(&self, claim: usize, network: &str, address: IpAddr) -> Taken {
+        Taken { claim, address, holder: self.entry(network, address) }
+    }
+
+    /// Makes the change without a check; answers the kept and the claimed leases.
     pub(crate) fn apply(
         &mut self,
         owner: &Owner,
@@ -120,9 +119,12 @@ impl Table {
     /// Removes an entry while it is still that one.
     pub(crate) fn remove(&mut self, network: &str, entry: &Entry) -> bool {
         let key = (network.to_owned(), entry.lease.address.addr());
-        let same = |slot: &Slot| slot.lease.revision == entry.lease.revision;
-        let stands = self.slots.get(&key).is_some_and(same);
-        stands && self.slots.remove(&key).is_some()
+        match self.slots.get(&key) {
+            Some(slot) if slot.lease.revision == entry.lease.revision => {
+                self.slots.remove(&key).is_some()
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn age(&mut self, by: std::time::Duration) {
@@ -144,6 +146,10 @@ impl Table {
 }
 
 impl Slot {
+    fn is_of(&self, network: &str) -> bool {
+        self.owner.scope.network.as_str() == network
+    }
+
     fn entry(&self) -> Entry {
         Entry {
             lease: self.lease.clone(),
@@ -161,10 +167,11 @@ impl Slot {
 
 /// Whether a change is about exactly what is held.
 pub(super) fn fits(held: &[Lease], change: &Change<'_>) -> bool {
-    let named = || change.keep.iter().chain(&change.leave).chain(&change.drop);
-    let is_held = |lease: &Lease| {
-        held.iter()
-            .any(|h| h.address.addr() == lease.address.addr() && h.revision == lease.revision)
-    };
-    named().all(is_held) && named().count() == held.len()
+    let named: Vec<&Lease> = change.keep.iter().chain(&change.leave).chain(&change.drop).collect();
+    named.len() == held.len() && named.into_iter().all(|lease| is_among(held, lease))
+}
+
+fn is_among(held: &[Lease], lease: &Lease) -> bool {
+    held.iter()
+        .any(|held| held.address.addr() == lease.address.addr() && held.revision == lease.revision)
 }

@@ -12,13 +12,15 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use ipam_kit::allocate::{Allocate, Reach};
-use ipam_kit::cni::NetworkName;
+use ipam_kit::cni::{IpamResult, Keep, NetworkName};
+use ipam_kit::delegate::Request;
 use ipam_kit::{Delegate, Result};
-use ipam_suites::ledger_suite::{self, Stage};
-use ipam_suites::memory::{Memory, Shape, Shows, Store};
+use ipam_suites::between::CallBetween;
+use ipam_suites::ledger_suite::{self, LedgerSubject};
+use ipam_suites::memory::{MemoryLedger, MemoryStore, Shape, ShownPools};
 use ipam_suites::mutants::{Bug, Mutant};
 use ipam_suites::subject::{Binary, Form, InProcess, Subject};
-use ipam_suites::{Outcome, Report, allocator_suite};
+use ipam_suites::{CheckOutcome, Report, allocator_suite};
 use serde_json::json;
 
 const CONFORMANCE: &str = env!("CARGO_BIN_EXE_ipam-conformance");
@@ -32,29 +34,29 @@ struct Place {
     bug: Option<Bug>,
 }
 
-impl Stage for Place {
+impl LedgerSubject for Place {
     type Ledger = Mutant;
 
     fn open(&self, network: &NetworkName) -> Result<Mutant> {
         Ok(Mutant::on(&self.store, network.clone(), self.bug))
     }
 
-    fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
-        Store::named(&self.store).interleave(between)
+    fn interleave(&self, between: CallBetween) -> bool {
+        MemoryStore::named(&self.store).interleave(between)
     }
 }
 
 #[derive(Clone)]
-struct Sound(Store);
+struct Sound(MemoryStore);
 
-impl Stage for Sound {
-    type Ledger = Memory;
+impl LedgerSubject for Sound {
+    type Ledger = MemoryLedger;
 
-    fn open(&self, network: &NetworkName) -> Result<Memory> {
-        Ok(Memory::on(&self.0, network.clone()))
+    fn open(&self, network: &NetworkName) -> Result<MemoryLedger> {
+        Ok(MemoryLedger::on(&self.0, network.clone()))
     }
 
-    fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
+    fn interleave(&self, between: CallBetween) -> bool {
         self.0.interleave(between)
     }
 }
@@ -69,11 +71,11 @@ fn shapes() -> Vec<Shape> {
     let default = Shape::default();
     vec![
         default,
-        Shape { shows: Shows::All, tells: false, ..default },
-        Shape { shows: Shows::Windows, tries: 1, ..default },
+        Shape { shows: ShownPools::All, tells: false, ..default },
+        Shape { shows: ShownPools::Windows, tries: 1, ..default },
         Shape { guesses: true, tries: 1, tells: false, ..default },
-        Shape { guesses: true, shows: Shows::Windows, ..default },
-        Shape { locks: true, shows: Shows::Windows, ..default },
+        Shape { guesses: true, shows: ShownPools::Windows, ..default },
+        Shape { locks: true, shows: ShownPools::Windows, ..default },
         Shape { locks: true, tells: false, tries: 3, ..default },
         Shape { behind: true, ..default },
         Shape { behind: true, tells: false, tries: 1, ..default },
@@ -82,7 +84,7 @@ fn shapes() -> Vec<Shape> {
 }
 
 fn in_memory(store: &str) -> Arc<dyn Subject> {
-    let delegate: Allocate<Memory> = Allocate::default();
+    let delegate: Allocate<MemoryLedger> = Allocate::default();
     subject(delegate, store, json!({"memory": store}))
 }
 
@@ -91,7 +93,7 @@ fn subject(
     store: &str,
     ipam: serde_json::Value,
 ) -> Arc<dyn Subject> {
-    Arc::new(InProcess::new(delegate, Reach::Cluster, ipam).on(Store::named(store)))
+    Arc::new(InProcess::new(delegate, Reach::Cluster, ipam).on(MemoryStore::named(store)))
 }
 
 fn assert_well(report: &Report, most_not_applicable: usize) {
@@ -103,7 +105,7 @@ fn assert_well(report: &Report, most_not_applicable: usize) {
 #[test]
 fn a_ledger_in_memory_passes_whatever_kind_of_store_it_is() {
     for shape in shapes() {
-        let store = Store::named(&fresh_store()).shaped(shape);
+        let store = MemoryStore::named(&fresh_store()).shaped(shape);
         assert_well(&ledger_suite::run(&Sound(store)), 4 * usize::from(shape.locks));
     }
 }
@@ -112,7 +114,7 @@ fn a_ledger_in_memory_passes_whatever_kind_of_store_it_is() {
 fn the_allocator_over_it_passes_whatever_kind_of_store_it_is() {
     for shape in shapes() {
         let name = fresh_store();
-        let _ = Store::named(&name).shaped(shape);
+        let _ = MemoryStore::named(&name).shaped(shape);
         // What needs an interleaved call, and what needs a process.
         let not_applicable = 1 + 3 * usize::from(shape.locks);
         assert_well(&allocator_suite::run(&in_memory(&name), &[], &[]), not_applicable);
@@ -187,10 +189,10 @@ fn hunt(bug: Bug) -> Vec<String> {
         let looked = Shape { behind: bug == Bug::StaleBelieved, ..Shape::default() };
         let locks = bug == Bug::EarlierKept;
         let shape = Shape { locks, guesses: bug == Bug::EarlierBelieved, ..looked };
-        let _ = Store::named(&of_ledgers).shaped(shape);
+        let _ = MemoryStore::named(&of_ledgers).shaped(shape);
         // A hint reaches the guards only where it is believed until then.
         let guesses = matches!(bug, Bug::ReleaseOfAny | Bug::SomeForAll);
-        let _ = Store::named(&store).shaped(Shape { guesses, ..looked });
+        let _ = MemoryStore::named(&store).shaped(Shape { guesses, ..looked });
         let ledger = ledger_suite::run(&Place { store: of_ledgers, bug: Some(bug) });
         let delegate: Allocate<Mutant> = Allocate::default();
         let ipam = json!({"memory": store, "bug": format!("{bug:?}")});
@@ -215,6 +217,42 @@ fn every_planted_bug_is_found_every_time() {
     let hunts: Vec<_> = Bug::ALL.map(|bug| thread::spawn(move || hunt(bug))).into();
     let missed: Vec<String> = hunts.into_iter().flat_map(|hunt| hunt.join().unwrap()).collect();
     assert!(missed.is_empty(), "{} missed, first {}", missed.len(), missed[0]);
+}
+
+/// An allocator that leaves static addresses out of its answer.
+struct OmitsStatic(Allocate<MemoryLedger>);
+
+impl Delegate for OmitsStatic {
+    fn add(&self, request: &Request) -> Result<IpamResult> {
+        let omitted = request.members().static_addresses()?;
+        let mut result = self.0.add(request)?;
+        result.ips.retain(|ip| !omitted.contains(ip));
+        Ok(result)
+    }
+
+    fn del(&self, request: &Request) -> Result<Option<IpamResult>> {
+        self.0.del(request)
+    }
+
+    fn check(&self, request: &Request) -> Result<Option<IpamResult>> {
+        self.0.check(request)
+    }
+
+    fn gc(&self, request: &Request, keep: &Keep) -> Result<Option<IpamResult>> {
+        self.0.gc(request, keep)
+    }
+
+    fn status(&self, request: &Request) -> Result<Option<IpamResult>> {
+        self.0.status(request)
+    }
+}
+
+#[test]
+fn an_allocator_that_omits_static_addresses_fails_one_check() {
+    let store = fresh_store();
+    let subject = subject(OmitsStatic(Allocate::default()), &store, json!({"memory": store}));
+    let report = allocator_suite::run(&subject, &[], &[]);
+    assert_eq!(report.failed(), ["static_addresses_are_answered_beside_one_for_each_pool"]);
 }
 
 /// A plugin that gives everybody the same address, and says yes to all the rest.
@@ -259,7 +297,7 @@ fn of_host_local_the_known_differences_are_found_and_no_others() {
     assert!(program.exists(), "apt-get install containernetworking-plugins");
     let folder = temp("suite-host-local");
     let subject: Arc<dyn Subject> = Arc::new(Binary::new(program, Form::Standard, &folder));
-    // Between two system calls a killed host-local leaves an empty file, for ever.
+    // InterleavedLedger two system calls a killed host-local leaves an empty file, for ever.
     let skipped = ["a_killed_add_leaves_nothing_that_a_del_does_not_find"];
     let report = allocator_suite::run(&subject, HOST_LOCAL_DIFFERS, &skipped);
     assert_eq!(report.differs(), HOST_LOCAL_DIFFERS, "{report}");
@@ -372,9 +410,9 @@ fn the_command_tells_differences_from_failures() {
 fn a_report_has_a_line_for_each_check() {
     let report = Report {
         outcomes: vec![
-            ("one", Outcome::Passed),
-            ("three", Outcome::Failed("it is four".to_owned())),
-            ("two", Outcome::NotApplicable("no pair")),
+            ("one", CheckOutcome::Passed),
+            ("three", CheckOutcome::Failed("it is four".to_owned())),
+            ("two", CheckOutcome::NotApplicable("no pair")),
         ],
     };
     let lines: Vec<String> = report.to_string().lines().map(str::to_owned).collect();

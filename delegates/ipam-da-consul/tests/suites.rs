@@ -10,8 +10,8 @@ use ipam_da_consul::Consul;
 use ipam_kit::Result;
 use ipam_kit::allocate::{Allocate, Ledger, Reach};
 use ipam_kit::cni::NetworkName;
-use ipam_suites::between::{Between, next_commit};
-use ipam_suites::ledger_suite::{self, Stage};
+use ipam_suites::between::{InterleavedLedger, next_commit};
+use ipam_suites::ledger_suite::{self, LedgerSubject};
 use ipam_suites::subject::{Binary, Form, InProcess, Subject};
 use ipam_suites::{Report, allocator_suite};
 use serde_json::{Map, Value, json};
@@ -66,12 +66,12 @@ fn age(server: &ipam_testkit::consul::Consul, by: Duration) {
 }
 
 #[derive(Clone)]
-struct Store(Value);
+struct MemoryStore(Value);
 
-impl Stage for Store {
-    type Ledger = Between<Consul>;
+impl LedgerSubject for MemoryStore {
+    type Ledger = InterleavedLedger<Consul>;
 
-    fn open(&self, network: &NetworkName) -> Result<Between<Consul>> {
+    fn open(&self, network: &NetworkName) -> Result<InterleavedLedger<Consul>> {
         // Networks may share pools, which are told apart by their names: here by that of the network.
         let mut ipam = self.0.clone();
         ipam["ranges"] = json!([[{"subnet": "10.1.2.0/24"}]]);
@@ -92,13 +92,13 @@ fn assert_well(report: &Report, not_applicable: usize) {
 #[test]
 fn the_ledger_in_consul_passes() {
     let desk = Desk::new();
-    assert_well(&ledger_suite::run(&Store(desk.ipam())), 0);
+    assert_well(&ledger_suite::run(&MemoryStore(desk.ipam())), 0);
 }
 
 #[test]
 fn the_allocator_in_consul_passes() {
     let desk = Desk::new();
-    let delegate = Allocate::<Between<Consul>>::default();
+    let delegate = Allocate::<InterleavedLedger<Consul>>::default();
     let subject = InProcess::new(delegate, Reach::Cluster, desk.ipam())
         .interleaved(next_commit)
         .aging(desk.aging());

@@ -12,8 +12,8 @@ use ipam_kit::allocate::{Allocate, Ledger, Reach};
 use ipam_kit::cni::{IpamResult, Keep, NetworkName};
 use ipam_kit::delegate::Delegate;
 use ipam_kit::{Request, Result};
-use ipam_suites::between::{Between, next_commit};
-use ipam_suites::ledger_suite::{self, Stage};
+use ipam_suites::between::{InterleavedLedger, next_commit};
+use ipam_suites::ledger_suite::{self, LedgerSubject};
 use ipam_suites::subject::{Binary, Form, InProcess, Subject};
 use ipam_suites::{Report, allocator_suite};
 use ipam_testkit::etcd::Requests;
@@ -90,7 +90,7 @@ fn key_of(layout: &Layout, address: IpAddr) -> String {
 }
 
 #[derive(Clone)]
-struct Store(Value);
+struct MemoryStore(Value);
 
 /// A delegate with a prefix of its own for each network: the suites take it that networks have nothing
 /// to do with each other, which in host-etcd's layout have one space of addresses.
@@ -135,10 +135,10 @@ impl<D: Delegate> Delegate for Apart<D> {
     }
 }
 
-impl Stage for Store {
-    type Ledger = Between<Etcd>;
+impl LedgerSubject for MemoryStore {
+    type Ledger = InterleavedLedger<Etcd>;
 
-    fn open(&self, network: &NetworkName) -> Result<Between<Etcd>> {
+    fn open(&self, network: &NetworkName) -> Result<InterleavedLedger<Etcd>> {
         let mut ipam = self.0.as_object().unwrap().clone();
         set_apart(&mut ipam, network.as_str());
         let request = ledger_suite::request(network, &ipam.into())?;
@@ -159,14 +159,14 @@ fn assert_well(report: &Report, layout: &Layout, not_applicable: usize) {
 #[test]
 fn the_ledger_in_etcd_passes() {
     for desk in Desk::each() {
-        assert_well(&ledger_suite::run(&Store(desk.ipam())), desk.layout, 0);
+        assert_well(&ledger_suite::run(&MemoryStore(desk.ipam())), desk.layout, 0);
     }
 }
 
 #[test]
 fn the_allocator_in_etcd_passes() {
     for desk in Desk::each() {
-        let delegate = Apart(Allocate::<Between<Etcd>>::default());
+        let delegate = Apart(Allocate::<InterleavedLedger<Etcd>>::default());
         let subject = InProcess::new(delegate, Reach::Cluster, desk.ipam())
             .interleaved(next_commit)
             .aging(desk.aging());

@@ -9,7 +9,7 @@ use ipam_da_local::Local;
 use ipam_kit::Result;
 use ipam_kit::allocate::{Allocate, Ledger, Reach};
 use ipam_kit::cni::NetworkName;
-use ipam_suites::ledger_suite::{self, Stage};
+use ipam_suites::ledger_suite::{self, LedgerSubject};
 use ipam_suites::subject::{Binary, Form, InProcess, Subject};
 use ipam_suites::{Report, allocator_suite};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ impl Disk {
     }
 }
 
-impl Stage for Disk {
+impl LedgerSubject for Disk {
     type Ledger = Local;
 
     fn open(&self, network: &NetworkName) -> Result<Local> {

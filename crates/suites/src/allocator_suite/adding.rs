@@ -3,18 +3,20 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::checks;
-use crate::Verdict;
-use crate::ask::{ask, ipv6, other, small};
-use crate::bench::{Bench, expect, expect_given};
-use crate::plain::list;
-use ipam_kit::cni::Verb;
+use crate::CheckResult;
+use crate::bench::{Bench, expect, expect_given, network, set_prev_result};
+use crate::plain::{self, list};
+use crate::pool_spec::{ipv6, other, small, with_ranges};
+use ipam_kit::cni::{IpConfig, IpamResult, Verb};
+use ipam_kit::contract::DelegateInput;
 
 checks!(
     an_add_gives_one_address_of_each_pool,
     an_add_keeps_what_came_before,
+    static_addresses_are_answered_beside_one_for_each_pool,
     an_add_without_pools_is_error_7,
     a_pool_is_given_out_to_the_last_address,
     excluded_addresses_are_not_given,
@@ -31,7 +33,7 @@ checks!(
 
 const C1: &str = "c1/eth0";
 
-fn an_add_gives_one_address_of_each_pool(bench: &Bench) -> Verdict {
+fn an_add_gives_one_address_of_each_pool(bench: &Bench) -> CheckResult {
     let added = bench.add(C1, &[small(), ipv6()])?;
     let subnets = [[10, 1, 2, 0].into(), IpAddr::from([0xfd00, 1, 0, 0, 0, 0, 0, 0])];
     let in_order = added.networks.len() == 2
@@ -39,48 +41,83 @@ fn an_add_gives_one_address_of_each_pool(bench: &Bench) -> Verdict {
     expect(in_order, || format!("given are {}", list(&added.networks)))?;
     let lengths: Vec<u8> = added.networks.iter().map(ipnet::IpNet::prefix_len).collect();
     expect(lengths == [28, 64], || format!("the prefix lengths are {}", list(&lengths)))?;
-    let gateways = [&added.result["ips"][0]["gateway"], &added.result["ips"][1]["gateway"]];
-    expect(gateways == ["10.1.2.1", "fd00:1::1"], || format!("the gateways are {}", list(gateways)))
-}
-
-fn an_add_keeps_what_came_before(bench: &Bench) -> Verdict {
-    bench.delegates_only()?;
-    let (environment, mut config) = bench.call(Verb::Add, C1, &[small()], None);
-    config["prevResult"]["ips"] = json!([{"address": "192.0.2.9/24"}]);
-    config["prevResult"]["routes"] = json!([{"dst": "0.0.0.0/0"}]);
-    let added = bench.added(environment, config)?.map_err(|refusal| refusal.message)?;
-    expect_given(&added, &["192.0.2.9", "10.1.2.2"])?;
-    expect(added.result["routes"] == json!([{"dst": "0.0.0.0/0"}]), || {
-        format!("the routes are {}", added.result["routes"])
-    })?;
-    expect(added.result["pools"] == json!([]), || {
-        format!("it serves the only pool, left are {}", added.result["pools"])
+    let gateways: Vec<String> =
+        added.result.ips.iter().map(|ip| plain::optional(ip.gateway)).collect();
+    expect(gateways == ["10.1.2.1", "fd00:1::1"], || {
+        format!("the gateways are {}", list(&gateways))
     })
 }
 
-fn an_add_without_pools_is_error_7(bench: &Bench) -> Verdict {
+fn an_add_keeps_what_came_before(bench: &Bench) -> CheckResult {
+    bench.delegates_only()?;
+    let (environment, mut config) = bench.call(Verb::Add, C1, &[small()], None)?;
+    let before = json!({"ips": [{"address": "192.0.2.9/24"}], "routes": [{"dst": "0.0.0.0/0"}]});
+    let before = IpamResult::parse(&before, "prevResult")?;
+    set_prev_result(&mut config, before.clone(), Bench::input(&[small()], None))?;
+    let added = bench.added(environment, config)?.map_err(|refusal| refusal.message)?;
+    expect_given(&added, &["192.0.2.9", "10.1.2.2"])?;
+    expect(added.result.routes == before.routes, || {
+        let routes = added.result.routes.iter().map(|route| route.dst);
+        format!("the routes are to {}", list(routes))
+    })?;
+    let left = added.answer.pools.map(Value::from);
+    expect(left == Some(json!([])), || {
+        format!("it serves the only pool, left are {}", plain::optional(left))
+    })
+}
+
+fn static_addresses_are_answered_beside_one_for_each_pool(bench: &Bench) -> CheckResult {
+    bench.delegates_only()?;
+    let pools = [small()];
+    let gateway = IpAddr::from([192, 0, 2, 1]);
+    let fixed = IpConfig::new(network("192.0.2.9/24")?, Some(gateway));
+    for who in [C1, "c2/eth0"] {
+        let (environment, mut config) = bench.call(Verb::Add, who, &pools, None)?;
+        let static_addresses = vec![fixed.clone()];
+        let input = DelegateInput { static_addresses, ..Bench::input(&pools, None) };
+        set_prev_result(&mut config, IpamResult::default(), input)?;
+        let added = bench.added(environment, config)?.map_err(|refusal| refusal.message)?;
+        let given = added
+            .result
+            .ips
+            .iter()
+            .any(|ip| ip.address == fixed.address && ip.gateway == fixed.gateway);
+        expect(given, || {
+            format!("192.0.2.9/24 with gateway {gateway} is missing in {}", list(&added.networks))
+        })?;
+        expect(added.addresses.len() == 2, || {
+            format!("a pool and a static address are two, given are {}", list(&added.addresses))
+        })?;
+        bench.check(who, &pools, &added)?;
+        bench.del(who, &pools, Some(&added))?;
+    }
+    let left = bench.fill(&small(), 20)?;
+    expect(left.len() == 13, || format!("nothing of 13 is held, {} are given", left.len()))
+}
+
+fn an_add_without_pools_is_error_7(bench: &Bench) -> CheckResult {
     bench.delegates_only()?;
     bench.refuse_add(C1, &[], 7)
 }
 
-fn a_pool_is_given_out_to_the_last_address(bench: &Bench) -> Verdict {
+fn a_pool_is_given_out_to_the_last_address(bench: &Bench) -> CheckResult {
     let given = bench.fill(&small(), 20)?;
     let usable: BTreeSet<IpAddr> = (2..=14).map(|n| [10, 1, 2, n].into()).collect();
     expect(given == usable, || format!("given are {}", list(&given)))
 }
 
-fn excluded_addresses_are_not_given(bench: &Bench) -> Verdict {
+fn excluded_addresses_are_not_given(bench: &Bench) -> CheckResult {
     bench.delegates_only()?;
     let exclude = ["10.1.2.4/30", "10.1.2.9", "10.1.2.14/32"];
-    let pool = ask(json!([{"subnet": "10.1.2.0/28", "exclude": exclude}]));
+    let pool = with_ranges(json!([{"subnet": "10.1.2.0/28", "exclude": exclude}]));
     let given = bench.fill(&pool, 20)?;
     let usable: BTreeSet<IpAddr> =
         [2, 3, 8, 10, 11, 12, 13].map(|n| [10, 1, 2, n].into()).into_iter().collect();
     expect(given == usable, || format!("given are {}", list(&given)))
 }
 
-fn every_range_of_a_pool_is_used(bench: &Bench) -> Verdict {
-    let pool = ask(json!([
+fn every_range_of_a_pool_is_used(bench: &Bench) -> CheckResult {
+    let pool = with_ranges(json!([
         {"subnet": "10.1.3.0/28", "rangeStart": "10.1.3.8", "rangeEnd": "10.1.3.9"},
         {"subnet": "10.1.2.0/28", "rangeStart": "10.1.2.4", "rangeEnd": "10.1.2.6", "gateway": "10.1.2.5"},
     ]));
@@ -90,7 +127,7 @@ fn every_range_of_a_pool_is_used(bench: &Bench) -> Verdict {
     })
 }
 
-fn an_add_again_gives_the_same_addresses(bench: &Bench) -> Verdict {
+fn an_add_again_gives_the_same_addresses(bench: &Bench) -> CheckResult {
     let pools = [small(), ipv6(), other()];
     let first = bench.add(C1, &pools)?;
     bench.add("c2/eth0", &pools)?;
@@ -105,7 +142,7 @@ fn an_add_again_gives_the_same_addresses(bench: &Bench) -> Verdict {
     expect(left.len() == 12, || format!("one of 13 is held, {} are given", left.len()))
 }
 
-fn an_add_is_all_or_nothing(bench: &Bench) -> Verdict {
+fn an_add_is_all_or_nothing(bench: &Bench) -> CheckResult {
     bench.fill(&other(), 20)?;
     bench.refuse_add(C1, &[small(), other()], 100)?;
     bench.refuse_add(C1, &[other(), small()], 100)?;
@@ -113,7 +150,7 @@ fn an_add_is_all_or_nothing(bench: &Bench) -> Verdict {
     expect(given.len() == 13, || format!("nothing of 13 is held, {} are given", given.len()))
 }
 
-fn a_full_pool_has_room_after_a_del(bench: &Bench) -> Verdict {
+fn a_full_pool_has_room_after_a_del(bench: &Bench) -> CheckResult {
     bench.fill(&small(), 20)?;
     bench.refuse_add(C1, &[small()], 100)?;
     bench.del("fill5/eth0", &[small()], None)?;
@@ -121,7 +158,7 @@ fn a_full_pool_has_room_after_a_del(bench: &Bench) -> Verdict {
     expect_given(&added, &["10.1.2.7"])
 }
 
-fn an_added_pool_adds_a_lease(bench: &Bench) -> Verdict {
+fn an_added_pool_adds_a_lease(bench: &Bench) -> CheckResult {
     let first = bench.add(C1, &[small()])?;
     let both = bench.add(C1, &[small(), other()])?;
     expect(both.addresses.first() == first.addresses.first(), || {
@@ -136,7 +173,7 @@ fn an_added_pool_adds_a_lease(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-fn changed_pools_replace_the_lease(bench: &Bench) -> Verdict {
+fn changed_pools_replace_the_lease(bench: &Bench) -> CheckResult {
     let before = bench.add(C1, &[small()])?;
     let after = bench.add(C1, &[other()])?;
     expect_given(&after, &["10.1.3.2"])?;
@@ -145,8 +182,8 @@ fn changed_pools_replace_the_lease(bench: &Bench) -> Verdict {
     expect(left.len() == 13, || format!("nothing of 13 is held, {} are given", left.len()))
 }
 
-fn round_robin_reuses_an_address_late(bench: &Bench) -> Verdict {
-    let pool = [ask(json!([
+fn round_robin_reuses_an_address_late(bench: &Bench) -> CheckResult {
+    let pool = [with_ranges(json!([
         {"subnet": "10.1.3.0/28", "rangeStart": "10.1.3.4", "rangeEnd": "10.1.3.5"},
         {"subnet": "10.1.2.0/28", "rangeStart": "10.1.2.7", "rangeEnd": "10.1.2.8"},
     ]))
@@ -159,7 +196,7 @@ fn round_robin_reuses_an_address_late(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-fn lowest_reuses_the_lowest(bench: &Bench) -> Verdict {
+fn lowest_reuses_the_lowest(bench: &Bench) -> CheckResult {
     bench.delegates_only()?;
     let pool = [small().by("lowest")];
     for (who, address) in [(C1, "10.1.2.2"), ("c2/eth0", "10.1.2.3"), ("c3/eth0", "10.1.2.4")] {
@@ -170,7 +207,7 @@ fn lowest_reuses_the_lowest(bench: &Bench) -> Verdict {
     expect_given(&bench.add("c5/eth0", &pool)?, &["10.1.2.5"])
 }
 
-fn random_stays_inside(bench: &Bench) -> Verdict {
+fn random_stays_inside(bench: &Bench) -> CheckResult {
     bench.delegates_only()?;
     let given = bench.fill(&small().by("random"), 20)?;
     let usable: BTreeSet<IpAddr> = (2..=14).map(|n| [10, 1, 2, n].into()).collect();

@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use super::checks;
-use crate::ask::{other_single, single, small};
 use crate::bench::{Bench, attachments, expect};
 use crate::plain::list;
-use crate::{Finding, Verdict};
+use crate::pool_spec::{other_single, single, small};
+use crate::{CheckResult, Finding};
 use ipam_kit::allocate::Reach;
 
 checks!(
@@ -25,7 +25,7 @@ const C1: &str = "c1/eth0";
 const C2: &str = "c2/eth0";
 const C3: &str = "c3/eth0";
 
-fn gc_keeps_what_either_list_names(bench: &Bench) -> Verdict {
+fn gc_keeps_what_either_list_names(bench: &Bench) -> CheckResult {
     let (first, second) = (bench.add(C1, &[small()])?, bench.add(C2, &[small()])?);
     let third = bench.add(C3, &[small()])?;
     bench.age()?;
@@ -39,7 +39,7 @@ fn gc_keeps_what_either_list_names(bench: &Bench) -> Verdict {
     bench.refuse_check(C3, &[small()], &third.without_leases())
 }
 
-fn gc_without_a_list_is_error_7_and_releases_nothing(bench: &Bench) -> Verdict {
+fn gc_without_a_list_is_error_7_and_releases_nothing(bench: &Bench) -> CheckResult {
     let added = bench.add(C1, &[small()])?;
     bench.age()?;
     match bench.try_gc(&[small()], json!({}))? {
@@ -51,7 +51,7 @@ fn gc_without_a_list_is_error_7_and_releases_nothing(bench: &Bench) -> Verdict {
     bench.check(C1, &[small()], &added.without_leases())
 }
 
-fn gc_releases_what_no_list_names(bench: &Bench) -> Verdict {
+fn gc_releases_what_no_list_names(bench: &Bench) -> CheckResult {
     bench.add(C1, &[single()])?;
     bench.age()?;
     bench.gc(&[single()], &[])?;
@@ -59,7 +59,7 @@ fn gc_releases_what_no_list_names(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-fn gc_tells_interfaces_apart(bench: &Bench) -> Verdict {
+fn gc_tells_interfaces_apart(bench: &Bench) -> CheckResult {
     let first = bench.add(C1, &[small()])?;
     let second = bench.add("c1/eth1", &[small()])?;
     bench.age()?;
@@ -68,7 +68,7 @@ fn gc_tells_interfaces_apart(bench: &Bench) -> Verdict {
     bench.refuse_check(C1, &[small()], &first.without_leases())
 }
 
-fn gc_spares_what_is_young(bench: &Bench) -> Verdict {
+fn gc_spares_what_is_young(bench: &Bench) -> CheckResult {
     let old = bench.add(C1, &[small()])?;
     bench.age()?;
     let young = bench.add(C2, &[small()])?;
@@ -77,7 +77,7 @@ fn gc_spares_what_is_young(bench: &Bench) -> Verdict {
     bench.refuse_check(C1, &[small()], &old.without_leases())
 }
 
-fn gc_spares_other_networks(bench: &Bench) -> Verdict {
+fn gc_spares_other_networks(bench: &Bench) -> CheckResult {
     let elsewhere = bench.elsewhere();
     let (here, there) = (bench.add(C1, &[small()])?, elsewhere.add(C1, &[small()])?);
     bench.age()?;
@@ -86,7 +86,7 @@ fn gc_spares_other_networks(bench: &Bench) -> Verdict {
     bench.refuse_check(C1, &[small()], &here.without_leases())
 }
 
-fn gc_spares_other_nodes(bench: &Bench) -> Verdict {
+fn gc_spares_other_nodes(bench: &Bench) -> CheckResult {
     bench.delegates_only()?;
     if bench.subject.reach() == Reach::Node {
         return Err(Finding::NotApplicable(
@@ -104,13 +104,13 @@ fn gc_spares_other_nodes(bench: &Bench) -> Verdict {
     bench.refuse_check(C1, &[small()], &here.without_leases())
 }
 
-fn status_of_a_working_store_succeeds(bench: &Bench) -> Verdict {
+fn status_of_a_working_store_succeeds(bench: &Bench) -> CheckResult {
     bench.add(C1, &[single()])?;
     let status = bench.try_status(&[single()], json!({}))?;
     status.map_err(|r| format!("STATUS fails: {} {}", r.code, r.message).into())
 }
 
-fn status_of_a_full_pool_fails_when_asked_to(bench: &Bench) -> Verdict {
+fn status_of_a_full_pool_fails_when_asked_to(bench: &Bench) -> CheckResult {
     bench.delegates_only()?;
     let asked = json!({"statusExhaustion": true});
     let fails = || -> Result<bool, Finding> {

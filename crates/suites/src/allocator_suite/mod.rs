@@ -29,7 +29,7 @@ pub fn names() -> Vec<&'static str> {
     all().into_iter().map(|(name, _)| name).collect()
 }
 
-type Check = fn(&Bench) -> super::Verdict;
+type Check = fn(&Bench) -> super::CheckResult;
 
 fn all() -> Vec<(&'static str, Check)> {
     [adding::all(), requesting::all(), releasing::all(), keeping::all(), racing::all()].concat()

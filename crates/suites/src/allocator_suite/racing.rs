@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::checks;
-use crate::ask::{other, single, small};
 use crate::bench::{Added, Bench, expect};
 use crate::plain::list;
-use crate::{Finding, Verdict};
+use crate::pool_spec::{other, single, small};
+use crate::{CheckResult, Finding};
 
 checks!(
     adds_at_once_get_addresses_of_their_own,
@@ -26,7 +26,7 @@ const C1: &str = "c1/eth0";
 const C2: &str = "c2/eth0";
 
 const NEVER_BETWEEN: &str = "nothing comes between look and change here; \
-    in Rust, `InProcess::interleaved` on a ledger in `Between` makes this check run";
+    in Rust, `InProcess::interleaved` on a ledger in `InterleavedLedger` makes this check run";
 
 /// Calls of several threads, their answers in order.
 fn at_once<T: Send>(
@@ -46,7 +46,7 @@ fn at_once<T: Send>(
     })
 }
 
-fn adds_at_once_get_addresses_of_their_own(bench: &Bench) -> Verdict {
+fn adds_at_once_get_addresses_of_their_own(bench: &Bench) -> CheckResult {
     let pools = [small(), other()];
     let added = at_once(12, |number| bench.add(&format!("c{number}/eth0"), &pools))?;
     let given: BTreeSet<_> = added.iter().flat_map(|added| &added.addresses).collect();
@@ -57,7 +57,7 @@ fn adds_at_once_get_addresses_of_their_own(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-fn adds_at_once_of_one_attachment_get_the_same(bench: &Bench) -> Verdict {
+fn adds_at_once_of_one_attachment_get_the_same(bench: &Bench) -> CheckResult {
     let added = at_once(6, |_| bench.add(C1, &[small()]))?;
     let given: BTreeSet<_> = added.iter().flat_map(|added| &added.addresses).collect();
     expect(given.len() == 1, || format!("6 ADDs of one attachment got {}", list(&given)))?;
@@ -65,7 +65,7 @@ fn adds_at_once_of_one_attachment_get_the_same(bench: &Bench) -> Verdict {
     expect(left.len() == 12, || format!("one of 13 is held, {} are given", left.len()))
 }
 
-fn adds_at_once_use_up_a_pool_exactly(bench: &Bench) -> Verdict {
+fn adds_at_once_use_up_a_pool_exactly(bench: &Bench) -> CheckResult {
     let ends = at_once(18, |number| bench.try_add(&format!("c{number}/eth0"), &[small()]))?;
     let given: BTreeSet<_> = ends.iter().flatten().flat_map(|added| &added.addresses).collect();
     let refused: Vec<u64> = ends.iter().filter_map(|end| Some(end.as_ref().err()?.code)).collect();
@@ -77,7 +77,7 @@ fn adds_at_once_use_up_a_pool_exactly(bench: &Bench) -> Verdict {
     })
 }
 
-fn adds_and_dels_at_once_leave_nothing(bench: &Bench) -> Verdict {
+fn adds_and_dels_at_once_leave_nothing(bench: &Bench) -> CheckResult {
     let pools = [small(), other()];
     at_once(8, |number| {
         let who = format!("c{number}/eth0");
@@ -99,7 +99,7 @@ fn adds_and_dels_at_once_leave_nothing(bench: &Bench) -> Verdict {
 fn with_between(
     bench: &Bench,
     between: impl FnOnce(&Bench) -> Result<Option<Added>, Finding> + Send + 'static,
-    during: impl FnOnce() -> Verdict,
+    during: impl FnOnce() -> CheckResult,
 ) -> Result<Option<Added>, Finding> {
     let answer = Arc::new(Mutex::new(None));
     let (inside, place) = (bench.clone(), answer.clone());
@@ -117,7 +117,7 @@ fn with_between(
     between.ok_or("nothing came between".to_owned())?
 }
 
-fn an_add_that_was_quicker_keeps_its_address(bench: &Bench) -> Verdict {
+fn an_add_that_was_quicker_keeps_its_address(bench: &Bench) -> CheckResult {
     let slow = Arc::new(Mutex::new(None));
     let between = |bench: &Bench| bench.add(C2, &[small(), other()]).map(Some);
     let quick = with_between(bench, between, || {
@@ -135,7 +135,7 @@ fn an_add_that_was_quicker_keeps_its_address(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-fn a_late_del_spares_a_later_add(bench: &Bench) -> Verdict {
+fn a_late_del_spares_a_later_add(bench: &Bench) -> CheckResult {
     bench.add(C1, &[single()])?;
     let between = |bench: &Bench| bench.add(C1, &[single()]).map(Some);
     let again = with_between(bench, between, || bench.del(C1, &[single()], None))?;
@@ -144,7 +144,7 @@ fn a_late_del_spares_a_later_add(bench: &Bench) -> Verdict {
     bench.refuse_add(C2, &[single()], 100)
 }
 
-fn a_late_add_takes_nothing_of_others(bench: &Bench) -> Verdict {
+fn a_late_add_takes_nothing_of_others(bench: &Bench) -> CheckResult {
     bench.add(C1, &[single()])?;
     let between = |bench: &Bench| {
         bench.del(C1, &[single()], None)?;
@@ -159,7 +159,7 @@ fn a_late_add_takes_nothing_of_others(bench: &Bench) -> Verdict {
     bench.refuse_check(C1, &[single()], &taken)
 }
 
-fn a_killed_add_leaves_nothing_that_a_del_does_not_find(bench: &Bench) -> Verdict {
+fn a_killed_add_leaves_nothing_that_a_del_does_not_find(bench: &Bench) -> CheckResult {
     let pools = [small(), other()];
     for number in 0..24 {
         let who = format!("c{number}/eth0");

@@ -1,12 +1,10 @@
 //! What a DEL releases, and what a CHECK finds.
 
-use serde_json::json;
-
 use super::checks;
-use crate::Verdict;
-use crate::ask::{ipv6, other, single, small};
-use crate::bench::{Bench, expect, expect_given};
+use crate::CheckResult;
+use crate::bench::{Bench, expect, expect_given, network};
 use crate::plain::list;
+use crate::pool_spec::{ipv6, other, single, small};
 use ipam_kit::cni::{Environment, Verb};
 
 checks!(
@@ -29,7 +27,7 @@ checks!(
 const C1: &str = "c1/eth0";
 const C2: &str = "c2/eth0";
 
-fn a_del_releases(bench: &Bench) -> Verdict {
+fn a_del_releases(bench: &Bench) -> CheckResult {
     let pools = [single(), ipv6()];
     let added = bench.add(C1, &pools)?;
     bench.refuse_add(C2, &[single()], 100)?;
@@ -37,7 +35,7 @@ fn a_del_releases(bench: &Bench) -> Verdict {
     expect_given(&bench.add(C2, &[single()])?, &["10.1.2.7"])
 }
 
-fn dels_may_repeat(bench: &Bench) -> Verdict {
+fn dels_may_repeat(bench: &Bench) -> CheckResult {
     let added = bench.add(C1, &[small()])?;
     for known in [Some(&added), Some(&added), None, None] {
         bench.del(C1, &[small()], known)?;
@@ -45,16 +43,16 @@ fn dels_may_repeat(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-fn a_del_of_an_unknown_attachment_succeeds(bench: &Bench) -> Verdict {
+fn a_del_of_an_unknown_attachment_succeeds(bench: &Bench) -> CheckResult {
     bench.del("nobody/eth0", &[small()], None)?;
     let added = bench.add(C1, &[small()])?;
     bench.del("nobody/eth0", &[small()], None)?;
     bench.check(C1, &[small()], &added)
 }
 
-fn a_del_needs_no_namespace_no_arguments_no_result(bench: &Bench) -> Verdict {
+fn a_del_needs_no_namespace_no_arguments_no_result(bench: &Bench) -> CheckResult {
     bench.add(C1, &[single()])?;
-    let (_, mut config) = bench.call(Verb::Del, C1, &[single()], None);
+    let (_, mut config) = bench.call(Verb::Del, C1, &[single()], None)?;
     config.remove("prevResult");
     let environment = Environment::new([
         ("CNI_COMMAND", "DEL"),
@@ -66,7 +64,7 @@ fn a_del_needs_no_namespace_no_arguments_no_result(bench: &Bench) -> Verdict {
     expect_given(&bench.add(C2, &[single()])?, &["10.1.2.7"])
 }
 
-fn a_del_releases_its_interface_only(bench: &Bench) -> Verdict {
+fn a_del_releases_its_interface_only(bench: &Bench) -> CheckResult {
     let first = bench.add(C1, &[small()])?;
     let second = bench.add("c1/eth1", &[small()])?;
     expect(first.addresses != second.addresses, || {
@@ -78,7 +76,7 @@ fn a_del_releases_its_interface_only(bench: &Bench) -> Verdict {
     expect(left.len() == 12, || format!("one of 13 is held, {} are given", left.len()))
 }
 
-fn a_del_releases_its_container_only(bench: &Bench) -> Verdict {
+fn a_del_releases_its_container_only(bench: &Bench) -> CheckResult {
     let first = bench.add(C1, &[small()])?;
     for other in ["c10/eth0", "c/eth0", "C1/eth0"] {
         let added = bench.add(other, &[small()])?;
@@ -89,7 +87,7 @@ fn a_del_releases_its_container_only(bench: &Bench) -> Verdict {
     expect(left.len() == 12, || format!("one of 13 is held, {} are given", left.len()))
 }
 
-fn a_stale_hint_frees_nothing_of_others(bench: &Bench) -> Verdict {
+fn a_stale_hint_frees_nothing_of_others(bench: &Bench) -> CheckResult {
     let stale = bench.add(C1, &[single()])?;
     bench.del(C1, &[single()], None)?;
     let taken = bench.add(C2, &[single()])?;
@@ -98,13 +96,11 @@ fn a_stale_hint_frees_nothing_of_others(bench: &Bench) -> Verdict {
     bench.refuse_add("c3/eth0", &[single()], 100)
 }
 
-fn a_missing_hint_leaves_nothing_behind(bench: &Bench) -> Verdict {
+fn a_missing_hint_leaves_nothing_behind(bench: &Bench) -> CheckResult {
     let first = bench.add(C1, &[small()])?;
     let both = bench.add(C1, &[small(), other()])?;
     // A record that was lost half: only the first lease is known.
-    let known = both.with_ips(first.result["ips"].clone());
-    let mut known = known;
-    known.result["leases"] = first.result["leases"].clone();
+    let known = both.with_ips(&first.result.ips).with_leases(first.answer.leases);
     bench.del(C1, &[small(), other()], Some(&known))?;
     for pool in [small(), other()] {
         let left = bench.fill_all(&pool)?;
@@ -113,13 +109,11 @@ fn a_missing_hint_leaves_nothing_behind(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-fn a_hint_of_some_leases_leaves_nothing_behind(bench: &Bench) -> Verdict {
+fn a_hint_of_some_leases_leaves_nothing_behind(bench: &Bench) -> CheckResult {
     let pools = [small(), other()];
     let added = bench.add(C1, &pools)?;
-    let mut known = added.with_ips(json!([added.result["ips"][0]]));
-    if let Some(leases) = known.result["leases"].as_array_mut() {
-        leases.truncate(1);
-    }
+    let leases = added.answer.leases.as_ref().map(|leases| leases.iter().take(1).cloned());
+    let known = added.with_ips(&added.result.ips[..1]).with_leases(leases.map(Iterator::collect));
     bench.del(C1, &pools, Some(&known))?;
     for pool in pools {
         let left = bench.fill_all(&pool)?;
@@ -128,7 +122,7 @@ fn a_hint_of_some_leases_leaves_nothing_behind(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-fn a_check_passes_after_an_add(bench: &Bench) -> Verdict {
+fn a_check_passes_after_an_add(bench: &Bench) -> CheckResult {
     let pools = [small(), ipv6()];
     let added = bench.add(C1, &pools)?;
     bench.check(C1, &pools, &added)?;
@@ -137,7 +131,7 @@ fn a_check_passes_after_an_add(bench: &Bench) -> Verdict {
     bench.check(C1, &pools, &added)
 }
 
-fn a_check_fails_after_a_del(bench: &Bench) -> Verdict {
+fn a_check_fails_after_a_del(bench: &Bench) -> CheckResult {
     let added = bench.add(C1, &[small()])?;
     bench.refuse_check(C2, &[small()], &added)?;
     bench.del(C1, &[small()], None)?;
@@ -145,24 +139,24 @@ fn a_check_fails_after_a_del(bench: &Bench) -> Verdict {
     bench.refuse_check(C1, &[small()], &added.without_leases())
 }
 
-fn a_check_fails_for_an_address_not_held(bench: &Bench) -> Verdict {
+fn a_check_fails_for_an_address_not_held(bench: &Bench) -> CheckResult {
     let added = bench.add(C1, &[small()])?.without_leases();
-    let mut ip = added.result["ips"][0].clone();
-    ip["address"] = json!("10.1.2.13/28");
-    bench.refuse_check(C1, &[small()], &added.with_ips(json!([ip])))
+    let mut ip = added.result.ips[0].clone();
+    ip.address = network("10.1.2.13/28")?;
+    bench.refuse_check(C1, &[small()], &added.with_ips(&[ip]))
 }
 
-fn a_check_fails_for_an_address_not_in_the_result(bench: &Bench) -> Verdict {
+fn a_check_fails_for_an_address_not_in_the_result(bench: &Bench) -> CheckResult {
     bench.delegates_only()?;
     let added = bench.add(C1, &[small(), ipv6()])?;
-    bench.refuse_check(C1, &[small(), ipv6()], &added.with_ips(json!([added.result["ips"][0]])))
+    bench.refuse_check(C1, &[small(), ipv6()], &added.with_ips(&added.result.ips[..1]))
 }
 
-fn a_check_passes_over_addresses_of_others(bench: &Bench) -> Verdict {
+fn a_check_passes_over_addresses_of_others(bench: &Bench) -> CheckResult {
     let added = bench.add(C1, &[small()])?;
-    let mut foreign = added.result["ips"][0].clone();
-    foreign["address"] = json!("192.0.2.9/24");
-    let added = added.with_ips(json!([foreign, added.result["ips"][0]]));
+    let mut foreign = added.result.ips[0].clone();
+    foreign.address = network("192.0.2.9/24")?;
+    let added = added.with_ips(&[foreign, added.result.ips[0].clone()]);
     bench.check(C1, &[small()], &added)?;
     bench.check(C1, &[small()], &added.without_leases())
 }

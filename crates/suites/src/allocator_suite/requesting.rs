@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::checks;
-use crate::Verdict;
-use crate::ask::{ask, other, small};
+use crate::CheckResult;
 use crate::bench::{Bench, expect, expect_given};
+use crate::pool_spec::{other, small, with_ranges};
 
 checks!(
     a_requested_address_is_given,
@@ -19,14 +19,14 @@ checks!(
 const C1: &str = "c1/eth0";
 const C2: &str = "c2/eth0";
 
-fn a_requested_address_is_given(bench: &Bench) -> Verdict {
+fn a_requested_address_is_given(bench: &Bench) -> CheckResult {
     expect_given(&bench.add(C1, &[small().requesting("10.1.2.9")])?, &["10.1.2.9"])?;
     bench.add(C2, &[small().requesting("10.1.2.14")])?;
     let left = bench.fill(&small(), 20)?;
     expect(left.len() == 11, || format!("two of 13 are held, {} are given", left.len()))
 }
 
-fn a_requested_address_that_is_taken_is_refused(bench: &Bench) -> Verdict {
+fn a_requested_address_that_is_taken_is_refused(bench: &Bench) -> CheckResult {
     let held = bench.add(C1, &[small().requesting("10.1.2.9")])?;
     bench.refuse_add(C2, &[small().requesting("10.1.2.9")], 102)?;
     bench.check(C1, &[small()], &held)?;
@@ -35,30 +35,30 @@ fn a_requested_address_that_is_taken_is_refused(bench: &Bench) -> Verdict {
     bench.refuse_add(C2, &[small().requesting("10.1.2.9")], 102)
 }
 
-fn a_refused_request_leaves_nothing(bench: &Bench) -> Verdict {
+fn a_refused_request_leaves_nothing(bench: &Bench) -> CheckResult {
     bench.add(C1, &[other().requesting("10.1.3.9")])?;
     bench.refuse_add(C2, &[small(), other().requesting("10.1.3.9")], 102)?;
     let left = bench.fill(&small(), 20)?;
     expect(left.len() == 13, || format!("nothing of 13 is held, {} are given", left.len()))
 }
 
-fn a_requested_address_outside_is_refused(bench: &Bench) -> Verdict {
+fn a_requested_address_outside_is_refused(bench: &Bench) -> CheckResult {
     let pool = json!([{"subnet": "10.1.2.0/28", "rangeStart": "10.1.2.4", "rangeEnd": "10.1.2.9", "gateway": "10.1.2.5"}]);
     for address in ["10.1.2.1", "10.1.2.10", "10.1.2.5", "10.9.9.9", "fd00::1"] {
-        bench.refuse_add(C1, &[ask(pool.clone()).requesting(address)], 101)?;
+        bench.refuse_add(C1, &[with_ranges(pool.clone()).requesting(address)], 101)?;
     }
-    let left = bench.fill(&ask(pool), 20)?;
+    let left = bench.fill(&with_ranges(pool), 20)?;
     expect(left.len() == 5, || format!("nothing of 5 is held, {} are given", left.len()))
 }
 
-fn a_request_again_gives_it_again(bench: &Bench) -> Verdict {
+fn a_request_again_gives_it_again(bench: &Bench) -> CheckResult {
     for pools in [[small().requesting("10.1.2.9")], [small()], [small().requesting("10.1.2.9")]] {
         expect_given(&bench.add(C1, &pools)?, &["10.1.2.9"])?;
     }
     Ok(())
 }
 
-fn another_requested_address_replaces_the_first(bench: &Bench) -> Verdict {
+fn another_requested_address_replaces_the_first(bench: &Bench) -> CheckResult {
     bench.add(C1, &[small().requesting("10.1.2.9")])?;
     let pools = [small().requesting("10.1.2.10")];
     expect_given(&bench.add(C1, &pools)?, &["10.1.2.10"])?;

@@ -2,25 +2,25 @@
 //!
 //! A check opens the ledger for each step as a process of its own would, on a network of its own.
 
+mod bench;
 mod owning;
 mod racing;
-mod room;
 mod scanning;
 mod steps;
 mod viewing;
 
-pub use room::{Stage, request};
+pub use bench::{LedgerSubject, request};
 
-use room::Room;
+use bench::LedgerBench;
 
 use super::Report;
 
 /// Makes every check.
-pub fn run<S: Stage>(stage: &S) -> Report {
+pub fn run<S: LedgerSubject>(subject: &S) -> Report {
     let mut report = Report::default();
     let checks = [steps::all(), viewing::all(), owning::all(), scanning::all(), racing::all()];
     for (name, check) in checks.into_iter().flatten() {
-        report.check(name, true, || check(&Room::new(stage)?));
+        report.check(name, true, || check(&LedgerBench::new(subject)?));
     }
     report
 }
@@ -29,7 +29,7 @@ pub fn run<S: Stage>(stage: &S) -> Report {
 macro_rules! checks {
     ($($name:ident),+ $(,)?) => {
         /// Each check of this file, with its name.
-        pub(super) fn all<S: Stage>() -> Vec<(&'static str, fn(&Room<'_, S>) -> Verdict)> {
+        pub(super) fn all<S: LedgerSubject>() -> Vec<(&'static str, fn(&LedgerBench<'_, S>) -> CheckResult)> {
             vec![$((stringify!($name), $name::<S>)),+]
         }
     };

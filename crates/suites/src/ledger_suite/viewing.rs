@@ -1,9 +1,9 @@
 //! One view after another, with nothing committed between them.
 
+use super::bench::{LedgerBench, LedgerSubject, claim, done, ended, expect, lost, pool_of};
 use super::checks;
-use super::room::{Room, Stage, claim, done, ended, expect, lost, pool_of};
 use crate::plain::list;
-use crate::{Finding, Verdict};
+use crate::{CheckResult, Finding};
 use ipam_kit::allocate::ledger::{Change, Ledger, Need, Scan, ViewQuery};
 use ipam_kit::allocate::{Owner, PoolRequest};
 
@@ -27,9 +27,11 @@ fn query<'a>(
 }
 
 /// A ledger that keeps the lock of the view before waits for itself here.
-fn a_view_after_another_is_committed_on<S: Stage>(room: &Room<'_, S>) -> Verdict {
-    let (owner, request) = (room.owner("c1", "eth0")?, pool_of(A)?);
-    let mut ledger = room.open()?;
+fn a_view_after_another_is_committed_on<S: LedgerSubject>(
+    bench: &LedgerBench<'_, S>,
+) -> CheckResult {
+    let (owner, request) = (bench.owner("c1", "eth0")?, pool_of(A)?);
+    let mut ledger = bench.open()?;
     let mut view = ledger.view(&query(&owner, &request, &[Scan::None], Need::Claim), None)?;
     for look in [Scan::Full, Scan::None] {
         let scans = [look];
@@ -39,14 +41,16 @@ fn a_view_after_another_is_committed_on<S: Stage>(room: &Room<'_, S>) -> Verdict
     let after = ended(ledger.commit(&owner, view.token, &change)?)?;
     done(after, "a claim of a free address on the third view")?;
     // And it is over: nothing keeps others out.
-    room.take(&room.owner("c2", "eth0")?, B)?;
+    bench.take(&bench.owner("c2", "eth0")?, B)?;
     Ok(())
 }
 
-fn a_proof_after_a_guess_shows_what_is_held<S: Stage>(room: &Room<'_, S>) -> Verdict {
-    let (owner, request) = (room.owner("c1", "eth0")?, pool_of(B)?);
-    let lease = room.take(&owner, A)?;
-    let mut ledger = room.open()?;
+fn a_proof_after_a_guess_shows_what_is_held<S: LedgerSubject>(
+    bench: &LedgerBench<'_, S>,
+) -> CheckResult {
+    let (owner, request) = (bench.owner("c1", "eth0")?, pool_of(B)?);
+    let lease = bench.take(&owner, A)?;
+    let mut ledger = bench.open()?;
     let scans = [Scan::None];
     let guess = ViewQuery { may_guess: true, ..query(&owner, &request, &scans, Need::Claim) };
     let guessed = ledger.view(&guess, None)?;
@@ -58,23 +62,25 @@ fn a_proof_after_a_guess_shows_what_is_held<S: Stage>(room: &Room<'_, S>) -> Ver
     })
 }
 
-fn a_commit_on_a_view_after_another_is_guarded<S: Stage>(room: &Room<'_, S>) -> Verdict {
+fn a_commit_on_a_view_after_another_is_guarded<S: LedgerSubject>(
+    bench: &LedgerBench<'_, S>,
+) -> CheckResult {
     // What comes between is nothing yet: it tells whether anything can.
-    if !room.stage.interleave(Box::new(|| ())) {
+    if !bench.subject.interleave(Box::new(|| ())) {
         return Err(Finding::NotApplicable(
-            "nothing comes between two views; `Stage::interleave` on a ledger in `Between` makes \
+            "nothing comes between two views; `LedgerSubject::interleave` on a ledger in `InterleavedLedger` makes \
              this check run",
         ));
     }
-    let (owner, request) = (room.owner("c1", "eth0")?, pool_of(A)?);
-    let (scans, mut ledger) = ([Scan::None], room.open()?);
+    let (owner, request) = (bench.owner("c1", "eth0")?, pool_of(A)?);
+    let (scans, mut ledger) = ([Scan::None], bench.open()?);
     let first = ledger.view(&query(&owner, &request, &scans, Need::Claim), None)?;
-    room.take(&owner, A)?;
+    bench.take(&owner, A)?;
     // It may show what the first one showed.
     let second = ledger.view(&query(&owner, &request, &scans, Need::Claim), Some(first.token))?;
     let change = Change { claim: vec![claim(&request, &[B])?], ..Change::default() };
     let after = ended(ledger.commit(&owner, second.token, &change)?)?;
     lost(after, "a claim by an owner who has taken another lease since the first view")?;
-    let held = room.addresses(&owner)?;
+    let held = bench.addresses(&owner)?;
     expect(held.len() == 1, || format!("held is {}", list(&held)))
 }

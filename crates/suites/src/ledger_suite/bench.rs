@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::Verdict;
+use crate::CheckResult;
+use crate::between::CallBetween;
 use crate::plain::{self, leases};
 use ipam_kit::allocate::ledger::{
     Change, Claim, Commit, Entry, Ledger, Need, Scan, Taken, View, ViewQuery, unknown_ranges,
@@ -22,7 +23,7 @@ use ipam_kit::host::Settings;
 use ipam_kit::pool::Pool;
 
 /// Where ledgers of one kind are opened, all on one store.
-pub trait Stage: Clone + Send + Sync + 'static {
+pub trait LedgerSubject: Clone + Send + Sync + 'static {
     /// The kind.
     type Ledger: Ledger;
 
@@ -35,8 +36,8 @@ pub trait Stage: Clone + Send + Sync + 'static {
 
     /// Calls `between` inside the next commit, after its caller has looked and before anything is
     /// changed. False where that cannot be done. Any ledger can do it inside of
-    /// [`Between`](crate::between::Between).
-    fn interleave(&self, between: Box<dyn FnOnce() + Send>) -> bool {
+    /// [`InterleavedLedger`](crate::between::InterleavedLedger).
+    fn interleave(&self, between: CallBetween) -> bool {
         drop(between);
         false
     }
@@ -55,18 +56,18 @@ pub fn request(network: &NetworkName, ipam: &Value) -> Result<Request> {
 
 /// A network that no other check uses.
 #[derive(Clone)]
-pub(super) struct Room<'a, S> {
-    pub stage: &'a S,
+pub(super) struct LedgerBench<'a, S> {
+    pub subject: &'a S,
     pub network: NetworkName,
 }
 
 /// What became of a commit.
-pub(super) enum Ended {
+pub(super) enum EndedCommit {
     Done { kept: Vec<Lease>, claimed: Vec<Lease> },
     Lost(Vec<Taken>),
 }
 
-impl Ended {
+impl EndedCommit {
     fn told(&self) -> String {
         match self {
             Self::Done { kept, claimed } => {
@@ -85,13 +86,13 @@ pub(super) fn fresh_network() -> Result<NetworkName> {
     NetworkName::parse(&format!("suite-{}-{number}", process::id()))
 }
 
-impl<'a, S: Stage> Room<'a, S> {
-    pub(super) fn new(stage: &'a S) -> Result<Self> {
-        Ok(Self { stage, network: fresh_network()? })
+impl<'a, S: LedgerSubject> LedgerBench<'a, S> {
+    pub(super) fn new(subject: &'a S) -> Result<Self> {
+        Ok(Self { subject, network: fresh_network()? })
     }
 
     pub(super) fn open(&self) -> Result<S::Ledger> {
-        self.stage.open(&self.network)
+        self.subject.open(&self.network)
     }
 
     pub(super) fn owner(&self, container: &str, ifname: &str) -> Result<Owner> {
@@ -126,7 +127,7 @@ impl<'a, S: Stage> Room<'a, S> {
     }
 
     /// Looks as far as told, then commits.
-    pub(super) fn commit(&self, owner: &Owner, change: &Change<'_>) -> Result<Ended> {
+    pub(super) fn commit(&self, owner: &Owner, change: &Change<'_>) -> Result<EndedCommit> {
         let mut ledger = self.open()?;
         let view = self.view(&mut ledger, owner, change, Scan::None)?;
         ended(ledger.commit(owner, view.token, change)?)
@@ -159,7 +160,7 @@ impl<'a, S: Stage> Room<'a, S> {
         let request = pool_of(address)?;
         let change = Change { claim: vec![claim(&request, &[address])?], ..Change::default() };
         match self.commit(owner, &change)? {
-            Ended::Done { claimed, .. } if claimed.len() == 1 => Ok(claimed[0].clone()),
+            EndedCommit::Done { claimed, .. } if claimed.len() == 1 => Ok(claimed[0].clone()),
             ended => {
                 let message = format!("{address} is free, but the claim {}", ended.told());
                 Err(Error::new(ErrorCode::INTERNAL, message))
@@ -187,11 +188,11 @@ impl<'a, S: Stage> Room<'a, S> {
 }
 
 /// An outcome that tells; one that does not is an error here.
-pub(super) fn ended<T>(commit: Commit<T>) -> Result<Ended> {
+pub(super) fn ended<T>(commit: Commit<T>) -> Result<EndedCommit> {
     match commit {
-        Commit::Done { kept, claimed } => Ok(Ended::Done { kept, claimed }),
-        Commit::Lost { taken, .. } => Ok(Ended::Lost(taken)),
-        Commit::Outdated => Ok(Ended::Lost(Vec::new())),
+        Commit::Done { kept, claimed } => Ok(EndedCommit::Done { kept, claimed }),
+        Commit::Lost { taken, .. } => Ok(EndedCommit::Lost(taken)),
+        Commit::Outdated => Ok(EndedCommit::Lost(Vec::new())),
         Commit::Unknown => {
             Err(Error::new(ErrorCode::TRY_AGAIN, "the store did not say what became of a commit"))
         }
@@ -232,22 +233,22 @@ pub(super) fn claim<'a>(request: &'a PoolRequest, candidates: &[&str]) -> Result
     })
 }
 
-pub(super) fn expect(holds: bool, message: impl FnOnce() -> String) -> Verdict {
+pub(super) fn expect(holds: bool, message: impl FnOnce() -> String) -> CheckResult {
     if holds { Ok(()) } else { Err(message().into()) }
 }
 
 /// The commit is done; its kept and claimed leases.
-pub(super) fn done(ended: Ended, what: &str) -> Result<(Vec<Lease>, Vec<Lease>), String> {
+pub(super) fn done(ended: EndedCommit, what: &str) -> Result<(Vec<Lease>, Vec<Lease>), String> {
     match ended {
-        Ended::Done { kept, claimed } => Ok((kept, claimed)),
-        Ended::Lost(_) => Err(format!("{what} {}", ended.told())),
+        EndedCommit::Done { kept, claimed } => Ok((kept, claimed)),
+        EndedCommit::Lost(_) => Err(format!("{what} {}", ended.told())),
     }
 }
 
 /// The commit is lost; what was taken.
-pub(super) fn lost(ended: Ended, what: &str) -> Result<Vec<Taken>, String> {
+pub(super) fn lost(ended: EndedCommit, what: &str) -> Result<Vec<Taken>, String> {
     match ended {
-        Ended::Lost(taken) => Ok(taken),
-        Ended::Done { .. } => Err(format!("{what} {}", ended.told())),
+        EndedCommit::Lost(taken) => Ok(taken),
+        EndedCommit::Done { .. } => Err(format!("{what} {}", ended.told())),
     }
 }
