@@ -3,14 +3,15 @@ use std::time::Duration;
 
 use etcd_client::Txn;
 use ipam_kit::delegate::Deadline;
-use ipam_kit::{ErrorCode, Result};
+use ipam_kit::{ErrorCode, Request, Result};
 use ipam_servers::{Failover, PATIENCE, Service, Transport};
 
 use crate::config::EtcdStore;
 use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
-pub(crate) use crate::transport::EtcdAnswer;
-use crate::transport::Grpc;
+use crate::keys::plain;
+use crate::memory::{self, EtcdMemory};
+use crate::transport::{EtcdAnswer, Grpc};
 
 /// The servers of a store, of which one that answers is as good as another.
 ///
@@ -21,6 +22,30 @@ pub(crate) struct EtcdClient {
 }
 
 impl EtcdClient {
+    /// A client for one call: it shows the auth token that is kept on this node, and begins with
+    /// the server that answered last.
+    ///
+    /// # Errors
+    /// There is no state folder, or a certificate file cannot be read.
+    pub(crate) fn open(
+        store: &EtcdStore,
+        request: &Request,
+        memory: &EtcdMemory,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let tokens = memory::folder(&request.state_dir()?).join("tokens");
+        let credentials = store.user.clone().map(|(user, password)| {
+            // A token is known to the servers of one store alone.
+            let name = plain(&format!("{user}@{}", store.endpoints[0]));
+            Credentials::new(user, password, tokens.join(name))
+        });
+        let mut client = Self::new(store, credentials, request.unreached(), deadline)?;
+        if let Some(endpoint) = memory.endpoint() {
+            client.prefer(&endpoint);
+        }
+        Ok(client)
+    }
+
     /// A client for the servers of a store; it connects when there is something to send. `unreached` is
     /// the code of the error when no server could be asked for anything.
     ///
@@ -42,8 +67,8 @@ impl EtcdClient {
         Ok(Self { servers: Failover::new(service, transport, deadline) })
     }
 
-    /// Goes on until another deadline.
-    pub(crate) fn go_on(&mut self, deadline: Deadline) {
+    /// Sets another deadline.
+    pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
         self.servers.set_deadline(deadline);
     }
 
@@ -53,7 +78,7 @@ impl EtcdClient {
     }
 
     /// Begins with this server, if it is one of the store's.
-    pub(crate) fn prefer(&mut self, url: &str) {
+    fn prefer(&mut self, url: &str) {
         self.servers.prefer(url);
     }
 

@@ -25,14 +25,13 @@ const PART: u32 = 3;
 
 /// A client of today's endpoints, where the configuration names other settings than the record and
 /// these prove to lead to the recorded store. Where that is `marked`, it has a key of the latest
-/// claim. `dial` makes a client within a deadline.
+/// claim.
 pub(crate) fn connect_if_proven(
     request: &Request,
     recorded: &EtcdStore,
     memory: &EtcdMemory,
     keys: &EtcdKeys,
     marked: bool,
-    dial: impl Fn(&EtcdStore, Deadline) -> Result<EtcdClient>,
 ) -> Option<EtcdClient> {
     let today = match today(request)? {
         Ok(today) => today,
@@ -46,19 +45,19 @@ pub(crate) fn connect_if_proven(
         return None;
     }
     let time = LONGEST.min(request.deadline.left() / PART);
-    let proof = dial(&today, Deadline::after(time)).and_then(|mut client| {
-        let proof = Proof { recorded, today: &today, memory, keys, marked };
-        Ok(proof.holds(&mut client, &known(request))?.then(|| {
-            client.go_on(request.deadline);
-            client
-        }))
+    let proof = Proof { recorded, today: &today, memory, keys, marked };
+    let connected = EtcdClient::open(&today, request, memory, Deadline::after(time));
+    let proven = connected.and_then(|mut client| {
+        let holds = proof.holds(&mut client, &known(request))?;
+        Ok((holds, client))
     });
-    match proof {
-        Ok(Some(client)) => {
+    match proven {
+        Ok((true, mut client)) => {
             debug!("goes the way that the configuration names now");
+            client.set_deadline(request.deadline);
             return Some(client);
         }
-        Ok(None) => warn!("{}: not proved to be the recorded store", list(&today.endpoints)),
+        Ok((false, _)) => warn!("{}: not proved to be the recorded store", list(&today.endpoints)),
         Err(error) => warn!("{}: {}", list(&today.endpoints), error.in_full()),
     }
     warn!("goes the recorded way: {}", list(&recorded.endpoints));

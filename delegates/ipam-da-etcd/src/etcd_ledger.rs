@@ -1,4 +1,4 @@
-//! The seam between a call and the two ways in which it uses a store.
+//! What `native` and `compat` do for the ledger.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -9,11 +9,11 @@ use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
 
 use crate::view_token::EtcdViewToken;
 
-/// How a call uses the store: by our own keys alone, or beside a replaced plugin. Each method is
-/// the ledger's of that name.
+/// A ledger in one kind of layout: our own, or that of a replaced plugin. Each method does what the
+/// method of [`Ledger`](ipam_kit::allocate::ledger::Ledger) with its name does.
 pub(crate) trait EtcdLedger: Debug {
-    /// Whether candidates are tried from the cursor on alone, for nothing may be given ahead of it.
-    fn is_strict(&self) -> bool;
+    /// Whether addresses are claimed only at the cursor, because nothing may be given ahead of it.
+    fn claims_in_cursor_order(&self) -> bool;
 
     fn view(
         &mut self,
@@ -37,5 +37,5 @@ pub(crate) trait EtcdLedger: Debug {
     fn accept(&mut self) -> Result<()>;
 }
 
-/// Shows an entry, and hears whether to go on.
+/// Gets each entry of a scan, and says whether the scan goes on.
 pub(crate) type EntryVisitor<'a> = &'a mut dyn FnMut(Entry) -> ControlFlow<()>;

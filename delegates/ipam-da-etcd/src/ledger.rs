@@ -1,23 +1,22 @@
 //! Leases in etcd, as a ledger.
+//!
+//! `open` reads the configuration, opens a session with the store, and chooses how this call uses
+//! the store: alone (`native`), or beside a plugin that it replaces (`compat`). From there each verb
+//! runs downwards: `view` looks at what the owner holds (`view_reads`, `owner_leases`) or guesses
+//! it. `commit` makes one transaction of a change (`commit_txn`), sends it (`client`) and says what
+//! became of it (`outcome`). An ADD and a DEL are a view and a commit. GC is a `scan` and a `remove`.
 
 use std::ops::ControlFlow;
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery};
+use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::allocate::{ClaimLimits, Owner, Profile, Reach};
-use ipam_kit::cni::Verb;
-use ipam_kit::host::StateDir;
 use ipam_kit::keys::Key;
 use ipam_kit::{ErrorCode, Request, Result};
-use serde_json::Value;
 
-use crate::client::EtcdClient;
 use crate::compat::CompatLedger;
-use crate::config::{EtcdConfig, EtcdStore, KEYS};
-use crate::credentials::Credentials;
-use crate::current_servers;
+use crate::config::{EtcdConfig, KEYS};
 use crate::etcd_ledger::EtcdLedger;
-use crate::keys::{EtcdKeys, plain};
-use crate::memory::{self, EtcdMemory};
 use crate::native::NativeLedger;
 use crate::session::EtcdSession;
 use crate::view_token::EtcdViewToken;
@@ -26,12 +25,15 @@ use crate::view_token::EtcdViewToken;
 #[derive(Debug)]
 pub struct Etcd(Box<dyn EtcdLedger>);
 
-/// How many branches a transaction may have.
+/// How many branches a transaction has at most.
 const BRANCHES: usize = 16;
 
 /// How many addresses of one pool are tried: in a pool that is half full, one ADD in hundreds needs a
 /// second try, and each branch more costs every ADD.
 const CANDIDATES: usize = 8;
+
+/// How many leases go in one transaction, which may have 128 operations, with those inside it.
+const DROPS: usize = 60;
 
 impl Ledger for Etcd {
     type Config = EtcdConfig;
@@ -42,12 +44,13 @@ impl Ledger for Etcd {
 
     fn open(config: EtcdConfig, request: &Request) -> Result<Self> {
         let store = config.store()?;
-        let session = open(&store, request)?;
-        let Some(old) = &store.layout.replaced else {
-            return Ok(Self(Box::new(NativeLedger(session))));
-        };
-        let EtcdStore { prefix, result_cache, .. } = &store;
-        Ok(Self(Box::new(CompatLedger::open(session, old, prefix, result_cache, request)?)))
+        let session = EtcdSession::open(&store, request)?;
+        match &store.layout.replaced {
+            None => Ok(Self(Box::new(NativeLedger(session)))),
+            Some(plugin) => {
+                Ok(Self(Box::new(CompatLedger::open(session, plugin, &store, request)?)))
+            }
+        }
     }
 
     fn view(
@@ -69,6 +72,9 @@ impl Ledger for Etcd {
         }
         if change.claim.is_empty() && change.keep.is_empty() && change.drop.is_empty() {
             return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
+        }
+        if change.drop.len() > DROPS && only_drops(change) {
+            return self.drop_in_parts(owner, token, change);
         }
         self.0.commit(owner, &token, change)
     }
@@ -95,68 +101,52 @@ impl Ledger for Etcd {
     }
 
     fn profile(&self) -> Profile {
-        Profile { cursor_order_only: self.0.is_strict(), ..Profile::default() }
+        Profile { cursor_order_only: self.0.claims_in_cursor_order(), ..Profile::default() }
     }
 
     fn claim_limits(&self, claims: usize) -> ClaimLimits {
-        let strict = self.0.is_strict();
-        // The candidates of several pools multiply.
-        let fits = |each: &usize| {
-            let exponent = u32::try_from(claims.max(1)).unwrap_or(u32::MAX);
-            let ways = if strict { 2 * each - 1 } else { *each };
-            ways.checked_pow(exponent).is_some_and(|branches| branches <= BRANCHES)
-        };
-        let each = (1..=CANDIDATES).rev().find(fits).unwrap_or(1);
-        let random_candidates = if strict { 0 } else { each / 2 };
+        let cursor_order = self.0.claims_in_cursor_order();
+        let pools = u32::try_from(claims.max(1)).unwrap_or(u32::MAX);
+        let mut each = CANDIDATES;
+        while each > 1 && !fits_into_transaction(each, pools, cursor_order) {
+            each -= 1;
+        }
+        let random_candidates = if cursor_order { 0 } else { each / 2 };
         ClaimLimits { each, random_candidates, look_first: each == 1 }
     }
 }
 
-/// The store that a call is about, by its servers as they are named or were recorded.
-fn open(store: &EtcdStore, request: &Request) -> Result<EtcdSession> {
-    let state = request.state_dir()?;
-    let memory = remembered(store, &state, request);
-    let keys = EtcdKeys::new(store.layout.key_paths(), &store.prefix, request.network.name());
-    let indexed = store.layout.replaced.is_none() || !memory.is_unindexed();
-    let dial = |store: &EtcdStore, deadline| {
-        let credentials = store.user.clone().map(|(user, password)| {
-            // A token is known to the servers of one store alone.
-            let name = plain(&format!("{user}@{}", store.endpoints[0]));
-            let cache = memory::folder(&state).join("tokens").join(name);
-            Credentials::new(user, password, cache)
-        });
-        let mut client = EtcdClient::new(store, credentials, request.unreached(), deadline)?;
-        if let Some(endpoint) = memory.endpoint() {
-            client.prefer(&endpoint);
+impl Etcd {
+    /// Releases more leases than a transaction can take. Only a replaced plugin gives a container
+    /// so many.
+    fn drop_in_parts(
+        &mut self,
+        owner: &Owner,
+        mut token: EtcdViewToken,
+        change: &Change<'_>,
+    ) -> Result<Commit<EtcdViewToken>> {
+        for part in change.drop.chunks(DROPS) {
+            let part = Change { drop: part.to_vec(), ..Change::default() };
+            match self.0.commit(owner, &token, &part)? {
+                // The first part has deleted the owner's key.
+                Commit::Done { .. } => token = token.with(OwnerGuard::default()),
+                Commit::Unknown => return Ok(Commit::Unknown),
+                Commit::Outdated => return Ok(Commit::Outdated),
+                // Its view shows this part alone.
+                Commit::Lost { .. } => return Ok(Commit::Lost { taken: Vec::new(), view: None }),
+            }
         }
-        Ok(client)
-    };
-    let client =
-        match current_servers::connect_if_proven(request, store, &memory, &keys, indexed, dial) {
-            Some(client) => client,
-            None => dial(store, request.deadline)?,
-        };
-    Ok(EtcdSession {
-        client,
-        keys,
-        memory,
-        indexed,
-        // A person who looks at a store that was swapped is to see what is in it.
-        accepts_any_store: request.is_reassert()
-            || request.environment.text("CNI_COMMAND").is_none(),
-        releasing: !matches!(request.verb, Verb::Add | Verb::Status),
-    })
+        Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
+    }
 }
 
-/// What this node remembers of the store.
-fn remembered(store: &EtcdStore, state: &StateDir, request: &Request) -> EtcdMemory {
-    let serves: Vec<String> = match request.network.ipam().get("serves") {
-        Some(Value::Array(pools)) => pools.iter().map(Value::to_string).collect(),
-        _ => Vec::new(),
-    };
-    let place = match store.layout.replaced {
-        None => store.prefix.clone(),
-        Some(_) => format!("{} in the layout {}", store.prefix, store.layout.name),
-    };
-    EtcdMemory::open(state, request.network.name(), &serves, &place)
+fn only_drops(change: &Change<'_>) -> bool {
+    change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty()
+}
+
+/// Whether a transaction can try so many candidates in each of some pools: their branches multiply.
+/// In the order of a cursor, each candidate but the first is tried at two positions of the cursor.
+fn fits_into_transaction(candidates: usize, pools: u32, cursor_order: bool) -> bool {
+    let branches = if cursor_order { 2 * candidates - 1 } else { candidates };
+    branches.checked_pow(pools).is_some_and(|branches| branches <= BRANCHES)
 }

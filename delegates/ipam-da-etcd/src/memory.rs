@@ -3,14 +3,15 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ipam_kit::cni::NetworkName;
 use ipam_kit::host::{StateDir, StateFile, make_private_folder};
-use ipam_kit::{Error, ErrorCode, Result};
+use ipam_kit::{Error, ErrorCode, Request, Result};
 use log::{debug, warn};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::client::EtcdAnswer;
+use crate::config::EtcdStore;
 use crate::endpoint::Endpoint;
+use crate::transport::EtcdAnswer;
 use crate::values;
 
 /// What this node remembers of a network's store between two calls, in its state folder: which
@@ -65,18 +66,28 @@ const MET: usize = 64;
 type MemoryFile = BTreeMap<String, DelegateMemory>;
 
 impl EtcdMemory {
-    /// The memory of a network whose keys are at this place of its store; `serves` are the pools that this
-    /// delegate is shown, where not all are.
-    pub(crate) fn open(
-        state: &StateDir,
-        network: &NetworkName,
-        serves: &[String],
-        key_space: &str,
-    ) -> Self {
-        let file = StateFile::at(folder(state).join(format!("{network}.json")));
-        let part = serves.join(",");
+    /// What this node remembers of a store and the network of a call. An entry with `serves` has a
+    /// memory of its own, because it sees other pools.
+    ///
+    /// # Errors
+    /// There is no state folder.
+    pub(crate) fn open(store: &EtcdStore, request: &Request) -> Result<Self> {
+        let network = request.network.name();
+        let path = folder(&request.state_dir()?).join(format!("{network}.json"));
+        let serves: Vec<String> = match request.network.ipam().get("serves") {
+            Some(Value::Array(pools)) => pools.iter().map(Value::to_string).collect(),
+            _ => Vec::new(),
+        };
+        let key_space = match store.layout.replaced {
+            None => store.prefix.clone(),
+            Some(_) => format!("{} in the layout {}", store.prefix, store.layout.name),
+        };
+        Ok(Self::read(StateFile::at(path), serves.join(","), key_space))
+    }
+
+    fn read(file: StateFile, part: String, key_space: String) -> Self {
         let known = file.read::<MemoryFile>().remove(&part).unwrap_or_default();
-        Self { file, part, key_space: key_space.to_owned(), known }
+        Self { file, part, key_space, known }
     }
 
     /// Fails when an answer is not of the store that is known, as it was before the request: a lower
@@ -365,8 +376,7 @@ mod tests {
 
     fn memory(folder: &TempDir) -> EtcdMemory {
         let file = StateFile::at(folder.path().join("etcd/net.json"));
-        let known = file.read::<MemoryFile>().remove("").unwrap_or_default();
-        EtcdMemory { file, part: String::new(), key_space: String::new(), known }
+        EtcdMemory::read(file, String::new(), String::new())
     }
 
     #[test]

@@ -9,47 +9,15 @@ use ipam_kit::allocate::ledger::{Change, Commit, Scan, Taken, Used, View};
 use ipam_kit::allocate::owner_index::{OwnerGuard, done};
 use ipam_kit::{Error, Result};
 
-use crate::client::EtcdAnswer;
 use crate::commit_txn::CommitTxn;
 use crate::owner_leases::{OwnerKeys, OwnerLeases};
 use crate::page::found_by_key;
 use crate::removal::take_off_lost;
 use crate::session::EtcdSession;
+use crate::transport::EtcdAnswer;
 use crate::values::{OwnerState, parse_holding};
 use crate::view_reads::{addresses, pools_by_cursor};
 use crate::view_token::EtcdViewToken;
-
-/// How many addresses go at once; a transaction may have 128 operations, with those inside it.
-const BATCH: usize = 60;
-
-/// Makes a change; one by which a container loses more than a transaction can take in several.
-///
-/// # Errors
-/// Those of `make`.
-pub(crate) fn commit_in_parts(
-    token: &EtcdViewToken,
-    change: &Change<'_>,
-    mut make: impl FnMut(&EtcdViewToken, &Change<'_>) -> Result<Commit<EtcdViewToken>>,
-) -> Result<Commit<EtcdViewToken>> {
-    // Only a replaced plugin gives a container so many.
-    let only_drops = change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty();
-    if change.drop.len() <= BATCH || !only_drops {
-        return make(token, change);
-    }
-    let mut token = token.clone();
-    for part in change.drop.chunks(BATCH) {
-        let part = Change { drop: part.to_vec(), ..Change::default() };
-        match make(&token, &part)? {
-            // The owner's key has gone with the first.
-            Commit::Done { .. } => token = token.with(OwnerGuard::default()),
-            Commit::Unknown => return Ok(Commit::Unknown),
-            Commit::Outdated => return Ok(Commit::Outdated),
-            // What it shows is of this part alone.
-            Commit::Lost { .. } => return Ok(Commit::Lost { taken: Vec::new(), view: None }),
-        }
-    }
-    Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
-}
 
 /// The owners that lose an address by a change, as they are.
 ///
@@ -135,7 +103,7 @@ fn withdraw(
 
 /// How things stand after a claim was not made, where nothing was kept or dropped: as they were
 /// seen.
-pub(crate) fn view_as_seen(
+pub(crate) fn unchanged_view(
     session: &EtcdSession,
     change: &Change<'_>,
     token: &EtcdViewToken,
@@ -171,7 +139,7 @@ pub(crate) fn report_taken(
     let own = keys.owner(owner);
     let holders = taken.iter().filter_map(|taken| taken.holder.as_ref()?.holder.as_ref());
     let is_own = holders.filter_map(|h| keys.owner_of_holder(h)).any(|key| key == own);
-    let mut view = view_as_seen(session, change, token).filter(|_| !is_own);
+    let mut view = unchanged_view(session, change, token).filter(|_| !is_own);
     if let (Some(view), Scan::Range(from, to), Some(found)) = (&mut view, claim.next, shown) {
         view.pools[place].used = Used::Windows(vec![(from, to)], addresses(keys, found));
     }
@@ -183,7 +151,7 @@ pub(crate) fn report_taken(
 ///
 /// # Errors
 /// It is the latter.
-pub(crate) fn read_refusal(
+pub(crate) fn owner_keys_after_refusal(
     session: &mut EtcdSession,
     owner: &Owner,
     change: &Change<'_>,

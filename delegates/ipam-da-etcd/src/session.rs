@@ -3,12 +3,16 @@
 use std::ops::ControlFlow;
 
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp};
-use ipam_kit::Result;
+use ipam_kit::cni::Verb;
+use ipam_kit::{Request, Result};
 
-use crate::client::{EtcdAnswer, EtcdClient};
+use crate::client::EtcdClient;
+use crate::config::EtcdStore;
+use crate::current_servers::connect_if_proven;
 use crate::keys::{EtcdKeys, end_of};
 use crate::memory::EtcdMemory;
 use crate::page::{first_get, found_by_key, next_page, read_page};
+use crate::transport::EtcdAnswer;
 
 /// The servers, the keys of the network, and what this node remembers of the store.
 #[derive(Debug)]
@@ -25,6 +29,30 @@ pub(crate) struct EtcdSession {
 }
 
 impl EtcdSession {
+    /// Opens the store that the configuration names, or that the record of a container does.
+    ///
+    /// # Errors
+    /// There is no state folder, or a certificate file cannot be read.
+    pub(crate) fn open(store: &EtcdStore, request: &Request) -> Result<Self> {
+        let memory = EtcdMemory::open(store, request)?;
+        let keys = EtcdKeys::new(store.layout.key_paths(), &store.prefix, request.network.name());
+        let indexed = store.layout.replaced.is_none() || !memory.is_unindexed();
+        let client = match connect_if_proven(request, store, &memory, &keys, indexed) {
+            Some(client) => client,
+            None => EtcdClient::open(store, request, &memory, request.deadline)?,
+        };
+        Ok(Self {
+            client,
+            keys,
+            memory,
+            indexed,
+            // A person sees what is in a store, even if the store was swapped.
+            accepts_any_store: request.is_reassert()
+                || request.environment.text("CNI_COMMAND").is_none(),
+            releasing: !matches!(request.verb, Verb::Add | Verb::Status),
+        })
+    }
+
     /// Asks something that changes nothing of the store that is known.
     ///
     /// # Errors

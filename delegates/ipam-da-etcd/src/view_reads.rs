@@ -21,7 +21,7 @@ use crate::view_token::EtcdViewToken;
 #[derive(Debug)]
 pub(crate) struct ViewReads {
     /// Of the owner.
-    pub(crate) shown: OwnerKeys,
+    pub(crate) owner: OwnerKeys,
     /// Of the pools.
     pub(crate) used: Vec<Used>,
     /// Of what was asked for besides.
@@ -53,7 +53,7 @@ pub(crate) fn view_without_reading(
 }
 
 /// The addresses that a query names.
-pub(crate) fn named_addresses(query: &ViewQuery<'_>) -> BTreeSet<IpAddr> {
+pub(crate) fn addresses_in_query(query: &ViewQuery<'_>) -> BTreeSet<IpAddr> {
     let known = query.known.iter().map(|lease| lease.address.addr());
     known.chain(query.requests.iter().filter_map(|want| want.requested)).collect()
 }
@@ -92,8 +92,8 @@ pub(crate) fn read_for_view(
     }
     let leases = found.next().unwrap_or_default();
     let more = found.next().unwrap_or_default();
-    let shown = OwnerKeys::new(&session.keys, query.owner, owners, leases, addresses_read);
-    Ok(ViewReads { shown, used, more })
+    let owner = OwnerKeys::new(&session.keys, query.owner, owners, leases, addresses_read);
+    Ok(ViewReads { owner, used, more })
 }
 
 /// What an owner holds by the store itself, and what was seen of the pools.

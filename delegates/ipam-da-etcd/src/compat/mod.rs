@@ -1,8 +1,12 @@
-//! Beside a replaced plugin that reads and writes the same keys: cni-ipam-etcd, or host-etcd.
+//! Leases in the layout of a replaced plugin, which reads and writes the same keys.
+//!
+//! ADD and DEL run as in `native`, with more on the way. `view` also reads the plugin's cursors
+//! (`plugin_keys`) and the addresses that this node remembers (`owner_hints`), because a value names
+//! only a container (`owner_leases`). `commit` adds to the transaction what the plugin has to find
+//! (`additions`), and repeats it while the plugin holds its lock (`plugin_lock`, `lock_queue`).
 
 mod additions;
-mod call;
-mod change;
+mod commit;
 mod key_format;
 pub(crate) mod layouts;
 mod lock_queue;
@@ -15,20 +19,87 @@ mod scan;
 mod stretches;
 mod view;
 
-use ipam_kit::Result;
-use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
-use ipam_kit::cni::{ContainerId, IfName};
+use ipam_kit::allocate::{Owner, requested_sets};
+use ipam_kit::cni::{ContainerId, IfName, Verb};
+use ipam_kit::pool::RangeSet;
+use ipam_kit::{Request, Result};
 
-pub(crate) use self::call::CompatLedger;
+use self::layouts::ReplacedPlugin;
+use self::lock_queue::LockQueue;
+use self::node_turn::NodeTurn;
+use self::owner_hints::OwnerHints;
+use self::plugin_keys::PluginKeys;
+use crate::config::EtcdStore;
 use crate::etcd_ledger::{EntryVisitor, EtcdLedger};
-use crate::outcome::commit_in_parts;
 use crate::removal::remove;
+use crate::session::EtcdSession;
 use crate::view_token::EtcdViewToken;
 
+/// A store that a replaced plugin uses, too.
+#[derive(Debug)]
+pub(crate) struct CompatLedger {
+    session: EtcdSession,
+    keys: PluginKeys,
+    hints: OwnerHints,
+    queue: LockQueue,
+    node_turn: NodeTurn,
+    /// The ranges of this network, in a layout that does not tell networks apart; empty when they
+    /// cannot be read.
+    network_ranges: Option<Vec<RangeSet>>,
+    /// Whether all pools are shown.
+    sees_all_pools: bool,
+    /// Whether this call is a DEL, which has to find leases that no record and no key names.
+    is_del: bool,
+}
+
+impl CompatLedger {
+    /// A ledger in the layout of this plugin.
+    ///
+    /// # Errors
+    /// There is no state folder.
+    pub(crate) fn open(
+        session: EtcdSession,
+        plugin: &ReplacedPlugin,
+        store: &EtcdStore,
+        request: &Request,
+    ) -> Result<Self> {
+        let state = request.state_dir()?;
+        Ok(Self {
+            session,
+            keys: PluginKeys::new(plugin, &store.prefix, request.network.name()),
+            hints: OwnerHints::open(&state, &store.result_cache),
+            queue: LockQueue::default(),
+            node_turn: NodeTurn::new(&state, request.deadline),
+            network_ranges: plugin.flat.then(|| requested_sets(request)),
+            sees_all_pools: !request.network.ipam().contains_key("serves"),
+            is_del: request.verb == Verb::Del,
+        })
+    }
+
+    /// Does something. If the store denies it because of our own keys beside the plugin's, does it
+    /// once more without them, and remembers that.
+    fn retry_without_index<T>(&mut self, mut act: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+        let error = match act(self) {
+            Err(error) if self.session.indexed => error,
+            other => return other,
+        };
+        if !self.session.client.was_denied() {
+            return Err(error);
+        }
+        self.session.indexed = false;
+        let retried = act(self);
+        match &retried {
+            Ok(_) => self.session.memory.remember_unindexed(),
+            Err(_) => self.session.indexed = true,
+        }
+        retried
+    }
+}
+
 impl EtcdLedger for CompatLedger {
-    /// Nothing may be given ahead of a plugin that takes what comes next unseen.
-    fn is_strict(&self) -> bool {
+    /// A plugin that overwrites takes the next address without a look.
+    fn claims_in_cursor_order(&self) -> bool {
         self.keys.overwrites
     }
 
@@ -46,15 +117,13 @@ impl EtcdLedger for CompatLedger {
         token: &EtcdViewToken,
         change: &Change<'_>,
     ) -> Result<Commit<EtcdViewToken>> {
-        self.retry_without_index(|ledger| {
-            commit_in_parts(token, change, |token, part| change::change(ledger, owner, token, part))
-        })
+        self.retry_without_index(|ledger| commit::commit(ledger, owner, token, change))
     }
 
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let removed = self.retry_without_index(|ledger| remove(&mut ledger.session, entries))?;
         for holder in removed.iter().filter_map(|entry| entry.holder.as_ref()) {
-            // What stands in the store need not be a name that can be a file's.
+            // A name in the store need not be one that a file can have.
             let ifname = holder.ifname.as_deref().map(IfName::parse);
             let container = ContainerId::parse(&holder.container);
             if let (Ok(container), Some(Ok(ifname))) = (container, ifname) {

@@ -10,7 +10,7 @@ use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, Result};
 use log::warn;
 
-use super::call::CompatLedger;
+use super::CompatLedger;
 use crate::owner_leases::{OwnerKeys, OwnerLeases};
 use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, parse_holding};
 

@@ -7,8 +7,9 @@ use ipam_kit::{Error, ErrorCode};
 use log::debug;
 
 use super::layouts::LockPath;
-use crate::client::{EtcdAnswer, EtcdClient};
+use crate::client::EtcdClient;
 use crate::keys::end_of;
+use crate::transport::EtcdAnswer;
 
 /// The lock.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use ipam_kit::Result;
 use ipam_kit::allocate::ledger::{Entry, Holder};
 use log::warn;
 
-use super::call::CompatLedger;
+use super::CompatLedger;
 use crate::entries::{entries_of_node, entry_of_key, read_holdings};
 use crate::etcd_ledger::EntryVisitor;
 use crate::page::{READS, found_by_key};

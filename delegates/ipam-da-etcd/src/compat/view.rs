@@ -8,9 +8,9 @@ use ipam_kit::allocate::PoolRequest;
 use ipam_kit::allocate::ledger::{View, ViewQuery};
 use ipam_kit::pool::RangeConfig;
 
-use super::call::CompatLedger;
+use super::CompatLedger;
 use super::owner_leases::{forget_unless, held, left_behind};
-use crate::view_reads::{build_view, named_addresses, read_for_view, view_without_reading};
+use crate::view_reads::{addresses_in_query, build_view, read_for_view, view_without_reading};
 use crate::view_token::{CompatWrites, EtcdViewToken};
 
 /// What the owner holds and what is known of the pools.
@@ -28,49 +28,51 @@ pub(super) fn view(
         ledger.session.memory.refresh();
     }
     let mut token = earlier.clone();
-    writes_known_so_far(ledger, query.requests, &mut token.compat_writes);
+    add_known_writes(ledger, query.requests, &mut token.compat_writes);
     let cursors = ledger.keys.cursors_to_read(query.requests, &token.compat_writes);
     let reads_more = !hints.is_empty()
         || cursors.keys().any(|index| !token.compat_writes.cursors.contains_key(index));
     if let Some(view) = view_without_reading(&ledger.session, query, reads_more, &token) {
         return Ok(view);
     }
-    let addresses_read = named_addresses(query).into_iter().chain(hints).collect();
+    let addresses_read = addresses_in_query(query).into_iter().chain(hints).collect();
     let more = cursors.values().map(|key| TxnOp::get(key.as_str(), None)).collect();
     let reads = read_for_view(&mut ledger.session, query, addresses_read, more)?;
     token.compat_writes.cursors.retain(|index, _| !cursors.contains_key(index));
     token.compat_writes.cursors.extend(ledger.keys.cursors_in(&reads.more));
-    let mut held = held(ledger, query.owner, &reads.shown)?;
+    let mut held = held(ledger, query.owner, &reads.owner)?;
     // Nobody tells all that the owner has: what a replaced plugin gave, perhaps an address for each
     // ADD, or we without an index. The runtime remembers one.
     let may_have_more =
-        held.leases.is_empty() || (query.known.is_empty() && reads.shown.own.is_none());
+        held.leases.is_empty() || (query.known.is_empty() && reads.owner.own.is_none());
     if ledger.is_del && may_have_more {
-        held = left_behind(ledger, query.owner, &reads.shown.siblings, held)?;
+        held = left_behind(ledger, query.owner, &reads.owner.siblings, held)?;
     }
     let holds = !held.leases.is_empty() || !query.requests.is_empty();
     forget_unless(ledger, query.owner, holds);
     Ok(build_view(&ledger.session, query, reads.used, held, &token))
 }
 
-/// Notes what is to be written along with a claim of these pools, as far as it is known without a
-/// look.
-fn writes_known_so_far(
+/// Adds what a claim of these pools has to write for the plugin, as far as this node knows it
+/// without a read.
+fn add_known_writes(
     ledger: &CompatLedger,
-    wants: &[PoolRequest],
+    pools: &[PoolRequest],
     compat_writes: &mut CompatWrites,
 ) {
-    let cursor = |want: &PoolRequest| Some((want.index, ledger.session.memory.cursor(want.index)?));
-    let known = wants.iter().filter_map(cursor);
-    compat_writes
-        .cursors
-        .extend(known.map(|(index, cursor)| (index, cursor.to_string().into_bytes())));
-    if ledger.keys.ranges().is_some() && ledger.sees_all_pools && !wants.is_empty() {
-        let set = |want: &PoolRequest| {
-            let configs = want.set.as_ref()?.ranges().iter().map(|range| range.to_config());
-            Some(configs.collect::<Vec<RangeConfig>>())
-        };
-        let sets: Option<Vec<_>> = wants.iter().map(set).collect();
+    for pool in pools {
+        if let Some(cursor) = ledger.session.memory.cursor(pool.index) {
+            compat_writes.cursors.insert(pool.index, cursor.to_string().into_bytes());
+        }
+    }
+    if ledger.keys.ranges().is_some() && ledger.sees_all_pools && !pools.is_empty() {
+        let sets: Option<Vec<Vec<RangeConfig>>> = pools.iter().map(range_configs).collect();
         compat_writes.ranges = sets.and_then(|sets| serde_json::to_string(&sets).ok());
     }
+}
+
+/// The ranges of a pool as the plugin writes them.
+fn range_configs(pool: &PoolRequest) -> Option<Vec<RangeConfig>> {
+    let ranges = pool.set.as_ref()?.ranges();
+    Some(ranges.iter().map(|range| range.to_config()).collect())
 }

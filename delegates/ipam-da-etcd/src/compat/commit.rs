@@ -1,4 +1,4 @@
-//! A change in its turn where the plugin keeps its processes apart, and what became of it.
+//! A commit beside the plugin: in its turn, with what the node remembers about the owner.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,18 +9,19 @@ use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit, Taken};
 use ipam_kit::allocate::owner_index::OwnerGuard;
 
+use super::CompatLedger;
 use super::additions::PluginAdditions;
-use super::call::CompatLedger;
 use super::owner_leases::{forget_unless, held};
 use crate::commit_txn::{CommitTxn, CommitTxnOutcome};
 use crate::outcome::{
-    finish_commit, read_previous_holders, read_refusal, report_taken, view_after_refusal,
-    view_as_seen,
+    finish_commit, owner_keys_after_refusal, read_previous_holders, report_taken, unchanged_view,
+    view_after_refusal,
 };
 use crate::view_token::EtcdViewToken;
 
-/// Makes a change, and notes what the owner holds where the store has no place for it.
-pub(super) fn change(
+/// Makes a change. When the store takes no index, it also remembers on this node what the owner
+/// holds.
+pub(super) fn commit(
     ledger: &mut CompatLedger,
     owner: &Owner,
     token: &EtcdViewToken,
@@ -28,11 +29,11 @@ pub(super) fn change(
 ) -> Result<Commit<EtcdViewToken>> {
     let claims = !change.claim.is_empty();
     if claims && !ledger.session.indexed {
-        // Whoever is killed, or gets no answer, finds by this what it has taken.
-        let tried = change.claim.iter().flat_map(|claim| &claim.candidates);
-        remember_held(ledger, owner, change, tried.copied());
+        // After a kill, or without an answer, the next call finds by this what was taken.
+        let candidates = change.claim.iter().flat_map(|claim| &claim.candidates);
+        remember_held(ledger, owner, change, candidates.copied());
     }
-    let done = carry_out(ledger, owner, token, change);
+    let done = commit_in_turn(ledger, owner, token, change);
     match &done {
         Ok(Commit::Done { claimed, .. }) => {
             let taken = claimed.iter().map(|lease| lease.address.addr());
@@ -47,25 +48,8 @@ pub(super) fn change(
     done
 }
 
-/// Notes on this node what an owner holds, or perhaps does, where the store does not let us: what a change
-/// leaves it, and this.
-fn remember_held(
-    ledger: &CompatLedger,
-    owner: &Owner,
-    change: &Change<'_>,
-    more: impl Iterator<Item = IpAddr>,
-) {
-    let stays = change.keep.iter().chain(&change.leave).map(|lease| lease.address.addr());
-    let held: BTreeSet<IpAddr> = stays.chain(more).collect();
-    if ledger.session.indexed || held.is_empty() {
-        ledger.hints.forget(owner);
-    } else {
-        ledger.hints.remember(owner, &held);
-    }
-}
-
-/// Makes a change, again and again while the plugin has its lock.
-fn carry_out(
+/// Makes a change; repeats it while the plugin has its lock.
+fn commit_in_turn(
     ledger: &mut CompatLedger,
     owner: &Owner,
     token: &EtcdViewToken,
@@ -74,7 +58,7 @@ fn carry_out(
     let CompatLedger { session, keys, queue, node_turn, .. } = ledger;
     let previous_holders = read_previous_holders(session, change)?;
     let found = loop {
-        let step = CommitTxn {
+        let commit = CommitTxn {
             keys: &session.keys,
             owner,
             seen: &token.seen,
@@ -88,28 +72,28 @@ fn carry_out(
                 ticket: queue.ticket(),
             },
         };
-        let answer = session.client.write(&step.transaction());
+        let answer = session.client.write(&commit.transaction());
         let answer = answer.map_err(|error| queue.explain_timeout(keys.lock(), error))?;
         let Some(answer) = answer else { return Ok(Commit::Unknown) };
-        match step.outcome(&answer.response) {
+        match commit.outcome(&answer.response) {
             CommitTxnOutcome::Done(chosen) => {
                 let done = finish_commit(session, owner, &token.seen, change, &answer, &chosen)?;
                 node_turn.end();
                 queue.end(&mut session.client);
                 return Ok(done);
             }
-            CommitTxnOutcome::Taken(place, shown) => {
+            CommitTxnOutcome::Taken(claim, found) => {
                 session.check_answer(&answer)?;
-                let shown = shown.as_deref();
+                let found = found.as_deref();
                 if let Some(compat_writes) =
-                    keys.with_moved_cursor(&change.claim[place], &token.compat_writes, shown)
+                    keys.with_moved_cursor(&change.claim[claim], &token.compat_writes, found)
                 {
                     queue.count_refusal(&mut session.client, keys.lock());
                     let token = EtcdViewToken { compat_writes, ..token.clone() };
-                    let view = view_as_seen(session, change, &token);
+                    let view = unchanged_view(session, change, &token);
                     return Ok(Commit::Lost { taken: Vec::new(), view });
                 }
-                let lost = report_taken(session, owner, token, change, (place, shown));
+                let lost = report_taken(session, owner, token, change, (claim, found));
                 return Ok(unless_own(owner, &token.seen, lost));
             }
             CommitTxnOutcome::Stale(found) => {
@@ -120,7 +104,7 @@ fn carry_out(
             }
         }
     };
-    of_stale(ledger, owner, token, change, found)
+    lost_by_stale_view(ledger, owner, token, change, found)
 }
 
 /// A claim that was lost, unless it may be to the owner itself: a candidate is of the same
@@ -142,19 +126,36 @@ fn unless_own(
     }
 }
 
-/// A commit that found something else than was seen.
-fn of_stale(
+/// A commit whose transaction found the owner otherwise than the view.
+fn lost_by_stale_view(
     ledger: &mut CompatLedger,
     owner: &Owner,
     token: &EtcdViewToken,
     change: &Change<'_>,
     found: Vec<KeyValue>,
 ) -> Result<Commit<EtcdViewToken>> {
-    let shown = read_refusal(&mut ledger.session, owner, change, found)?;
-    let held = held(ledger, owner, &shown)?;
+    let keys = owner_keys_after_refusal(&mut ledger.session, owner, change, found)?;
+    let held = held(ledger, owner, &keys)?;
     let nothing = held.leases.is_empty() && change.claim.is_empty();
     forget_unless(ledger, owner, !nothing);
-    let view = view_after_refusal(&mut ledger.session, token, change, &shown, held)?;
+    let view = view_after_refusal(&mut ledger.session, token, change, &keys, held)?;
     // What the plugin has given instead of all that was known is not shown.
     Ok(Commit::Lost { taken: Vec::new(), view: view.filter(|_| !nothing) })
+}
+
+/// Remembers on this node what a change leaves to an owner, and some `more` addresses: those that it
+/// takes, or may have taken. Only a store that takes no index needs it.
+fn remember_held(
+    ledger: &CompatLedger,
+    owner: &Owner,
+    change: &Change<'_>,
+    more: impl Iterator<Item = IpAddr>,
+) {
+    let stays = change.keep.iter().chain(&change.leave).map(|lease| lease.address.addr());
+    let held: BTreeSet<IpAddr> = stays.chain(more).collect();
+    if ledger.session.indexed || held.is_empty() {
+        ledger.hints.forget(owner);
+    } else {
+        ledger.hints.remember(owner, &held);
+    }
 }
