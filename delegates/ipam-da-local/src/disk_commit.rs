@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 
-use ipam_kit::allocate::ledger::{Change, Claim};
+use ipam_kit::allocate::ledger::{Change, Claim, Commit};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::host::open_own;
 use ipam_kit::{Error, Result};
@@ -14,7 +14,7 @@ use crate::claim::{claim, confirm, replace};
 use crate::folder_view::FolderView;
 use crate::lease_file::{FileRevision, LeaseFile};
 
-/// A change that is about to be made.
+/// A change of the leases in a folder.
 pub(crate) struct DiskCommit<'a> {
     pub(crate) view: &'a FolderView,
     pub(crate) owner: &'a Owner,
@@ -43,7 +43,22 @@ pub(crate) struct WrittenLeases {
     pub(crate) replaced: Vec<LeaseFile>,
 }
 
+impl WrittenLeases {
+    /// The answer of the ledger to a change that was made.
+    pub(crate) fn into_commit<T>(self, change: &Change<'_>) -> Commit<T> {
+        let mut kept = change.keep.clone();
+        for (lease, revision) in kept.iter_mut().zip(self.kept) {
+            lease.revision = revision.to_json();
+        }
+        let claims = change.claim.iter().zip(self.claimed);
+        let claimed =
+            claims.map(|(claim, (address, revision))| claim.lease(address, revision.to_json()));
+        Commit::Done { kept, claimed: claimed.collect() }
+    }
+}
+
 impl DiskCommit<'_> {
+    /// Makes the change. After an error, what it claimed is free again.
     pub(crate) fn carry_out(&self) -> Result<DiskOutcome> {
         let folder = &self.view.folder;
         if !self.covers_what_is_held() {
@@ -87,15 +102,15 @@ impl DiskCommit<'_> {
 
     /// Whether the change is about exactly what the owner holds.
     fn covers_what_is_held(&self) -> bool {
-        let named = || self.change.keep.iter().chain(&self.change.leave).chain(&self.change.drop);
-        named().all(|lease| self.file(lease).is_some()) && named().count() == self.view.held.len()
+        let Change { keep, leave, drop, .. } = self.change;
+        let named: Vec<&Lease> = keep.iter().chain(leave).chain(drop).collect();
+        named.len() == self.view.held.len() && named.iter().all(|lease| self.file(lease).is_some())
     }
 
     fn file(&self, lease: &Lease) -> Option<&LeaseFile> {
-        let is_it = |file: &&LeaseFile| {
+        self.view.held.iter().find(|file| {
             file.address == lease.address.addr() && file.lease().revision == lease.revision
-        };
-        self.view.held.iter().find(is_it)
+        })
     }
 
     fn confirm(&self, lease: &Lease) -> io::Result<Option<FileRevision>> {
@@ -107,19 +122,20 @@ impl DiskCommit<'_> {
         }
     }
 
-    /// Tells the claim for which nothing was free.
+    /// Takes an address for each claim. Answers the claim for which nothing was free.
     fn claim_all(&self, written: &mut WrittenLeases) -> io::Result<Option<usize>> {
-        // In order, but what is taken over last: it cannot be given back.
-        let order = |replacing: bool| {
-            let numbered = self.change.claim.iter().enumerate();
-            numbered.filter(move |(_, claim)| claim.replaces.is_some() == replacing)
-        };
         let mut claimed = vec![None; self.change.claim.len()];
-        for (number, claim) in order(false).chain(order(true)) {
-            claimed[number] = self.claim(claim, written)?;
-            written.claimed = claimed.iter().flatten().copied().collect();
-            if claimed[number].is_none() {
-                return Ok(Some(number));
+        // In order, but a takeover comes last: it cannot be undone.
+        for takeover in [false, true] {
+            for (number, claim) in self.change.claim.iter().enumerate() {
+                if claim.replaces.is_some() != takeover {
+                    continue;
+                }
+                claimed[number] = self.claim(claim, written)?;
+                written.claimed = claimed.iter().flatten().copied().collect();
+                if claimed[number].is_none() {
+                    return Ok(Some(number));
+                }
             }
         }
         Ok(None)

@@ -162,8 +162,10 @@ impl LockedFolder {
 
     /// The lease file of an address under one of these names.
     pub(crate) fn find_among(&self, names: &[String], address: IpAddr) -> Option<LeaseFile> {
-        let of_it = |name: &&String| LeaseFile::address_of(name) == Some(address);
-        names.iter().filter(of_it).find_map(|name| LeaseFile::shown(&self.path, name))
+        names
+            .iter()
+            .filter(|name| LeaseFile::address_of(name) == Some(address))
+            .find_map(|name| LeaseFile::shown(&self.path, name))
     }
 
     /// Removes a lease file; one that is gone already is fine.

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipam_kit::Result;
-use ipam_kit::allocate::ledger::{PoolView, Used, View};
+use ipam_kit::allocate::ledger::{PoolView, Used, View, ViewQuery};
 use ipam_kit::pool::RangeSet;
 
 use crate::folder::{Cursor, LockedFolder};
-use crate::index::{Stamp, is_plain};
+use crate::index::{LeaseIndex, Stamp, is_plain};
 use crate::lease_file::LeaseFile;
+use crate::owner_lookup::OwnerLookup;
 
 /// The folder as it was seen, still under its lock.
 #[derive(Debug)]
@@ -26,14 +27,38 @@ pub struct FolderView {
     pub(crate) pools: Vec<PoolCursor>,
 }
 
-/// A pool that was asked for.
+/// The cursor of a pool of the query.
 #[derive(Debug)]
 pub(crate) struct PoolCursor {
     pub(crate) path: String,
     pub(crate) cursor: Cursor,
 }
 
+/// A pool of which a view lists the addresses taken.
+#[derive(Debug)]
+pub(crate) struct ListedPool<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) set: &'a RangeSet,
+}
+
 impl FolderView {
+    /// Reads what a query is about: the owner's lease files, and the cursors of the pools.
+    pub(crate) fn read(
+        folder: LockedFolder,
+        index: &LeaseIndex,
+        query: &ViewQuery<'_>,
+    ) -> Result<Self> {
+        let stamp = index.stamp_or_rebuild(&folder);
+        let index = stamp.as_ref().map(|_| index);
+        let (held, sure) = OwnerLookup { folder: &folder, index }.find_held(query)?;
+        let mut pools = Vec::new();
+        for pool in query.requests {
+            pools.push(PoolCursor { path: pool.path.clone(), cursor: folder.cursor(pool.index) });
+        }
+        let odd = odd_names(&folder, stamp.as_ref())?;
+        Ok(Self { folder, stamp, odd, held, sure, pools })
+    }
+
     /// Whether the address has a lease file under a name that we would not look for.
     pub(crate) fn hides(&self, address: IpAddr) -> bool {
         self.folder.find_among(&self.odd, address).is_some()
@@ -44,38 +69,30 @@ impl FolderView {
         self.folder.find(address, &self.odd)
     }
 
-    /// The view of this, with all that is taken in the ranges that come with a pool's path.
-    pub(crate) fn into_view(
-        self,
-        sets: &[(&str, Option<&RangeSet>)],
-    ) -> Result<View<Option<Self>>> {
-        let mut taken: Vec<BTreeSet<IpAddr>> = vec![BTreeSet::new(); sets.len()];
-        if sets.iter().any(|(_, set)| set.is_some()) {
-            let listed = self.folder.names(|_, address| {
-                for ((_, set), taken) in sets.iter().zip(&mut taken) {
-                    if set.is_some_and(|set| set.find(address).is_some()) {
+    /// The view of this, with all addresses that are taken in the listed pools.
+    pub(crate) fn into_view(self, listed: &[ListedPool<'_>]) -> Result<View<Option<Self>>> {
+        let mut taken: Vec<BTreeSet<IpAddr>> = vec![BTreeSet::new(); listed.len()];
+        if !listed.is_empty() {
+            let names = self.folder.names(|_, address| {
+                for (pool, taken) in listed.iter().zip(&mut taken) {
+                    if pool.set.find(address).is_some() {
                         taken.insert(address);
                     }
                 }
             });
-            listed
-                .map_err(|error| self.folder.failed("cannot list the folder of leases", error))?;
+            names.map_err(|error| self.folder.failed("cannot list the folder of leases", error))?;
         }
-        for ((_, set), taken) in sets.iter().zip(&mut taken) {
-            if let Some(set) = set {
-                self.free_leftovers(set, taken);
-            }
+        for (pool, taken) in listed.iter().zip(&mut taken) {
+            self.free_leftovers(pool.set, taken);
         }
-        let mut used = |path: &str| {
-            let place = sets.iter().position(|(other, set)| *other == path && set.is_some());
-            place.map(|place| std::mem::take(&mut taken[place]))
-        };
-        let pools = self.pools.iter().map(|pool| PoolView {
-            cursor: pool.cursor.address,
-            used: used(&pool.path).map_or(Used::Unknown, Used::All),
-            ..PoolView::default()
-        });
-        let pools = pools.collect();
+        let mut pools = Vec::new();
+        for pool in &self.pools {
+            let used = match listed.iter().position(|listed| listed.path == pool.path) {
+                Some(index) => Used::All(std::mem::take(&mut taken[index])),
+                None => Used::Unknown,
+            };
+            pools.push(PoolView { cursor: pool.cursor.address, used, ..PoolView::default() });
+        }
         Ok(View {
             held: self.held.iter().map(LeaseFile::lease).collect(),
             sure: self.sure,
@@ -84,7 +101,7 @@ impl FolderView {
         })
     }
 
-    /// Takes what killed plugins left out of the addresses taken, when nothing else is free.
+    /// Takes leftovers of killed plugins out of the addresses taken, if nothing else is free.
     fn free_leftovers(&self, set: &RangeSet, taken: &mut BTreeSet<IpAddr>) {
         let usable = taken.iter().filter(|address| set.refusal(**address).is_none()).count();
         if (usable as u128) < set.size() {

@@ -32,13 +32,13 @@ pub(crate) struct LeaseIndex {
     root: PathBuf,
 }
 
-/// What was noted when the index was last complete.
+/// What was true when the index was last complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// The folder's time of change, in seconds since 1970.
     folder: i64,
-    /// When that was, in seconds since 1970.
-    noted: i64,
+    /// When the stamp was written, in seconds since 1970.
+    written: i64,
     /// How far the clock was from the machine's own count of seconds: whether it was set since.
     clock: i64,
     /// Lease files whose names are not what we would write: an address in another form.
@@ -93,18 +93,33 @@ impl LeaseIndex {
     }
 
     /// The stamp, if the index is complete.
-    pub(crate) fn stamp(&self, folder: &LockedFolder) -> Option<Stamp> {
+    fn stamp(&self, folder: &LockedFolder) -> Option<Stamp> {
         let stamp = self.read_stamp()?;
         (folder.changed().ok()? == (stamp.folder, 0)).then_some(stamp)
     }
 
-    /// Notes that the index is complete.
+    /// The stamp of the index, which is brought up to date first if it is not complete. `None` if it
+    /// cannot be written.
+    pub(crate) fn stamp_or_rebuild(&self, folder: &LockedFolder) -> Option<Stamp> {
+        if let Some(stamp) = self.stamp(folder) {
+            return Some(stamp);
+        }
+        match self.rebuild(folder) {
+            Ok(stamp) => Some(stamp),
+            Err(error) => {
+                debug!("no index, every lease is read: {error}");
+                None
+            }
+        }
+    }
+
+    /// Stamps the index as complete.
     pub(crate) fn write_stamp(&self, folder: &LockedFolder, odd: Vec<String>) -> io::Result<Stamp> {
         let random = RandomState::new().build_hasher().finish();
         let past = 100_000_000 + i64::try_from(random % 700_000_000).unwrap_or(0);
-        let stamp = Stamp { folder: past, noted: now(), clock: clock(), odd };
+        let stamp = Stamp { folder: past, written: now(), clock: clock(), odd };
         let text =
-            format!("{} {} {} {}\n", stamp.folder, stamp.noted, stamp.clock, stamp.odd.join(" "));
+            format!("{} {} {} {}\n", stamp.folder, stamp.written, stamp.clock, stamp.odd.join(" "));
         let file = open_own(&self.stamp_path(), OFlags::WRONLY | OFlags::CREATE, 0o600)?;
         // What is left of a longer line comes after the newline.
         file.write_all_at(text.as_bytes(), 0)?;
@@ -146,17 +161,17 @@ impl LeaseIndex {
         self.set(key, &names)
     }
 
-    /// Brings the index up to what the folder holds, and notes it.
+    /// Brings the index up to what the folder holds, and stamps it.
     ///
     /// Lease files that the index knows and that have not changed since the last stamp are not
     /// read, unless the clock was set since.
-    pub(crate) fn rebuild(&self, folder: &LockedFolder) -> io::Result<Stamp> {
+    fn rebuild(&self, folder: &LockedFolder) -> io::Result<Stamp> {
         make_private_folder(&self.owners())?;
-        let steady = |stamp: &Stamp| (stamp.clock - clock()).abs() <= SLACK;
-        let noted = self.read_stamp().filter(steady).map(|stamp| stamp.noted);
-        let mut known = self.prune(folder, noted)?;
+        let stamp = self.read_stamp().filter(|stamp| (stamp.clock - clock()).abs() <= SLACK);
+        let mut known = self.prune(folder, stamp.map(|stamp| stamp.written))?;
         known.sort_unstable();
-        let (mut odd, mut failed) = (Vec::new(), Ok(()));
+        let mut odd = Vec::new();
+        let mut failed = Ok(());
         folder.names(|name, address| {
             let plain = is_plain(&name);
             if plain && known.binary_search(&address).is_ok() {
@@ -190,11 +205,12 @@ impl LeaseIndex {
         self.write_stamp(folder, odd)
     }
 
-    /// Takes off what is not so any more, and tells which addresses the index knows.
-    fn prune(&self, folder: &LockedFolder, noted: Option<i64>) -> io::Result<Vec<IpAddr>> {
+    /// Removes entries that are not true any more. Answers the addresses that the index knows.
+    fn prune(&self, folder: &LockedFolder, stamped: Option<i64>) -> io::Result<Vec<IpAddr>> {
         let mut known = Vec::new();
         // By descriptor: each path would be walked once for every lease.
-        let (owners, leases) = (open_folder(&self.owners())?, open_folder(&folder.path)?);
+        let owners = open_folder(&self.owners())?;
+        let leases = open_folder(&folder.path)?;
         for entry in fs::read_dir(self.owners())? {
             let file = entry?.file_name();
             let Some(key) = file.to_str() else { continue };
@@ -208,24 +224,9 @@ impl LeaseIndex {
                 Err(Errno::INVAL) => Vec::new(),
                 Err(error) => return Err(error.into()),
             };
-            let stands = |name: &String| -> io::Result<bool> {
-                let looked = || statat(&leases, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
-                let changed = match retry_on_intr(looked) {
-                    Ok(stat) => stat.st_ctime,
-                    Err(Errno::NOENT) => return Ok(false),
-                    Err(error) => return Err(error.into()),
-                };
-                if noted.is_some_and(|noted| changed < noted - SLACK) {
-                    return Ok(true);
-                }
-                let file = folder.read(name).known();
-                let file = file.map_err(|error| io::Error::other(error.in_full()))?;
-                let its = file.and_then(|file| IndexKey::of_file(&file));
-                Ok(its.is_some_and(|other| other.0 == key))
-            };
             let mut standing = Vec::new();
             for name in &names {
-                if stands(name)? {
+                if still_lists(folder, &leases, key, name, stamped)? {
                     standing.push(name.clone());
                 }
             }
@@ -233,8 +234,8 @@ impl LeaseIndex {
                 write(&self.owners().join(key), &standing)?;
             }
             // Under a name in another form, the file of the plain name may be another owner's.
-            let plain = |name: &&String| is_plain(name);
-            known.extend(standing.iter().filter(plain).filter_map(|n| LeaseFile::address_of(n)));
+            standing.retain(|name| is_plain(name));
+            known.extend(standing.iter().filter_map(|name| LeaseFile::address_of(name)));
         }
         Ok(known)
     }
@@ -245,7 +246,7 @@ impl LeaseIndex {
         let mut words = line.split(' ');
         Some(Stamp {
             folder: words.next()?.parse().ok()?,
-            noted: words.next()?.parse().ok()?,
+            written: words.next()?.parse().ok()?,
             clock: words.next()?.parse().ok()?,
             odd: words.filter(|word| !word.is_empty()).map(str::to_owned).collect(),
         })
@@ -267,6 +268,29 @@ impl LeaseIndex {
 /// Whether a lease file has the name that we and host-local give it.
 pub(crate) fn is_plain(name: &str) -> bool {
     LeaseFile::address_of(name).is_some_and(|address| address.to_string() == name)
+}
+
+/// Whether the lease file of this name is still one of a key. `leases` is the folder of leases, and
+/// `stamped` the time when the index was last complete.
+fn still_lists(
+    folder: &LockedFolder,
+    leases: &OwnedFd,
+    key: &str,
+    name: &str,
+    stamped: Option<i64>,
+) -> io::Result<bool> {
+    let changed = match retry_on_intr(|| statat(leases, name, AtFlags::SYMLINK_NOFOLLOW)) {
+        Ok(stat) => stat.st_ctime,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    if stamped.is_some_and(|stamped| changed < stamped - SLACK) {
+        return Ok(true);
+    }
+    let file = folder.read(name).known();
+    let file = file.map_err(|error| io::Error::other(error.in_full()))?;
+    let file_key = file.and_then(|file| IndexKey::of_file(&file));
+    Ok(file_key.is_some_and(|file_key| file_key.0 == key))
 }
 
 fn split(target: &CStr) -> io::Result<Vec<String>> {

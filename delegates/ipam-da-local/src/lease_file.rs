@@ -154,8 +154,8 @@ impl LeaseFile {
 
     /// Whether the file is empty, and old enough that nobody is writing it.
     pub(crate) fn is_leftover(&self) -> bool {
-        let is_old = |time| is_old(time, LEFTOVER_AFTER, SystemTime::now());
-        self.content == LeaseContent::Empty && self.modified.is_some_and(is_old)
+        let Some(modified) = self.modified else { return false };
+        self.content == LeaseContent::Empty && is_old(modified, LEFTOVER_AFTER, SystemTime::now())
     }
 
     /// The lease. Prefix length, gateway and pool are not on file.
@@ -194,6 +194,12 @@ impl LeaseFile {
     }
 }
 
+impl LeaseContent {
+    fn unreadable(reason: &str) -> Self {
+        Self::Unreadable(reason.to_owned())
+    }
+}
+
 impl FileRevision {
     pub(crate) fn of(metadata: &Metadata) -> Self {
         Self {
@@ -228,12 +234,11 @@ fn read_content(file: File) -> io::Result<LeaseContent> {
 
 /// host-local compares what it finds without the blanks around it.
 fn parse(bytes: &[u8]) -> LeaseContent {
-    let corrupt = |what: &str| LeaseContent::Unreadable(what.to_owned());
     if bytes.len() as u64 > LIMIT {
-        return corrupt("it is longer than any container id");
+        return LeaseContent::unreadable("it is longer than any container id");
     }
     let Ok(text) = std::str::from_utf8(bytes) else {
-        return corrupt("it is no text");
+        return LeaseContent::unreadable("it is no text");
     };
     let text = text.trim();
     if text.is_empty() {
@@ -246,7 +251,7 @@ fn parse(bytes: &[u8]) -> LeaseContent {
     if text.replace("\r\n", "").contains(char::is_control)
         || ifname.is_some_and(|i| i.contains("\r\n"))
     {
-        return corrupt("it is no container id with an interface name");
+        return LeaseContent::unreadable("it is no container id with an interface name");
     }
     LeaseContent::Holder { container: container.to_owned(), ifname: ifname.map(str::to_owned) }
 }

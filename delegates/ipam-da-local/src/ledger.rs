@@ -1,13 +1,18 @@
-//! Leases in host-local's own layout, as a ledger.
+//! Leases on the local disk, in host-local's own layout, as a ledger.
+//!
+//! An ADD takes host-local's lock and looks at the folder (`folder`, `folder_view`): the owner's
+//! lease files (`owner_lookup`, with `index`) and the cursors. Its commit makes a lease file for
+//! each claim (`disk_commit`, `claim`) and then moves cursors and index along. A DEL does the same
+//! with fewer steps: its commit removes the files. The lock is held from a view to the commit on it.
 
 use std::io;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Scan, Taken, View, ViewQuery};
-use ipam_kit::allocate::{Lease, Owner, PoolRequest, Reach};
+use ipam_kit::allocate::{Owner, Reach};
 use ipam_kit::host::{StateDir, can_write};
-use ipam_kit::pool::RangeSet;
 use ipam_kit::presence::Presence;
 use ipam_kit::{Error, ErrorCode, Request, Result, keys};
 use log::{debug, warn};
@@ -15,10 +20,9 @@ use log::{debug, warn};
 use crate::config::{KEYS, LocalConfig};
 use crate::disk_commit::{DiskCommit, DiskOutcome, WrittenLeases};
 use crate::folder::{LeaseFolder, LockedFolder};
-use crate::folder_view::{FolderView, PoolCursor, odd_names};
+use crate::folder_view::{FolderView, ListedPool, odd_names};
 use crate::index::{IndexKey, LeaseIndex, Stamp};
 use crate::lease_file::LeaseFile;
-use crate::owner_lookup::OwnerLookup;
 
 /// The leases of one network on this node's disk.
 #[derive(Debug)]
@@ -38,7 +42,7 @@ const BATCH: usize = 256;
 
 impl Ledger for Local {
     type Config = LocalConfig;
-    /// None where there is no folder, and so nothing to change.
+    /// `None` when there is no folder, and so nothing to change.
     type Token = Option<FolderView>;
 
     const KEYS: Option<&'static [keys::Key]> = Some(KEYS);
@@ -61,7 +65,7 @@ impl Ledger for Local {
         query: &ViewQuery<'_>,
         earlier: Option<Option<FolderView>>,
     ) -> Result<View<Option<FolderView>>> {
-        // It holds the lock.
+        // An earlier view holds the lock.
         drop(earlier);
         let folder = if query.requests.is_empty() {
             self.folder.lock(self.give_up)?
@@ -71,23 +75,13 @@ impl Ledger for Local {
         let Some(folder) = folder else {
             return Ok(View { held: Vec::new(), sure: true, pools: Vec::new(), token: None });
         };
-        let stamp = self.stamp(&folder);
-        let index = stamp.as_ref().map(|_| &self.index);
-        let (held, sure) = OwnerLookup { folder: &folder, index }.find_held(query)?;
-        let see = |want: &PoolRequest| PoolCursor {
-            path: want.path.clone(),
-            cursor: folder.cursor(want.index),
-        };
-        let pools = query.requests.iter().map(see).collect();
-        let odd = odd_names(&folder, stamp.as_ref())?;
-        let view = FolderView { folder, stamp, odd, held, sure, pools };
-        let looked = query.requests.iter().zip(query.scans);
-        let sets: Vec<(&str, Option<&RangeSet>)> = looked
-            .map(|(want, look)| {
-                (want.path.as_str(), want.set.as_ref().filter(|_| *look != Scan::None))
-            })
-            .collect();
-        view.into_view(&sets)
+        let mut listed = Vec::new();
+        for (pool, scan) in query.requests.iter().zip(query.scans) {
+            if let (Some(set), Scan::Range(..) | Scan::Full) = (&pool.set, scan) {
+                listed.push(ListedPool { path: &pool.path, set });
+            }
+        }
+        FolderView::read(folder, &self.index, query)?.into_view(&listed)
     }
 
     fn commit(
@@ -102,74 +96,26 @@ impl Ledger for Local {
         let commit = DiskCommit { view: &view, owner, change };
         match commit.carry_out()? {
             DiskOutcome::Done(written) => {
+                move_cursors(&view, change, &written);
                 self.update_index(&mut view, owner, change, &written);
-                let kept = change.keep.iter().zip(&written.kept).map(|(lease, revision)| Lease {
-                    revision: revision.to_json(),
-                    ..lease.clone()
-                });
-                let claimed = change.claim.iter().zip(&written.claimed);
-                let claimed = claimed
-                    .map(|(claim, (address, revision))| claim.lease(*address, revision.to_json()));
-                Ok(Commit::Done { kept: kept.collect(), claimed: claimed.collect() })
+                Ok(written.into_commit(change))
             }
             DiskOutcome::Stale => Ok(Commit::Lost { taken: Vec::new(), view: None }),
             DiskOutcome::Taken { claim, undone } => {
-                let claimed = &change.claim[claim];
                 if undone {
                     self.restamp(&mut view);
                 }
-                if let [address] = claimed.candidates[..] {
-                    let holder = view.find(address).map(|file| file.entry());
-                    return Ok(Commit::Lost {
-                        taken: vec![Taken { claim, address, holder }],
-                        view: None,
-                    });
-                }
-                let sets: Vec<(&str, Option<&RangeSet>)> = change
-                    .claim
-                    .iter()
-                    .map(|claim| (claim.request.path.as_str(), Some(&claim.set)))
-                    .collect();
-                Ok(Commit::Lost { taken: Vec::new(), view: Some(view.into_view(&sets)?) })
+                lost_claim(view, change, claim)
             }
         }
     }
 
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
-        let (mut removed, mut failed) = (Vec::new(), Vec::new());
+        let mut removed = Vec::new();
+        let mut failed = Vec::new();
         for batch in entries.chunks(BATCH) {
             let Some(folder) = self.folder.lock(self.give_up)? else { break };
-            let mut stamp = self.stamp(&folder);
-            let odd = odd_names(&folder, stamp.as_ref())?;
-            for entry in batch {
-                let same = |file: &LeaseFile| file.lease().revision == entry.lease.revision;
-                let address = entry.lease.address.addr();
-                let file = match folder.read(&address.to_string()) {
-                    Presence::Held(file) => Some(file),
-                    Presence::Unreadable(error) if entry.fault.is_none() => {
-                        failed.push(error);
-                        continue;
-                    }
-                    Presence::Absent | Presence::Unreadable(_) => folder.find(address, &odd),
-                };
-                let Some(file) = file.filter(same) else { continue };
-                if let Err(error) = folder.remove(&file.name) {
-                    let path = folder.path.join(&file.name);
-                    let error = Error::io(format!("cannot remove {}", path.display()), error);
-                    failed.push(error.advise("remove it by hand once nobody uses the address"));
-                    continue;
-                }
-                if let Some(key) = IndexKey::of_file(&file)
-                    && let Err(error) = self.index.remove(&key, &file.name)
-                {
-                    debug!("the index cannot be written: {error}");
-                    stamp = None;
-                }
-                removed.push(entry.clone());
-            }
-            if let Some(stamp) = stamp {
-                self.write_stamp(&folder, stamp);
-            }
+            self.remove_batch(&folder, batch, &mut removed, &mut failed)?;
         }
         let gone = removed.iter().map(|entry| entry.lease.address.addr().to_string());
         Error::join(failed).map_err(|error| match Error::listed(gone, ", ").as_str() {
@@ -184,7 +130,8 @@ impl Ledger for Local {
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
-        let (mut flow, mut unread) = (ControlFlow::Continue(()), None);
+        let mut flow = ControlFlow::Continue(());
+        let mut unread = None;
         self.folder.names(|name, _| {
             if flow.is_break() {
                 return;
@@ -202,34 +149,25 @@ impl Ledger for Local {
                 flow = each(file.entry());
             }
         })?;
-        // A person is shown it; GC has not judged it.
-        unread.filter(|_| node.is_some()).map_or(Ok(()), Err)
+        match unread {
+            // GC cannot decide about this file. A person is shown it.
+            Some(error) if node.is_some() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn ready(&mut self) -> Result<()> {
-        let unavailable = |what: &str, path: &std::path::Path, error: io::Error| {
-            let message = format!("the {what} {} is not writable", path.display());
-            Error::new(ErrorCode::UNAVAILABLE, message).caused_by(error)
-        };
         self.folder.is_reachable().map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))?;
-        can_write(self.folder.path())
-            .map_err(|error| unavailable("data folder", self.folder.path(), error))?;
-        self.state.writable().map_err(|error| unavailable("state folder", self.state.root(), error))
+        let data = self.folder.path();
+        can_write(data).map_err(|error| not_writable("data folder", data, error))?;
+        self.state
+            .writable()
+            .map_err(|error| not_writable("state folder", self.state.root(), error))
     }
 }
 
 impl Local {
-    /// The stamp of a complete index, which is brought up to date when it is not; none where it
-    /// cannot be written.
-    fn stamp(&self, folder: &LockedFolder) -> Option<Stamp> {
-        let rebuild = || {
-            let rebuilt = self.index.rebuild(folder);
-            rebuilt.inspect_err(|error| debug!("no index, every lease is read: {error}")).ok()
-        };
-        self.index.stamp(folder).or_else(rebuild)
-    }
-
-    /// Brings the index up to what was taken and dropped, and the cursors.
+    /// Brings the index up to what was taken and dropped.
     fn update_index(
         &self,
         view: &mut FolderView,
@@ -237,13 +175,6 @@ impl Local {
         change: &Change<'_>,
         written: &WrittenLeases,
     ) {
-        for (claim, (address, _)) in change.claim.iter().zip(&written.claimed) {
-            let pool = view.pools.iter().find(|pool| pool.path == claim.request.path);
-            let before = pool.map(|pool| pool.cursor).unwrap_or_default();
-            if let Err(error) = view.folder.set_cursor(claim.request.index, before, *address) {
-                debug!("the cursor of range set {} stays: {error}", claim.request.index);
-            }
-        }
         if written.claimed.is_empty() && change.drop.is_empty() {
             return;
         }
@@ -263,11 +194,12 @@ impl Local {
         written: &WrittenLeases,
     ) -> io::Result<()> {
         let key = IndexKey::of(&owner.container, &owner.ifname);
-        // What another owner has under the same key stays.
+        // Names of another owner with the same key stay.
         let mut names = self.index.names(&key)?;
-        let dropped =
-            |file: &&LeaseFile| change.drop.iter().any(|l| l.address.addr() == file.address);
-        for file in view.held.iter().filter(dropped) {
+        for file in &view.held {
+            if !change.drop.iter().any(|lease| lease.address.addr() == file.address) {
+                continue;
+            }
             match IndexKey::of_file(file) {
                 Some(other) if other != key => self.index.remove(&other, &file.name)?,
                 _ => names.retain(|name| *name != file.name),
@@ -282,7 +214,8 @@ impl Local {
         self.index.set(&key, &names)
     }
 
-    /// Notes that the folder was changed, but not what the index says of it.
+    /// Stamps the index again after claims were undone: the folder was changed, and holds what it
+    /// held before.
     fn restamp(&self, view: &mut FolderView) {
         if let Some(stamp) = view.stamp.take() {
             view.stamp = self.index.write_stamp(&view.folder, stamp.odd).ok();
@@ -294,4 +227,90 @@ impl Local {
             warn!("the index of leases cannot be written: {error}");
         }
     }
+
+    /// Removes entries under one lock, each only while its file is the very one.
+    fn remove_batch(
+        &self,
+        folder: &LockedFolder,
+        entries: &[Entry],
+        removed: &mut Vec<Entry>,
+        failed: &mut Vec<Error>,
+    ) -> Result<()> {
+        let mut stamp = self.index.stamp_or_rebuild(folder);
+        let odd = odd_names(folder, stamp.as_ref())?;
+        for entry in entries {
+            let file = match find_unchanged(folder, &odd, entry) {
+                Ok(Some(file)) => file,
+                Ok(None) => continue,
+                Err(error) => {
+                    failed.push(error);
+                    continue;
+                }
+            };
+            if let Err(error) = folder.remove(&file.name) {
+                let path = folder.path.join(&file.name);
+                let error = Error::io(format!("cannot remove {}", path.display()), error);
+                failed.push(error.advise("remove it by hand once nobody uses the address"));
+                continue;
+            }
+            if let Some(key) = IndexKey::of_file(&file)
+                && let Err(error) = self.index.remove(&key, &file.name)
+            {
+                debug!("the index cannot be written: {error}");
+                stamp = None;
+            }
+            removed.push(entry.clone());
+        }
+        if let Some(stamp) = stamp {
+            self.write_stamp(folder, stamp);
+        }
+        Ok(())
+    }
+}
+
+fn move_cursors(view: &FolderView, change: &Change<'_>, written: &WrittenLeases) {
+    for (claim, (address, _)) in change.claim.iter().zip(&written.claimed) {
+        let index = claim.request.index;
+        let pool = view.pools.iter().find(|pool| pool.path == claim.request.path);
+        let before = pool.map(|pool| pool.cursor).unwrap_or_default();
+        if let Err(error) = view.folder.set_cursor(index, before, *address) {
+            debug!("the cursor of range set {index} stays: {error}");
+        }
+    }
+}
+
+/// A claim whose candidates are all taken: the holder of the only one, else all that is taken.
+fn lost_claim(
+    view: FolderView,
+    change: &Change<'_>,
+    claim: usize,
+) -> Result<Commit<Option<FolderView>>> {
+    if let [address] = change.claim[claim].candidates[..] {
+        let holder = view.find(address).map(|file| file.entry());
+        return Ok(Commit::Lost { taken: vec![Taken { claim, address, holder }], view: None });
+    }
+    let claims = change.claim.iter();
+    let listed: Vec<ListedPool<'_>> =
+        claims.map(|claim| ListedPool { path: &claim.request.path, set: &claim.set }).collect();
+    Ok(Commit::Lost { taken: Vec::new(), view: Some(view.into_view(&listed)?) })
+}
+
+/// The lease file of an entry, if it is still the one that the scan showed.
+fn find_unchanged(
+    folder: &LockedFolder,
+    odd: &[String],
+    entry: &Entry,
+) -> Result<Option<LeaseFile>> {
+    let address = entry.lease.address.addr();
+    let file = match folder.read(&address.to_string()) {
+        Presence::Held(file) => Some(file),
+        Presence::Unreadable(error) if entry.fault.is_none() => return Err(error),
+        Presence::Absent | Presence::Unreadable(_) => folder.find(address, odd),
+    };
+    Ok(file.filter(|file| file.lease().revision == entry.lease.revision))
+}
+
+fn not_writable(what: &str, path: &Path, error: io::Error) -> Error {
+    let message = format!("the {what} {} is not writable", path.display());
+    Error::new(ErrorCode::UNAVAILABLE, message).caused_by(error)
 }

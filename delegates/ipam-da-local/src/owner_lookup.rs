@@ -1,7 +1,7 @@
 //! What an owner holds, by the lease files.
 
-use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::ViewQuery;
+use ipam_kit::allocate::{Lease, PoolRequest};
 use ipam_kit::presence::Presence;
 use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
@@ -34,8 +34,7 @@ impl OwnerLookup<'_> {
                 refuse_unreadable(folder, &address.to_string())?;
             }
         }
-        let is_held = |lease: &Lease| held.iter().any(|f| f.address == lease.address.addr());
-        let shows_known = !query.known.is_empty() && query.known.iter().all(is_held);
+        let shows_known = !query.known.is_empty() && all_are_among(query.known, &held);
         match unread {
             Some(error) if !shows_known => return Err(error),
             unread if !held.is_empty() => return Ok((held, unread.is_none())),
@@ -49,11 +48,7 @@ impl OwnerLookup<'_> {
         if query.requests.is_empty() {
             return Ok((old, true));
         }
-        let wanted = |file: &&LeaseFile| {
-            let mut sets = query.requests.iter().filter_map(|want| want.set.as_ref());
-            sets.any(|set| set.find(file.address).is_some())
-        };
-        match old.iter().find(wanted) {
+        match old.iter().find(|file| is_in_a_pool(file, query.requests)) {
             None => Ok((Vec::new(), true)),
             Some(file) => Err(Error::new(
                 ErrorCode::TAKEN,
@@ -78,7 +73,8 @@ impl OwnerLookup<'_> {
             let names = index.names(key);
             names.inspect_err(|error| debug!("every lease is read: {error}")).ok()
         });
-        let (mut files, mut unread) = (Vec::new(), None);
+        let mut files = Vec::new();
+        let mut unread = None;
         for name in indexed.map_or_else(|| self.folder.all_names(), Ok)? {
             match self.folder.read(&name) {
                 Presence::Held(file) if is_its(&file) => {
@@ -90,6 +86,15 @@ impl OwnerLookup<'_> {
         }
         Ok((files, unread))
     }
+}
+
+fn all_are_among(leases: &[Lease], files: &[LeaseFile]) -> bool {
+    leases.iter().all(|lease| files.iter().any(|file| file.address == lease.address.addr()))
+}
+
+fn is_in_a_pool(file: &LeaseFile, pools: &[PoolRequest]) -> bool {
+    let mut sets = pools.iter().filter_map(|pool| pool.set.as_ref());
+    sets.any(|set| set.find(file.address).is_some())
 }
 
 /// Fails when a lease that we gave has a file that cannot be read: nobody knows whose it is.
