@@ -55,7 +55,7 @@ pub(crate) fn ask(
 ) -> Result<Vec<AllocatorRow>> {
     let found = operator.network()?;
     let (mut told, mut asked) = (Vec::new(), 0);
-    for ours in operator.ours(&found)? {
+    for ours in operator.our_plugins(&found)? {
         let request = operator.request(ours.for_status(), &operator.cni_path())?;
         let session = Session::open(&ours.chain, &request)?;
         let here = NodeRecords {

@@ -2,18 +2,21 @@
 
 use serde_json::{Map, Value};
 
+use super::call::Operator;
+use super::options::{ARGS, CONTAINER, IFNAME};
+use super::our_plugin::OurPlugin;
 use crate::chain::handoff::Handoff;
 use crate::chain::optional::run_if_known;
 use crate::chain::plan::{Plan, Step};
 use crate::chain::record::Run;
 use crate::chain::session::Session;
-use ipam_kit::cni::{IpamResult, Verb};
+use ipam_kit::cni::{Args, ContainerId, IfName, IpamResult, Verb};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, Result};
 
 /// A delegate of a dry run.
 #[derive(Debug)]
-pub(crate) struct DryStep {
+pub(crate) struct DryRunStage {
     pub step: Step,
     /// What it would be recorded with; `None` when no pool is for it.
     pub run: Option<Run>,
@@ -37,13 +40,13 @@ pub(crate) enum SelectorOutcome {
 
 /// Runs a verb through the selectors of a plan. After one has failed, ADD ends; on other verbs the
 /// later delegates get what is known without it.
-pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<Vec<DryStep>> {
+pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<Vec<DryRunStage>> {
     let deadline = Deadline::after(plan.timeout);
     let mut handoff = Handoff::of(session, IpamResult::default());
     let mut stages = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let (step, outcome) = (step.clone(), SelectorOutcome::NotRun);
-        let mut stage = DryStep { step, run: None, input: None, outcome, pools: None };
+        let mut stage = DryRunStage { step, run: None, input: None, outcome, pools: None };
         let step = &stage.step;
         if let Some(run) = handoff.run_for(step) {
             let stdin = run.stdin(&session.request.network, &handoff.result, handoff.input())?;
@@ -74,4 +77,25 @@ pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<
         }
     }
     Ok(stages)
+}
+
+/// A dry run of ADD, for the container that was typed or for one that does not exist.
+pub(super) fn dry_add(operator: &Operator, ours: &OurPlugin) -> Result<Vec<DryRunStage>> {
+    let arguments = &operator.arguments;
+    let container = ContainerId::parse(arguments.value(&CONTAINER).unwrap_or("explain"))?;
+    let ifname = IfName::parse(arguments.value(&IFNAME).unwrap_or("eth0"))?;
+    let args = arguments.value(&ARGS).unwrap_or_default();
+    let mut request = operator.request(ours.network.clone(), &operator.cni_path())?;
+    request.args = Args::parse(args);
+    for (name, value) in [
+        ("CNI_CONTAINERID", container.as_str()),
+        ("CNI_IFNAME", ifname.as_str()),
+        // ADD needs one; a selector has no business in it.
+        ("CNI_NETNS", "/proc/self/ns/net"),
+        ("CNI_ARGS", args),
+    ] {
+        request.environment.set(name, value);
+    }
+    let session = Session::open(&ours.chain, &request)?;
+    dry_run(&session, &ours.plan(&session)?, Verb::Add)
 }

@@ -3,14 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::call::Operator;
-use super::dry_run::{DryStep, SelectorOutcome, dry_run};
-use super::options::{ARGS, CONTAINER, IFNAME};
+use super::dry_run::{DryRunStage, SelectorOutcome, dry_add};
 use super::origins::Origins;
-use super::our_plugin::OurPlugin;
 use super::printed::Printed;
-use crate::chain::session::Session;
 use ipam_cli::{Row, push_line};
-use ipam_kit::cni::{Args, ContainerId, IfName, Verb};
 use ipam_kit::error::Result;
 use ipam_kit::text::masked;
 
@@ -18,7 +14,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let found = operator.network()?;
     let mut printed = Printed::default();
     let mut reports = Vec::new();
-    for ours in operator.ours(&found)? {
+    for ours in operator.our_plugins(&found)? {
         let stages = dry_add(operator, &ours)?;
         for stage in &stages {
             printed.failed |= matches!(stage.outcome, SelectorOutcome::Failed(_));
@@ -51,29 +47,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     Ok(printed)
 }
 
-/// A dry run of ADD, for the container that was typed or for one that does not exist.
-pub(super) fn dry_add(operator: &Operator, ours: &OurPlugin) -> Result<Vec<DryStep>> {
-    let arguments = &operator.arguments;
-    let container = ContainerId::parse(arguments.value(&CONTAINER).unwrap_or("explain"))?;
-    let ifname = IfName::parse(arguments.value(&IFNAME).unwrap_or("eth0"))?;
-    let args = arguments.value(&ARGS).unwrap_or_default();
-    let mut request = operator.request(ours.network.clone(), &operator.cni_path())?;
-    request.args = Args::parse(args);
-    for (name, value) in [
-        ("CNI_CONTAINERID", container.as_str()),
-        ("CNI_IFNAME", ifname.as_str()),
-        // ADD needs one; a selector has no business in it.
-        ("CNI_NETNS", "/proc/self/ns/net"),
-        ("CNI_ARGS", args),
-    ] {
-        request.environment.set(name, value);
-    }
-    let session = Session::open(&ours.chain, &request)?;
-    dry_run(&session, &ours.plan(&session)?, Verb::Add)
-}
-
 /// What there is to say of a delegate, without secrets.
-fn of_stage(stage: DryStep) -> Row {
+fn of_stage(stage: DryRunStage) -> Row {
     let mut row = Row::default();
     row.text("delegate", &stage.step.name);
     row.text("program", &stage.step.program.display().to_string());

@@ -30,7 +30,7 @@ pub(crate) struct NetworkFile {
 ///
 /// # Errors
 /// Error 7 when there is no such network, or when several files define it differently.
-pub(crate) fn find(word: &str, folder: Option<&str>) -> Result<NetworkFile> {
+pub(crate) fn find_network(word: &str, folder: Option<&str>) -> Result<NetworkFile> {
     let ending = Path::new(word).extension().and_then(OsStr::to_str).unwrap_or_default();
     if word.contains('/') || ENDINGS.contains(&ending) {
         let path = Path::new(word);
@@ -73,7 +73,7 @@ pub(crate) fn find(word: &str, folder: Option<&str>) -> Result<NetworkFile> {
 
 /// The names of the networks that are configured in `folder`, or in the runtimes' own folders. Files
 /// that cannot be read are passed over.
-pub(crate) fn configured(folder: Option<&str>) -> Vec<String> {
+pub(crate) fn network_names(folder: Option<&str>) -> Vec<String> {
     let mut names = Vec::new();
     for file in files(folder) {
         let config = read(&file).unwrap_or_default();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn find_in(temp: &TempDir, word: &str) -> Result<NetworkFile> {
-        find(word, temp.path().to_str())
+        find_network(word, temp.path().to_str())
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
         );
         assert_eq!(Value::from(find_in(&temp, "one").unwrap().plugins[0].clone()), plain);
         let path = temp.path().join("20-b.conf");
-        assert_eq!(find(path.to_str().unwrap(), None).unwrap().name, "one");
+        assert_eq!(find_network(path.to_str().unwrap(), None).unwrap().name, "one");
     }
 
     #[test]
@@ -236,6 +236,6 @@ mod tests {
         assert!(error.contains("a.conf") && error.contains("c.conf"), "{error}");
         fs::write(temp.path().join("d.conf"), "{").unwrap();
         assert!(find_in(&temp, "nets").unwrap_err().in_full().contains("d.conf"));
-        assert!(find("/nowhere.conflist", None).is_err());
+        assert!(find_network("/nowhere.conflist", None).is_err());
     }
 }

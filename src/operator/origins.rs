@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::dry_run::{DryStep, SelectorOutcome};
-use super::findings::Findings;
+use super::dry_run::{DryRunStage, SelectorOutcome};
 use crate::chain::entry::Placing;
 use crate::chain::plan::Step;
 use crate::chain::served::describe_pool;
@@ -12,9 +11,9 @@ use ipam_kit::text::masked;
 
 /// A pool, with the places in the chain of those that it is of.
 #[derive(Clone, Debug)]
-struct Origin {
-    pool: Value,
-    named_by: usize,
+pub(super) struct Origin {
+    pub pool: Value,
+    pub named_by: usize,
     changed_by: Vec<usize>,
 }
 
@@ -22,12 +21,12 @@ struct Origin {
 #[derive(Debug)]
 pub(super) struct Origins {
     /// The delegates' names, those that are there twice with their place.
-    names: Vec<String>,
-    after: Vec<Vec<Origin>>,
+    pub names: Vec<String>,
+    pub after: Vec<Vec<Origin>>,
 }
 
 impl Origins {
-    pub(super) fn of(stages: &[DryStep]) -> Self {
+    pub(super) fn of(stages: &[DryRunStage]) -> Self {
         let mut after: Vec<Vec<Origin>> = Vec::new();
         for (place, stage) in stages.iter().enumerate() {
             let before = after.last().cloned().unwrap_or_default();
@@ -39,7 +38,7 @@ impl Origins {
             });
         }
         let is = |name: &str| stages.iter().filter(|stage| stage.step.name == name).count();
-        let name = |(place, stage): (usize, &DryStep)| match &*stage.step.name {
+        let name = |(place, stage): (usize, &DryRunStage)| match &*stage.step.name {
             name if is(name) > 1 => format!("{name} (delegate {})", place + 1),
             name => name.to_owned(),
         };
@@ -71,46 +70,6 @@ impl Origins {
     }
 }
 
-impl Findings {
-    /// Selectors of which each names a pool of the same family, as far as the pools of STATUS tell.
-    pub(super) fn of_two_selectors(&mut self, stages: &[DryStep]) {
-        let origins = Origins::of(stages);
-        let pools = origins.after.last().map(Vec::as_slice).unwrap_or_default();
-        let pairs = pools.iter().enumerate().flat_map(|(i, second)| {
-            pools[..i]
-                .iter()
-                .map(move |first| [first, second])
-                .filter(|[first, second]| first.named_by != second.named_by)
-        });
-        // What is known for sure comes first.
-        let (known, open): (Vec<_>, Vec<_>) =
-            pairs.partition(|pair| pair.iter().all(|origin| family(&origin.pool).is_some()));
-        let same =
-            known.into_iter().filter(|[one, other]| family(&one.pool) == family(&other.pool));
-        let mut told: Vec<[usize; 2]> = Vec::new();
-        for pair in same.chain(open) {
-            let places = pair.map(|origin| origin.named_by);
-            if told.contains(&places) {
-                continue;
-            }
-            told.push(places);
-            let (level, each) = match pair.map(|origin| family(&origin.pool)) {
-                [Some(family), Some(_)] => ("warning", family),
-                // The store alone knows.
-                _ => ("note", "a pool"),
-            };
-            let [one, other] = places.map(|place| &*origins.names[place]);
-            let pools = pair.map(|origin| describe_pool(&origin.pool)).join(", ");
-            let name = &stages[places[1]].step.name;
-            let message = format!(
-                "{one} and {other} each choose {each} ({pools}), and a container gets an address of each; if one is \
-                 enough, write {{\"type\": \"{name}\", \"pools\": \"replace\"}} in ipam.delegates"
-            );
-            self.push(level, &message);
-        }
-    }
-}
-
 /// The pools after a selector's answer.
 fn chosen(mut before: Vec<Origin>, place: usize, step: &Step, pools: &[Value]) -> Vec<Origin> {
     if step.placing == Some(Placing::Replace) {
@@ -136,11 +95,4 @@ fn chosen(mut before: Vec<Origin>, place: usize, step: &Step, pools: &[Value]) -
         })
     };
     pools.iter().zip(kept).map(named).collect()
-}
-
-/// The family of a pool's first range; `None` where it has no ranges.
-fn family(pool: &Value) -> Option<&'static str> {
-    let range = pool["ranges"].get(0)?;
-    let text = ["subnet", "rangeStart"].iter().find_map(|key| range[key].as_str())?;
-    Some(if text.contains(':') { "an IPv6 pool" } else { "an IPv4 pool" })
 }

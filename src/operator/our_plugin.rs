@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::call::Operator;
-use super::network::{NetworkFile, find};
+use super::network::{NetworkFile, find_network};
 use super::options::{CNI_PATH, CONF_DIR};
 use crate::chain::Chain;
 use crate::chain::plan::{Plan, Step};
@@ -39,14 +39,14 @@ enum Ownership {
 impl Operator {
     /// The network that the first operand names.
     pub(super) fn network(&self) -> Result<NetworkFile> {
-        find(self.arguments.operand(0).unwrap_or_default(), self.arguments.value(&CONF_DIR))
+        find_network(self.arguments.operand(0).unwrap_or_default(), self.arguments.value(&CONF_DIR))
     }
 
     /// The plugins of a network that are ours.
     ///
     /// # Errors
     /// Error 7 when none is.
-    pub(super) fn ours(&self, found: &NetworkFile) -> Result<Vec<OurPlugin>> {
+    pub(super) fn our_plugins(&self, found: &NetworkFile) -> Result<Vec<OurPlugin>> {
         let ours = self.plugins(found, false)?;
         if ours.is_empty() {
             let message = format!("{}: no plugin of it is ours", found.file.display());
@@ -56,16 +56,19 @@ impl Operator {
         Ok(ours)
     }
 
-    /// [`Operator::ours`], for a network that need not be ours.
-    pub(super) fn ours_if_any(&self, found: &NetworkFile) -> Result<Vec<OurPlugin>> {
+    /// [`Operator::our_plugins`], for a network that need not be ours.
+    pub(super) fn our_plugins_if_any(&self, found: &NetworkFile) -> Result<Vec<OurPlugin>> {
         self.plugins(found, false)
     }
 
     /// The plugins that are ours, and those that a preset could replace.
-    pub(super) fn ours_and_replaceable(&self, found: &NetworkFile) -> Result<Vec<OurPlugin>> {
+    pub(super) fn our_plugins_and_replaceable(
+        &self,
+        found: &NetworkFile,
+    ) -> Result<Vec<OurPlugin>> {
         let ours = self.plugins(found, true)?;
         if ours.is_empty() {
-            return self.ours(found);
+            return self.our_plugins(found);
         }
         Ok(ours)
     }

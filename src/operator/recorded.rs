@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::call::Operator;
-use super::network::find;
+use super::network::find_network;
 use super::options::{CNI_PATH, CONF_DIR};
 use crate::chain::program::ProgramSource;
 use crate::chain::record::Record;
@@ -50,8 +50,8 @@ impl Operator {
     /// The section `ipam` of the network as it is configured now; empty where it is not configured
     /// any more.
     fn present_ipam(&self, network: &NetworkName) -> Map<String, Value> {
-        let found = find(network.as_str(), self.arguments.value(&CONF_DIR));
-        let ours = found.and_then(|found| self.ours(&found)).unwrap_or_default();
+        let found = find_network(network.as_str(), self.arguments.value(&CONF_DIR));
+        let ours = found.and_then(|found| self.our_plugins(&found)).unwrap_or_default();
         let Some(ours) = ours.first() else { return Map::new() };
         let mut ipam = ours.network.ipam().clone();
         if let Some(preset) = ours.chain.preset {

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::dry_run::{DryStep, SelectorOutcome};
 use super::findings::Findings;
+use crate::operator::dry_run::{DryRunStage, SelectorOutcome};
 use ipam_kit::cni::Network;
 use ipam_kit::ipam_section;
 use ipam_kit::pool::Pool;
@@ -11,7 +11,7 @@ use ipam_kit::pool::Pool;
 impl Findings {
     /// The misspelt keys in ranges, pools and routes of a network, and in the pools that its selectors
     /// chose: an error each, where nothing has named it yet.
-    pub(super) fn of_misspelt(&mut self, network: &Network, stages: &[DryStep]) {
+    pub(super) fn of_misspelt(&mut self, network: &Network, stages: &[DryRunStage]) {
         let found = ipam_section::misspelt_settings(network, ipam_section::KEYS);
         let mut told: Vec<&str> = found.iter().map(|it| it.key.as_str()).collect();
         for it in &found {
@@ -20,7 +20,7 @@ impl Findings {
             }
         }
         let mut of_pools = Vec::new();
-        for DryStep { step, outcome, .. } in stages {
+        for DryRunStage { step, outcome, .. } in stages {
             let SelectorOutcome::Answered(answer) = outcome else { continue };
             let pools = answer.get("pools").and_then(Value::as_array);
             let pools = pools.map(Vec::as_slice).unwrap_or_default();

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::call::Operator;
-use super::dry_run::DryStep;
 use super::findings::Findings;
-use super::network::configurations_of;
-use super::options::CONF_DIR;
-use super::our_plugin::OurPlugin;
 use super::routes::routes;
+use crate::operator::call::Operator;
+use crate::operator::dry_run::DryRunStage;
+use crate::operator::network::configurations_of;
+use crate::operator::options::CONF_DIR;
+use crate::operator::our_plugin::OurPlugin;
 use ipam_kit::cni::address::{is_strange_gateway, parse_address, parse_cidr};
 
 /// Where podman keeps its own networks, in another form than CNI's.
@@ -24,7 +24,7 @@ impl Findings {
         &mut self,
         operator: &Operator,
         ours: &OurPlugin,
-        stages: &[DryStep],
+        stages: &[DryRunStage],
     ) {
         let plugin = Value::Object(ours.network.config().clone());
         let own = subnets_of(&plugin, stages);
@@ -105,7 +105,7 @@ impl Findings {
     }
 
     /// The gateways that lie outside of their subnets, where the rules of the ranges allow it.
-    pub(super) fn of_gateways(&mut self, ours: &OurPlugin, stages: &[DryStep]) {
+    pub(super) fn of_gateways(&mut self, ours: &OurPlugin, stages: &[DryRunStage]) {
         let plugin = Value::Object(ours.network.config().clone());
         for NetworkSubnet { text, gateway, .. } in subnets_of(&plugin, stages) {
             let Some((gateway, subnet)) = gateway.zip(parse_cidr(&text).ok()) else { continue };
@@ -134,7 +134,7 @@ struct NetworkSubnet {
 }
 
 /// The subnets that a plugin's configuration names, and those that its selectors answer.
-fn subnets_of(plugin: &Value, stages: &[DryStep]) -> Vec<NetworkSubnet> {
+fn subnets_of(plugin: &Value, stages: &[DryRunStage]) -> Vec<NetworkSubnet> {
     let (mut written, mut chosen) = (Vec::new(), Vec::new());
     add_subnets(&plugin["ipam"], &mut written);
     for stage in stages {

@@ -1,12 +1,25 @@
 //! `lint`: which chain a network runs on which state, and what is unsafe about it.
 
+mod allocators;
+mod compare;
+mod findings;
+mod misspelt;
+mod overlaps;
+mod plan;
+mod records;
+mod refusals;
+mod routes;
+mod two_selectors;
+mod unclaimed;
+
 use serde_json::Value;
+
+use self::compare::compare;
+use self::findings::Findings;
 
 use super::about::About;
 use super::call::Operator;
-use super::compare::compare;
 use super::dry_run::dry_run;
-use super::findings::Findings;
 use super::our_plugin::OurPlugin;
 use super::printed::Printed;
 use crate::chain::plan::Step;
@@ -23,7 +36,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let found = operator.network()?;
     let mut printed = Printed::default();
     let mut reports = Vec::new();
-    for ours in operator.ours_and_replaceable(&found)? {
+    for ours in operator.our_plugins_and_replaceable(&found)? {
         let mut report = PluginReport::of(operator, &ours)?;
         if reports.is_empty() {
             report.findings.of_plugins(&found.plugins);

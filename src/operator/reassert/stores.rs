@@ -3,10 +3,6 @@
 
 use serde_json::{Map, Value};
 
-use super::call::Operator;
-use super::dry_run::{SelectorOutcome, dry_run};
-use super::our_plugin::OurPlugin;
-use super::printed::Printed;
 use crate::chain::handoff::Handoff;
 use crate::chain::plan::Step;
 use crate::chain::query;
@@ -14,6 +10,10 @@ use crate::chain::record::Run;
 use crate::chain::refreshed_run::{recorded_step, refresh_run};
 use crate::chain::session::Session;
 use crate::chain::unreachable::store_of;
+use crate::operator::call::Operator;
+use crate::operator::dry_run::{SelectorOutcome, dry_run};
+use crate::operator::our_plugin::OurPlugin;
+use crate::operator::printed::Printed;
 use ipam_kit::cni::{IpamResult, NetworkName, Verb};
 use ipam_kit::contract::DelegateInput;
 use ipam_kit::delegate::Request;

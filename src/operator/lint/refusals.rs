@@ -1,58 +1,71 @@
-//! The chains by which every ADD fails, as `lint` finds them.
+//! The chains by which every ADD fails, as far as a dry run tells.
 
 use serde_json::{Value, json};
 
-use super::ask::rows;
-use super::call::Operator;
-use super::dry_run::{DryStep, SelectorOutcome};
-use super::explain::dry_add;
+use super::allocators::about_no_pool;
 use super::findings::Findings;
-use super::our_plugin::OurPlugin;
-use crate::chain::optional::refuse_version;
-use crate::chain::plan::{Plan, Step};
-use crate::chain::query;
-use crate::chain::served::{refuse_repeated_allocator, refuse_without_allocator, serves};
+use crate::chain::plan::Step;
+use crate::chain::served::{refuse_unknown_ranges, serves};
 use crate::chain::session::Session;
 use crate::chain::unshown_pools::UnshownPools;
+use crate::operator::call::Operator;
+use crate::operator::dry_run::{DryRunStage, SelectorOutcome, dry_add};
+use crate::operator::our_plugin::OurPlugin;
 use ipam_kit::error::{Error, ErrorCode};
 
+/// Standard plugins that read no ranges.
+const OTHER_WAYS: &[(&str, &str)] =
+    &[("dhcp", "gives what a DHCP server offers"), ("static", "gives what ipam.addresses lists")];
+
 impl Findings {
-    /// A chain that cannot be planned: all of its programs that are missing, else why.
-    pub(super) fn of_unplanned(&mut self, session: &Session<'_>, error: &Error) {
-        let planner = &session.planner;
-        let mut names = planner.names(session.request.network.ipam());
-        names.dedup();
-        let missing: Vec<Error> =
-            names.iter().filter_map(|name| planner.find(name).err()).collect();
-        missing.iter().for_each(|error| self.error(error));
-        if missing.iter().all(|missing| missing.in_full() != error.in_full()) {
-            self.error(error);
+    /// The selectors that failed.
+    pub(super) fn of_selectors(&mut self, stages: &[DryRunStage]) {
+        for stage in stages {
+            if let SelectorOutcome::Failed(error) = &stage.outcome {
+                self.error(error);
+            }
         }
     }
 
-    /// The plan as it is, whatever selectors answer.
-    pub(super) fn of_plan(&mut self, session: &Session<'_>, plan: &Plan, ours: &OurPlugin) {
-        for outcome in
-            [refuse_without_allocator(&plan.steps), refuse_repeated_allocator(&plan.steps)]
-        {
-            if let Err(error) = outcome {
-                self.error(&error);
+    /// The standard plugins whose answers an ADD refuses, as far as the pools of STATUS tell.
+    pub(super) fn of_answers(&mut self, stages: &[DryRunStage]) {
+        let mut others: Vec<&Step> = Vec::new();
+        for DryRunStage { step, run, .. } in stages {
+            let asked = !(step.is_selector() || step.is_allocator() || step.answers_any);
+            let pools = run.as_ref().and_then(|run| run.pools.as_deref()).filter(|_| asked);
+            let mut shown: Vec<&Value> = pools.into_iter().flatten().collect();
+            // What one before it serves, this one is not shown.
+            shown.retain(|pool| !serve(&others, pool));
+            if !step.is_selector() {
+                others.push(step);
             }
-        }
-        for step in plan.steps.iter().filter(|step| !step.is_ours()) {
-            if let Err(error) = refuse_version(session, step, ours.network.version(), plan.timeout)
-            {
-                self.error(&error);
+            if shown.is_empty() {
+                continue;
             }
+            if let Err(error) = refuse_unknown_ranges(step, &shown, "an address") {
+                self.error(&error);
+                continue;
+            }
+            let name = &*step.name;
+            let (level, why) = match OTHER_WAYS.iter().find(|(other, _)| *other == name) {
+                Some((_, why)) => ("warning", *why),
+                None if step.own_name() == "host-local" => continue,
+                None => ("note", "may not read the pools"),
+            };
+            let message = format!(
+                "{name} {why}: an ADD fails with error 112 unless each pool gets one address inside its ranges; to \
+                 accept any answer of {name}, write {{\"type\": \"{name}\", \"answers\": \"any\"}} in ipam.delegates"
+            );
+            self.push(level, &message);
         }
     }
 
     /// The pools that no delegate of the plan is shown, as far as the pools of STATUS tell.
-    pub(super) fn of_unserved(&mut self, stages: &[DryStep]) {
+    pub(super) fn of_unserved(&mut self, stages: &[DryRunStage]) {
         let mut unshown = UnshownPools::default();
         for stage in stages {
             unshown.visit(&stage.step, stage.pools.as_deref());
-            if let DryStep { step, run: None, .. } = stage
+            if let DryRunStage { step, run: None, .. } = stage
                 && let Some(names) = &step.serves
             {
                 let (name, names) = (&*step.name, names.join(", "));
@@ -69,7 +82,7 @@ impl Findings {
     }
 
     /// The delegates to which those before them leave no pool.
-    pub(super) fn of_latecomers(&mut self, session: &Session<'_>, stages: &[DryStep]) {
+    pub(super) fn of_latecomers(&mut self, session: &Session<'_>, stages: &[DryRunStage]) {
         if stages.iter().filter(|stage| !stage.step.is_selector()).count() < 2 {
             return;
         }
@@ -81,10 +94,9 @@ impl Findings {
                 served.clear();
                 continue;
             }
-            let DryStep { step, run: Some(run), .. } = stage else { continue };
-            let is_taken = |pool: &Value| served.iter().any(|other| serves(other, pool));
+            let DryRunStage { step, run: Some(run), .. } = stage else { continue };
             let is_late = match &run.pools {
-                Some(pools) => !pools.is_empty() && pools.iter().all(is_taken),
+                Some(pools) => !pools.is_empty() && pools.iter().all(|pool| serve(&served, pool)),
                 None => served.iter().any(|other| other.serves.is_none()),
             };
             let insists = !step.is_allocator() || insists_on_pools(session, stage);
@@ -104,7 +116,7 @@ impl Findings {
         }
     }
 
-    /// Delegates that no pool is for, where the selectors name none on STATUS, nor on a dry run of ADD.
+    /// Delegates without a pool, if selectors name none on STATUS, nor on a dry run of ADD.
     pub(super) fn of_nothing_asked(
         &mut self,
         operator: &Operator,
@@ -131,33 +143,23 @@ impl Findings {
             ));
         }
         if stage.step.is_allocator() {
-            for message in errors_told(session, &stage.step, input) {
-                self.error(&Error::new(ErrorCode::INVALID_CONFIG, [name, ": ", &message].concat()));
+            for message in about_no_pool(session, &stage.step, input) {
+                let message = format!("{name}: {message}");
+                self.error(&Error::new(ErrorCode::INVALID_CONFIG, message));
             }
         }
     }
 }
 
-/// Whether an allocator fails where it is shown no pool. Those that do are made with the library: they
+/// Whether an allocator fails if it is shown no pool. Those that do are made with the library: they
 /// serve every pool that they are shown.
-fn insists_on_pools(session: &Session<'_>, stage: &DryStep) -> bool {
+fn insists_on_pools(session: &Session<'_>, stage: &DryRunStage) -> bool {
     let mut input = stage.input.clone().unwrap_or_default();
     input["prevResult"]["pools"] = json!([]);
-    !errors_told(session, &stage.step, &input).is_empty()
+    !about_no_pool(session, &stage.step, &input).is_empty()
 }
 
-/// Whether an allocator's finding is that it is shown no pool, by which every ADD would fail.
-pub(super) fn is_about_no_pool(finding: &Value) -> bool {
-    finding["level"] == "error" && finding["about"] == "pools"
-}
-
-/// What an allocator says of being shown no pool.
-fn errors_told(session: &Session<'_>, step: &Step, input: &Value) -> Vec<String> {
-    let told = query::ask(session, step, &["lint", "--json", "--config", "-"], &input.to_string());
-    let told = told.and_then(|answer| rows(&step.name, answer)).unwrap_or_else(|error| {
-        log::debug!("{}", error.in_full());
-        Vec::new()
-    });
-    let errors = told.iter().filter(|finding| is_about_no_pool(finding));
-    errors.filter_map(|finding| finding["message"].as_str().map(str::to_owned)).collect()
+/// Whether one of some delegates serves a pool.
+fn serve(delegates: &[&Step], pool: &Value) -> bool {
+    delegates.iter().any(|delegate| serves(delegate, pool))
 }

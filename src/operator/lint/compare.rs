@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use super::ask::rows;
-use super::dry_run::DryStep;
 use super::findings::Findings;
-use super::{list, pools};
 use crate::chain::query;
 use crate::chain::session::Session;
+use crate::operator::ask::rows;
+use crate::operator::dry_run::DryRunStage;
+use crate::operator::{list, pools};
 use ipam_cli::{Block, LeaseRow, PoolRow};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::{Cached, Netns, ResultCache};
@@ -17,7 +17,7 @@ use ipam_kit::host::{Cached, Netns, ResultCache};
 pub(crate) fn compare(
     cache: &ResultCache,
     session: &Session<'_>,
-    stages: &[DryStep],
+    stages: &[DryRunStage],
     findings: &mut Findings,
 ) {
     let mut used = cache.of_network(session.request.network.name());
@@ -72,13 +72,13 @@ impl LedgerSnapshot {
     /// Asks each allocator that keeps ledgers.
     fn of(
         session: &Session<'_>,
-        stages: &[DryStep],
+        stages: &[DryRunStage],
         used: &[Cached],
         shared: bool,
     ) -> Result<Self> {
         let node = session.node.clone();
         let mut ledgers = Self { leases: Vec::new(), blocks: Vec::new(), shared, node };
-        for DryStep { step, input, .. } in stages {
+        for DryRunStage { step, input, .. } in stages {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
             let (name, input) = (&*step.name, input.to_string());
             let ask = |question: &[&str]| {

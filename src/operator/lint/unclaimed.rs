@@ -5,19 +5,24 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::about::About;
-use super::dry_run::DryStep;
 use super::findings::Findings;
-use super::reference::{EVERY_PLUGIN, of_plugin};
 use crate::chain::entry::{ENTRY_KEYS, parse_entries};
 use crate::chain::session::Session;
+use crate::operator::about::About;
+use crate::operator::dry_run::DryRunStage;
+use crate::operator::reference::{EVERY_PLUGIN, of_plugin};
 use ipam_kit::delegate::selector_keys::CHAIN_KEYS;
 use ipam_kit::keys::nearest;
 
 impl Findings {
     /// The keys of `ipam` and of the delegates' objects in it. Each stage comes with what its delegate
     /// says of itself.
-    pub(super) fn of_keys(&mut self, session: &Session<'_>, stages: &[DryStep], abouts: &[About]) {
+    pub(super) fn of_keys(
+        &mut self,
+        session: &Session<'_>,
+        stages: &[DryRunStage],
+        abouts: &[About],
+    ) {
         let ipam = session.request.network.ipam();
         let chain = ReadKeys::of(abouts);
         let steps = || stages.iter().zip(abouts);
@@ -61,7 +66,7 @@ impl Findings {
     fn of_lone_range_keys(
         &mut self,
         ipam: &Map<String, Value>,
-        stages: &[DryStep],
+        stages: &[DryRunStage],
         abouts: &[About],
     ) {
         let is_there = |ipam: &Value| ipam["subnet"].as_str().is_some_and(|it| !it.is_empty());

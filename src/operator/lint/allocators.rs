@@ -1,0 +1,96 @@
+//! What allocators answer to STATUS and to `lint`.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::findings::Findings;
+use crate::chain::optional::run_if_known;
+use crate::chain::plan::Step;
+use crate::chain::query;
+use crate::chain::session::Session;
+use crate::operator::ask::rows;
+use crate::operator::dry_run::DryRunStage;
+use ipam_kit::cni::Verb;
+use ipam_kit::delegate::Deadline;
+use ipam_kit::error::{Error, ErrorCode};
+
+impl Findings {
+    /// STATUS of our allocators, with the pools that the selectors chose: an error if every ADD
+    /// would fail on this node's configuration, folders or files. Tells whether all their stores
+    /// can be reached, full or not.
+    pub(super) fn of_allocators(
+        &mut self,
+        session: &Session<'_>,
+        stages: &[DryRunStage],
+        time: Duration,
+    ) -> bool {
+        let mut all = true;
+        let deadline = Deadline::after(time);
+        for (i, DryRunStage { step, input, .. }) in stages.iter().enumerate() {
+            let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
+            let time = deadline.share(stages.len() - i);
+            let Err(failure) = run_if_known(session, Verb::Status, step, input.to_string(), time)
+            else {
+                continue;
+            };
+            let error = Error::from(failure);
+            all &= error.code() == ErrorCode::EXHAUSTED;
+            match error.code() {
+                ErrorCode::INVALID_CONFIG | ErrorCode::IO | ErrorCode::UNAVAILABLE => {
+                    self.error(&error);
+                }
+                _ => self.push("warning", &error.in_full()),
+            }
+        }
+        all
+    }
+
+    /// What our allocators find in their pools.
+    pub(super) fn of_pools(&mut self, session: &Session<'_>, stages: &[DryRunStage]) {
+        for DryRunStage { step, input, .. } in stages {
+            let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
+            let name = &*step.name;
+            // What is shown no pool is reported where the selectors are tried.
+            let mut findings = findings_of(session, step, input);
+            findings.retain(|finding| !is_about_no_pool(finding));
+            for finding in findings {
+                let [level, message] = ["level", "message"].map(|key| finding[key].as_str());
+                let (Some(level @ ("error" | "warning" | "note")), Some(message)) =
+                    (level, message)
+                else {
+                    continue;
+                };
+                self.failed |= level == "error";
+                self.push(level, &format!("{name}: {message}"));
+            }
+        }
+    }
+}
+
+/// What an allocator says of being shown no pool.
+pub(super) fn about_no_pool(session: &Session<'_>, step: &Step, input: &Value) -> Vec<String> {
+    let mut messages = Vec::new();
+    for finding in findings_of(session, step, input) {
+        if is_about_no_pool(&finding) {
+            messages.extend(finding["message"].as_str().map(str::to_owned));
+        }
+    }
+    messages
+}
+
+/// What an allocator answers to `lint`; nothing if it is older than this question, or its server
+/// alone knows.
+fn findings_of(session: &Session<'_>, step: &Step, input: &Value) -> Vec<Value> {
+    let answer =
+        query::ask(session, step, &["lint", "--json", "--config", "-"], &input.to_string());
+    answer.and_then(|answer| rows(&step.name, answer)).unwrap_or_else(|error| {
+        log::debug!("{}", error.in_full());
+        Vec::new()
+    })
+}
+
+/// Whether an allocator's finding is that it is shown no pool, by which every ADD would fail.
+fn is_about_no_pool(finding: &Value) -> bool {
+    finding["level"] == "error" && finding["about"] == "pools"
+}

@@ -1,0 +1,88 @@
+//! What is unsafe about a chain as it is configured, before a selector runs.
+
+use super::findings::Findings;
+use crate::chain::optional::refuse_version;
+use crate::chain::plan::Plan;
+use crate::chain::served::{refuse_repeated_allocator, refuse_without_allocator};
+use crate::chain::session::Session;
+use crate::operator::our_plugin::OurPlugin;
+use ipam_kit::cni::Version;
+use ipam_kit::error::Error;
+
+impl Findings {
+    /// A chain that cannot be planned: all of its programs that are missing, else why.
+    pub(super) fn of_unplanned(&mut self, session: &Session<'_>, error: &Error) {
+        let planner = &session.planner;
+        let mut names = planner.names(session.request.network.ipam());
+        names.dedup();
+        let mut is_told = false;
+        for missing in names.iter().filter_map(|name| planner.find(name).err()) {
+            is_told |= missing.in_full() == error.in_full();
+            self.error(&missing);
+        }
+        if !is_told {
+            self.error(error);
+        }
+    }
+
+    /// The plan as it is, whatever selectors answer.
+    pub(super) fn of_plan(&mut self, session: &Session<'_>, plan: &Plan, ours: &OurPlugin) {
+        for outcome in
+            [refuse_without_allocator(&plan.steps), refuse_repeated_allocator(&plan.steps)]
+        {
+            if let Err(error) = outcome {
+                self.error(&error);
+            }
+        }
+        for step in plan.steps.iter().filter(|step| !step.is_ours()) {
+            if let Err(error) = refuse_version(session, step, ours.network.version(), plan.timeout)
+            {
+                self.error(&error);
+            }
+        }
+    }
+
+    /// Names of presets that lead to another program, or whose replaced program is missing.
+    pub(super) fn of_presets(&mut self, session: &Session<'_>, ours: &OurPlugin) {
+        let planner = &session.planner;
+        let named = planner.names(session.request.network.ipam());
+        for preset in planner.presets {
+            let name = preset.name;
+            let is_type = ours.kind == name;
+            if !is_type && !named.iter().any(|named| named == name) {
+                continue;
+            }
+            let Ok(program) = planner.find(name) else { continue };
+            if !planner.own_executable.is(&program) {
+                // In a list of delegates the replaced program is a delegate like others.
+                let level = if is_type { "warning" } else { "note" };
+                let program = program.display();
+                let message =
+                    format!("{program} is not this program: the real {name} runs, not its preset");
+                self.push(level, &message);
+                continue;
+            }
+            let replaced = program.with_file_name(format!("{name}.orig"));
+            if !replaced.exists() {
+                let message = format!(
+                    "{} is missing: what a chain with the real {name} recorded before the switch \
+                     is not released by it",
+                    replaced.display()
+                );
+                self.push("note", &message);
+            }
+        }
+    }
+
+    /// A version of the specification that lacks something.
+    pub(super) fn of_version(&mut self, version: Version) {
+        let lack = if version < Version::V0_4_0 {
+            " has no CHECK, and DEL gets no previous result: 0.4.0 is the first with both"
+        } else if version >= Version::V1_1_0 {
+            " is not read by containerd before 2.0: every ADD fails there after it has succeeded here"
+        } else {
+            return;
+        };
+        self.push("note", &format!("cniVersion {}{lack}", version.as_str()));
+    }
+}

@@ -1,0 +1,79 @@
+//! What is unsafe about the state of a node and about its records.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::findings::Findings;
+use crate::chain::program::is_allocator;
+use crate::chain::record::{RecordFile, attachments};
+use crate::chain::refreshed_run::present_ipam;
+use crate::chain::session::Session;
+use crate::chain::store_access::changed_paths;
+use crate::operator::other_identities::of_other_identities;
+use ipam_kit::host::{transient_machine_id, volatile_filesystem};
+use ipam_kit::presence::Presence;
+
+impl Findings {
+    /// What a reboot or a clone does to this node's state: a warning where others share the ledger.
+    pub(super) fn of_state(&mut self, session: &Session<'_>) {
+        let level = if self.shared { "warning" } else { "note" };
+        let root = session.state.root().display();
+        if let Some(why) = volatile_filesystem(session.state.root()) {
+            let message = format!(
+                "the state folder {root} lies on {why}: a reboot loses the records and the node's identity"
+            );
+            self.push(level, &message);
+        }
+        if session.request.settings.node.is_none()
+            && let Some(why) = transient_machine_id(Path::new("/etc/machine-id"))
+        {
+            let message = format!(
+                "/etc/machine-id {why}: a cloned machine is not told from its original; set node in \
+                 the host-wide settings"
+            );
+            self.push(level, &message);
+        }
+        for line in of_other_identities(&session.state) {
+            self.push("note", &line);
+        }
+        if session.state.is_from_network() {
+            let message = format!(
+                "ipam.stateDir is set: a DEL whose configuration the runtime strips does not find \
+                 {root}; set stateDir in the host-wide settings"
+            );
+            self.push("warning", &message);
+        }
+    }
+
+    /// Records that reach their store in another way than the network is configured with.
+    pub(super) fn of_records(&mut self, session: &Session<'_>) {
+        let network = &session.request.network;
+        let (mut count, mut example, mut keys) = (0_usize, None, BTreeSet::new());
+        let found = attachments(&session.state.network(network.name()));
+        if let Err(error) = &found {
+            self.error(error);
+        }
+        for attachment in found.into_iter().flatten() {
+            let path = session.state.record(network.name(), &attachment);
+            let Presence::Held((record, _)) = RecordFile::look(&path) else { continue };
+            let runs = record.runs().into_iter().filter(|run| is_allocator(&run.delegate));
+            let others: Vec<String> = runs
+                .flat_map(|run| changed_paths(&run.ipam, &present_ipam(session, run, network)))
+                .collect();
+            if !others.is_empty() {
+                count += 1;
+                example.get_or_insert_with(|| attachment.to_string());
+                keys.extend(others);
+            }
+        }
+        if let Some(example) = example {
+            let keys = keys.into_iter().collect::<Vec<_>>().join(", ");
+            let message = format!(
+                "{count} records name their store by another way than the configuration, such as {example} ({keys}); \
+                 a DEL uses the configured way if it proves to lead to the recorded store, else the recorded way: \
+                 keep the recorded servers and files until these records are released"
+            );
+            self.push("warning", &message);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Claiming again what a record holds.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{ClaimOutcome, Reassertion};
+use crate::chain::exec::DelegateOutput;
+use crate::chain::gc::BUSY;
+use crate::chain::record::{
+    AddOutcome, DelegateRun, Granted, Held, Opened, Record, RecordFile, Run, now,
+};
+use crate::chain::refreshed_run::{recorded_step, refresh_run};
+use crate::chain::release::{NetworkAttachment, claim_again};
+use crate::chain::session::Session;
+use crate::operator::attachments::identified;
+use ipam_cli::Row;
+use ipam_kit::cni::address::parse_cidr;
+use ipam_kit::cni::{Attachment, IpamResult, NetworkName};
+use ipam_kit::contract::DelegateAnswer;
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::presence::Presence;
+
+impl Reassertion<'_> {
+    /// Claims what the record of an attachment holds.
+    pub(super) fn claim_record(&mut self, network: &NetworkName, attachment: &Attachment) {
+        let looked = RecordFile::look(&self.state.record(network, attachment));
+        let (record, is_busy) = match looked {
+            Presence::Absent => return,
+            Presence::Held(looked) => looked,
+            Presence::Unreadable(error) => {
+                let row = row(network, attachment, &Record::default(), "unreadable");
+                let error = error.advise("what it holds is not claimed");
+                return self.push_row(row, Err(error));
+            }
+        };
+        if let Err(error) = self.claim_held(network, attachment, &record, is_busy) {
+            let row = row(network, attachment, &record, record.state().as_str());
+            self.push_row(row, Err(error));
+        }
+    }
+
+    fn claim_held(
+        &mut self,
+        network: &NetworkName,
+        attachment: &Attachment,
+        record: &Record,
+        is_busy: bool,
+    ) -> Result<()> {
+        let request = self.operator.recorded_request(network, record)?;
+        let chain = self.chain();
+        let session = Session::open(&chain, &request)?;
+        for run in record.runs() {
+            self.stores.add_recorded(&session, run)?;
+        }
+        if record.held().is_none() {
+            return Ok(());
+        }
+        if is_busy {
+            self.push_busy(network, attachment, record);
+            return Ok(());
+        }
+        if !self.operator.does_it() {
+            return self.claim_each(&session, attachment, record, None);
+        }
+        let path = self.state.record(network, attachment);
+        match RecordFile::open_existing(&path, Duration::ZERO).and_then(Presence::known) {
+            // It may say something else by now. Its lock is held until all is claimed.
+            Ok(Some(Opened { mut file, record, .. })) => {
+                self.claim_each(&session, attachment, &record, Some(&mut file))
+            }
+            Ok(None) => Ok(()),
+            Err(error) if error.code() == ErrorCode::TRY_AGAIN => {
+                self.push_busy(network, attachment, record);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn push_busy(&mut self, network: &NetworkName, attachment: &Attachment, record: &Record) {
+        let row = row(network, attachment, record, "busy");
+        self.push_row(row, Ok(ClaimOutcome::Kept(BUSY)));
+    }
+
+    /// Claims what each allocator gave in the last ADD. A claim with other settings than the
+    /// recorded ones goes to `file`, so that a DEL goes there, too.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    fn claim_each(
+        &mut self,
+        session: &Session<'_>,
+        attachment: &Attachment,
+        record: &Record,
+        file: Option<&mut RecordFile>,
+    ) -> Result<()> {
+        let Some((attempt, held)) = record.held() else { return Ok(()) };
+        let network = &session.request.network;
+        let netns = attempt.header.netns.clone();
+        let of =
+            NetworkAttachment { network, attachment: &Attachment { netns, ..attachment.clone() } };
+        let mut claimed = attempt.clone();
+        // What the runtime got, and `release` took back since.
+        let result = IpamResult::parse(&held.result, "recorded result")?;
+        let is_struck = result.ips.len() > attempt.ips().len();
+        for ran in &mut claimed.runs {
+            let DelegateRun { run, granted: Some(granted) } = ran else { continue };
+            if granted.ips.is_empty() {
+                continue;
+            }
+            let mut row = row(network.name(), attachment, record, record.state().as_str());
+            row.value("addresses", granted.ips.clone().into());
+            row.text("allocator", &run.delegate);
+            let outcome = self.claim(session, of, run, granted, is_struck);
+            self.push_row(row, outcome);
+        }
+        let Some(file) = file.filter(|_| claimed.runs != attempt.runs) else { return Ok(()) };
+        claimed.header.time = now();
+        claimed.header.reasserted = true;
+        claimed.outcome = AddOutcome::Held(Held { time: now(), ..held.clone() });
+        claimed.events().iter().try_for_each(|event| file.append(event))
+    }
+
+    /// Claims what one allocator gave. With other settings than the recorded ones, `run` and
+    /// `granted` become what was claimed with and what the allocator answered.
+    fn claim(
+        &mut self,
+        session: &Session<'_>,
+        of: NetworkAttachment<'_>,
+        run: &mut Run,
+        granted: &mut Granted,
+        is_struck: bool,
+    ) -> Result<ClaimOutcome> {
+        let step = recorded_step(session, run);
+        if let Some(why) = self.reaches.reason_to_skip(session, &step)? {
+            return Ok(ClaimOutcome::Kept(why));
+        }
+        let present = self.stores.present(session, run).inspect_err(|_| {
+            self.unclear.push(of.network.name().clone());
+        })?;
+        let recorded = refresh_run(session, run, of.network).run;
+        // The same with another password is released by the recorded one, too.
+        let other = present
+            .filter(|present| !present.owes_the_same(run) && !present.owes_the_same(&recorded));
+        let mut renewed = other.clone().unwrap_or(recorded);
+        match &run.pools {
+            Some(pools) => renewed.pools = Some(requests(pools, granted)?),
+            // It has its pools from `ipam`, and takes requests as from a runtime.
+            None if is_struck => {
+                let message = format!(
+                    "an address that it gave beside {} was released; which pool of ipam is left out is not recorded",
+                    granted.ips.join(", ")
+                );
+                return Err(
+                    Error::new(ErrorCode::RECORD, message).advise("re-create the attachment")
+                );
+            }
+            None => renewed.args = Some(json!({"cni": {"ips": granted.ips}})),
+        }
+        if !self.operator.does_it() {
+            return Ok(ClaimOutcome::WouldClaim);
+        }
+        // What it answered with other settings says nothing here.
+        let leases = if other.is_some() { &[][..] } else { &granted.leases };
+        let answer = claim_again(session, of, &renewed, leases)?;
+        let answered = confirm(granted, answer).map_err(|error| error.within(&run.delegate))?;
+        if let Some(other) = other {
+            *run = other;
+            *granted = answered;
+        }
+        Ok(ClaimOutcome::Claimed)
+    }
+}
+
+/// A record's row, before an allocator is asked.
+fn row(network: &NetworkName, attachment: &Attachment, record: &Record, state: &str) -> Row {
+    let mut row = identified(network, attachment, record);
+    row.text_or_null("allocator", None);
+    row.text("state", state);
+    row
+}
+
+/// The pools that a delegate was shown, each with a request for the address that it gave for it.
+fn requests(pools: &[Value], granted: &Granted) -> Result<Vec<Value>> {
+    let mut pools = pools.to_vec();
+    if pools.len() != granted.ips.len() {
+        let message = format!(
+            "pools it was shown: {}, addresses it gave: {}; which is of which is not recorded",
+            pools.len(),
+            granted.ips.len()
+        );
+        return Err(Error::new(ErrorCode::RECORD, message).advise("re-create the attachment"));
+    }
+    for (pool, ip) in pools.iter_mut().zip(&granted.ips) {
+        let address = address(ip)?;
+        if let Value::Object(pool) = pool {
+            for key in ["requested-ip", "requested_ip"] {
+                pool.insert(key.to_owned(), address.to_string().into());
+            }
+            // Whoever holds it by now keeps it.
+            pool.remove("takeover");
+        }
+    }
+    Ok(pools)
+}
+
+/// What an allocator answers; an error if an address that was to be claimed is missing.
+fn confirm(granted: &Granted, answer: DelegateOutput) -> Result<Granted> {
+    let answer = Value::Object(answer.unwrap_or_default());
+    let mut answer = IpamResult::parse(&answer, "its answer")?;
+    let said = DelegateAnswer::take_from(&mut answer)?;
+    for ip in &granted.ips {
+        if !answer.has(address(ip)?) {
+            let given: Vec<String> = answer.ips.iter().map(|ip| ip.address.to_string()).collect();
+            let message = format!("it gave {} instead of {ip}", given.join(", "));
+            return Err(Error::new(ErrorCode::DELEGATE, message));
+        }
+    }
+    let leases = said.leases.unwrap_or_default();
+    Ok(Granted { leases, unsure: said.unsure, ..granted.clone() })
+}
+
+fn address(ip: &str) -> Result<IpAddr> {
+    match parse_cidr(ip) {
+        Ok(net) => Ok(net.addr()),
+        Err(error) => {
+            Err(Error::new(ErrorCode::RECORD, "what it gave is no address").caused_by(error))
+        }
+    }
+}
