@@ -18,7 +18,7 @@ use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
 use ipam_kit::pool::{RangeRules, RangeSet};
 use ipam_suites::memory::{
-    Config, LostAnswer, MemoryLedger, MemoryStore, Shape, ShownPools, Token,
+    LostAnswer, MemoryConfig, MemoryLedger, MemoryStore, MemoryToken, Shape, ShownPools,
 };
 use serde_json::{Value, json};
 
@@ -264,19 +264,28 @@ enum Odd {
 thread_local! { static ODD: Cell<Odd> = const { Cell::new(Odd::No) }; }
 struct OddLedger(MemoryLedger);
 impl Ledger for OddLedger {
-    type Config = Config;
-    type Token = Token;
+    type Config = MemoryConfig;
+    type Token = MemoryToken;
     const REACH: Reach = Reach::Cluster;
-    fn open(config: Config, request: &Request) -> Result<Self> {
+    fn open(config: MemoryConfig, request: &Request) -> Result<Self> {
         MemoryLedger::open(config, request).map(Self)
     }
-    fn view(&mut self, query: &ViewQuery<'_>, earlier: Option<Self::Token>) -> Result<View<Token>> {
+    fn view(
+        &mut self,
+        query: &ViewQuery<'_>,
+        earlier: Option<Self::Token>,
+    ) -> Result<View<MemoryToken>> {
         if ODD.get() == Odd::Away {
             return Err(Error::new(ErrorCode::UNAVAILABLE, "no leader"));
         }
         self.0.view(query, earlier)
     }
-    fn commit(&mut self, owner: &Owner, seen: Token, change: &Change<'_>) -> Result<Commit<Token>> {
+    fn commit(
+        &mut self,
+        owner: &Owner,
+        seen: MemoryToken,
+        change: &Change<'_>,
+    ) -> Result<Commit<MemoryToken>> {
         match ODD.get() {
             Odd::UnknownThenAway => {
                 ODD.set(Odd::Away);
