@@ -117,6 +117,19 @@ fn program_named_by(
     }
 }
 
+/// In a record: the member `fixed`.
+impl From<bool> for ProgramSource {
+    fn from(is_fixed: bool) -> Self {
+        if is_fixed { Self::HostFile } else { Self::CniPath }
+    }
+}
+
+impl From<ProgramSource> for bool {
+    fn from(source: ProgramSource) -> Self {
+        source == ProgramSource::HostFile
+    }
+}
+
 impl Step {
     /// A program of the host's file in place of the last delegate of a preset, whose entry this is.
     pub(super) fn of_host(name: String, path: PathBuf, entry: DelegateEntry) -> Self {

@@ -7,18 +7,26 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use ipam_kit::cni::Environment;
 use ipam_kit::error::Error;
 
 /// Where a delegate's program is found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(from = "bool", into = "bool")]
 pub(crate) enum ProgramSource {
     /// In `CNI_PATH`, by the delegate's name.
     #[default]
     CniPath,
     /// At the path that a file of the host names (`chain/next.rs`), and nowhere else.
     HostFile,
+}
+
+impl ProgramSource {
+    pub(crate) fn is_cni_path(&self) -> bool {
+        *self == Self::CniPath
+    }
 }
 
 /// The folders of `PATH`. An empty or relative one would lie wherever the caller happens to be.

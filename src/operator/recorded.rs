@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 use super::call::Operator;
 use super::network::find_network;
 use super::options::{CNI_PATH, CONF_DIR};
-use crate::chain::program::ProgramSource;
 use crate::chain::record::Record;
 use crate::chain::repeat::recorded_network;
 use ipam_kit::cni::NetworkName;
@@ -37,8 +36,7 @@ impl Operator {
     fn recorded_path(&self, record: &Record) -> Vec<PathBuf> {
         let mut path = self.cni_path();
         if self.arguments.value(&CNI_PATH).is_none() {
-            for run in record.runs().into_iter().filter(|run| run.source == ProgramSource::CniPath)
-            {
+            for run in record.runs().into_iter().filter(|run| run.source.is_cni_path()) {
                 if let Some(folder) = Path::new(&run.program).parent() {
                     path.insert(0, folder.to_owned());
                 }

@@ -81,8 +81,8 @@ pub(crate) struct Run {
     /// `runtimeConfig.ipRanges` as the delegate got it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip_ranges: Option<Value>,
-    /// Where that program is found again; on disk `"fixed": true` for one of the host's file.
-    #[serde(rename = "fixed", with = "is_fixed", default, skip_serializing_if = "is_fixed::not")]
+    /// Where that program is found again.
+    #[serde(rename = "fixed", default, skip_serializing_if = "ProgramSource::is_cni_path")]
     pub source: ProgramSource,
     /// What `ipam` says of the store is the network configuration's: selectors chose addresses alone.
     #[serde(default, skip_serializing_if = "Not::not")]
@@ -179,35 +179,10 @@ impl Run {
     /// Whether one DEL serves both: all is the same but the place of a program that is found by its name.
     pub(crate) fn owes_the_same(&self, other: &Self) -> bool {
         let mut other = other.clone();
-        if self.source == ProgramSource::CniPath {
+        if self.source.is_cni_path() {
             other.program.clone_from(&self.program);
         }
         other.configured = self.configured;
         *self == other
-    }
-}
-
-/// `"fixed": true` for a program of the host's file.
-mod is_fixed {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use super::ProgramSource;
-
-    pub(super) fn serialize<S: Serializer>(
-        source: &ProgramSource,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        (*source == ProgramSource::HostFile).serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<ProgramSource, D::Error> {
-        let is_fixed = bool::deserialize(deserializer)?;
-        Ok(if is_fixed { ProgramSource::HostFile } else { ProgramSource::CniPath })
-    }
-
-    pub(super) fn not(source: &ProgramSource) -> bool {
-        *source == ProgramSource::CniPath
     }
 }
