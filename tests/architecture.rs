@@ -57,7 +57,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 /// All that the meta-plugin takes of the room `pool`: what becomes of the pools that are there, and whether
 /// an answer is what its pools ask for. `lint` asks which of their keys are misspelt.
 const OF_POOLS: [&str; 4] = [
-    "src/chain/entry.rs: pub(crate) use ipam_kit::pool::Placing;",
+    "src/chain/entry.rs: pub(crate) use ipam_kit::pool::Placement;",
     "src/chain/served.rs: use ipam_kit::pool::compare_answer;",
     "src/operator/lint/misspelt.rs: use ipam_kit::ipam_section;",
     "src/operator/lint/misspelt.rs: use ipam_kit::pool::Pool;",

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ipam_delegated::chain::Chain;
-use ipam_kit::cni::{Environment, IpamResult, Keep, Version};
+use ipam_kit::cni::{Environment, IpamResult, ValidAttachments, Version};
 use ipam_kit::delegate::answer;
 use ipam_kit::host::Settings;
 use ipam_kit::pool::Pool;
@@ -86,7 +86,11 @@ struct MirrorConfig {
 }
 
 impl Mirror {
-    fn answer(request: &Request, config: &MirrorConfig, keep: &Keep) -> Result<IpamResult> {
+    fn answer(
+        request: &Request,
+        config: &MirrorConfig,
+        keep: &ValidAttachments,
+    ) -> Result<IpamResult> {
         let given = config.result.as_ref();
         let mut result = given.map_or_else(
             || Ok(IpamResult::default()),
@@ -111,7 +115,7 @@ impl Mirror {
 
 impl Delegate for Mirror {
     fn add(&self, request: &Request) -> Result<IpamResult> {
-        Self::answer(request, &request.network.settings()?, &Keep::default())
+        Self::answer(request, &request.network.settings()?, &ValidAttachments::default())
     }
 
     fn del(&self, request: &Request) -> Result<Option<IpamResult>> {
@@ -124,7 +128,7 @@ impl Delegate for Mirror {
         Ok(None)
     }
 
-    fn gc(&self, request: &Request, keep: &Keep) -> Result<Option<IpamResult>> {
+    fn gc(&self, request: &Request, keep: &ValidAttachments) -> Result<Option<IpamResult>> {
         Self::answer(request, &request.network.settings()?, keep).map(Some)
     }
 }

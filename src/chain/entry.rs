@@ -8,7 +8,7 @@ use ipam_kit::cni::{kind, shown};
 use ipam_kit::delegate::selector_keys::is_chain_key;
 use ipam_kit::error::{Error, Result};
 use ipam_kit::host::parse_duration;
-pub(crate) use ipam_kit::pool::Placing;
+pub(crate) use ipam_kit::pool::Placement;
 
 /// The keys of an entry that the chain reads itself. A delegate does not get them, except `serves`: an
 /// allocator must leave other pools' leases alone. The key `pools` counts only if it is a word, which an
@@ -28,7 +28,7 @@ pub(crate) struct DelegateEntry {
     pub answers_any: bool,
     /// Keys of `ipam` that this selector may set, beside those of every selector.
     pub sets: Vec<String>,
-    pub placing: Option<Placing>,
+    pub placing: Option<Placement>,
     /// All other keys, which override `ipam` for this delegate.
     pub overrides: Map<String, Value>,
 }
@@ -160,9 +160,9 @@ fn take_sets(object: &mut Map<String, Value>, path: &str) -> Result<Vec<String>>
 
 /// How the chain combines a selector's pools with those before: a word. Any other value of `pools` is the
 /// delegate's own setting.
-fn take_placing(object: &mut Map<String, Value>, path: &str) -> Result<Option<Placing>> {
+fn take_placing(object: &mut Map<String, Value>, path: &str) -> Result<Option<Placement>> {
     let Some(value @ Value::String(word)) = object.get("pools") else { return Ok(None) };
-    let Some(placing) = Placing::parse(word) else {
+    let Some(placing) = Placement::parse(word) else {
         let found = shown(value);
         let message = format!("expected \"add\", \"replace\" or an array of pools, found {found}");
         return Err(Error::config(format!("{path}.pools"), message).advise(

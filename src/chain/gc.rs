@@ -9,7 +9,7 @@ use super::release::NetworkAttachment;
 use super::run_all::{Failures, run_all};
 use super::session::Session;
 use super::stale::{ReleaseRound, Tried, sort_oldest_first};
-use ipam_kit::cni::{Attachment, IpamResult, Keep, NetworkName, Verb};
+use ipam_kit::cni::{Attachment, IpamResult, NetworkName, ValidAttachments, Verb};
 use ipam_kit::delegate::{Deadline, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::{Settings, is_old};
@@ -20,7 +20,7 @@ use ipam_kit::presence::Presence;
 ///
 /// A stale record that is left or failed is in no list: nothing protects it, so the delegates' own GC
 /// may release its leases, and its later DEL finds nothing.
-pub(crate) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
+pub(crate) fn gc(session: &Session<'_>, keep: &ValidAttachments) -> Result<()> {
     let mut keep = keep.clone();
     let mut errors = Vec::new();
     let network = session.request.network.name();
@@ -60,7 +60,7 @@ pub(crate) fn gc(session: &Session<'_>, keep: &Keep) -> Result<()> {
 }
 
 /// Keeps what was added since GC began, or is busy by now: no list can name it.
-fn keep_later_ones(session: &Session<'_>, keep: &mut Keep, began: u64) -> Result<()> {
+fn keep_later_ones(session: &Session<'_>, keep: &mut ValidAttachments, began: u64) -> Result<()> {
     let network = session.request.network.name();
     for attachment in attachments(&session.state.network(network))? {
         let (container, ifname) = (attachment.container.as_str(), attachment.ifname.as_str());
@@ -76,7 +76,7 @@ fn keep_later_ones(session: &Session<'_>, keep: &mut Keep, began: u64) -> Result
 }
 
 /// Keeps what was set aside as unreadable: what it holds is not known. An operator ends it.
-fn keep_set_aside(session: &Session<'_>, keep: &mut Keep) -> Result<()> {
+fn keep_set_aside(session: &Session<'_>, keep: &mut ValidAttachments) -> Result<()> {
     let network = session.request.network.name();
     let aside = set_aside(&session.state.network(network))?;
     if !aside.is_empty() {
@@ -174,9 +174,9 @@ fn time_of(millis: u64) -> Option<SystemTime> {
 }
 
 /// The request with a longer list, under both keys.
-fn with_keep(request: &Request, keep: &Keep) -> Request {
+fn with_keep(request: &Request, keep: &ValidAttachments) -> Request {
     let list = keep.to_json();
-    let network = Keep::KEYS
+    let network = ValidAttachments::KEYS
         .into_iter()
         .fold(request.network.clone(), |network, key| network.with(key, list.clone()));
     Request { network, keep: keep.clone(), ..request.clone() }

@@ -38,7 +38,7 @@ use std::path::Path;
 
 pub use preset::{HostProgram, Preset, PresetChain};
 
-use ipam_kit::cni::{IpamResult, Keep};
+use ipam_kit::cni::{IpamResult, ValidAttachments};
 use ipam_kit::delegate::{Delegate, Request};
 use ipam_kit::error::Result;
 use program::OwnExecutable;
@@ -86,7 +86,7 @@ impl Delegate for Chain {
         check::check(&Session::open(self, request)?).map(|()| None)
     }
 
-    fn gc(&self, request: &Request, keep: &Keep) -> Result<Option<IpamResult>> {
+    fn gc(&self, request: &Request, keep: &ValidAttachments) -> Result<Option<IpamResult>> {
         gc::gc(&Session::open(self, request)?, keep).map(|()| None)
     }
 

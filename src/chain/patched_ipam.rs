@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::patch::merge_patch;
 use super::plan::Step;
-use ipam_kit::delegate::selector_keys::{SELECTOR_KEYS, judge, other_spelling, twice};
+use ipam_kit::delegate::selector_keys::{SELECTOR_KEYS, other_spelling, refuse_forbidden, twice};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
 
@@ -51,7 +51,7 @@ impl PatchedIpam {
         releases: bool,
     ) -> Result<()> {
         const PATH: &str = "its answer sets ipam.";
-        judge(patch, settings, releases, PATH)?;
+        refuse_forbidden(patch, settings, releases, PATH)?;
         let (ours, foreign) = settings_for_ours(patch, &step.sets);
         if let (Some(key), Some(allocator)) = (foreign, &step.next_allocator) {
             let key = key.escape_debug();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::entry::{DelegateEntry, Placing};
+use super::entry::{DelegateEntry, Placement};
 use super::program::{ProgramSource, is_allocator, is_selector};
 
 /// Which delegates run, in order, and with what.
@@ -32,7 +32,7 @@ pub(crate) struct Step {
     pub sets: Vec<String>,
     /// How the chain combines this selector's pools with those of the selectors before it; `None` where
     /// the selector does so itself.
-    pub placing: Option<Placing>,
+    pub placing: Option<Placement>,
     /// The first allocator `ipam-da-*` behind it.
     pub next_allocator: Option<String>,
     /// Keys that override `ipam` for this delegate alone.

@@ -6,7 +6,7 @@ use ipam_cli::{Arguments, OptionSpec};
 use ipam_kit::cni::Environment;
 use ipam_kit::error::Result;
 use ipam_kit::host::{ResultCache, Settings, StateDir};
-use ipam_kit::log::Wanted;
+use ipam_kit::log::LogSettings;
 
 /// A person's call of a verb.
 #[derive(Debug)]
@@ -50,11 +50,11 @@ impl Operator {
     /// Sends warnings of the chain's rooms to stderr, and all to the log where that is wanted.
     pub(super) fn start_log(&self) {
         let settings = Settings::load().unwrap_or_default();
-        let wanted = Wanted {
+        let wanted = LogSettings {
             name: "ipam-delegated",
             context: self.arguments.verb().unwrap_or("help").to_owned(),
             verbose: settings.verbose,
-            debug: self.environment.text(Wanted::VARIABLE) == Some("debug"),
+            debug: self.environment.text(LogSettings::VARIABLE) == Some("debug"),
             folder: &settings.log_dir,
         };
         wanted.start();

@@ -11,7 +11,7 @@ use crate::chain::record::{AttemptState, Record};
 use ipam_cli::usage_error;
 use ipam_kit::cni::{Attachment, NetworkName};
 use ipam_kit::error::{Error, ErrorCode, Result};
-use ipam_kit::host::{Inhabited, Netns, ResultCache, boot_id};
+use ipam_kit::host::{InhabitedNamespaces, Netns, ResultCache, boot_id};
 
 /// What is asked of each record. A witness that cannot be heard speaks for no container.
 pub(crate) struct Witnesses {
@@ -20,7 +20,7 @@ pub(crate) struct Witnesses {
     cache: Option<ResultCache>,
     /// Namespaces without a process count as gone, too.
     pinned: bool,
-    inhabited: OnceCell<Option<Inhabited>>,
+    inhabited: OnceCell<Option<InhabitedNamespaces>>,
 }
 
 impl Witnesses {
@@ -89,7 +89,7 @@ impl Witnesses {
     /// Whether a process lives in a namespace, or may do so.
     fn is_inhabited(&self, path: &str) -> bool {
         let look = || {
-            let looked = Inhabited::look();
+            let looked = InhabitedNamespaces::look();
             looked.inspect_err(|error| warn!("processes cannot be looked at: {error}")).ok()
         };
         self.inhabited.get_or_init(look).as_ref().is_none_or(|inhabited| inhabited.has(path))

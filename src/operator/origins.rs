@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::dry_run::{DryRunStage, SelectorOutcome};
-use crate::chain::entry::Placing;
+use crate::chain::entry::Placement;
 use crate::chain::plan::Step;
 use crate::chain::served::describe_pool;
 use ipam_cli::push_line;
@@ -72,7 +72,7 @@ impl Origins {
 
 /// The pools after a selector's answer.
 fn chosen(mut before: Vec<Origin>, place: usize, step: &Step, pools: &[Value]) -> Vec<Origin> {
-    if step.placing == Some(Placing::Replace) {
+    if step.placing == Some(Placement::Replace) {
         before.clear();
     }
     let mut take = |is: &dyn Fn(&Value) -> bool| {

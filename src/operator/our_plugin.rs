@@ -13,7 +13,7 @@ use crate::chain::plan::{Plan, Step};
 use crate::chain::program::is_allocator;
 use crate::chain::session::Session;
 use ipam_cli::Row;
-use ipam_kit::cni::{Args, Environment, Keep, Network, Verb, Version};
+use ipam_kit::cni::{Args, Environment, Network, ValidAttachments, Verb, Version};
 use ipam_kit::delegate::{Deadline, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
 
@@ -150,7 +150,7 @@ impl Operator {
             verb: Verb::Status,
             network,
             attachment: None,
-            keep: Keep::default(),
+            keep: ValidAttachments::default(),
             args: Args::default(),
             environment,
             settings: self.settings()?,

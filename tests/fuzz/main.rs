@@ -19,7 +19,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::ptr;
 
 use engine::{Random, fuzz, fuzz_with, mutate_bytes};
-use ipam_kit::cni::{Args, Environment, IpamResult, Keep, Requested, Version, address};
+use ipam_kit::cni::{
+    Args, Environment, IpamResult, RequestedAddress, ValidAttachments, Version, address,
+};
 use ipam_kit::delegate::answer;
 use ipam_kit::host::Settings;
 use ipam_kit::pool::{Pool, RangeConfig, RangeRules, RangeSet};
@@ -60,7 +62,7 @@ impl Delegate for Mirror {
         Self::read(request).map(Some)
     }
 
-    fn gc(&self, request: &Request, keep: &Keep) -> Result<Option<IpamResult>> {
+    fn gc(&self, request: &Request, keep: &ValidAttachments) -> Result<Option<IpamResult>> {
         assert_eq!(keep, &request.network.keep()?);
         Self::read(request).map(|_| None)
     }
@@ -200,7 +202,7 @@ fn arguments_are_read_whatever_they_are() {
                 None => continue,
             }
         }
-        match Requested::all(&args, &Map::new()) {
+        match RequestedAddress::all(&args, &Map::new()) {
             Ok(all) => {
                 let mut seen: Vec<IpAddr> = all.iter().map(|r| r.address).collect();
                 assert!(seen.iter().all(|address| address.to_canonical() == *address));

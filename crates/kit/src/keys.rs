@@ -24,8 +24,8 @@ pub const OF_HOST_LOCAL: &[&str] =
 
 /// An undeclared key, beside the known one that it resembles.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misspelt {
-    /// Its place, as in `ipam.ranges[0][0].rangeStat`.
+pub struct MisspeltKey {
+    /// Its path, as in `ipam.ranges[0][0].rangeStat`.
     pub path: String,
     /// The key as it is written.
     pub key: String,
@@ -35,10 +35,10 @@ pub struct Misspelt {
     pub foreign: bool,
 }
 
-impl Misspelt {
+impl MisspeltKey {
     /// The key as an error: code 7.
     pub fn error(&self) -> Error {
-        let error = Error::config(&self.path, ["write ", self.meant].concat());
+        let error = Error::config(&self.path, format!("write {}", self.meant));
         if folded(&self.key) == folded(self.meant) {
             return error.advise(OTHER_LETTERS);
         }
@@ -61,16 +61,17 @@ pub fn names(keys: &[Key]) -> Vec<&'static str> {
 
 /// Keys as `about --json` says them: each with an object of the keys inside it, or with null.
 pub fn to_json(keys: &[Key]) -> Value {
-    let member = |(name, inside, _): Flat| {
+    let mut object = Map::new();
+    for (name, inside, _) in flat(keys) {
         let inside = if inside.is_empty() { Value::Null } else { to_json(inside) };
-        (name.to_owned(), inside)
-    };
-    Value::Object(flat(keys).into_iter().map(member).collect())
+        object.insert(name.to_owned(), inside);
+    }
+    Value::Object(object)
 }
 
 /// The known key that a misspelt one resembles most: it differs in upper and lower case as Go reads
-/// it, in `-` or `_`, in a plural `s`, or in at most two letters (one, where the known key has at
-/// most five letters). Two letters in each other's place count as one. `None` for a known key.
+/// it, in `-` or `_`, in a plural `s`, or in at most two letters (one, if the known key has at most
+/// five letters). Two swapped letters count as one. `None` for a known key.
 pub fn nearest<'a>(key: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = Letters::of(key);
     let mut nearest: Option<(usize, &str)> = None;
@@ -87,43 +88,46 @@ pub fn nearest<'a>(key: &str, known: impl IntoIterator<Item = &'a str>) -> Optio
     nearest.map(|(_, known)| known)
 }
 
-/// The misspelt keys of an object with these keys, and of the sections in it; of each object in
-/// arrays at any depth. `path` is the place of `value`.
-pub fn misspelt(value: &Value, keys: &[Key], path: &str) -> Vec<Misspelt> {
+/// The misspelt keys of an object and its sections, or of each object in arrays at any depth.
+/// `path` is the path of `value`.
+pub fn misspelt(value: &Value, keys: &[Key], path: &str) -> Vec<MisspeltKey> {
     let mut found = Vec::new();
-    Walk { found: &mut found, foreign: false }.value(value, keys, path);
+    MisspeltSearch { found: &mut found, foreign: false }.value(value, keys, path);
     found
 }
 
-/// The misspelt keys in the sections of an object whose own keys may be anybody's, as those of
-/// `ipam` are.
-pub fn misspelt_inside(object: &Map<String, Value>, keys: &[Key], path: &str) -> Vec<Misspelt> {
+/// The misspelt keys in the sections of an object. Its own keys are not searched: other programs
+/// read keys of `ipam`, too.
+pub fn misspelt_inside(object: &Map<String, Value>, keys: &[Key], path: &str) -> Vec<MisspeltKey> {
     let mut found = Vec::new();
-    Walk { found: &mut found, foreign: false }.sections(object, &flat(keys), path);
+    MisspeltSearch { found: &mut found, foreign: false }.sections(object, &flat(keys), path);
     found
 }
 
 /// A key's name, the keys inside it, and whether these are in the form of a replaced system.
-type Flat = (&'static str, &'static [Key], bool);
+type FlatKey = (&'static str, &'static [Key], bool);
 
-/// The keys of a list, those of [`Key::All`] in its place.
-fn flat(keys: &[Key]) -> Vec<Flat> {
-    let list = |key: &Key| match *key {
-        Key::Value(name) => vec![(name, &[][..], false)],
-        Key::Section(name, inside) => vec![(name, inside, false)],
-        Key::Foreign(name, inside) => vec![(name, inside, true)],
-        Key::All(keys) => flat(keys),
-    };
-    keys.iter().flat_map(list).collect()
+/// The keys of a list; a [`Key::All`] is replaced by its keys.
+fn flat(keys: &[Key]) -> Vec<FlatKey> {
+    let mut all = Vec::new();
+    for key in keys {
+        match *key {
+            Key::Value(name) => all.push((name, &[][..], false)),
+            Key::Section(name, inside) => all.push((name, inside, false)),
+            Key::Foreign(name, inside) => all.push((name, inside, true)),
+            Key::All(keys) => all.extend(flat(keys)),
+        }
+    }
+    all
 }
 
 /// A search for misspelt keys.
-struct Walk<'a> {
-    found: &'a mut Vec<Misspelt>,
+struct MisspeltSearch<'a> {
+    found: &'a mut Vec<MisspeltKey>,
     foreign: bool,
 }
 
-impl Walk<'_> {
+impl MisspeltSearch<'_> {
     fn value(&mut self, value: &Value, keys: &[Key], path: &str) {
         match value {
             Value::Object(object) => {
@@ -134,7 +138,7 @@ impl Walk<'_> {
                     // A key of others may hold control characters.
                     let path = format!("{path}.{}", key.escape_debug());
                     let foreign = self.foreign;
-                    self.found.push(Misspelt { path, key: key.clone(), meant, foreign });
+                    self.found.push(MisspeltKey { path, key: key.clone(), meant, foreign });
                 }
                 self.sections(object, &keys, path);
             }
@@ -147,11 +151,11 @@ impl Walk<'_> {
         }
     }
 
-    fn sections(&mut self, object: &Map<String, Value>, keys: &[Flat], path: &str) {
+    fn sections(&mut self, object: &Map<String, Value>, keys: &[FlatKey], path: &str) {
         for (name, inside, foreign) in keys.iter().filter(|(_, inside, _)| !inside.is_empty()) {
             let Some(value) = object.get(*name) else { continue };
             let foreign = self.foreign || *foreign;
-            Walk { found: &mut *self.found, foreign }.value(
+            MisspeltSearch { found: &mut *self.found, foreign }.value(
                 value,
                 inside,
                 &format!("{path}.{name}"),
@@ -161,9 +165,9 @@ impl Walk<'_> {
 }
 
 /// Logs misspelt keys in one line.
-pub fn warn_of(found: &[Misspelt]) {
+pub fn warn_of(found: &[MisspeltKey]) {
     if !found.is_empty() {
-        warn!("{}", Error::listed(found.iter().map(Misspelt::warning), "; "));
+        warn!("{}", Error::listed(found.iter().map(MisspeltKey::warning), "; "));
     }
 }
 
@@ -173,19 +177,19 @@ const OTHER_LETTERS: &str = "keys are read in these very letters";
 /// system written in Go reads.
 ///
 /// # Errors
-/// There is such a key; the error names its place.
+/// There is such a key; the error names its path.
 pub fn refuse_other_letters(object: &Map<String, Value>, known: &[&str], path: &str) -> Result<()> {
     for key in object.keys().filter(|key| !known.contains(&key.as_str())) {
         let folded_key = folded(key);
         if let Some(meant) = known.iter().find(|known| folded(known) == folded_key) {
-            let place = format!("{path}.{}", key.escape_debug());
-            return Err(Error::config(place, format!("write {meant}")).advise(OTHER_LETTERS));
+            let path = format!("{path}.{}", key.escape_debug());
+            return Err(Error::config(path, format!("write {meant}")).advise(OTHER_LETTERS));
         }
     }
     Ok(())
 }
 
-/// A key as Go compares it: without regard to case, where two letters beyond ASCII count as well.
+/// A key as Go compares it: regardless of case, also of two letters beyond ASCII.
 pub(crate) fn folded(key: &str) -> String {
     let letters = key.chars().map(|letter| match letter {
         '\u{17f}' => 's',
@@ -195,7 +199,7 @@ pub(crate) fn folded(key: &str) -> String {
     letters.collect()
 }
 
-/// The letters of a key by which it is compared.
+/// The letters of a key that count in a comparison.
 struct Letters(Vec<char>);
 
 impl Letters {
@@ -203,7 +207,7 @@ impl Letters {
         Self(folded(key).chars().filter(|letter| !matches!(letter, '-' | '_')).collect())
     }
 
-    /// How many letters differ from a known key's; `None` where these are too many.
+    /// How many letters differ from a known key's; `None` for too many.
     fn distance(&self, known: &Self) -> Option<usize> {
         if self.singular() == known.singular() {
             return Some(0);

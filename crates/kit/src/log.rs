@@ -21,22 +21,22 @@ use simplelog::{Config, ConfigBuilder, WriteLogger, format_description};
 use crate::host::{make_folder, open_own};
 use crate::text::visible;
 
-/// What a call logs.
-pub struct Wanted<'a> {
+/// How a call logs.
+pub struct LogSettings<'a> {
     /// The program.
     pub name: &'a str,
     /// Verb and attachment.
     pub context: String,
     /// Whether debug lines go to the file.
     pub verbose: bool,
-    /// Whether a person called, who wants to see them too.
+    /// Whether debug lines go to stderr, too.
     pub debug: bool,
-    /// Where the file lies.
+    /// The folder of the file.
     pub folder: &'a Path,
 }
 
-impl Wanted<'_> {
-    /// Set to `debug` by hand, it shows everything on stderr and in the file.
+impl LogSettings<'_> {
+    /// The variable that, set to `debug`, shows every line on stderr and in the file.
     pub const VARIABLE: &'static str = "IPAM_DELEGATED_LOG";
 
     /// Starts logging for this call. A log that cannot be written never fails the call.

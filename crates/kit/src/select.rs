@@ -5,14 +5,14 @@ use std::ffi::OsString;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::cni::{Dns, IpConfig, IpamResult, Keep, Route};
+use crate::cni::{Dns, IpConfig, IpamResult, Route, ValidAttachments};
 use crate::contract::DelegateAnswer;
 use crate::delegate::selector_keys::is_chain_key;
 use crate::delegate::{CliCall, Delegate, Request};
 use crate::error::Result;
 use crate::ipam_section::{self, IpamSection, SectionPool};
-use crate::keys::{Key, Misspelt, warn_of};
-use crate::pool::{Placing, Pool};
+use crate::keys::{Key, MisspeltKey, warn_of};
+use crate::pool::{Placement, Pool};
 
 /// What chooses the pools that a later delegate allocates from.
 ///
@@ -47,7 +47,7 @@ pub struct Selection {
     /// The pools, one address each; `None` leaves it to the allocator to read `ipam` by itself.
     pub pools: Option<Vec<Pool>>,
     /// What becomes of the pools of the selectors before it.
-    pub placing: Placing,
+    pub placing: Placement,
     /// Addresses outside of pools, which the next allocator answers beside one for each pool.
     pub static_addresses: Vec<IpConfig>,
     /// Routes of the selector's source.
@@ -73,7 +73,7 @@ impl Selection {
     /// ours find what a selector may not set, such as the store, as the configuration has it.
     #[must_use]
     pub fn replacing(mut self, old: &Map<String, Value>, new: Map<String, Value>) -> Self {
-        self.placing = Placing::Replace;
+        self.placing = Placement::Replace;
         self.ipam = replacement(old, new);
         self.ipam.retain(|key, value| !(value.is_null() && is_chain_key(key)));
         self
@@ -110,7 +110,7 @@ fn replacement(old: &Map<String, Value>, mut new: Map<String, Value>) -> Map<Str
 }
 
 /// The misspelt keys of the configuration, and those of the pools that are not among them.
-fn not_twice(mut of_config: Vec<Misspelt>, of_pools: Vec<Misspelt>) -> Vec<Misspelt> {
+fn not_twice(mut of_config: Vec<MisspeltKey>, of_pools: Vec<MisspeltKey>) -> Vec<MisspeltKey> {
     for it in of_pools {
         if !of_config.iter().any(|other| other.key == it.key) {
             of_config.push(it);
@@ -126,7 +126,7 @@ pub struct Select<S>(pub S);
 impl<S: Selector> Select<S> {
     /// The previous result with the selected pools, and with routes and dns where there are any.
     fn answer(&self, request: &Request) -> Result<IpamResult> {
-        let keys = S::KEYS.filter(|_| request.is_judged()).unwrap_or_default();
+        let keys = S::KEYS.filter(|_| request.is_strict()).unwrap_or_default();
         let mut misspelt = ipam_section::misspelt_settings(&request.network, keys);
         let ipam = request.network.ipam();
         ipam_section::refuse(ipam, &misspelt)?;
@@ -134,11 +134,11 @@ impl<S: Selector> Select<S> {
         let mut result = request.prev_result()?;
         let mut answer = DelegateAnswer::passed_on(&result)?;
         if let Some(pools) = selection.pools {
-            let there = answer.pools.as_deref().filter(|_| selection.placing == Placing::Add);
+            let there = answer.pools.as_deref().filter(|_| selection.placing == Placement::Add);
             let there = there.unwrap_or_default();
             let own: Vec<Value> = pools.iter().map(Pool::to_json).collect();
             // An allocator tells of the others.
-            if request.is_judged() && ipam_section::reads_as_replaced(ipam) {
+            if request.is_strict() && ipam_section::reads_as_replaced(ipam) {
                 misspelt = not_twice(misspelt, Pool::misspelt(&own, "pools"));
             }
             let pools = selection.placing.place(there, own);
@@ -191,7 +191,7 @@ impl<S: Selector> Delegate for Select<S> {
         self.answer(request).map(Some)
     }
 
-    fn gc(&self, request: &Request, _keep: &Keep) -> Result<Option<IpamResult>> {
+    fn gc(&self, request: &Request, _keep: &ValidAttachments) -> Result<Option<IpamResult>> {
         self.answer(request).map(Some)
     }
 

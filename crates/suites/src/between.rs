@@ -44,7 +44,7 @@ use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery}
 use ipam_kit::allocate::{ClaimLimits, Owner, PoolRequest, Profile, Reach};
 use ipam_kit::delegate::Request;
 use ipam_kit::error::Result;
-use ipam_kit::keys::{Key, Misspelt};
+use ipam_kit::keys::{Key, MisspeltKey};
 use ipam_kit::pool::RangeSet;
 
 /// What is called between a view and a commit.
@@ -128,7 +128,7 @@ impl<L: Ledger> Ledger for InterleavedLedger<L> {
         self.0.foreign_entries()
     }
 
-    fn misspelt(&self, request: &PoolRequest) -> Vec<Misspelt> {
+    fn misspelt(&self, request: &PoolRequest) -> Vec<MisspeltKey> {
         self.0.misspelt(request)
     }
 

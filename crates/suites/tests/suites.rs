@@ -12,7 +12,7 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use ipam_kit::allocate::{Allocate, Reach};
-use ipam_kit::cni::{IpamResult, Keep, NetworkName};
+use ipam_kit::cni::{IpamResult, NetworkName, ValidAttachments};
 use ipam_kit::delegate::Request;
 use ipam_kit::{Delegate, Result};
 use ipam_suites::between::CallBetween;
@@ -238,7 +238,7 @@ impl Delegate for OmitsStatic {
         self.0.check(request)
     }
 
-    fn gc(&self, request: &Request, keep: &Keep) -> Result<Option<IpamResult>> {
+    fn gc(&self, request: &Request, keep: &ValidAttachments) -> Result<Option<IpamResult>> {
         self.0.gc(request, keep)
     }
 

@@ -1,6 +1,6 @@
 //! The definition of a pool: its ranges in Consul.
 
-use ipam_kit::keys::{Misspelt, misspelt};
+use ipam_kit::keys::{MisspeltKey, misspelt};
 use ipam_kit::pool::{RangeConfig, RangeRules, RangeSet};
 use ipam_kit::{Error, ErrorCode, Result};
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ impl Definition {
     }
 
     /// The misspelt keys of its ranges.
-    pub(crate) fn misspelt(&self, pool: &str) -> Vec<Misspelt> {
+    pub(crate) fn misspelt(&self, pool: &str) -> Vec<MisspeltKey> {
         if self.ranges.iter().all(|range| range.unknown.is_empty()) {
             return Vec::new();
         }

@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery};
 use ipam_kit::allocate::{ClaimLimits, Owner, PoolRequest, Profile, Reach, Strategy};
-use ipam_kit::keys::{Key, Misspelt};
+use ipam_kit::keys::{Key, MisspeltKey};
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{ErrorCode, Request, Result};
 
@@ -120,7 +120,7 @@ impl Ledger for Consul {
         find_foreign_entries(&self.call, &mut self.session.store)
     }
 
-    fn misspelt(&self, request: &PoolRequest) -> Vec<Misspelt> {
+    fn misspelt(&self, request: &PoolRequest) -> Vec<MisspeltKey> {
         self.session.pools.misspelt(request)
     }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use ipam_kit::allocate::{Lease, PoolRequest};
 use ipam_kit::cni::NetworkName;
-use ipam_kit::keys::Misspelt;
+use ipam_kit::keys::MisspeltKey;
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, ErrorCode, Result};
 use ipam_servers::escape;
@@ -31,7 +31,7 @@ pub(crate) struct Pools {
     /// The definitions that this call has read, by the pool's name.
     definitions: BTreeMap<String, Definition>,
     /// The misspelt keys of each definition.
-    misspelt: BTreeMap<String, Vec<Misspelt>>,
+    misspelt: BTreeMap<String, Vec<MisspeltKey>>,
     /// Folder keys that passcod needs and that do not exist.
     missing_folders: BTreeSet<String>,
 }
@@ -174,7 +174,7 @@ impl Pools {
     }
 
     /// The misspelt keys of a pool's definition, as far as it was read.
-    pub(crate) fn misspelt(&self, request: &PoolRequest) -> Vec<Misspelt> {
+    pub(crate) fn misspelt(&self, request: &PoolRequest) -> Vec<MisspeltKey> {
         let pool = request.pool.as_ref().filter(|_| request.set.is_none());
         pool.and_then(|pool| self.misspelt.get(pool).cloned()).unwrap_or_default()
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ipam_da_etcd::{Etcd, LAYOUTS, Layout};
 use ipam_kit::allocate::{Allocate, Ledger, Reach};
-use ipam_kit::cni::{IpamResult, Keep, NetworkName};
+use ipam_kit::cni::{IpamResult, NetworkName, ValidAttachments};
 use ipam_kit::delegate::Delegate;
 use ipam_kit::{Request, Result};
 use ipam_suites::between::{InterleavedLedger, next_commit};
@@ -126,7 +126,7 @@ impl<D: Delegate> Delegate for Apart<D> {
         self.0.check(&Self::of(request))
     }
 
-    fn gc(&self, request: &Request, keep: &Keep) -> Result<Option<IpamResult>> {
+    fn gc(&self, request: &Request, keep: &ValidAttachments) -> Result<Option<IpamResult>> {
         self.0.gc(&Self::of(request), keep)
     }
 

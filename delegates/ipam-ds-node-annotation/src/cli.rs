@@ -99,7 +99,7 @@ fn ipam(call: &CliCall) -> Result<String> {
         let set = parse(&text(node.annotation(name), &node.name, name)?, &node.name, name)?;
         // Who comes next has its own name for it.
         let set = Map::from_iter(set.into_iter().filter(|(key, _)| key != "type"));
-        selector_keys::judge(&set, &call.settings, false, "")
+        selector_keys::refuse_forbidden(&set, &call.settings, false, "")
             .map_err(|error| error.within(of_node(&node.name, name)))?;
         Ok(set)
     };

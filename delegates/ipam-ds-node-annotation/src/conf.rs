@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ipam_kit::cni::{Environment, parse_object, parse_value};
 use ipam_kit::host::read_trusted;
-use ipam_kit::keys::{Key, Misspelt, misspelt};
+use ipam_kit::keys::{Key, MisspeltKey, misspelt};
 use ipam_kit::{ErrorCode, Result};
 use ipam_kube::own_node::{NodeKeys, NodeSettings};
 use serde::Deserialize;
@@ -20,7 +20,7 @@ pub(crate) struct Conf {
     /// A file to add a line to for each call.
     pub log: Option<PathBuf>,
     /// Keys of the file that nothing reads and that resemble known ones.
-    pub misspelt: Vec<Misspelt>,
+    pub misspelt: Vec<MisspeltKey>,
 }
 
 /// The keys of the file.

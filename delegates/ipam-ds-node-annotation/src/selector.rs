@@ -27,7 +27,7 @@ impl Selector for Annotation {
 
     fn select(&self, config: AnnotationConfig, request: &Request) -> Result<Selection> {
         let chosen = Conf::load(&request.environment).and_then(|conf| {
-            if request.is_judged() {
+            if request.is_strict() {
                 warn_of(&conf.misspelt);
             }
             let about = config.annotation().unwrap_or_default();
@@ -133,7 +133,7 @@ fn refuse_folder(settings: &Map<String, Value>, request: &Request) -> Result<()>
     let of_folder = |(key, _): &(&String, &Value)| key.eq_ignore_ascii_case("dataDir");
     let folder = settings.iter().filter(of_folder);
     let folder: Map<_, _> = folder.map(|(key, value)| (key.clone(), value.clone())).collect();
-    selector_keys::judge(&folder, &request.settings, true, "").map_err(|error| {
+    selector_keys::refuse_forbidden(&folder, &request.settings, true, "").map_err(|error| {
         let owner = request.attachment().map_or_else(
             |_| "CONTAINER IFNAME".to_owned(),
             |attachment| format!("{} {}", attachment.container, attachment.ifname),
@@ -154,7 +154,7 @@ fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) ->
     if matches!(request.verb, Verb::Del | Verb::Check) {
         refuse_folder(&settings, request).map_err(|error| error.within(of_node(node, name)))?;
     }
-    selector_keys::judge(&settings, &request.settings, releases(request), "")
+    selector_keys::refuse_forbidden(&settings, &request.settings, releases(request), "")
         .map_err(|error| error.within(of_node(node, name)))?;
     if releases(request) {
         settings.remove("resolvConf");

@@ -10,7 +10,7 @@ use crate::operator::dry_run::DryRunStage;
 use crate::operator::{list, pools};
 use ipam_cli::{Block, LeaseRow, PoolRow};
 use ipam_kit::error::{Error, ErrorCode, Result};
-use ipam_kit::host::{Cached, Netns, ResultCache};
+use ipam_kit::host::{CachedResult, Netns, ResultCache};
 
 /// Finds each address that is in use on this node by the result cache, and another's or nobody's by
 /// the ledger that it is from. Nobody is asked where the cache has no address of the network.
@@ -37,7 +37,7 @@ pub(crate) fn compare(
             cached.addresses.iter().filter_map(|at| Some((at, ledgers.against(cached, *at)?)));
         let against: Vec<_> = against.collect();
         // An ADD or a DEL may have ended since the cache was read.
-        let Cached { network, container, ifname, .. } = cached;
+        let CachedResult { network, container, ifname, .. } = cached;
         if against.is_empty()
             || cache.of(network, container, ifname).ok().flatten().as_ref() != Some(cached)
         {
@@ -73,7 +73,7 @@ impl LedgerSnapshot {
     fn of(
         session: &Session<'_>,
         stages: &[DryRunStage],
-        used: &[Cached],
+        used: &[CachedResult],
         shared: bool,
     ) -> Result<Self> {
         let node = session.node.clone();
@@ -107,7 +107,7 @@ impl LedgerSnapshot {
 
     /// What the store says against an address of a cached result; `None` where it says the same, or
     /// does not tell whose the address is.
-    fn against(&self, cached: &Cached, address: IpAddr) -> Option<String> {
+    fn against(&self, cached: &CachedResult, address: IpAddr) -> Option<String> {
         let leases = || self.leases.iter().filter(|lease| lease.address == address);
         if leases().any(|lease| lease.container.is_none() || self.is_of(lease, cached)) {
             return None;
@@ -128,7 +128,7 @@ impl LedgerSnapshot {
     }
 
     /// Whether a lease is held by an attachment of this node, in as far as its row tells.
-    fn is_of(&self, lease: &LeaseRow, cached: &Cached) -> bool {
+    fn is_of(&self, lease: &LeaseRow, cached: &CachedResult) -> bool {
         let ifname = lease.ifname.as_deref();
         lease.container.as_deref() == Some(cached.container.as_str())
             && ifname.is_none_or(|ifname| ifname == cached.ifname.as_str())

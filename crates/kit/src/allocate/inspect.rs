@@ -4,7 +4,7 @@ use super::ledger::{Entry, Ledger};
 use super::{LedgerAllocator, RequestedPools};
 use crate::delegate::Request;
 use crate::error::Result;
-use crate::keys::Misspelt;
+use crate::keys::MisspeltKey;
 use crate::pool::RangeSet;
 
 /// What people read in a ledger and take out of it by hand.
@@ -29,7 +29,7 @@ pub trait Inspect {
     ///
     /// # Errors
     /// The store cannot be reached.
-    fn misspelt(&mut self, pools: &RequestedPools) -> Result<Vec<Misspelt>>;
+    fn misspelt(&mut self, pools: &RequestedPools) -> Result<Vec<MisspeltKey>>;
 }
 
 /// Opens a ledger by the network's settings.
@@ -62,7 +62,7 @@ impl<L: Ledger> Inspect for LedgerAllocator<L> {
         self.ranges_of(&requests)
     }
 
-    fn misspelt(&mut self, pools: &RequestedPools) -> Result<Vec<Misspelt>> {
+    fn misspelt(&mut self, pools: &RequestedPools) -> Result<Vec<MisspeltKey>> {
         let requests = self.requests(pools.with_paths())?;
         // The ledger reads the ranges, and finds what is misspelt in them.
         self.ranges_of(&requests)?;

@@ -10,7 +10,7 @@ pub use super::entry::{Entry, Fault, Holder};
 use super::{ClaimLimits, Lease, Owner, PoolRequest, Reach, Strategy};
 use crate::delegate::Request;
 use crate::error::{Error, Result};
-use crate::keys::{Key, Misspelt};
+use crate::keys::{Key, MisspeltKey};
 use crate::pool::RangeSet;
 
 /// Where leases are recorded: a disk, a key-value store, a cluster's objects.
@@ -120,7 +120,7 @@ pub trait Ledger: Sized {
     }
 
     /// The misspelt keys of the ranges of a pool, as far as this call has read them in the store.
-    fn misspelt(&self, _want: &PoolRequest) -> Vec<Misspelt> {
+    fn misspelt(&self, _want: &PoolRequest) -> Vec<MisspeltKey> {
         Vec::new()
     }
 

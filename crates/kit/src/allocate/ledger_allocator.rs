@@ -9,11 +9,11 @@ use super::add_planner::{AddPlanner, AddRules, NextStep, leases_of_requests};
 use super::ledger::{Commit, Entry, Fault, Ledger};
 use super::unknown_commits::UnknownCommits;
 use super::{Lease, Owner, PoolRequest, Reach, RequestedPools, Scope, Strategy};
-use crate::cni::{Keep, parse_value};
+use crate::cni::{ValidAttachments, parse_value};
 use crate::delegate::{Deadline, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::is_old;
-use crate::keys::{Misspelt, warn_of};
+use crate::keys::{MisspeltKey, warn_of};
 use crate::pool::{Pool, RangeSet};
 
 /// What gives addresses out of a [`Ledger`], for one call.
@@ -52,7 +52,7 @@ impl<L: Ledger> LedgerAllocator<L> {
         Ok(Self {
             releases_rest: !ipam.contains_key("serves") && !is_listed_twice(ipam),
             counts_free: ipam.get("statusExhaustion").and_then(Value::as_bool) == Some(true),
-            warns_of_misspelt: request.is_judged(),
+            warns_of_misspelt: request.is_strict(),
             grace: request.settings.gc_grace,
             takeover: takeover(request)?,
             strategy: ipam.get("strategy").filter(|_| !request.is_reassert()).cloned(),
@@ -97,7 +97,7 @@ impl<L: Ledger> LedgerAllocator<L> {
 
     /// GC: releases what is held in the scope by attachments that are not to be kept, and tells
     /// what that was. Leases younger than the host-wide `gcGrace` stay.
-    pub(super) fn retain(&mut self, scope: &Scope, keep: &Keep) -> Result<Vec<Lease>> {
+    pub(super) fn retain(&mut self, scope: &Scope, keep: &ValidAttachments) -> Result<Vec<Lease>> {
         let (now, grace) = (SystemTime::now(), self.grace);
         let mut released = Vec::new();
         loop {
@@ -147,7 +147,7 @@ impl<L: Ledger> LedgerAllocator<L> {
         PoolRequest::read_at(pools, self.ledger.profile().strategy)
     }
 
-    pub(super) fn misspelt_of(&self, requests: &[PoolRequest]) -> Vec<Misspelt> {
+    pub(super) fn misspelt_of(&self, requests: &[PoolRequest]) -> Vec<MisspeltKey> {
         requests.iter().flat_map(|request| self.ledger.misspelt(request)).collect()
     }
 
@@ -227,7 +227,7 @@ impl<L: Ledger> LedgerAllocator<L> {
     fn is_stale(
         entry: &Entry,
         scope: &Scope,
-        keep: &Keep,
+        keep: &ValidAttachments,
         is_old: impl Fn(SystemTime) -> bool,
     ) -> bool {
         let is_node_local = L::REACH == Reach::Node;

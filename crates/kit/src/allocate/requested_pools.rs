@@ -112,7 +112,7 @@ impl RequestedPools {
 
     fn of_prev_result(request: &Request, before: &IpamResult, pools: &[Value]) -> Result<Self> {
         let refuses_strategy_in_ranges =
-            request.is_judged() && !ipam_section::reads_as_replaced(request.network.ipam());
+            request.is_strict() && !ipam_section::reads_as_replaced(request.network.ipam());
         let paths: Vec<String> = (0..pools.len()).map(|i| format!("{PATH}[{i}]")).collect();
         let mut parsed = Vec::new();
         for (pool, path) in pools.iter().zip(&paths) {
@@ -156,7 +156,7 @@ impl RequestedPools {
     /// # Errors
     /// A key is misspelt elsewhere.
     pub(crate) fn check_keys(&self, request: &Request, own: &'static [Key]) -> Result<()> {
-        if !request.is_judged() {
+        if !request.is_strict() {
             return Ok(());
         }
         let ipam = request.network.ipam();

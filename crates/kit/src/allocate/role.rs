@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::requested_pools::RequestedPools;
 use super::{KEYS, Lease, Ledger, LedgerAllocator, Owner, PartialRelease, Reach, Scope};
-use crate::cni::{IpConfig, IpamResult, Keep, Route, Verb};
+use crate::cni::{IpConfig, IpamResult, Route, ValidAttachments, Verb};
 use crate::contract::{DelegateAnswer, Members, Purpose};
 use crate::delegate::{CliCall, Delegate, Request};
 use crate::error::{Error, ErrorCode, Result};
@@ -119,7 +119,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
         Ok(None)
     }
 
-    fn gc(&self, request: &Request, keep: &Keep) -> Result<Option<IpamResult>> {
+    fn gc(&self, request: &Request, keep: &ValidAttachments) -> Result<Option<IpamResult>> {
         let scope = scope(request)?;
         let released = LedgerAllocator::<L>::open(request)?.retain(&scope, keep)?;
         released.iter().for_each(|lease| debug!("GC of {scope} released {}", lease.address));

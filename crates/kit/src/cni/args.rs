@@ -35,14 +35,14 @@ impl Args {
 
 /// An address that the runtime asks for, and where it said so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Requested {
+pub struct RequestedAddress {
     /// The address; a prefix length beside it is ignored, as host-local does.
     pub address: IpAddr,
     /// The JSON path or variable, for errors.
     pub path: String,
 }
 
-impl Requested {
+impl RequestedAddress {
     /// The requested addresses of a call, each once: `IP=` (or `ip=`) of `CNI_ARGS`, then
     /// `args.cni.ips`, then `runtimeConfig.ips`.
     pub fn all(args: &Args, config: &Map<String, Value>) -> Result<Vec<Self>> {
@@ -92,7 +92,8 @@ mod tests {
     use super::*;
 
     fn requested(args: &str, config: &str) -> Result<Vec<String>> {
-        let all = Requested::all(&Args::parse(args), &serde_json::from_str(config).unwrap())?;
+        let all =
+            RequestedAddress::all(&Args::parse(args), &serde_json::from_str(config).unwrap())?;
         Ok(all.into_iter().map(|r| format!("{} {}", r.address, r.path)).collect())
     }
 

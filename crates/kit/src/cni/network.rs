@@ -1,7 +1,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Args, IpamResult, NetworkName, Requested, Version};
+use super::{Args, IpamResult, NetworkName, RequestedAddress, Version};
 use crate::error::{Error, ErrorCode, Result};
 
 /// A network configuration, as a runtime or a chain sends it to an IPAM plugin on stdin.
@@ -105,25 +105,25 @@ impl Network {
     }
 
     /// The addresses asked for in the configuration and in `args`.
-    pub(crate) fn requested(&self, args: &Args) -> Result<Vec<Requested>> {
-        Requested::all(args, &self.config)
+    pub(crate) fn requested(&self, args: &Args) -> Result<Vec<RequestedAddress>> {
+        RequestedAddress::all(args, &self.config)
     }
 
     /// GC's list of valid attachments: both of its keys together.
     ///
     /// Neither key is error 7: an empty list would mean to release everything.
-    pub fn keep(&self) -> Result<Keep> {
-        let lists: Vec<_> = Keep::KEYS
+    pub fn keep(&self) -> Result<ValidAttachments> {
+        let lists: Vec<_> = ValidAttachments::KEYS
             .into_iter()
             .filter_map(|key| Some((key, self.config.get(key).filter(|v| !v.is_null())?)))
             .collect();
         if lists.is_empty() {
             return Err(Error::config(
-                Keep::KEYS[0],
+                ValidAttachments::KEYS[0],
                 "missing: GC needs the list of attachments to keep, be it empty",
             ));
         }
-        let mut keep = Keep::default();
+        let mut keep = ValidAttachments::default();
         for (key, list) in lists {
             let list = list
                 .as_array()
@@ -143,12 +143,12 @@ impl Network {
 
 /// The attachments that GC must leave alone: pairs of container id and ifname.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keep {
+pub struct ValidAttachments {
     /// Each container id, with an object whose keys are its interfaces.
     containers: Map<String, Value>,
 }
 
-impl Keep {
+impl ValidAttachments {
     /// The key of the specification, and the one it had before; libcni sends both.
     pub const KEYS: [&'static str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
@@ -326,7 +326,7 @@ mod tests {
         assert!(keep.contains("a", "eth0") && keep.contains("b", "eth0"));
         assert!(!keep.contains("a", "eth1"));
         let empty = r#"{"name":"n","ipam":{},"cni.dev/attachments":[]}"#;
-        assert_eq!(network(empty).unwrap().keep().unwrap(), Keep::default());
+        assert_eq!(network(empty).unwrap().keep().unwrap(), ValidAttachments::default());
         let none = network(r#"{"name":"n","ipam":{}}"#).unwrap().keep().unwrap_err();
         assert_eq!(none.code(), ErrorCode::INVALID_CONFIG);
         let bad = r#"{"name":"n","ipam":{},"cni.dev/attachments":[{"containerID":"a"}]}"#;

@@ -3,7 +3,7 @@ use std::ffi::OsString;
 use serde_json::{Value, json};
 
 use super::{Deadline, Reach, Request};
-use crate::cni::{Args, Environment, Keep, Network, Verb, parse_object};
+use crate::cni::{Args, Environment, Network, ValidAttachments, Verb, parse_object};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::Settings;
 use crate::keys::{self, Key};
@@ -13,9 +13,9 @@ use crate::keys::{self, Key};
 pub struct CliCall {
     /// The program's name.
     pub name: &'static str,
-    /// What was typed after it, expand_args.
+    /// The arguments, after [`Delegate::expand_args`](super::Delegate::expand_args).
     pub arguments: Vec<OsString>,
-    /// stdin, where an argument `-` asks for it.
+    /// stdin, if there is an argument `-`.
     pub stdin: Vec<u8>,
     /// Every variable of the call.
     pub environment: Environment,
@@ -24,9 +24,9 @@ pub struct CliCall {
 }
 
 impl CliCall {
-    /// What `about --json` answers.
+    /// The answer to `about --json`.
     ///
-    /// `keys` are those of `ipam` that the delegate reads; a delegate without them claims every key.
+    /// `keys` are the keys of `ipam` that the delegate reads; without them it claims every key.
     pub fn about(&self, role: &str, reach: Option<Reach>, keys: Option<&[Key]>) -> Value {
         let mut about =
             json!({"name": self.name, "version": env!("CARGO_PKG_VERSION"), "role": role});
@@ -39,12 +39,12 @@ impl CliCall {
         about
     }
 
-    /// The request a network configuration stands for, about no attachment.
+    /// The request for a network configuration, without an attachment.
     ///
-    /// In a list of plugins it is the first one with a section `ipam`.
+    /// Of a list of plugins it takes the first one with a section `ipam`.
     ///
     /// # Errors
-    /// It is no network configuration.
+    /// It is not a network configuration.
     pub fn request(&self, config: &[u8]) -> Result<Request> {
         let mut config = parse_object(config, "the network configuration")?;
         if let Some(plugins) = config.get("plugins") {
@@ -63,7 +63,7 @@ impl CliCall {
             verb: Verb::Status,
             network: Network::new(config)?,
             attachment: None,
-            keep: Keep::default(),
+            keep: ValidAttachments::default(),
             args: Args::default(),
             environment: self.environment.clone(),
             settings: self.settings.clone(),

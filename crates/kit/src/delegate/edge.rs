@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ::log::{error, warn};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, makedev};
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde_json::{Map, Value};
 
 use super::request::deadline_from_env;
@@ -15,7 +15,7 @@ use super::{CliCall, Delegate, Mark, Request};
 use crate::cni::{Environment, Verb, Version};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, show_duration};
-use crate::log::{Wanted, line_to_stderr, write_without_waiting};
+use crate::log::{LogSettings, line_to_stderr, write_without_waiting};
 use crate::text::visible;
 
 /// A network configuration is a few KiB; a caller that never ends must not fill the memory.
@@ -27,21 +27,21 @@ const DELIVERY: Duration = Duration::from_millis(100);
 /// Whether an answer has been begun: there must be only one.
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
-/// What a call prints and how it exits: of use where a delegate is called without a process.
+/// The output and exit code of a call, for calling a delegate without a process.
 #[derive(Debug)]
 pub struct Reply {
     /// One JSON object, or nothing.
     pub stdout: String,
     /// 0, or 1 with an error object on stdout.
     pub exit: u8,
-    /// The request whose addresses are lost when `stdout` cannot be delivered.
+    /// The request whose addresses are lost if `stdout` cannot be delivered.
     granted: Option<Request>,
 }
 
 /// Runs a delegate as the process it is called in: `main` of every delegate.
 ///
-/// Called without `CNI_COMMAND`, it answers a person: what [`Delegate::cli`] has to say to
-/// the words that were typed, as [`Delegate::expand_args`] has them; else what it is.
+/// Called without `CNI_COMMAND`, it prints for a person: the answer of [`Delegate::cli`] to the
+/// arguments that [`Delegate::expand_args`] returns, else what program it is.
 pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
     let environment = Environment::new(std::env::vars_os());
     if !matches!(environment.verb(), Ok(None)) {
@@ -50,7 +50,7 @@ pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
     let arguments = delegate.expand_args(std::env::args_os().skip(1).collect());
     if !arguments.is_empty() {
         let json = arguments.iter().any(|argument| argument == "--json");
-        match answer_by_hand(name, &delegate, environment, arguments) {
+        match answer_person(name, &delegate, environment, arguments) {
             None => {}
             Some(Ok(text)) => {
                 let mut stdout = std::io::stdout();
@@ -82,7 +82,7 @@ pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn answer_by_hand(
+fn answer_person(
     name: &'static str,
     delegate: &dyn Delegate,
     environment: Environment,
@@ -98,15 +98,15 @@ fn answer_by_hand(
         Ok(settings) => settings,
         Err(error) => return Some(Err(error)),
     };
-    let typed = arguments.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-    let wanted = Wanted {
+    let verb = arguments.first().map(|verb| verb.to_string_lossy()).unwrap_or_default();
+    let log = LogSettings {
         name,
-        context: typed.into_owned(),
+        context: verb.into_owned(),
         verbose: settings.verbose,
-        debug: environment.text(Wanted::VARIABLE) == Some("debug"),
+        debug: environment.text(LogSettings::VARIABLE) == Some("debug"),
         folder: &settings.log_dir,
     };
-    wanted.start();
+    log.start();
     delegate.cli(&CliCall { name, arguments, stdin, environment, settings })
 }
 
@@ -142,11 +142,10 @@ pub fn serve(name: &'static str, delegate: &dyn Delegate, environment: Environme
         }
         (Ok(_), Ok(settings)) => {
             let verbose = settings.verbose.then(|| settings.log_dir.clone());
-            let started = |request: Result<&Request, &Error>| match request {
+            answer_with(delegate, environment, &stdin, settings, |request| match request {
                 Ok(request) => start_log(name, request),
                 Err(error) => log_refusal(name, verbose, error),
-            };
-            answer_with(delegate, environment, &stdin, settings, started)
+            })
         }
     };
     deliver(name, delegate, reply)
@@ -167,18 +166,17 @@ fn answer_with(
     environment: Environment,
     stdin: &[u8],
     settings: Settings,
-    started: impl FnOnce(Result<&Request, &Error>),
+    log_parsed: impl FnOnce(Result<&Request, &Error>),
 ) -> Reply {
-    let missing = || {
-        let message = "required env variables [CNI_COMMAND] missing";
-        Error::new(ErrorCode::INVALID_ENVIRONMENT, message)
-    };
-    let verb = environment.verb().and_then(|verb| verb.ok_or_else(missing));
+    let verb = environment.verb().and_then(|verb| {
+        let missing = "required env variables [CNI_COMMAND] missing";
+        verb.ok_or_else(|| Error::new(ErrorCode::INVALID_ENVIRONMENT, missing))
+    });
     if let Ok(Verb::Version) = verb {
         return Reply::success(Version::supported().to_string());
     }
     let request = verb.and_then(|verb| Request::parse(verb, environment, stdin, settings));
-    started(request.as_ref());
+    log_parsed(request.as_ref());
     let request = match request {
         Ok(request) => request,
         Err(error) => return Reply::error(version_for_errors(stdin), &error),
@@ -222,15 +220,15 @@ fn dispatch(delegate: &dyn Delegate, request: &Request) -> Result<Reply> {
 fn start_log(name: &str, request: &Request) {
     let settings = &request.settings;
     let in_config = request.network.ipam().get("verbose").and_then(Value::as_bool);
-    let wanted = Wanted {
+    let log = LogSettings {
         name,
         context: format!("{} {}", request.verb, request.subject()),
         verbose: in_config.unwrap_or(settings.verbose),
-        debug: request.environment.text(Wanted::VARIABLE) == Some("debug"),
+        debug: request.environment.text(LogSettings::VARIABLE) == Some("debug"),
         folder: &settings.log_dir,
     };
-    wanted.start();
-    // A chain that runs this delegate has told.
+    log.start();
+    // A chain that runs this delegate has warned already.
     if let Some(fault) = &settings.fault
         && deadline_from_env(&request.environment).is_none()
     {
@@ -239,20 +237,20 @@ fn start_log(name: &str, request: &Request) {
     }
 }
 
-/// Logs why a call could not even be read, under what its environment says it was about.
+/// Logs why a call could not be parsed, with the attachment that its environment names.
 fn log_refusal(name: &str, verbose: Option<PathBuf>, error: &Error) {
     let environment = Environment::new(std::env::vars_os());
-    let text = |key| environment.text(key).unwrap_or_default();
-    let subject =
-        [text("CNI_COMMAND"), " ", text("CNI_CONTAINERID"), "/", text("CNI_IFNAME")].concat();
-    let wanted = Wanted {
+    let verb = environment.text("CNI_COMMAND").unwrap_or_default();
+    let container = environment.text("CNI_CONTAINERID").unwrap_or_default();
+    let ifname = environment.text("CNI_IFNAME").unwrap_or_default();
+    let log = LogSettings {
         name,
-        context: subject,
+        context: format!("{verb} {container}/{ifname}"),
         verbose: verbose.is_some(),
-        debug: environment.text(Wanted::VARIABLE) == Some("debug"),
+        debug: environment.text(LogSettings::VARIABLE) == Some("debug"),
         folder: &verbose.unwrap_or_else(|| Settings::default().log_dir),
     };
-    wanted.start();
+    log.start();
     error!("{}: {}", error.code(), error.in_full());
 }
 
@@ -307,7 +305,7 @@ impl Reply {
     }
 }
 
-/// The configuration's version where it can be told, for an error about the rest of it.
+/// The configuration's version, if it can be read, for an error about the rest.
 fn version_for_errors(stdin: &[u8]) -> Version {
     serde_json::from_slice::<Map<String, Value>>(stdin)
         .ok()
@@ -329,15 +327,14 @@ fn answer_panics(name: &'static str) {
     }));
 }
 
-/// Sees to it that this process does not outlive its chain for long, should it hang.
+/// Ends this process with its chain, also if it hangs.
 fn end_with_chain(environment: &Environment) {
     let Some(time) = deadline_from_env(environment) else { return };
     let chain = Mark::chain(environment);
-    let is_child = || chain.is_some() && getppid() == chain;
     // The signal is for the end of the parent's thread: a runtime in Go has threads that end while
     // it lives, but a chain attends to a delegate on the thread that started it.
-    if is_child() && set_parent_process_death_signal(Some(Signal::KILL)).is_ok() {
-        if !is_child() {
+    if is_child_of(chain) && set_parent_process_death_signal(Some(Signal::KILL)).is_ok() {
+        if !is_child_of(chain) {
             // The chain has died in between, and nothing is begun.
             std::process::exit(1);
         }
@@ -346,7 +343,11 @@ fn end_with_chain(environment: &Environment) {
     end_in_time(time);
 }
 
-/// Ends this process at the time the chain told it: another program stands between them, or the
+fn is_child_of(chain: Option<Pid>) -> bool {
+    chain.is_some() && getppid() == chain
+}
+
+/// Ends this process at its deadline: another program stands between them, or the
 /// chain has died already.
 fn end_in_time(time: Duration) {
     let watch = std::thread::Builder::new().spawn(move || {

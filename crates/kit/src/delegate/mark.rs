@@ -4,13 +4,13 @@ use rustix::process::Pid;
 
 use crate::cni::Environment;
 
-/// What the processes of one call of a chain carry in their environment: the chain's process id,
-/// and a number that no other call of that process has.
+/// The variable that marks all processes of one call of a chain: the chain's process id, and a
+/// number that is unique in that process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark(String);
 
 impl Mark {
-    /// The variable that holds it.
+    /// Its name.
     pub const VARIABLE: &'static str = "IPAM_DELEGATED_CALL";
 
     /// The mark of a new call of this process.

@@ -1,7 +1,7 @@
-//! What a delegate is, and the only edge that touches environment, stdin, stdout and exit.
+//! The trait of delegates, and the only edge that touches environment, stdin, stdout and exit.
 //!
-//! A delegate is a CNI IPAM plugin that stands in a chain. It gets the network configuration with
-//! the previous delegate's result as `prevResult`, and answers with that result, enriched.
+//! A delegate is a CNI IPAM plugin in a chain. It gets the network configuration with the previous
+//! delegate's result as `prevResult`, and answers that result with its additions.
 
 mod cli_call;
 mod deadline;
@@ -20,7 +20,7 @@ pub use request::Request;
 
 use std::ffi::OsString;
 
-use crate::cni::{IpamResult, Keep};
+use crate::cni::{IpamResult, ValidAttachments};
 use crate::error::Result;
 use crate::keys::Key;
 
@@ -33,14 +33,14 @@ pub trait Delegate {
 
     /// DEL: releases what the attachment holds. Repeated calls succeed.
     ///
-    /// What is answered is `prevResult` for the next delegate.
+    /// The answer is `prevResult` for the next delegate.
     fn del(&self, request: &Request) -> Result<Option<IpamResult>>;
 
     /// CHECK: fails when the attachment does not hold what `prevResult` says.
     fn check(&self, request: &Request) -> Result<Option<IpamResult>>;
 
     /// GC: releases what this node holds on this network beyond `keep`.
-    fn gc(&self, _request: &Request, _keep: &Keep) -> Result<Option<IpamResult>> {
+    fn gc(&self, _request: &Request, _keep: &ValidAttachments) -> Result<Option<IpamResult>> {
         Ok(None)
     }
 
@@ -54,15 +54,15 @@ pub trait Delegate {
         None
     }
 
-    /// The words that are answered for those that were typed, of which there may be none.
+    /// Expands the arguments that a person typed, possibly none.
     ///
-    /// A word `-` has stdin read, and `--json` an error printed as an error object on stdout.
+    /// With an argument `-` stdin is read; with `--json` an error is printed as an object on stdout.
     fn expand_args(&self, typed: Vec<OsString>) -> Vec<OsString> {
         typed
     }
 
-    /// Answers a call without `CNI_COMMAND` with what is to be printed; `None` when it has no
-    /// verbs for people.
+    /// Answers a call without `CNI_COMMAND` with the text to print; `None` without verbs for
+    /// people.
     fn cli(&self, _call: &CliCall) -> Option<Result<String>> {
         None
     }

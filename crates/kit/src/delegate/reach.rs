@@ -1,14 +1,14 @@
 /// Who else takes leases from an allocator's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Nobody but this node.
+    /// Only this node.
     Node,
-    /// Other nodes too, so that this node's identity must be its own, and stay.
+    /// Other nodes, too, so that this node needs a unique and permanent identity.
     Cluster,
 }
 
 impl Reach {
-    /// The word for it, as `about --json` says it: `node` or `cluster`.
+    /// Its word in `about --json`: `node` or `cluster`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Node => "node",

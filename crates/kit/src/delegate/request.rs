@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use super::Deadline;
 use crate::cni::{
-    Args, Attachment, Environment, IpamResult, Keep, Network, Requested, Verb, parse_object,
+    Args, Attachment, Environment, IpamResult, Network, RequestedAddress, ValidAttachments, Verb,
+    parse_object,
 };
 use crate::contract::{Members, Purpose};
 use crate::error::{Error, ErrorCode, Result};
@@ -18,7 +19,7 @@ pub struct Request {
     /// The attachment of an ADD, DEL or CHECK.
     pub attachment: Option<Attachment>,
     /// The attachments a GC must keep.
-    pub keep: Keep,
+    pub keep: ValidAttachments,
     /// `CNI_ARGS`.
     pub args: Args,
     /// Every variable of the call.
@@ -39,7 +40,7 @@ impl Request {
     ) -> Result<Self> {
         let network = Network::new(parse_object(stdin, "the network configuration on stdin")?)?;
         network.version().allows(verb)?;
-        let keep = if verb == Verb::Gc { network.keep()? } else { Keep::default() };
+        let keep = if verb == Verb::Gc { network.keep()? } else { ValidAttachments::default() };
         Ok(Self {
             verb,
             attachment: environment.attachment(verb)?,
@@ -67,8 +68,8 @@ impl Request {
         Ok(self.network.prev_result()?.unwrap_or_default())
     }
 
-    /// The addresses asked for, from all the places a runtime may name them in.
-    pub fn requested(&self) -> Result<Vec<Requested>> {
+    /// The addresses that the runtime asks for, by any of its ways.
+    pub fn requested(&self) -> Result<Vec<RequestedAddress>> {
         self.network.requested(&self.args)
     }
 
@@ -77,38 +78,36 @@ impl Request {
         StateDir::of(&self.network, &self.settings)
     }
 
-    /// What the chain tells beside the CNI result. It can be read also where `prevResult` is no result.
+    /// The members of the contract in `prevResult`, which can be read even if the rest cannot.
     pub fn members(&self) -> Members<'_> {
         Members::of(self.network.config().get("prevResult"))
     }
 
-    /// Whether it claims again what is held, in a store that is not to be trusted yet.
+    /// Whether it claims again what is held, in a store that is not trusted yet.
     pub fn is_reassert(&self) -> bool {
         self.members().purpose().is_ok_and(|purpose| purpose == Purpose::Reassert)
     }
 
-    /// Whether what earlier releases ignored in the configuration is refused: on ADD and STATUS. Other verbs
-    /// and a reassert may run with the configuration of a record that such a release wrote, and a person
-    /// reads and releases what such a release has given.
-    pub fn is_judged(&self) -> bool {
+    /// Whether errors in the configuration that earlier releases ignored are refused: on ADD and STATUS.
+    /// Other verbs and a reassert may get the configuration of a record of such a release, and a person
+    /// must be able to read and release its leases.
+    pub fn is_strict(&self) -> bool {
         match self.verb {
             Verb::Add => !self.is_reassert(),
             verb => verb == Verb::Status && !matches!(self.environment.verb(), Ok(None)),
         }
     }
 
-    /// The network with the section `ipam` that its configuration has now, where the record names the store
-    /// by another one.
+    /// The network with the present section `ipam` of its configuration, if the record has another one.
     ///
-    /// What identifies the store is the record's. The way to it may be the present one, where that proves to
+    /// The record identifies the store. The present settings may be used to reach it if they prove to
     /// lead to the same store.
     pub fn present(&self) -> Option<Network> {
         let ipam = self.members().present()?;
         Some(self.network.with("ipam", ipam.clone().into()))
     }
 
-    /// The code of an error when no server could be asked for anything: the chain need not undo such an
-    /// ADD.
+    /// The code of an error if no request reached a server: the chain need not undo such an ADD.
     pub fn unreached(&self) -> ErrorCode {
         match self.verb {
             Verb::Add => ErrorCode::UNREACHED,
@@ -116,7 +115,7 @@ impl Request {
         }
     }
 
-    /// What log lines call this request: the attachment, else the network.
+    /// The name of this request in logs: the attachment, else the network.
     pub(crate) fn subject(&self) -> String {
         match &self.attachment {
             Some(attachment) => attachment.to_string(),
@@ -125,7 +124,7 @@ impl Request {
     }
 }
 
-/// The time the chain gave this delegate.
+/// The time that the chain gives this delegate.
 pub(super) fn deadline_from_env(environment: &Environment) -> Option<Duration> {
     environment.text(Deadline::VARIABLE)?.parse().ok().map(Duration::from_millis)
 }

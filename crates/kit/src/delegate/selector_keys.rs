@@ -1,5 +1,5 @@
-//! What a selector's answer may set of `ipam`. It is data: who writes it may be trusted less than the
-//! author of the network.
+//! The keys of `ipam` that a selector's answer may set. It is data: its writer may be trusted less
+//! than the author of the network.
 
 use std::path::Path;
 
@@ -25,8 +25,8 @@ pub const CHAIN_KEYS: [&str; 11] = [
     "logfile",
 ];
 
-/// Keys of `ipam` that a selector may set for delegates of ours. They say which addresses, and name no
-/// server, no credential, and of files only those inside folders that the host allows.
+/// Keys of `ipam` that a selector may set for our delegates. They choose addresses. They never name a
+/// server, a credential, or a file outside of the folders that the host allows.
 pub const SELECTOR_KEYS: [&str; 11] = [
     "ranges",
     "subnet",
@@ -41,20 +41,19 @@ pub const SELECTOR_KEYS: [&str; 11] = [
     "resolvConf",
 ];
 
-/// Whether a key is the chain's own or says where logs go, in any letters: plugins in Go read keys in
-/// upper and lower case alike.
+/// Whether a key is the chain's own or configures logs. Case is ignored, as plugins in Go do.
 pub fn is_chain_key(key: &str) -> bool {
     let key = folded(key);
     key.starts_with("log") || CHAIN_KEYS.iter().any(|known| folded(known) == key)
 }
 
-/// Refuses settings that no answer of a selector may make, whatever delegate they are for. `path` stands
-/// before the key in the error. A verb that only releases reads no `resolvConf`.
+/// Refuses settings that a selector may not make for any delegate. Errors put `path` before the
+/// key. A verb that only releases does not read `resolvConf`.
 ///
 /// # Errors
-/// Error 7: a key is the chain's own, a folder or a file lies outside of those that the host allows, or a
-/// key is there twice in different letters.
-pub fn judge(
+/// Error 7: a key is the chain's own, a folder or a file lies outside of those that the host allows, or
+/// a key is there twice in different case.
+pub fn refuse_forbidden(
     set: &Map<String, Value>,
     settings: &Settings,
     releases: bool,
@@ -62,52 +61,52 @@ pub fn judge(
 ) -> Result<()> {
     for (key, value) in set {
         // A key of others may hold control characters.
-        let place = || format!("{path}{}", key.escape_debug());
+        let path = format!("{path}{}", key.escape_debug());
         if is_chain_key(key) {
             let message = "only the network configuration may set it";
             return Err(
-                Error::config(place(), message).advise("take it out of what the selector reads")
+                Error::config(path, message).advise("take it out of what the selector reads")
             );
         }
-        let text = || Path::new(value.as_str().unwrap_or_default());
-        if is_key(key, "dataDir") && !value.is_null() && !settings.allows_data_dir(text()) {
+        let file = Path::new(value.as_str().unwrap_or_default());
+        if is_key(key, "dataDir") && !value.is_null() && !settings.allows_data_dir(file) {
             let message = format!("{} is outside the allowed folders", shown(value));
-            return Err(Error::config(place(), message)
+            return Err(Error::config(path, message)
                 .advise(format!(
                 "name a folder inside one of dataDirs in {}; add it there only if a selector may decide on it",
                 Settings::PATH
             )));
         }
-        // The same words for a file that is not there: the error does not tell which files exist.
+        // A missing file gives the same error: it must not show which files exist.
         let names_file = is_key(key, "resolvConf") && !releases && !is_empty(value);
-        if names_file && !settings.allows_resolv_conf(text()) {
+        if names_file && !settings.allows_resolv_conf(file) {
             let message =
                 format!("{} is not a regular file inside the allowed folders", shown(value));
-            return Err(Error::config(place(), message)
+            return Err(Error::config(path, message)
                 .advise(format!(
                 "name a file that exists below /etc, /run/systemd/resolve, /run/NetworkManager or one of resolvDirs in {}",
                 Settings::PATH
             )));
         }
         if let Some(other) = other_spelling(set, key).filter(|_| !value.is_null()) {
-            return Err(twice(&place(), other));
+            return Err(twice(&path, other));
         }
     }
     Ok(())
 }
 
-/// Another key that differs from this one in upper and lower case alone, and is not null.
+/// Another key that differs from this one only in case, and is not null.
 pub fn other_spelling<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
     let others = object.iter().filter(|(_, value)| !value.is_null());
     let mut others = others.map(|(other, _)| other.as_str()).filter(|other| *other != key);
     others.find(|other| is_key(other, key))
 }
 
-/// A key is there twice, in different letters.
-pub fn twice(place: &str, other: &str) -> Error {
+/// The error of a key that is there twice, in different case.
+pub fn twice(path: &str, other: &str) -> Error {
     let message =
         format!("{} is there, too, and a plugin in Go reads both as one key", other.escape_debug());
-    Error::config(place, message).advise("write the key once")
+    Error::config(path, message).advise("write the key once")
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -124,21 +123,21 @@ mod tests {
 
     use super::*;
 
-    fn judged(set: Value, releases: bool) -> Result<()> {
+    fn refused(set: Value, releases: bool) -> Result<()> {
         let settings =
             Settings { resolv_dirs: vec!["/proc".into(), "/etc".into()], ..Settings::default() };
-        judge(set.as_object().unwrap(), &settings, releases, "p.")
+        refuse_forbidden(set.as_object().unwrap(), &settings, releases, "p.")
     }
 
     #[test]
     fn the_chains_keys_are_refused_in_any_letters() {
         for key in ["type", "Type", "NODE", "LOG_FILE", "logLevel", "delegate\u{17f}", "stateDIR"] {
             for value in [json!("x"), json!(null)] {
-                let error = judged(json!({ key: value }), true).unwrap_err();
+                let error = refused(json!({ key: value }), true).unwrap_err();
                 assert!(error.to_string().starts_with(&format!("p.{key}: only")), "{error}");
             }
         }
-        assert!(judged(json!({"ranges": [], "mylog": 1, "types": 1}), false).is_ok());
+        assert!(refused(json!({"ranges": [], "mylog": 1, "types": 1}), false).is_ok());
     }
 
     #[test]
@@ -155,7 +154,7 @@ mod tests {
             json!({"resolvConf": "/proc/self/exe"}),
             json!({"resolvConf": ["/etc/passwd"]}),
         ] {
-            assert!(judged(set.clone(), false).is_err(), "{set}");
+            assert!(refused(set.clone(), false).is_err(), "{set}");
         }
         for set in [
             json!({"dataDir": "/var/lib/cni/x"}),
@@ -163,18 +162,18 @@ mod tests {
             json!({"dataDir": null, "resolvConf": ""}),
             json!({"resolvConf": "/etc/passwd"}),
         ] {
-            assert!(judged(set.clone(), false).is_ok(), "{set}");
+            assert!(refused(set.clone(), false).is_ok(), "{set}");
         }
-        let one = judged(json!({"resolvConf": "/root"}), false).unwrap_err().in_full();
-        let other = judged(json!({"resolvConf": "/roox"}), false).unwrap_err().in_full();
+        let one = refused(json!({"resolvConf": "/root"}), false).unwrap_err().in_full();
+        let other = refused(json!({"resolvConf": "/roox"}), false).unwrap_err().in_full();
         assert_eq!(one.replace("/root", "/roox"), other);
-        assert!(judged(json!({"resolvConf": "/root"}), true).is_ok());
+        assert!(refused(json!({"resolvConf": "/root"}), true).is_ok());
     }
 
     #[test]
     fn a_key_stands_once_whatever_its_letters() {
-        let error = judged(json!({"ranges": [], "Ranges": []}), false).unwrap_err();
+        let error = refused(json!({"ranges": [], "Ranges": []}), false).unwrap_err();
         assert!(error.to_string().contains("anges is there, too"), "{error}");
-        assert!(judged(json!({"ranges": [], "Ranges": null}), false).is_ok());
+        assert!(refused(json!({"ranges": [], "Ranges": null}), false).is_ok());
     }
 }

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::statfs;
 use rustix::io::Errno;
 
-/// What stands at the path of a network namespace. For `reap`.
+/// What the path of a network namespace names. For `reap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Netns {
     /// A namespace is mounted there.
     Stands,
     /// Nothing, or a plain file that an unmounted namespace left.
     Gone,
-    /// It cannot be looked at.
+    /// It cannot be read.
     Unknown,
 }
 
@@ -48,13 +48,13 @@ impl Netns {
 
 /// The network namespaces that processes live in, by device and inode. For `reap`.
 #[derive(Debug)]
-pub struct Inhabited(BTreeSet<(u64, u64)>);
+pub struct InhabitedNamespaces(BTreeSet<(u64, u64)>);
 
-impl Inhabited {
+impl InhabitedNamespaces {
     /// Looks at every thread of every process that `/proc` shows.
     ///
     /// # Errors
-    /// One of them cannot be looked at.
+    /// One of them cannot be read.
     pub fn look() -> io::Result<Self> {
         let mut found = BTreeSet::new();
         for process in numbered(Path::new("/proc"))? {
@@ -69,7 +69,7 @@ impl Inhabited {
         Ok(Self(found))
     }
 
-    /// Whether a process lives in the namespace at this path; true where that cannot be told.
+    /// Whether a process lives in the namespace at this path; true if that is unknown.
     pub fn has(&self, path: &str) -> bool {
         fs::metadata(path).map_or(true, |found| self.0.contains(&(found.dev(), found.ino())))
     }
@@ -77,15 +77,16 @@ impl Inhabited {
 
 /// The entries of a folder of `/proc` that are numbers.
 fn numbered(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let is_number = |path: &Path| {
-        let name = path.file_name().and_then(OsStr::to_str);
-        name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
-    };
     let mut found = Vec::new();
     for entry in unless_ended(fs::read_dir(folder))?.into_iter().flatten() {
         found.extend(unless_ended(entry)?.map(|entry| entry.path()).filter(|path| is_number(path)));
     }
     Ok(found)
+}
+
+fn is_number(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str);
+    name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// `None` for a process that has ended.

@@ -30,10 +30,10 @@ struct Identity {
     boot_id: String,
 }
 
-/// Where a machine has its id.
+/// The file of the machine-id.
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// What follows the name of an identity that is being written.
+/// The mark of the file that an identity is first written to.
 const DRAFT: &str = "#new";
 
 /// How long another process may have the identity locked.
@@ -51,31 +51,23 @@ impl Node {
         }
         let machine_id = read_machine_id(Path::new(MACHINE_ID))?;
         let path = state.root().join("node");
-        // To release by another machine's records would release its leases.
+        // A release by another machine's records would release its leases.
         if settings.fault.is_some()
             && Identity::read(&path).is_ok_and(|it| it.is_of_another(&machine_id))
         {
-            let what =
+            let doubt =
                 format!("the records in {} may be another machine's", state.root().display());
-            settings.refuse_fault(&what).map_err(|error| error.with_code(ErrorCode::RECORD))?;
+            settings.refuse_fault(&doubt).map_err(|error| error.with_code(ErrorCode::RECORD))?;
         }
         settings.refuse_fault("this node's name is not known")?;
-        let failed = |error: io::Error| {
-            let advice = match error.kind() {
-                ErrorKind::InvalidData => "remove the file: the next ADD makes a new identity",
-                _ => "the state folder must be writable by root",
-            };
-            Error::io(format!("cannot establish the node's identity in {}", path.display()), error)
-                .advise(advice)
-        };
         let identity = match Identity::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Identity::make(state, &path, &machine_id)
             }
             other => other,
         };
-        let identity = identity.map_err(failed)?;
-        // Without a machine-id nothing can be compared.
+        let identity = identity.map_err(|error| no_identity(&path, error))?;
+        // Without a machine-id there is nothing to compare.
         if machine_id.is_empty() || identity.machine_id == machine_id {
             return Ok(Self { id: identity.uuid });
         }
@@ -86,19 +78,28 @@ impl Node {
             )
             .caused_by(error)
             .advise("to act on them would release that machine's leases; the state folder must be writable by root"),
-            CloneError::Identity(error) => failed(error),
+            CloneError::Identity(error) => no_identity(&path, error),
         })?;
         Ok(Self { id: identity.uuid })
     }
 }
 
+fn no_identity(path: &Path, error: io::Error) -> Error {
+    let advice = match error.kind() {
+        ErrorKind::InvalidData => "remove the file: the next ADD makes a new identity",
+        _ => "the state folder must be writable by root",
+    };
+    Error::io(format!("cannot establish the node's identity in {}", path.display()), error)
+        .advise(advice)
+}
+
 impl Identity {
-    /// Makes the first one, or reads what another first call has made meanwhile. The lock is on the
-    /// draft, which only its owner may open: what a kill leaves of it is made anew by the next call.
+    /// Makes the first one, or reads the one that another first call has made meanwhile. The lock is on
+    /// the draft, which only its owner may open; the next call replaces a draft that a kill left.
     fn make(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<Self> {
         make_private_folder(state.root())?;
-        // Earlier releases replace what stands there, under this lock. Other users may hold it, too,
-        // where they may read the folder: the call then goes on without it.
+        // Earlier releases replace the identity under this lock. Other users may hold it, too, if they
+        // may read the folder: the call then continues without it.
         let _earlier = lock_folder(state.root());
         let draft = beside(path, DRAFT);
         let give_up = Instant::now() + PATIENCE;
@@ -121,7 +122,7 @@ impl Identity {
                 }
             }
             let identity = Self::new(machine_id)?;
-            identity.place(&file, &draft, path)?;
+            identity.write_to(&file, &draft, path)?;
             return Ok(identity);
         }
     }
@@ -134,8 +135,8 @@ impl Identity {
     fn read(path: &Path) -> io::Result<Self> {
         let identity: Self = serde_json::from_slice(&read_own(path)?)
             .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
-        let plain = |c: char| c.is_ascii_hexdigit() || c == '-';
-        if identity.uuid.is_empty() || !identity.uuid.chars().all(plain) {
+        let is_plain = identity.uuid.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+        if identity.uuid.is_empty() || !is_plain {
             return Err(io::Error::new(ErrorKind::InvalidData, "its uuid is none"));
         }
         Ok(identity)
@@ -151,14 +152,14 @@ impl Identity {
         self.machine_id.is_empty() && !self.boot_id.is_empty() && self.boot_id == boot_id()
     }
 
-    /// Puts it in place of another, under the lock of that.
+    /// Replaces another one, under its lock.
     fn replace(&self, path: &Path) -> io::Result<()> {
         let draft = beside(path, DRAFT);
-        self.place(&open_own(&draft, OFlags::WRONLY | OFlags::CREATE, 0o600)?, &draft, path)
+        self.write_to(&open_own(&draft, OFlags::WRONLY | OFlags::CREATE, 0o600)?, &draft, path)
     }
 
-    /// Writes it to an open draft and gives that its name: whole, and safe from a loss of power.
-    fn place(&self, mut file: &File, draft: &Path, path: &Path) -> io::Result<()> {
+    /// Writes it to an open draft and renames that: whole, and safe from a loss of power.
+    fn write_to(&self, mut file: &File, draft: &Path, path: &Path) -> io::Result<()> {
         let content = serde_json::to_string(self).map_err(io::Error::other)?;
         // A full disk lets files be made, but not written.
         let placed = file
@@ -180,7 +181,7 @@ fn lock_or_fail(file: &File, give_up: Instant) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::TimedOut, held))
 }
 
-/// The identity that stands, locked for a change until the file is dropped.
+/// The existing identity, locked for a change until the file is dropped.
 ///
 /// The lock is on the identity itself, which only its owner may open.
 fn lock_identity(path: &Path) -> io::Result<(File, Identity)> {
@@ -198,16 +199,16 @@ fn lock_identity(path: &Path) -> io::Result<(File, Identity)> {
 /// What kept a cloned machine from an identity of its own.
 #[derive(Debug)]
 enum CloneError {
-    /// The records of the original still stand where this machine's would.
+    /// The records of the original are still in the way.
     Records(io::Error),
-    /// They have stepped aside.
+    /// The records were renamed.
     Identity(io::Error),
 }
 
-/// Binds an identity to the machine-id that has appeared since, or gives a cloned machine one of its own.
+/// Binds an identity to a machine-id that has appeared since, or gives a cloned machine its own.
 ///
-/// The attachments step aside before the new identity stands, so that a kill in between repeats
-/// the step instead of adopting the original's records.
+/// The attachments are renamed before the new identity is written, so that a kill in between repeats
+/// the step and never adopts the original's records.
 fn renew(state: &StateDir, path: &Path, machine_id: &str) -> Result<Identity, CloneError> {
     use CloneError::{Identity as Unmade, Records};
     // The lock of earlier releases: see `Identity::make`.
@@ -241,8 +242,8 @@ fn renew(state: &StateDir, path: &Path, machine_id: &str) -> Result<Identity, Cl
     Ok(identity)
 }
 
-/// Renames a folder where there is one; to a numbered name where a step that was not finished (a
-/// full disk, a kill) has taken the plain one.
+/// Renames a folder, if there is one. If a step that did not finish (a full disk, a kill) has used
+/// the name, a number follows it.
 fn step_aside(folder: &Path, aside: &Path) -> io::Result<()> {
     let mut name = aside.to_owned();
     for number in 1..1000 {
@@ -260,14 +261,14 @@ fn step_aside(folder: &Path, aside: &Path) -> io::Result<()> {
     Err(ErrorKind::DirectoryNotEmpty.into())
 }
 
-/// The machine-id; empty where there is none, or none yet.
+/// The machine-id; empty if there is none, or none yet.
 fn read_machine_id(path: &Path) -> Result<String> {
     let read = match read_regular(path) {
         // A machine-id is a regular file of such a size.
         Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error().is_none() => {
             return Ok(String::new());
         }
-        // To go on could release the leases of the machine that this one was cloned from.
+        // Ignoring it could release the leases of the machine that this one was cloned from.
         other => {
             other.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?
         }

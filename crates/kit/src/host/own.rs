@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, retry_on_intr};
 
-/// Opens a file that our programs write: a log, a record, a lease, a note, a cache, a lock. No link
-/// is followed at its last place, and nothing is waited for. The mode counts where it is made.
+/// Opens a file that our programs write: a log, a record, a lease, a state file, a cache, a lock. A
+/// link as the last name is refused, and a FIFO does not block. The mode is that of a new file.
 ///
 /// # Errors
-/// It cannot be opened, or something other than a regular file has its name.
+/// It cannot be opened, or is not a regular file.
 pub fn open_own(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = retry_on_intr(|| open(path, flags, Mode::from_raw_mode(mode)));
@@ -24,11 +24,11 @@ pub fn open_own(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
-/// Whether a path still names an open file of ours. A lock on one that was removed or replaced excludes
-/// no other process.
+/// Whether a path still names an open file of ours. A lock on a file that was removed or replaced is
+/// useless.
 ///
 /// # Errors
-/// The system does not tell.
+/// The file system fails.
 pub fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let here = file.metadata()?;
     match fs::symlink_metadata(path) {
@@ -49,16 +49,16 @@ pub fn read_own(path: &Path) -> io::Result<Vec<u8>> {
 /// Reads a file from where it is to its end.
 pub(super) fn read_rest(file: &File) -> io::Result<Vec<u8>> {
     let mut content = Vec::with_capacity(1024);
-    // Without `take`, two more system calls ask for the size and the place.
+    // Without `take`, two more system calls ask for the size and the position.
     file.take(u64::MAX).read_to_end(&mut content)?;
     Ok(content)
 }
 
-/// Puts a file of ours in its place in one step. It is first written under the name `draft` of the
-/// same file system, which no other process may use at the same time.
+/// Replaces a file of ours in one step. The content is first written to `draft` in the same file
+/// system, which no other process may use at the same time.
 ///
 /// # Errors
-/// It cannot be written. What has the name `path` stays then.
+/// It cannot be written; the old file stays.
 pub fn replace_own(path: &Path, draft: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     let written = open_own(draft, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC, mode)
         .and_then(|mut file| file.write_all(content))
@@ -68,8 +68,8 @@ pub fn replace_own(path: &Path, draft: &Path, mode: u32, content: &[u8]) -> io::
     })
 }
 
-/// A path with more at the end of its name. A mark that begins with `#` or `:` makes a name that no
-/// network, container or interface has.
+/// A path with `mark` at the end of its name. A mark that begins with `#` or `:` makes a name that
+/// no network, container or interface has.
 pub fn beside(path: &Path, mark: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(mark);
@@ -81,16 +81,17 @@ pub fn beside(path: &Path, mark: &str) -> PathBuf {
 /// # Errors
 /// It cannot be made.
 pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
-    let make = || DirBuilder::new().mode(mode).create(path);
-    let made = match (make(), path.parent()) {
-        (Err(error), Some(parent)) if error.kind() == ErrorKind::NotFound => {
-            make_folder(parent, mode)?;
-            make()
-        }
-        (made, _) => made,
-    };
+    let mut builder = DirBuilder::new();
+    builder.mode(mode);
+    let mut made = builder.create(path);
+    if let (Err(error), Some(parent)) = (&made, path.parent())
+        && error.kind() == ErrorKind::NotFound
+    {
+        make_folder(parent, mode)?;
+        made = builder.create(path);
+    }
     match made {
-        // An umask takes from others than the owner.
+        // An umask removes bits of group and others.
         Ok(()) if mode & 0o077 == 0 => Ok(()),
         Ok(()) => open_up(path, mode),
         Err(_) if path.is_dir() => Ok(()),
@@ -112,7 +113,7 @@ pub(super) fn open_folder(path: &Path) -> io::Result<File> {
     Ok(retry_on_intr(|| open(path, flags, Mode::empty()))?.into())
 }
 
-/// Gives a new folder what the umask took.
+/// Gives a new folder the mode bits that the umask removed.
 fn open_up(path: &Path, mode: u32) -> io::Result<()> {
     let folder = open_folder(path)?;
     let has = folder.metadata()?.permissions().mode();

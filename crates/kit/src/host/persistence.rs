@@ -10,8 +10,8 @@ const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 const OVERLAY: u64 = 0x794c_7630;
 
-/// Why a reboot empties this folder, where it does: the file system of the folder, or of its
-/// nearest parent that is there. For `lint`.
+/// Why a reboot empties this folder, if it does: the file system of the folder, or of its nearest
+/// existing parent. For `lint`.
 pub fn volatile_filesystem(folder: &Path) -> Option<&'static str> {
     let standing = folder.ancestors().find(|folder| folder.exists())?;
     match file_system(standing)? {
@@ -33,6 +33,10 @@ fn in_memory(file_system: u64) -> Option<&'static str> {
     }
 }
 
+fn device(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|found| found.dev())
+}
+
 fn file_system(path: &Path) -> Option<u64> {
     u64::try_from(statfs(path).ok()?.f_type).ok()
 }
@@ -51,7 +55,7 @@ fn upper_folder(mounts: &str, path: &Path) -> Option<String> {
     nearest.1.split(',').find_map(|option| option.strip_prefix("upperdir=")).map(str::to_owned)
 }
 
-/// Why this machine's identity does not last, where it does not: `file` is `/etc/machine-id`. For
+/// Why this machine's identity does not last, if it does not. `file` is `/etc/machine-id`. For
 /// `lint`.
 pub fn transient_machine_id(file: &Path) -> Option<&'static str> {
     let Ok(text) = read_regular(file) else { return Some("is missing") };
@@ -60,7 +64,6 @@ pub fn transient_machine_id(file: &Path) -> Option<&'static str> {
         b"uninitialized" => return Some("is not initialized yet"),
         _ => {}
     }
-    let device = |path: &Path| fs::metadata(path).ok().map(|found| found.dev());
     let is_mount = device(file) != file.parent().and_then(device);
     let lies_in_memory = file_system(file).and_then(in_memory).is_some();
     (is_mount && lies_in_memory).then_some("is a mount from memory, made anew at each boot")

@@ -13,16 +13,16 @@ use crate::error::{Error, Result};
 /// `<network>-<container id>-<ifname>` for each attachment, written after its ADD and removed after
 /// its DEL.
 ///
-/// Runtimes write it without a lock, so a file may be half written, which says nothing; one that
-/// cannot be read is an error.
+/// Runtimes write it without a lock. A half-written file is ignored; a file that cannot be read is an
+/// error.
 #[derive(Clone, Debug)]
 pub struct ResultCache {
     folder: PathBuf,
 }
 
-/// What the cache says of one attachment.
+/// The cached result of one attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cached {
+pub struct CachedResult {
     /// The network.
     pub network: NetworkName,
     /// The container.
@@ -36,7 +36,7 @@ pub struct Cached {
 }
 
 impl ResultCache {
-    /// Where runtimes have it that choose no other place.
+    /// The default of runtimes.
     pub const DEFAULT: &'static str = "/var/lib/cni/results";
 
     /// The folder that a configuration names; [`Self::DEFAULT`] where the name is absent or empty.
@@ -55,7 +55,7 @@ impl ResultCache {
         &self.folder
     }
 
-    /// Fails where the folder is not there or cannot be listed, so that it names nothing.
+    /// Fails if the folder is missing or cannot be listed.
     ///
     /// # Errors
     /// The reason.
@@ -63,14 +63,13 @@ impl ResultCache {
         fs::read_dir(&self.folder).map(drop)
     }
 
-    /// Whether there is a file of an attachment, be it readable or not; true where that cannot be
-    /// told.
+    /// Whether there is a file of an attachment, readable or not; true if that is unknown.
     pub fn names(&self, network: &NetworkName, container: &ContainerId, ifname: &IfName) -> bool {
         self.folder.join(file_name(network, container, ifname)).try_exists().unwrap_or(true)
     }
 
-    /// What the cache says of one attachment. `None` where it says nothing, or speaks of another
-    /// one, whose names make up the same file name.
+    /// The cached result of one attachment; `None` without one, and for a file of another attachment
+    /// whose names make the same file name.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -79,49 +78,49 @@ impl ResultCache {
         network: &NetworkName,
         container: &ContainerId,
         ifname: &IfName,
-    ) -> Result<Option<Cached>> {
+    ) -> Result<Option<CachedResult>> {
         let name = file_name(network, container, ifname);
-        let names = || Some((network.clone(), container.clone(), ifname.clone()));
-        let cached = self.read(&name, names)?;
+        let cached =
+            self.read(&name, || Some((network.clone(), container.clone(), ifname.clone())))?;
         Ok(cached.filter(|cached| {
             cached.network == *network && cached.container == *container && cached.ifname == *ifname
         }))
     }
 
-    /// What the cache says of the attachments of one network, by file name.
+    /// The cached results of one network, by file name.
     ///
     /// Files of libcni before 0.8 tell the names by their own name alone: there the interface is
     /// taken to have no `-`, and the network to be this one if it can be.
     ///
-    /// What cannot be read is left out: the answer is for people, and no proof.
-    pub fn of_network(&self, network: &NetworkName) -> Vec<Cached> {
+    /// Unreadable files are left out: the answer is for people, and proves nothing.
+    pub fn of_network(&self, network: &NetworkName) -> Vec<CachedResult> {
         let head = format!("{network}-");
         let all = self.matching(
             |name| name.starts_with(&head),
             |name| {
                 let (container, ifname) = name.strip_prefix(&head)?.rsplit_once('-')?;
-                named(network.as_str(), container, ifname)
+                parse_names(network.as_str(), container, ifname)
             },
         );
         let all = all.into_iter().flatten().filter_map(Result::ok);
         all.filter(|cached| cached.network == *network).collect()
     }
 
-    /// What the cache says of one container on all networks, by file name; no other files are read.
+    /// The cached results of one container on all networks, by file name; no other file is read.
     ///
     /// The names of files of libcni before 0.8 are read as in [`ResultCache::of_network`], with the
     /// container in the network's place.
     ///
     /// # Errors
     /// The folder or one of the files cannot be read.
-    pub fn of_container(&self, container: &ContainerId) -> Result<Vec<Cached>> {
+    pub fn of_container(&self, container: &ContainerId) -> Result<Vec<CachedResult>> {
         let middle = format!("-{container}-");
         let all = self.matching(
             |name| name.contains(&middle),
             |name| {
                 let (rest, ifname) = name.rsplit_once('-')?;
                 let network = rest.strip_suffix(container.as_str())?.strip_suffix('-')?;
-                named(network, container.as_str(), ifname)
+                parse_names(network, container.as_str(), ifname)
             },
         );
         let all = all?
@@ -130,59 +129,65 @@ impl ResultCache {
         all.collect()
     }
 
-    /// What the files say whose names are wanted.
+    /// The results in files with wanted names.
     fn matching(
         &self,
         wanted: impl Fn(&str) -> bool,
-        names: impl Fn(&str) -> Option<Names>,
-    ) -> Result<Vec<Result<Cached>>> {
+        names: impl Fn(&str) -> Option<AttachmentNames>,
+    ) -> Result<Vec<Result<CachedResult>>> {
         let mut files = Vec::new();
-        let unreadable = |error| unreadable(&self.folder, error);
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if is_absent(&error) => return Ok(Vec::new()),
-            other => other.map_err(unreadable)?,
+            other => other.map_err(|error| unreadable(&self.folder, error))?,
         };
         for entry in entries {
-            let name = entry.map_err(unreadable)?.file_name();
+            let entry = entry.map_err(|error| unreadable(&self.folder, error))?;
+            let name = entry.file_name();
             files.extend(name.into_string().ok().filter(|name| wanted(name)));
         }
         files.sort_unstable();
         Ok(files.iter().filter_map(|name| self.read(name, || names(name)).transpose()).collect())
     }
 
-    /// Reads a file; `names` are those of one that does not tell them itself.
-    fn read(&self, name: &str, names: impl FnOnce() -> Option<Names>) -> Result<Option<Cached>> {
+    /// Reads a file; `names` are for a file without names in it.
+    fn read(
+        &self,
+        name: &str,
+        names: impl FnOnce() -> Option<AttachmentNames>,
+    ) -> Result<Option<CachedResult>> {
         let path = self.folder.join(name);
         let object = object_in(&path).map_err(|error| unreadable(&path, error))?;
         Ok(object.and_then(|file| cached_in(file, names)))
     }
 }
 
-type Names = (NetworkName, ContainerId, IfName);
+type AttachmentNames = (NetworkName, ContainerId, IfName);
 
 /// libcni since 0.8 wraps the result; before, the result was all there is.
 const KIND: &str = "cniCacheV1";
 
 fn cached_in(
     mut file: Map<String, Value>,
-    names: impl FnOnce() -> Option<Names>,
-) -> Option<Cached> {
+    names: impl FnOnce() -> Option<AttachmentNames>,
+) -> Option<CachedResult> {
     let netns = file.get("netns").and_then(Value::as_str).map(str::to_owned);
     let ((network, container, ifname), result) = match file.get("kind") {
         None => (names()?, Value::Object(file)),
         Some(kind) if kind == KIND => {
-            let text = |key: &str| file.get(key)?.as_str();
-            let names = named(text("networkName")?, text("containerId")?, text("ifName")?)?;
+            let network = file.get("networkName")?.as_str()?;
+            let container = file.get("containerId")?.as_str()?;
+            let ifname = file.get("ifName")?.as_str()?;
+            let names = parse_names(network, container, ifname)?;
             (names, file.remove("result")?)
         }
         Some(_) => return None,
     };
     let result = IpamResult::parse(&result, "result").ok()?;
     let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
-    Some(Cached { network, container, ifname, addresses, netns })
+    Some(CachedResult { network, container, ifname, addresses, netns })
 }
 
-/// Whether nothing is there, or nothing that the system could not read: a folder, a FIFO.
+/// Whether there is no file: nothing, or a folder or a FIFO.
 fn is_absent(error: &io::Error) -> bool {
     error.raw_os_error().is_none()
         || matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
@@ -198,7 +203,7 @@ fn file_name(network: &NetworkName, container: &ContainerId, ifname: &IfName) ->
     format!("{network}-{container}-{ifname}")
 }
 
-fn named(network: &str, container: &str, ifname: &str) -> Option<Names> {
+fn parse_names(network: &str, container: &str, ifname: &str) -> Option<AttachmentNames> {
     let network = NetworkName::parse(network).ok()?;
     Some((network, ContainerId::parse(container).ok()?, IfName::parse(ifname).ok()?))
 }
@@ -248,8 +253,8 @@ mod tests {
         json!({"cniVersion": "1.0.0", "ips": [{"address": address, "interface": 0}]})
     }
 
-    fn shown(all: &[Cached]) -> Vec<String> {
-        let each = |it: &Cached| {
+    fn shown(all: &[CachedResult]) -> Vec<String> {
+        let each = |it: &CachedResult| {
             format!("{} {} {} {:?}", it.network, it.container, it.ifname, it.addresses)
         };
         all.iter().map(each).collect()
@@ -257,7 +262,7 @@ mod tests {
 
     /// What the cache says of `net`, `c1`, `eth0`.
     fn addresses(cache: &ResultCache) -> Option<Vec<String>> {
-        let (network, container, ifname) = named("net", "c1", "eth0").unwrap();
+        let (network, container, ifname) = parse_names("net", "c1", "eth0").unwrap();
         let cached = cache.of(&network, &container, &ifname).unwrap()?;
         Some(cached.addresses.iter().map(ToString::to_string).collect())
     }
@@ -298,7 +303,7 @@ mod tests {
         ] {
             let (_temp, cache) = cache(&[("net-c1-eth0", content.clone())]);
             assert_eq!(addresses(&cache), None, "{content}");
-            let (network, container, ifname) = named("net", "c1", "eth0").unwrap();
+            let (network, container, ifname) = parse_names("net", "c1", "eth0").unwrap();
             assert!(cache.names(&network, &container, &ifname));
         }
         assert_eq!(addresses(&cache(&[("net-c1-eth0", json!({}))]).1), Some(Vec::new()));
@@ -307,7 +312,7 @@ mod tests {
     #[test]
     fn what_is_no_file_of_bounded_size_is_not_read() {
         let (temp, cache) = cache(&[]);
-        let (network, container, ifname) = named("net", "c1", "eth0").unwrap();
+        let (network, container, ifname) = parse_names("net", "c1", "eth0").unwrap();
         assert_eq!(addresses(&cache), None);
         assert!(!cache.names(&network, &container, &ifname));
         let path = temp.path().join("net-c1-eth0");
@@ -340,7 +345,7 @@ mod tests {
             ("net-c2-eth0", json!("torn")),
         ]);
         fs::create_dir(temp.path().join("net-c3-eth0")).unwrap();
-        let (network, container, _) = named("net", "c1", "eth0").unwrap();
+        let (network, container, _) = parse_names("net", "c1", "eth0").unwrap();
         assert_eq!(
             shown(&cache.of_network(&network)),
             [

@@ -63,24 +63,25 @@ impl StateDir {
         self.network(network).join(attachment.container.as_str()).join(attachment.ifname.as_str())
     }
 
-    /// The folder that names the records whose DEL has to be repeated.
+    /// The folder with the names of the records whose DEL has to be repeated.
     pub fn unsure(&self) -> PathBuf {
         self.root.join("unsure")
     }
 
-    /// The folders of records that stepped aside for another identity of the node.
+    /// The folders of records that were renamed when the node got another identity.
     pub fn set_aside(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
-        let is_aside = |entry: &fs::DirEntry| {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            name.to_str().is_some_and(|name| name.starts_with("attachments."))
-        };
-        let mut found: Vec<_> = entries.filter(is_aside).map(|entry| entry.path()).collect();
+            if name.to_str().is_some_and(|name| name.starts_with("attachments.")) {
+                found.push(entry.path());
+            }
+        }
         found.sort_unstable();
         found
     }
 
-    /// This node's identity, made when there is none.
+    /// This node's identity; the first call makes it.
     ///
     /// A state folder that came from another machine (a cloned image) gets a new identity, and
     /// its attachments are renamed: they are the original's.
@@ -88,15 +89,14 @@ impl StateDir {
         Node::establish(self, settings)
     }
 
-    /// Fails where an ADD could not write its record: no right, or a full disk. Writes nothing
-    /// itself.
+    /// Fails if an ADD could not write its record: no right, or a full disk. It writes nothing.
     pub fn writable(&self) -> io::Result<()> {
         can_write(&self.attachments())
     }
 }
 
-/// Fails where no file could be made in a folder, which need not exist yet: no right, or a full
-/// disk. Writes nothing itself.
+/// Fails if no file can be made in a folder, which need not exist yet: no right, or a full disk. It
+/// writes nothing.
 ///
 /// # Errors
 /// The reason.

@@ -8,38 +8,37 @@ use serde::de::DeserializeOwned;
 use super::own::read_rest;
 use super::{beside, lock_folder, open_own, replace_own};
 
-/// A file in which processes of this node note what they know, one JSON document a line: the last whole
-/// line counts. Whoever is killed leaves the one before.
+/// A file in which processes of this node remember something, one JSON document a line. The last whole
+/// line counts, so that a killed process leaves the one before.
 #[derive(Clone, Debug)]
 pub struct StateFile {
     path: PathBuf,
 }
 
-/// From which length on, in bytes, a file of one line takes the place of the one that has grown.
+/// The length, in bytes, from which a file of one line replaces the file.
 const LONGEST: u64 = 64 * 1024;
 
 /// How many bytes at the end are read at first: more than most lines have.
 const TAIL: u64 = 4 * 1024;
 
 impl StateFile {
-    /// The note at this path, which need not exist.
+    /// The file at this path, which need not exist.
     pub fn at(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the last whole line says, for a hint: the default where there is none, or none that can be
-    /// read.
+    /// The last whole line, as a hint: the default if there is none, or it cannot be read.
     pub fn read<T: DeserializeOwned + Default>(&self) -> T {
-        self.noted().unwrap_or_default()
+        self.content().unwrap_or_default()
     }
 
-    /// What the last whole line says; the default where surely no line is.
-    fn noted<T: DeserializeOwned + Default>(&self) -> io::Result<T> {
+    /// The last whole line; the default only if there certainly is none.
+    fn content<T: DeserializeOwned + Default>(&self) -> io::Result<T> {
         let mut file = match open_own(&self.path, OFlags::RDONLY, 0) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(T::default()),
             opened => opened?,
@@ -50,46 +49,45 @@ impl StateFile {
             let text = read_rest(&file)?;
             // It may begin with a part of a line.
             let first_end = text.iter().position(|byte| *byte == b'\n').unwrap_or(text.len());
-            if let Some(noted) = last_line(&text[first_end..]) {
-                return Ok(noted);
+            if let Some(content) = last_line(&text[first_end..]) {
+                return Ok(content);
             }
             file.rewind()?;
         }
         Ok(last_line(&read_rest(&file)?).unwrap_or_default())
     }
 
-    /// Changes what is noted, one process after the other, and tells what it is by now. A folder that is
-    /// missing is made.
+    /// Changes the content, one process after the other, and returns it. A missing folder is made.
     ///
     /// # Errors
-    /// The file cannot be read, so that a change would lose what it says; it cannot be written; or another
+    /// The file cannot be read, so that a change would lose its content; it cannot be written; or another
     /// process has it locked for more than a second.
     pub fn change<T: DeserializeOwned + Default + Serialize>(
         &self,
         change: impl FnOnce(&mut T),
     ) -> io::Result<T> {
         let _folder = lock_folder(self.path.parent().unwrap_or(&self.path))?;
-        let mut noted = self.noted()?;
-        change(&mut noted);
-        let mut line = serde_json::to_vec(&noted).map_err(io::Error::other)?;
+        let mut content = self.content()?;
+        change(&mut content);
+        let mut line = serde_json::to_vec(&content).map_err(io::Error::other)?;
         line.push(b'\n');
         self.append(&line)?;
-        Ok(noted)
+        Ok(content)
     }
 
-    /// Adds a line. A file that is written anew each time costs a write to the disk, on ext4.
+    /// Adds a line. On ext4, rewriting the file each time would cost a write to the disk.
     fn append(&self, line: &[u8]) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
         let mut file = open_own(&self.path, flags, 0o600)?;
         if file.metadata()?.len() < LONGEST {
-            // What a loss of power has torn ends here.
+            // A line that a loss of power has torn ends here.
             return file.write_all(&[b"\n", line].concat());
         }
         replace_own(&self.path, &beside(&self.path, "#new"), 0o600, line)
     }
 }
 
-/// What the last line says that can be read.
+/// The last line that can be parsed.
 fn last_line<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
     text.rsplit(|byte| *byte == b'\n').find_map(|line| serde_json::from_slice(line).ok())
 }
@@ -152,9 +150,9 @@ mod tests {
     fn a_note_that_cannot_be_read_is_not_taken_for_an_empty_one() {
         let folder = TempDir::new().unwrap();
         let note = StateFile::at(folder.path().join("note.json"));
-        assert_eq!(note.noted::<u32>().unwrap(), 0);
+        assert_eq!(note.content::<u32>().unwrap(), 0);
         std::os::unix::fs::symlink("elsewhere.json", note.path()).unwrap();
-        assert!(note.noted::<u32>().is_err());
+        assert!(note.content::<u32>().is_err());
         assert!(note.change(|number: &mut u32| *number += 1).is_err());
     }
 

@@ -11,112 +11,113 @@ use super::file::read_all;
 use super::own::open_own;
 use crate::error::{Error, ErrorCode, Result};
 
-/// A folder in which nobody may take away what is another's.
+/// The mode bit of a folder in which only owners may remove their files.
 const STICKY: u32 = 0o1000;
 
-/// As many links as the kernel follows.
+/// The limit of the kernel.
 const MOST_LINKS: usize = 40;
 
-/// Reads a file that decides what runs as root; `None` where it is missing. Only root, this process'
-/// own user, or the owner of `/` can have written it: each folder and each link on the way to it,
-/// from `/` on, belongs to one of them, and others may not write there.
+/// Reads a file that decides what runs as root; `None` if it is missing. Only root, this process'
+/// own user, or the owner of `/` can have written it: each folder and each link of its path belongs
+/// to one of them, and others may not write there.
 ///
 /// # Errors
-/// Error 7 where a folder, a link or the file belongs to another user or may be written by others: a
-/// sticky folder may. Error 5 where the file cannot be read.
+/// Error 7: a folder, a link or the file belongs to another user, or others may write it (they may
+/// write a sticky folder). Error 5: the file cannot be read.
 pub fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>> {
-    let read = || {
-        // A missing file costs one system call.
-        access(path, Access::EXISTS).map_err(io::Error::from)?;
-        Ok(read_all(open_trusted(path)?)?)
-    };
-    match read() {
-        Ok(read) => Ok(Some(read)),
-        Err(Fault::Io(error)) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(Fault::Io(error)) => {
-            Err(Error::io(["cannot read ", &path.to_string_lossy()].concat(), error))
+    match open_and_read(path) {
+        Ok(content) => Ok(Some(content)),
+        Err(ReadFailure::Io(error)) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(ReadFailure::Io(error)) => {
+            Err(Error::io(format!("cannot read {}", path.display()), error))
         }
-        Err(Fault::Distrust(error)) => Err(error),
+        Err(ReadFailure::Untrusted(error)) => Err(error),
     }
 }
 
-/// Why a file was not opened.
-enum Fault {
+/// Why a file was not read.
+enum ReadFailure {
     Io(io::Error),
-    Distrust(Error),
+    Untrusted(Error),
 }
 
-impl From<io::Error> for Fault {
+impl From<io::Error> for ReadFailure {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-/// Opens a file at the end of a way that others cannot change: what was looked at stays as it was.
-fn open_trusted(path: &Path) -> Result<File, Fault> {
+fn open_and_read(path: &Path) -> Result<Vec<u8>, ReadFailure> {
+    // A missing file costs one system call.
+    access(path, Access::EXISTS).map_err(io::Error::from)?;
+    Ok(read_all(open_trusted(path)?)?)
+}
+
+/// Opens a file by a path that others cannot change: each part stays as it was when checked.
+fn open_trusted(path: &Path) -> Result<File, ReadFailure> {
     let root = PathBuf::from(Component::RootDir.as_os_str());
     let found = fs::symlink_metadata(&root)?;
     // Inside a user namespace, root's files belong to the owner of `/`.
     let owners = [0, rustix::process::geteuid().as_raw(), found.uid()];
-    judge(&root, &found, owners)?;
-    // `place` has no link in it, so a name below it is looked up in the very folder judged before.
-    let mut place = root;
+    require_trusted(&root, &found, owners)?;
+    // `resolved` has no links, so that a name is looked up in the very folder checked before.
+    let mut resolved = root;
     let mut rest = Vec::new();
     add_names(&std::path::absolute(path)?, &mut rest);
     let mut links = 0;
     while let Some(name) = rest.pop() {
         if name == ".." {
-            place.pop();
+            resolved.pop();
             continue;
         }
-        place.push(name);
-        let found = fs::symlink_metadata(&place)?;
-        judge(&place, &found, owners)?;
+        resolved.push(name);
+        let found = fs::symlink_metadata(&resolved)?;
+        require_trusted(&resolved, &found, owners)?;
         if found.is_symlink() {
             links += 1;
             if links > MOST_LINKS {
-                return Err(Fault::Io(Errno::LOOP.into()));
+                return Err(ReadFailure::Io(Errno::LOOP.into()));
             }
-            let target = fs::read_link(&place)?;
-            place.pop();
+            let target = fs::read_link(&resolved)?;
+            resolved.pop();
             if target.is_absolute() {
-                place = Component::RootDir.as_os_str().into();
+                resolved = Component::RootDir.as_os_str().into();
             }
             add_names(&target, &mut rest);
         }
     }
-    let file = open_own(&place, rustix::fs::OFlags::RDONLY, 0)?;
-    judge(&place, &file.metadata()?, owners)?;
+    let file = open_own(&resolved, rustix::fs::OFlags::RDONLY, 0)?;
+    require_trusted(&resolved, &file.metadata()?, owners)?;
     Ok(file)
 }
 
-/// Puts the names of a path before those that are still to be walked, the first one last.
+/// Adds the names of a path to those still to be resolved, in reverse order.
 fn add_names(path: &Path, rest: &mut Vec<OsString>) {
-    let named = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
-    let names = path.components().filter(named).map(|part| part.as_os_str().to_owned());
-    let before = rest.len();
-    rest.extend(names);
-    rest[before..].reverse();
+    for part in path.components().rev() {
+        if matches!(part, Component::Normal(_) | Component::ParentDir) {
+            rest.push(part.as_os_str().to_owned());
+        }
+    }
 }
 
-/// Refuses a folder, a link or a file that somebody else may change.
-fn judge(place: &Path, found: &Metadata, owners: [u32; 3]) -> Result<(), Fault> {
-    // A link has no rights of its own.
+/// Refuses a folder, a link or a file that another user may change.
+fn require_trusted(path: &Path, found: &Metadata, owners: [u32; 3]) -> Result<(), ReadFailure> {
+    // A link has no mode of its own.
     let is_closed = found.mode() & 0o022 == 0
         || found.is_symlink()
         || (found.is_dir() && found.mode() & STICKY != 0);
     let (why, advice) = if !owners.contains(&found.uid()) {
-        let advice = if found.is_symlink() { "chown -h root " } else { "chown root " };
-        (" belongs to neither root nor the user who runs this", advice)
+        let advice = if found.is_symlink() { "chown -h root" } else { "chown root" };
+        ("belongs to neither root nor the user who runs this", advice)
     } else if !is_closed {
-        (" may be written by others than its owner", "chmod go-w ")
+        ("may be written by others than its owner", "chmod go-w")
     } else {
         return Ok(());
     };
-    let place = place.to_string_lossy();
-    let message = [&place, why, ": what lies there is not trusted"].concat();
+    let path = path.display();
+    let message = format!("{path} {why}: what lies there is not trusted");
     let error = Error::new(ErrorCode::INVALID_CONFIG, message);
-    Err(Fault::Distrust(error.advise([advice, &place].concat())))
+    Err(ReadFailure::Untrusted(error.advise(format!("{advice} {path}"))))
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ impl IpamSection {
         if pools.is_empty() {
             return Ok(None);
         }
-        if request.is_judged() {
+        if request.is_strict() {
             let ipam = request.network.ipam();
             refuse(ipam, &misspelt_settings(&request.network, KEYS))?;
             match pools.iter().try_for_each(SectionPool::refuse_strategy_in_ranges) {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use log::debug;
 
 use super::SectionPool;
-use crate::cni::{Requested, Verb};
+use crate::cni::{RequestedAddress, Verb};
 use crate::delegate::Request;
 use crate::error::{Error, ErrorCode, Result};
 use crate::pool::{Range, RangeSet};
@@ -46,7 +46,7 @@ fn check_own(offer: &SectionPool) -> Result<()> {
     refused.map_or(Ok(()), Err)
 }
 
-fn place_one(offers: &mut [SectionPool], asked: Requested) -> Result<()> {
+fn place_one(offers: &mut [SectionPool], asked: RequestedAddress) -> Result<()> {
     if offers.iter().any(|offer| offer.pool.requested_ip == Some(asked.address)) {
         return Ok(());
     }
@@ -61,7 +61,7 @@ fn place_one(offers: &mut [SectionPool], asked: Requested) -> Result<()> {
     Ok(())
 }
 
-fn find(offers: &[SectionPool], asked: &Requested) -> Result<usize> {
+fn find(offers: &[SectionPool], asked: &RequestedAddress) -> Result<usize> {
     let address = asked.address;
     let refuse = |reason: String| refused(&asked.path, address, reason);
     let numbered = || offers.iter().enumerate();

@@ -6,7 +6,7 @@ use log::warn;
 use serde_json::Value;
 
 use super::config::{Config, range_sets};
-use crate::cni::{Network, Requested};
+use crate::cni::{Network, RequestedAddress};
 use crate::error::{Error, ErrorCode, Result};
 use crate::pool::{Pool, Range, RangeConfig, RangeRules, RangeSet};
 
@@ -22,7 +22,7 @@ pub struct SectionPool {
     /// Its ranges, read.
     pub set: Option<RangeSet>,
     /// What the runtime asks of it.
-    pub(super) request: Option<Requested>,
+    pub(super) request: Option<RequestedAddress>,
 }
 
 impl SectionPool {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::cni::Network;
 use crate::error::Result;
 use crate::keys::{
-    Key, Misspelt, OF_HOST_LOCAL, misspelt, misspelt_inside, names, refuse_other_letters,
+    Key, MisspeltKey, OF_HOST_LOCAL, misspelt, misspelt_inside, names, refuse_other_letters,
 };
 use crate::pool::RangeConfig;
 
@@ -18,11 +18,11 @@ pub fn reads_as_replaced(ipam: &Map<String, Value>) -> bool {
 
 /// The misspelt keys in the sections of `ipam` that a delegate with these keys reads; with the ranges
 /// of the runtime, where it reads `ipam.ranges`.
-pub fn misspelt_settings(network: &Network, keys: &[Key]) -> Vec<Misspelt> {
+pub fn misspelt_settings(network: &Network, keys: &[Key]) -> Vec<MisspeltKey> {
     let mut found = misspelt_inside(network.ipam(), keys, "ipam");
     if let Some(ranges) = network.ip_ranges().filter(|_| names(keys).contains(&"ranges")) {
         let of_runtime = misspelt(ranges, RangeConfig::KEYS, "runtimeConfig.ipRanges");
-        found.extend(of_runtime.into_iter().map(|it| Misspelt { foreign: true, ..it }));
+        found.extend(of_runtime.into_iter().map(|it| MisspeltKey { foreign: true, ..it }));
     }
     found
 }
@@ -31,7 +31,7 @@ pub fn misspelt_settings(network: &Network, keys: &[Key]) -> Vec<Misspelt> {
 ///
 /// # Errors
 /// There is such a key: code 7, with its place.
-pub(crate) fn refuse(ipam: &Map<String, Value>, found: &[Misspelt]) -> Result<()> {
+pub(crate) fn refuse(ipam: &Map<String, Value>, found: &[MisspeltKey]) -> Result<()> {
     let by_theirs = reads_as_replaced(ipam);
     let refused = found.iter().find(|it| !(by_theirs && it.foreign));
     refused.map_or(Ok(()), |it| Err(it.error()))

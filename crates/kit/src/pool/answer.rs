@@ -22,7 +22,8 @@ use crate::error::{Error, ErrorCode, Result};
 /// request cannot be read.
 pub fn compare_answer(shown: &[&Value], left: &[Value], given: &[IpAddr]) -> Result<()> {
     let served = served(shown, left);
-    let wanted: Vec<Wanted<'_>> = served.into_iter().map(Wanted::read).collect::<Result<_>>()?;
+    let wanted: Vec<ExpectedPool<'_>> =
+        served.into_iter().map(ExpectedPool::read).collect::<Result<_>>()?;
     let (pools, addresses) = assign(&wanted, given);
     let fault = |message: String| Err(Error::new(ErrorCode::UNSERVED, message));
     let answer = match given {
@@ -50,14 +51,14 @@ pub fn compare_answer(shown: &[&Value], left: &[Value], given: &[IpAddr]) -> Res
 }
 
 /// What a pool takes.
-struct Wanted<'a> {
+struct ExpectedPool<'a> {
     name: Option<&'a str>,
     /// Any address where there are none.
     ranges: Vec<Range>,
     requested: Option<IpAddr>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> ExpectedPool<'a> {
     fn read(pool: &'a Value) -> Result<Self> {
         let name = pool["name"].as_str().filter(|name| !name.is_empty());
         let read = || {
@@ -90,7 +91,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-impl fmt::Display for Wanted<'_> {
+impl fmt::Display for ExpectedPool<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranges = list(self.ranges.iter());
         match self.name {
@@ -124,7 +125,10 @@ fn served<'a>(shown: &[&'a Value], left: &[Value]) -> Vec<&'a Value> {
 }
 
 /// For each pool its address and for each address its pool, as many as can be at once.
-fn assign(wanted: &[Wanted<'_>], given: &[IpAddr]) -> (Vec<Option<usize>>, Vec<Option<usize>>) {
+fn assign(
+    wanted: &[ExpectedPool<'_>],
+    given: &[IpAddr],
+) -> (Vec<Option<usize>>, Vec<Option<usize>>) {
     let mut of_pool: Vec<Option<usize>> = vec![None; wanted.len()];
     let mut of_address: Vec<Option<usize>> = vec![None; given.len()];
     for start in 0..given.len() {

@@ -24,7 +24,7 @@ pub(super) struct Bounds {
 
 impl Bounds {
     pub(super) fn read(config: &RangeConfig, rules: RangeRules, path: &str) -> Result<Self> {
-        let members = Members { config, path };
+        let members = RangeMembers { config, path };
         let subnet = members.subnet(rules)?;
         let defaults = Defaults::of(subnet, rules);
         let gateway = members.gateway(subnet, rules, defaults.gateway)?;
@@ -60,12 +60,12 @@ impl Defaults {
 }
 
 /// The members of a range, each with its place for the error.
-struct Members<'a> {
+struct RangeMembers<'a> {
     config: &'a RangeConfig,
     path: &'a str,
 }
 
-impl Members<'_> {
+impl RangeMembers<'_> {
     fn subnet(&self, rules: RangeRules) -> Result<IpNet> {
         let Some(text) = &self.config.subnet else {
             return Err(self.error("subnet", "missing: expected a CIDR as 10.1.0.0/16"));
@@ -189,7 +189,7 @@ mod tests {
     const ETCD: RangeRules = RangeRules::ETCD;
     const OURS: RangeRules = RangeRules::OURS;
 
-    /// Members in the order subnet, rangeStart, rangeEnd, gateway; `""` is absent.
+    /// RangeMembers in the order subnet, rangeStart, rangeEnd, gateway; `""` is absent.
     fn config(members: [&str; 4]) -> RangeConfig {
         let [subnet, range_start, range_end, gateway] =
             members.map(|text| (!text.is_empty()).then(|| text.to_owned()));

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 pub use answer::compare_answer;
-pub use placing::Placing;
+pub use placing::Placement;
 pub use range::Range;
 use range_config::{DefaultGateway, GatewayPlace, HostBits, Sets, SmallSubnets};
 pub use range_config::{RangeConfig, RangeRules};
@@ -27,7 +27,7 @@ pub use range_set::RangeSet;
 
 use crate::cni::{address, parse_value};
 use crate::error::{Error, Result};
-use crate::keys::{Key, Misspelt, misspelt};
+use crate::keys::{Key, MisspeltKey, misspelt};
 
 /// A pool of the contract between delegates: a name or ranges or both, and what is asked of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Pool {
     pub strategy: Option<String>,
     /// Whether an address in use may be taken over.
     pub takeover: Option<bool>,
-    /// Members of others, kept as they came.
+    /// PoolMembers of others, kept as they came.
     pub unknown: Map<String, Value>,
 }
 
@@ -61,7 +61,7 @@ impl Pool {
     ];
 
     /// The misspelt keys of pools; `path` is their place, as in `prevResult.pools`.
-    pub fn misspelt(pools: &[Value], path: &str) -> Vec<Misspelt> {
+    pub fn misspelt(pools: &[Value], path: &str) -> Vec<MisspeltKey> {
         let numbered = pools.iter().enumerate();
         numbered.flat_map(|(i, pool)| misspelt(pool, Self::KEYS, &format!("{path}[{i}]"))).collect()
     }
@@ -90,7 +90,7 @@ impl Pool {
         let Value::Object(members) = value else {
             return Err(Error::config(path, "expected an object with name or ranges"));
         };
-        let mut members = Members { members: members.clone(), path };
+        let mut members = PoolMembers { members: members.clone(), path };
         let ranges = members.take("ranges")?.unwrap_or_default();
         let pool = Self::new(members.take("name")?, ranges)
             .ok_or_else(|| Error::config(path, "expected a name or ranges"))?;
@@ -143,12 +143,12 @@ impl Pool {
     }
 }
 
-struct Members<'a> {
+struct PoolMembers<'a> {
     members: Map<String, Value>,
     path: &'a str,
 }
 
-impl Members<'_> {
+impl PoolMembers<'_> {
     fn take<T: DeserializeOwned>(&mut self, key: &str) -> Result<Option<T>> {
         let Some(value) = self.members.remove(key) else {
             return Ok(None);

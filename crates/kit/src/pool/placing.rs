@@ -4,7 +4,7 @@ use super::REQUESTED;
 
 /// What becomes of the pools that are there when a selector names its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Placing {
+pub enum Placement {
     /// They stay. A pool of the same name is enriched, every other one is put behind them.
     #[default]
     Add,
@@ -12,7 +12,7 @@ pub enum Placing {
     Replace,
 }
 
-impl Placing {
+impl Placement {
     /// Reads the word of a configuration.
     pub fn parse(word: &str) -> Option<Self> {
         match word {
@@ -96,11 +96,11 @@ mod tests {
 
     fn added(there: Value, own: Value) -> Value {
         let list = |pools: &Value| pools.as_array().unwrap().clone();
-        let pools = Placing::Add.place(&list(&there), list(&own));
+        let pools = Placement::Add.place(&list(&there), list(&own));
         // A second call with the same pools changes nothing but those without a name.
         let named = |pool: &Value| pool["name"].is_string();
         if list(&own).iter().all(named) {
-            assert_eq!(Placing::Add.place(&pools, list(&own)), pools, "a second time");
+            assert_eq!(Placement::Add.place(&pools, list(&own)), pools, "a second time");
         }
         pools.into()
     }
@@ -109,7 +109,8 @@ mod tests {
     fn one_selector_is_handed_on_as_it_is() {
         let own = json!([{"name": "a", "index": 3}, {"ranges": []}]);
         assert_eq!(added(json!([]), own.clone()), own);
-        let replaced = Placing::Replace.place(&[json!({"name": "b"})], vec![json!({"name": "a"})]);
+        let replaced =
+            Placement::Replace.place(&[json!({"name": "b"})], vec![json!({"name": "a"})]);
         assert_eq!(replaced, [json!({"name": "a"})]);
     }
 

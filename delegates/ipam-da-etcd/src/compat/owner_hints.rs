@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use ipam_kit::allocate::Owner;
 use ipam_kit::cni::{ContainerId, IfName, NetworkName};
-use ipam_kit::host::{Cached, ResultCache, StateDir, beside, read_own, replace_own};
+use ipam_kit::host::{CachedResult, ResultCache, StateDir, beside, read_own, replace_own};
 use ipam_kit::{Error, Result};
 use log::warn;
 
@@ -104,7 +104,7 @@ impl OwnerHints {
 
     /// What the runtime's cache says that containers of this node were given on a network.
     pub(super) fn given(&self, network: &NetworkName) -> Vec<(IpAddr, String)> {
-        let of = |cached: Cached| {
+        let of = |cached: CachedResult| {
             let container = cached.container.to_string();
             cached.addresses.into_iter().map(move |address| (address, container.clone()))
         };
