@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Chooses the pool by the rack this host stands in: a delegate in Python, standard library only.
+"""Chooses the pool by the rack of this host: a selector in Python, standard library only.
 
 Install it as `ipam-ds-rack`, without the ending: the chain knows a selector by its name.
 """
@@ -12,7 +12,7 @@ VERSIONS = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
 
 
 class Failure(Exception):
-    """What the runtime gets to see: a code and a message."""
+    """The error that the chain gets: a code and a message."""
 
     def __init__(self, code, message):
         super().__init__(message)
@@ -20,7 +20,7 @@ class Failure(Exception):
 
 
 def select(ipam):
-    """The pools for this host, from the section `ipam`."""
+    """Answers the pools for this host, by the keys of `ipam`."""
     rack_file, racks = ipam.get("rackFile"), ipam.get("racks")
     if not isinstance(rack_file, str):
         raise Failure(7, "ipam.rackFile: expected the path of a file with the name of the rack")
@@ -50,12 +50,12 @@ def answer(verb):
     ipam = config.get("ipam")
     if not isinstance(ipam, dict):
         raise Failure(7, "ipam: expected an object")
-    # The previous result goes on, our pools behind those that are there.
+    # The answer is prevResult, with our pool behind those of the selectors before (C15, C16).
     result = {"cniVersion": config.get("cniVersion", "0.1.0"), "ips": []}
     result.update(config.get("prevResult") or {})
-    there = result.get("pools") or []
-    names = [pool.get("name") for pool in there]
-    result["pools"] = there + [pool for pool in select(ipam) if pool["name"] not in names]
+    earlier = result.get("pools") or []
+    names = [pool.get("name") for pool in earlier]
+    result["pools"] = earlier + [pool for pool in select(ipam) if pool["name"] not in names]
     return result
 
 

@@ -1,10 +1,10 @@
-//! Chooses the pool by the rack this host stands in.
+//! Chooses the pool by the rack of this host.
 
 use std::{collections::BTreeMap, fs, process::ExitCode};
 
 use ipam_kit::{Error, Request, Result, Select, Selection, Selector, pool::Pool};
 
-/// What it reads of the section `ipam`; the other keys belong to other delegates.
+/// The keys of `ipam` that it reads; the other keys belong to other delegates.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Config {
@@ -16,11 +16,14 @@ struct Rack;
 impl Selector for Rack {
     type Config = Config;
     fn select(&self, Config { rack_file, racks }: Config, _: &Request) -> Result<Selection> {
-        let rack = fs::read_to_string(&rack_file)
+        let content = fs::read_to_string(&rack_file)
             .map_err(|e| Error::io(format!("ipam.rackFile: cannot read {rack_file}"), e))?;
-        let pool = racks.get(rack.trim()).and_then(|name| Pool::new(Some(name.clone()), vec![]));
-        let missing = || Error::config("ipam.racks", format!("no pool for rack {:?}", rack.trim()));
-        Ok(Selection::of([pool.ok_or_else(missing)?]))
+        let rack = content.trim();
+        let pool = racks.get(rack).and_then(|name| Pool::new(Some(name.clone()), vec![]));
+        match pool {
+            Some(pool) => Ok(Selection::of([pool])),
+            None => Err(Error::config("ipam.racks", format!("no pool for rack {rack:?}"))),
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Chooses the pool by the rack this host stands in: a delegate in POSIX shell. Needs jq.
+# Chooses the pool by the rack of this host: a selector in POSIX shell. Needs jq.
 #
 # Install it as `ipam-ds-rack`, without the ending: the chain knows a selector by its name.
 set -u
@@ -29,25 +29,25 @@ esac
 
 config=$(cat)
 
-# Prints what a jq filter finds in the network configuration; fails where it finds nothing.
-ask() { # FILTER [JQ OPTION...]
+# Prints what a jq filter finds in the network configuration; fails if it finds nothing.
+find_in_config() { # FILTER [JQ OPTION...]
     filter=$1
     shift
     printf '%s' "$config" | jq -cre "$@" "$filter" 2>/dev/null
 }
 
-ask 'length == 1 and (.[0] | type == "object")' -s >/dev/null ||
+find_in_config 'length == 1 and (.[0] | type == "object")' -s >/dev/null ||
     answer_error 6 'the network configuration on stdin is not one JSON object'
-rack_file=$(ask '.ipam.rackFile | strings') ||
+rack_file=$(find_in_config '.ipam.rackFile | strings') ||
     answer_error 7 'ipam.rackFile: expected the path of a file with the name of the rack'
-ask '.ipam.racks | type == "object" and all(.[]; type == "string")' >/dev/null ||
+find_in_config '.ipam.racks | type == "object" and all(.[]; type == "string")' >/dev/null ||
     answer_error 7 'ipam.racks: expected an object: the name of a pool for each rack'
 
 text=$(cat -- "$rack_file") || answer_error 5 "ipam.rackFile: cannot read $rack_file"
 rack=$(jq -nr --arg text "$text" '$text | gsub("^\\s+|\\s+$"; "")')
-pool=$(ask '.ipam.racks[$rack] | strings | select(. != "")' --arg rack "$rack") ||
+pool=$(find_in_config '.ipam.racks[$rack] | strings | select(. != "")' --arg rack "$rack") ||
     answer_error 7 "ipam.racks: no pool for rack \"$rack\""
 
-# The previous result goes on, our pool behind those that are there.
-ask '{cniVersion: (.cniVersion // "0.1.0"), ips: []} + .prevResult | .pools |= ((. // []) |
+# The answer is prevResult, with our pool behind those of the selectors before (C15, C16).
+find_in_config '{cniVersion: (.cniVersion // "0.1.0"), ips: []} + .prevResult | .pools |= ((. // []) |
     if any(.name == $pool) then . else . + [{name: $pool}] end)' --arg pool "$pool"

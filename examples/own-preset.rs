@@ -1,4 +1,4 @@
-//! A meta-plugin with presets of one's own: a whole chain under one name.
+//! A meta-plugin with presets of your own: a whole chain under one name.
 //!
 //! Installed as `rack-local` (a symlink), it turns `"ipam": {"type": "rack-local", …}` into the
 //! chain below. The same name works among the delegates of a longer chain.
@@ -9,7 +9,7 @@ use ipam_delegated::chain::{Preset, PresetChain};
 
 const PRESETS: &[Preset] = &[Preset {
     name: "rack-local",
-    // The first chain whose condition holds.
+    // The first chain whose condition holds is run.
     chains: &[
         // `"scope": "site"`: racks share one store, each has a pool there.
         PresetChain {

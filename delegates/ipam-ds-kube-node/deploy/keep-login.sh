@@ -1,14 +1,14 @@
 #!/bin/sh
-# Keeps a login to the Kubernetes API server in a folder of the host, for programs that run there and in
-# no pod:
+# Keeps credentials for the Kubernetes API server in a folder of the host, for programs that run
+# there outside of pods:
 #
 #   keep-login.sh FOLDER
 #
-# It copies token and authority of the pod's service account, which the kubelet renews, and writes a
-# kubeconfig that names them. Each file comes by a rename, and is for its owner alone.
+# It copies the token and the CA of the pod's service account, which the kubelet renews, and writes a
+# kubeconfig that names them. Each file is replaced by a rename, and is for its owner alone.
 #
 #   SERVICE_ACCOUNT  the folder with the service account
-#   API_SERVER       the URL of the API server, where the host does not reach that of the pod
+#   API_SERVER       the URL of the API server, if the host does not reach that of the pod
 #   EVERY            seconds between two looks; the kubelet renews a token long before it ends
 set -u
 export LC_ALL=C
@@ -27,16 +27,16 @@ main() {
     done
 }
 
-# Writes the login where it is another one than this loop has written, or where it is missing: what a
-# newer pod has written beside us stays.
+# Writes the credentials if they have changed since this loop wrote them, or if they are missing: what
+# a newer pod has written stays.
 keep() {
-    token=$(cat "$account/token") && [ -n "$token" ] && authority=$(cat "$account/ca.crt") || return
-    found="$token $authority"
+    token=$(cat "$account/token") && [ -n "$token" ] && ca=$(cat "$account/ca.crt") || return
+    found="$token $ca"
     if [ "$found" = "$kept" ] && [ -s "$folder/token" ] && [ -s "$folder/kubeconfig" ]; then
         return
     fi
     mkdir -p "$folder" || return
-    printf '%s\n' "$authority" | put ca.crt && printf %s "$token" | put token && kubeconfig | put kubeconfig || return
+    printf '%s\n' "$ca" | put ca.crt && printf %s "$token" | put token && kubeconfig | put kubeconfig || return
     kept=$found
     echo "keep-login.sh: wrote the login in $folder"
 }
@@ -46,7 +46,7 @@ put() {
     cat >"$folder/.$1.new" && [ -s "$folder/.$1.new" ] && mv -f "$folder/.$1.new" "$folder/$1"
 }
 
-# Its paths begin where it lies.
+# Its paths are relative to its folder.
 kubeconfig() {
     server=${API_SERVER:-$(server)}
     cat <<END

@@ -1,3 +1,5 @@
+//! The keys of `ipam` that this delegate reads.
+
 use std::path::PathBuf;
 
 use ipam_kit::cni::{Args, Route};
@@ -5,8 +7,8 @@ use ipam_kit::keys::Key;
 use ipam_kube::own_node::NodeKeys;
 use serde::Deserialize;
 
-/// The keys of `ipam` that this delegate reads: those of [`KubeNodeConfig`], and what an offer needs beside
-/// the subnets.
+/// The keys of `ipam` that this delegate reads: those of [`KubeNodeConfig`], and what a selection
+/// has beside subnets.
 pub(crate) const KEYS: &[Key] = &[
     Key::All(OWN),
     Key::All(NodeKeys::KEYS),
@@ -30,17 +32,17 @@ pub(crate) struct KubeNodeConfig {
 }
 
 impl KubeNodeConfig {
-    /// The annotation that holds the subnets; none where `spec.podCIDRs` does.
+    /// The annotation with the subnets; `None` if they are in `spec.podCIDRs`.
     pub(crate) fn annotation(&self) -> Option<&str> {
         self.annotation.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// The folder that kube-node keeps its own cache in, where the configuration names one.
+    /// The folder of kube-node's own cache, if the configuration names one.
     pub(crate) fn data_dir(&self) -> Option<&PathBuf> {
         self.data_dir.as_ref().filter(|folder| !folder.as_os_str().is_empty())
     }
 
-    /// The namespace that keeps a pod from an IPv4 address; none where it may have one.
+    /// The namespace of a pod that gets no IPv4 address; `None` if it may have one.
     pub(crate) fn without_ipv4(&self, args: &Args) -> Option<String> {
         let namespace = args.get("K8S_POD_NAMESPACE").unwrap_or_default();
         let listed = self.ipv4_namespaces.as_ref()?;

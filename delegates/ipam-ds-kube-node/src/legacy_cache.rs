@@ -1,4 +1,4 @@
-//! The cache of the system that this replaces: `kube-node.json`.
+//! The cache of the replaced plugin kube-node: `kube-node.json`.
 
 use std::fs;
 use std::io;
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::subnets;
 
-/// The file that kube-node keeps the settings for host-local in, once it has read them.
+/// The file in which kube-node keeps the settings for host-local that it has read.
 #[derive(Debug)]
 pub(crate) struct LegacyCache {
     path: PathBuf,
-    /// The folder, where the configuration names it.
+    /// The folder, if the configuration names one.
     data_dir: Option<PathBuf>,
     network: String,
 }
 
-/// Its content: the section `ipam` that host-local gets, its keys in this order.
+/// The content of the file: the section `ipam` for host-local, its keys in this order.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct HostLocalSection {
@@ -40,18 +40,20 @@ const NAME: &str = "kube-node.json";
 impl LegacyCache {
     /// The file for a network with this `dataDir`.
     pub(crate) fn of(data_dir: Option<&PathBuf>, network: &str) -> Self {
-        let default = || Path::new("/var/lib/cni/networks").join(network);
-        let folder = data_dir.cloned().unwrap_or_else(default);
-        let network = network.to_owned();
-        Self { path: folder.join(NAME), data_dir: data_dir.cloned(), network }
+        let folder = match data_dir {
+            Some(folder) => folder.clone(),
+            None => Path::new("/var/lib/cni/networks").join(network),
+        };
+        Self { path: folder.join(NAME), data_dir: data_dir.cloned(), network: network.to_owned() }
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The subnets that it holds; none where it is none of kube-node's, or may be another network's.
+    /// The subnets in the file; `None` if kube-node did not write it, or if it may be another
+    /// network's.
     pub(crate) fn read(&self) -> Option<Vec<String>> {
         if let Some(other) = self.other_network() {
             debug!("{} may be of the network {other}", self.path.display());
@@ -59,12 +61,12 @@ impl LegacyCache {
         }
         let content: HostLocalSection = serde_json::from_slice(&read_own(&self.path).ok()?).ok()?;
         let subnets: Vec<_> = content.ranges.into_iter().map(|[range]| range.subnet).collect();
-        let is_fit = content.kind == "host-local" && subnets::refusal(&subnets).is_none();
-        is_fit.then_some(subnets)
+        let is_valid = content.kind == "host-local" && subnets::invalid(&subnets).is_none();
+        is_valid.then_some(subnets)
     }
 
-    /// Keeps it as kube-node would write it, for whoever goes back to that. Nothing is written into the
-    /// folder that host-local keeps its leases in, nor where several networks share the file.
+    /// Writes the file as kube-node would, so that you can go back. Nothing is written into a
+    /// default folder, which has host-local's leases, nor if several networks share the file.
     pub(crate) fn keep(&self, subnets: &[String]) {
         let Some(data_dir) = &self.data_dir else { return };
         let content = HostLocalSection {
@@ -72,23 +74,24 @@ impl LegacyCache {
             data_dir: Some(data_dir.clone()),
             ranges: subnets.iter().map(|subnet| [SubnetRange { subnet: subnet.clone() }]).collect(),
         };
-        let Ok(text) = serde_json::to_vec(&content) else { return };
-        if read_own(&self.path).is_ok_and(|before| before == text) || self.other_network().is_some()
+        let Ok(bytes) = serde_json::to_vec(&content) else { return };
+        if read_own(&self.path).is_ok_and(|before| before == bytes)
+            || self.other_network().is_some()
         {
             return;
         }
-        if let Err(error) = self.write(data_dir, &text) {
+        if let Err(error) = self.write(data_dir, &bytes) {
             debug!("{} cannot be written: {error}", self.path.display());
         }
     }
 
-    fn write(&self, folder: &Path, text: &[u8]) -> io::Result<()> {
+    fn write(&self, folder: &Path, bytes: &[u8]) -> io::Result<()> {
         make_folder(folder, 0o755)?;
         let draft = folder.join(format!(".{NAME}.{}", std::process::id()));
-        replace_own(&self.path, &draft, 0o644, text)
+        replace_own(&self.path, &draft, 0o644, bytes)
     }
 
-    /// Another network that has its leases in the same `dataDir`: kube-node gives all of them the subnets
+    /// Another network with leases in the same `dataDir`: kube-node gives all of them the subnets
     /// of the first.
     fn other_network(&self) -> Option<String> {
         let entries = fs::read_dir(self.data_dir.as_ref()?).ok()?.flatten();

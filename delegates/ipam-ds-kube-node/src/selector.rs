@@ -1,3 +1,5 @@
+//! Chooses the subnets that the node object names.
+
 use std::net::IpAddr;
 
 use ipam_kit::cni::{Network, Verb};
@@ -13,11 +15,11 @@ use crate::config::{KEYS, KubeNodeConfig};
 use crate::legacy_cache::LegacyCache;
 use crate::subnets;
 
-/// Chooses the subnets that the node object names. It keeps no state but what it remembers of them.
+/// The selector. It keeps no state; what it remembers of a node is a hint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KubeNode;
 
-/// Keys that name ranges, too: those of the node object stand in their place.
+/// Keys that also name ranges; the subnets of the node object replace them.
 const OTHER_RANGES: [&str; 7] =
     ["pools", "ranges", "subnet", "rangeStart", "rangeEnd", "gateway", "exclude"];
 
@@ -41,20 +43,21 @@ fn choose(config: &KubeNodeConfig, settings: NodeSettings, request: &Request) ->
         warn!("runtimeConfig.ipRanges is not used: the node says what the ranges are");
     }
     let legacy = LegacyCache::of(config.data_dir(), network);
-    let (subject, ttl) = (subnets::place(config.annotation()), settings.ttl());
+    let subject = subnets::path(config.annotation());
+    let query = NodeQuery { network, subject: &subject, ttl: settings.ttl() };
     let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
     let own = own.remembering(request.state_dir()?.root());
     // Allocators release and check by the owner, whatever the subnets are.
-    let by_owner = matches!(request.verb, Verb::Del | Verb::Gc | Verb::Check);
-    let has_other = !own.remembers(network) && legacy.read().is_some();
-    let own = if by_owner || has_other { own.briefly() } else { own };
-    let known = own.ask(&NodeQuery { network, subject: &subject, ttl }, |node| {
+    let is_by_owner = matches!(request.verb, Verb::Del | Verb::Gc | Verb::Check);
+    let has_legacy_alone = !own.remembers(network) && legacy.read().is_some();
+    let own = if is_by_owner || has_legacy_alone { own.briefly() } else { own };
+    let answer = own.ask(&query, |node| {
         let subnets = subnets::read(node, config.annotation())?;
-        // What is of no use is not remembered, be it of use to this pod or not.
-        select(&subnets, &node.name, config, &of_no_pod(request))?;
+        // Subnets that cannot be used are not remembered, whatever this pod asks for.
+        select(&subnets, &node.name, config, &without_pod(request))?;
         Ok(subnets)
     });
-    match known {
+    match answer {
         Ok(NodeAnswer { node, value, remembered }) => {
             if remembered.is_none() {
                 legacy.keep(&value);
@@ -62,7 +65,8 @@ fn choose(config: &KubeNodeConfig, settings: NodeSettings, request: &Request) ->
             let remembered = remembered.map(|when| format!("{subject} of node {node}, {when}"));
             Ok(Selection { remembered, ..select(&value, &node, config, request)? })
         }
-        // What we have read since may have been kept in it for another question.
+        // Our own memory of the node replaces the legacy cache, which a newer answer may have
+        // written.
         Err(error) if is_unreachable(&error) && !own.remembers(network) => {
             let Some(subnets) = legacy.read() else { return Err(error) };
             let path = legacy.path().display().to_string();
@@ -76,8 +80,8 @@ fn choose(config: &KubeNodeConfig, settings: NodeSettings, request: &Request) ->
     }
 }
 
-/// The request as it would be without an attachment's own wishes.
-fn of_no_pod(request: &Request) -> Request {
+/// The request without what its pod asks for.
+fn without_pod(request: &Request) -> Request {
     let verb = if request.verb == Verb::Add { Verb::Status } else { request.verb };
     Request { verb, ..request.clone() }
 }
@@ -90,28 +94,29 @@ fn select(
     request: &Request,
 ) -> Result<Selection> {
     let request = Request { network: with_ranges(&request.network, subnets), ..request.clone() };
-    // What was given once is released and checked whatever the pod may have by now.
-    let without = config.without_ipv4(&request.args).filter(|_| request.verb == Verb::Add);
-    let of_pod = |offered: &SectionPool| {
-        without.is_none() || offered.set.as_ref().is_none_or(|set| !set.is_ipv4())
-    };
-    let place = format!("{} of node {node}", subnets::place(config.annotation()));
-    let offer = IpamSection::read_where(&request, of_pod).map_err(|error| error.within(&place))?;
-    let mut offer = offer.ok_or_else(|| Error::config(&place, "no subnet"))?;
-    if let Some(namespace) = without {
+    // Addresses are released and checked whatever the namespace may have today.
+    let without_ipv4 = config.without_ipv4(&request.args).filter(|_| request.verb == Verb::Add);
+    let path = format!("{} of node {node}", subnets::path(config.annotation()));
+    let section = IpamSection::read_where(&request, |pool: &SectionPool| {
+        let is_ipv4 = pool.set.as_ref().is_some_and(|set| set.is_ipv4());
+        without_ipv4.is_none() || !is_ipv4
+    });
+    let section = section.map_err(|error| error.within(&path))?;
+    let mut section = section.ok_or_else(|| Error::config(&path, "no subnet"))?;
+    if let Some(namespace) = without_ipv4 {
         debug!("no IPv4 for namespace {namespace:?}: ipam.ipv4-namespaces does not name it");
-        if offer.pools.is_empty() {
-            let message = format!("namespace {namespace:?} gets no IPv4, and {place} is all IPv4");
+        if section.pools.is_empty() {
+            let message = format!("namespace {namespace:?} gets no IPv4, and {path} is all IPv4");
             return Err(Error::config("ipam.ipv4-namespaces", message)
                 .advise("add the namespace, or give the node an IPv6 subnet"));
         }
-        // Without an address of that family they cannot be set.
-        offer.routes.retain(|route| matches!(route.dst.addr(), IpAddr::V6(_)));
+        // A route needs an address of its family.
+        section.routes.retain(|route| matches!(route.dst.addr(), IpAddr::V6(_)));
     }
-    Ok(Selection::from(offer))
+    Ok(Selection::from(section))
 }
 
-/// The network, as if it named these subnets, each a range set.
+/// The network with each subnet as a range set.
 fn with_ranges(network: &Network, subnets: &[String]) -> Network {
     let mut ipam = network.ipam().clone();
     ipam.retain(|key, _| !OTHER_RANGES.contains(&key.as_str()));

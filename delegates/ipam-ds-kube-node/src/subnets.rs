@@ -1,3 +1,5 @@
+//! The subnets that a node object names.
+
 use std::net::IpAddr;
 
 use ipam_kit::Result;
@@ -5,53 +7,56 @@ use ipam_kit::cni::address::parse_cidr;
 use ipam_kube::own_node::{NodeObject, rejected};
 use serde_json::Value;
 
-/// Reads the subnets of a node: of `spec.podCIDRs`, or of an annotation that lists them with commas.
+/// Reads the subnets of a node from `spec.podCIDRs`, or from an annotation that lists them with
+/// commas.
 ///
 /// # Errors
-/// There are none, more than two, or two of one family, or one is no CIDR.
+/// There is no subnet, more than two, or two of one family; a subnet is no CIDR.
 pub(crate) fn read(node: &NodeObject, annotation: Option<&str>) -> Result<Vec<String>> {
-    let place = place(annotation);
-    let wrong = |message: String| rejected(&node.name, &place, message);
-    let texts = match annotation {
+    let path = path(annotation);
+    let subnets = match annotation {
         Some(name) => of_annotation(node, name).ok_or_else(|| {
-            wrong("missing".to_owned()).advise(format!(
+            rejected(&node.name, &path, "missing").advise(format!(
                 "kubectl annotate node {} {name}=172.20.2.0/24,fd00::2:0:0/96",
                 node.name
             ))
         })?,
         None => of_pods(node),
     };
-    if texts.is_empty() {
-        return Err(wrong("no subnet".to_owned()).advise(match annotation {
+    if subnets.is_empty() {
+        return Err(rejected(&node.name, &path, "no subnet").advise(match annotation {
             Some(_) => "expected one CIDR, or one of each family with a comma between them",
             None => "kube-controller-manager assigns them with --allocate-node-cidrs=true and --cluster-cidr",
         }));
     }
-    match refusal(&texts) {
-        Some(message) => Err(wrong(message).advise("give one subnet of each family at most")),
-        None => Ok(texts),
+    match invalid(&subnets) {
+        Some(message) => {
+            Err(rejected(&node.name, &path, message)
+                .advise("give one subnet of each family at most"))
+        }
+        None => Ok(subnets),
     }
 }
 
 /// Why these cannot be the subnets of a node.
-pub(crate) fn refusal(texts: &[String]) -> Option<String> {
+pub(crate) fn invalid(subnets: &[String]) -> Option<String> {
     let mut families = Vec::new();
-    for text in texts {
-        match parse_cidr(text) {
-            Ok(subnet) => families.push(matches!(subnet.addr(), IpAddr::V4(_))),
-            Err(_) => return Some(format!("{text:?} is no CIDR")),
+    for subnet in subnets {
+        match parse_cidr(subnet) {
+            Ok(cidr) => families.push(matches!(cidr.addr(), IpAddr::V4(_))),
+            Err(_) => return Some(format!("{subnet:?} is no CIDR")),
         }
     }
     match families[..] {
         [_] => None,
         [first, second] if first != second => None,
-        [_, _] => Some(format!("{} are of one family", texts.join(" and "))),
-        _ => Some(format!("{} subnets", texts.len())),
+        [_, _] => Some(format!("{} are of one family", subnets.join(" and "))),
+        _ => Some(format!("{} subnets", subnets.len())),
     }
 }
 
-/// The place of the subnets in the node object, as errors name it.
-pub(crate) fn place(annotation: Option<&str>) -> String {
+/// The path of the subnets in the node object, as errors name it.
+pub(crate) fn path(annotation: Option<&str>) -> String {
     match annotation {
         Some(name) => format!("annotation {name}"),
         None => "spec.podCIDRs".to_owned(),
@@ -66,12 +71,12 @@ fn of_annotation(node: &NodeObject, name: &str) -> Option<Vec<String>> {
     Some(text.split(',').map(|part| part.trim().to_owned()).collect())
 }
 
-/// API servers before 1.16 know the first alone.
+/// `spec.podCIDRs`, or `spec.podCIDR` of an API server before 1.16.
 fn of_pods(node: &NodeObject) -> Vec<String> {
     let all = node.object.pointer("/spec/podCIDRs").and_then(Value::as_array);
     let all: Vec<&str> = all.into_iter().flatten().filter_map(Value::as_str).collect();
-    let texts = if all.is_empty() { Vec::from_iter(node.string("/spec/podCIDR")) } else { all };
-    texts.into_iter().map(str::to_owned).collect()
+    let subnets = if all.is_empty() { Vec::from_iter(node.string("/spec/podCIDR")) } else { all };
+    subnets.into_iter().map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -103,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_names_its_place() {
+    fn an_error_names_the_path_in_the_node_object() {
         for (text, message) in [
             ("", "no subnet"),
             ("  ", "no subnet"),

@@ -66,7 +66,7 @@ fn the_networks_and_commands_do_what_is_shown() {
 }
 
 #[test]
-fn the_kubelets_login_may_read_its_own_node() {
+fn the_kubelets_credentials_may_read_its_own_node() {
     const NODE: &str = "of-a-kubelet";
     let page = readme();
     let site = Site::new(NODE, &[]);

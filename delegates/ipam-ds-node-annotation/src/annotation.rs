@@ -1,4 +1,5 @@
-//! The annotation of a node object: its name in the configuration, its text, and the settings in it.
+//! The annotation of a node object: its name in the configuration, its value, and the settings in
+//! it.
 
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, Result};
@@ -8,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::fragment;
 
-/// The keys of `ipam` that this delegate reads: the annotation's own take the place of all others.
+/// The keys of `ipam` that this delegate reads; those of the annotation replace all others.
 pub(crate) const KEYS: &[Key] =
     &[Key::All(OWN), Key::All(NodeKeys::KEYS), Key::Value("rangeRules")];
 
@@ -25,7 +26,7 @@ impl AnnotationConfig {
     /// The annotation's name.
     ///
     /// # Errors
-    /// There is none.
+    /// The configuration names none.
     pub(crate) fn annotation(&self) -> Result<&str> {
         self.annotation.as_deref().filter(|name| !name.is_empty()).ok_or_else(|| {
             Error::config("ipam.annotation", "missing")
@@ -34,33 +35,33 @@ impl AnnotationConfig {
     }
 }
 
-/// The text of an annotation of this name.
+/// The value of the annotation.
 ///
 /// # Errors
-/// There is none.
-pub(crate) fn text(found: Option<&str>, node: &str, name: &str) -> Result<String> {
+/// The node object has no such annotation.
+pub(crate) fn value_of(found: Option<&str>, node: &str, name: &str) -> Result<String> {
     found.map(str::to_owned).ok_or_else(|| {
-        rejected(node, &place(name), "missing").advise(format!(
+        rejected(node, &path(name), "missing").advise(format!(
             r#"kubectl annotate node {node} {name}='"ranges": [[{{"subnet": "10.1.2.0/24"}}]]'"#
         ))
     })
 }
 
-/// The settings that the text of an annotation says.
+/// Parses the settings in the value of an annotation.
 ///
 /// # Errors
-/// It says none.
-pub(crate) fn parse(text: &str, node: &str, name: &str) -> Result<Map<String, Value>> {
-    fragment::parse(text).map_err(|error| error.within(of_node(node, name)))
+/// The value is malformed.
+pub(crate) fn parse(value: &str, node: &str, name: &str) -> Result<Map<String, Value>> {
+    fragment::parse(value).map_err(|error| error.within(of_node(node, name)))
 }
 
 /// The annotation of a node, as errors name it.
 pub(crate) fn of_node(node: &str, name: &str) -> String {
-    format!("{} of node {node}", place(name))
+    format!("{} of node {node}", path(name))
 }
 
 /// The annotation, as errors name it.
-pub(crate) fn place(name: &str) -> String {
+pub(crate) fn path(name: &str) -> String {
     format!("annotation {name}")
 }
 

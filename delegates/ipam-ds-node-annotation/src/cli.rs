@@ -8,7 +8,7 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipam_kube::own_node::{NodeKeys, NodeObject, NodeSettings, OwnNode};
 use serde_json::{Map, Value};
 
-use crate::annotation::{AnnotationConfig, of_node, parse, text};
+use crate::annotation::{AnnotationConfig, of_node, parse, value_of};
 use crate::conf::Conf;
 use crate::log_file::logged;
 
@@ -36,8 +36,8 @@ $KUBECONFIG, a pod's service account or ~/.kube/config. ipam-ds-node-annotation 
 commands, too; its ipam prints.
 ";
 
-/// The words that are answered: nothing means `ipam`, which reads stdin, and what is of use to programs
-/// fails with an error object.
+/// Expands the arguments: none mean `ipam`, which reads stdin, and commands for programs fail with
+/// an error object.
 pub(crate) fn expand_args(mut typed: Vec<OsString>) -> Vec<OsString> {
     if typed.is_empty() {
         typed.push("ipam".into());
@@ -51,14 +51,14 @@ pub(crate) fn expand_args(mut typed: Vec<OsString>) -> Vec<OsString> {
     typed
 }
 
-/// What a command prints.
+/// Answers a command with what it prints.
 ///
 /// # Errors
-/// It is no command, or what it says.
+/// The command is unknown, or fails.
 pub(crate) fn answer(call: &CliCall) -> Result<String> {
     let words: Vec<&str> = call.arguments.iter().filter_map(|word| word.to_str()).collect();
     let (command, operands) =
-        words.split_first().map_or(("", &[][..]), |(first, all)| (*first, all));
+        words.split_first().map_or(("", &[][..]), |(first, rest)| (*first, rest));
     let operands: Vec<&str> =
         operands.iter().copied().filter(|word| !matches!(*word, "-" | "--json")).collect();
     match (command, &operands[..]) {
@@ -76,11 +76,13 @@ pub(crate) fn answer(call: &CliCall) -> Result<String> {
         ("get_annotation", [option, name]) if option.starts_with("--node=") => {
             annotation(call, option.strip_prefix("--node="), name)
         }
-        _ => Err(Error::new(
-            ErrorCode::INVALID_CONFIG,
-            format!("{:?} is no command", [&[command], &operands[..]].concat().join(" ")),
-        )
-        .advise(format!("see {} -h", call.name))),
+        _ => {
+            let mut typed = vec![command];
+            typed.extend(operands);
+            let message = format!("{:?} is no command", typed.join(" "));
+            Err(Error::new(ErrorCode::INVALID_CONFIG, message)
+                .advise(format!("see {} -h", call.name)))
+        }
     }
 }
 
@@ -94,19 +96,21 @@ fn ipam(call: &CliCall) -> Result<String> {
     let conf = Conf::load(&call.environment)?;
     let name = config.annotation()?;
     let settings = keys.read("ipam.")?.or(conf.settings.clone());
-    let read = || {
-        let node = open(call, settings)?.read()?;
-        let set = parse(&text(node.annotation(name), &node.name, name)?, &node.name, name)?;
-        // Who comes next has its own name for it.
-        let set = Map::from_iter(set.into_iter().filter(|(key, _)| key != "type"));
-        selector_keys::refuse_forbidden(&set, &call.settings, false, "")
-            .map_err(|error| error.within(of_node(&node.name, name)))?;
-        Ok(set)
-    };
-    let mut settings = logged(conf.log.as_deref(), name, read())?;
+    let mut settings = logged(conf.log.as_deref(), name, read_settings(call, settings, name))?;
     settings.insert("type".to_owned(), conf.next_name().into());
     network.insert("ipam".to_owned(), Value::Object(settings));
     Ok(format!("{:#}\n", Value::Object(network)))
+}
+
+/// The settings in the annotation of this node, without `type`, which is that of the next program.
+fn read_settings(call: &CliCall, settings: NodeSettings, name: &str) -> Result<Map<String, Value>> {
+    let node = open(call, settings)?.read()?;
+    let value = value_of(node.annotation(name), &node.name, name)?;
+    let mut settings = parse(&value, &node.name, name)?;
+    settings.remove("type");
+    selector_keys::refuse_forbidden(&settings, &call.settings, false, "")
+        .map_err(|error| error.within(of_node(&node.name, name)))?;
+    Ok(settings)
 }
 
 fn annotation(call: &CliCall, node: Option<&str>, name: &str) -> Result<String> {
@@ -115,7 +119,7 @@ fn annotation(call: &CliCall, node: Option<&str>, name: &str) -> Result<String> 
         None | Some("") => own.read()?,
         Some(other) => own.read_other(other)?,
     };
-    Ok(text(node.annotation(name), &node.name, name)? + "\n")
+    Ok(format!("{}\n", value_of(node.annotation(name), &node.name, name)?))
 }
 
 fn open(call: &CliCall, settings: NodeSettings) -> Result<OwnNode> {

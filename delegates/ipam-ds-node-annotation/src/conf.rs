@@ -1,4 +1,4 @@
-//! The file of this host's that says how to reach the API server, and who comes next.
+//! The file `node-annotation.conf` of the host: how to reach the API server, and the next program.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use ipam_kube::own_node::{NodeKeys, NodeSettings};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     /// How to find the node.
@@ -19,7 +19,7 @@ pub(crate) struct Conf {
     pub next: Option<PathBuf>,
     /// A file to add a line to for each call.
     pub log: Option<PathBuf>,
-    /// Keys of the file that nothing reads and that resemble known ones.
+    /// Unknown keys of the file that resemble known ones.
     pub misspelt: Vec<MisspeltKey>,
 }
 
@@ -28,7 +28,7 @@ const KEYS: &[Key] = &[Key::All(NodeKeys::KEYS), Key::All(PROGRAM_KEYS)];
 
 const PROGRAM_KEYS: &[Key] = &[Key::Value("nextipam"), Key::Value("log")];
 
-/// The keys that are not about the node.
+/// The keys of the file that are not about the node.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ProgramKeys {
@@ -42,10 +42,10 @@ const FILE: &str = "/etc/cni/node-annotation.conf";
 const VARIABLE: &str = "NODE_ANNOTATION_CFG";
 
 impl Conf {
-    /// Reads the file; what it would not say where there is none.
+    /// Reads the file; the default if it does not exist.
     ///
     /// # Errors
-    /// It is not root's, cannot be read, or is no JSON of its form.
+    /// The file does not belong to root, cannot be read, or is malformed.
     pub(crate) fn load(environment: &Environment) -> Result<Self> {
         let file = Path::new(environment.text(VARIABLE).unwrap_or(FILE));
         let Some(bytes) = read_trusted(file)? else { return Ok(Self::default()) };
@@ -55,20 +55,23 @@ impl Conf {
                 .map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?,
         );
         let ProgramKeys { nextipam, log } = parse_value(&content, &name)?;
-        let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
         Ok(Self {
             settings: parse_value::<NodeKeys>(&content, &name)?.read(&format!("{name}: "))?,
-            next: given(nextipam),
-            log: given(log),
+            next: non_empty(nextipam),
+            log: non_empty(log),
             misspelt: misspelt(&content, KEYS, &name),
         })
     }
 
-    /// The name of what comes next, which becomes `ipam.type`.
+    /// The name of the next program, which becomes `ipam.type`.
     pub(crate) fn next_name(&self) -> String {
         let name = self.next.as_ref().and_then(|path| path.file_name());
         name.map_or_else(|| "ipam-da-local".to_owned(), |name| name.to_string_lossy().into_owned())
     }
+}
+
+fn non_empty(path: Option<PathBuf>) -> Option<PathBuf> {
+    path.filter(|path| !path.as_os_str().is_empty())
 }
 
 #[cfg(test)]

@@ -1,39 +1,39 @@
-//! Settings as an annotation writes them.
+//! Parses settings as an annotation writes them.
 
 use ipam_kit::{Error, ErrorCode, Result};
 use serde_json::{Map, Value};
 
-/// Reads settings: a JSON object, or its members without the braces around them. Names of members may
-/// stand without quotes. It is parsed, and never evaluated: what jq would calculate is an error.
+/// Parses settings: a JSON object, with or without its braces, and with or without quotes around
+/// the names of members. Nothing is evaluated: what jq would calculate is an error.
 ///
 /// # Errors
-/// Error 7: it is neither, or says nothing.
+/// Code 7: the settings are malformed, or empty.
 pub(crate) fn parse(text: &str) -> Result<Map<String, Value>> {
     let text = text.trim();
-    let wrong = |message: String| {
-        Error::new(ErrorCode::INVALID_CONFIG, message).advise(
-            r#"expected settings of host-local, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#,
-        )
-    };
     if text.is_empty() {
-        return Err(wrong("empty".to_owned()));
+        return Err(invalid("empty"));
     }
     let quoted = with_quotes(text);
-    let whole = if quoted.starts_with('{') { quoted } else { ["{", &quoted, "}"].concat() };
+    let whole = if quoted.starts_with('{') { quoted } else { format!("{{{quoted}}}") };
     match serde_json::from_slice::<Map<String, Value>>(whole.as_bytes()) {
-        Ok(settings) if settings.is_empty() => Err(wrong("no settings".to_owned())),
+        Ok(settings) if settings.is_empty() => Err(invalid("no settings")),
         Ok(settings) => Ok(settings),
-        Err(error) => Err(wrong("no settings in JSON".to_owned()).caused_by(error)),
+        Err(error) => Err(invalid("no settings in JSON").caused_by(error)),
     }
 }
 
-/// The text with names of members in quotes: a word before a colon, outside of any text.
+fn invalid(message: &str) -> Error {
+    Error::new(ErrorCode::INVALID_CONFIG, message)
+        .advise(r#"expected settings of host-local, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#)
+}
+
+/// The settings with quotes around the names of members: words before a colon, outside of strings.
 fn with_quotes(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 16);
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
         let length = match first {
-            '"' => text_length(rest),
+            '"' => string_length(rest),
             _ if is_word(first) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
             _ => first.len_utf8(),
         };
@@ -50,8 +50,8 @@ fn with_quotes(text: &str) -> String {
     quoted
 }
 
-/// The length of a text in quotes, which begins here.
-fn text_length(rest: &str) -> usize {
+/// The length of the JSON string at the begin.
+fn string_length(rest: &str) -> usize {
     let mut escaped = false;
     let end = rest.char_indices().skip(1).find(|(_, c)| {
         let ends = *c == '"' && !escaped;

@@ -1,5 +1,5 @@
-//! The delegate `ipam-ds-node-annotation`: host-local settings out of an annotation of the Kubernetes node
-//! object.
+//! The delegate `ipam-ds-node-annotation`: host-local settings out of an annotation of the
+//! Kubernetes node object.
 //!
 //! `main` runs [`delegate`].
 

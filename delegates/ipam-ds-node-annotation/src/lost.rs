@@ -1,7 +1,7 @@
-//! Where host-local has the leases of an attachment whose annotation is not known.
+//! Finds host-local's leases of an attachment if the annotation cannot be read.
 //!
-//! The annotation names the folder (`dataDir`). While it cannot be read, a DEL and a CHECK of a
-//! container from before this delegate look below all folders that the host allows.
+//! The annotation names the folder (`dataDir`). Without it, a DEL and a CHECK of a container from
+//! before this delegate look below all folders that the host allows.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry};
@@ -15,18 +15,18 @@ use ipam_kit::host::{Settings, read_own};
 use ipam_kit::{Error, ErrorCode, Request, Result};
 use serde_json::{Map, Value, json};
 
-/// The settings that lead an allocator to the leases of the request's attachment; none where no
-/// allowed folder holds one.
+/// The settings by which an allocator finds the leases of the request's attachment; `None` if no
+/// allowed folder has one.
 ///
 /// # Errors
-/// 113: a folder cannot be read, or two of them hold leases of it.
+/// Code 113: a folder cannot be read, or two folders have leases of the attachment.
 pub(crate) fn settings(request: &Request) -> Result<Option<Map<String, Value>>> {
     let attachment = request.attachment()?;
     let network = request.network.name();
     let owner = LeaseOwner {
         network: network.as_str(),
-        bare: attachment.container.as_str(),
-        whole: format!("{}\r\n{}", attachment.container, attachment.ifname),
+        container: attachment.container.as_str(),
+        container_and_ifname: format!("{}\r\n{}", attachment.container, attachment.ifname),
     };
     let mut found = owner.leases(&request.settings).map_err(|error| {
         let (container, ifname) = (&attachment.container, &attachment.ifname);
@@ -51,8 +51,8 @@ pub(crate) fn settings(request: &Request) -> Result<Option<Map<String, Value>>> 
     }
 }
 
-/// Settings for an attachment that holds nothing: host-local wants ranges on DEL, too, and releases by
-/// the owner alone.
+/// Settings for an attachment that holds nothing: host-local requires ranges on DEL, too, and
+/// releases by the owner alone.
 pub(crate) fn nothing() -> Map<String, Value> {
     ranges([json!([{ "subnet": "192.0.2.0/24" }])].into_iter())
 }
@@ -61,29 +61,29 @@ fn ranges(sets: impl Iterator<Item = Value>) -> Map<String, Value> {
     Map::from_iter([("ranges".to_owned(), sets.collect())])
 }
 
-/// A range set of this address alone. Its subnet is one that host-local takes.
+/// A range set of this address alone, with a subnet that host-local accepts.
 fn range(address: IpAddr) -> Value {
     let prefix = if address.is_ipv4() { 24 } else { 64 };
     let subnet = ipnet::IpNet::new_assert(address, prefix).trunc();
     json!([{ "subnet": subnet, "rangeStart": address, "rangeEnd": address }])
 }
 
-/// Whose leases are looked for, as host-local writes it.
+/// The owner of the leases, as host-local writes it.
 struct LeaseOwner<'a> {
     network: &'a str,
-    /// Without an interface, as releases before 0.7.0 write it.
-    bare: &'a str,
-    whole: String,
+    /// As releases before 0.7.0 write it.
+    container: &'a str,
+    container_and_ifname: String,
 }
 
-/// More folders are not looked at.
+/// How many folders are searched.
 const MOST: usize = 10_000;
 
-/// No lease is longer, in bytes.
+/// The longest lease file, in bytes.
 const LONGEST: u64 = 4096;
 
 impl LeaseOwner<'_> {
-    /// The folders with leases of it, each as `dataDir` names it.
+    /// The folders with leases of the owner, each as `dataDir` names it.
     fn leases(&self, settings: &Settings) -> Result<Vec<(PathBuf, Vec<IpAddr>)>> {
         let mut seen = BTreeSet::new();
         let mut ahead: Vec<PathBuf> = settings.data_dirs.clone();
@@ -92,33 +92,29 @@ impl LeaseOwner<'_> {
             if folder.starts_with(&settings.state_dir) {
                 continue;
             }
-            let failed = |error: io::Error| {
-                Error::new(
-                    ErrorCode::RECORD,
-                    format!("cannot look for leases in {}", folder.display()),
-                )
-                .caused_by(error)
-                .advise("repair the folder, which may hold leases")
-            };
-            let entered = self.enter(&folder, &mut seen, &mut ahead).map_err(failed)?;
+            let leases = self
+                .leases_in(&folder, &mut seen, &mut ahead)
+                .map_err(|error| unreadable(&folder, error))?;
             if seen.len() > MOST {
                 let message = format!("more than {MOST} folders lie in those of dataDirs");
                 return Err(Error::new(ErrorCode::RECORD, message)
                     .advise("name in dataDirs only folders that hold leases"));
             }
-            // An annotation names no folder above those of dataDirs.
+            // An annotation may not name a folder above those of dataDirs.
             let data_dir = folder.parent().filter(|parent| {
                 settings.data_dirs.iter().any(|allowed| parent.starts_with(allowed))
             });
-            if let (false, Some(data_dir)) = (entered.is_empty(), data_dir) {
-                found.push((data_dir.to_owned(), entered));
+            if let Some(data_dir) = data_dir
+                && !leases.is_empty()
+            {
+                found.push((data_dir.to_owned(), leases));
             }
         }
         Ok(found)
     }
 
-    /// The leases of it in a folder, whose own folders go onto the list.
-    fn enter(
+    /// The leases of the owner in a folder; its subfolders are added to `ahead`.
+    fn leases_in(
         &self,
         folder: &Path,
         seen: &mut BTreeSet<(u64, u64, bool)>,
@@ -126,12 +122,12 @@ impl LeaseOwner<'_> {
     ) -> io::Result<Vec<IpAddr>> {
         let metadata = match fs::metadata(folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                // A link that leads nowhere is a disk that is not mounted.
+                // A broken link may be a disk that is not mounted.
                 return fs::symlink_metadata(folder).map_or(Ok(Vec::new()), |_| Err(error));
             }
             other => other?,
         };
-        // A link may give the network's folder another name, under which host-local does not look.
+        // By a link the network's folder may have another name, which host-local does not use.
         let is_networks = folder.file_name().is_some_and(|name| name == self.network);
         if !metadata.is_dir() || !seen.insert((metadata.dev(), metadata.ino(), is_networks)) {
             return Ok(Vec::new());
@@ -155,18 +151,29 @@ impl LeaseOwner<'_> {
         Ok(leases)
     }
 
+    /// Whether a lease file names the owner; one that was released meanwhile does not.
     fn holds(&self, file: &DirEntry) -> io::Result<bool> {
-        let read = || match file.metadata()?.len() {
-            ..=LONGEST => read_own(&file.path()),
-            _ => Ok(Vec::new()),
-        };
-        match read() {
-            // Released meanwhile.
+        match read_lease(file) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             content => {
                 let content = String::from_utf8_lossy(&content?).trim().to_owned();
-                Ok(content == self.whole || content == self.bare)
+                Ok(content == self.container_and_ifname || content == self.container)
             }
         }
     }
+}
+
+/// The content of a lease file; empty if the file is too long for one.
+fn read_lease(file: &DirEntry) -> io::Result<Vec<u8>> {
+    if file.metadata()?.len() > LONGEST {
+        return Ok(Vec::new());
+    }
+    read_own(&file.path())
+}
+
+fn unreadable(folder: &Path, error: io::Error) -> Error {
+    let message = format!("cannot look for leases in {}", folder.display());
+    Error::new(ErrorCode::RECORD, message)
+        .caused_by(error)
+        .advise("repair the folder, which may hold leases")
 }

@@ -1,3 +1,5 @@
+//! Puts the settings of an annotation of the node object in the place of `ipam`.
+
 use std::ffi::OsString;
 
 use ipam_kit::cni::Verb;
@@ -9,14 +11,13 @@ use ipam_kube::own_node::{self, NodeKeys, NodeQuery, NodeSettings, OwnNode};
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
-use crate::annotation::{AnnotationConfig, KEYS, of_node, parse, place, text};
+use crate::annotation::{AnnotationConfig, KEYS, of_node, parse, path, value_of};
 use crate::cli;
 use crate::conf::Conf;
 use crate::log_file::logged;
 use crate::lost;
 
-/// Puts the settings of an annotation in the place of `ipam`. It keeps no state but what it remembers of
-/// them.
+/// The selector. It keeps no state; what it remembers of an annotation is a hint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Annotation;
 
@@ -62,27 +63,32 @@ fn choose(
     request: &Request,
 ) -> Result<Selection> {
     let name = config.annotation()?;
-    let (network, ttl) = (request.network.name().as_str(), settings.ttl());
+    let subject = path(name);
+    let query = NodeQuery {
+        network: request.network.name().as_str(),
+        subject: &subject,
+        ttl: settings.ttl(),
+    };
     let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
-    let subject = place(name);
     let own = own.remembering(request.state_dir()?.root());
     // Allocators release and check by the owner, whatever the settings are.
-    let goes_on = releases(request) || request.verb == Verb::Check;
-    let own = if goes_on { own.briefly() } else { own };
-    let known = own.ask(&NodeQuery { network, subject: &subject, ttl }, |node| {
-        let text = text(node.annotation(name), &node.name, name)?;
-        // What is of no use is not remembered, be it of use to this container or not.
+    let is_by_owner = releases(request) || request.verb == Verb::Check;
+    let own = if is_by_owner { own.briefly() } else { own };
+    let answer = own.ask(&query, |node| {
+        let value = value_of(node.annotation(name), &node.name, name)?;
+        // A value that cannot be used is not remembered, whatever this container asks for.
         let verb = if request.verb == Verb::Add { Verb::Status } else { request.verb };
-        let of_nobody = Request { verb, ..request.clone() };
-        select(&text, &node.name, name, conf, &of_nobody)?;
-        Ok(text)
+        let without_container = Request { verb, ..request.clone() };
+        select(&value, &node.name, name, conf, &without_container)?;
+        Ok(value)
     })?;
-    let selection = select(&known.value, &known.node, name, conf, request)?;
-    let remembered = known.remembered.map(|when| format!("{}, {when}", of_node(&known.node, name)));
+    let selection = select(&answer.value, &answer.node, name, conf, request)?;
+    let remembered =
+        answer.remembered.map(|when| format!("{}, {when}", of_node(&answer.node, name)));
     Ok(Selection { remembered, ..selection })
 }
 
-/// What the network was told last, whatever its age, for a call that goes on without an answer.
+/// Uses what was remembered last, whatever its age: a DEL and a CHECK go on without an answer.
 fn recall(
     config: &AnnotationConfig,
     conf: &Conf,
@@ -93,7 +99,8 @@ fn recall(
         return Err(error);
     }
     let name = config.annotation()?;
-    let (network, subject) = (request.network.name().as_str(), place(name));
+    let network = request.network.name().as_str();
+    let subject = path(name);
     let state = request.state_dir()?;
     let Some(known) = own_node::recall::<String>(state.root(), network, &subject) else {
         return Err(error);
@@ -102,7 +109,7 @@ fn recall(
     select(&known.value, &known.node, name, conf, request)
 }
 
-/// Settings that lead to the attachment's leases where the annotation is not known.
+/// Settings by which the attachment's leases are found without the annotation.
 fn by_owner(request: &Request, error: Error) -> Result<Selection> {
     if is_final(&error) {
         return Err(error);
@@ -123,16 +130,15 @@ fn by_owner(request: &Request, error: Error) -> Result<Selection> {
     Ok(Selection::default().replacing(request.network.ipam(), settings))
 }
 
-/// Whether leases may lie where no delegate may look.
+/// Whether leases may be in a folder that no delegate may read.
 fn is_final(error: &Error) -> bool {
     error.code() == ErrorCode::RECORD
 }
 
-/// Fails for a folder in which nothing may be released or checked, though leases may lie there.
+/// Fails for a folder that may have leases, and in which nothing may be released or checked.
 fn refuse_folder(settings: &Map<String, Value>, request: &Request) -> Result<()> {
-    let of_folder = |(key, _): &(&String, &Value)| key.eq_ignore_ascii_case("dataDir");
-    let folder = settings.iter().filter(of_folder);
-    let folder: Map<_, _> = folder.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let mut folder = settings.clone();
+    folder.retain(|key, _| key.eq_ignore_ascii_case("dataDir"));
     selector_keys::refuse_forbidden(&folder, &request.settings, true, "").map_err(|error| {
         let owner = request.attachment().map_or_else(
             |_| "CONTAINER IFNAME".to_owned(),
@@ -146,10 +152,16 @@ fn refuse_folder(settings: &Map<String, Value>, request: &Request) -> Result<()>
     })
 }
 
-/// The settings that an annotation's text says, and the pools where it names ranges.
-fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) -> Result<Selection> {
-    let mut settings = parse(text, node, name)?;
-    // Who comes next has its own name for it.
+/// The settings in the value of an annotation, and the pools if it names ranges.
+fn select(
+    value: &str,
+    node: &str,
+    name: &str,
+    conf: &Conf,
+    request: &Request,
+) -> Result<Selection> {
+    let mut settings = parse(value, node, name)?;
+    // `type` is the name of the next program.
     settings.remove("type");
     if matches!(request.verb, Verb::Del | Verb::Check) {
         refuse_folder(&settings, request).map_err(|error| error.within(of_node(node, name)))?;
@@ -161,16 +173,16 @@ fn select(text: &str, node: &str, name: &str, conf: &Conf, request: &Request) ->
     }
     let old = request.network.ipam();
     if conf.next.is_some() || is_flat(&settings) {
-        debug!("{} goes on as it is written", place(name));
+        debug!("{} goes on as it is written", path(name));
         return Ok(Selection::default().replacing(old, settings));
     }
     let mut ipam = settings.clone();
-    // How ranges are read is the preset's.
+    // A preset may set how ranges are read.
     ipam.extend(old.get("rangeRules").map(|rules| ("rangeRules".to_owned(), rules.clone())));
     let with = request.network.with("ipam", Value::Object(ipam));
     let request = Request { network: with, ..request.clone() };
-    let offer = IpamSection::read(&request).map_err(|error| error.within(of_node(node, name)))?;
-    let selection = offer.map(Selection::from).unwrap_or_default();
+    let section = IpamSection::read(&request).map_err(|error| error.within(of_node(node, name)))?;
+    let selection = section.map(Selection::from).unwrap_or_default();
     for (key, value) in &selection.ipam {
         match value {
             Value::Null => settings.remove(key),
@@ -184,7 +196,7 @@ fn releases(request: &Request) -> bool {
     matches!(request.verb, Verb::Del | Verb::Gc)
 }
 
-/// Whether ranges stand where range sets should: who comes next says so.
+/// Whether `ranges` has ranges in the place of range sets; the next program rejects them.
 fn is_flat(settings: &Map<String, Value>) -> bool {
     let sets = settings.get("ranges").and_then(Value::as_array);
     sets.is_some_and(|sets| sets.iter().any(Value::is_object))

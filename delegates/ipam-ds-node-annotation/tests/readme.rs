@@ -71,7 +71,7 @@ fn the_networks_and_commands_do_what_is_shown() {
 }
 
 #[test]
-fn the_example_works_with_the_kubelets_login() {
+fn the_example_works_with_the_kubelets_credentials() {
     const NODE: &str = "of-a-kubelet";
     let page = readme();
     let site = Site::new(NODE, &[]);

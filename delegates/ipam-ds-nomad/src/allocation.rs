@@ -1,3 +1,5 @@
+//! An allocation as Nomad answers it, and the pool that its group names.
+
 use std::collections::BTreeMap;
 
 use ipam_kit::cni::address::parse_address;
@@ -6,14 +8,14 @@ use ipam_kit::{Error, ErrorCode, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What is read of an allocation as Nomad's API shows it.
+/// The members of an allocation that this delegate reads.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Allocation {
     #[serde(rename = "ID", default)]
     id: Option<String>,
     task_group: String,
-    /// The version of the job that the allocation is of.
+    /// The job in the allocation's version.
     job: Job,
 }
 
@@ -44,7 +46,7 @@ struct GroupNetwork {
 const POOL: &str = "network-pool";
 const ADDRESS: &str = "network-ip";
 
-/// What the allocation's group asks for.
+/// What the group of an allocation asks for.
 #[derive(Debug)]
 pub(crate) struct RequestedPool {
     /// The network that its group names, without `cni/`.
@@ -53,18 +55,18 @@ pub(crate) struct RequestedPool {
 }
 
 impl Allocation {
-    /// Reads what Nomad answered about the allocation with this id.
+    /// Parses Nomad's answer about the allocation with this id.
     ///
     /// # Errors
-    /// It is not the JSON expected, or another allocation: code 103.
+    /// The answer is malformed, or about another allocation: code 103.
     pub(crate) fn parse(body: &[u8], id: &str) -> Result<Self> {
         let json = &mut serde_json::Deserializer::from_slice(body);
         let allocation: Self = serde_path_to_error::deserialize(json).map_err(|error| {
-            let place = match error.path().to_string().as_str() {
+            let path = match error.path().to_string().as_str() {
                 "." => String::new(),
                 path => format!(" at {path}"),
             };
-            backend(id, format_args!("Nomad's answer is not understood{place}: {}", error.inner()))
+            backend(id, format_args!("Nomad's answer is not understood{path}: {}", error.inner()))
                 .advise("look at the URLs of ipam.nomad_servers: is that Nomad's API?")
         })?;
         match &allocation.id {
@@ -78,47 +80,53 @@ impl Allocation {
     /// The pool that the allocation's group names, and the address in it.
     ///
     /// # Errors
-    /// The job has no such group (code 103); the group's first network is none of CNI, or its `meta` names
-    /// no pool or no valid address (code 7).
+    /// The job has no such group (code 103); the group's first network is not a CNI network, or its
+    /// `meta` names no pool or an invalid address (code 7).
     pub(crate) fn requested_pool(&self) -> Result<RequestedPool> {
         let group = self.group()?;
-        let of_job = |path: &str, message: String| {
-            Error::config(
-                format_args!("job {:?}, group {:?}: {path}", self.job.id, group.name),
-                message,
-            )
-        };
         let mode = match group.networks.as_deref().and_then(<[_]>::first) {
             Some(network) => &network.mode,
             None => {
-                return Err(of_job("network", "the group has no network block".to_owned())
+                return Err(self
+                    .error_at("network", "the group has no network block")
                     .advise(r#"as in network { mode = "cni/NAME" }"#));
             }
         };
         let Some(network) = mode.strip_prefix("cni/") else {
-            return Err(of_job("network.mode", format!("expected cni/NAME, found {mode:?}"))
+            return Err(self
+                .error_at("network.mode", format_args!("expected cni/NAME, found {mode:?}"))
                 .advise("the first network block of a group decides"));
         };
-        let of_meta = |key: &str| -> Result<Option<&str>> {
-            match group.meta.as_ref().and_then(|meta| meta.get(key)) {
-                None | Some(Value::Null) => Ok(None),
-                Some(Value::String(text)) => Ok(Some(text)),
-                Some(_) => Err(of_job(&format!("meta.{key}"), "expected a text".to_owned())),
-            }
-        };
-        let name = of_meta(POOL)?.unwrap_or_default().to_owned();
+        let name = self.meta(group, POOL)?.unwrap_or_default().to_owned();
         let mut pool = Pool::new(Some(name), vec![]).ok_or_else(|| {
-            of_job(&format!("meta.{POOL}"), "missing: the group names no pool".to_owned())
+            self.error_at(&format!("meta.{POOL}"), "missing: the group names no pool")
                 .advise(format!(r#"as in meta {{ {POOL} = "NAME" }}, in the group itself"#))
         })?;
-        if let Some(text) = of_meta(ADDRESS)? {
-            let address = parse_address(text).map_err(|error| {
-                of_job(&format!("meta.{ADDRESS}"), error.to_string())
+        if let Some(address) = self.meta(group, ADDRESS)? {
+            let address = parse_address(address).map_err(|error| {
+                self.error_at(&format!("meta.{ADDRESS}"), error)
                     .advise("expected an address such as 10.0.21.100")
             })?;
             pool.requested_ip = Some(address);
         }
         Ok(RequestedPool { network: network.to_owned(), pool })
+    }
+
+    /// A string in the `meta` of a group.
+    fn meta<'g>(&self, group: &'g Group, key: &str) -> Result<Option<&'g str>> {
+        match group.meta.as_ref().and_then(|meta| meta.get(key)) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(value)) => Ok(Some(value)),
+            Some(_) => Err(self.error_at(&format!("meta.{key}"), "expected a text")),
+        }
+    }
+
+    /// An error at a path in the group's job.
+    fn error_at(&self, path: &str, message: impl std::fmt::Display) -> Error {
+        Error::config(
+            format_args!("job {:?}, group {:?}: {path}", self.job.id, self.task_group),
+            message,
+        )
     }
 
     fn group(&self) -> Result<&Group> {
@@ -179,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_is_not_for_this_delegate_is_refused_by_its_place() {
+    fn a_job_that_is_not_for_this_delegate_is_refused_by_its_path() {
         let (cni, meta) = (json!([{"Mode": "cni/example"}]), json!({"network-pool": "p"}));
         let web = r#"job "shop", group "web": "#;
         for (allocation, message) in [

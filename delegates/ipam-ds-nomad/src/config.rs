@@ -1,3 +1,5 @@
+//! The keys of `ipam` that this delegate reads: `nomad_servers` and `nomad`.
+
 use ipam_kit::keys::Key;
 use ipam_kit::{Request, Result};
 use ipam_servers::{Access, ServerSection, ServerSettings};
@@ -20,7 +22,7 @@ const SECTION: ServerSection = ServerSection {
 /// The keys of [`NomadSection`].
 const OWN: &[Key] = &[Key::Value("namespace"), Key::Value("region")];
 
-/// What this delegate reads of `ipam`.
+/// The keys of `ipam` that this delegate reads.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct NomadConfig {
@@ -45,7 +47,7 @@ pub(crate) struct NomadStore {
 }
 
 impl NomadConfig {
-    /// What the configuration names; the token may be in the environment of the call.
+    /// How to reach Nomad, by the configuration; the token may be in the call's environment.
     ///
     /// # Errors
     /// As [`ServerSection::read`].
@@ -78,7 +80,7 @@ fn advice(status: u16, body: &str) -> Option<&'static str> {
             "Nomad knows no such allocation: it is of another region or cluster, or has been forgotten",
         ),
         404 => Some("it may not be Nomad: look at the host, the port and the path"),
-        // So Nomad answers a token that may not read it.
+        // Nomad answers so to a token without the right.
         500 if body.contains("Unknown allocation") => {
             Some("the token may not see it: give one with read-job in the allocation's namespace")
         }
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_its_place() {
+    fn an_error_names_the_path_of_a_key() {
         let with = |section: Value| json!({"nomad_servers": ["http://a"], "nomad": section});
         for (ipam, message) in [
             (json!({}), "ipam.nomad_servers: missing"),

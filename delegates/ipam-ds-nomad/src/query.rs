@@ -1,7 +1,9 @@
+//! The request for an allocation.
+
 use ipam_kit::{Error, ErrorCode, Request, Result};
 use ipam_servers::escape;
 
-/// Which allocation this call is about, and where Nomad has it.
+/// The allocation of a call, and where in Nomad it is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AllocationQuery {
     pub id: String,
@@ -10,8 +12,8 @@ pub(crate) struct AllocationQuery {
 }
 
 impl AllocationQuery {
-    /// The container id is that of the allocation. What Nomad itself says in `CNI_ARGS` of namespace and
-    /// region comes before the configuration.
+    /// Reads it from a request: the container id is that of the allocation. Namespace and region in
+    /// Nomad's own `CNI_ARGS` come before those of the configuration.
     ///
     /// # Errors
     /// Neither the container id nor `NOMAD_ALLOC_ID` is the id of an allocation: code 4.
@@ -20,13 +22,11 @@ impl AllocationQuery {
         namespace: Option<String>,
         region: Option<String>,
     ) -> Result<Self> {
-        let told =
-            |key: &str| request.args.get(key).filter(|value| !value.is_empty()).map(str::to_owned);
         let container = request.attachment()?.container.as_str();
         let id = if is_uuid(container) {
             container.to_owned()
         } else {
-            told("NOMAD_ALLOC_ID").filter(|id| is_uuid(id)).ok_or_else(|| {
+            argument(request, "NOMAD_ALLOC_ID").filter(|id| is_uuid(id)).ok_or_else(|| {
                 Error::new(
                     ErrorCode::INVALID_ENVIRONMENT,
                     format!(
@@ -39,12 +39,13 @@ impl AllocationQuery {
         };
         Ok(Self {
             id,
-            namespace: told("NOMAD_NAMESPACE").or(namespace),
-            region: told("NOMAD_REGION").or(region),
+            namespace: argument(request, "NOMAD_NAMESPACE").or(namespace),
+            region: argument(request, "NOMAD_REGION").or(region),
         })
     }
 
-    /// The path of the request. Only a whole id is asked for: Nomad would also take what one begins with.
+    /// The path of the request. The id is whole, because Nomad also answers to the first part of
+    /// one.
     pub(crate) fn path(&self) -> String {
         with_query(
             format!("v1/allocation/{}", escape(&self.id)),
@@ -53,7 +54,12 @@ impl AllocationQuery {
     }
 }
 
-/// A path with what is known of these.
+/// An argument of `CNI_ARGS` that is not empty.
+fn argument(request: &Request, key: &str) -> Option<String> {
+    request.args.get(key).filter(|value| !value.is_empty()).map(str::to_owned)
+}
+
+/// A path with a query of the values that are given.
 pub(crate) fn with_query<'a>(
     mut path: String,
     values: impl IntoIterator<Item = (&'a str, &'a Option<String>)>,
@@ -68,9 +74,9 @@ pub(crate) fn with_query<'a>(
     path
 }
 
-fn is_uuid(text: &str) -> bool {
-    text.len() == 36
-        && text.bytes().enumerate().all(|(i, byte)| match i {
+fn is_uuid(id: &str) -> bool {
+    id.len() == 36
+        && id.bytes().enumerate().all(|(i, byte)| match i {
             8 | 13 | 18 | 23 => byte == b'-',
             _ => byte.is_ascii_hexdigit(),
         })
@@ -84,7 +90,7 @@ mod tests {
 
     const ID: &str = "5456bd7a-9fc0-c0dd-6131-cbee77f57577";
 
-    fn asked(container: &str, args: &str, of_config: Option<&str>) -> Result<String> {
+    fn path_of(container: &str, args: &str, of_config: Option<&str>) -> Result<String> {
         let variables = [
             ("CNI_CONTAINERID", container),
             ("CNI_IFNAME", "e"),
@@ -113,12 +119,12 @@ mod tests {
             (ID, "NOMAD_ALLOC_ID=00000000-0000-0000-0000-000000000000", None, ""),
         ] {
             let expected = format!("v1/allocation/{ID}{path}");
-            assert_eq!(asked(container, args, of_config).unwrap(), expected);
+            assert_eq!(path_of(container, args, of_config).unwrap(), expected);
         }
     }
 
     #[test]
-    fn what_is_no_whole_id_is_not_asked_for() {
+    fn a_part_of_an_id_is_not_asked_for() {
         for container in [
             "abc",
             "5456bd7a",
@@ -127,7 +133,7 @@ mod tests {
             &ID.replace('-', "0"),
         ] {
             for args in ["", "NOMAD_ALLOC_ID=5456bd7a"] {
-                let error = asked(container, args, None).unwrap_err();
+                let error = path_of(container, args, None).unwrap_err();
                 assert_eq!(error.code(), ErrorCode::INVALID_ENVIRONMENT);
                 assert!(error.to_string().contains(container), "{error}");
             }

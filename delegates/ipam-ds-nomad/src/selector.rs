@@ -1,3 +1,5 @@
+//! Chooses the pool that the job of an allocation names.
+
 use std::time::{Duration, Instant};
 
 use ipam_kit::cni::Verb;
@@ -10,7 +12,7 @@ use crate::allocation::Allocation;
 use crate::config::{KEYS, NomadConfig, NomadStore};
 use crate::query::{AllocationQuery, with_query};
 
-/// Chooses the pool that the job names. It keeps no state.
+/// The selector. It keeps no state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nomad;
 
@@ -29,11 +31,11 @@ impl Selector for Nomad {
     fn select(&self, config: NomadConfig, request: &Request) -> Result<Selection> {
         let store = config.store(request)?;
         match request.verb {
-            // It is about no allocation, and what it releases is not this delegate's.
+            // GC is about no allocation, and selectors release nothing.
             Verb::Gc => Ok(Selection::of([])),
             Verb::Status => {
                 let mut client = Client::new(store.access, request.deadline)?;
-                is_ready(&mut client, &store.region)
+                check_leader(&mut client, &store.region)
                     .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))?;
                 Ok(Selection::of([]))
             }
@@ -43,10 +45,10 @@ impl Selector for Nomad {
 }
 
 fn choose(store: NomadStore, request: &Request) -> Result<Selection> {
-    let question = AllocationQuery::of(request, store.namespace, store.region)?;
+    let query = AllocationQuery::of(request, store.namespace, store.region)?;
     let mut client = Client::new(store.access, request.deadline)?;
-    let id = &question.id;
-    let answer = get(&mut client, &question.path())
+    let id = &query.id;
+    let answer = get(&mut client, &query.path())
         .map_err(|error| error.within(format_args!("allocation {id}")))?;
     let requested = Allocation::parse(&answer.body, id)?.requested_pool()?;
     let network = request.network.name().as_str();
@@ -60,8 +62,8 @@ fn choose(store: NomadStore, request: &Request) -> Result<Selection> {
     Ok(Selection::of([requested.pool]))
 }
 
-/// Whether the servers have a leader: without one, they tell nobody about an allocation.
-fn is_ready(client: &mut Client, region: &Option<String>) -> Result<()> {
+/// Fails if the servers have no leader: without one they answer nothing about allocations.
+fn check_leader(client: &mut Client, region: &Option<String>) -> Result<()> {
     let path = with_query("v1/status/leader".to_owned(), [("region", region)]);
     let began = Instant::now();
     while leader(&get(client, &path)?)?.is_empty() {
@@ -74,7 +76,7 @@ fn is_ready(client: &mut Client, region: &Option<String>) -> Result<()> {
     Ok(())
 }
 
-/// The leader's address; empty where there is none.
+/// The leader's address; empty if there is none.
 fn leader(answer: &HttpAnswer) -> Result<String> {
     serde_json::from_slice(&answer.body).map_err(|error| {
         Error::new(
