@@ -28,18 +28,16 @@ pub(crate) struct Handoff<'a> {
     releases: bool,
     /// The result so far.
     pub result: IpamResult,
-    /// The pools nobody has served yet; `None` while nobody has named any.
+    /// The pools that no delegate has served yet; `None` while no delegate has named any.
     pools: Option<Vec<Value>>,
+    /// Whether a pool was named, so that answers are compared with the pools.
+    compares_answers: bool,
     /// Addresses that selectors named outside of pools, and that no delegate has answered yet.
     static_addresses: Vec<IpConfig>,
-    /// Those that a delegate has answered.
-    answered_static: Vec<IpAddr>,
-    /// A pool was named: answers are compared with what is asked.
-    asked: bool,
     /// The section `ipam` with the settings that selectors put over it.
     ipam: PatchedIpam,
-    /// A selector's settings had ranges: it has folded the runtime's into them.
-    folded: bool,
+    /// A selector's settings had ranges: those of the runtime are in them.
+    ip_ranges_consumed: bool,
 }
 
 impl<'a> Handoff<'a> {
@@ -65,11 +63,10 @@ impl<'a> Handoff<'a> {
             releases,
             result,
             pools: None,
+            compares_answers: false,
             static_addresses: Vec::new(),
-            answered_static: Vec::new(),
-            asked: false,
             ipam: PatchedIpam::new(network.ipam()),
-            folded: false,
+            ip_ranges_consumed: false,
         }
     }
 
@@ -88,7 +85,7 @@ impl<'a> Handoff<'a> {
         let pools = pools.filter(|_| step.placing.is_none());
         let mut ipam = section.clone();
         // They are in the pools by now.
-        if self.folded && step.is_selector() {
+        if self.ip_ranges_consumed && step.is_selector() {
             ipam.remove("ranges");
         }
         ipam.extend(step.overrides.clone());
@@ -105,7 +102,7 @@ impl<'a> Handoff<'a> {
             ipam,
             pools,
             args: self.network.config().get("args").cloned(),
-            ip_ranges: self.network.ip_ranges().filter(|_| !self.folded).cloned(),
+            ip_ranges: self.network.ip_ranges().filter(|_| !self.ip_ranges_consumed).cloned(),
             configured: chose_only_addresses(section, self.network.ipam(), &step.overrides),
             ..Run::default()
         })
@@ -123,51 +120,39 @@ impl<'a> Handoff<'a> {
         step: &Step,
         answer: Map<String, Value>,
     ) -> Result<Granted> {
-        let before = self.result.clone();
-        let (answer, said) = split(step, answer)?;
-        self.take_static_addresses(step, &answer, &said)?;
-        let is_static = |ip: &IpConfig| self.answered_static.contains(&ip.address.addr());
-        let from_pools = answer.ips.iter().filter(|ip| !is_static(ip)).map(|ip| ip.address);
-        let new = from_pools.filter(|ip| !before.has(ip.addr()));
-        let (given, ips): (Vec<IpAddr>, Vec<String>) =
-            new.map(|ip| (ip.addr(), ip.to_string())).unzip();
-        let mut seen: Vec<IpAddr> = Vec::new();
-        for address in answer.ips.iter().map(|ip| ip.address.addr()) {
-            if seen.contains(&address) {
-                let message = format!("its answer gives {address} twice");
-                return Err(against_contract(&step.name, message)
-                    .advise("an allocator takes one address per pool, each another one"));
-            }
-            seen.push(address);
-        }
+        let (answer, members) = split(step, answer)?;
+        let answered_static =
+            self.take_static_addresses(step, &answer, members.static_addresses)?;
+        refuse_repeated_address(step, &answer)?;
+        let mut from_pools: Vec<&IpConfig> = answer.ips.iter().collect();
+        from_pools.retain(|ip| {
+            let address = ip.address.addr();
+            !self.result.has(address) && !answered_static.contains(&address)
+        });
+        let ips: Vec<String> = from_pools.iter().map(|ip| ip.address.to_string()).collect();
         if step.is_selector() {
-            if !ips.is_empty() {
-                let message = format!(
-                    "a selector gave an address ({}), which no DEL would release",
-                    ips.join(", ")
-                );
-                return Err(against_contract(&step.name, message)
-                    .advise("name an allocator ipam-da-…, not ipam-ds-…"));
-            }
-            if let Some(pools) = &said.pools {
+            refuse_address_of_selector(step, &ips)?;
+            if let Some(pools) = &members.pools {
                 debug!("{} chose {}", step.name, describe_pools(pools));
             }
-        } else if !ips.is_empty() {
-            debug!("{} gave {}", step.name, ips.join(", "));
+        } else {
+            if !ips.is_empty() {
+                debug!("{} gave {}", step.name, ips.join(", "));
+            }
+            if self.compares_answers {
+                let shown = self.shown_to(step).unwrap_or_default();
+                let given: Vec<IpAddr> = from_pools.iter().map(|ip| ip.address.addr()).collect();
+                compare_with_pools(step, &shown, members.pools.as_deref(), &given)?;
+            }
         }
-        if self.asked && !step.is_selector() {
-            let shown = self.shown_to(step).unwrap_or_default();
-            compare_with_pools(step, &shown, said.pools.as_deref(), &given)?;
-        }
-        self.serve(step, said.pools, !ips.is_empty());
-        self.merge(step, &said.ipam)?;
-        self.result = restore(before, answer);
-        let leases = said.leases.unwrap_or_default();
+        self.take_pools(step, members.pools, !ips.is_empty());
+        self.merge_settings(step, &members.ipam)?;
+        self.result = restore(std::mem::take(&mut self.result), answer);
         Ok(Granted {
             delegate: step.name.clone(),
             ips,
-            leases,
-            unsure: said.unsure,
+            leases: members.leases.unwrap_or_default(),
+            unsure: members.unsure,
             ..Granted::default()
         })
     }
@@ -178,11 +163,11 @@ impl<'a> Handoff<'a> {
         step: &Step,
         answer: Map<String, Value>,
     ) -> Result<()> {
-        let (_, said) = split(step, answer)?;
+        let (_, members) = split(step, answer)?;
         if step.is_selector() {
-            self.serve(step, said.pools, false);
+            self.take_pools(step, members.pools, false);
         }
-        self.merge(step, &said.ipam)
+        self.merge_settings(step, &members.ipam)
     }
 
     /// The result for the runtime; error 112 while pools are unserved or no address was given.
@@ -212,7 +197,8 @@ impl<'a> Handoff<'a> {
         Some(pools.iter().filter(|pool| serves(step, pool)).collect())
     }
 
-    fn serve(&mut self, step: &Step, answered: Option<Vec<Value>>, gave: bool) {
+    /// Takes the pools that are left after a delegate; `gave` tells whether it gave an address.
+    fn take_pools(&mut self, step: &Step, answered: Option<Vec<Value>>, gave: bool) {
         let left = match answered {
             Some(pools) => match step.placing {
                 Some(placing) => {
@@ -225,41 +211,43 @@ impl<'a> Handoff<'a> {
             None if gave => Vec::new(),
             None => return,
         };
-        self.asked |= !left.is_empty();
-        let kept = self.pools.iter().flatten().filter(|pool| !serves(step, pool)).cloned();
-        self.pools = Some(kept.chain(left).collect());
+        self.compares_answers |= !left.is_empty();
+        let of_others = self.pools.iter().flatten().filter(|pool| !serves(step, pool)).cloned();
+        self.pools = Some(of_others.chain(left).collect());
     }
 
-    /// A selector says which static addresses there are, and an allocator answers them.
+    /// Takes the static addresses that a selector names, or those that another delegate answers. Returns
+    /// the answered ones. A selector that names none leaves those of the selectors before it.
     fn take_static_addresses(
         &mut self,
         step: &Step,
         answer: &IpamResult,
-        said: &DelegateAnswer,
-    ) -> Result<()> {
+        named: Vec<IpConfig>,
+    ) -> Result<Vec<IpAddr>> {
         if step.is_selector() {
-            self.static_addresses.clone_from(&said.static_addresses);
-            return Ok(());
+            if !named.is_empty() {
+                self.static_addresses = named;
+            }
+            return Ok(Vec::new());
         }
-        let pending = std::mem::take(&mut self.static_addresses);
-        let (answered, missing): (Vec<_>, Vec<_>) =
-            pending.into_iter().partition(|ip| answer.has(ip.address.addr()));
-        self.answered_static.extend(answered.iter().map(|ip| ip.address.addr()));
-        self.static_addresses = missing;
+        let (answered, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.static_addresses)
+            .into_iter()
+            .partition(|ip| answer.has(ip.address.addr()));
+        self.static_addresses = left;
         match self.static_addresses.first() {
             Some(missing) if step.is_allocator() => {
                 Err(unanswered(missing).within(&step.name).advise(
                     "an allocator answers each address of prevResult.static: repair or replace it",
                 ))
             }
-            _ => Ok(()),
+            _ => Ok(answered.iter().map(|ip| ip.address.addr()).collect()),
         }
     }
 
-    fn merge(&mut self, step: &Step, patch: &Map<String, Value>) -> Result<()> {
+    fn merge_settings(&mut self, step: &Step, patch: &Map<String, Value>) -> Result<()> {
         self.ipam.merge(step, patch, self.settings, self.releases)?;
-        // Who leaves the pools to them hands them on as they are written.
-        self.folded |= patch.contains_key("ranges") && self.pools.is_some();
+        // A selector that leaves the pools to them hands them on as they are written.
+        self.ip_ranges_consumed |= patch.contains_key("ranges") && self.pools.is_some();
         Ok(())
     }
 }
@@ -304,18 +292,43 @@ impl Run {
     }
 }
 
-/// An answer as the result and what it says beside it.
+/// An answer as the result and the members of the contract.
 fn split(step: &Step, answer: Map<String, Value>) -> Result<(IpamResult, DelegateAnswer)> {
-    let refuse = |error: Error| error.with_code(ErrorCode::DELEGATE).within(&step.name);
-    let mut result = IpamResult::parse(&Value::Object(answer), "its answer").map_err(refuse)?;
-    let said = DelegateAnswer::take_from(&mut result).map_err(refuse)?;
-    if !said.ipam.is_empty() && !step.is_selector() {
-        let keys: Vec<&str> = said.ipam.keys().map(String::as_str).collect();
+    let parsed = IpamResult::parse(&Value::Object(answer), "its answer").and_then(|mut result| {
+        let members = DelegateAnswer::take_from(&mut result)?;
+        Ok((result, members))
+    });
+    let (result, members) =
+        parsed.map_err(|error| error.with_code(ErrorCode::DELEGATE).within(&step.name))?;
+    if !members.ipam.is_empty() && !step.is_selector() {
+        let keys: Vec<&str> = members.ipam.keys().map(String::as_str).collect();
         let message =
             format!("its answer sets ipam.{}, which only a selector's may", keys.join(", ipam."));
-        return Err(against_contract(&step.name, message).advise("name a selector ipam-ds-…"));
+        return Err(against_contract(step, message).advise("name a selector ipam-ds-…"));
     }
-    Ok((result, said))
+    Ok((result, members))
+}
+
+fn refuse_repeated_address(step: &Step, answer: &IpamResult) -> Result<()> {
+    let mut seen: Vec<IpAddr> = Vec::new();
+    for address in answer.ips.iter().map(|ip| ip.address.addr()) {
+        if seen.contains(&address) {
+            let message = format!("its answer gives {address} twice");
+            return Err(against_contract(step, message)
+                .advise("an allocator takes one address per pool, each another one"));
+        }
+        seen.push(address);
+    }
+    Ok(())
+}
+
+fn refuse_address_of_selector(step: &Step, ips: &[String]) -> Result<()> {
+    if ips.is_empty() {
+        return Ok(());
+    }
+    let message =
+        format!("a selector gave an address ({}), which no DEL would release", ips.join(", "));
+    Err(against_contract(step, message).advise("name an allocator ipam-da-…, not ipam-ds-…"))
 }
 
 fn unanswered(ip: &IpConfig) -> Error {
@@ -323,8 +336,8 @@ fn unanswered(ip: &IpConfig) -> Error {
     Error::new(ErrorCode::UNSERVED, message)
 }
 
-fn against_contract(name: &str, message: impl std::fmt::Display) -> Error {
-    Error::new(ErrorCode::DELEGATE, format!("{name}: {message}"))
+fn against_contract(step: &Step, message: String) -> Error {
+    Error::new(ErrorCode::DELEGATE, format!("{}: {message}", step.name))
 }
 
 /// Puts back what an answer lost: standard plugins look at no previous result.
@@ -333,11 +346,8 @@ fn restore(before: IpamResult, mut answer: IpamResult) -> IpamResult {
         before.ips.into_iter().filter(|ip| !answer.has(ip.address.addr())).collect();
     ips.append(&mut answer.ips);
     answer.ips = ips;
-    // The same destination in another routing table is another route.
-    let table = |route: &Route| route.extra.get("table").cloned();
     for route in before.routes {
-        let same = |known: &Route| known.dst == route.dst && table(known) == table(&route);
-        if !answer.routes.iter().any(same) {
+        if !answer.routes.iter().any(|known| is_same_route(known, &route)) {
             answer.routes.push(route);
         }
     }
@@ -345,6 +355,11 @@ fn restore(before: IpamResult, mut answer: IpamResult) -> IpamResult {
         answer.dns = before.dns;
     }
     answer
+}
+
+/// The same destination in another routing table is another route.
+fn is_same_route(one: &Route, other: &Route) -> bool {
+    one.dst == other.dst && one.extra.get("table") == other.extra.get("table")
 }
 
 #[cfg(test)]

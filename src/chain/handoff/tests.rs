@@ -175,3 +175,18 @@ fn an_allocator_answers_static_addresses_beside_one_for_each_pool() {
         assert!(error.to_string().contains(part), "{error}");
     }
 }
+
+#[test]
+fn a_selector_that_names_no_static_address_leaves_those_before_it() {
+    let first = json!({"pools": [], "static": [{"address": "10.0.0.9/24"}]});
+    let second = json!({"pools": []});
+    for (given, answered) in [("10.0.0.9/24", true), ("10.0.0.2/24", false)] {
+        let allocator = json!({"ips": [{"address": given}], "pools": []});
+        let result = chain(&[
+            (step("ipam-ds-x"), first.clone()),
+            (step("ipam-ds-y"), second.clone()),
+            (step("ipam-da-x"), allocator),
+        ]);
+        assert_eq!(result.is_ok(), answered, "{result:?}");
+    }
+}

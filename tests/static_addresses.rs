@@ -1,0 +1,80 @@
+//! Addresses that a selector names outside of pools: an allocator answers them, and no store holds them.
+
+#![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
+
+use ipam_testkit::world::{World, binary, wait, with};
+use serde_json::{Value, json};
+
+const STATIC: &str = "192.0.2.9/24";
+
+/// A chain of a selector that names a pool and a static address, and `ipam-da-local`.
+fn chain() -> (World, Value) {
+    let world = World::new();
+    let pools = json!([{"name": "blue", "ranges": [{"subnet": "10.0.0.0/29"}]}]);
+    let answer = json!({"pools": pools, "static": [{"address": STATIC, "gateway": "192.0.2.1"}]});
+    world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
+    world.install(&binary("ipam-da-local"));
+    let network = world.network(json!(["ipam-ds-x", "ipam-da-local"]));
+    let network = with(&network, "dataDir", world.path("leases").to_str().unwrap());
+    (world, network)
+}
+
+#[test]
+fn a_static_address_is_in_the_result_and_in_no_store() {
+    let (world, network) = chain();
+    let result = world.call("ADD", "c1", &network).success();
+    assert_eq!(
+        result["ips"],
+        json!([{"address": "10.0.0.2/29", "gateway": "10.0.0.1"}, {"address": STATIC, "gateway": "192.0.2.1"}])
+    );
+    assert_eq!(result.get("static"), None);
+    let held = world.lines("c1").pop().unwrap();
+    assert_eq!(held["gave"][0]["ips"], json!(["10.0.0.2/29"]));
+    // The same address for everybody: the selector's source answers for it.
+    assert_eq!(world.call("ADD", "c2", &network).ips(), ["10.0.0.3/29", STATIC]);
+    assert_eq!(world.call("ADD", "c1", &network).ips(), ["10.0.0.2/29", STATIC]);
+
+    let mut after = network.clone();
+    after["prevResult"] = result;
+    world.call("CHECK", "c1", &after).success();
+    world.call("CHECK", "c1", &network).success();
+    world.call("DEL", "c1", &after).success();
+    assert!(!world.record("c1").exists());
+    assert_eq!(world.call("ADD", "c3", &network).ips(), ["10.0.0.4/29", STATIC]);
+    assert_eq!(world.call("CHECK", "c1", &after).failure().0, 104);
+}
+
+#[test]
+fn a_runtimes_result_without_the_static_address_fails_check() {
+    let (world, network) = chain();
+    let mut result = world.call("ADD", "c1", &network).success();
+    result["ips"].as_array_mut().unwrap().pop();
+    let mut after = network.clone();
+    after["prevResult"] = result;
+    let (code, text) = world.call("CHECK", "c1", &after).failure();
+    assert!(text.contains(STATIC), "{code}: {text}");
+}
+
+#[test]
+fn what_a_check_without_a_record_finds_is_what_the_pools_gave() {
+    let (world, network) = chain();
+    let mut after = network.clone();
+    after["prevResult"] = world.call("ADD", "c1", &network).success();
+    std::fs::remove_file(world.record("c1")).unwrap();
+    world.call("CHECK", "c1", &after).success();
+    world.call("DEL", "c1", &after).success();
+    assert_eq!(world.call("CHECK", "c1", &after).failure().0, 104);
+}
+
+#[test]
+fn without_a_chain_a_static_address_is_not_answered() {
+    let world = World::new();
+    let mut network = json!({"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {
+        "type": "ipam-da-local", "dataDir": world.path("leases"), "stateDir": world.path("state"),
+        "ranges": [[{"subnet": "10.0.0.0/29"}]],
+    }});
+    network["prevResult"] = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.9.0.2/24"}], "static": [{"address": STATIC}]});
+    let command = world.command_of(&binary("ipam-da-local"), "ADD", "c1");
+    let outcome = wait(ipam_testkit::world::start(command, &network));
+    assert_eq!(outcome.ips(), ["10.0.0.2/29"]);
+}
