@@ -45,17 +45,6 @@ fn a_static_address_is_in_the_result_and_in_no_store() {
 }
 
 #[test]
-fn a_runtimes_result_without_the_static_address_fails_check() {
-    let (world, network) = chain();
-    let mut result = world.call("ADD", "c1", &network).success();
-    result["ips"].as_array_mut().unwrap().pop();
-    let mut after = network.clone();
-    after["prevResult"] = result;
-    let (code, text) = world.call("CHECK", "c1", &after).failure();
-    assert!(text.contains(STATIC), "{code}: {text}");
-}
-
-#[test]
 fn what_a_check_without_a_record_finds_is_what_the_pools_gave() {
     let (world, network) = chain();
     let mut after = network.clone();

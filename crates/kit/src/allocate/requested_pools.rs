@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cni::{Dns, IpamResult, Network, Route};
+use crate::cni::{Dns, IpConfig, IpamResult, Network, Route};
 use crate::contract::Members;
 use crate::delegate::Request;
 use crate::error::{Error, Result};
@@ -193,6 +193,17 @@ impl RequestedPools {
             }
         };
         Err(Error::config(PATH, format!("missing or empty: {reason}")).advise(advice))
+    }
+
+    /// The static addresses that a selector has named. The result of a main plugin names none.
+    ///
+    /// # Errors
+    /// Error 7: one is no address with a prefix length.
+    pub(crate) fn static_addresses(&self, before: &IpamResult) -> Result<Vec<IpConfig>> {
+        match self.origin {
+            PoolOrigin::Section(_) if is_a_main_plugins(before) => Ok(Vec::new()),
+            _ => Members::of_result(before).static_addresses(),
+        }
     }
 
     /// The result to append addresses to, and the pools that are left to others.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::requested_pools::RequestedPools;
 use super::{KEYS, Lease, Ledger, LedgerAllocator, Owner, PartialRelease, Reach, Scope};
 use crate::cni::{IpConfig, IpamResult, Route, ValidAttachments, Verb};
-use crate::contract::{DelegateAnswer, Members, Purpose};
+use crate::contract::{DelegateAnswer, Purpose};
 use crate::delegate::{CliCall, Delegate, Request};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, transient_machine_id, volatile_filesystem};
@@ -47,7 +47,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
         let requested = RequestedPools::of(request, &before)?;
         requested.check_keys(request, L::KEYS.unwrap_or_default())?;
         requested.require_pools()?;
-        let static_addresses = Members::of_result(&before).static_addresses()?;
+        let static_addresses = requested.static_addresses(&before)?;
         // If all pools are another allocator's, the store is not asked.
         let Allocated { leases, routes } = match requested.pools[..] {
             [] => Allocated::default(),
