@@ -60,7 +60,7 @@ pub(crate) trait TxnAdditions: Debug {
 
     /// The ways in which a claim is tried, in order.
     fn candidates(&self, claim: &Claim<'_>) -> Vec<GuardedCandidate> {
-        GuardedCandidate::plain(claim)
+        GuardedCandidate::unguarded(claim)
     }
 
     /// What is read when all candidates of a claim are taken.
@@ -83,10 +83,10 @@ pub(crate) struct GuardedCandidate {
 }
 
 impl GuardedCandidate {
-    /// Each candidate of a claim once.
-    pub(crate) fn plain(claim: &Claim<'_>) -> Vec<Self> {
-        let plain = |candidate: &IpAddr| Self { guard: None, candidate: *candidate };
-        claim.candidates.iter().map(plain).collect()
+    /// Each candidate of a claim once, without a guard.
+    pub(crate) fn unguarded(claim: &Claim<'_>) -> Vec<Self> {
+        let candidates = claim.candidates.iter();
+        candidates.map(|candidate| Self { guard: None, candidate: *candidate }).collect()
     }
 }
 
@@ -108,7 +108,8 @@ impl CommitTxn<'_> {
     /// The transaction.
     pub(crate) fn transaction(&self) -> Txn {
         let owner = self.keys.owner(self.owner);
-        let (mut guards, mut reads) = (Vec::new(), Vec::new());
+        let mut guards = Vec::new();
+        let mut reads = Vec::new();
         if self.indexed {
             guards.push(match self.seen.revision {
                 None => Compare::create_revision(owner.as_str(), CompareOp::Equal, 0),
@@ -156,16 +157,16 @@ impl CommitTxn<'_> {
         if !response.succeeded() {
             return CommitTxnOutcome::Stale(flatten(answers));
         }
-        let noted = self.latest.is_some() && !self.change.claim.is_empty();
-        if noted && !answers.is_empty() {
+        let writes_latest = self.latest.is_some() && !self.change.claim.is_empty();
+        if writes_latest && !answers.is_empty() {
             answers.remove(0);
         }
         let mut chosen = Vec::new();
-        for (place, claim) in self.change.claim.iter().enumerate() {
+        for (number, claim) in self.change.claim.iter().enumerate() {
             let mut won = None;
             for GuardedCandidate { candidate, .. } in self.additions.candidates(claim) {
                 let Some(TxnOpResponse::Txn(tried)) = answers.into_iter().next() else {
-                    return CommitTxnOutcome::Taken(place, None);
+                    return CommitTxnOutcome::Taken(number, None);
                 };
                 answers = tried.op_responses();
                 if tried.succeeded() {
@@ -177,7 +178,7 @@ impl CommitTxn<'_> {
                 Some(candidate) => chosen.push(candidate),
                 None => {
                     let shown = (!answers.is_empty()).then(|| flatten(answers));
-                    return CommitTxnOutcome::Taken(place, shown);
+                    return CommitTxnOutcome::Taken(number, shown);
                 }
             }
         }
@@ -274,8 +275,8 @@ impl CommitTxn<'_> {
     /// A lease that stays, with the time when it was taken.
     fn item(&self, lease: &Lease) -> IndexedLease {
         let before = self.seen.document.iter().flat_map(|seen| &seen.leases);
-        let same = |item: &&IndexedLease| item.address.addr() == lease.address.addr();
-        IndexedLease::of(lease, before.into_iter().find(same).map_or_else(now, |item| item.taken))
+        let item = before.into_iter().find(|item| item.address.addr() == lease.address.addr());
+        IndexedLease::of(lease, item.map_or_else(now, |item| item.taken))
     }
 }
 

@@ -196,18 +196,16 @@ impl EtcdConfig {
     /// word for comes from `ipam.etcd` all the same.
     fn section(&self) -> Result<(EtcdSection, &'static SettingNames)> {
         let ours = self.etcd.clone().unwrap_or_default();
-        let rest = || EtcdSection { endpoints: Vec::new(), ..ours.clone() };
         let theirs = self.etcd_config.as_ref().map(|theirs| {
             let url = theirs.url.clone().filter(|url| !url.is_empty());
-            // It looks at its files only then, though its document asks for them always.
+            // cni-ipam-etcd uses its files only then, although its page asks for them always.
             let secured = url.as_ref().is_some_and(|url| url.starts_with("https"));
-            let file = |file: &Option<String>| file.clone().filter(|_| secured);
             let section = EtcdSection {
                 endpoints: url.into_iter().collect(),
-                cert_file: file(&theirs.cert_file),
-                key_file: file(&theirs.key_file),
-                trusted_ca_file: file(&theirs.trusted_ca_file),
-                ..rest()
+                cert_file: theirs.cert_file.clone().filter(|_| secured),
+                key_file: theirs.key_file.clone().filter(|_| secured),
+                trusted_ca_file: theirs.trusted_ca_file.clone().filter(|_| secured),
+                ..ours.clone()
             };
             (section, &CNI_IPAM_ETCD)
         });
@@ -217,7 +215,7 @@ impl EtcdConfig {
                 cert_file: self.certfile.clone(),
                 key_file: self.keyfile.clone(),
                 trusted_ca_file: self.trustedcafile.clone(),
-                ..rest()
+                ..ours.clone()
             };
             (section, &HOST_ETCD)
         });

@@ -11,7 +11,7 @@ use tower::util::BoxCloneSyncService;
 use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
 use crate::first_frame::{self, FirstFrame};
-use crate::grpc_failure::{GrpcFailure, connecting};
+use crate::grpc_failure::{GrpcFailure, connection_failure};
 
 /// How long a server may take to be connected to, or to show that it lives.
 pub(crate) const CONNECT: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ impl Connection {
         }
         let mut token = None;
         if let Some(credentials) = credentials {
-            token = match credentials.cached() {
+            token = match credentials.cached_token() {
                 Some(token) => Some(token),
                 None => authenticate(&channel, credentials).await?,
             };
@@ -86,11 +86,12 @@ async fn dial(
     tls: Option<&ClientTlsConfig>,
     pulse: Option<Duration>,
 ) -> Result<(tonic::transport::Channel, FirstFrame), RequestError> {
-    let connecting = |error: tonic::transport::Error| connecting(&error, endpoint.is_secured());
-    let mut dial = Dial::from_shared(endpoint.to_string()).map_err(connecting)?;
+    let secured = endpoint.is_secured();
+    let mut dial = Dial::from_shared(endpoint.to_string())
+        .map_err(|error| connection_failure(&error, secured))?;
     // A page of a listing comes in one go.
     dial = dial.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
-    if let Some(tls) = tls.filter(|_| endpoint.is_secured()) {
+    if let Some(tls) = tls.filter(|_| secured) {
         dial = dial.tls_config(tls.clone()).map_err(|error| {
             RequestError::refused(
                 Error::new(ErrorCode::INVALID_CONFIG, "the certificate files cannot be used")
@@ -102,7 +103,7 @@ async fn dial(
     if let Some(pulse) = pulse {
         dial = dial.http2_keep_alive_interval(pulse).keep_alive_timeout(CONNECT - CONNECT * 2 / 5);
     }
-    first_frame::connect(&dial).await.map_err(connecting)
+    first_frame::connect(&dial).await.map_err(|error| connection_failure(&error, secured))
 }
 
 /// Clients over a connection, which show a token with each request.
@@ -137,16 +138,12 @@ async fn authenticate(
     channel: &tonic::transport::Channel,
     credentials: &mut Credentials,
 ) -> Result<Option<String>, RequestError> {
-    let password = credentials.password().map_err(RequestError::refused)?;
+    let password = credentials.read_password().map_err(RequestError::refused)?;
     let client = Client::from_channel(Channel::Tonic(channel.clone()), None).await;
-    // Asking for a token changes nothing.
-    let failed = |error: &etcd_client::Error, credentials: &Credentials| {
-        RequestError::from(GrpcFailure::of_request(error, Some(credentials))).before_the_request()
-    };
-    let client = client.map_err(|error| failed(&error, credentials))?;
+    let client = client.map_err(|error| authentication_failure(&error, credentials))?;
     match client.auth_client().authenticate(credentials.user.clone(), password).await {
         Ok(answer) => {
-            credentials.keep(answer.token());
+            credentials.keep_token(answer.token());
             Ok(Some(answer.token().to_owned()))
         }
         Err(etcd_client::Error::GRpcStatus(status))
@@ -154,6 +151,11 @@ async fn authenticate(
         {
             Ok(None)
         }
-        Err(error) => Err(failed(&error, credentials)),
+        Err(error) => Err(authentication_failure(&error, credentials)),
     }
+}
+
+/// Why the servers gave no token. To ask for one changes nothing.
+fn authentication_failure(error: &etcd_client::Error, credentials: &Credentials) -> RequestError {
+    RequestError::from(GrpcFailure::of_request(error, Some(credentials))).before_the_request()
 }

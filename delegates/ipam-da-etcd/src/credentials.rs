@@ -1,4 +1,5 @@
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 
 use ipam_kit::host::{beside, make_private_folder, read_own, replace_own};
@@ -7,10 +8,10 @@ use ipam_kit::{Error, Result};
 use ipam_servers::{ConfigFile, read_text};
 use log::debug;
 
-/// Who calls, by user name and password.
+/// User name and password, and the auth token that a server gave for them.
 ///
-/// Checking a password costs the server some 80 ms of bcrypt, so the token it gave is kept for the next
-/// processes, in a file that only root can read.
+/// A password costs the server some 80 ms of bcrypt. So the token is kept for the next processes, in
+/// a file that only root can read.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     pub(crate) user: String,
@@ -21,7 +22,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// A caller whose token is kept in this file.
+    /// Credentials whose token is kept in the file `cache`.
     pub(crate) fn new(user: String, password: ConfigFile, cache: PathBuf) -> Self {
         Self { user, password, cache, shown: String::new() }
     }
@@ -30,7 +31,7 @@ impl Credentials {
     ///
     /// # Errors
     /// The file cannot be read or is empty.
-    pub(crate) fn password(&self) -> Result<String> {
+    pub(crate) fn read_password(&self) -> Result<String> {
         let ConfigFile { path, file } = &self.password;
         let text = read_text(file).map_err(|error| {
             Error::config(path, format_args!("{} cannot be read", file.display()))
@@ -45,8 +46,8 @@ impl Credentials {
         Ok(password.to_owned())
     }
 
-    /// The token of an earlier process; none where a loss of power has torn it.
-    pub(crate) fn cached(&mut self) -> Option<String> {
+    /// The token that an earlier process kept; `None` if a loss of power has torn it.
+    pub(crate) fn cached_token(&mut self) -> Option<String> {
         let text = String::from_utf8(read_own(&self.cache).ok()?).ok()?;
         let whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         let token = whole.then_some(text)?;
@@ -54,29 +55,29 @@ impl Credentials {
         Some(token)
     }
 
-    /// A server's words without the password and the token.
+    /// The text of a server without the password and the token.
     pub(crate) fn redacted(&self, text: String) -> String {
-        let password = self.password().unwrap_or_default();
+        let password = self.read_password().unwrap_or_default();
         redacted(text, [&*password, &*self.shown])
     }
 
-    /// Lets go of a kept token: a store that was restored from a backup waits for the time it names, and does
-    /// not answer until then.
-    pub(crate) fn forget(&self) {
+    /// Removes the kept token: a store that was restored from a backup does not answer a request
+    /// with a token of a later revision until it has reached that revision.
+    pub(crate) fn forget_token(&self) {
         let _ = fs::remove_file(&self.cache);
     }
 
-    /// Keeps a token; without a place for it the next process asks for another.
-    pub(crate) fn keep(&mut self, token: &str) {
+    /// Keeps a token. If that fails, the next process asks for another.
+    pub(crate) fn keep_token(&mut self, token: &str) {
         token.clone_into(&mut self.shown);
-        let kept = || {
-            let folder = self.cache.parent().unwrap_or(&self.cache);
-            make_private_folder(folder)?;
-            let draft = beside(&self.cache, &format!("#{}", std::process::id()));
-            replace_own(&self.cache, &draft, 0o600, token.as_bytes())
-        };
-        if let Err(error) = kept() {
+        if let Err(error) = self.write_cache(token) {
             debug!("the token is not kept in {}: {error}", self.cache.display());
         }
+    }
+
+    fn write_cache(&self, token: &str) -> io::Result<()> {
+        make_private_folder(self.cache.parent().unwrap_or(&self.cache))?;
+        let draft = beside(&self.cache, &format!("#{}", std::process::id()));
+        replace_own(&self.cache, &draft, 0o600, token.as_bytes())
     }
 }

@@ -1,7 +1,7 @@
-//! The way to the store that the network configuration names now, where a record has another one.
+//! The servers that the network configuration names now, where a record names others.
 //!
-//! It is tried before the recorded way, which may lead to nothing any more. A store that is another one
-//! answers that nothing is there, so the way counts only where it proves to lead to the recorded store.
+//! They are tried before the recorded ones, which may be gone. Servers of another store would answer
+//! that nothing is held, so they are used only if they prove to be those of the recorded store.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::config::{EtcdConfig, EtcdStore};
 use crate::endpoint::Endpoint;
 use crate::keys::EtcdKeys;
 use crate::memory::EtcdMemory;
-use crate::page::{READS, found_by_key};
+use crate::page::{FoundKeys, READS, found_by_key};
 
 /// How long the proof may take, and which part of the time that is left.
 const LONGEST: Duration = Duration::from_secs(3);
 const PART: u32 = 3;
 
-/// A client of today's endpoints, where the configuration names other settings than the record and
-/// these prove to lead to the recorded store. Where that is `marked`, it has a key of the latest
+/// A client of the servers that the configuration names now, if a record names other settings and
+/// the servers prove to be those of the recorded store. A `marked` store has a key of the latest
 /// claim.
 pub(crate) fn connect_if_proven(
     request: &Request,
@@ -88,25 +88,31 @@ impl Proof<'_> {
     /// They do not answer, or refuse it.
     fn holds(&self, client: &mut EtcdClient, known: &[Lease]) -> Result<bool> {
         let known = &known[..known.len().min(READS)];
-        let lease = |lease: &Lease| TxnOp::get(self.keys.lease(lease.address.addr()), None);
-        let mut reads: Vec<TxnOp> = known.iter().map(lease).collect();
+        let mut reads = Vec::new();
+        for lease in known {
+            reads.push(TxnOp::get(self.keys.lease(lease.address.addr()), None));
+        }
         if self.marked {
             reads.push(TxnOp::get(self.keys.latest(), None));
         }
         let answer = client.read(&Txn::new().and_then(reads))?;
         let found = found_by_key(&answer.response);
-        let revision = |key: &str| found.get(key.as_bytes()).map(KeyValue::mod_revision);
-        let latest = self.marked.then(|| revision(self.keys.latest()).unwrap_or(0));
-        let stands = |lease: &Lease| {
-            let seen = LeaseRevision::read(&lease.revision).map(|seen| seen.revision);
-            seen.is_some() && revision(&self.keys.lease(lease.address.addr())) == seen
-        };
-        let holds_them = !known.is_empty() && known.iter().all(stands);
+        let latest = self.marked.then(|| revision_in(&found, self.keys.latest()).unwrap_or(0));
+        let holds_them = !known.is_empty()
+            && known.iter().all(|lease| {
+                let seen = LeaseRevision::read(&lease.revision).map(|seen| seen.revision);
+                let key = self.keys.lease(lease.address.addr());
+                seen.is_some() && revision_in(&found, &key) == seen
+            });
         let todays: Vec<&str> = self.today.endpoints.iter().map(Endpoint::host_and_port).collect();
         let recorded: Vec<&str> =
             self.recorded.endpoints.iter().map(Endpoint::host_and_port).collect();
         let still_named = recorded.iter().all(|endpoint| todays.contains(endpoint));
         let evidence = holds_them || still_named;
-        Ok(self.memory.proves(&answer, latest, &recorded, evidence, still_named))
+        Ok(self.memory.is_recorded_store(&answer, latest, &recorded, evidence, still_named))
     }
+}
+
+fn revision_in(found: &FoundKeys, key: &str) -> Option<i64> {
+    found.get(key.as_bytes()).map(KeyValue::mod_revision)
 }

@@ -25,15 +25,16 @@ pub(crate) fn parse_all(
         return Err(Error::config(path, "no endpoint")
             .advise("name at least one etcd server, as in 10.0.0.1:2379"));
     }
-    let parse = |(i, text): (usize, &String)| {
-        let malformed = |what: &str| {
-            let place = if listed { format!("{path}[{i}]") } else { path.to_owned() };
-            Error::config(place, format_args!("{} {what}", shown_url(text)))
+    let mut endpoints = Vec::new();
+    for (index, text) in texts.iter().enumerate() {
+        let endpoint = Endpoint::parse(text, secured).map_err(|reason| {
+            let path = if listed { format!("{path}[{index}]") } else { path.to_owned() };
+            Error::config(path, format_args!("{} {reason}", shown_url(text)))
                 .advise("expected HOST:PORT, http://HOST:PORT or https://HOST:PORT")
-        };
-        Endpoint::parse(text, secured).map_err(malformed)
-    };
-    texts.iter().enumerate().map(parse).collect()
+        })?;
+        endpoints.push(endpoint);
+    }
+    Ok(endpoints)
 }
 
 impl Endpoint {

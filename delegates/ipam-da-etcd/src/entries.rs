@@ -34,8 +34,10 @@ pub(crate) fn entries_of_node<'a>(
     node: &'a str,
     network: &'a str,
 ) -> impl Iterator<Item = Entry> + 'a {
-    let its = move |holding: &&OwnerState| is_of(&holding.document, node, network);
-    holdings.iter().filter(its).flat_map(OwnerState::entries)
+    holdings
+        .iter()
+        .filter(move |holding| is_of(&holding.document, node, network))
+        .flat_map(OwnerState::entries)
 }
 
 /// What the key of an address says; none for a key of another kind.

@@ -18,7 +18,7 @@ pub(crate) enum GrpcFailure {
 }
 
 /// Why a connection could not be made, to a server over TLS or not.
-pub(crate) fn connecting(error: &(dyn StdError + 'static), secured: bool) -> RequestError {
+pub(crate) fn connection_failure(error: &(dyn StdError + 'static), secured: bool) -> RequestError {
     let text = chain(error);
     if is_of_tls(&text) {
         return RequestError::rejected(with_advice(text));
@@ -204,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_of_another_time_is_told_from_one_of_another_authority() {
+    fn an_expired_certificate_is_told_from_one_of_another_ca() {
         for (said, advice) in [
             ("invalid peer certificate: Expired", words::NOT_VALID_NOW),
             ("invalid peer certificate: certificate not valid yet: …", words::NOT_VALID_NOW),
             ("invalid peer certificate: UnknownIssuer", "trustedCaFile"),
             ("received fatal alert: CertificateExpired", "look at certFile and keyFile"),
         ] {
-            let shown = format!("{:?}", connecting(&std::io::Error::other(said), true));
+            let shown = format!("{:?}", connection_failure(&std::io::Error::other(said), true));
             assert!(shown.contains("Rejected") && shown.contains(advice), "{shown}");
         }
     }

@@ -108,14 +108,15 @@ impl EtcdKeys {
 
     /// The key of the owner with these names.
     pub(crate) fn owner_of(&self, node: &str, container: &str, ifname: &str) -> String {
-        let (node, container, ifname) = (plain(node), plain(container), plain(ifname));
-        let rest = self.format.owner(&self.network, &node, &container, &ifname);
+        let rest =
+            self.format.owner(&self.network, &plain(node), &plain(container), &plain(ifname));
         format!("{}{rest}", self.owners)
     }
 
     /// The key of the owner that an entry names; none where the entry does not tell the owner in full.
     pub(crate) fn owner_of_holder(&self, holder: &Holder) -> Option<String> {
-        let (node, ifname) = (holder.node.as_deref()?, holder.ifname.as_deref()?);
+        let node = holder.node.as_deref()?;
+        let ifname = holder.ifname.as_deref()?;
         Some(self.owner_of(node, &holder.container, ifname))
     }
 

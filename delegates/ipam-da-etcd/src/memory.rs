@@ -14,9 +14,11 @@ use crate::endpoint::Endpoint;
 use crate::transport::EtcdAnswer;
 use crate::values;
 
-/// What this node remembers of a network's store between two calls, in its state folder: which
-/// cluster it is and how far it had come, so that a store restored from a backup or swapped for another
-/// is noticed; and, as mere hints, the address last given out and the server that answered.
+/// What this node remembers of a network's store between two calls, in a file of the state folder.
+///
+/// It remembers which cluster the store is and how far it had come, so that a call notices a store
+/// that was restored from a backup, or swapped for another. It also remembers hints: the address last
+/// given out, and the server that answered.
 #[derive(Debug)]
 pub(crate) struct EtcdMemory {
     file: StateFile,
@@ -98,11 +100,15 @@ impl EtcdMemory {
     /// Code 11, with what to do.
     pub(crate) fn check_answer(&mut self, answer: &EtcdAnswer, releasing: bool) -> Result<()> {
         let Some(current) = &self.known.cluster else { return Ok(()) };
-        let id = self.id(answer);
+        let id = self.cluster_id(answer);
         let former = self.known.former.iter().find(|former| releasing && former.id == id);
         let cluster = former.unwrap_or(current).clone();
         if cluster.id == id {
-            return if cluster.is_set_back(answer) { Err(self.set_back(&cluster)) } else { Ok(()) };
+            return if cluster.is_set_back(answer) {
+                Err(self.set_back_error(&cluster))
+            } else {
+                Ok(())
+            };
         }
         let elsewhere_in_it = cluster.id.strip_prefix(&format!("{:x} ", answer.cluster));
         Err(elsewhere_in_it.map_or_else(
@@ -123,7 +129,7 @@ impl EtcdMemory {
     /// Code 11, with what to do.
     pub(crate) fn check_latest_claim(&mut self, latest: i64) -> Result<()> {
         match self.known.cluster.clone() {
-            Some(cluster) if latest < cluster.revision => Err(self.set_back(&cluster)),
+            Some(cluster) if latest < cluster.revision => Err(self.set_back_error(&cluster)),
             _ => Ok(()),
         }
     }
@@ -132,7 +138,7 @@ impl EtcdMemory {
     /// other ones: the cluster is one that addresses were taken from and stands where it stood, and there
     /// is `evidence`, or this very cluster was met at a recorded endpoint. Where no cluster is known, the
     /// endpoints are enough where all are `named` today.
-    pub(crate) fn proves(
+    pub(crate) fn is_recorded_store(
         &self,
         answer: &EtcdAnswer,
         latest: Option<i64>,
@@ -140,7 +146,8 @@ impl EtcdMemory {
         evidence: bool,
         named: bool,
     ) -> bool {
-        let (known, id) = (&self.known, self.id(answer));
+        let known = &self.known;
+        let id = self.cluster_id(answer);
         let mut clusters = known.cluster.iter().chain(&known.former).peekable();
         if clusters.peek().is_none() {
             return named;
@@ -157,11 +164,11 @@ impl EtcdMemory {
         self.known.cluster.as_ref().map_or(0, |cluster| cluster.revision)
     }
 
-    fn id(&self, answer: &EtcdAnswer) -> String {
+    fn cluster_id(&self, answer: &EtcdAnswer) -> String {
         format!("{:x} {}", answer.cluster, self.key_space)
     }
 
-    fn set_back(&mut self, cluster: &Cluster) -> Error {
+    fn set_back_error(&mut self, cluster: &Cluster) -> Error {
         if !cluster.set_back {
             self.remember_set_back(cluster);
         }
@@ -176,7 +183,7 @@ impl EtcdMemory {
         self.known.cluster.as_ref().is_some_and(|cluster| cluster.set_back)
     }
 
-    /// Reads again what other processes have noted meanwhile.
+    /// Reads again what other processes have written meanwhile.
     pub(crate) fn refresh(&mut self) {
         self.known = self.file.read::<MemoryFile>().remove(&self.part).unwrap_or_default();
     }
@@ -193,16 +200,17 @@ impl EtcdMemory {
 
     /// Whether the store refused us keys beside those of the replaced system not long ago.
     pub(crate) fn is_unindexed(&self) -> bool {
-        let noted = self.known.unindexed;
-        noted.is_some_and(|seconds| values::is_refusal_recent(seconds.saturating_mul(1000)))
+        self.known
+            .unindexed
+            .is_some_and(|seconds| values::is_refusal_recent(seconds.saturating_mul(1000)))
     }
 
-    /// Notes that it did.
+    /// Remembers that it did.
     pub(crate) fn remember_unindexed(&mut self) {
         self.write_or_warn(|part| part.unindexed = Some(now()));
     }
 
-    /// Notes what an ADD has taken from the store that is known, which has `marked` it as the latest claim.
+    /// Remembers what an ADD has taken from the store that is known, which has `marked` it as the latest claim.
     pub(crate) fn remember_claims(
         &mut self,
         answer: &EtcdAnswer,
@@ -210,17 +218,17 @@ impl EtcdMemory {
         given: BTreeMap<u32, IpAddr>,
         marked: bool,
     ) {
-        let id = self.id(answer);
+        let id = self.cluster_id(answer);
         self.write_or_warn(|part| {
             part.cursors.extend(&given);
-            part.meet(endpoint.host_and_port(), &id);
+            part.remember_cluster_at(endpoint.host_and_port(), &id);
             part.record_claim(&id, answer.revision, marked);
         });
     }
 
-    /// Notes the latest claim of all nodes: the fresher it is, the sooner a restored store is noticed.
+    /// Remembers the latest claim of all nodes: the fresher it is, the sooner a restored store is noticed.
     pub(crate) fn remember_latest_claim(&mut self, answer: &EtcdAnswer, latest: i64) {
-        let id = self.id(answer);
+        let id = self.cluster_id(answer);
         let known = self.known.cluster.clone();
         if known.is_some_and(|known| known.id != id || known.revision >= latest) {
             return;
@@ -230,18 +238,18 @@ impl EtcdMemory {
         }
     }
 
-    /// Notes that a store has gone back behind what was known of it, unless it was accepted since.
+    /// Remembers that a store has gone back behind what was known of it, unless it was accepted since.
     fn remember_set_back(&mut self, known: &Cluster) {
         self.write_or_warn(|part| {
-            let clusters = part.cluster.iter_mut().chain(&mut part.former);
-            let same = |cluster: &&mut Cluster| {
-                cluster.id == known.id && cluster.revision >= known.revision
-            };
-            clusters.filter(same).for_each(|cluster| cluster.set_back = true);
+            for cluster in part.cluster.iter_mut().chain(&mut part.former) {
+                if cluster.id == known.id && cluster.revision >= known.revision {
+                    cluster.set_back = true;
+                }
+            }
         });
     }
 
-    /// Notes the endpoint that has answered, where it is another one than before.
+    /// Remembers the endpoint that has answered, where it is another one than before.
     pub(crate) fn remember_endpoint(&mut self, endpoint: Option<String>) {
         let known = self.known.clone();
         if known.endpoint == endpoint {
@@ -274,15 +282,15 @@ impl EtcdMemory {
         endpoint: &Endpoint,
         latest: Option<i64>,
     ) -> Result<()> {
-        let id = self.id(answer);
-        let change = |part: &mut DelegateMemory| {
-            part.meet(endpoint.host_and_port(), &id);
+        let id = self.cluster_id(answer);
+        let written = self.write(|part| {
+            part.remember_cluster_at(endpoint.host_and_port(), &id);
             part.former.retain(|former| former.id != id);
             let seen = Cluster::seen(&id, latest.unwrap_or(answer.revision), latest.is_some());
             let old = part.cluster.replace(seen);
             part.former.extend(old.filter(|old| old.id != id));
-        };
-        self.write(change).map_err(|error| {
+        });
+        written.map_err(|error| {
             Error::io(format!("{} cannot be written", self.file.path().display()), error)
                 .advise("mend the state folder and call again")
         })
@@ -299,8 +307,8 @@ impl EtcdMemory {
 }
 
 impl DelegateMemory {
-    /// Notes which cluster was met at an endpoint.
-    fn meet(&mut self, endpoint: &str, id: &str) {
+    /// Remembers which cluster was met at an endpoint.
+    fn remember_cluster_at(&mut self, endpoint: &str, id: &str) {
         self.met.insert(endpoint.to_owned(), id.to_owned());
         while self.met.len() > MET {
             let other = self.met.keys().find(|known| *known != endpoint).cloned();
@@ -308,7 +316,7 @@ impl DelegateMemory {
         }
     }
 
-    /// Notes a claim in a store, unless another one is in use.
+    /// Remembers a claim in a store, unless another one is in use.
     fn record_claim(&mut self, id: &str, revision: i64, marked: bool) {
         let seen = Cluster::seen(id, revision, marked);
         let known = self.cluster.get_or_insert_with(|| seen.clone());

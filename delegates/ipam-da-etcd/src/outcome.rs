@@ -36,11 +36,12 @@ pub(crate) fn read_previous_holders(
     let reads: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.as_str(), None)).collect();
     let answer = session.read(&Txn::new().and_then(reads))?;
     let found = found_by_key(&answer.response);
-    let holder_before = |key: String| {
-        let holding = found.get(key.as_bytes()).map(parse_holding).transpose()?;
-        Ok((key, holding))
-    };
-    keys.into_iter().map(holder_before).collect()
+    let mut previous_holders = BTreeMap::new();
+    for key in keys {
+        let state = found.get(key.as_bytes()).map(parse_holding).transpose()?;
+        previous_holders.insert(key, state);
+    }
+    Ok(previous_holders)
 }
 
 /// A change that was written, with the address of each claim.
@@ -120,28 +121,25 @@ pub(crate) fn report_taken(
     owner: &Owner,
     token: &EtcdViewToken,
     change: &Change<'_>,
-    (place, shown): (usize, Option<&[KeyValue]>),
+    (number, found): (usize, Option<&[KeyValue]>),
 ) -> Commit<EtcdViewToken> {
     let keys = &session.keys;
-    let claim = &change.claim[place];
-    let holder = |address: IpAddr| match (claim.next, shown) {
-        (Scan::Range(..), _) | (_, None) => None,
-        (_, Some(found)) => {
-            let found = found.iter().find(|f| keys.address(f.key()) == Some(address));
-            found.map(|found| keys.key_format().entry(address, found))
-        }
-    };
-    let taken = claim.candidates.iter();
-    let taken: Vec<Taken> = taken
-        .map(|address| Taken { claim: place, address: *address, holder: holder(*address) })
-        .collect();
+    let claim = &change.claim[number];
+    // With a range, the keys are those of the range, without values.
+    let values = found.filter(|_| !matches!(claim.next, Scan::Range(..))).unwrap_or_default();
+    let mut taken = Vec::new();
+    for address in &claim.candidates {
+        let found = values.iter().find(|found| keys.address(found.key()) == Some(*address));
+        let holder = found.map(|found| keys.key_format().entry(*address, found));
+        taken.push(Taken { claim: number, address: *address, holder });
+    }
     // Its own without its owner's key: only a look at the address shows that it is held.
     let own = keys.owner(owner);
     let holders = taken.iter().filter_map(|taken| taken.holder.as_ref()?.holder.as_ref());
     let is_own = holders.filter_map(|h| keys.owner_of_holder(h)).any(|key| key == own);
     let mut view = unchanged_view(session, change, token).filter(|_| !is_own);
-    if let (Some(view), Scan::Range(from, to), Some(found)) = (&mut view, claim.next, shown) {
-        view.pools[place].used = Used::Windows(vec![(from, to)], addresses(keys, found));
+    if let (Some(view), Scan::Range(from, to), Some(found)) = (&mut view, claim.next, found) {
+        view.pools[number].used = Used::Windows(vec![(from, to)], addresses(keys, found));
     }
     Commit::Lost { taken, view }
 }

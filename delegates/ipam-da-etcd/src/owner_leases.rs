@@ -59,13 +59,16 @@ impl OwnerKeys {
         leases: Vec<KeyValue>,
         addresses_read: BTreeSet<IpAddr>,
     ) -> Self {
-        let (key, beside) = (keys.owner(owner), keys.of_container(owner));
+        let key = keys.owner(owner);
         let (own, others): (Vec<_>, Vec<_>) =
             owners.into_iter().partition(|found| found.key() == key.as_bytes());
-        let is_sibling = |found: &KeyValue| {
-            beside.as_ref().is_some_and(|beside| found.key().starts_with(beside.as_bytes()))
+        let siblings = match keys.of_container(owner) {
+            None => Vec::new(),
+            Some(prefix) => {
+                let others = others.into_iter();
+                others.filter(|found| found.key().starts_with(prefix.as_bytes())).collect()
+            }
         };
-        let siblings = others.into_iter().filter(is_sibling).collect();
         Self { own: own.into_iter().next(), siblings, leases, addresses_read }
     }
 
@@ -81,18 +84,22 @@ impl OwnerKeys {
             return Ok(OwnerLeases { leases: Vec::new(), seen, lost: Vec::new() });
         };
         let holding = parse_holding(own)?;
-        let is_its = |lease: &Lease| {
-            let found = self.found(keys, lease.address.addr()).map(KeyValue::mod_revision);
-            found == LeaseRevision::read(&lease.revision).map(|seen| seen.revision)
-        };
-        let (leases, lost): (Vec<_>, Vec<_>) = holding.leases().into_iter().partition(|lease| {
-            !self.addresses_read.contains(&lease.address.addr()) || is_its(lease)
-        });
+        let (leases, lost): (Vec<_>, Vec<_>) =
+            holding.leases().into_iter().partition(|lease| self.may_be_current(keys, lease));
         let OwnerState { revision, mut document } = holding;
-        let stays = |item: &IndexedLease| leases.iter().any(|lease| lease.address == item.address);
-        document.leases.retain(stays);
+        document.leases.retain(|item| leases.iter().any(|lease| lease.address == item.address));
         let seen = OwnerGuard { revision: Some(revision), document: Some(document) };
         Ok(OwnerLeases { leases, seen, lost })
+    }
+
+    /// Whether the key of a lease's address has the revision of the lease, or was not read.
+    fn may_be_current(&self, keys: &EtcdKeys, lease: &Lease) -> bool {
+        let address = lease.address.addr();
+        if !self.addresses_read.contains(&address) {
+            return true;
+        }
+        let found = self.found(keys, address).map(KeyValue::mod_revision);
+        found == LeaseRevision::read(&lease.revision).map(|seen| seen.revision)
     }
 
     /// The key of one of the addresses.

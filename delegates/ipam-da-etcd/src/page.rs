@@ -37,10 +37,12 @@ pub(crate) fn next_page(page: &GetResponse) -> Option<Vec<u8>> {
 
 /// Reads which addresses of a window are taken.
 pub(crate) fn read_window(keys: &EtcdKeys, from: IpAddr, to: IpAddr) -> Vec<TxnOp> {
-    let read = |(first, end): (String, String)| {
-        TxnOp::get(first, Some(GetOptions::new().with_range(end).with_keys_only()))
-    };
-    keys.window(from, to).into_iter().map(read).collect()
+    let mut reads = Vec::new();
+    for (first, end) in keys.window(from, to) {
+        let options = GetOptions::new().with_range(end).with_keys_only();
+        reads.push(TxnOp::get(first, Some(options)));
+    }
+    reads
 }
 
 /// The answer to a transaction's first operation, a read.
@@ -53,15 +55,20 @@ pub(crate) fn first_get(answers: Vec<TxnOpResponse>) -> Option<GetResponse> {
 
 /// What the reads of a transaction found.
 pub(crate) fn flatten(answers: impl IntoIterator<Item = TxnOpResponse>) -> Vec<KeyValue> {
-    let found = |answer| match answer {
-        TxnOpResponse::Get(mut get) => get.take_kvs(),
-        _ => Vec::new(),
-    };
-    answers.into_iter().flat_map(found).collect()
+    let mut found = Vec::new();
+    for answer in answers {
+        if let TxnOpResponse::Get(mut get) = answer {
+            found.extend(get.take_kvs());
+        }
+    }
+    found
 }
 
 /// What the reads of a transaction found, by key.
-pub(crate) fn found_by_key(response: &TxnResponse) -> BTreeMap<Vec<u8>, KeyValue> {
+pub(crate) type FoundKeys = BTreeMap<Vec<u8>, KeyValue>;
+
+/// What the reads of a transaction found, by key.
+pub(crate) fn found_by_key(response: &TxnResponse) -> FoundKeys {
     let found = flatten(response.op_responses());
     found.into_iter().map(|kv| (kv.key().to_vec(), kv)).collect()
 }

@@ -1,58 +1,44 @@
 //! Removing what a scan showed, and what an owner has lost.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp};
-use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::Entry;
 use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::commit_txn::write_owner;
-use crate::page::{READS, found_by_key};
+use crate::page::{FoundKeys, READS, found_by_key};
 use crate::session::EtcdSession;
-use crate::values::{LeaseRevision, parse_holding};
+use crate::values::{LeaseRevision, OwnerState, parse_holding};
 
-/// The entries of one owner, with the owner's key; none where nobody is named.
-type Owned<'a> = (Option<String>, Vec<&'a Entry>);
+/// Entries of a scan that go in one transaction.
+struct OwnerEntries<'a> {
+    /// The owner's key; `None` for an entry that names no owner, which goes alone.
+    owner: Option<String>,
+    entries: Vec<&'a Entry>,
+}
 
-/// What was found under some keys.
-type FoundKeys = BTreeMap<Vec<u8>, KeyValue>;
-
-/// Removes entries that a scan showed, owner by owner, each only while it is still the very one,
-/// and tells which.
+/// Removes entries that a scan showed, owner by owner, each only while it is still the very one.
+/// Answers those that were removed.
 ///
 /// # Errors
-/// It is not known of some whether they were removed. All others are, and the error says so.
+/// It is unknown of some whether they were removed. All others are, and the error says so.
 pub(crate) fn remove(session: &mut EtcdSession, entries: &[Entry]) -> Result<Vec<Entry>> {
-    let mut by_owner: BTreeMap<Option<String>, Vec<&Entry>> = BTreeMap::new();
-    for entry in entries {
-        let holder = entry.holder.as_ref().filter(|_| session.indexed);
-        let key = holder.and_then(|holder| session.keys.owner_of_holder(holder));
-        by_owner.entry(key).or_default().push(entry);
-    }
-    // Of what nobody is named for, each entry stands for itself.
-    let nobodys = by_owner.remove(&None).unwrap_or_default();
-    let mut owned: Vec<Owned<'_>> = by_owner.into_iter().collect();
-    owned.extend(nobodys.into_iter().map(|entry| (None, vec![entry])));
-    let (mut removed, mut failed) = (Vec::new(), Vec::new());
+    let owned = group_by_owner(session, entries);
+    let mut removed = Vec::new();
+    let mut failed = Vec::new();
     let mut rest = owned.as_slice();
     while !rest.is_empty() {
-        let mut keys = 0;
-        let fits = |(_, entries): &&Owned<'_>| {
-            keys += 1 + entries.len();
-            keys <= READS
-        };
-        let batch = rest.iter().take_while(fits).count().max(1);
-        let found = read_entries(session, &rest[..batch])?;
-        for (owner, entries) in &rest[..batch] {
-            match remove_of(session, owner.as_deref(), entries, &found) {
+        let (batch, others) = rest.split_at(batch_size(rest));
+        let found = read_entries(session, batch)?;
+        for owned in batch {
+            match remove_of_owner(session, owned, &found) {
                 Ok(gone) => removed.extend(gone),
                 Err(error) => failed.push(error),
             }
         }
-        rest = &rest[batch..];
+        rest = others;
     }
     Error::join(failed).map_err(|error| match addresses(&removed).as_str() {
         "" => error,
@@ -61,8 +47,38 @@ pub(crate) fn remove(session: &mut EtcdSession, entries: &[Entry]) -> Result<Vec
     Ok(removed)
 }
 
-/// Takes off the owner's list what it was not `seen` to hold any more: keys that somebody deleted by
-/// hand, which others may have by now. Nobody else would, and it would be in the way for ever.
+fn group_by_owner<'a>(session: &EtcdSession, entries: &'a [Entry]) -> Vec<OwnerEntries<'a>> {
+    let mut by_owner: BTreeMap<Option<String>, Vec<&Entry>> = BTreeMap::new();
+    for entry in entries {
+        let holder = entry.holder.as_ref().filter(|_| session.indexed);
+        let key = holder.and_then(|holder| session.keys.owner_of_holder(holder));
+        by_owner.entry(key).or_default().push(entry);
+    }
+    let without_owner = by_owner.remove(&None).unwrap_or_default();
+    let mut owned: Vec<OwnerEntries<'_>> =
+        by_owner.into_iter().map(|(owner, entries)| OwnerEntries { owner, entries }).collect();
+    for entry in without_owner {
+        owned.push(OwnerEntries { owner: None, entries: vec![entry] });
+    }
+    owned
+}
+
+/// How many owners are read at once, at least one.
+fn batch_size(owned: &[OwnerEntries<'_>]) -> usize {
+    let mut keys = 0;
+    let mut size = 0;
+    for OwnerEntries { entries, .. } in owned {
+        keys += 1 + entries.len();
+        if keys > READS {
+            break;
+        }
+        size += 1;
+    }
+    size.max(1)
+}
+
+/// Takes off the owner's list the addresses that it was not `seen` to hold any more: their keys were
+/// deleted by hand, and others may have them by now. Nothing else removes them from the list.
 ///
 /// # Errors
 /// The store refuses it.
@@ -79,8 +95,8 @@ pub(crate) fn take_off_lost(
         return Ok(seen);
     }
     let key = String::from_utf8_lossy(found.key()).into_owned();
-    let held = |address| document.leases.iter().any(|item| item.address.addr() == address);
-    let rest = holding.without(|address| !held(address));
+    let rest = holding
+        .without(|address| !document.leases.iter().any(|item| item.address.addr() == address));
     let guard = Compare::mod_revision(key.as_str(), CompareOp::Equal, holding.revision);
     let mut ops = Vec::new();
     write_owner(&session.keys, key, &rest, &mut ops);
@@ -98,43 +114,47 @@ pub(crate) fn take_off_lost(
     })
 }
 
-/// The keys of owners and of their entries.
-fn read_entries(session: &mut EtcdSession, owned: &[Owned<'_>]) -> Result<FoundKeys> {
-    let owners = owned.iter().filter_map(|(owner, _)| owner.clone());
-    let entries = owned.iter().flat_map(|(_, entries)| entries);
-    let leases = entries.map(|entry| session.keys.lease(entry.lease.address.addr()));
-    let reads: Vec<TxnOp> = owners.chain(leases).map(|key| TxnOp::get(key, None)).collect();
+/// Reads the keys of owners and of their entries.
+fn read_entries(session: &mut EtcdSession, owned: &[OwnerEntries<'_>]) -> Result<FoundKeys> {
+    let mut reads = Vec::new();
+    for OwnerEntries { owner, entries } in owned {
+        reads.extend(owner.iter().map(|key| TxnOp::get(key.as_str(), None)));
+        for entry in entries {
+            reads.push(TxnOp::get(session.keys.lease(entry.lease.address.addr()), None));
+        }
+    }
     let answer = session.read(&Txn::new().and_then(reads))?;
     Ok(found_by_key(&answer.response))
 }
 
 /// Removes the entries of one owner in one transaction, those that are still what they were.
-fn remove_of(
+fn remove_of_owner(
     session: &mut EtcdSession,
-    owner: Option<&str>,
-    entries: &[&Entry],
+    OwnerEntries { owner, entries }: &OwnerEntries<'_>,
     found: &FoundKeys,
 ) -> Result<Vec<Entry>> {
-    let (mut guards, mut ops, mut gone) = (Vec::new(), Vec::new(), Vec::new());
-    let own = owner.and_then(|key| found.get(key.as_bytes()));
+    let mut guards = Vec::new();
+    let mut ops = Vec::new();
+    let mut gone = Vec::new();
+    let own = owner.as_ref().and_then(|key| found.get(key.as_bytes()));
     // A value that is not ours lists nothing.
     let holding = own.and_then(|found| parse_holding(found).ok());
+    let listed = holding.as_ref().map(OwnerState::leases).unwrap_or_default();
     for entry in entries {
         let key = session.keys.lease(entry.lease.address.addr());
         let seen = LeaseRevision::read(&entry.lease.revision).map(|seen| seen.revision);
-        let standing = found.get(key.as_bytes()).map(KeyValue::mod_revision);
-        let stands = standing.is_some() && standing == seen;
-        let same = |lease: &Lease| {
+        let current = found.get(key.as_bytes()).map(KeyValue::mod_revision);
+        let unchanged = current.is_some() && current == seen;
+        let is_listed = listed.iter().any(|lease| {
             lease.address == entry.lease.address && lease.revision == entry.lease.revision
-        };
-        let listed = holding.as_ref().is_some_and(|holding| holding.leases().iter().any(same));
-        if stands {
+        });
+        if unchanged {
             let revision = seen.unwrap_or_default();
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision));
             ops.push(TxnOp::delete(key, None));
         }
         // An address whose key is not the owner's any more is only taken off the owner's list.
-        if stands || listed {
+        if unchanged || is_listed {
             gone.push((*entry).clone());
         }
     }
@@ -143,15 +163,15 @@ fn remove_of(
     }
     match (owner, holding) {
         (None, _) => {}
-        // Its owner's key was deleted by hand, or spoilt.
+        // The owner's key was deleted by hand, or its value is not ours.
         (Some(key), None) => {
             let revision = own.map_or(0, KeyValue::mod_revision);
-            guards.push(Compare::mod_revision(key, CompareOp::Equal, revision));
+            guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, revision));
         }
         (Some(key), Some(holding)) => {
-            guards.push(Compare::mod_revision(key, CompareOp::Equal, holding.revision));
-            let goes = |address: IpAddr| gone.iter().any(|e| e.lease.address.addr() == address);
-            let rest = holding.without(goes);
+            guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, holding.revision));
+            let rest = holding
+                .without(|address| gone.iter().any(|entry| entry.lease.address.addr() == address));
             if rest.leases.len() < holding.document.leases.len() {
                 write_owner(&session.keys, key.to_owned(), &rest, &mut ops);
             }

@@ -53,7 +53,7 @@ impl EtcdSession {
         })
     }
 
-    /// Asks something that changes nothing of the store that is known.
+    /// Reads something in the store that is known.
     ///
     /// # Errors
     /// The store does not answer, refuses it, or is not the known one.
@@ -88,13 +88,12 @@ impl EtcdSession {
     /// # Errors
     /// The store does not answer, or refuses it.
     pub(crate) fn read_latest_claim(&mut self) -> Result<(EtcdAnswer, Option<i64>)> {
-        let any = || GetOptions::new().with_prefix().with_limit(1).with_keys_only();
         let reads = match self.indexed {
             true => vec![
                 TxnOp::get(self.keys.latest(), None),
-                TxnOp::get(self.keys.owners(), Some(any())),
+                TxnOp::get(self.keys.owners(), Some(any_key())),
             ],
-            false => vec![TxnOp::get(self.keys.leases(), Some(any()))],
+            false => vec![TxnOp::get(self.keys.leases(), Some(any_key()))],
         };
         let answer = self.client.read(&Txn::new().and_then(reads))?;
         let latest = self.indexed.then(|| {
@@ -164,4 +163,9 @@ impl EtcdSession {
         let end = end_of(&prefix);
         self.each_between(prefix, &end, false, each)
     }
+}
+
+/// Reads one key of those that begin so, whichever it is.
+fn any_key() -> GetOptions {
+    GetOptions::new().with_prefix().with_limit(1).with_keys_only()
 }

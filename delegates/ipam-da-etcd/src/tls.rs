@@ -16,11 +16,12 @@ pub(crate) fn settings(store: &EtcdStore) -> Result<Option<ClientTlsConfig>> {
     let mut tls = ClientTlsConfig::new().assume_http2(true);
     tls = tls.ca_certificate(Certificate::from_pem(match &store.trusted {
         Some(trusted) => read(trusted, "CERTIFICATE")?,
-        // As Go clients do, the authorities that the host trusts.
+        // The CAs that the host trusts, as Go clients do.
         None => host_ca_bundle(),
     }));
     if let Some((cert, key)) = &store.identity {
-        let (cert, key) = (read(cert, "CERTIFICATE")?, read(key, "PRIVATE KEY")?);
+        let cert = read(cert, "CERTIFICATE")?;
+        let key = read(key, "PRIVATE KEY")?;
         tls = tls.identity(Identity::from_pem(cert, key));
     }
     Ok(Some(tls))

@@ -119,7 +119,7 @@ impl Transport<&Txn> for Grpc {
             Some(Err(failure)) => failure,
             None if sent => {
                 if let Some(credentials) = &self.credentials {
-                    credentials.forget();
+                    credentials.forget_token();
                 }
                 return Err(RequestError::unknown(words::no_answer_within(patience)));
             }

@@ -28,16 +28,16 @@ pub(crate) struct ViewReads {
     pub(crate) more: Vec<KeyValue>,
 }
 
-/// What may be guessed without asking: that an owner holds nothing and nothing is taken, unless
-/// something else has to be read; or that it holds what the record knows. `token` is of what was
-/// seen so far.
+/// A view that is guessed, where a guarded commit follows: the owner of an ADD holds nothing and no
+/// address is taken, or an owner holds what the record knows. `None` when something has to be read:
+/// a pool, or `reads_more`. `token` is of the view before.
 pub(crate) fn view_without_reading(
     session: &EtcdSession,
     query: &ViewQuery<'_>,
     reads_more: bool,
     token: &EtcdViewToken,
 ) -> Option<View<EtcdViewToken>> {
-    // In a store that will be refused nothing is written.
+    // A store that was set back will be refused, so nothing is written to it.
     if !query.may_guess || (!session.accepts_any_store && session.memory.is_set_back()) {
         return None;
     }
@@ -55,7 +55,7 @@ pub(crate) fn view_without_reading(
 /// The addresses that a query names.
 pub(crate) fn addresses_in_query(query: &ViewQuery<'_>) -> BTreeSet<IpAddr> {
     let known = query.known.iter().map(|lease| lease.address.addr());
-    known.chain(query.requests.iter().filter_map(|want| want.requested)).collect()
+    known.chain(query.requests.iter().filter_map(|pool| pool.requested)).collect()
 }
 
 /// Reads the owner's keys, as far as a query looks into its pools, the keys of some addresses,
@@ -71,7 +71,7 @@ pub(crate) fn read_for_view(
 ) -> Result<ViewReads> {
     let keys = &session.keys;
     let own = session.indexed.then(|| keys.read_owner(query.owner));
-    let mut groups = vec![own.into_iter().collect()];
+    let mut groups: Vec<Vec<TxnOp>> = vec![own.into_iter().collect()];
     groups.extend(query.scans.iter().map(|scan| read_scan(keys, *scan)));
     groups.push(
         addresses_read.iter().map(|address| TxnOp::get(keys.lease(*address), None)).collect(),
@@ -80,14 +80,14 @@ pub(crate) fn read_for_view(
     let mut found = read_groups(session, groups)?.into_iter();
     let owners = found.next().unwrap_or_default();
     let mut used = Vec::new();
-    for (scan, want) in query.scans.iter().zip(query.requests) {
-        let shown = found.next().unwrap_or_default();
+    for (scan, pool) in query.scans.iter().zip(query.requests) {
+        let taken = found.next().unwrap_or_default();
         used.push(match scan {
             Scan::None => Used::Unknown,
             Scan::Range(from, to) => {
-                Used::Windows(vec![(*from, *to)], addresses(&session.keys, &shown))
+                Used::Windows(vec![(*from, *to)], addresses(&session.keys, &taken))
             }
-            Scan::Full => Used::All(read_whole_pool(session, want)?),
+            Scan::Full => Used::All(read_whole_pool(session, pool)?),
         });
     }
     let leases = found.next().unwrap_or_default();
@@ -108,25 +108,26 @@ pub(crate) fn build_view(
     for (pool, used) in pools.iter_mut().zip(used) {
         pool.used = used;
     }
-    // Every read of ours is linearizable: none asks for less, and etcd's leader answers none before it
-    // has committed something itself.
+    // Every read of ours is linearizable, and a new leader of etcd answers only after a commit of
+    // its own. So what a read does not show is not there.
     View { held: held.leases, sure: true, pools, token: token.with(held.seen) }
 }
 
-/// Pools of which nothing is known but where the cursors are.
+/// Pools of which only the cursors are known.
 pub(crate) fn pools_by_cursor<'a>(
     session: &EtcdSession,
-    wants: impl IntoIterator<Item = &'a PoolRequest>,
+    requests: impl IntoIterator<Item = &'a PoolRequest>,
     token: &EtcdViewToken,
 ) -> Vec<PoolView> {
-    let unknown = |want: &PoolRequest| {
-        // Networks that share a cursor each go round by themselves.
-        let its = |cursor: &IpAddr| want.set.as_ref().is_none_or(|set| set.find(*cursor).is_some());
-        let seen = token.compat_writes.cursor(want.index).filter(its);
-        let cursor = seen.or_else(|| session.memory.cursor(want.index));
-        PoolView { cursor, ..PoolView::default() }
-    };
-    wants.into_iter().map(unknown).collect()
+    let mut pools = Vec::new();
+    for PoolRequest { index, set, .. } in requests {
+        let seen = token.compat_writes.cursor(*index);
+        // Networks that share a cursor each go round in their own ranges.
+        let seen = seen.filter(|cursor| set.as_ref().is_none_or(|set| set.find(*cursor).is_some()));
+        let cursor = seen.or_else(|| session.memory.cursor(*index));
+        pools.push(PoolView { cursor, ..PoolView::default() });
+    }
+    pools
 }
 
 /// The addresses that some keys stand for.
@@ -154,9 +155,9 @@ fn read_groups(session: &mut EtcdSession, groups: Vec<Vec<TxnOp>>) -> Result<Vec
 }
 
 /// All addresses that are taken in the ranges of a pool.
-fn read_whole_pool(session: &mut EtcdSession, want: &PoolRequest) -> Result<BTreeSet<IpAddr>> {
+fn read_whole_pool(session: &mut EtcdSession, pool: &PoolRequest) -> Result<BTreeSet<IpAddr>> {
     let mut all = BTreeSet::new();
-    let ranges = want.set.as_ref().map_or(&[][..], RangeSet::ranges);
+    let ranges = pool.set.as_ref().map_or(&[][..], RangeSet::ranges);
     let windows = ranges.iter().flat_map(|r| session.keys.window(r.start(), r.end()));
     for (first, end) in windows.collect::<Vec<_>>() {
         session.each_between(first, &end, true, &mut |keys, found| {

@@ -1,4 +1,4 @@
-//! What a replaced plugin makes us add to the transaction of a claim.
+//! What a claim has to add to its transaction for a replaced plugin.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::plugin_lock::LockTicket;
 use crate::commit_txn::{GuardedCandidate, TxnAdditions};
 use crate::view_token::CompatWrites;
 
-/// The plugin's keys as the view showed them, and our turn in its lock.
+/// The plugin's keys as the view showed them, and our ticket in its lock.
 #[derive(Debug)]
 pub(super) struct PluginAdditions<'a> {
     pub(super) keys: &'a PluginKeys,
@@ -28,29 +28,28 @@ impl TxnAdditions for PluginAdditions<'_> {
         self.keys.lock().read(self.ticket)
     }
 
-    /// Beside a plugin that takes what comes next unseen, a candidate is given only while the
-    /// cursor stands where the candidates begin, or on the one before it, which somebody has just
-    /// taken.
+    /// A plugin that overwrites takes the address after its cursor without a look. So a candidate
+    /// is claimed only while the cursor is where the view saw it, or on the candidate before it,
+    /// which another process has just taken.
     fn candidates(&self, claim: &Claim<'_>) -> Vec<GuardedCandidate> {
-        let Some(key) = self.cursor_of(claim) else { return GuardedCandidate::plain(claim) };
-        let seen = || self.cursor_unmoved(&key, claim.request.index);
-        let at =
-            |before: &IpAddr| Compare::value(key.as_str(), CompareOp::Equal, before.to_string());
-        let first = claim
-            .candidates
-            .iter()
-            .map(|c| GuardedCandidate { guard: Some(seen()), candidate: *c });
-        let pairs = claim.candidates.windows(2);
-        let after =
-            pairs.map(|pair| GuardedCandidate { guard: Some(at(&pair[0])), candidate: pair[1] });
-        first.chain(after).collect()
+        let Some(key) = self.cursor_of(claim) else { return GuardedCandidate::unguarded(claim) };
+        let mut candidates = Vec::new();
+        for candidate in &claim.candidates {
+            let guard = Some(self.cursor_unmoved(&key, claim.request.index));
+            candidates.push(GuardedCandidate { guard, candidate: *candidate });
+        }
+        for pair in claim.candidates.windows(2) {
+            let at_previous = Compare::value(key.as_str(), CompareOp::Equal, pair[0].to_string());
+            candidates.push(GuardedCandidate { guard: Some(at_previous), candidate: pair[1] });
+        }
+        candidates
     }
 
     fn reads_when_taken(&self, claim: &Claim<'_>) -> Vec<TxnOp> {
         self.cursor_of(claim).map(|key| TxnOp::get(key, None)).into_iter().collect()
     }
 
-    /// What the plugin is to find.
+    /// Ranges and cursors, where the plugin looks for them.
     fn writes(&self, claims: &[Claim<'_>], chosen: &[IpAddr]) -> Vec<TxnOp> {
         let mut ops = Vec::new();
         let ranges = self.keys.ranges().filter(|_| !chosen.is_empty());

@@ -107,23 +107,29 @@ fn commit_in_turn(
     lost_by_stale_view(ledger, owner, token, change, found)
 }
 
-/// A claim that was lost, unless it may be to the owner itself: a candidate is of the same
-/// container as far as its key tells, and nothing else was looked at so far.
+/// A lost claim. If a candidate may be taken by the owner itself, and no other key was read so far,
+/// the claim is lost without a word of who took it: the next view finds out.
 fn unless_own(
     owner: &Owner,
     seen: &OwnerGuard,
     lost: Commit<EtcdViewToken>,
 ) -> Commit<EtcdViewToken> {
-    let may_be_own = |taken: &Taken| {
-        let holder = taken.holder.as_ref().and_then(|entry| entry.holder.as_ref());
-        holder.is_some_and(|its| its.ifname.is_none() && its.container == owner.container.as_str())
-    };
     match lost {
-        Commit::Lost { taken, .. } if seen.document.is_none() && taken.iter().any(may_be_own) => {
+        Commit::Lost { taken, .. }
+            if seen.document.is_none() && taken.iter().any(|taken| may_be_of(owner, taken)) =>
+        {
             Commit::Lost { taken: Vec::new(), view: None }
         }
         lost => lost,
     }
+}
+
+/// Whether a candidate is taken by the container of an owner, as far as its key tells.
+fn may_be_of(owner: &Owner, taken: &Taken) -> bool {
+    let holder = taken.holder.as_ref().and_then(|entry| entry.holder.as_ref());
+    holder.is_some_and(|holder| {
+        holder.ifname.is_none() && holder.container == owner.container.as_str()
+    })
 }
 
 /// A commit whose transaction found the owner otherwise than the view.

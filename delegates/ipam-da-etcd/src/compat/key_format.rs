@@ -35,7 +35,7 @@ impl KeyFormat for TextAddresses {
         let Some(parts) = parts(from, to) else {
             return vec![(leases.to_owned(), end_of(leases))];
         };
-        let stretch = |part| match part {
+        let stretches = parts.into_iter().map(|part| match part {
             AddressStretch::Beginning(text) => {
                 let first = format!("{leases}{text}");
                 let end = next_character(first.clone());
@@ -45,8 +45,8 @@ impl KeyFormat for TextAddresses {
                 let key = format!("{leases}{address}");
                 (key.clone(), after(key))
             }
-        };
-        parts.into_iter().map(stretch).collect()
+        });
+        stretches.collect()
     }
 
     fn owner(&self, network: &NetworkName, node: &str, container: &str, ifname: &str) -> String {
@@ -89,13 +89,14 @@ impl KeyFormat for TextAddresses {
     }
 
     fn entry(&self, address: IpAddr, found: &KeyValue) -> Entry {
-        let of = |container: &str| Holder {
+        let container = self.container(found);
+        let holder = container.map(|container| Holder {
             node: None,
             container: container.to_owned(),
             ifname: None,
             network: None,
-        };
-        let holder = self.container(found).map(of).ok_or("it names no container");
+        });
+        let holder = holder.ok_or("it names no container");
         bare_entry(address, found, holder)
     }
 }

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use ipam_kit::allocate::Owner;
 use ipam_kit::cni::{ContainerId, IfName, NetworkName};
-use ipam_kit::host::{CachedResult, ResultCache, StateDir, beside, read_own, replace_own};
+use ipam_kit::host::{ResultCache, StateDir, beside, read_own, replace_own};
 use ipam_kit::{Error, Result};
 use log::warn;
 
@@ -104,11 +104,13 @@ impl OwnerHints {
 
     /// What the runtime's cache says that containers of this node were given on a network.
     pub(super) fn given(&self, network: &NetworkName) -> Vec<(IpAddr, String)> {
-        let of = |cached: CachedResult| {
-            let container = cached.container.to_string();
-            cached.addresses.into_iter().map(move |address| (address, container.clone()))
-        };
-        self.cache.of_network(network).into_iter().flat_map(of).collect()
+        let mut given = Vec::new();
+        for cached in self.cache.of_network(network) {
+            for address in cached.addresses {
+                given.push((address, cached.container.to_string()));
+            }
+        }
+        given
     }
 
     /// All that we have noted of a network.
@@ -137,12 +139,8 @@ impl OwnerHints {
             memory::make(folder)?;
         }
         let content = serde_json::to_vec(addresses).map_err(io::Error::other)?;
-        let place = || {
-            file.parent().map_or(Ok(()), memory::make)?;
-            replace_own(file, &draft, 0o600, &content)
-        };
-        // Whoever takes away the container's last note but this takes away the folder.
-        place().or_else(|_| place())
+        // Another process removes the folder with the last file of the container.
+        write_file(file, &draft, &content).or_else(|_| write_file(file, &draft, &content))
     }
 
     fn of_container(&self, owner: &Owner) -> PathBuf {
@@ -155,7 +153,12 @@ impl OwnerHints {
     }
 }
 
-/// What lies in a folder; nothing where there is none.
+fn write_file(file: &Path, draft: &Path, content: &[u8]) -> io::Result<()> {
+    file.parent().map_or(Ok(()), memory::make)?;
+    replace_own(file, draft, 0o600, content)
+}
+
+/// The files of a folder; none if there is no folder.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if is_absent(&error) => return Ok(Vec::new()),

@@ -12,7 +12,7 @@ use log::warn;
 
 use super::CompatLedger;
 use crate::owner_leases::{OwnerKeys, OwnerLeases};
-use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, parse_holding};
+use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, parse_holding};
 
 /// What the owner holds by its own key and, where the plugin gave the address, by those of the
 /// addresses.
@@ -99,12 +99,13 @@ fn is_in_ranges(network_ranges: Option<&[RangeSet]>, address: IpAddr) -> bool {
 
 /// The addresses of other owners by their keys, with the revisions of those of the addresses.
 fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
-    let holdings = siblings.iter().filter_map(|found| parse_holding(found).ok());
-    let of = |holding: OwnerState| {
-        let keys = |item: &IndexedLease| (item.address.addr(), holding.revision_of(item).revision);
-        holding.document.leases.iter().map(keys).collect::<Vec<_>>()
-    };
-    holdings.flat_map(of).collect()
+    let mut held = BTreeSet::new();
+    for state in siblings.iter().filter_map(|found| parse_holding(found).ok()) {
+        for item in &state.document.leases {
+            held.insert((item.address.addr(), state.revision_of(item).revision));
+        }
+    }
+    held
 }
 
 /// Says of leases, which are those of a document from this one on, how many were written at once: their
@@ -112,10 +113,9 @@ fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
 fn count_together(held: &mut OwnerLeases, from: usize) {
     let document: Option<&mut OwnerIndex> = held.seen.document.as_mut();
     let Some(items) = document.and_then(|document| document.leases.get_mut(from..)) else { return };
-    let revision = |item: &IndexedLease| item.since.map_or(0, |since| since.revision);
-    let all: Vec<i64> = items.iter().map(revision).collect();
+    let all: Vec<i64> = items.iter().map(revision_of_key).collect();
     for (lease, item) in held.leases[from..].iter_mut().zip(items) {
-        let revision = revision(item);
+        let revision = revision_of_key(item);
         let leases = all.iter().filter(|other| **other == revision).count();
         let since = LeaseRevision { revision, leases };
         lease.revision = since.to_json();
@@ -123,13 +123,17 @@ fn count_together(held: &mut OwnerLeases, from: usize) {
     }
 }
 
+fn revision_of_key(item: &IndexedLease) -> i64 {
+    item.since.map_or(0, |since| since.revision)
+}
+
 fn address_of(lease: &Lease) -> IpAddr {
     lease.address.addr()
 }
 
 fn warn_of_overwritten(owner: &Owner, found: &KeyValue) {
-    let (key, value) =
-        (String::from_utf8_lossy(found.key()), String::from_utf8_lossy(found.value()));
+    let key = String::from_utf8_lossy(found.key());
+    let value = String::from_utf8_lossy(found.value());
     warn!(
         "{owner} was given the address of {}, which now says {}: the replaced plugin has given it again, or somebody has written it",
         key.escape_debug(),

@@ -27,7 +27,7 @@ pub(super) struct PluginKeys {
 impl PluginKeys {
     /// Those of a network below a prefix.
     pub(super) fn new(old: &ReplacedPlugin, prefix: &str, network: &NetworkName) -> Self {
-        let at = |place: &str| full_key(prefix, place, network);
+        let at = |path: &str| full_key(prefix, path, network);
         Self {
             ranges: old.ranges.map(at),
             cursors: at(old.cursor),
@@ -55,22 +55,33 @@ impl PluginKeys {
     /// plugin that takes what comes next unseen.
     pub(super) fn cursors_to_read(
         &self,
-        wants: &[PoolRequest],
+        pools: &[PoolRequest],
         compat_writes: &CompatWrites,
     ) -> BTreeMap<u32, String> {
-        let to_read = |want: &&PoolRequest| {
-            let strange = want.strategy == Strategy::RoundRobin
-                && !compat_writes.cursors.contains_key(&want.index);
-            self.overwrites || strange
-        };
-        wants.iter().filter(to_read).map(|want| (want.index, self.cursor(want.index))).collect()
+        let mut to_read = BTreeMap::new();
+        for pool in pools {
+            let needs_cursor = pool.strategy == Strategy::RoundRobin
+                && !compat_writes.cursors.contains_key(&pool.index);
+            if self.overwrites || needs_cursor {
+                to_read.insert(pool.index, self.cursor(pool.index));
+            }
+        }
+        to_read
     }
 
     /// The values of the cursors among some keys, by their range sets.
     pub(super) fn cursors_in(&self, found: &[KeyValue]) -> BTreeMap<u32, Vec<u8>> {
-        let index =
-            |found: &KeyValue| found.key_str().ok()?.strip_prefix(&self.cursors)?.parse().ok();
-        found.iter().filter_map(|found| Some((index(found)?, found.value().to_vec()))).collect()
+        let mut cursors = BTreeMap::new();
+        for found in found {
+            if let Some(index) = self.index_of_cursor(found) {
+                cursors.insert(index, found.value().to_vec());
+            }
+        }
+        cursors
+    }
+
+    fn index_of_cursor(&self, found: &KeyValue) -> Option<u32> {
+        found.key_str().ok()?.strip_prefix(&self.cursors)?.parse().ok()
     }
 
     /// Whether a claim goes on from the cursor of a plugin that takes what comes next unseen, and moves it.
@@ -84,9 +95,8 @@ impl PluginKeys {
             }
     }
 
-    /// What is to be written along with a claim that somebody else's has passed by: the cursor that
-    /// it goes on from is not where it was seen. None where nobody has, and its candidates are
-    /// taken.
+    /// What a claim has to write when another claim has moved the cursor meanwhile. `None` if the
+    /// cursor is where it was seen, so that the candidates are taken.
     pub(super) fn with_moved_cursor(
         &self,
         claim: &Claim<'_>,
@@ -110,11 +120,13 @@ impl PluginKeys {
 impl CompatWrites {
     /// Whether an address lies ahead of a cursor, on the way to the end of the ranges.
     fn is_ahead(&self, claim: &Claim<'_>, address: IpAddr) -> bool {
-        let place = |address: IpAddr| {
-            let range = claim.set.ranges().iter().position(|range| range.spans(address));
-            range.map(|range| (range, address))
-        };
-        let cursor = self.cursor(claim.request.index).and_then(place);
-        place(address) > cursor
+        let cursor = self.cursor(claim.request.index);
+        position(claim, address) > cursor.and_then(|cursor| position(claim, cursor))
     }
+}
+
+/// Where an address is in the ranges of a claim.
+fn position(claim: &Claim<'_>, address: IpAddr) -> Option<(usize, IpAddr)> {
+    let range = claim.set.ranges().iter().position(|range| range.spans(address))?;
+    Some((range, address))
 }

@@ -90,9 +90,10 @@ impl PluginLock {
 
     /// Whether somebody has it before us, by what a refused transaction read of it.
     pub(super) fn is_held(&self, found: &[KeyValue], ticket: Option<&LockTicket>) -> bool {
-        let before =
-            |found: &&KeyValue| ticket.is_none_or(|ticket| found.create_revision() < ticket.since);
-        found.iter().filter(|found| self.is_of(found)).any(|found| before(&found))
+        found.iter().filter(|found| self.is_of(found)).any(|found| match ticket {
+            Some(ticket) => found.create_revision() < ticket.since,
+            None => true,
+        })
     }
 
     /// Whether a key is one of the lock's.
@@ -125,8 +126,7 @@ impl LockTicket {
     /// Queues in as the replaced plugin does: takes the lock if it is free, or a place in the queue.
     /// `None` where that did not work this time.
     pub(super) fn draw(client: &mut EtcdClient, lock: &PluginLock) -> Option<Self> {
-        let refused = |error| debug!("not in the queue for the replaced plugin's lock: {error}");
-        let lease = client.grant(LEASE).map_err(refused).ok()?;
+        let lease = client.grant(LEASE).map_err(log_refusal).ok()?;
         let (key, value) = match lock {
             PluginLock::Key(key) => (key.clone(), lease.to_string()),
             PluginLock::Queue(folder) => (format!("{folder}{lease:x}"), OURS.to_owned()),
@@ -135,7 +135,7 @@ impl LockTicket {
         let put = TxnOp::put(key.as_str(), value, Some(PutOptions::new().with_lease(lease)));
         let answer = client.write(&Txn::new().when([absent]).and_then([put]));
         let mut ticket = Self { lease, key, since: 0 };
-        match answer.map_err(refused) {
+        match answer.map_err(log_refusal) {
             Ok(Some(EtcdAnswer { response, revision, .. })) if response.succeeded() => {
                 ticket.since = revision;
                 Some(ticket)
@@ -166,4 +166,8 @@ impl LockTicket {
             found.key() == self.key.as_bytes() && found.create_revision() == self.since
         })
     }
+}
+
+fn log_refusal(error: Error) {
+    debug!("not in the queue for the replaced plugin's lock: {error}");
 }

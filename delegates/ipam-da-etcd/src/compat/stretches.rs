@@ -28,26 +28,32 @@ pub(super) fn parts(from: IpAddr, to: IpAddr) -> Option<Vec<AddressStretch>> {
 fn parts_of_v4(from: u32, to: u32) -> Option<Vec<AddressStretch>> {
     let shift =
         [8, 16, 24].into_iter().find(|shift| (to >> shift) - (from >> shift) < STRETCHES)?;
+    let blocks = (from >> shift)..=(to >> shift);
+    Some(blocks.map(|block| AddressStretch::Beginning(beginning_of_v4(block, shift))).collect())
+}
+
+/// What the addresses of a block begin with, where `shift` bits differ inside it.
+fn beginning_of_v4(block: u32, shift: usize) -> String {
+    let text = Ipv4Addr::from_bits(block << shift).to_string();
     let octets = (32 - shift) / 8;
-    let beginning = |block: u32| {
-        let text = Ipv4Addr::from_bits(block << shift).to_string();
-        let kept: Vec<&str> = text.split('.').take(octets).collect();
-        AddressStretch::Beginning(kept.join(".") + ".")
-    };
-    Some(((from >> shift)..=(to >> shift)).map(beginning).collect())
+    let kept: Vec<&str> = text.split('.').take(octets).collect();
+    format!("{}.", kept.join("."))
 }
 
 fn parts_of_v6(from: u128, to: u128) -> Option<Vec<AddressStretch>> {
-    let (first, last) = (from >> 16, to >> 16);
+    let first = from >> 16;
+    let last = to >> 16;
     if last - first >= u128::from(STRETCHES) / 2 {
         return None;
     }
-    let of_block = |block: u128| {
-        let at = |low: u128| Ipv6Addr::from_bits((block << 16) | low);
-        // All but that with a last group of zero are written alike up to that group.
-        let mut beginning = at(1).to_string();
-        beginning.pop();
-        [AddressStretch::Address(at(0).into()), AddressStretch::Beginning(beginning)]
-    };
-    Some((first..=last).flat_map(of_block).collect())
+    Some((first..=last).flat_map(parts_of_v6_block).collect())
+}
+
+/// The addresses that differ in their last group. Up to that group, all are written alike, except
+/// the one whose last group is zero.
+fn parts_of_v6_block(block: u128) -> [AddressStretch; 2] {
+    let zero = Ipv6Addr::from_bits(block << 16);
+    let mut beginning = Ipv6Addr::from_bits((block << 16) | 1).to_string();
+    beginning.pop();
+    [AddressStretch::Address(zero.into()), AddressStretch::Beginning(beginning)]
 }

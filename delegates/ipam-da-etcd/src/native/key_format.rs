@@ -68,8 +68,9 @@ impl KeyFormat for FixedWidth {
     }
 
     fn window(&self, leases: &str, from: IpAddr, to: IpAddr) -> Vec<(String, String)> {
-        let key = |address| format!("{leases}{}", self.lease(address));
-        vec![(key(from), after(key(to)))]
+        let first = format!("{leases}{}", self.lease(from));
+        let last = format!("{leases}{}", self.lease(to));
+        vec![(first, after(last))]
     }
 
     fn owner(&self, _: &NetworkName, node: &str, container: &str, ifname: &str) -> String {
