@@ -47,7 +47,7 @@ impl EtcdClient {
     }
 
     /// A client for the servers of a store; it connects when there is something to send. `unreached` is
-    /// the code of the error when no server could be asked for anything.
+    /// the code of the error when no server could be reached.
     ///
     /// # Errors
     /// A certificate file cannot be read.
@@ -140,7 +140,7 @@ impl EtcdClient {
         self.servers.left()
     }
 
-    /// How long one server may take for what no other is asked for.
+    /// How long one server may take for a request that goes to no other.
     fn patience(&self) -> Duration {
         PATIENCE.min(self.left())
     }

@@ -20,25 +20,25 @@ use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, now, re
 ///   write the key of the latest claim
 ///   if candidate 1 is free: write all keys of the owner
 ///   else if candidate 2 is free: …
-///   else: read the window to look at next
+///   else: read the window of `Claim::next`
 /// else: read the owner's key and that of the latest claim
 /// ```
 ///
 /// So a store that was restored from a backup refuses a claim and is not changed by it. A server whose
 /// space is over counts the writes of the outermost level alone: there is one.
 ///
-/// With several pools each branch holds the candidates of the next one. What comes back says what
-/// happened, so that nothing has to be asked before.
+/// With several pools each branch holds the candidates of the next one. The answer says what
+/// happened, so no request has to go before it.
 #[derive(Debug)]
 pub(crate) struct CommitTxn<'a> {
     pub(crate) keys: &'a EtcdKeys,
     pub(crate) owner: &'a Owner,
     pub(crate) seen: &'a OwnerGuard,
     pub(crate) change: &'a Change<'a>,
-    /// The revision of the latest claim that is known, 0 when none is. None for one that claims again
-    /// what is held, in a store that is not to be trusted yet: it must not look like a later claim.
+    /// The revision of the latest claim that is known, 0 if none is. `None` for a reassert, in a
+    /// store that is not trusted yet: the next claim must not take it for a later one.
     pub(crate) latest: Option<i64>,
-    /// The owners whose leases are taken over, by their keys; none where the key is missing.
+    /// The owners whose leases are taken over, by their keys; `None` if the key is missing.
     pub(crate) previous_holders: &'a BTreeMap<String, Option<OwnerState>>,
     /// Whether the store lets us have keys of owners.
     pub(crate) indexed: bool,
@@ -58,7 +58,7 @@ pub(crate) trait TxnAdditions: Debug {
         Vec::new()
     }
 
-    /// The ways in which a claim is tried, in order.
+    /// The candidates of a claim in the order in which they are tried.
     fn candidates(&self, claim: &Claim<'_>) -> Vec<GuardedCandidate> {
         GuardedCandidate::unguarded(claim)
     }
@@ -76,7 +76,7 @@ pub(crate) trait TxnAdditions: Debug {
 
 impl TxnAdditions for () {}
 
-/// A candidate, and what has to be so for it beside that it is free.
+/// A candidate, and what has to be true for a claim of it, except that it is free.
 pub(crate) struct GuardedCandidate {
     pub(crate) guard: Option<Compare>,
     pub(crate) candidate: IpAddr,
@@ -143,7 +143,7 @@ impl CommitTxn<'_> {
             then.push(TxnOp::put(self.keys.latest(), self.owner.scope.node.as_str(), None));
         }
         let mut branch = self.branch(&owner, &mut Vec::new());
-        // A server whose space is over lets addresses be released, be it only some of an owner's.
+        // A server that is out of space still lets an owner release some of its addresses.
         if !self.takes() {
             branch = vec![TxnOp::txn(Txn::new().and_then(branch))];
         }
@@ -242,7 +242,7 @@ impl CommitTxn<'_> {
         let gone = self.change.drop.iter().map(|lease| self.keys.lease(lease.address.addr()));
         ops.extend(gone.map(|key| TxnOp::delete(key, None)));
         let before = self.seen.document.as_ref().map_or(0, |seen| seen.generation);
-        // What stands in the store may be any number.
+        // The number in the store may be any.
         let generation = before.wrapping_add(1);
         let document = OwnerIndex::written(self.owner, generation, items);
         if self.indexed {
@@ -259,7 +259,7 @@ impl CommitTxn<'_> {
         ops
     }
 
-    /// What stays to an owner that addresses are taken from.
+    /// What an owner keeps that addresses are taken from.
     fn left_to_previous_holder(&self, holder_before: &Option<OwnerState>) -> Option<OwnerIndex> {
         let replaced = self.change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
         let lost: BTreeSet<IpAddr> = replaced.map(|entry| entry.lease.address.addr()).collect();

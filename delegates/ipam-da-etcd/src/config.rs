@@ -99,11 +99,11 @@ pub(crate) struct EtcdStore {
     pub(crate) endpoints: Vec<Endpoint>,
     /// The client's certificate with its key.
     pub(crate) identity: Option<(ConfigFile, ConfigFile)>,
-    /// Certificates of the authorities that may have signed the server's.
+    /// Certificates of the CAs that may have signed the server's.
     pub(crate) trusted: Option<ConfigFile>,
     /// A user name, and the file with the password.
     pub(crate) user: Option<(String, ConfigFile)>,
-    /// How long to go on after the first trouble.
+    /// How long to go on after the first failure.
     pub(crate) timeout: Duration,
     /// Whose keys hold the leases.
     pub(crate) layout: &'static Layout,
@@ -113,7 +113,7 @@ pub(crate) struct EtcdStore {
     pub(crate) result_cache: PathBuf,
 }
 
-/// The names of the settings in one spelling, for errors.
+/// What errors call the settings, in our section or in that of a replaced plugin.
 struct SettingNames {
     endpoints: &'static str,
     /// Whether that is a list.
@@ -153,7 +153,7 @@ impl EtcdConfig {
     /// The store that the configuration names.
     ///
     /// # Errors
-    /// It names none, or one in two spellings; an endpoint, the timeout or the prefix is malformed; of a
+    /// It names none, or one in two sections; an endpoint, the timeout or the prefix is malformed; of a
     /// certificate and its key, or a user and its password, one is missing.
     pub(crate) fn store(&self) -> Result<EtcdStore> {
         let (section, names) = self.section()?;
@@ -188,12 +188,14 @@ impl EtcdConfig {
     fn refuse_other_letters(&self) -> Result<()> {
         refuse_other_letters(&self.others, &names(OF_THE_REPLACED), "ipam")?;
         let theirs = self.etcd_config.as_ref().map(|theirs| &theirs.others);
-        let place = "ipam.etcdConfig";
-        theirs.map_or(Ok(()), |others| refuse_other_letters(others, &names(STORE), place))
+        match theirs {
+            None => Ok(()),
+            Some(others) => refuse_other_letters(others, &names(STORE), "ipam.etcdConfig"),
+        }
     }
 
-    /// The settings in our own form, and how they were spelled. What the spellings of others have no
-    /// word for comes from `ipam.etcd` all the same.
+    /// The settings in our own form, and their names. A setting that a replaced plugin does not have
+    /// comes from `ipam.etcd`.
     fn section(&self) -> Result<(EtcdSection, &'static SettingNames)> {
         let ours = self.etcd.clone().unwrap_or_default();
         let theirs = self.etcd_config.as_ref().map(|theirs| {
@@ -240,7 +242,7 @@ impl EtcdConfig {
 }
 
 impl EtcdSection {
-    /// How the store would be named that this section does not name.
+    /// The settings by which the store is named, or would be if it were.
     fn setting_names(&self) -> &'static SettingNames {
         let layout = self.layout.as_deref().filter(|_| !self.names_a_store());
         match layout.and_then(Layout::named) {
@@ -252,7 +254,8 @@ impl EtcdSection {
 
     fn names_a_store(&self) -> bool {
         let files = [&self.cert_file, &self.key_file, &self.trusted_ca_file];
-        !self.endpoints.is_empty() || files.into_iter().any(Option::is_some)
+        let has_file = files.into_iter().flatten().any(|file| !file.is_empty());
+        has_file || !self.endpoints.is_empty()
     }
 }
 

@@ -14,7 +14,7 @@ const PORT: u16 = 2379;
 /// Reads endpoints, at least one.
 ///
 /// # Errors
-/// There is none, or one is malformed; the error names its place, which `listed` ones have below `path`.
+/// There is none, or one is malformed. The error names its path: `listed` ones have an index.
 pub(crate) fn parse_all(
     texts: &[String],
     secured: bool,

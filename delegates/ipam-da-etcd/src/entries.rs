@@ -27,8 +27,8 @@ pub(crate) fn read_holdings(session: &mut EtcdSession, prefix: String) -> Result
     Ok(holdings)
 }
 
-/// What owners of a node hold, as far as they are of this network: keys of several may stand side
-/// by side.
+/// What owners of a node hold in this network. A layout may keep the keys of several networks
+/// together.
 pub(crate) fn entries_of_node<'a>(
     holdings: &'a [OwnerState],
     node: &'a str,

@@ -1,5 +1,5 @@
-//! What a server says first over a connection. One of HTTP/2 sends its settings before it reads any request,
-//! so a request that waits for them was not carried out where they never came.
+//! The first frame of a server. A server of HTTP/2 sends its settings before it reads any request. So
+//! a request that waits for them was not carried out if they never came.
 
 use std::io;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use tower::{BoxError, ServiceExt};
 /// Bytes of a frame's head.
 const HEAD: usize = 9;
 
-/// Connects, and gives what the server says first, which is not waited for here.
+/// Connects. The first frame is not waited for here.
 pub(crate) async fn connect(dial: &Dial) -> Result<(Channel, FirstFrame), Error> {
     let (sender, greeting) = oneshot::channel();
     let mut sender = Some(sender);
@@ -35,7 +35,7 @@ pub(crate) async fn connect(dial: &Dial) -> Result<(Channel, FirstFrame), Error>
     Ok((dial.connect_with_connector(connector).await?, FirstFrame(greeting)))
 }
 
-/// What the server says first: the first bytes, fewer than a frame's head where no more came.
+/// The first bytes of a server: a frame's head, or fewer if no more came.
 pub(crate) struct FirstFrame(Receiver<Vec<u8>>);
 
 impl FirstFrame {
@@ -60,7 +60,7 @@ impl FirstFrame {
     }
 }
 
-/// A connection that tells what came first over it.
+/// A connection that sends on its first bytes to a [`FirstFrame`].
 struct WatchedStream {
     stream: TcpStream,
     first: Vec<u8>,
@@ -68,8 +68,8 @@ struct WatchedStream {
 }
 
 impl WatchedStream {
-    /// Takes in what was read; nothing where the connection has ended.
-    fn hear(&mut self, read: &[u8]) {
+    /// Keeps the first bytes that were read; none if the connection has ended.
+    fn keep_first(&mut self, read: &[u8]) {
         if self.sender.is_none() {
             return;
         }
@@ -87,7 +87,7 @@ impl WatchedStream {
 impl Drop for WatchedStream {
     /// The client gives up a connection by its first bytes, which may be fewer than a frame's head.
     fn drop(&mut self) {
-        self.hear(&[]);
+        self.keep_first(&[]);
     }
 }
 
@@ -101,8 +101,8 @@ impl AsyncRead for WatchedStream {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut line.stream).poll_read(context, buffer);
         match &polled {
-            Poll::Ready(Ok(())) => line.hear(&buffer.filled()[before..]),
-            Poll::Ready(Err(_)) => line.hear(&[]),
+            Poll::Ready(Ok(())) => line.keep_first(&buffer.filled()[before..]),
+            Poll::Ready(Err(_)) => line.keep_first(&[]),
             Poll::Pending => {}
         }
         polled

@@ -69,13 +69,13 @@ impl GrpcFailure {
     fn of_status(status: &tonic::Status, redacted: &dyn Fn(String) -> String) -> Self {
         let message = &*redacted(status.message().to_owned());
         // What etcd itself says begins so; anything else is of the connection.
-        let Some(told) = message.strip_prefix("etcdserver: ") else {
+        let Some(reason) = message.strip_prefix("etcdserver: ") else {
             return of_connection(status.code(), redacted(chain(status))).into();
         };
         let advice = match status.code() {
             Code::Unauthenticated => return Self::StaleToken,
             // A signed token names the revision of the rights that it was made at.
-            Code::InvalidArgument if told.starts_with("revision of auth store is old") => {
+            Code::InvalidArgument if reason.starts_with("revision of auth store is old") => {
                 return Self::StaleToken;
             }
             Code::PermissionDenied => {
@@ -83,21 +83,23 @@ impl GrpcFailure {
                     "grant the user's role readwrite on the prefix: etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
                 ));
             }
-            Code::InvalidArgument if told.starts_with("user name is empty") => {
+            Code::InvalidArgument if reason.starts_with("user name is empty") => {
                 "the store asks who calls: give certFile and keyFile of a certificate whose common name is an etcd user, or username and passwordFile"
             }
-            Code::InvalidArgument if told.starts_with("authentication failed") => {
+            Code::InvalidArgument if reason.starts_with("authentication failed") => {
                 "look at username and at the content of passwordFile"
             }
-            Code::ResourceExhausted if told.contains("space exceeded") => {
+            Code::ResourceExhausted if reason.contains("space exceeded") => {
                 "the store has raised the alarm NOSPACE: compact and defragment it, raise its quota, then etcdctl alarm disarm; releasing addresses works meanwhile"
             }
-            Code::InvalidArgument if told.starts_with("too many operations") => {
+            Code::InvalidArgument if reason.starts_with("too many operations") => {
                 "etcd takes 128 operations a transaction: ask for fewer pools at once, or raise its --max-txn-ops"
             }
             // Turned away before it was proposed.
             Code::ResourceExhausted => return RequestError::not_done(message).sent(true).into(),
-            Code::Unavailable if told == "no leader" || told.starts_with("rpc not supported") => {
+            Code::Unavailable
+                if reason == "no leader" || reason.starts_with("rpc not supported") =>
+            {
                 return RequestError::not_done(message).sent(true).into();
             }
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
@@ -110,7 +112,7 @@ impl GrpcFailure {
 }
 
 fn of_connection(code: Code, text: String) -> RequestError {
-    // With TLS 1.3 a server says so only when it is asked for something, and has not done it.
+    // With TLS 1.3 a server refuses a certificate only at the first request, which it does not do.
     if words::REFUSALS.iter().any(|alert| text.contains(&format!("fatal alert: {alert}"))) {
         return RequestError::rejected(with_advice(text));
     }

@@ -10,7 +10,7 @@ use ipam_kit::cni::NetworkName;
 
 use crate::values::{IndexedLease, OwnerIndex};
 
-/// Where the keys of a layout stand below the prefix. `NETWORK` stands for the network's name.
+/// The paths of a layout's keys below the prefix. `NETWORK` is replaced by the network's name.
 #[derive(Debug)]
 pub(crate) struct KeyPaths {
     /// What the key of an address begins with.
@@ -28,7 +28,7 @@ pub(crate) trait KeyFormat: Debug + Sync {
     /// The key of an address, after what all begin with.
     fn lease(&self, address: IpAddr) -> String;
 
-    /// The address that the rest of a key stands for; none for a key that is not of this layout.
+    /// The address of a key, by its rest; `None` for a key that is not of this layout.
     fn address(&self, rest: &str) -> Option<IpAddr>;
 
     /// The keys from one address to another, both included, as stretches: the first key of each, and the
@@ -89,7 +89,7 @@ impl EtcdKeys {
         format!("{}{}", self.leases, self.format.lease(address))
     }
 
-    /// The address that a key stands for; none for a key that is not of this layout.
+    /// The address of a key; `None` for a key that is not of this layout.
     pub(crate) fn address(&self, key: &[u8]) -> Option<IpAddr> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.leases)?;
         self.format.address(rest)
@@ -167,7 +167,7 @@ impl EtcdKeys {
     }
 }
 
-/// The key at a place of a layout.
+/// The key at a path of a layout.
 pub(crate) fn full_key(prefix: &str, path: &str, network: &NetworkName) -> String {
     format!("{prefix}{}", path.replace("NETWORK", network.as_str()))
 }

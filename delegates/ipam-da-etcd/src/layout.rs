@@ -36,7 +36,7 @@ impl Layout {
         LAYOUTS.into_iter().find(|layout| layout.name == name)
     }
 
-    /// Where its keys stand.
+    /// The paths of its keys.
     pub(crate) fn key_paths(&self) -> &KeyPaths {
         self.replaced.as_ref().map_or(&key_format::KEY_PATHS, |replaced| &replaced.key_paths)
     }

@@ -42,7 +42,8 @@ struct DelegateMemory {
     cursors: BTreeMap<u32, IpAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<String>,
-    /// When the store refused us keys beside those of the replaced system, in seconds since 1970.
+    /// When the store denied us keys of our own in the layout of a replaced plugin, in seconds since
+    /// 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     unindexed: Option<u64>,
 }
@@ -56,8 +57,8 @@ struct Cluster {
     /// Of this node's latest claim that the store has no key of, for it lets us have none.
     #[serde(default)]
     unmarked: i64,
-    /// Whether it was seen at a lower revision since. Refused calls, too, raise the revision, until
-    /// nothing could be told from it.
+    /// Whether it was seen at a lower revision since. This is remembered because refused calls raise
+    /// the revision as well.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     set_back: bool,
 }
@@ -134,10 +135,10 @@ impl EtcdMemory {
         }
     }
 
-    /// Whether an answer of today's endpoints proves that these lead to the store that a record names by
-    /// other ones: the cluster is one that addresses were taken from and stands where it stood, and there
-    /// is `evidence`, or this very cluster was met at a recorded endpoint. Where no cluster is known, the
-    /// endpoints are enough where all are `named` today.
+    /// Whether an answer of the servers that are configured now proves that they are those of the
+    /// store of a record. Their cluster is one that addresses were taken from, and was not set back;
+    /// and there is `evidence`, or this very cluster was met at the `recorded` endpoints. If no
+    /// cluster is known, it is enough that all of these are `named` now.
     pub(crate) fn is_recorded_store(
         &self,
         answer: &EtcdAnswer,
@@ -153,10 +154,10 @@ impl EtcdMemory {
             return named;
         }
         let Some(cluster) = clusters.find(|cluster| cluster.id == id) else { return false };
-        let stands =
+        let is_current =
             !cluster.is_set_back(answer) && latest.is_none_or(|latest| latest >= cluster.revision);
         let mut met = recorded.iter().filter_map(|endpoint| known.met.get(*endpoint)).peekable();
-        stands && (evidence || (met.peek().is_some() && met.all(|met| *met == id)))
+        is_current && (evidence || (met.peek().is_some() && met.all(|met| *met == id)))
     }
 
     /// The revision of the latest claim that is known; 0 when none is.
@@ -178,7 +179,7 @@ impl EtcdMemory {
         ))
     }
 
-    /// Whether the store in use is known to have been restored from a backup, and nobody has accepted it.
+    /// Whether the store in use was restored from a backup, and was not accepted since.
     pub(crate) fn is_set_back(&self) -> bool {
         self.known.cluster.as_ref().is_some_and(|cluster| cluster.set_back)
     }
@@ -198,7 +199,7 @@ impl EtcdMemory {
         self.known.endpoint.clone()
     }
 
-    /// Whether the store refused us keys beside those of the replaced system not long ago.
+    /// Whether the store denied us keys of our own not long ago.
     pub(crate) fn is_unindexed(&self) -> bool {
         self.known
             .unindexed
@@ -272,7 +273,7 @@ impl EtcdMemory {
         }
     }
 
-    /// Takes the store as it is for the one in use, with this latest claim where it tells.
+    /// Takes the store as it is for the one in use, with its latest claim if it has a key of it.
     ///
     /// # Errors
     /// The state folder cannot be written.

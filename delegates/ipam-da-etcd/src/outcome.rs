@@ -19,7 +19,7 @@ use crate::values::{OwnerState, parse_holding};
 use crate::view_reads::{addresses, pools_by_cursor};
 use crate::view_token::EtcdViewToken;
 
-/// The owners that lose an address by a change, as they are.
+/// Reads the owners that lose an address by a change: their keys with what they hold.
 ///
 /// # Errors
 /// As [`EtcdSession::read`]; or the value of an owner's key is not ours.
@@ -68,8 +68,8 @@ pub(crate) fn finish_commit(
     Ok(done(change, chosen, answer.revision))
 }
 
-/// Takes back claims that were made in a store which is not the known one; the error says that
-/// it is not.
+/// Takes back claims that were made in a store which is not the known one, and answers the error
+/// that says so.
 fn withdraw(
     session: &mut EtcdSession,
     owner: &Owner,
@@ -102,8 +102,7 @@ fn withdraw(
     }
 }
 
-/// How things stand after a claim was not made, where nothing was kept or dropped: as they were
-/// seen.
+/// The view after a claim that was lost: as before. `None` if the change kept or dropped leases.
 pub(crate) fn unchanged_view(
     session: &EtcdSession,
     change: &Change<'_>,
@@ -133,7 +132,7 @@ pub(crate) fn report_taken(
         let holder = found.map(|found| keys.key_format().entry(*address, found));
         taken.push(Taken { claim: number, address: *address, holder });
     }
-    // Its own without its owner's key: only a look at the address shows that it is held.
+    // The owner holds it, but has no key: only a view that reads the address shows that.
     let own = keys.owner(owner);
     let holders = taken.iter().filter_map(|taken| taken.holder.as_ref()?.holder.as_ref());
     let is_own = holders.filter_map(|h| keys.owner_of_holder(h)).any(|key| key == own);
@@ -144,11 +143,11 @@ pub(crate) fn report_taken(
     Commit::Lost { taken, view }
 }
 
-/// What a commit shows of the owner that found something else than was seen: the owner's keys, or a
-/// store whose latest claim is older than the one that was known.
+/// The owner's keys that came with the answer to a refused change.
 ///
 /// # Errors
-/// It is the latter.
+/// The change was refused because the store was set back: its latest claim is older than the known
+/// one.
 pub(crate) fn owner_keys_after_refusal(
     session: &mut EtcdSession,
     owner: &Owner,
@@ -163,8 +162,8 @@ pub(crate) fn owner_keys_after_refusal(
     Ok(OwnerKeys::by_refusal(&session.keys, owner, change, found))
 }
 
-/// How things stand after that, by what the owner holds. The pools of the leases that stayed are
-/// not shown.
+/// The view after a refused change, by what the owner holds. `None` if the change kept leases: their
+/// pools are not in it.
 ///
 /// # Errors
 /// As [`take_off_lost`].

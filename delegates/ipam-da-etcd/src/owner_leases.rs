@@ -17,11 +17,11 @@ use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, parse_h
 pub(crate) struct OwnerKeys {
     /// The owner's key.
     pub(crate) own: Option<KeyValue>,
-    /// The keys of other owners of the same container, where these may share addresses by name.
+    /// The keys of other owners of the container, in a layout whose values name a container only.
     pub(crate) siblings: Vec<KeyValue>,
-    /// The keys of the addresses that were asked for.
+    /// The keys of addresses, as far as they are there.
     pub(crate) leases: Vec<KeyValue>,
-    /// These addresses.
+    /// The addresses whose keys were read.
     pub(crate) addresses_read: BTreeSet<IpAddr>,
 }
 
@@ -31,12 +31,12 @@ pub(crate) struct OwnerLeases {
     pub(crate) leases: Vec<Lease>,
     /// What a commit is guarded with.
     pub(crate) seen: OwnerGuard,
-    /// What its key still lists, and the keys of the addresses do not.
+    /// Leases that the owner's key still lists, but the keys of the addresses do not.
     pub(crate) lost: Vec<Lease>,
 }
 
 impl OwnerKeys {
-    /// What a change that was refused has shown.
+    /// The keys that the answer to a refused change brought.
     pub(crate) fn by_refusal(
         keys: &EtcdKeys,
         owner: &Owner,
@@ -51,7 +51,7 @@ impl OwnerKeys {
         Self::new(keys, owner, others, leases, addresses_read)
     }
 
-    /// What was found of owners, and of the addresses that were asked for.
+    /// The keys that were found: of owners, and of the addresses that were read.
     pub(crate) fn new(
         keys: &EtcdKeys,
         owner: &Owner,
@@ -72,8 +72,8 @@ impl OwnerKeys {
         Self { own: own.into_iter().next(), siblings, leases, addresses_read }
     }
 
-    /// What the owner holds by its own key, as far as the keys of the addresses that were asked for
-    /// are still its own.
+    /// What the owner holds by its own key, without the leases whose addresses were read and are not
+    /// the owner's any more.
     ///
     /// # Errors
     /// The value of its key is not ours.
@@ -108,7 +108,7 @@ impl OwnerKeys {
         self.leases.iter().find(|found| found.key() == key.as_bytes())
     }
 
-    /// What the keys of the addresses say is the owner's, with these keys.
+    /// The leases that are the owner's by the keys of the addresses, with these keys.
     pub(crate) fn by_addresses(
         &self,
         keys: &EtcdKeys,
@@ -123,7 +123,7 @@ impl OwnerKeys {
 }
 
 impl OwnerLeases {
-    /// Adds what the owner proves to hold beside.
+    /// Adds a lease that the owner's key does not list.
     pub(crate) fn add(&mut self, lease: Lease, item: IndexedLease) {
         self.leases.push(lease);
         self.seen.add(item);

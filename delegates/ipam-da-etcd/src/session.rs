@@ -125,8 +125,7 @@ impl EtcdSession {
         self.memory.accept(&answer, self.client.answering(), latest)
     }
 
-    /// Reads the keys from one to before another in pages, in order; without values where they are
-    /// not asked for.
+    /// Reads the keys from one to before another in pages, in order; with `keys_only` without values.
     ///
     /// # Errors
     /// As [`Self::read`].

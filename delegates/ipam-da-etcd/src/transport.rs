@@ -1,4 +1,4 @@
-//! gRPC as a way to the servers of a store: one request, sent to one of them.
+//! gRPC as a transport: one request, sent to one server of a store.
 
 use std::future::Future;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(crate) struct Grpc {
     tls: Option<ClientTlsConfig>,
     credentials: Option<Credentials>,
     events: Events,
-    /// The place of a server, and the connection to it.
+    /// The index of a server, and the connection to it.
     open: Option<(usize, Connection)>,
     /// Whether the latest request was refused to this caller.
     denied: bool,
@@ -52,8 +52,8 @@ impl Grpc {
         })
     }
 
-    pub(crate) fn endpoint(&self, place: usize) -> &Endpoint {
-        &self.endpoints[place]
+    pub(crate) fn endpoint(&self, index: usize) -> &Endpoint {
+        &self.endpoints[index]
     }
 
     pub(crate) fn was_denied(&self) -> bool {
@@ -89,7 +89,7 @@ impl Transport<&Txn> for Grpc {
 
     fn ask(
         &mut self,
-        place: usize,
+        index: usize,
         txn: &mut &Txn,
         patience: Duration,
     ) -> Result<EtcdAnswer, RequestError> {
@@ -97,13 +97,13 @@ impl Transport<&Txn> for Grpc {
         let Self { endpoints, tls, credentials, events, .. } = self;
         // A server bears a ping more often than every five seconds only three times.
         let pulse = (endpoints.len() > 1).then_some(patience * 4 / 15);
-        let kept = self.open.take().filter(|(of, _)| *of == place);
+        let kept = self.open.take().filter(|(of, _)| *of == index);
         let mut sent = false;
         let answered = events.within(patience, async {
             let mut connection = match kept {
                 Some((_, connection)) => connection,
                 None => {
-                    Connection::open(&endpoints[place], tls.as_ref(), pulse, credentials.as_mut())
+                    Connection::open(&endpoints[index], tls.as_ref(), pulse, credentials.as_mut())
                         .await?
                 }
             };
@@ -113,7 +113,7 @@ impl Transport<&Txn> for Grpc {
         });
         let failure = match answered {
             Some(Ok((connection, response))) => {
-                self.open = Some((place, connection));
+                self.open = Some((index, connection));
                 return answer(response);
             }
             Some(Err(failure)) => failure,

@@ -25,7 +25,7 @@ pub(crate) fn parse_holding(found: &KeyValue) -> Result<OwnerState> {
     Ok(OwnerState { revision: found.mod_revision(), document })
 }
 
-/// The entry of an address whose value tells the holder at most; why where it does not even that.
+/// The entry of an address whose value has at most the holder, or the reason why it has none.
 pub(crate) fn bare_entry(address: IpAddr, found: &KeyValue, holder: Result<Holder, &str>) -> Entry {
     let key = String::from_utf8_lossy(found.key());
     let unreadable =

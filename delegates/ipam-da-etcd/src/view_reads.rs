@@ -1,4 +1,4 @@
-//! What a view reads, in one round trip, and what it may guess without any.
+//! What a view reads, in one round trip, and when it needs none.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ pub(crate) struct ViewReads {
     pub(crate) owner: OwnerKeys,
     /// Of the pools.
     pub(crate) used: Vec<Used>,
-    /// Of what was asked for besides.
+    /// Other keys that were read.
     pub(crate) more: Vec<KeyValue>,
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn addresses_in_query(query: &ViewQuery<'_>) -> BTreeSet<IpAddr> {
     known.chain(query.requests.iter().filter_map(|pool| pool.requested)).collect()
 }
 
-/// Reads the owner's keys, as far as a query looks into its pools, the keys of some addresses,
-/// and what else is asked for.
+/// Reads the owner's keys, the keys of some addresses, what the query scans of its pools, and some
+/// `more` keys.
 ///
 /// # Errors
 /// As [`EtcdSession::read`].
@@ -130,7 +130,7 @@ pub(crate) fn pools_by_cursor<'a>(
     pools
 }
 
-/// The addresses that some keys stand for.
+/// The addresses that some keys are for.
 pub(crate) fn addresses(keys: &EtcdKeys, found: &[KeyValue]) -> BTreeSet<IpAddr> {
     found.iter().filter_map(|found| keys.address(found.key())).collect()
 }

@@ -10,12 +10,12 @@ use ipam_kit::allocate::owner_index::OwnerGuard;
 pub struct EtcdViewToken {
     /// What the owner holds.
     pub(crate) seen: OwnerGuard,
-    /// Beside a replaced plugin alone.
+    /// Used in the layout of a replaced plugin only.
     pub(crate) compat_writes: CompatWrites,
 }
 
 impl EtcdViewToken {
-    /// The same of an owner that was seen otherwise.
+    /// The same with another state of the owner.
     pub(crate) fn with(&self, seen: OwnerGuard) -> Self {
         Self { seen, compat_writes: self.compat_writes.clone() }
     }

@@ -49,8 +49,8 @@ pub(crate) fn claim(
 pub(crate) fn replace(folder: &Path, owner: &Owner, name: &str) -> io::Result<FileRevision> {
     let aside = folder.with_file_name(ASIDE);
     make_private_folder(&aside)?;
-    // host-local reads every file in the folder of leases, so the new one is made beside it. What a
-    // kill has left there is in the way of nobody.
+    // host-local reads every file in the folder of leases, so the new one is made beside it. A
+    // killed process may have left one there.
     let new = folder.file_name().unwrap_or_default();
     let _ = fs::remove_file(aside.join(new));
     let mut draft = Draft::new(&aside, owner)?;

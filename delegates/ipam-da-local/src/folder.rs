@@ -51,7 +51,7 @@ impl LeaseFolder {
     /// Takes host-local's lock, and makes the folder first.
     ///
     /// # Errors
-    /// Code 11 when somebody holds the lock until `give_up`; 5 when the folder cannot be made.
+    /// Code 11 when another process holds the lock until `give_up`; 5 when the folder cannot be made.
     pub(crate) fn lock_or_make(&self, give_up: Instant) -> Result<LockedFolder> {
         loop {
             if let Some(locked) = self.lock(give_up)? {
@@ -68,10 +68,10 @@ impl LeaseFolder {
         }
     }
 
-    /// Takes host-local's lock; `None` where there is no folder, and so no lease.
+    /// Takes host-local's lock; `None` if there is no folder, and so no lease.
     ///
     /// # Errors
-    /// Code 11 when somebody holds the lock until `give_up`.
+    /// Code 11 when another process holds the lock until `give_up`.
     pub(crate) fn lock(&self, give_up: Instant) -> Result<Option<LockedFolder>> {
         let path = self.path.join("lock");
         loop {
@@ -97,9 +97,9 @@ impl LeaseFolder {
                 .advise("call again; if it stays, fuser -v shows who holds the file"));
             }
             // Operators empty the folder, and the lock with it.
-            let stands = is_at(&file, &path)
+            let is_current = is_at(&file, &path)
                 .map_err(|error| self.failed("cannot look at host-local's lock in", error))?;
-            if stands {
+            if is_current {
                 return Ok(Some(LockedFolder { path: self.path.clone(), _lock: file }));
             }
         }
@@ -115,7 +115,7 @@ impl LeaseFolder {
     }
 
     /// Fails when the folder lies behind a link that leads nowhere, as to a disk that is not mounted:
-    /// nobody knows what it holds.
+    /// it is unknown what the folder holds.
     pub(crate) fn is_reachable(&self) -> Result<()> {
         dangling(&self.path).map_or(Ok(()), |link| Err(self.leads_nowhere(&link)))
     }

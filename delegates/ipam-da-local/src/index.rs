@@ -1,10 +1,10 @@
-//! Which owner holds which leases, so that nobody has to read them all.
+//! Which owner holds which leases, so that a call does not read them all.
 //!
 //! One symbolic link per owner in the state folder, its target the names of the lease files. It is
-//! never the truth: a lease file is read before anything is made of it. Whether the index is
+//! a hint: a lease file is read before it is used. Whether the index is
 //! complete shows in the time of change of the folder of leases. After each change of our own it
-//! is set to a second long past, and noted; a change by anybody else, or one of ours that was
-//! killed half way, sets it to the present.
+//! is set to a second long past, which the stamp keeps. A change by another program, or one of ours
+//! that was killed half way, sets it to the present.
 
 use std::ffi::CStr;
 use std::fs;

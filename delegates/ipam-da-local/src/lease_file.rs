@@ -59,7 +59,7 @@ const LEFTOVER_AFTER: Duration = Duration::from_secs(300);
 const LIMIT: u64 = 4096;
 
 impl LeaseFile {
-    /// The address that a file name stands for, in whatever form; none for other files.
+    /// The address in a file name, in whatever form; `None` for other files.
     pub(crate) fn address_of(name: &str) -> Option<IpAddr> {
         parse_address(name).ok()
     }
@@ -152,7 +152,7 @@ impl LeaseFile {
             if container == owner.container.as_str())
     }
 
-    /// Whether the file is empty, and old enough that nobody is writing it.
+    /// Whether the file is empty, and so old that no process is writing it.
     pub(crate) fn is_leftover(&self) -> bool {
         let Some(modified) = self.modified else { return false };
         self.content == LeaseContent::Empty && is_old(modified, LEFTOVER_AFTER, SystemTime::now())

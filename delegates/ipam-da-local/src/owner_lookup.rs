@@ -97,7 +97,7 @@ fn is_in_a_pool(file: &LeaseFile, pools: &[PoolRequest]) -> bool {
     sets.any(|set| set.find(file.address).is_some())
 }
 
-/// Fails when a lease that we gave has a file that cannot be read: nobody knows whose it is.
+/// Fails when the file of a lease that the record names cannot be read: its owner is unknown.
 fn refuse_unreadable(folder: &LockedFolder, name: &str) -> Result<()> {
     match folder.read(name).known()?.map(|file| file.content) {
         Some(LeaseContent::Unreadable(reason)) => Err(Error::new(

@@ -157,7 +157,7 @@ fn a_server_that_does_not_do_one_request_is_asked_for_the_next() {
 
 #[test]
 fn a_server_that_is_away_is_not_waited_for_to_the_end_where_another_refuses() {
-    let stranger = saying(b"HTTP/1.1 404 Not FoundKeys\r\n\r\n");
+    let stranger = saying(b"HTTP/1.1 404 Not Found\r\n\r\n");
     let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut client = client_for(&[&stranger, &away.to_string()], "60s", None);
     let error = within(BOUND, || client.read(&Txn::new())).unwrap_err();

@@ -17,7 +17,7 @@ use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, bare_entry, now};
 pub(super) struct TextAddresses {
     /// Whether white space around the id means nothing.
     pub(super) trimmed: bool,
-    /// Whether the addresses of all networks stand side by side.
+    /// Whether one folder holds the addresses of all networks.
     pub(super) flat: bool,
 }
 
@@ -57,7 +57,7 @@ impl KeyFormat for TextAddresses {
         }
     }
 
-    /// On all nodes, and on all networks that stand side by side.
+    /// On all nodes, and in all networks of a flat layout.
     fn of_container(&self, container: &str) -> Option<String> {
         Some(format!("{container}/"))
     }

@@ -7,15 +7,15 @@ use crate::keys::KeyPaths;
 #[derive(Debug)]
 pub(crate) struct ReplacedPlugin {
     pub(crate) key_paths: KeyPaths,
-    /// The ranges as JSON, which nobody reads.
+    /// The ranges as JSON, which no program reads.
     pub(super) ranges: Option<&'static str>,
     /// The address last given out of a range set, whose number follows.
     pub(super) cursor: &'static str,
     /// What it holds while it looks for an address.
     pub(super) lock: LockPath,
-    /// Whether the addresses of all networks stand side by side.
+    /// Whether one folder holds the addresses of all networks.
     pub(super) flat: bool,
-    /// Whether it takes the address after its cursor whoever holds it.
+    /// Whether it takes the address after its cursor, even if a container holds it.
     pub(super) overwrites: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Our place among the processes of a replaced plugin.
+//! How a call gets past the lock of a replaced plugin: it retries, then it queues.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use ipam_kit::{Error, ErrorCode, Result};
 use super::plugin_lock::{LockTicket, PluginLock};
 use crate::client::EtcdClient;
 
-/// After how many refusals we queue in for the plugin's lock.
+/// After how many refusals a call queues for the plugin's lock.
 const REFUSALS: u32 = 8;
 
 /// The wait after the first of them, twice as long after each further one, up to the second.
@@ -20,20 +20,20 @@ const LAST: Duration = Duration::from_millis(500);
 /// How a call gets past the plugin's lock.
 #[derive(Debug, Default)]
 pub(super) struct LockQueue {
-    /// Our turn, once we have queued in.
+    /// Our ticket, once this call has queued.
     ticket: Option<LockTicket>,
-    /// How often this call was refused for the sake of the plugin.
+    /// How often this call was refused because of the plugin.
     refused: u32,
 }
 
 impl LockQueue {
-    /// Our turn, once we have queued in.
+    /// Our ticket, once this call has queued.
     pub(super) fn ticket(&self) -> Option<&LockTicket> {
         self.ticket.as_ref()
     }
 
-    /// Whether it was the lock alone that a change was refused for. Then there has been a pause,
-    /// and after some of them we stand in the queue.
+    /// Whether a change was refused because of the lock alone, so that it is tried again. This has
+    /// waited by then and, after some refusals, has drawn a ticket.
     ///
     /// # Errors
     /// The time is over.
@@ -67,7 +67,7 @@ impl LockQueue {
         Ok(true)
     }
 
-    /// After some refusals we queue in as a replaced plugin does.
+    /// Counts a refusal. After some of them it draws a ticket, as the plugin does.
     pub(super) fn count_refusal(&mut self, client: &mut EtcdClient, lock: &PluginLock) {
         self.refused = self.refused.saturating_add(1);
         if self.refused > REFUSALS && self.ticket.is_none() {
@@ -75,7 +75,7 @@ impl LockQueue {
         }
     }
 
-    /// Says of a request that was given up why that is, where the time went by in waiting.
+    /// The error of a request that timed out: the plugin's lock, if this call has waited for it.
     pub(super) fn explain_timeout(&self, lock: &PluginLock, error: Error) -> Error {
         if error.code() == ErrorCode::TIMED_OUT && self.refused > 0 {
             return lock.held_error().and([error]);
@@ -83,7 +83,7 @@ impl LockQueue {
         error
     }
 
-    /// Lets the next one have the lock.
+    /// Gives the lock to the next process.
     pub(super) fn end(&mut self, client: &mut EtcdClient) {
         if let Some(ticket) = self.ticket.take() {
             ticket.end(client);

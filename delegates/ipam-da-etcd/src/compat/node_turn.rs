@@ -12,10 +12,10 @@ use rustix::fs::OFlags;
 
 use crate::memory;
 
-/// How long a process of this node may have its turn: one that was stopped keeps the others from nothing.
+/// How long a process of this node may have its turn. After that, others do not wait for it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Our turn, where each claim has to go on from the one before.
+/// Our turn, in a layout where each claim goes on from the one before.
 #[derive(Debug)]
 pub(super) struct NodeTurn {
     folder: PathBuf,
@@ -28,8 +28,8 @@ impl NodeTurn {
         Self { folder: memory::folder(state), deadline, file: None }
     }
 
-    /// Waits for the other processes of this node, which would get in each other's way; tells
-    /// whether it was our turn only now. In vain it goes on all the same.
+    /// Waits for the other processes of this node, so that their claims do not collide. Answers
+    /// whether this call has got its turn just now. On timeout it proceeds without a turn.
     pub(super) fn take(&mut self) -> bool {
         if self.file.is_some() {
             return false;
@@ -42,7 +42,7 @@ impl NodeTurn {
         self.file.is_some()
     }
 
-    /// Lets the next one have it.
+    /// Gives the turn to the next process.
     pub(super) fn end(&mut self) {
         self.file = None;
     }

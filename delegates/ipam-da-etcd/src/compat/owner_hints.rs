@@ -15,9 +15,10 @@ use log::warn;
 
 use crate::memory;
 
-/// Addresses that an attachment of this node was given, where the store tells only its container: by the
-/// runtime's cache of results, and by files of our own where the store refuses us an index. They are
-/// hints: the store says whether the container still has them.
+/// Addresses that attachments of this node were given, for a store that names only the container.
+///
+/// They come from the runtime's cache of results and, if the store takes no index, from files of our
+/// own. They are hints: the store says whether the container still has them.
 #[derive(Debug)]
 pub(super) struct OwnerHints {
     /// `<container>/<network>/<ifname>` below it, each with the addresses as JSON.
@@ -25,7 +26,7 @@ pub(super) struct OwnerHints {
     cache: ResultCache,
 }
 
-/// A file of ours.
+/// A file of ours about one attachment.
 #[derive(Debug)]
 pub(super) struct HintFile {
     pub(super) container: String,
@@ -52,7 +53,7 @@ impl OwnerHints {
         Ok(known)
     }
 
-    /// Takes away what we have noted of an attachment.
+    /// Removes the file of an attachment.
     pub(super) fn forget(&self, owner: &Owner) {
         self.forget_named(&owner.container, &owner.scope.network, &owner.ifname);
     }
@@ -66,7 +67,7 @@ impl OwnerHints {
     ) {
         let container = self.folder.join(container.as_str());
         let folder = container.join(network.as_str());
-        // Where there is no file there is nothing to tidy.
+        // Without a file there are no folders to remove.
         if fs::remove_file(folder.join(ifname.as_str())).is_ok() {
             let _ = fs::remove_dir(folder).and_then(|()| fs::remove_dir(container));
         }
@@ -91,7 +92,7 @@ impl OwnerHints {
         Ok(of_others)
     }
 
-    /// Notes what an attachment holds.
+    /// Writes the file of an attachment: what it holds.
     pub(super) fn remember(&self, owner: &Owner, addresses: &BTreeSet<IpAddr>) {
         let file = self.file(owner);
         if let Err(error) = self.write(&file, addresses) {
@@ -113,7 +114,7 @@ impl OwnerHints {
         given
     }
 
-    /// All that we have noted of a network.
+    /// Every file of a network.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -133,7 +134,7 @@ impl OwnerHints {
     }
 
     fn write(&self, file: &Path, addresses: &BTreeSet<IpAddr>) -> io::Result<()> {
-        // Beside the folder: what is left of a process that was killed must not look like a note.
+        // Outside of the folder: the draft of a killed process must not be read as a file of it.
         let draft = beside(&self.folder, &format!("#{}", std::process::id()));
         if let Some(folder) = self.folder.parent() {
             memory::make(folder)?;
@@ -172,7 +173,7 @@ fn name(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_str()?.to_owned())
 }
 
-/// The addresses in a note. A note of another program has none.
+/// The addresses in a file. A file of another program has none.
 fn read(file: &Path) -> Result<Option<BTreeSet<IpAddr>>> {
     match read_own(file) {
         Ok(text) => Ok(serde_json::from_slice(&text).ok()),

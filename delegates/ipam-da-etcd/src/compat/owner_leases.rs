@@ -44,8 +44,8 @@ pub(super) fn held(ledger: &CompatLedger, owner: &Owner, shown: &OwnerKeys) -> R
     Ok(held)
 }
 
-/// What the plugin, or one of ours without an index, has left to the owner beside what is known
-/// to be `held`: a look at every address. Those are not its that are known to be another attachment's.
+/// Adds to `held` what the plugin gave the owner, or this delegate without an index. It reads every
+/// address, and skips those that are known to be another attachment's.
 pub(super) fn left_behind(
     ledger: &mut CompatLedger,
     owner: &Owner,
@@ -84,14 +84,15 @@ pub(super) fn left_behind(
     Ok(held)
 }
 
-/// Forgets what was noted of an owner unless it holds something, or is about to.
+/// Forgets what is remembered of an owner unless it holds something, or is about to.
 pub(super) fn forget_unless(ledger: &CompatLedger, owner: &Owner, holds: bool) {
     if !holds {
         ledger.hints.forget(owner);
     }
 }
 
-/// Whether an address can be of this network: where those of all stand side by side, its ranges tell.
+/// Whether an address can be of this network. In a layout with one folder for all networks, the
+/// ranges decide.
 fn is_in_ranges(network_ranges: Option<&[RangeSet]>, address: IpAddr) -> bool {
     network_ranges
         .is_none_or(|network_ranges| network_ranges.iter().any(|set| set.find(address).is_some()))

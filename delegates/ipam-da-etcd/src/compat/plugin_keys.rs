@@ -1,4 +1,4 @@
-//! The keys that a replaced plugin reads beside its leases.
+//! The keys of a replaced plugin, other than its leases.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub(super) struct PluginKeys {
     /// What the keys of its cursors begin with.
     cursors: String,
     lock: PluginLock,
-    /// Whether it takes the address after its cursor whoever holds it.
+    /// Whether it takes the address after its cursor, even if a container holds it.
     pub(super) overwrites: bool,
 }
 
@@ -84,9 +84,9 @@ impl PluginKeys {
         found.key_str().ok()?.strip_prefix(&self.cursors)?.parse().ok()
     }
 
-    /// Whether a claim goes on from the cursor of a plugin that takes what comes next unseen, and moves it.
-    /// Not where another strategy looks, or what was asked for lies behind it: back there others hold what
-    /// comes next.
+    /// Whether a claim takes the address after the cursor of a plugin that overwrites, and moves the
+    /// cursor. A claim by another strategy does not, nor a requested address behind the cursor: back
+    /// there, containers hold the addresses that come next.
     pub(super) fn continues_cursor(&self, claim: &Claim<'_>, compat_writes: &CompatWrites) -> bool {
         self.overwrites
             && match claim.request.requested {
@@ -118,7 +118,7 @@ impl PluginKeys {
 }
 
 impl CompatWrites {
-    /// Whether an address lies ahead of a cursor, on the way to the end of the ranges.
+    /// Whether an address is ahead of a cursor, before the end of the ranges.
     fn is_ahead(&self, claim: &Claim<'_>, address: IpAddr) -> bool {
         let cursor = self.cursor(claim.request.index);
         position(claim, address) > cursor.and_then(|cursor| position(claim, cursor))

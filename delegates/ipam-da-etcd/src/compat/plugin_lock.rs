@@ -20,7 +20,7 @@ pub(super) enum PluginLock {
     Queue(String),
 }
 
-/// The lock as this call has it, or waits for it.
+/// Our key in the lock, which this call holds or waits for.
 #[derive(Debug)]
 pub(super) struct LockTicket {
     lease: i64,
@@ -32,11 +32,11 @@ pub(super) struct LockTicket {
 /// For how long etcd keeps what a killed process held, in seconds.
 const LEASE: i64 = 10;
 
-/// The value of our keys in a queue: host-etcd's have none, and nobody reads it.
+/// The value of our keys in a queue. Those of host-etcd are empty, and no program reads them.
 const OURS: &str = "ipam-delegated";
 
 impl PluginLock {
-    /// The lock at a place in the store.
+    /// The lock of a layout; `key` makes the key of a path.
     pub(super) fn at(lock: LockPath, key: impl Fn(&str) -> String) -> Self {
         match lock {
             LockPath::Key(path) => Self::Key(key(path)),
@@ -44,7 +44,7 @@ impl PluginLock {
         }
     }
 
-    /// That nobody has it; with a `turn`, nobody before us.
+    /// That no process has the lock; with a ticket, none before us.
     pub(super) fn guards(&self, ticket: Option<&LockTicket>) -> Vec<Compare> {
         match (self, ticket) {
             (Self::Key(key), None) => {
@@ -63,7 +63,7 @@ impl PluginLock {
         }
     }
 
-    /// Reads who has it, and our own place.
+    /// Reads the oldest key of the lock, and our own.
     pub(super) fn read(&self, ticket: Option<&LockTicket>) -> Vec<TxnOp> {
         let oldest = match self {
             Self::Key(key) => return vec![TxnOp::get(key.as_str(), None)],
@@ -88,7 +88,7 @@ impl PluginLock {
         }
     }
 
-    /// Whether somebody has it before us, by what a refused transaction read of it.
+    /// Whether another process has it before us, by what a refused transaction read.
     pub(super) fn is_held(&self, found: &[KeyValue], ticket: Option<&LockTicket>) -> bool {
         found.iter().filter(|found| self.is_of(found)).any(|found| match ticket {
             Some(ticket) => found.create_revision() < ticket.since,
@@ -109,7 +109,7 @@ impl PluginLock {
         self.is_of(found) && found.value() != OURS.as_bytes()
     }
 
-    /// What to say when others have it all the time.
+    /// The error when other processes hold it all the time.
     pub(super) fn held_error(&self) -> Error {
         let (key, how) = match self {
             Self::Key(key) => (key, "a process that was killed loses it after 10 seconds"),
@@ -123,8 +123,8 @@ impl PluginLock {
 }
 
 impl LockTicket {
-    /// Queues in as the replaced plugin does: takes the lock if it is free, or a place in the queue.
-    /// `None` where that did not work this time.
+    /// Takes the lock if it is free, else a place in its queue, as the plugin does.
+    /// `None` if that failed this time.
     pub(super) fn draw(client: &mut EtcdClient, lock: &PluginLock) -> Option<Self> {
         let lease = client.grant(LEASE).map_err(log_refusal).ok()?;
         let (key, value) = match lock {
@@ -140,7 +140,7 @@ impl LockTicket {
                 ticket.since = revision;
                 Some(ticket)
             }
-            // Letting go of the lease takes back what may have been written with it.
+            // The end of the lease removes a key that may have been written with it.
             _ => {
                 ticket.end(client);
                 None
@@ -148,7 +148,7 @@ impl LockTicket {
         }
     }
 
-    /// Lets the next one have the lock.
+    /// Gives the lock to the next process.
     pub(super) fn end(self, client: &mut EtcdClient) {
         // Its key goes with the lease.
         if let Err(error) = client.revoke(self.lease) {
@@ -160,7 +160,7 @@ impl LockTicket {
         Compare::create_revision(self.key.as_str(), CompareOp::Equal, self.since)
     }
 
-    /// Whether the place in the queue is still there, by what a refused transaction read of the lock.
+    /// Whether our key is still there, by what a refused transaction read.
     pub(super) fn is_among(&self, found: &[KeyValue]) -> bool {
         found.iter().any(|found| {
             found.key() == self.key.as_bytes() && found.create_revision() == self.since

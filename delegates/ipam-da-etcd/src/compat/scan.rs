@@ -1,4 +1,4 @@
-//! Every lease of a network, with what this node has noted itself.
+//! Every lease of a network, with what this node remembers itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,30 +26,30 @@ pub(super) fn scan(
     let prefix = ledger.session.keys.of_node(node);
     let holdings = indexed(ledger, &prefix)?;
     let network = ledger.session.keys.network().as_str();
-    // Whether it ended early is the caller's own doing.
+    // A visitor that ends early has seen what it needs.
     if entries_of_node(&holdings, node, network).try_for_each(&mut *each).is_break() {
         return Ok(());
     }
-    // Notes are of a time when the store let us have no such keys, or of now.
-    let told = holdings.iter().flat_map(OwnerState::leases);
-    scan_noted(ledger, node, &told.map(|lease| lease.address.addr()).collect(), each)
+    // The files are of a time when the store took no such keys, or of now.
+    let listed = holdings.iter().flat_map(OwnerState::leases);
+    scan_hint_files(ledger, node, &listed.map(|lease| lease.address.addr()).collect(), each)
 }
 
 fn scan_all(ledger: &mut CompatLedger, each: EntryVisitor<'_>) -> Result<()> {
     // A bare container id is all that the plugin's keys tell.
     let prefix = ledger.session.keys.owners().to_owned();
     let owners = indexed(ledger, &prefix)?;
-    let mut told: BTreeMap<(IpAddr, i64), (Entry, bool)> = BTreeMap::new();
+    let mut listed: BTreeMap<(IpAddr, i64), (Entry, bool)> = BTreeMap::new();
     for holding in &owners {
         let here = holding.document.network == ledger.session.keys.network().as_str();
         for entry in holding.entries() {
             let Some(seen) = LeaseRevision::read(&entry.lease.revision) else { continue };
-            told.insert((entry.lease.address.addr(), seen.revision), (entry, here));
+            listed.insert((entry.lease.address.addr(), seen.revision), (entry, here));
         }
     }
     ledger.session.each_below(ledger.session.keys.leases().to_owned(), &mut |keys, found| {
         let address = keys.address(found.key());
-        match address.and_then(|address| told.remove(&(address, found.mod_revision()))) {
+        match address.and_then(|address| listed.remove(&(address, found.mod_revision()))) {
             Some((entry, true)) => each(entry),
             Some((_, false)) => ControlFlow::Continue(()),
             None => entry_of_key(keys, found).map_or(ControlFlow::Continue(()), &mut *each),
@@ -70,32 +70,32 @@ fn indexed(ledger: &mut CompatLedger, prefix: &str) -> Result<Vec<OwnerState>> {
     })
 }
 
-/// What this node has noted itself and the index does not tell, as far as the store still says so.
-fn scan_noted(
+/// What this node remembers and the index does not list, if the store still names the container.
+fn scan_hint_files(
     ledger: &mut CompatLedger,
     node: &str,
-    told: &BTreeSet<IpAddr>,
+    listed: &BTreeSet<IpAddr>,
     each: EntryVisitor<'_>,
 ) -> Result<()> {
-    let noted = ledger.hints.all(ledger.session.keys.network())?;
+    let files = ledger.hints.all(ledger.session.keys.network())?;
     let mut times: BTreeMap<IpAddr, usize> = BTreeMap::new();
-    for address in noted.iter().flat_map(|noted| &noted.addresses) {
+    for address in files.iter().flat_map(|file| &file.addresses) {
         *times.entry(*address).or_default() += 1;
     }
-    // One of two notes is out of date, and nobody knows which.
-    times.retain(|address, times| *times == 1 && !told.contains(address));
+    // Of two files with one address, one is out of date, and either may be.
+    times.retain(|address, times| *times == 1 && !listed.contains(address));
     let found = read_leases(&mut ledger.session, &times.into_keys().collect::<Vec<_>>())?;
-    for noted in noted {
-        for address in &noted.addresses {
+    for file in files {
+        for address in &file.addresses {
             let Some(found) = found.get(address) else { continue };
             let mut entry = ledger.session.keys.key_format().entry(*address, found);
-            entry.since = noted.confirmed;
-            let holder = entry.holder.take().filter(|its| its.container == noted.container);
+            entry.since = file.confirmed;
+            let holder = entry.holder.take().filter(|its| its.container == file.container);
             let Some(Holder { container, .. }) = holder else { continue };
             entry.holder = Some(Holder {
                 node: Some(node.to_owned()),
                 container,
-                ifname: Some(noted.ifname.clone()),
+                ifname: Some(file.ifname.clone()),
                 network: None,
             });
             if each(entry).is_break() {

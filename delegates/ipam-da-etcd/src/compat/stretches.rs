@@ -1,4 +1,4 @@
-//! Stretches of addresses, as people write them: their order is not that of the texts.
+//! Stretches of addresses as people write them. The order of addresses is not that of the texts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,7 +11,7 @@ pub(super) enum AddressStretch {
     Address(IpAddr),
 }
 
-/// How many stretches are read at once: those of the largest window that a search looks at.
+/// How many stretches are read at once: as many as the largest window of a search has.
 const STRETCHES: u32 = 72;
 
 /// The addresses from one to another, both included, in parts; there may be others in them. `None` where

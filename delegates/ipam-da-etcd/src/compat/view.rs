@@ -24,7 +24,7 @@ pub(super) fn view(
         false => BTreeSet::new(),
     };
     if !query.requests.is_empty() && ledger.keys.overwrites && ledger.node_turn.take() {
-        // Whoever was before us has moved the cursor.
+        // The process before us has moved the cursor.
         ledger.session.memory.refresh();
     }
     let mut token = earlier.clone();
@@ -41,8 +41,8 @@ pub(super) fn view(
     token.compat_writes.cursors.retain(|index, _| !cursors.contains_key(index));
     token.compat_writes.cursors.extend(ledger.keys.cursors_in(&reads.more));
     let mut held = held(ledger, query.owner, &reads.owner)?;
-    // Nobody tells all that the owner has: what a replaced plugin gave, perhaps an address for each
-    // ADD, or we without an index. The runtime remembers one.
+    // No record lists every lease of the owner: the plugin, or this delegate without an index, may
+    // have given an address for each ADD. The runtime remembers one.
     let may_have_more =
         held.leases.is_empty() || (query.known.is_empty() && reads.owner.own.is_none());
     if ledger.is_del && may_have_more {

@@ -121,6 +121,13 @@ fn keys_of_the_replaced_plugins_in_other_letters_are_not_passed_over() {
 }
 
 #[test]
+fn a_section_with_empty_files_names_no_store() {
+    let section = json!({"certFile": "", "keyFile": "", "trustedCaFile": ""});
+    let ipam = json!({"etcd": section, "etcdConfig": {"etcdURL": "http://a:1"}});
+    assert_eq!(store(ipam).unwrap().endpoints[0].to_string(), "http://a:1");
+}
+
+#[test]
 fn empty_files_are_none() {
     let store = store(json!({"etcdConfig": {"etcdURL": "http://a:1", "etcdCertFile": "",
         "etcdKeyFile": "", "etcdTrustedCAFileFile": ""}}))
