@@ -24,13 +24,12 @@ pub(crate) struct Planner<'a> {
     pub path: Vec<PathBuf>,
     /// The variables of the call.
     pub environment: &'a Environment,
-    /// Which programs may be missing.
-    pub missing: Missing,
+    pub may_be_missing: MissingPrograms,
 }
 
 /// Which programs a plan may name that are not installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Missing {
+pub(crate) enum MissingPrograms {
     None,
     /// A DEL goes on without them.
     Selectors,
@@ -116,16 +115,17 @@ impl Planner<'_> {
         Ok(vec![Step::of(entry, program)])
     }
 
-    /// The delegates of a preset that an entry names.
+    /// The delegates of a preset that an entry names. A program that a file of the host names replaces the
+    /// last one.
     fn plan_preset(
         &self,
         preset: &Preset,
         entry: &DelegateEntry,
         ipam: &Map<String, Value>,
     ) -> Result<Vec<Step>> {
-        let mut own_ipam = ipam.clone();
-        own_ipam.extend(entry.overrides.clone());
-        let chain = preset.chain(&own_ipam).ok_or_else(|| no_chain_chosen(preset))?;
+        let mut entry_ipam = ipam.clone();
+        entry_ipam.extend(entry.overrides.clone());
+        let chain = preset.chain(&entry_ipam).ok_or_else(|| no_chain_chosen(preset))?;
         if !chain.delegates.iter().any(|name| is_selector(name)) {
             entry.refuse_selector_keys()?;
         }
@@ -133,20 +133,20 @@ impl Planner<'_> {
             Some(host) => host.find(self.presets, self.own_executable, self.environment)?,
             None => None,
         };
-        let of_preset = with_settings(preset, chain, entry, &own_ipam)?;
+        let preset_entry = with_settings(preset, chain, entry, &entry_ipam)?;
         let mut delegates = chain.delegates.to_vec();
         if named_by_host.is_some() {
             delegates.pop();
         }
         let mut steps = Vec::new();
         for name in delegates {
-            let entry = DelegateEntry { name: name.to_owned(), ..of_preset.clone() };
+            let entry = DelegateEntry { name: name.to_owned(), ..preset_entry.clone() };
             steps.push(Step::of(entry, self.find_unless_missing(name)?));
         }
         match named_by_host {
             None => {}
             Some(LastDelegate::Program { name, path }) => {
-                steps.push(Step::of_host(name, path, of_preset));
+                steps.push(Step::of_host(name, path, preset_entry));
             }
             Some(LastDelegate::Preset(preset)) => {
                 steps.extend(self.plan_preset(preset, entry, ipam)?);
@@ -157,13 +157,13 @@ impl Planner<'_> {
 
     /// [`Planner::find`], but one that may be missing fails when it is run, not here.
     fn find_unless_missing(&self, name: &str) -> Result<PathBuf> {
-        let may_be_missing = match self.missing {
-            Missing::None => false,
-            Missing::Selectors => is_selector(name),
-            Missing::All => true,
+        let is_optional = match self.may_be_missing {
+            MissingPrograms::None => false,
+            MissingPrograms::Selectors => is_selector(name),
+            MissingPrograms::All => true,
         };
         match (self.find(name), self.path.first()) {
-            (Err(_), Some(folder)) if may_be_missing => Ok(folder.join(name)),
+            (Err(_), Some(folder)) if is_optional => Ok(folder.join(name)),
             (found, _) => found,
         }
     }

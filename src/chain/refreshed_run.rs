@@ -10,7 +10,7 @@ use super::exec::DelegateFailure;
 use super::next::kept_aside;
 use super::patch::refresh_secrets;
 use super::plan::Step;
-use super::planner::{Missing, Planner};
+use super::planner::{MissingPrograms, Planner};
 use super::preset::Preset;
 use super::program::{ProgramSource, is_allocator};
 use super::record::Run;
@@ -174,7 +174,10 @@ fn replacing_allocator(session: &Session<'_>, run: &Run) -> Option<Step> {
     if !session.chain.own_executable().is(&recorded_step(session, run).program) {
         return None;
     }
-    let planner =
-        Planner { preset: Some(preset), missing: Missing::Selectors, ..session.planner.clone() };
+    let planner = Planner {
+        preset: Some(preset),
+        may_be_missing: MissingPrograms::Selectors,
+        ..session.planner.clone()
+    };
     planner.plan(&run.ipam).ok()?.steps.pop()
 }

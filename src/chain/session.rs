@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Chain;
 use super::plan::Plan;
-use super::planner::{Missing, Planner};
+use super::planner::{MissingPrograms, Planner};
 use super::process::adopt_orphans;
 use super::unreachable::UnreachableStores;
 use ipam_kit::cni::{Attachment, Environment, IpamResult, Verb};
@@ -67,9 +67,9 @@ impl<'a> Session<'a> {
             path: request.environment.path(),
             environment: &request.environment,
             // A selector that is gone must not hold up a DEL.
-            missing: match request.verb {
-                Verb::Del => Missing::Selectors,
-                _ => Missing::None,
+            may_be_missing: match request.verb {
+                Verb::Del => MissingPrograms::Selectors,
+                _ => MissingPrograms::None,
             },
         };
         let mut environment = request.environment.clone();
@@ -87,7 +87,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Something else is wrong with it.
     pub(crate) fn plan_installed(&self) -> Result<Plan> {
-        let planner = Planner { missing: Missing::All, ..self.planner.clone() };
+        let planner = Planner { may_be_missing: MissingPrograms::All, ..self.planner.clone() };
         let mut plan = planner.plan(self.request.network.ipam())?;
         plan.steps.retain(|step| step.program.exists());
         Ok(plan)

@@ -36,7 +36,7 @@ impl Bin {
             own_executable: &OwnExecutable::find(),
             path: vec![self.0.path().to_owned()],
             environment: &Environment::default(),
-            missing: Missing::None,
+            may_be_missing: MissingPrograms::None,
         };
         planner.plan(ipam.as_object().unwrap())
     }
