@@ -33,13 +33,16 @@ impl About {
             let keys = keys.map(|keys| keys.iter().map(|key| (*key).to_owned()).collect());
             return Self { keys, ..Self::default() };
         }
-        let told = query::about(session, step).unwrap_or_default();
-        let reach = told["reach"].as_str().and_then(Reach::parse);
-        let names = |keys: &Value| Some(keys.as_object()?.keys().cloned().collect());
+        let about = query::about(session, step).unwrap_or_default();
+        let reach = about["reach"].as_str().and_then(Reach::parse);
         Self {
             reach: reach.filter(|_| step.is_allocator()),
-            keys: names(&told["keys"]),
-            of_ranges: names(&told["keys"]["ranges"]).unwrap_or_default(),
+            keys: names_of(&about["keys"]),
+            of_ranges: names_of(&about["keys"]["ranges"]).unwrap_or_default(),
         }
     }
+}
+
+fn names_of(keys: &Value) -> Option<BTreeSet<String>> {
+    Some(keys.as_object()?.keys().cloned().collect())
 }

@@ -22,9 +22,9 @@ use ipam_kit::presence::Presence;
 #[derive(Debug)]
 pub(crate) struct AllocatorRow {
     pub row: Row,
-    /// The row's place in the answer, for errors.
-    pub place: String,
-    pub here: NodeRecords,
+    /// The row's path in the answer, for errors.
+    pub path: String,
+    pub node_records: NodeRecords,
 }
 
 /// A row that is about an address.
@@ -32,7 +32,7 @@ pub(crate) struct AllocatorRow {
 pub(crate) struct AllocatorLease {
     pub row: Row,
     pub address: IpAddr,
-    here: NodeRecords,
+    node_records: NodeRecords,
 }
 
 /// This node's records of one network.
@@ -54,16 +54,17 @@ pub(crate) fn ask(
     printed: &mut Printed,
 ) -> Result<Vec<AllocatorRow>> {
     let found = operator.network()?;
-    let (mut told, mut asked) = (Vec::new(), 0);
-    for ours in operator.our_plugins(&found)? {
-        let request = operator.request(ours.for_status(), &operator.cni_path())?;
-        let session = Session::open(&ours.chain, &request)?;
-        let here = NodeRecords {
+    let mut all = Vec::new();
+    let mut asked = 0;
+    for plugin in operator.our_plugins(&found)? {
+        let request = operator.request(plugin.for_status(), &operator.cni_path())?;
+        let session = Session::open(&plugin.chain, &request)?;
+        let node_records = NodeRecords {
             state: session.state.clone(),
             network: request.network.name().clone(),
             node: session.node.clone(),
         };
-        for stage in dry_run(&session, &ours.plan(&session)?, Verb::Status)? {
+        for stage in dry_run(&session, &plugin.plan(&session)?, Verb::Status)? {
             if let SelectorOutcome::Failed(error) = &stage.outcome {
                 printed.warnings.push(error.in_full());
             }
@@ -81,15 +82,15 @@ pub(crate) fn ask(
                 continue;
             };
             for (i, row) in rows.into_iter().enumerate() {
-                let place = format!("{name}: its answer[{i}]");
+                let path = format!("{name}: its answer[{i}]");
                 let Value::Object(row) = row else {
-                    printed
-                        .fail(&Error::new(ErrorCode::DELEGATE, [&place, " is no object"].concat()));
+                    let message = format!("{path} is no object");
+                    printed.fail(&Error::new(ErrorCode::DELEGATE, message));
                     continue;
                 };
                 let mut row = Row::from(row);
-                row.text("allocator", name);
-                told.push(AllocatorRow { row, place, here: here.clone() });
+                row.set_text("allocator", name);
+                all.push(AllocatorRow { row, path, node_records: node_records.clone() });
             }
         }
     }
@@ -99,7 +100,7 @@ pub(crate) fn ask(
         let error = printed.warnings.drain(..).fold(error, Error::advise);
         return Err(error.advise("an allocator ipam-da-… can"));
     }
-    Ok(told)
+    Ok(all)
 }
 
 /// [`ask`] for leases: what two plugins of a network name both stands once.
@@ -109,9 +110,9 @@ pub(crate) fn ask_leases(
     printed: &mut Printed,
 ) -> Result<Vec<AllocatorLease>> {
     let (mut leases, mut known) = (Vec::new(), Map::new());
-    for AllocatorRow { row, place, here } in ask(operator, arguments, printed)? {
-        let Some(address) = parse_address(row.text_of("address")).ok() else {
-            let message = [&place, ".address: expected an address"].concat();
+    for AllocatorRow { row, path, node_records } in ask(operator, arguments, printed)? {
+        let Some(address) = parse_address(row.text("address")).ok() else {
+            let message = format!("{path}.address: expected an address");
             printed.fail(&Error::new(ErrorCode::DELEGATE, message));
             continue;
         };
@@ -120,7 +121,7 @@ pub(crate) fn ask_leases(
             identity.push_str(&row.get(key).to_string());
         }
         if known.insert(identity, Value::Null).is_none() {
-            leases.push(AllocatorLease { row, address, here });
+            leases.push(AllocatorLease { row, address, node_records });
         }
     }
     Ok(leases)
@@ -151,7 +152,7 @@ impl AllocatorLease {
         let mut best = RecordState { state: "none", record: None };
         for attachment in attachments {
             if best.state != "held" {
-                best = self.here.look(self.address, &attachment).unwrap_or(best);
+                best = self.node_records.look(self.address, &attachment).unwrap_or(best);
             }
         }
         Some(best)
@@ -163,27 +164,35 @@ impl AllocatorLease {
     /// The records could not be listed.
     pub(super) fn records(&self) -> Result<Vec<PathBuf>> {
         let attachments = self.attachments().transpose()?.unwrap_or_default();
-        let here = &self.here;
-        Ok(attachments.iter().map(|its| here.state.record(&here.network, its)).collect())
+        let node_records = &self.node_records;
+        Ok(attachments
+            .iter()
+            .map(|its| node_records.state.record(&node_records.network, its))
+            .collect())
     }
 
     /// What its owner may be on this node; nothing for another node's, or one without owner.
     fn attachments(&self) -> Option<Result<Vec<Attachment>>> {
-        let here = &self.here;
-        let text = |key: &str| self.row.get(key).as_str();
-        if text("node").is_some_and(|node| !here.node.is_empty() && node != here.node) {
+        let node_records = &self.node_records;
+        let member = |key: &str| self.row.get(key).as_str();
+        if member("node")
+            .is_some_and(|node| !node_records.node.is_empty() && node != node_records.node)
+        {
             return None;
         }
-        let container = ContainerId::parse(text("containerID")?).ok()?;
-        let ifnames = match text("ifname") {
+        let container = ContainerId::parse(member("containerID")?).ok()?;
+        let ifnames = match member("ifname") {
             Some(name) => Ok(vec![IfName::parse(name).ok()?]),
-            None => here.ifnames(&container),
+            None => node_records.ifnames(&container),
         };
-        let attachment = |ifname| {
-            let container = container.clone();
-            Attachment { container, ifname, netns: String::new() }
-        };
-        Some(ifnames.map(|ifnames| ifnames.into_iter().map(attachment).collect()))
+        Some(ifnames.map(|ifnames| {
+            let mut attachments = Vec::new();
+            for ifname in ifnames {
+                let container = container.clone();
+                attachments.push(Attachment { container, ifname, netns: String::new() });
+            }
+            attachments
+        }))
     }
 }
 
@@ -196,9 +205,10 @@ impl NodeRecords {
             }
             Presence::Held((record, false)) => {
                 let address = address.to_string();
-                let gave = |ip: &String| ip.split('/').next() == Some(&*address);
-                let other = record.held().is_some_and(|(held, _)| !held.ips().iter().any(gave));
-                let state = if other { "other" } else { record.state().as_str() };
+                let is_other = record.held().is_some_and(|(held, _)| {
+                    !held.ips().iter().any(|ip| ip.split('/').next() == Some(&*address))
+                });
+                let state = if is_other { "other" } else { record.state().as_str() };
                 Some(RecordState { state, record: Some(record) })
             }
             Presence::Unreadable(_) => Some(RecordState { state: "unreadable", record: None }),

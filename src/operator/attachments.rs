@@ -27,7 +27,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
             aside.iter().map(|it| unreadable(network, &it.attachment, &why_aside(network, it))),
         );
     }
-    let noted = rows.iter().any(|row| !row.text_of("note").is_empty());
+    let noted = rows.iter().any(|row| !row.text("note").is_empty());
     let columns = &COLUMNS[..COLUMNS.len() - usize::from(!noted)];
     let mut printed = Printed::default();
     printed.warnings.extend(of_other_identities(&state));
@@ -64,19 +64,19 @@ fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Opti
             ));
         }
     };
-    let mut row = identified(network, attachment, &record);
+    let mut row = row_of_record(network, attachment, &record);
     let last = record.attempts.last().map(|last| &last.header);
-    row.value("chain", last.map(|last| last.chain.clone()).unwrap_or_default().into());
-    row.value("ageSeconds", last.map(|last| now().saturating_sub(last.time) / 1000).into());
-    row.text("state", word);
+    row.set("chain", last.map(|last| last.chain.clone()).unwrap_or_default().into());
+    row.set("ageSeconds", last.map(|last| now().saturating_sub(last.time) / 1000).into());
+    row.set_text("state", word);
     Some(row)
 }
 
 /// A record that cannot be read.
 fn unreadable(network: &NetworkName, attachment: &Attachment, why: &str) -> Row {
-    let mut row = identified(network, attachment, &Record::default());
-    row.text("state", "unreadable");
-    row.text("note", why);
+    let mut row = row_of_record(network, attachment, &Record::default());
+    row.set_text("state", "unreadable");
+    row.set_text("note", why);
     row
 }
 
@@ -108,12 +108,16 @@ pub(crate) fn why_aside(network: &NetworkName, aside: &SetAside) -> String {
 }
 
 /// The members that every row about a record has.
-pub(crate) fn identified(network: &NetworkName, attachment: &Attachment, record: &Record) -> Row {
+pub(crate) fn row_of_record(
+    network: &NetworkName,
+    attachment: &Attachment,
+    record: &Record,
+) -> Row {
     let addresses = record.held().map(|(attempt, _)| attempt.ips()).unwrap_or_default();
     let mut row = Row::default();
-    row.text("network", network.as_str());
-    row.text("containerID", attachment.container.as_str());
-    row.text("ifname", attachment.ifname.as_str());
-    row.value("addresses", addresses.into());
+    row.set_text("network", network.as_str());
+    row.set_text("containerID", attachment.container.as_str());
+    row.set_text("ifname", attachment.ifname.as_str());
+    row.set("addresses", addresses.into());
     row
 }

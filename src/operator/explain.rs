@@ -14,12 +14,12 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let found = operator.network()?;
     let mut printed = Printed::default();
     let mut reports = Vec::new();
-    for ours in operator.our_plugins(&found)? {
-        let stages = dry_add(operator, &ours)?;
+    for plugin in operator.our_plugins(&found)? {
+        let stages = dry_add(operator, &plugin)?;
         for stage in &stages {
             printed.failed |= matches!(stage.outcome, SelectorOutcome::Failed(_));
         }
-        let head = format!("{}, {}: {}", found.name, ours.plugin, ours.kind);
+        let head = format!("{}, {}: {}", found.name, plugin.plugin, plugin.kind);
         push_line(&mut printed.text, &head);
         let mut delegates = Vec::new();
         let mut before = Value::Null;
@@ -30,15 +30,15 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
             describe(&delegate, &before, &mut printed.text);
             if chooses {
                 origins.describe(place, &mut printed.text);
-                delegate.value("pools", origins.to_json(place));
+                delegate.set("pools", origins.to_json(place));
             }
             if !delegate.get("input").is_null() {
                 before = delegate.get("input").clone();
             }
             delegates.push(Value::from(delegate));
         }
-        let mut report = found.row(&ours);
-        report.value("delegates", delegates.into());
+        let mut report = found.row(&plugin);
+        report.set("delegates", delegates.into());
         reports.push(report);
     }
     if operator.prints_json() {
@@ -50,39 +50,41 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
 /// What there is to say of a delegate, without secrets.
 fn of_stage(stage: DryRunStage) -> Row {
     let mut row = Row::default();
-    row.text("delegate", &stage.step.name);
-    row.text("program", &stage.step.program.display().to_string());
-    row.value("input", masked(stage.input.unwrap_or_default()));
+    row.set_text("delegate", &stage.step.name);
+    row.set_text("program", &stage.step.program.display().to_string());
+    row.set("input", masked(stage.input.unwrap_or_default()));
     match stage.outcome {
-        SelectorOutcome::Answered(answer) => row.value("output", masked(Value::Object(answer))),
-        SelectorOutcome::Failed(error) => row.text("error", &error.in_full()),
-        SelectorOutcome::NotRun => row.value("output", Value::Null),
+        SelectorOutcome::Answered(answer) => row.set("output", masked(Value::Object(answer))),
+        SelectorOutcome::Failed(error) => row.set_text("error", &error.in_full()),
+        SelectorOutcome::NotRun => row.set("output", Value::Null),
     }
     row
 }
 
 /// What a delegate gets beside the step before it, and what it answers.
 fn describe(delegate: &Row, before: &Value, text: &mut String) {
-    let (name, program) = (delegate.text_of("delegate"), delegate.text_of("program"));
+    let (name, program) = (delegate.text("delegate"), delegate.text("program"));
     push_line(text, &format!("- {name}  {program}"));
     let (input, output) = (delegate.get("input"), delegate.get("output"));
-    let error = delegate.text_of("error");
+    let error = delegate.text("error");
     if input.is_null() {
         text.push_str("  is not run: no pool is for it\n");
         return;
     }
     let is_run = !error.is_empty() || output.is_object();
     let gets = if is_run { "  gets\n" } else { "  is not run here; it would get\n" };
-    section(gets, "  as the one before it\n", text, |text| arrives(before, input, text));
+    push_section(gets, "  as the one before it\n", text, |text| push_arrivals(before, input, text));
     if !error.is_empty() {
         push_line(text, &format!("  fails, and ADD with it: {error}"));
     } else if let Value::Object(output) = output {
-        section("  answers\n", "  changes nothing\n", text, |text| changes(input, output, text));
+        push_section("  answers\n", "  changes nothing\n", text, |text| {
+            push_changes(input, output, text)
+        });
     }
 }
 
 /// Lines below a head; another head where there are none.
-fn section(head: &str, without: &str, text: &mut String, lines: impl FnOnce(&mut String)) {
+fn push_section(head: &str, without: &str, text: &mut String, lines: impl FnOnce(&mut String)) {
     let mut below = String::new();
     lines(&mut below);
     text.push_str(if below.is_empty() { without } else { head });
@@ -91,10 +93,10 @@ fn section(head: &str, without: &str, text: &mut String, lines: impl FnOnce(&mut
 
 /// The pools and settings of an input that the one before it did not have so; `null` for a setting
 /// that is gone.
-fn arrives(before: &Value, input: &Value, text: &mut String) {
-    let pools = |of: &Value| of["prevResult"]["pools"].clone();
-    if pools(input) != pools(before) {
-        push_setting(text, "prevResult.pools", &pools(input));
+fn push_arrivals(before: &Value, input: &Value, text: &mut String) {
+    let pools = &input["prevResult"]["pools"];
+    if *pools != before["prevResult"]["pools"] {
+        push_setting(text, "prevResult.pools", pools);
     }
     let mut all = before["ipam"].as_object().cloned().unwrap_or_default();
     all.extend(input["ipam"].as_object().cloned().unwrap_or_default());
@@ -109,7 +111,7 @@ fn arrives(before: &Value, input: &Value, text: &mut String) {
 
 /// What a selector's answer adds to what it got: pools, routes, dns, and settings; and what of its source
 /// it only remembers.
-fn changes(input: &Value, output: &Map<String, Value>, text: &mut String) {
+fn push_changes(input: &Value, output: &Map<String, Value>, text: &mut String) {
     for key in ["pools", "static", "routes", "dns"] {
         match output.get(key) {
             Some(after) if *after != input["prevResult"][key] => push_setting(text, key, after),

@@ -31,12 +31,12 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let mut text = String::new();
     for attachment in attachments(&folder)?.iter().filter(|found| is_meant(found)) {
         let path = state.record(&network, attachment);
-        let left = if yes { drop_record(&path)? } else { look(&path) };
+        let left = if yes { drop_record(&path)? } else { preview(&path) };
         let Some(left) = left else { continue };
         if yes {
             Unsure::of(&state).remove(&network, attachment);
         }
-        tell(&mut text, yes, &format!("{attachment} on {network}; {left}"));
+        push_forgotten(&mut text, yes, &format!("{attachment} on {network}; {left}"));
     }
     for SetAside { attachment, path } in set_aside(&folder)? {
         if !is_meant(&attachment) {
@@ -47,7 +47,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         }
         let path = path.display();
         let about = format!("{attachment} on {network}, unreadable in {path}; {UNKNOWN}");
-        tell(&mut text, yes, &about);
+        push_forgotten(&mut text, yes, &about);
     }
     if let Some(ifname) = ifname.filter(|_| text.is_empty()) {
         let netns = String::new();
@@ -56,9 +56,9 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         // A record of another interface says that this one was not added.
         if path.parent().is_some_and(|folder| !folder.exists()) {
             if yes {
-                note_forgotten(&path)?;
+                record_forgotten(&path)?;
             }
-            tell(&mut text, yes, &format!("{attachment} on {network}; {UNRECORDED}"));
+            push_forgotten(&mut text, yes, &format!("{attachment} on {network}; {UNRECORDED}"));
         }
     }
     if text.is_empty() {
@@ -78,13 +78,13 @@ const UNKNOWN: &str = "what it held is not known, so an allocator may still hold
 const UNRECORDED: &str = "there is no record of it, and its next DEL releases nothing";
 
 /// Has the next DEL of an attachment without a record release nothing.
-fn note_forgotten(path: &Path) -> Result<()> {
+fn record_forgotten(path: &Path) -> Result<()> {
     let Opened { mut file, record, .. } = RecordFile::open(path)?;
     // An ADD may have come between.
     if record.is_empty() { file.append(&Event::Forgotten(Map::new())) } else { Ok(()) }
 }
 
-fn tell(text: &mut String, yes: bool, about: &str) {
+fn push_forgotten(text: &mut String, yes: bool, about: &str) {
     match yes {
         true => push_line(text, &format!("forgot {about}")),
         false => push_line(text, &format!("would forget {about}; add --yes to do it")),
@@ -92,11 +92,11 @@ fn tell(text: &mut String, yes: bool, about: &str) {
 }
 
 /// What dropping a record would leave behind; `None` where there is none.
-fn look(path: &Path) -> Option<String> {
+fn preview(path: &Path) -> Option<String> {
     match RecordFile::look(path) {
         Presence::Absent => None,
         Presence::Held((_, true)) => Some(BUSY.to_owned()),
-        Presence::Held((record, false)) => Some(leaves(&record)),
+        Presence::Held((record, false)) => Some(describe_left(&record)),
         Presence::Unreadable(_) => Some(UNKNOWN.to_owned()),
     }
 }
@@ -108,7 +108,7 @@ fn drop_record(path: &Path) -> Result<Option<String>> {
         Presence::Held(opened) => opened,
         Presence::Unreadable(_) => return remove(path).map(|()| Some(UNKNOWN.to_owned())),
     };
-    let left = leaves(&opened.record);
+    let left = describe_left(&opened.record);
     let removed = opened.file.remove();
     removed.map_err(|error| Error::io(format!("cannot remove {}", path.display()), error))?;
     Ok(Some(left))
@@ -129,7 +129,7 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 /// What stays behind in the stores when a record is dropped.
-fn leaves(record: &Record) -> String {
+fn describe_left(record: &Record) -> String {
     let mut delegates: Vec<&str> = Vec::new();
     for run in record.runs() {
         // After `reassert` one may hold it in several stores.

@@ -29,7 +29,7 @@ impl Witnesses {
     /// # Errors
     /// The boot, the processes or the result cache cannot be looked at, so that running containers
     /// would be taken for gone.
-    pub(super) fn summon(operator: &Operator) -> Result<Self> {
+    pub(super) fn open(operator: &Operator) -> Result<Self> {
         let pinned = operator.arguments.has(&PINNED);
         let cache = cache(operator, pinned)?;
         let boot = boot_id();
@@ -43,22 +43,20 @@ impl Witnesses {
     }
 
     /// Why a container is gone; else why it may be running.
-    pub(super) fn speak_against(
+    pub(super) fn why_gone(
         &self,
         record: &Record,
         network: &NetworkName,
         attachment: &Attachment,
     ) -> Result<&'static str, &'static str> {
-        let of_this_boot = |attempt: &&AttemptState| {
-            let boot = &attempt.header.boot;
-            boot.is_empty() || *boot == self.boot
-        };
-        if record.attempts.last().is_some_and(|last| !of_this_boot(&last)) {
+        if record.attempts.last().is_some_and(|last| !self.is_of_this_boot(last)) {
             return Ok("it is of an earlier boot");
         }
         let mut pinned = false;
-        let standing = record.attempts.iter().filter(|attempt| attempt.released.is_none());
-        for attempt in standing.filter(of_this_boot) {
+        for attempt in &record.attempts {
+            if attempt.released.is_some() || !self.is_of_this_boot(attempt) {
+                continue;
+            }
             let path = &attempt.header.netns;
             match Netns::at(path) {
                 Netns::Stands if self.is_inhabited(path) => {
@@ -69,9 +67,11 @@ impl Witnesses {
                 Netns::Gone => {}
             }
         }
-        let names =
-            |cache: &ResultCache| cache.names(network, &attachment.container, &attachment.ifname);
-        match (pinned, self.cache.as_ref().is_some_and(names)) {
+        let is_cached = self
+            .cache
+            .as_ref()
+            .is_some_and(|cache| cache.names(network, &attachment.container, &attachment.ifname));
+        match (pinned, is_cached) {
             (true, true) => Err(
                 "no process lives in its network namespace, but the runtime's result cache names it",
             ),
@@ -86,13 +86,19 @@ impl Witnesses {
         }
     }
 
+    /// Whether an attempt is of this boot, or does not say of which.
+    fn is_of_this_boot(&self, attempt: &AttemptState) -> bool {
+        let boot = &attempt.header.boot;
+        boot.is_empty() || *boot == self.boot
+    }
+
     /// Whether a process lives in a namespace, or may do so.
     fn is_inhabited(&self, path: &str) -> bool {
-        let look = || {
+        let inhabited = self.inhabited.get_or_init(|| {
             let looked = InhabitedNamespaces::look();
             looked.inspect_err(|error| warn!("processes cannot be looked at: {error}")).ok()
-        };
-        self.inhabited.get_or_init(look).as_ref().is_none_or(|inhabited| inhabited.has(path))
+        });
+        inhabited.as_ref().is_none_or(|inhabited| inhabited.has(path))
     }
 }
 

@@ -25,11 +25,11 @@ pub(crate) fn show(operator: &Operator, leases: &[AllocatorLease], printed: &mut
 fn row(lease: &AllocatorLease) -> Row {
     let mut row = lease.row.clone();
     let says = lease.record_state();
-    row.text_or_null("record", says.as_ref().map(|says| says.state));
+    row.set_text_or_null("record", says.as_ref().map(|says| says.state));
     let record = says.and_then(|says| says.record);
     if let Some(last) = record.and_then(|mut record| record.attempts.pop()) {
-        row.text("netns", &last.header.netns);
-        row.value("chain", last.header.chain.into());
+        row.set_text("netns", &last.header.netns);
+        row.set("chain", last.header.chain.into());
     }
     row
 }

@@ -37,18 +37,18 @@ impl Origins {
                 _ => before,
             });
         }
-        let is = |name: &str| stages.iter().filter(|stage| stage.step.name == name).count();
-        let name = |(place, stage): (usize, &DryRunStage)| match &*stage.step.name {
-            name if is(name) > 1 => format!("{name} (delegate {})", place + 1),
-            name => name.to_owned(),
-        };
-        Self { names: stages.iter().enumerate().map(name).collect(), after }
+        let names = (0..stages.len()).map(|place| name_of(stages, place)).collect();
+        Self { names, after }
     }
 
     /// The pools after a delegate as JSON: the places of those that they are of count from 0.
     pub(super) fn to_json(&self, place: usize) -> Value {
-        let one = |Origin { pool, named_by, changed_by }: &Origin| json!({"pool": masked(pool.clone()), "namedBy": named_by, "changedBy": changed_by});
-        self.after[place].iter().map(one).collect()
+        let mut origins = Vec::new();
+        for Origin { pool, named_by, changed_by } in &self.after[place] {
+            let pool = masked(pool.clone());
+            origins.push(json!({"pool": pool, "namedBy": named_by, "changedBy": changed_by}));
+        }
+        origins.into()
     }
 
     /// Adds whose the pools after a selector are, where there were some before it.
@@ -75,24 +75,40 @@ fn chosen(mut before: Vec<Origin>, place: usize, step: &Step, pools: &[Value]) -
     if step.placing == Some(Placement::Replace) {
         before.clear();
     }
-    let mut take = |is: &dyn Fn(&Value) -> bool| {
-        let found = before.iter().position(|known| is(&known.pool))?;
-        Some(before.remove(found))
-    };
-    // What is as it was first: its name may be there twice.
-    let kept: Vec<Option<Origin>> = pools.iter().map(|pool| take(&|known| known == pool)).collect();
-    let named = |(pool, kept): (&Value, Option<Origin>)| {
-        kept.unwrap_or_else(|| {
-            let name = pool["name"].as_str().filter(|name| !name.is_empty());
-            let same = name.and_then(|name| take(&|known| known["name"] == name));
-            match same {
-                Some(mut origin) => {
-                    origin.changed_by.push(place);
-                    Origin { pool: pool.clone(), ..origin }
-                }
-                None => Origin { pool: pool.clone(), named_by: place, changed_by: Vec::new() },
-            }
-        })
-    };
-    pools.iter().zip(kept).map(named).collect()
+    // An unchanged pool comes first: its name may be there twice.
+    let mut unchanged = Vec::new();
+    for pool in pools {
+        unchanged.push(take(&mut before, |known| known == pool));
+    }
+    let mut after = Vec::new();
+    for (pool, unchanged) in pools.iter().zip(unchanged) {
+        after.push(unchanged.unwrap_or_else(|| changed_or_new(&mut before, place, pool)));
+    }
+    after
+}
+
+/// The origin of a pool that a selector changed, by its name, or that it names first.
+fn changed_or_new(before: &mut Vec<Origin>, place: usize, pool: &Value) -> Origin {
+    let name = pool["name"].as_str().filter(|name| !name.is_empty());
+    match name.and_then(|name| take(before, |known| known["name"] == name)) {
+        Some(mut origin) => {
+            origin.changed_by.push(place);
+            Origin { pool: pool.clone(), ..origin }
+        }
+        None => Origin { pool: pool.clone(), named_by: place, changed_by: Vec::new() },
+    }
+}
+
+fn take(origins: &mut Vec<Origin>, is_meant: impl Fn(&Value) -> bool) -> Option<Origin> {
+    let found = origins.iter().position(|origin| is_meant(&origin.pool))?;
+    Some(origins.remove(found))
+}
+
+/// The name of a delegate, with its place if it is there twice.
+fn name_of(stages: &[DryRunStage], place: usize) -> String {
+    let name = &stages[place].step.name;
+    if stages.iter().filter(|stage| stage.step.name == *name).count() > 1 {
+        return format!("{name} (delegate {})", place + 1);
+    }
+    name.clone()
 }

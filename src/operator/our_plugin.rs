@@ -76,19 +76,18 @@ impl Operator {
     fn plugins(&self, found: &NetworkFile, replaceable_too: bool) -> Result<Vec<OurPlugin>> {
         let mut ours = Vec::new();
         for config in &found.plugins {
-            let text = |value: Option<&Value>| value?.as_str().map(str::to_owned);
-            let Some(kind) = text(config.get("ipam").and_then(|ipam| ipam.get("type"))) else {
-                continue;
-            };
-            let chain = Chain::new(self.presets, Path::new(&kind));
-            match self.ownership(&kind, &chain) {
+            let ipam = config.get("ipam").unwrap_or_default();
+            let Some(kind) = ipam.get("type").and_then(Value::as_str) else { continue };
+            let chain = Chain::new(self.presets, Path::new(kind));
+            match self.ownership(kind, &chain) {
                 Ownership::Foreign => continue,
                 Ownership::Replaceable if !replaceable_too => continue,
                 Ownership::Replaceable | Ownership::Ours => {}
             }
             let network =
                 Network::new(config.clone()).map_err(|error| error.within(found.file.display()))?;
-            let plugin = text(config.get("type")).unwrap_or_default();
+            let plugin = config.get("type").and_then(Value::as_str).unwrap_or_default();
+            let (plugin, kind) = (plugin.to_owned(), kind.to_owned());
             ours.push(OurPlugin { plugin, kind, chain, network });
         }
         Ok(ours)
@@ -163,10 +162,10 @@ impl NetworkFile {
     /// The members that every report about a plugin has.
     pub(super) fn row(&self, ours: &OurPlugin) -> Row {
         let mut row = Row::default();
-        row.text("network", &self.name);
-        row.text("file", &self.file.display().to_string());
-        row.text("plugin", &ours.plugin);
-        row.text("type", &ours.kind);
+        row.set_text("network", &self.name);
+        row.set_text("file", &self.file.display().to_string());
+        row.set_text("plugin", &ours.plugin);
+        row.set_text("type", &ours.kind);
         row
     }
 }

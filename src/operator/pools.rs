@@ -14,8 +14,8 @@ pub(crate) const QUESTION: [&str; 4] = ["pools", "--json", "--config", "-"];
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let mut printed = Printed::default();
     let mut pools: Vec<(PoolRow, Row)> = Vec::new();
-    for AllocatorRow { row, place, .. } in ask(operator, &QUESTION, &mut printed)? {
-        let parsed = PoolRow::parse(&Value::from(row.clone()), &place);
+    for AllocatorRow { row, path, .. } in ask(operator, &QUESTION, &mut printed)? {
+        let parsed = PoolRow::parse(&Value::from(row.clone()), &path);
         let parsed = parsed.map_err(|error| error.with_code(ErrorCode::DELEGATE));
         let Some(pool) = printed.keep(parsed) else { continue };
         if !pools.iter().any(|(known, _)| *known == pool) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::attachments::{identified, why_aside, why_unreadable};
+use super::attachments::{row_of_record, why_aside, why_unreadable};
 use super::call::Operator;
 use super::gone::Witnesses;
 use super::options::TIMEOUT;
@@ -41,7 +41,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         Some(text) => parse_duration(text)
             .ok_or_else(|| usage_error(format!("--timeout: {text:?} is no duration, as 90s")))?,
     };
-    let witnesses = Witnesses::summon(operator)?;
+    let witnesses = Witnesses::open(operator)?;
     let reaper =
         Reaper { operator, settings, began: now(), state, witnesses, unreachable: Rc::default() };
     let mut printed = Printed::default();
@@ -56,9 +56,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if operator.does_it() {
         reaper.release_all(&mut seen, ReleaseRound::of(time), &mut printed);
     }
-    let any = |outcome| seen.iter().any(|seen| seen.outcome == outcome);
-    printed.failed |= any(FAILED);
-    if any(WOULD) {
+    printed.failed |= seen.iter().any(|entry| entry.outcome == FAILED);
+    if seen.iter().any(|entry| entry.outcome == WOULD) {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
     }
     printed.warnings.extend(of_other_identities(&reaper.state));
@@ -125,9 +124,9 @@ impl ReapEntry {
     }
 
     fn row(&self) -> Row {
-        let mut row = identified(&self.network, &self.attachment, &self.record);
+        let mut row = row_of_record(&self.network, &self.attachment, &self.record);
         for (key, text) in [("state", self.state), ("outcome", self.outcome), ("why", &self.why)] {
-            row.text(key, text);
+            row.set_text(key, text);
         }
         row
     }
@@ -145,7 +144,7 @@ impl Reaper<'_> {
                 }
                 Presence::Held((record, true)) => (record, "busy", BUSY.to_owned(), KEPT),
                 Presence::Held((record, false)) => {
-                    let (outcome, why) = match self.speaks_against(&record, network, &attachment) {
+                    let (outcome, why) = match self.why_stale(&record, network, &attachment) {
                         Ok(why) => (WOULD, why),
                         Err(why) => (KEPT, why),
                     };
@@ -157,7 +156,7 @@ impl Reaper<'_> {
     }
 
     /// Why a record is to be released; else why it is kept.
-    fn speaks_against(
+    fn why_stale(
         &self,
         record: &Record,
         network: &NetworkName,
@@ -174,7 +173,7 @@ impl Reaper<'_> {
         if record.released().is_some() {
             return Ok("its DEL is to be repeated");
         }
-        self.witnesses.speak_against(record, network, attachment)
+        self.witnesses.why_gone(record, network, attachment)
     }
 
     /// Releases what is to be released, the oldest first, until the time is over.
@@ -191,7 +190,7 @@ impl Reaper<'_> {
                 }
                 Err(error) => {
                     seen.outcome = FAILED;
-                    seen.why = [&seen.why, "; ", &error.in_full()].concat();
+                    seen.why = format!("{}; {}", seen.why, error.in_full());
                 }
             }
         }
@@ -218,7 +217,7 @@ impl Reaper<'_> {
             Staleness::Keep(why) => return Ok((KEPT, Some(why))),
             Staleness::Stale(opened) => opened,
         };
-        if let Err(why) = self.speaks_against(&opened.record, network, attachment) {
+        if let Err(why) = self.why_stale(&opened.record, network, attachment) {
             return Ok((KEPT, Some(why)));
         }
         let of = NetworkAttachment { network: &session.request.network, attachment };

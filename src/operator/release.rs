@@ -1,5 +1,7 @@
 //! `release`: takes addresses back into their pools, whoever holds them.
 
+use std::net::IpAddr;
+
 use super::ask::{AllocatorLease, ask_leases};
 use super::call::Operator;
 use super::list::show;
@@ -54,7 +56,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         }
     }
     for lease in &leases {
-        printed.warnings.extend(in_use(lease));
+        printed.warnings.extend(use_warning(lease));
     }
     show(operator, &leases, &mut printed);
     if !operator.prints_json() {
@@ -62,7 +64,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     }
     if yes {
         for lease in &leases {
-            let noted = strike(lease).map_err(|error| {
+            let noted = remove_from_record(lease).map_err(|error| {
                 error.within(format_args!("{} is released, but not noted", lease.address))
             });
             printed.keep(noted);
@@ -76,8 +78,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
 
 /// Takes a released address out of what the record of its owner says is held, so that `reassert` does
 /// not claim it again. What the delegates are owed at a DEL stays.
-fn strike(lease: &AllocatorLease) -> Result<()> {
-    let is_it = |ip: &String| parse_cidr(ip).is_ok_and(|net| net.addr() == lease.address);
+fn remove_from_record(lease: &AllocatorLease) -> Result<()> {
     for path in lease.records()? {
         let opened = RecordFile::open_existing(&path, RecordFile::PATIENCE)?.known()?;
         let Some(Opened { mut file, record, .. }) = opened else { continue };
@@ -85,8 +86,9 @@ fn strike(lease: &AllocatorLease) -> Result<()> {
         let mut left = held.clone();
         for ran in &mut left.runs {
             let Some(granted) = &mut ran.granted else { continue };
-            let by_it = ran.run.delegate == lease.row.text_of("allocator");
-            let Some(at) = granted.ips.iter().position(is_it).filter(|_| by_it) else { continue };
+            let by_it = ran.run.delegate == lease.row.text("allocator");
+            let at = granted.ips.iter().position(|ip| is_address(ip, lease.address));
+            let Some(at) = at.filter(|_| by_it) else { continue };
             match &mut ran.run.pools {
                 _ if granted.ips.len() == 1 => granted.leases.clear(),
                 // Each stays beside the pool that it is of.
@@ -103,24 +105,23 @@ fn strike(lease: &AllocatorLease) -> Result<()> {
 }
 
 /// Why a container may be running with the address.
-fn in_use(lease: &AllocatorLease) -> Option<String> {
-    let (container, address) = (lease.row.text_of("containerID"), lease.address.to_string());
-    let parts = match lease.record_state()?.state {
-        "held" => [
-            "the record of ",
-            container,
-            " says that it holds ",
-            &address,
-            ": its container may be running with it",
-        ],
-        "none" => [
-            "there is no record of ",
-            container,
-            ", which holds ",
-            &address,
-            ": it is from before a take-over, or a leak: look whether it runs",
-        ],
-        _ => return None,
-    };
-    Some(parts.concat())
+fn use_warning(lease: &AllocatorLease) -> Option<String> {
+    let container = lease.row.text("containerID");
+    let address = lease.address;
+    match lease.record_state()?.state {
+        "held" => Some(format!(
+            "the record of {container} says that it holds {address}: its container may be \
+             running with it"
+        )),
+        "none" => Some(format!(
+            "there is no record of {container}, which holds {address}: it is from before a \
+             take-over, or a leak: look whether it runs"
+        )),
+        _ => None,
+    }
+}
+
+/// Whether an address with its prefix length is this one.
+fn is_address(ip: &str, address: IpAddr) -> bool {
+    parse_cidr(ip).is_ok_and(|net| net.addr() == address)
 }

@@ -20,7 +20,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     leases.retain(|lease| lease.address == address);
     if leases.is_empty() && !printed.failed {
         let nobody = Error::new(ErrorCode::NOT_HELD, format!("nobody holds {address}"));
-        return Err(match place_of(operator, address) {
+        return Err(match describe_place(operator, address) {
             Some(place) => nobody.advise(place),
             None => nobody,
         });
@@ -39,12 +39,12 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
 }
 
 /// Whether an address that nobody holds lies in a pool; `None` where an allocator does not say.
-fn place_of(operator: &Operator, address: IpAddr) -> Option<String> {
+fn describe_place(operator: &Operator, address: IpAddr) -> Option<String> {
     let mut printed = Printed::default();
-    let told = ask(operator, &pools::QUESTION, &mut printed).ok()?;
+    let rows = ask(operator, &pools::QUESTION, &mut printed).ok()?;
     let mut ranges = Vec::new();
-    for AllocatorRow { row, place, .. } in told {
-        let pool = PoolRow::parse(&Value::from(row.clone()), &place).ok()?;
+    for AllocatorRow { row, path, .. } in rows {
+        let pool = PoolRow::parse(&Value::from(row.clone()), &path).ok()?;
         if pool.blocks.iter().any(|block| (block.from..=block.to).contains(&address)) {
             let name =
                 row.get("pool").as_str().map_or("a pool".to_owned(), |it| format!("the pool {it}"));
@@ -52,7 +52,7 @@ fn place_of(operator: &Operator, address: IpAddr) -> Option<String> {
                 "it lies in {name}, and is free, or never given as the gateway is"
             ));
         }
-        ranges.push(row.text_of("ranges").to_owned());
+        ranges.push(row.text("ranges").to_owned());
     }
     let ranges = Error::listed(ranges, ", ");
     (!printed.failed).then(|| format!("it lies outside of the pools: {ranges}"))

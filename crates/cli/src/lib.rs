@@ -8,7 +8,7 @@
 //!
 //! ```no_run
 //! use ipam_kit::Allocate;
-//! # use ipam_suites::memory::Memory as Site;
+//! # use ipam_suites::memory::MemoryLedger as Site;
 //!
 //! // `Site` is the allocator's own ledger.
 //! fn delegate() -> Allocate<Site> {

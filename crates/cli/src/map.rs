@@ -1,3 +1,5 @@
+use std::fmt::Write as _;
+
 use super::{Block, PoolRow};
 use ipam_kit::cni::Environment;
 
@@ -69,20 +71,21 @@ pub(crate) fn map(pool: &PoolRow, glyphs: Glyphs) -> String {
     let width = lines.iter().map(|(label, _)| label.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (label, cells) in lines {
-        let blanks = " ".repeat(width - label.len());
-        text.push_str(&["  ", &label, &blanks, "  ", &cells, "\n"].concat());
+        let _ = writeln!(text, "  {label:width$}  {cells}");
     }
-    text.push_str(&["  ", &legend(pool, glyphs), "\n"].concat());
+    let _ = writeln!(text, "  {}", legend(pool, glyphs));
     text
 }
 
 fn legend(pool: &PoolRow, glyphs: Glyphs) -> String {
     let [free, few, some, many, full] = glyphs.signs();
-    let sizes = || pool.blocks.iter().map(|block| block.size).filter(|size| *size > 0);
-    let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+    let mut sizes: Vec<u128> = pool.blocks.iter().map(|block| block.size).collect();
+    sizes.retain(|size| *size > 0);
+    let least = sizes.iter().min().copied().unwrap_or(0);
+    let most = sizes.iter().max().copied().unwrap_or(0);
     let mut others = String::new();
     if pool.blocks.iter().any(|block| block.size == 0 && block.held == Some(0)) {
-        others.push_str(&["  ", glyphs.never(), " never given"].concat());
+        let _ = write!(others, "  {} never given", glyphs.never());
     }
     if pool.blocks.iter().any(|block| block.held.is_none()) {
         others.push_str("  ? not known");

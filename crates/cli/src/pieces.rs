@@ -14,13 +14,14 @@ impl PoolRow {
     pub fn of(name: Option<&str>, set: &RangeSet, mut held: Vec<IpAddr>) -> Self {
         held.sort_unstable();
         let count = held.len() as u128;
-        let pieces = || set.ranges().iter().flat_map(|range| range.segments().iter().copied());
-        let length = |(first, last)| distance(first, last).unwrap_or(0).saturating_add(1);
-        let total = pieces().map(length).fold(0, u128::saturating_add);
+        let mut segments: Vec<(IpAddr, IpAddr)> = Vec::new();
+        set.ranges().iter().for_each(|range| segments.extend(range.segments()));
+        let lengths = segments.iter().map(|(first, last)| length(*first, *last));
+        let total = lengths.fold(0, u128::saturating_add);
         // A power of two, so that blocks begin at round addresses where the range does.
         let step = total.div_ceil(BLOCKS).max(1).checked_next_power_of_two().unwrap_or(1 << 127);
         let mut blocks = Vec::new();
-        for (first, last) in pieces() {
+        for (first, last) in segments {
             let mut from = Some(first);
             while let Some(start) = from {
                 let to = offset(start, step - 1).map_or(last, |end| end.min(last));
@@ -31,7 +32,7 @@ impl PoolRow {
                 blocks.push(Block {
                     from: start,
                     to,
-                    size: length((start, to)) - u128::from(gateway),
+                    size: length(start, to) - u128::from(gateway),
                     held: Some((through - before) as u128),
                 });
                 from = if to < last { next(to) } else { None };
@@ -46,4 +47,9 @@ impl PoolRow {
             blocks,
         }
     }
+}
+
+/// How many addresses lie between two, with both.
+fn length(first: IpAddr, last: IpAddr) -> u128 {
+    distance(first, last).unwrap_or(0).saturating_add(1)
 }

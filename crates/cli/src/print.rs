@@ -78,7 +78,7 @@ pub fn print_pools(
         pools.iter().for_each(|(pool, _)| push_map(&mut maps, pool, glyphs));
     }
     let rows = pools.into_iter().map(|(pool, mut row)| {
-        row.value("usePercent", use_percent(&pool).into());
+        row.set("usePercent", use_percent(&pool).into());
         row
     });
     print_rows(arguments, OF_POOLS, rows) + &maps
@@ -87,15 +87,15 @@ pub fn print_pools(
 /// A finding of a `lint` as a row; `level` is `error`, `warning` or `note`.
 pub fn finding(level: &str, message: &str) -> Row {
     let mut finding = Row::default();
-    finding.text("level", level);
-    finding.text("message", message);
+    finding.set_text("level", level);
+    finding.set_text("message", message);
     finding
 }
 
 /// Findings, a line each.
 pub fn push_findings(text: &mut String, findings: &[Row]) {
     for finding in findings {
-        let (level, message) = (finding.text_of("level"), finding.text_of("message"));
+        let (level, message) = (finding.text("level"), finding.text("message"));
         push_line(text, &format!("{level}: {message}"));
     }
 }

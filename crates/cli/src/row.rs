@@ -6,20 +6,20 @@ pub struct Row(Map<String, Value>);
 
 impl Row {
     /// Sets a member.
-    pub fn value(&mut self, key: &str, value: Value) {
+    pub fn set(&mut self, key: &str, value: Value) {
         self.0.insert(key.to_owned(), value);
     }
 
     /// Sets a member to a text.
-    pub fn text(&mut self, key: &str, text: &str) {
-        self.value(key, Value::String(text.to_owned()));
+    pub fn set_text(&mut self, key: &str, text: &str) {
+        self.set(key, Value::String(text.to_owned()));
     }
 
     /// Sets a member to a text; to null where there is none.
-    pub fn text_or_null(&mut self, key: &str, text: Option<&str>) {
+    pub fn set_text_or_null(&mut self, key: &str, text: Option<&str>) {
         match text {
-            Some(text) => self.text(key, text),
-            None => self.value(key, Value::Null),
+            Some(text) => self.set_text(key, text),
+            None => self.set(key, Value::Null),
         }
     }
 
@@ -29,7 +29,7 @@ impl Row {
     }
 
     /// A member's text; empty where it has none.
-    pub fn text_of(&self, key: &str) -> &str {
+    pub fn text(&self, key: &str) -> &str {
         self.get(key).as_str().unwrap_or_default()
     }
 }
@@ -55,9 +55,9 @@ mod tests {
     #[test]
     fn what_is_not_there_is_null() {
         let mut row = Row::default();
-        row.text("a", "x");
-        row.text_or_null("b", None);
-        assert_eq!((row.text_of("a"), row.text_of("c"), row.get("c")), ("x", "", &Value::Null));
+        row.set_text("a", "x");
+        row.set_text_or_null("b", None);
+        assert_eq!((row.text("a"), row.text("c"), row.get("c")), ("x", "", &Value::Null));
         assert_eq!(Value::from(row), json!({"a": "x", "b": null}));
     }
 }

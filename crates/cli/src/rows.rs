@@ -106,15 +106,15 @@ impl LeaseRow {
     /// The row on the wire.
     pub(crate) fn to_row(&self) -> Row {
         let mut row = Row::default();
-        row.text("address", &self.address.to_string());
-        row.text_or_null("pool", self.pool.as_deref());
-        row.text_or_null("containerID", self.container.as_deref());
-        row.text_or_null("ifname", self.ifname.as_deref());
-        row.text_or_null("node", self.node.as_deref());
-        row.value("ageSeconds", self.age.into());
-        row.text("state", self.state.as_str());
+        row.set_text("address", &self.address.to_string());
+        row.set_text_or_null("pool", self.pool.as_deref());
+        row.set_text_or_null("containerID", self.container.as_deref());
+        row.set_text_or_null("ifname", self.ifname.as_deref());
+        row.set_text_or_null("node", self.node.as_deref());
+        row.set("ageSeconds", self.age.into());
+        row.set_text("state", self.state.as_str());
         if let Some(note) = &self.note {
-            row.text("note", note);
+            row.set_text("note", note);
         }
         row
     }
@@ -146,12 +146,12 @@ impl PoolRow {
     pub(crate) fn to_row(&self) -> Row {
         let blocks: Vec<Value> = self.blocks.iter().copied().map(Block::to_json).collect();
         let mut row = Row::default();
-        row.text_or_null("pool", self.pool.as_deref());
-        row.text("ranges", &self.ranges);
-        row.value("size", count_to_json(Some(self.size)));
-        row.value("held", count_to_json(self.held));
-        row.value("free", count_to_json(self.free));
-        row.value("blocks", blocks.into());
+        row.set_text_or_null("pool", self.pool.as_deref());
+        row.set_text("ranges", &self.ranges);
+        row.set("size", count_to_json(Some(self.size)));
+        row.set("held", count_to_json(self.held));
+        row.set("free", count_to_json(self.free));
+        row.set("blocks", blocks.into());
         row
     }
 }
@@ -169,10 +169,10 @@ impl Block {
 
     fn to_json(self) -> Value {
         let mut row = Row::default();
-        row.text("from", &self.from.to_string());
-        row.text("to", &self.to.to_string());
-        row.value("size", count_to_json(Some(self.size)));
-        row.value("held", count_to_json(self.held));
+        row.set_text("from", &self.from.to_string());
+        row.set_text("to", &self.to.to_string());
+        row.set("size", count_to_json(Some(self.size)));
+        row.set("held", count_to_json(self.held));
         row.into()
     }
 }

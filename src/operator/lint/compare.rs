@@ -1,8 +1,12 @@
 //! Where this node's result cache and the ledgers of a network disagree, as `lint` finds it.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 
+use serde_json::Value;
+
 use super::findings::Findings;
+use crate::chain::plan::Step;
 use crate::chain::query;
 use crate::chain::session::Session;
 use crate::operator::ask::rows;
@@ -12,8 +16,8 @@ use ipam_cli::{Block, LeaseRow, PoolRow};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::{CachedResult, Netns, ResultCache};
 
-/// Finds each address that is in use on this node by the result cache, and another's or nobody's by
-/// the ledger that it is from. Nobody is asked where the cache has no address of the network.
+/// Finds each address that is in use on this node by the result cache, and free or held by another
+/// container by its ledger. No allocator is asked if the cache has no address of the network.
 pub(crate) fn compare(
     cache: &ResultCache,
     session: &Session<'_>,
@@ -28,17 +32,20 @@ pub(crate) fn compare(
     let ledgers = match LedgerSnapshot::of(session, stages, &used, findings.shared) {
         Ok(ledgers) => ledgers,
         Err(error) => {
-            let parts = ["the result cache is not compared with the store: ", &error.in_full()];
-            return findings.push("warning", &parts.concat());
+            let why = error.in_full();
+            let message = format!("the result cache is not compared with the store: {why}");
+            return findings.push("warning", &message);
         }
     };
     for cached in &used {
-        let against =
-            cached.addresses.iter().filter_map(|at| Some((at, ledgers.against(cached, *at)?)));
-        let against: Vec<_> = against.collect();
+        let mut contradictions: Vec<(IpAddr, String)> = Vec::new();
+        for address in &cached.addresses {
+            let contradiction = ledgers.contradiction(cached, *address);
+            contradictions.extend(contradiction.map(|it| (*address, it)));
+        }
         // An ADD or a DEL may have ended since the cache was read.
         let CachedResult { network, container, ifname, .. } = cached;
-        if against.is_empty()
+        if contradictions.is_empty()
             || cache.of(network, container, ifname).ok().flatten().as_ref() != Some(cached)
         {
             continue;
@@ -48,11 +55,13 @@ pub(crate) fn compare(
             true => ("note", " (its network namespace is gone: the cache may be out of date)"),
             false => ("warning", ""),
         };
-        for (address, against) in against {
-            let address = address.to_string();
+        for (address, contradiction) in contradictions {
             let (container, ifname) = (container.as_str(), ifname.as_str());
-            let user = [&address, " is used by ", container, "/", ifname, " (result cache)"];
-            findings.push(level, &[&user.concat(), ", but the store ", &against, doubt].concat());
+            let message = format!(
+                "{address} is used by {container}/{ifname} (result cache), but the store \
+                 {contradiction}{doubt}"
+            );
+            findings.push(level, &message);
         }
     }
 }
@@ -60,16 +69,16 @@ pub(crate) fn compare(
 /// What the allocators of a network say of the addresses that are in use.
 struct LedgerSnapshot {
     leases: Vec<LeaseRow>,
-    /// Every pool of theirs: what lies elsewhere is no address of theirs.
+    /// Every pool of theirs: they give no address outside of these.
     blocks: Vec<Block>,
-    /// Others have a part in the store: what it lost can be claimed again.
+    /// Other nodes share the store: what it lost can be claimed again.
     shared: bool,
     /// This node; empty when it could not be told.
     node: String,
 }
 
 impl LedgerSnapshot {
-    /// Asks each allocator that keeps ledgers.
+    /// Asks each allocator that keeps a ledger.
     fn of(
         session: &Session<'_>,
         stages: &[DryRunStage],
@@ -80,54 +89,52 @@ impl LedgerSnapshot {
         let mut ledgers = Self { leases: Vec::new(), blocks: Vec::new(), shared, node };
         for DryRunStage { step, input, .. } in stages {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
-            let (name, input) = (&*step.name, input.to_string());
-            let ask = |question: &[&str]| {
-                let rows = rows(name, query::ask(session, step, question, &input)?)?.into_iter();
-                let places = (0..).map(|i: usize| format!("{name}: its answer[{i}]"));
-                Ok(places.zip(rows))
-            };
-            let leases = match ask(&list::QUESTION) {
+            let leases = match ask(session, step, &list::QUESTION, input) {
                 // Its server picks addresses itself.
                 Err(error) if Error::code(&error) == ErrorCode::UNSUPPORTED_FIELD => continue,
                 leases => leases?,
             };
-            for (place, row) in leases {
-                let lease = LeaseRow::parse(&row, &place).map_err(against_contract)?;
+            for (path, row) in leases {
+                let lease = LeaseRow::parse(&row, &path).map_err(against_contract)?;
                 if used.iter().any(|cached| cached.addresses.contains(&lease.address)) {
                     ledgers.leases.push(lease);
                 }
             }
-            for (place, row) in ask(&pools::QUESTION)? {
-                let pool = PoolRow::parse(&row, &place).map_err(against_contract)?;
+            for (path, row) in ask(session, step, &pools::QUESTION, input)? {
+                let pool = PoolRow::parse(&row, &path).map_err(against_contract)?;
                 ledgers.blocks.extend(pool.blocks);
             }
         }
         Ok(ledgers)
     }
 
-    /// What the store says against an address of a cached result; `None` where it says the same, or
-    /// does not tell whose the address is.
-    fn against(&self, cached: &CachedResult, address: IpAddr) -> Option<String> {
-        let leases = || self.leases.iter().filter(|lease| lease.address == address);
-        if leases().any(|lease| lease.container.is_none() || self.is_of(lease, cached)) {
+    /// What the store says against an address of a cached result; `None` if it says the same, or
+    /// does not know whose the address is.
+    fn contradiction(&self, cached: &CachedResult, address: IpAddr) -> Option<String> {
+        let mut leases: Vec<&LeaseRow> = self.leases.iter().collect();
+        leases.retain(|lease| lease.address == address);
+        if leases.iter().any(|lease| lease.container.is_none() || self.is_of(lease, cached)) {
             return None;
         }
-        let Some(lease) = leases().next() else {
-            let is_theirs = self.blocks.iter().any(|b| b.from <= address && address <= b.to);
-            let how = if self.shared { CLAIM } else { "" };
-            return is_theirs.then(|| [UNKNOWN, how].concat());
+        let Some(lease) = leases.first() else {
+            let is_of_a_pool = self.blocks.iter().any(|b| b.from <= address && address <= b.to);
+            let claim = if self.shared { CLAIM } else { "" };
+            return is_of_a_pool.then(|| format!("{UNKNOWN}{claim}"));
         };
         let container = lease.container.as_deref().unwrap_or_default();
-        let mut says = ["says ", container].concat();
-        for (before, part) in [("/", &lease.ifname), (" on node ", &self.other_node(lease))] {
-            part.iter().for_each(|part| says.extend([before, part]));
+        let mut message = format!("says {container}");
+        if let Some(ifname) = &lease.ifname {
+            let _ = write!(message, "/{ifname}");
         }
-        let same = container == cached.container.as_str();
-        says.push_str(if same { SAME_CONTAINER } else { OTHER_CONTAINER });
-        Some(says)
+        if let Some(node) = self.other_node(lease) {
+            let _ = write!(message, " on node {node}");
+        }
+        let is_same = container == cached.container.as_str();
+        message.push_str(if is_same { SAME_CONTAINER } else { OTHER_CONTAINER });
+        Some(message)
     }
 
-    /// Whether a lease is held by an attachment of this node, in as far as its row tells.
+    /// Whether a lease is held by an attachment of this node, as far as its row tells.
     fn is_of(&self, lease: &LeaseRow, cached: &CachedResult) -> bool {
         let ifname = lease.ifname.as_deref();
         lease.container.as_deref() == Some(cached.container.as_str())
@@ -139,6 +146,19 @@ impl LedgerSnapshot {
     fn other_node(&self, lease: &LeaseRow) -> Option<String> {
         lease.node.clone().filter(|node| !self.node.is_empty() && *node != self.node)
     }
+}
+
+/// The rows of an allocator's answer, each with its path for errors.
+fn ask(
+    session: &Session<'_>,
+    step: &Step,
+    question: &[&str],
+    input: &Value,
+) -> Result<Vec<(String, Value)>> {
+    let name = &step.name;
+    let answer = query::ask(session, step, question, &input.to_string())?;
+    let rows = rows(name, answer)?.into_iter().enumerate();
+    Ok(rows.map(|(i, row)| (format!("{name}: its answer[{i}]"), row)).collect())
 }
 
 const UNKNOWN: &str = "does not know it: it may be given again; re-create the container";

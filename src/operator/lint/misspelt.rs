@@ -39,6 +39,6 @@ impl Findings {
 
     /// Whether a finding names this place.
     fn names(&self, path: &str) -> bool {
-        self.list.iter().any(|finding| finding.text_of("message").contains(path))
+        self.list.iter().any(|finding| finding.text("message").contains(path))
     }
 }

@@ -75,12 +75,12 @@ impl PluginReport {
         let request = operator.request(ours.for_status(), &operator.cni_path())?;
         let session = Session::open(&ours.chain, &request)?;
         let mut findings = Findings::default();
-        let chain = match chain(operator, &session, ours, &mut findings) {
+        let chain = match planned_chain(operator, &session, ours, &mut findings) {
             Ok(chain) => chain,
             Err(error) => {
                 findings.of_unplanned(&session, &error);
                 findings.of_chain_keys(&session);
-                sketch(&session)
+                unplanned_chain(&session)
             }
         };
         findings.of_presets(&session, ours);
@@ -102,8 +102,8 @@ impl PluginReport {
     }
 
     fn describe(&self, plugin: &Row, text: &mut String) {
-        let [network, file] = ["network", "file"].map(|key| plugin.text_of(key));
-        let [plugin, kind] = ["plugin", "type"].map(|key| plugin.text_of(key));
+        let [network, file] = ["network", "file"].map(|key| plugin.text(key));
+        let [plugin, kind] = ["plugin", "type"].map(|key| plugin.text(key));
         push_line(text, &format!("{network} ({file}), {plugin}: {kind}"));
         text.push_str(&table(COLUMNS, &self.chain));
         push_line(text, &format!("state folder {}", self.state_dir));
@@ -117,11 +117,11 @@ impl PluginReport {
     }
 
     fn into_row(self, row: &mut Row) {
-        row.value("chain", values(self.chain));
-        row.text("stateDir", &self.state_dir);
-        row.value("ipam", self.keys);
-        row.value("differences", self.differences.into());
-        row.value("findings", values(self.findings.list));
+        row.set("chain", values(self.chain));
+        row.set_text("stateDir", &self.state_dir);
+        row.set("ipam", self.keys);
+        row.set("differences", self.differences.into());
+        row.set("findings", values(self.findings.list));
     }
 }
 
@@ -131,7 +131,7 @@ fn values(rows: Vec<Row>) -> Value {
 
 /// The planned chain; its selectors and allocators have been tried with STATUS, and their stores
 /// compared with the runtimes' result cache.
-fn chain(
+fn planned_chain(
     operator: &Operator,
     session: &Session<'_>,
     ours: &OurPlugin,
@@ -161,7 +161,7 @@ fn chain(
         let reach = about.reach.map_or("unknown", Reach::as_str);
         let reach = Some(reach).filter(|_| !step.is_selector());
         let program = step.program.display().to_string();
-        chain.push(link(&step.name, role(step), reach, Some(&program)));
+        chain.push(link_row(&step.name, role(step), reach, Some(&program)));
     }
     // Without a selector's pools an allocator would be asked about another configuration.
     if !findings.failed && findings.of_allocators(session, &stages, plan.timeout) {
@@ -173,7 +173,7 @@ fn chain(
 }
 
 /// The chain as configured, where no plan can be made of it.
-fn sketch(session: &Session<'_>) -> Vec<Row> {
+fn unplanned_chain(session: &Session<'_>) -> Vec<Row> {
     let planner = &session.planner;
     let mut chain = Vec::new();
     for name in planner.names(session.request.network.ipam()) {
@@ -185,17 +185,17 @@ fn sketch(session: &Session<'_>) -> Vec<Row> {
             Some(program) => role(&Step::new(&name, program.clone())),
         };
         let program = program.map(|it| it.display().to_string());
-        chain.push(link(&name, role, None, program.as_deref()));
+        chain.push(link_row(&name, role, None, program.as_deref()));
     }
     chain
 }
 
-fn link(name: &str, role: &str, reach: Option<&str>, program: Option<&str>) -> Row {
+fn link_row(name: &str, role: &str, reach: Option<&str>, program: Option<&str>) -> Row {
     let mut row = Row::default();
-    row.text("delegate", name);
-    row.text("role", role);
-    row.text_or_null("reach", reach);
-    row.text_or_null("program", program);
+    row.set_text("delegate", name);
+    row.set_text("role", role);
+    row.set_text_or_null("reach", reach);
+    row.set_text_or_null("program", program);
     row
 }
 

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::findings::Findings;
 use super::routes::routes;
@@ -38,9 +38,8 @@ impl Findings {
                 Ok(config) if config.get("name") == plugin.get("name") => {}
                 Ok(config) => self.of_network(&file, &Value::Object(config), &plugin, &own),
                 Err(error) => {
-                    let message =
-                        ["a network's subnets are not compared: ", &error.in_full()].concat();
-                    self.push("note", &message);
+                    let why = error.in_full();
+                    self.push("note", &format!("a network's subnets are not compared: {why}"));
                 }
             }
         }
@@ -56,23 +55,17 @@ impl Findings {
             add_subnets(&of_other["subnets"], &mut theirs);
             // Two networks of one link may share a subnet, with ranges of their own.
             let shares = link(plugin).is_some() && link(plugin) == link(&of_other);
-            let span = |subnet: &NetworkSubnet| if shares { subnet.given } else { subnet.whole };
             for mine in own {
-                let Some(found) = theirs.iter().find(|it| overlap(span(mine), span(it))) else {
+                let Some(found) = theirs.iter().find(|it| mine.overlaps(it, shares)) else {
                     continue;
                 };
-                let parts = [
-                    &*mine.text,
-                    " overlaps ",
-                    &*found.text,
-                    " of the network ",
-                    name,
-                    " (",
-                    file,
-                    "): give one of them ",
+                let message = format!(
+                    "{} overlaps {} of the network {name} ({file}): give one of them {}",
+                    mine.text,
+                    found.text,
                     if shares { "other ranges" } else { "another subnet" },
-                ];
-                self.push("warning", &parts.concat());
+                );
+                self.push("warning", &message);
             }
         }
     }
@@ -84,22 +77,20 @@ impl Findings {
         let routes = match routes() {
             Ok(routes) => routes,
             Err(error) => {
-                let parts = ["subnets are not compared with the host's routes: ", &error.in_full()];
-                return self.push("note", &parts.concat());
+                let why = error.in_full();
+                let message = format!("subnets are not compared with the host's routes: {why}");
+                return self.push("note", &message);
             }
         };
         for route in routes.iter().filter(|route| route.interface != bridge) {
-            let Some(whole) = whole(&route.subnet) else { continue };
-            for mine in own.iter().filter(|mine| overlap(mine.whole, whole)) {
-                let parts = [
-                    &mine.text,
-                    " overlaps the host's route to ",
-                    &route.subnet,
-                    " by ",
-                    &route.interface,
-                    ": choose another subnet, or remove the route",
-                ];
-                self.push("warning", &parts.concat());
+            let Some(routed) = span_of(&route.subnet) else { continue };
+            for mine in own.iter().filter(|mine| overlap(mine.whole, routed)) {
+                let message = format!(
+                    "{} overlaps the host's route to {} by {}: choose another subnet, or remove \
+                     the route",
+                    mine.text, route.subnet, route.interface
+                );
+                self.push("warning", &message);
             }
         }
     }
@@ -135,7 +126,8 @@ struct NetworkSubnet {
 
 /// The subnets that a plugin's configuration names, and those that its selectors answer.
 fn subnets_of(plugin: &Value, stages: &[DryRunStage]) -> Vec<NetworkSubnet> {
-    let (mut written, mut chosen) = (Vec::new(), Vec::new());
+    let mut written = Vec::new();
+    let mut chosen = Vec::new();
     add_subnets(&plugin["ipam"], &mut written);
     for stage in stages {
         stage.pools.iter().flatten().for_each(|pool| add_subnets(pool, &mut chosen));
@@ -158,21 +150,37 @@ fn add_subnets(section: &Value, found: &mut Vec<NetworkSubnet>) {
             for key in ["ranges", "pools", "delegates"] {
                 members.get(key).into_iter().for_each(|each| add_subnets(each, found));
             }
-            let text = |key: &str| members.get(key).and_then(Value::as_str);
-            let Some((subnet, whole)) = text("subnet").and_then(|it| Some((it, whole(it)?))) else {
-                return;
-            };
-            let address = |key: &str| parse_address(text(key)?).ok();
-            let given =
-                (address("rangeStart").unwrap_or(whole.0), address("rangeEnd").unwrap_or(whole.1));
-            let gateway = address("gateway");
-            found.push(NetworkSubnet { text: subnet.to_owned(), whole, given, gateway });
+            found.extend(NetworkSubnet::of(members));
         }
         _ => {}
     }
 }
 
-fn whole(subnet: &str) -> Option<Span> {
+impl NetworkSubnet {
+    /// The subnet of a range; `None` if it has none.
+    fn of(range: &Map<String, Value>) -> Option<Self> {
+        let text = range.get("subnet")?.as_str()?;
+        let whole = span_of(text)?;
+        let first = address(range, "rangeStart").unwrap_or(whole.0);
+        let last = address(range, "rangeEnd").unwrap_or(whole.1);
+        let gateway = address(range, "gateway");
+        Some(Self { text: text.to_owned(), whole, given: (first, last), gateway })
+    }
+
+    /// Whether two have addresses in common: any, or any that their ranges give.
+    fn overlaps(&self, other: &Self, given_alone: bool) -> bool {
+        match given_alone {
+            true => overlap(self.given, other.given),
+            false => overlap(self.whole, other.whole),
+        }
+    }
+}
+
+fn address(range: &Map<String, Value>, key: &str) -> Option<IpAddr> {
+    parse_address(range.get(key)?.as_str()?).ok()
+}
+
+fn span_of(subnet: &str) -> Option<Span> {
     parse_cidr(subnet).ok().map(|net| (net.network(), net.broadcast()))
 }
 

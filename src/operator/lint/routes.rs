@@ -31,7 +31,7 @@ pub(crate) fn routes() -> Result<Vec<HostRoute>> {
         match read_regular(Path::new(table)) {
             Ok(text) => routes.extend(String::from_utf8_lossy(&text).lines().filter_map(parse)),
             Err(error) if error.kind() == ErrorKind::NotFound && table.contains("v6") => {}
-            Err(error) => return Err(Error::io(["cannot read ", table].concat(), error)),
+            Err(error) => return Err(Error::io(format_args!("cannot read {table}"), error)),
         }
     }
     Ok(routes)
@@ -41,11 +41,10 @@ pub(crate) fn routes() -> Result<Vec<HostRoute>> {
 fn parse_v4(line: &str) -> Option<HostRoute> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [interface, destination, _, flags, _, _, _, mask, ..] = fields[..] else { return None };
-    let number = |text| u32::from_str_radix(text, 16).ok();
-    let address = Ipv4Addr::from(number(destination)?.to_ne_bytes());
-    let prefix = u8::try_from(number(mask)?.count_ones()).ok()?;
+    let address = Ipv4Addr::from(hexadecimal(destination)?.to_ne_bytes());
+    let prefix = u8::try_from(hexadecimal(mask)?.count_ones()).ok()?;
     let is_of_subnet = (1..32).contains(&prefix) && !address.is_link_local();
-    route(interface, address.into(), prefix, number(flags)?.into(), is_of_subnet)
+    route(interface, address.into(), prefix, hexadecimal(flags)?.into(), is_of_subnet)
 }
 
 /// `destination prefix source prefix gateway metric refcnt use flags interface`.
@@ -58,6 +57,10 @@ fn parse_v6(line: &str) -> Option<HostRoute> {
     let is_of_subnet =
         (1..128).contains(&prefix) && !address.is_unicast_link_local() && !address.is_multicast();
     route(interface, address.into(), prefix, flags, is_of_subnet)
+}
+
+fn hexadecimal(field: &str) -> Option<u32> {
+    u32::from_str_radix(field, 16).ok()
 }
 
 fn route(

@@ -25,7 +25,6 @@ impl Findings {
     ) {
         let ipam = session.request.network.ipam();
         let chain = ReadKeys::of(abouts);
-        let steps = || stages.iter().zip(abouts);
         for key in ipam.keys().filter(|key| !is_idle(key)) {
             self.unclaimed("ipam", key, &chain, "no delegate of the chain reads it");
         }
@@ -36,20 +35,22 @@ impl Findings {
             return;
         }
         for entry in parse_entries(ipam).unwrap_or_default() {
-            let its = steps().filter(|(stage, _)| stage.step.name == entry.name);
-            let its: Vec<&About> = its.map(|(_, about)| about).collect();
+            let mut its: Vec<&About> = Vec::new();
+            for (stage, about) in stages.iter().zip(abouts) {
+                its.extend((stage.step.name == entry.name).then_some(about));
+            }
             // A preset that stands for its delegates is no step by itself.
-            let mut claims = if its.is_empty() { chain.clone() } else { ReadKeys::of(its) };
+            let mut read = if its.is_empty() { chain.clone() } else { ReadKeys::of(its) };
             // What stands in the object of a delegate that does not say is its own.
-            if claims.open {
+            if read.open {
                 continue;
             }
-            claims.known.extend(ENTRY_KEYS);
+            read.known.extend(ENTRY_KEYS);
             // Of a selector it may be a word.
-            claims.known.insert("pools");
+            read.known.insert("pools");
             let why = format!("{} does not read it", entry.name);
             for key in entry.overrides.keys().filter(|key| !is_idle(key)) {
-                self.unclaimed(&entry.path, key, &claims, &why);
+                self.unclaimed(&entry.path, key, &read, &why);
             }
         }
     }
@@ -69,10 +70,10 @@ impl Findings {
         stages: &[DryRunStage],
         abouts: &[About],
     ) {
-        let is_there = |ipam: &Value| ipam["subnet"].as_str().is_some_and(|it| !it.is_empty());
-        let inputs = stages.iter().filter_map(|stage| stage.input.as_ref());
-        if inputs.into_iter().any(|input| is_there(&input["ipam"])) {
-            return;
+        for input in stages.iter().filter_map(|stage| stage.input.as_ref()) {
+            if input["ipam"]["subnet"].as_str().is_some_and(|subnet| !subnet.is_empty()) {
+                return;
+            }
         }
         let keys: BTreeSet<&String> = abouts.iter().flat_map(|about| &about.of_ranges).collect();
         for key in keys {
@@ -91,25 +92,26 @@ impl Findings {
             let name = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
             let its = of_plugin(name);
             let known = its.unwrap_or_default().iter().chain(EVERY_PLUGIN).copied().collect();
-            let claims = ReadKeys { known, open: its.is_none() };
-            let is_read = |key: &str| claims.known.iter().any(|it| it.eq_ignore_ascii_case(key));
+            let read = ReadKeys { known, open: its.is_none() };
             let why = format!("{name} does not read it");
-            let of_cni = |key: &str| key.starts_with("cni.dev/");
-            for key in plugin.keys().filter(|key| !is_read(key) && !of_cni(key)) {
-                self.unclaimed(name, key, &claims, &why);
+            for key in plugin.keys() {
+                let is_read = read.known.iter().any(|it| it.eq_ignore_ascii_case(key));
+                if !is_read && !key.starts_with("cni.dev/") {
+                    self.unclaimed(name, key, &read, &why);
+                }
             }
         }
     }
 
-    fn unclaimed(&mut self, path: &str, key: &str, claims: &ReadKeys<'_>, why: &str) {
-        if claims.known.contains(key) {
+    fn unclaimed(&mut self, path: &str, key: &str, read: &ReadKeys<'_>, why: &str) {
+        if read.known.contains(key) {
             return;
         }
         let place = format!("{path}.{}", key.escape_debug());
-        let message = match nearest(key, claims.known.iter().copied()) {
-            Some(meant) if claims.open => format!("{place}: write {meant} if that is meant"),
+        let message = match nearest(key, read.known.iter().copied()) {
+            Some(meant) if read.open => format!("{place}: write {meant} if that is meant"),
             Some(meant) => format!("{place}: {why}: write {meant} if that is meant"),
-            None if claims.open => return,
+            None if read.open => return,
             None => format!("{place}: {why}: remove it, or correct its name"),
         };
         self.push("warning", &message);

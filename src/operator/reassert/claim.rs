@@ -14,7 +14,7 @@ use crate::chain::record::{
 use crate::chain::refreshed_run::{recorded_step, refresh_run};
 use crate::chain::release::{NetworkAttachment, claim_again};
 use crate::chain::session::Session;
-use crate::operator::attachments::identified;
+use crate::operator::attachments::row_of_record;
 use ipam_cli::Row;
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::cni::{Attachment, IpamResult, NetworkName};
@@ -111,8 +111,8 @@ impl Reassertion<'_> {
                 continue;
             }
             let mut row = row(network.name(), attachment, record, record.state().as_str());
-            row.value("addresses", granted.ips.clone().into());
-            row.text("allocator", &run.delegate);
+            row.set("addresses", granted.ips.clone().into());
+            row.set_text("allocator", &run.delegate);
             let outcome = self.claim(session, of, run, granted, is_struck);
             self.push_row(row, outcome);
         }
@@ -176,9 +176,9 @@ impl Reassertion<'_> {
 
 /// A record's row, before an allocator is asked.
 fn row(network: &NetworkName, attachment: &Attachment, record: &Record, state: &str) -> Row {
-    let mut row = identified(network, attachment, record);
-    row.text_or_null("allocator", None);
-    row.text("state", state);
+    let mut row = row_of_record(network, attachment, record);
+    row.set_text_or_null("allocator", None);
+    row.set_text("state", state);
     row
 }
 

@@ -176,12 +176,12 @@ impl Reassertion<'_> {
             }
             let Some(outcome) = self.accept_one(store).transpose() else { continue };
             let mut row = Row::default();
-            row.text("network", store.request.network.name().as_str());
+            row.set_text("network", store.request.network.name().as_str());
             for key in ["containerID", "ifname", "state"] {
-                row.value(key, Value::Null);
+                row.set(key, Value::Null);
             }
-            row.value("addresses", Value::Array(Vec::new()));
-            row.text("allocator", &store.step.name);
+            row.set("addresses", Value::Array(Vec::new()));
+            row.set_text("allocator", &store.step.name);
             self.push_row(row, outcome);
         }
     }
@@ -208,15 +208,15 @@ impl Reassertion<'_> {
     fn push_row(&mut self, mut row: Row, outcome: Result<ClaimOutcome>) {
         match outcome {
             Ok(outcome) => {
-                row.text("outcome", outcome.as_str());
+                row.set_text("outcome", outcome.as_str());
                 let why = if let ClaimOutcome::Kept(why) = outcome { why } else { "" };
-                row.text("why", why);
+                row.set_text("why", why);
                 self.is_left_undone |=
                     matches!(outcome, ClaimOutcome::WouldClaim | ClaimOutcome::WouldAccept);
             }
             Err(error) => {
-                row.text("outcome", "failed");
-                row.text("why", &error.in_full());
+                row.set_text("outcome", "failed");
+                row.set_text("why", &error.in_full());
                 self.printed.failed = true;
             }
         }

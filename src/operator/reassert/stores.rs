@@ -94,11 +94,10 @@ impl Stores {
     /// # Errors
     /// It cannot be told which section that is.
     pub(super) fn present(&self, session: &Session<'_>, run: &Run) -> Result<Option<Run>> {
-        let serves = |ipam: &Map<String, Value>| ipam.get("serves").cloned();
         let network = session.request.network.name();
         let all: Vec<_> = self.present_of(network, &run.delegate).collect();
         let mut meant = all.clone();
-        meant.retain(|(_, present)| serves(&present.run.ipam) == serves(&run.ipam));
+        meant.retain(|(_, present)| present.run.ipam.get("serves") == run.ipam.get("serves"));
         if meant.is_empty() {
             meant = all;
         }
@@ -133,10 +132,10 @@ impl Stores {
         network: &'a NetworkName,
         delegate: &'a str,
     ) -> impl Iterator<Item = (&'a AllocatorStore, &'a ConfiguredRun)> {
-        let of_both = move |store: &&AllocatorStore| {
-            store.step.name == delegate && store.request.network.name() == network
-        };
-        self.0.iter().filter(of_both).filter_map(|store| Some((store, store.present.as_ref()?)))
+        self.0.iter().filter_map(move |store| {
+            let is_meant = store.step.name == delegate && store.request.network.name() == network;
+            store.present.as_ref().filter(|_| is_meant).map(|present| (store, present))
+        })
     }
 
     /// Adds a store, a present one with whether a selector before it failed.
@@ -150,12 +149,12 @@ impl Stores {
         let settings = store_of(&run);
         // What a node remembers of a store, it remembers for each network.
         let network = session.request.network.name();
-        let known = |store: &AllocatorStore| {
+        let is_known = self.0.iter().any(|store| {
             store.step.name == step.name
                 && store.request.network.name() == network
                 && store.settings == settings
-        };
-        if step.is_allocator() && !self.0.iter().any(known) {
+        });
+        if step.is_allocator() && !is_known {
             let stdin = run.stdin(
                 &session.request.network,
                 &IpamResult::default(),
@@ -170,8 +169,8 @@ impl Stores {
 }
 
 fn unclear(run: &Run, why: &str) -> Error {
-    let parts = [&*run.delegate, ": ", why, ", so that no store of the network is accepted"];
-    Error::new(ErrorCode::INVALID_CONFIG, parts.concat())
+    let message = format!("{}: {why}, so that no store of the network is accepted", run.delegate);
+    Error::new(ErrorCode::INVALID_CONFIG, message)
 }
 
 impl AllocatorStore {
@@ -183,7 +182,7 @@ impl AllocatorStore {
         match query::ask(session, &self.step, &ACCEPT, &self.stdin)? {
             Value::Object(answer) => Ok(answer.get("accepted") != Some(&Value::Bool(false))),
             _ => {
-                let message = [&self.step.name, ": its answer is no object"].concat();
+                let message = format!("{}: its answer is no object", self.step.name);
                 Err(Error::new(ErrorCode::DELEGATE, message))
             }
         }

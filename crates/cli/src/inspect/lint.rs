@@ -43,7 +43,7 @@ impl NetworkLedger<'_> {
         // It holds also where the store cannot be reached.
         let mut findings = findings.unwrap_or_default();
         let mut first = finding("error", &refusal.in_full());
-        first.text("about", "pools");
+        first.set_text("about", "pools");
         findings.insert(0, first);
         Ok(findings)
     }
