@@ -55,14 +55,24 @@ fn the_readme_has_the_table_of_errors() {
 #[test]
 fn the_readme_has_the_host_wide_settings() {
     let source = read("crates/kit/src/host/settings.rs");
-    let (_, keys) = source.split_once("const KEYS").unwrap();
-    let (_, keys) = keys.split_once(" =").unwrap();
-    let (keys, _) = keys.split_once(';').unwrap();
-    let keys: Vec<String> =
-        keys.split('"').skip(1).step_by(2).map(|key| format!("`{key}`")).collect();
+    let (_, file) = source.split_once("struct SettingsFile {").unwrap();
+    let (file, _) = file.split_once('}').unwrap();
+    let fields = file.lines().filter_map(|line| line.trim().split_once(": Option"));
+    let keys: Vec<String> = fields.map(|(field, _)| format!("`{}`", camel_case(field))).collect();
     let rows = table(&read("README.md"), "## Host-wide settings");
     let documented: Vec<String> = rows[2..].iter().map(|row| row[0].clone()).collect();
     assert_eq!(documented, keys);
+}
+
+/// A field's name as serde renames it.
+fn camel_case(field: &str) -> String {
+    let mut words = field.split('_');
+    let mut key = words.next().unwrap().to_owned();
+    for word in words {
+        key.push_str(&word[..1].to_uppercase());
+        key.push_str(&word[1..]);
+    }
+    key
 }
 
 #[test]

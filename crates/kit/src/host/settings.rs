@@ -3,6 +3,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::{parse_duration, read_trusted};
@@ -53,10 +54,6 @@ impl Default for Settings {
     }
 }
 
-/// Every key of the file.
-const KEYS: [&str; 8] =
-    ["stateDir", "verbose", "logDir", "node", "dataDirs", "resolvDirs", "gcGrace", "takeover"];
-
 /// Where name resolution is configured.
 const RESOLV_DIRS: [&str; 3] = ["/etc", "/run/systemd/resolve", "/run/NetworkManager"];
 
@@ -70,7 +67,7 @@ impl Settings {
             Some(bytes) => Self::parse(&bytes).map_err(|error| error.within(Self::PATH)),
             None if fs::symlink_metadata(Self::PATH).is_ok_and(|found| found.is_symlink()) => {
                 let error = io::Error::new(ErrorKind::NotFound, "the link leads to a missing file");
-                Err(Error::io(["cannot read ", Self::PATH].concat(), error))
+                Err(Error::io(format!("cannot read {}", Self::PATH), error))
             }
             None => Ok(Self::default()),
         }
@@ -93,64 +90,28 @@ impl Settings {
     /// Error 7 names the file, its fault, and `what`.
     pub fn refuse_fault(&self, what: &str) -> Result<()> {
         let Some(fault) = &self.fault else { return Ok(()) };
-        let message = [fault, "; without it ", what].concat();
+        let message = format!("{fault}; without it {what}");
         Err(Error::new(ErrorCode::INVALID_CONFIG, message)
-            .advise(["mend ", Self::PATH, "; the runtime repeats a DEL"].concat()))
+            .advise(format!("mend {}; the runtime repeats a DEL", Self::PATH)))
     }
 
-    // By hand: what serde derives for it is several times as large.
     fn parse(bytes: &[u8]) -> Result<Self> {
+        let object = parse_object(bytes, "it")
+            .map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?;
+        let file: SettingsFile = serde_path_to_error::deserialize(Value::Object(object))
+            .map_err(|error| Error::config(error.path(), error.inner()))?;
         let mut settings = Self::default();
-        let file = parse_object(bytes, "it");
-        for (key, value) in file.map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))? {
-            let wrong = |expected: &str| {
-                let message = ["expected ", expected, ", found ", &shown(&value)].concat();
-                Error::config(&key, message)
-            };
-            let text = || value.as_str().ok_or_else(|| wrong("a text"));
-            let flag = || value.as_bool().ok_or_else(|| wrong("true or false"));
-            let folder = |value: &Value| {
-                let folder = value.as_str().map(PathBuf::from).filter(|it| is_plain_absolute(it));
-                folder.ok_or_else(|| {
-                    let message = ["expected an absolute path without .., found ", &shown(value)];
-                    Error::config(&key, message.concat())
-                })
-            };
-            match key.as_str() {
-                known if value.is_null() && KEYS.contains(&known) => {}
-                "stateDir" => settings.state_dir = folder(&value)?,
-                "verbose" => settings.verbose = flag()?,
-                "logDir" => settings.log_dir = folder(&value)?,
-                "node" => {
-                    let node = text()?;
-                    let printable = node.chars().all(|c| c.is_ascii_graphic());
-                    if node.is_empty() || node.len() > 253 || !printable {
-                        return Err(wrong("1 to 253 printable characters without blanks"));
-                    }
-                    settings.node = Some(node.to_owned());
-                }
-                "dataDirs" | "resolvDirs" => {
-                    let folders = value.as_array().ok_or_else(|| wrong("an array of folders"))?;
-                    let mut folders = folders.iter().map(folder).collect::<Result<_>>()?;
-                    match key.as_str() {
-                        "dataDirs" => settings.data_dirs = folders,
-                        _ => settings.resolv_dirs.append(&mut folders),
-                    }
-                }
-                "gcGrace" => {
-                    // Zero is of use here: it judges every lease.
-                    let zero = (value == "0s").then_some(Duration::ZERO);
-                    let grace = zero.or_else(|| parse_duration(value.as_str()?));
-                    settings.gc_grace = grace.ok_or_else(|| wrong("a duration such as 5m"))?;
-                }
-                "takeover" => settings.takeover = flag()?,
-                _ => {
-                    let message = ["unknown, expected one of ", &KEYS.join(", ")].concat();
-                    return Err(Error::config(key, message));
-                }
-            }
-        }
-        Ok(settings)
+        settings.resolv_dirs.extend(file.resolv_dirs.unwrap_or_default());
+        Ok(Self {
+            state_dir: file.state_dir.unwrap_or(settings.state_dir),
+            verbose: file.verbose.unwrap_or(settings.verbose),
+            log_dir: file.log_dir.unwrap_or(settings.log_dir),
+            node: file.node,
+            data_dirs: file.data_dirs.unwrap_or(settings.data_dirs),
+            gc_grace: file.gc_grace.unwrap_or(settings.gc_grace),
+            takeover: file.takeover.unwrap_or(settings.takeover),
+            ..settings
+        })
     }
 
     /// Whether a selector's answer may set `dataDir` to this folder: absolute, without `..`, in
@@ -172,6 +133,85 @@ impl Settings {
     }
 }
 
+/// The file as it is written.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct SettingsFile {
+    #[serde(deserialize_with = "folder")]
+    state_dir: Option<PathBuf>,
+    #[serde(deserialize_with = "flag")]
+    verbose: Option<bool>,
+    #[serde(deserialize_with = "folder")]
+    log_dir: Option<PathBuf>,
+    #[serde(deserialize_with = "node_name")]
+    node: Option<String>,
+    #[serde(deserialize_with = "folders")]
+    data_dirs: Option<Vec<PathBuf>>,
+    #[serde(deserialize_with = "folders")]
+    resolv_dirs: Option<Vec<PathBuf>>,
+    #[serde(deserialize_with = "grace")]
+    gc_grace: Option<Duration>,
+    #[serde(deserialize_with = "flag")]
+    takeover: Option<bool>,
+}
+
+fn folder<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    member(deserializer, parse_folder)
+}
+
+fn folders<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<PathBuf>>, D::Error> {
+    member(deserializer, |value| {
+        let folders = value.as_array().ok_or_else(|| mismatch("an array of folders", value))?;
+        folders.iter().map(parse_folder).collect()
+    })
+}
+
+fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
+    member(deserializer, |value| value.as_bool().ok_or_else(|| mismatch("true or false", value)))
+}
+
+fn node_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    member(deserializer, |value| {
+        let name = value.as_str().ok_or_else(|| mismatch("a text", value))?;
+        let is_printable = name.chars().all(|c| c.is_ascii_graphic());
+        if name.is_empty() || name.len() > 253 || !is_printable {
+            return Err(mismatch("1 to 253 printable characters without blanks", value));
+        }
+        Ok(name.to_owned())
+    })
+}
+
+fn grace<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    member(deserializer, |value| match value.as_str() {
+        // With no grace GC releases leases of any age.
+        Some("0s") => Ok(Duration::ZERO),
+        text => {
+            text.and_then(parse_duration).ok_or_else(|| mismatch("a duration such as 5m", value))
+        }
+    })
+}
+
+/// Reads a member, for which null means absent.
+fn member<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    parse: impl FnOnce(&Value) -> Result<T, String>,
+) -> Result<Option<T>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    if value.is_null() {
+        return Ok(None);
+    }
+    parse(&value).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn parse_folder(value: &Value) -> Result<PathBuf, String> {
+    let path = value.as_str().map(PathBuf::from).filter(|path| is_plain_absolute(path));
+    path.ok_or_else(|| mismatch("an absolute path without ..", value))
+}
+
+fn mismatch(expected: &str, found: &Value) -> String {
+    format!("expected {expected}, found {}", shown(found))
+}
+
 fn is_plain_absolute(path: &Path) -> bool {
     path.is_absolute()
         && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)))
@@ -191,15 +231,26 @@ mod tests {
     #[test]
     fn bad_settings_name_their_key() {
         for (json, start) in [
-            (r#"{"stateDir":"state"}"#, "stateDir: "),
-            (r#"{"stateDir":1}"#, "stateDir: "),
-            (r#"{"gcGrace":"soon"}"#, "gcGrace: "),
-            (r#"{"dataDirs":["/var/../etc"]}"#, "dataDirs: "),
-            (r#"{"node":""}"#, "node: "),
-            (r#"{"statedir":"/x"}"#, "statedir: "),
-            (r#"{"node":1}"#, "node: "),
-            (r#"{"verbose":"yes"}"#, "verbose: "),
-            (r#"{"dataDirs":"/x"}"#, "dataDirs: "),
+            (
+                r#"{"stateDir":"state"}"#,
+                "stateDir: expected an absolute path without .., found \"state\"",
+            ),
+            (r#"{"stateDir":1}"#, "stateDir: expected an absolute path without .., found a number"),
+            (r#"{"gcGrace":"soon"}"#, "gcGrace: expected a duration such as 5m, found \"soon\""),
+            (r#"{"gcGrace":0}"#, "gcGrace: expected a duration such as 5m, found a number"),
+            (
+                r#"{"dataDirs":["/var/../etc"]}"#,
+                "dataDirs: expected an absolute path without .., found \"/var/../etc\"",
+            ),
+            (
+                r#"{"node":""}"#,
+                "node: expected 1 to 253 printable characters without blanks, found \"\"",
+            ),
+            (r#"{"statedir":"/x"}"#, "statedir: unknown"),
+            (r#"{"statedir":null}"#, "statedir: unknown"),
+            (r#"{"node":1}"#, "node: expected a text, found a number"),
+            (r#"{"verbose":"yes"}"#, "verbose: expected true or false, found \"yes\""),
+            (r#"{"dataDirs":"/x"}"#, "dataDirs: expected an array of folders, found \"/x\""),
             (r#"{} {}"#, "it is not one JSON object"),
         ] {
             let error = Settings::parse(json.as_bytes()).unwrap_err();
