@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use ipam_testkit::kills::strace;
-use ipam_testkit::world::{World, binary, start, wait};
+use ipam_testkit::world::{World, binary, start, wait, without};
 use serde_json::json;
 
 /// A delegate that takes its address and then ends with an error of this code.
@@ -212,4 +212,20 @@ fn an_add_for_want_of_a_delegate_leaves_what_is_recorded_as_it_is() {
     assert_eq!(fs::read(world.record("c1")).unwrap(), before);
     world.call("DEL", "c1", &network).success();
     assert!(world.held().is_empty() && !world.record("c1").exists());
+}
+
+#[test]
+fn an_allocator_whose_claim_may_still_commit_stays_owed_a_del_when_a_later_selector_fails() {
+    let world = World::new();
+    let answer = json!({
+        "cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}], "pools": [], "unsure": true,
+    });
+    world.delegate("ipam-da-a", &format!("[ $CNI_COMMAND = DEL ] || printf '%s' '{answer}'"));
+    world.delegate("ipam-ds-b", "printf '{\"code\":100,\"msg\":\"no\"}'; exit 1");
+    let network = world.network(json!(["ipam-da-a", "ipam-ds-b"]));
+    assert_eq!(world.call("ADD", "c1", &network).failure().0, 100);
+    assert_eq!(world.take_calls(), ["ipam-da-a ADD", "ipam-ds-b ADD", "ipam-da-a DEL"]);
+    world.call("DEL", "c1", &without(&network, &["delegates"])).success();
+    assert_eq!(world.take_calls(), ["ipam-da-a DEL"]);
+    assert_eq!(world.state_of("c1"), "unsure", "the DEL is repeated");
 }
