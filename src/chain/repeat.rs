@@ -6,7 +6,7 @@ use std::time::Duration;
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
-use super::record::{Due, Opened, Record, RecordFile, Unsure, now};
+use super::record::{Opened, Record, RecordFile, RepeatEntry, RepeatList, now};
 use super::release::NetworkAttachment;
 use super::session::Session;
 use super::settle::{Coverage, mark_unsure, release_taken, remove};
@@ -17,7 +17,7 @@ use ipam_kit::presence::Presence;
 
 /// Repeats the DEL of one record that is due. Records that other calls work on are skipped.
 pub(crate) fn repeat_one_due(session: &Session<'_>, time: Duration) {
-    let due = Unsure::of(&session.state).due(now()).unwrap_or_else(|error| {
+    let due = RepeatList::of(&session.state).due(now()).unwrap_or_else(|error| {
         warn!("cannot read the list of unsure DELs: {error}");
         Vec::new()
     });
@@ -48,8 +48,8 @@ pub(crate) fn repeat_one_due(session: &Session<'_>, time: Duration) {
     }
 }
 
-fn repeat(session: &Session<'_>, due: &Due, opened: Opened, deadline: Deadline) {
-    let Due { network, attachment, .. } = due;
+fn repeat(session: &Session<'_>, due: &RepeatEntry, opened: Opened, deadline: Deadline) {
+    let RepeatEntry { network, attachment, .. } = due;
     let Opened { file, record, .. } = opened;
     let configured = &session.request.network;
     // Secrets of another network are not this one's.

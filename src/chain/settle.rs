@@ -5,7 +5,7 @@ use std::time::Duration;
 use log::warn;
 
 use super::program::is_allocator;
-use super::record::{Event, Opened, Record, RecordFile, Released, UNSURE_FOR, Unsure, now};
+use super::record::{Event, Opened, Record, RecordFile, Released, RepeatList, UNSURE_FOR, now};
 use super::release::{NetworkAttachment, Release, release_all};
 use super::session::Session;
 use ipam_kit::cni::{Attachment, IpamResult, NetworkName};
@@ -165,7 +165,7 @@ pub(crate) fn settle(
     }
     remove(file);
     if record.unsure_until().is_some() {
-        Unsure::of(&session.state).remove(network, attachment);
+        RepeatList::of(&session.state).remove(network, attachment);
     }
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn mark_unsure(
 ) {
     let time = now();
     let due = time + UNSURE_FOR;
-    let listed = Unsure::of(&session.state).add(due, network, attachment).map_err(|error| {
+    let listed = RepeatList::of(&session.state).add(due, network, attachment).map_err(|error| {
         Error::new(ErrorCode::RECORD, "cannot write the state folder").caused_by(error)
     });
     let marked = listed.and_then(|()| {

@@ -11,7 +11,7 @@ use super::call::Operator;
 use super::printed::Printed;
 use crate::chain::gc::BUSY;
 use crate::chain::record::{
-    Event, Opened, Record, RecordFile, SetAside, Unsure, attachments, set_aside,
+    Event, Opened, Record, RecordFile, RepeatList, SetAside, attachments, set_aside,
 };
 use ipam_cli::push_line;
 use ipam_kit::cni::{Attachment, ContainerId, IfName, NetworkName};
@@ -34,7 +34,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         let left = if yes { drop_record(&path)? } else { preview(&path) };
         let Some(left) = left else { continue };
         if yes {
-            Unsure::of(&state).remove(&network, attachment);
+            RepeatList::of(&state).remove(&network, attachment);
         }
         push_forgotten(&mut text, yes, &format!("{attachment} on {network}; {left}"));
     }

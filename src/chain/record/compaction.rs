@@ -147,8 +147,8 @@ mod tests {
                 assert_eq!(short.only_failed(&run), long.only_failed(&run), "{long:?}");
             }
             let after_unreadable = |record: &Record| {
-                let mut standing = record.standing();
-                standing.any(|attempt| attempt.header.after_unreadable)
+                let mut unreleased = record.unreleased();
+                unreleased.any(|attempt| attempt.header.after_unreadable)
             };
             assert_eq!(after_unreadable(&short), after_unreadable(&long), "{long:?}");
             let sorted = |record: &Record| {

@@ -23,7 +23,7 @@ const COMPACT_BEYOND: usize = 64 * 1024;
 /// A record file, locked.
 ///
 /// The lock is on the file itself, and delegates inherit the descriptor: while a child of a killed
-/// chain lives, nobody else works on the attachment.
+/// chain lives, no other call works on the attachment.
 #[derive(Debug)]
 pub(crate) struct RecordFile {
     path: PathBuf,
@@ -38,7 +38,7 @@ pub(crate) struct RecordFile {
 pub(crate) struct Opened {
     pub file: RecordFile,
     pub record: Record,
-    /// This call has made its folder, so that nothing else of the attachment lies there.
+    /// This call has made its folder, so nothing else of the attachment is in it.
     pub is_first: bool,
 }
 
@@ -46,25 +46,25 @@ impl RecordFile {
     /// How long a verb waits for another one on the same attachment.
     pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Opens and locks the record, making it when there is none.
+    /// Opens and locks the record, or makes it.
     ///
-    /// A record whose content cannot be understood is set aside.
+    /// A record that is not valid is set aside.
     ///
     /// # Errors
-    /// 11 while another process holds it; 113 where it cannot be opened or read.
+    /// 11 while another process holds it; 113 if it cannot be opened or read, or a newer program wrote it.
     pub(crate) fn open(path: &Path) -> Result<Opened> {
         Self::try_open(path).map_err(|error| error.at(path))
     }
 
-    /// [`RecordFile::open`] for a verb that releases: where nothing can be written, it only reads.
+    /// [`RecordFile::open`] for a verb that releases: if the file cannot be written, this only reads it.
     ///
     /// # Errors
-    /// 11 while another process holds it; 113 where it cannot be read this time.
+    /// 11 while another process holds it; 113 if it cannot be read this time, or a newer program wrote it.
     pub(crate) fn open_to_release(path: &Path) -> Result<Presence<Opened>> {
         Self::or_read_only(path, Self::try_open(path).map(Presence::Held))
     }
 
-    /// Opens and locks an existing record, for which this waits. It may be on a read-only disk.
+    /// Opens and locks an existing record, and waits for its lock. The disk may be read-only.
     ///
     /// # Errors
     /// As for [`RecordFile::open_to_release`].
@@ -75,8 +75,8 @@ impl RecordFile {
     /// Opens and locks an existing record. One that cannot be read stays as it is.
     ///
     /// # Errors
-    /// 11 while another process holds it; 113 where it cannot be opened or read. What can be read,
-    /// but not understood, is [`Presence::Unreadable`].
+    /// 11 while another process holds it; 113 if it cannot be opened or read, or a newer program wrote
+    /// it. A record that is not valid is [`Presence::Unreadable`].
     pub(crate) fn open_existing(path: &Path, patience: Duration) -> Result<Presence<Opened>> {
         Self::try_existing(path, patience).map_err(|error| error.at(path))
     }
@@ -162,7 +162,8 @@ impl RecordFile {
         }
     }
 
-    /// Reads a record without changing anything, and tells whether a call works on it.
+    /// Reads a record without its lock, and reports whether a call works on it. A record of a newer program is
+    /// [`Presence::Unreadable`], too; its error has the advice to upgrade.
     pub(crate) fn look(path: &Path) -> Presence<(Record, bool)> {
         let mut file = match open_own(path, OFlags::RDONLY, 0) {
             Ok(file) => file,
@@ -208,7 +209,7 @@ impl RecordFile {
         if length > COMPACT_BEYOND {
             match self.compact(&record) {
                 Ok(compacted) => self = compacted,
-                // It still reads; a full disk is the next append's affair.
+                // It can still be read, and the next append reports a full disk.
                 Err(error) => debug!("{} stays long: {error}", self.path.display()),
             }
         }
@@ -245,7 +246,7 @@ impl RecordFile {
         Ok(())
     }
 
-    /// A line in a file that somebody has removed is no record.
+    /// Fails if the file was removed: a line in it would not be a record.
     fn is_linked(&self) -> io::Result<()> {
         if self.file.metadata()?.nlink() > 0 {
             return Ok(());
@@ -256,7 +257,7 @@ impl RecordFile {
     /// Removes the record: the attachment holds nothing any more.
     pub(crate) fn remove(self) -> io::Result<()> {
         if self.is_linked().is_err() {
-            // What stands at its path now is another call's.
+            // The file at its path now is another call's.
             return Ok(());
         }
         fs::remove_file(&self.path)?;
@@ -278,8 +279,7 @@ impl RecordFile {
         }
     }
 
-    /// Makes this record the last in the order in which GC takes them: others are not to wait for
-    /// one that fails each time.
+    /// Makes this record the last in GC's order, so that one that always fails holds up no other.
     pub(crate) fn put_last(&self) {
         if let Err(error) = self.file.set_modified(SystemTime::now()) {
             debug!("{} stays where it is in the order: {error}", self.path.display());

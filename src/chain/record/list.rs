@@ -31,12 +31,12 @@ pub(crate) fn attachments(folder: &Path) -> Result<Vec<Attachment>> {
     Ok(found)
 }
 
-/// A record that could not be read, so that nothing is known of what its attachment held.
+/// A record that could not be read: what its attachment held is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SetAside {
     /// Whose record it was, without a network namespace.
     pub attachment: Attachment,
-    /// Where it is kept.
+    /// The file that keeps it.
     pub path: PathBuf,
 }
 
@@ -61,15 +61,16 @@ pub(crate) fn set_aside(folder: &Path) -> Result<Vec<SetAside>> {
     Ok(found)
 }
 
-/// What was set aside of the attachment whose record has its place at `path`, the oldest first.
+/// The records that were set aside of the attachment whose record is at `path`, the oldest first.
 ///
 /// # Errors
 /// Its folder could not be listed.
 pub(crate) fn set_aside_of(path: &Path) -> Result<Vec<PathBuf>> {
     let Some(folder) = path.parent() else { return Ok(Vec::new()) };
-    let begin = [path.file_name().and_then(|name| name.to_str()).unwrap_or_default(), SET_ASIDE];
+    let ifname = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let prefix = format!("{ifname}{SET_ASIDE}");
     let mut names = names_in(folder)?;
-    names.retain(|name| name.starts_with(&begin.concat()));
+    names.retain(|name| name.starts_with(&prefix));
     Ok(names.into_iter().map(|name| folder.join(name)).collect())
 }
 
@@ -82,23 +83,23 @@ pub(crate) fn is_record_name(name: &str) -> bool {
     !name.contains(':')
 }
 
-/// The entries of a container's folder. A file of that name holds no record.
+/// The entries of a container's folder; none if a file has its name.
 fn names_in(folder: &Path) -> Result<Vec<String>> {
     match entries(folder) {
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             warn!("{} is not a folder of attachment records", folder.display());
             Ok(Vec::new())
         }
-        found => known(folder, found),
+        found => empty_if_absent(folder, found),
     }
 }
 
-/// The entries of a folder, sorted; none where surely no such folder is.
+/// The entries of a folder, sorted; none if the folder does not exist.
 fn names(folder: &Path) -> Result<Vec<String>> {
-    known(folder, entries(folder))
+    empty_if_absent(folder, entries(folder))
 }
 
-fn known(folder: &Path, found: io::Result<Vec<String>>) -> Result<Vec<String>> {
+fn empty_if_absent(folder: &Path, found: io::Result<Vec<String>>) -> Result<Vec<String>> {
     match found {
         // A folder whose name is too long was never made.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidFilename) => {

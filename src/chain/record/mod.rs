@@ -10,14 +10,14 @@ mod file;
 mod lines;
 mod list;
 mod opening;
-mod unsure;
+mod repeat_list;
 
 pub(crate) use event::{
     AttemptHeader, Event, Failed, Granted, Held, LastRun, Released, Run, UNSURE_FOR, now,
 };
 pub(crate) use file::{Opened, RecordFile};
 pub(crate) use list::{SetAside, attachments, networks, set_aside, set_aside_of};
-pub(crate) use unsure::{Due, Unsure};
+pub(crate) use repeat_list::{RepeatEntry, RepeatList};
 
 use serde_json::{Map, Value};
 
@@ -234,7 +234,7 @@ impl Record {
 
     /// The last successful ADD that no DEL released.
     pub(crate) fn held(&self) -> Option<(&AttemptState, &Held)> {
-        self.standing().rev().find_map(|attempt| match &attempt.outcome {
+        self.unreleased().rev().find_map(|attempt| match &attempt.outcome {
             AddOutcome::Held(held) => Some((attempt, held)),
             _ => None,
         })
@@ -248,7 +248,7 @@ impl Record {
 
     /// Whether addresses may be in use, so that a failed ADD must not release anything.
     pub(crate) fn may_be_in_use(&self) -> bool {
-        self.held().is_some() || self.standing().any(|attempt| attempt.header.after_unreadable)
+        self.held().is_some() || self.unreleased().any(|attempt| attempt.header.after_unreadable)
     }
 
     /// Every delegate that may hold a lease, each once for each configuration it had, in order.
@@ -293,7 +293,7 @@ impl Record {
 
     /// Whether a claim of some ADD may still commit after a DEL.
     pub(crate) fn is_unsure(&self) -> bool {
-        self.standing().any(AttemptState::is_unsure)
+        self.unreleased().any(AttemptState::is_unsure)
     }
 
     /// The DEL that has released every ADD of the record, when there was one.
@@ -330,14 +330,14 @@ impl Record {
             State::Unsure
         } else if self.held().is_some() {
             State::Held
-        } else if self.standing().any(|attempt| attempt.outcome == AddOutcome::Open) {
+        } else if self.unreleased().any(|attempt| attempt.outcome == AddOutcome::Open) {
             State::Unfinished
         } else {
             State::Failed
         }
     }
 
-    fn standing(&self) -> impl DoubleEndedIterator<Item = &AttemptState> {
+    fn unreleased(&self) -> impl DoubleEndedIterator<Item = &AttemptState> {
         self.attempts.iter().filter(|attempt| attempt.released.is_none())
     }
 

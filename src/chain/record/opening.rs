@@ -40,15 +40,14 @@ pub(super) fn open_file(path: &Path, append: bool) -> io::Result<File> {
     open_own(path, flags, 0).and_then(|file| inherited(&file))
 }
 
-/// Whether a file surely is not there: nor can a file be made whose name is too long, or below
-/// another file.
+/// Whether the file surely does not exist: no file can have such a name, or be below another file.
 pub(super) fn is_absent(error: &io::Error) -> bool {
     let kinds = [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::InvalidFilename];
     kinds.contains(&error.kind())
 }
 
-/// Whether something else has the name of a record: a link, a folder or a FIFO. Only
-/// `open_own` says so without an error of the system.
+/// Whether something else has the name of a record: a link, a folder or a FIFO. `open_own` reports
+/// these without an error number.
 pub(super) fn is_no_record(error: &io::Error) -> bool {
     error.kind() == ErrorKind::IsADirectory || error.raw_os_error().is_none()
 }
@@ -117,7 +116,7 @@ impl OpenError {
     }
 }
 
-/// What can be read, but not understood.
+/// The error of a file that is not a valid record.
 pub(super) fn unreadable(
     path: &Path,
     reason: impl Into<Box<dyn std::error::Error + Send + Sync>>,

@@ -6,18 +6,18 @@ use super::event::is_due;
 use ipam_kit::cni::{Attachment, ContainerId, IfName, NetworkName};
 use ipam_kit::host::{StateDir, make_private_folder};
 
-/// The list of records whose DEL is to be repeated: one link per entry, its name the time when it
-/// is due, its target the record's place.
+/// The list of records whose DEL is to be repeated, the folder `unsure`. Each entry is a link: its name
+/// begins with the time when it is due, its target names the record.
 ///
-/// The list is nearly always empty, and it is a hint: the record itself says what is due.
+/// The list is nearly always empty, and only a hint: the record itself says when its DEL is due.
 #[derive(Debug)]
-pub(crate) struct Unsure {
+pub(crate) struct RepeatList {
     folder: PathBuf,
 }
 
 /// An entry that is due.
 #[derive(Debug)]
-pub(crate) struct Due {
+pub(crate) struct RepeatEntry {
     link: PathBuf,
     /// The network of the record.
     pub network: NetworkName,
@@ -25,7 +25,7 @@ pub(crate) struct Due {
     pub attachment: Attachment,
 }
 
-impl Unsure {
+impl RepeatList {
     /// The list of this state folder.
     pub(crate) fn of(state: &StateDir) -> Self {
         Self { folder: state.unsure() }
@@ -74,7 +74,7 @@ impl Unsure {
     ///
     /// # Errors
     /// The list could not be read.
-    pub(crate) fn due(&self, now: u64) -> io::Result<Vec<Due>> {
+    pub(crate) fn due(&self, now: u64) -> io::Result<Vec<RepeatEntry>> {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
@@ -91,10 +91,10 @@ impl Unsure {
             match fs::read_link(&link) {
                 Ok(target) => match parse(&link, &target) {
                     Some(due) => found.push(due),
-                    // It names no record of ours.
+                    // It does not name a record.
                     None => drop(fs::remove_file(&link)),
                 },
-                // Another call has repeated it, or another program made it.
+                // Another call has repeated the DEL, or another program made the entry.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {}
                 Err(error) => return Err(error),
@@ -104,7 +104,7 @@ impl Unsure {
     }
 }
 
-impl Due {
+impl RepeatEntry {
     /// Takes the entry off the list.
     pub(crate) fn remove(&self) {
         let _ = fs::remove_file(&self.link);
@@ -115,9 +115,9 @@ fn due_time(name: &str) -> Option<u64> {
     name.split('.').next()?.parse().ok()
 }
 
-fn parse(link: &Path, target: &Path) -> Option<Due> {
+fn parse(link: &Path, target: &Path) -> Option<RepeatEntry> {
     let mut parts = target.to_str()?.splitn(3, '/');
-    Some(Due {
+    Some(RepeatEntry {
         link: link.to_owned(),
         network: NetworkName::parse(parts.next()?).ok()?,
         attachment: Attachment {
@@ -137,8 +137,8 @@ mod tests {
     fn the_oldest_entry_comes_first_and_only_when_due() {
         let temp = tempfile::TempDir::new().unwrap();
         let settings = Settings { state_dir: temp.path().to_owned(), ..Settings::default() };
-        let unsure = Unsure::of(&StateDir::of_host(&settings));
-        assert!(unsure.due(u64::MAX).unwrap().is_empty());
+        let list = RepeatList::of(&StateDir::of_host(&settings));
+        assert!(list.due(u64::MAX).unwrap().is_empty());
         let network = NetworkName::parse("net").unwrap();
         // The second entry of "a" takes the place of the first.
         for (due, container) in [(50, "a"), (300, "c"), (100, "a"), (200, "b"), (100, "a2")] {
@@ -147,21 +147,21 @@ mod tests {
                 ifname: IfName::parse("eth0").unwrap(),
                 netns: String::new(),
             };
-            unsure.add(due, &network, &attachment).unwrap();
+            list.add(due, &network, &attachment).unwrap();
         }
-        assert!(unsure.due(99).unwrap().is_empty());
-        let due = unsure.due(200).unwrap();
+        assert!(list.due(99).unwrap().is_empty());
+        let due = list.due(200).unwrap();
         let names: Vec<String> = due.iter().map(|due| due.attachment.to_string()).collect();
         assert_eq!(names, ["a/eth0", "a2/eth0", "b/eth0"]);
-        due.iter().for_each(Due::remove);
-        assert!(unsure.due(200).unwrap().is_empty());
-        unsure.remove(&network, &unsure.due(300).unwrap()[0].attachment);
-        assert!(unsure.due(300).unwrap().is_empty());
+        due.iter().for_each(RepeatEntry::remove);
+        assert!(list.due(200).unwrap().is_empty());
+        list.remove(&network, &list.due(300).unwrap()[0].attachment);
+        assert!(list.due(300).unwrap().is_empty());
         std::os::unix::fs::symlink("../../etc", temp.path().join("unsure/000000000000001.1.1"))
             .unwrap();
-        assert!(unsure.due(200).unwrap().is_empty());
+        assert!(list.due(200).unwrap().is_empty());
         fs::remove_dir_all(temp.path().join("unsure")).unwrap();
         fs::write(temp.path().join("unsure"), "").unwrap();
-        assert!(unsure.due(200).is_err(), "what cannot be read is not empty");
+        assert!(list.due(200).is_err(), "what cannot be read is not empty");
     }
 }
