@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::cni::{Dns, IpConfig, IpamResult, Network, Route};
-use crate::contract::Members;
+use crate::contract::InputMembers;
 use crate::delegate::Request;
 use crate::error::{Error, Result};
 use crate::ipam_section::{self, IpamSection, SectionPool};
@@ -104,7 +104,7 @@ impl RequestedPools {
     /// # Errors
     /// Pools are malformed, or the section `ipam` cannot be read.
     pub fn of(request: &Request, before: &IpamResult) -> Result<Self> {
-        match Members::of_result(before).pools()? {
+        match InputMembers::of_result(before).pools()? {
             Some(pools) => Self::of_prev_result(request, before, pools),
             None => Self::of_section(request, before),
         }
@@ -202,7 +202,7 @@ impl RequestedPools {
     pub(crate) fn static_addresses(&self, before: &IpamResult) -> Result<Vec<IpConfig>> {
         match self.origin {
             PoolOrigin::Section(_) if is_a_main_plugins(before) => Ok(Vec::new()),
-            _ => Members::of_result(before).static_addresses(),
+            _ => InputMembers::of_result(before).static_addresses(),
         }
     }
 

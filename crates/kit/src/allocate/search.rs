@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::ledger::{PoolView, Scan, Used};
-use super::span::{Span, SpanAddresses, clip, first_shown, random_address, scramble};
+use super::span::{AddressSpan, SpanAddresses, clip, first_shown, random_address, scramble};
 use crate::cni::address;
 use crate::error::{Error, Result};
 use crate::pool::RangeSet;
@@ -203,7 +203,7 @@ impl Search<'_> {
 
     /// Spans of the pool in the order in which their addresses are tried: those after an address,
     /// then those before it.
-    fn ring(&self, spans: Vec<Span>, after: Option<IpAddr>) -> Vec<Span> {
+    fn ring(&self, spans: Vec<AddressSpan>, after: Option<IpAddr>) -> Vec<AddressSpan> {
         let Some(after) = after else {
             return spans;
         };
@@ -231,12 +231,12 @@ impl Search<'_> {
     }
 
     /// The spans of the pool, in the order of the ranges.
-    fn spans(&self) -> Vec<Span> {
+    fn spans(&self) -> Vec<AddressSpan> {
         self.set.ranges().iter().flat_map(|range| range.segments().iter().copied()).collect()
     }
 
     /// The parts of the spans that windows show.
-    fn spans_in(&self, windows: &[Span]) -> Vec<Span> {
+    fn spans_in(&self, windows: &[AddressSpan]) -> Vec<AddressSpan> {
         match self.strategy {
             Strategy::Lowest => first_shown(self.spans(), windows),
             _ => self.spans().into_iter().flat_map(|span| clip(span, windows)).collect(),

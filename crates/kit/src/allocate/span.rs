@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use crate::cni::address;
 
 /// Addresses from one to another, both included.
-pub(super) type Span = (IpAddr, IpAddr);
+pub(super) type AddressSpan = (IpAddr, IpAddr);
 
 /// A random address of the spans.
-pub(super) fn random_address(spans: &[Span], random: u64) -> Option<IpAddr> {
+pub(super) fn random_address(spans: &[AddressSpan], random: u64) -> Option<IpAddr> {
     let total = spans.iter().map(length).fold(0, u128::saturating_add);
     let wide = (u128::from(scramble(random)) << 64) | u128::from(scramble(!random));
     let mut index = wide % total.max(1);
@@ -21,7 +21,7 @@ pub(super) fn random_address(spans: &[Span], random: u64) -> Option<IpAddr> {
     None
 }
 
-fn length(&(first, last): &Span) -> u128 {
+fn length(&(first, last): &AddressSpan) -> u128 {
     address::distance(first, last).unwrap_or(0).saturating_add(1)
 }
 
@@ -32,7 +32,7 @@ pub(super) struct SpanAddresses {
 }
 
 impl SpanAddresses {
-    pub(super) fn of((first, last): Span) -> Self {
+    pub(super) fn of((first, last): AddressSpan) -> Self {
         Self { next: Some(first).filter(|first| *first <= last), last }
     }
 }
@@ -48,7 +48,7 @@ impl Iterator for SpanAddresses {
 }
 
 /// The parts of a span that lie in windows, in the order of the windows.
-pub(super) fn clip(span: Span, windows: &[Span]) -> Vec<Span> {
+pub(super) fn clip(span: AddressSpan, windows: &[AddressSpan]) -> Vec<AddressSpan> {
     let mut parts = Vec::new();
     for (from, to) in windows {
         let (first, last) = (span.0.max(*from), span.1.min(*to));
@@ -61,8 +61,8 @@ pub(super) fn clip(span: Span, windows: &[Span]) -> Vec<Span> {
 
 /// What windows show of spans in this order: from the first part that they show to the next one that
 /// they do not show. So no address is chosen before one that was not scanned.
-pub(super) fn first_shown(spans: Vec<Span>, windows: &[Span]) -> Vec<Span> {
-    let mut shown: Vec<Span> = Vec::new();
+pub(super) fn first_shown(spans: Vec<AddressSpan>, windows: &[AddressSpan]) -> Vec<AddressSpan> {
+    let mut shown: Vec<AddressSpan> = Vec::new();
     for span in spans {
         let mut parts = clip(span, windows);
         parts.sort_unstable();
@@ -95,7 +95,7 @@ pub(super) fn scramble(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn spans(strings: &[&str]) -> Vec<Span> {
+    fn spans(strings: &[&str]) -> Vec<AddressSpan> {
         let ends = strings.iter().map(|string| string.split_once('-').unwrap());
         ends.map(|(first, last)| (first.parse().unwrap(), last.parse().unwrap())).collect()
     }

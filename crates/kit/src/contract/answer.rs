@@ -1,37 +1,40 @@
 use serde_json::{Map, Value};
 
-use super::{Members, key};
+use super::{InputMembers, key};
 use crate::cni::{IpConfig, IpamResult};
 use crate::error::{Error, Result};
 
 /// What a delegate answers beside the CNI result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DelegateAnswer {
-    /// A selector: the pools that it chose, with those before it that stay. An allocator: those that it
-    /// did not serve. `None` where the answer does not say.
+    /// A selector: the pools that it chose, with those before it that stay. An allocator: the pools that
+    /// it did not serve. `None` if the answer does not say.
     pub pools: Option<Vec<Value>>,
-    /// An allocator: what it needs to find its leases again, in its own words.
+    /// An allocator: what it needs to find its leases again, in a form of its own.
     pub leases: Option<Vec<Value>>,
     /// A selector: addresses outside of pools, which the next allocator answers beside one for each pool.
     pub static_addresses: Vec<IpConfig>,
-    /// An allocator: an earlier try may still take effect in the store, so that the DEL is to be repeated.
+    /// An allocator: an earlier try may still take effect in the store, so the chain repeats the DEL.
     pub unsure: bool,
-    /// A selector: settings put over the section `ipam` of later delegates, a JSON merge patch.
+    /// A selector: a JSON merge patch for the section `ipam` of later delegates.
     pub ipam: Map<String, Value>,
-    /// A selector: what it remembers of its source and since when, where the source was not asked now.
+    /// A selector: how old its answer is, if it did not ask its source now.
     pub remembered: Option<String>,
 }
 
 impl DelegateAnswer {
-    /// What a selector hands on unless it says otherwise: pools and static addresses of those before it.
+    /// What a selector answers that chooses nothing: the pools and the static addresses of those before it.
+    ///
+    /// # Errors
+    /// Error 7: they cannot be read.
     pub fn passed_on(prev_result: &IpamResult) -> Result<Self> {
-        let members = Members::of_result(prev_result);
+        let members = InputMembers::of_result(prev_result);
         let pools = members.pools()?.map(<[Value]>::to_vec);
         let static_addresses = members.static_addresses()?;
         Ok(Self { pools, static_addresses, ..Self::default() })
     }
 
-    /// Takes it off an answer to ADD. What only the chain may say is removed as well.
+    /// Removes it from an answer to ADD, together with members that only the chain may write.
     ///
     /// # Errors
     /// A member is not of the form that the contract says. The path begins with "its answer".
@@ -40,39 +43,39 @@ impl DelegateAnswer {
         for key in key::OF_THE_CHAIN {
             members.remove(key);
         }
-        let mut take = |key: &str| members.remove(key).filter(|value| !value.is_null());
-        let pools = match take(key::POOLS) {
+        let pools = match take(members, key::POOLS) {
             None => None,
             Some(Value::Array(pools)) if pools.iter().all(Value::is_object) => Some(pools),
             Some(_) => return Err(malformed("pools are no array of objects")),
         };
-        let leases = match take(key::LEASES) {
+        let leases = match take(members, key::LEASES) {
             None => None,
             Some(Value::Array(leases)) => Some(leases),
             Some(_) => return Err(malformed("leases are no array")),
         };
-        let ipam = match take(key::IPAM) {
+        let ipam = match take(members, key::IPAM) {
             None => Map::new(),
             Some(Value::Object(ipam)) => ipam,
             Some(_) => return Err(malformed("ipam is no object")),
         };
-        let remembered = take(key::REMEMBERED);
+        let static_addresses = take(members, key::STATIC);
+        let remembered = take(members, key::REMEMBERED);
         Ok(Self {
             pools,
             leases,
-            static_addresses: IpConfig::parse_all(take(key::STATIC), "its answer.static")?,
-            unsure: take(key::UNSURE) == Some(Value::Bool(true)),
+            static_addresses: IpConfig::parse_all(static_addresses, "its answer.static")?,
+            unsure: take(members, key::UNSURE) == Some(Value::Bool(true)),
             ipam,
             remembered: remembered.and_then(|words| words.as_str().map(str::to_owned)),
         })
     }
 
-    /// Puts it into an answer, in the place of what stands there of the contract.
+    /// Writes it to an answer, in the place of members of the contract that are there.
     pub fn write_to(self, answer: &mut IpamResult) {
         let members = &mut answer.extra;
         let static_addresses: Vec<Value> =
             self.static_addresses.iter().map(IpConfig::to_json).collect();
-        let said = [
+        let own = [
             (key::POOLS, self.pools.map(Value::from)),
             (key::LEASES, self.leases.map(Value::from)),
             (key::STATIC, (!static_addresses.is_empty()).then(|| static_addresses.into())),
@@ -80,13 +83,17 @@ impl DelegateAnswer {
             (key::IPAM, (!self.ipam.is_empty()).then(|| self.ipam.into())),
             (key::REMEMBERED, self.remembered.map(Value::from)),
         ];
-        for (key, value) in said {
+        for (key, value) in own {
             match value {
                 Some(value) => members.insert(key.to_owned(), value),
                 None => members.remove(key),
             };
         }
     }
+}
+
+fn take(members: &mut Map<String, Value>, key: &str) -> Option<Value> {
+    members.remove(key).filter(|value| !value.is_null())
 }
 
 fn malformed(message: &str) -> Error {

@@ -4,23 +4,25 @@ use super::{Purpose, key};
 use crate::cni::{IpConfig, IpamResult};
 
 /// What the chain tells a delegate beside the CNI result, in `prevResult`. A delegate reads it as
-/// [`Members`](super::Members).
+/// [`InputMembers`](super::InputMembers).
+///
+/// [`Default`] is a call of the runtime that is about no pool and no lease.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DelegateInput {
-    /// The pools that the delegate is to serve; `None` while no delegate has named any.
+    /// The pools to serve; `None` if no delegate has named any.
     pub pools: Option<Vec<Value>>,
-    /// What the delegate said of the leases that the call is about.
+    /// The leases that the call is about, as the delegate answered them.
     pub leases: Vec<Value>,
-    /// Addresses that a selector named outside of pools.
+    /// Addresses that selectors named outside of pools, without those already answered.
     pub static_addresses: Vec<IpConfig>,
     /// Why the delegate is called.
     pub purpose: Purpose,
-    /// The section `ipam` that the configuration has now, where the record names the store by another one.
+    /// The section `ipam` of the present configuration, if the record names the store by another one.
     pub present: Option<Map<String, Value>>,
 }
 
 impl DelegateInput {
-    /// Puts it into a `prevResult`, in the place of all that stands there of the contract.
+    /// Writes it to a `prevResult`, in the place of all members of the contract that are there.
     pub fn write_to(self, prev_result: &mut IpamResult) {
         Self::strip(prev_result);
         let members = &mut prev_result.extra;
@@ -40,10 +42,10 @@ impl DelegateInput {
         }
     }
 
-    /// Takes it off a `prevResult` that did not come from a chain, as the runtime's own.
+    /// Removes all members of the contract from a `prevResult` that did not come from a chain.
     pub fn strip(prev_result: &mut IpamResult) {
-        for key in [key::POOLS, key::LEASES, key::STATIC].iter().chain(&key::OF_THE_CHAIN) {
-            prev_result.extra.remove(*key);
+        for key in key::OF_INPUT {
+            prev_result.extra.remove(key);
         }
     }
 }
@@ -52,7 +54,7 @@ impl DelegateInput {
 mod tests {
     use serde_json::json;
 
-    use super::super::Members;
+    use super::super::InputMembers;
     use super::*;
     use crate::cni::Version;
 
@@ -69,18 +71,18 @@ mod tests {
             let mut result = IpamResult::default();
             DelegateInput { purpose, ..DelegateInput::default() }.write_to(&mut result);
             assert_eq!(Value::Object(result.extra.clone()), wire);
-            assert_eq!(Members::of_result(&result).purpose().unwrap(), purpose);
+            assert_eq!(InputMembers::of_result(&result).purpose().unwrap(), purpose);
         }
     }
 
     #[test]
     fn a_purpose_that_cannot_be_read_is_an_error_and_not_the_runtimes() {
         for wire in [json!({"undo": 1}), json!({"fence": []}), json!({"fence": {"after": "x"}})] {
-            let error = Members::of(Some(&wire)).purpose().unwrap_err();
+            let error = InputMembers::of(Some(&wire)).purpose().unwrap_err();
             assert!(error.to_string().starts_with("prevResult."), "{error}");
         }
         for wire in [json!({"undo": null, "fence": null}), json!({"undo": false}), json!(null)] {
-            assert_eq!(Members::of(Some(&wire)).purpose().unwrap(), Purpose::Runtime);
+            assert_eq!(InputMembers::of(Some(&wire)).purpose().unwrap(), Purpose::Runtime);
         }
     }
 
@@ -105,7 +107,7 @@ mod tests {
             json!({"cniVersion": "1.1.0", "ips": [], "x": {"y": 1}, "leases": ["mine"], "present": {"type": "t"},
                    "static": [{"address": "10.0.0.9/24", "gateway": "10.0.0.1", "z": 1}]})
         );
-        let members = Members::of_result(&result);
+        let members = InputMembers::of_result(&result);
         assert_eq!(members.pools().unwrap(), None);
         assert_eq!(members.leases::<Value>().unwrap(), input.leases);
         assert_eq!(members.static_addresses().unwrap(), input.static_addresses);

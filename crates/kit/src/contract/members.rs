@@ -5,24 +5,24 @@ use super::{Purpose, key};
 use crate::cni::{IpConfig, IpamResult, parse_value};
 use crate::error::{Error, Result};
 
-/// The members of the contract in a `prevResult`, as a delegate finds them.
+/// The input of a delegate, as it reads it: what [`DelegateInput`](super::DelegateInput) writes.
 ///
-/// Each is read when it is needed: a DEL must not fail by pools that it does not need.
+/// Each member is read when it is needed: a DEL must not fail by pools that it does not need.
 #[derive(Clone, Copy, Debug)]
-pub struct Members<'a>(Option<&'a Map<String, Value>>);
+pub struct InputMembers<'a>(Option<&'a Map<String, Value>>);
 
-impl<'a> Members<'a> {
-    /// Those of a `prevResult` as it came; none where there is no such object.
+impl<'a> InputMembers<'a> {
+    /// The input in a `prevResult` as it came; empty if that is missing or not an object.
     pub fn of(prev_result: Option<&'a Value>) -> Self {
         Self(prev_result.and_then(Value::as_object))
     }
 
-    /// Those of a `prevResult` that was read.
+    /// The input in a `prevResult` that was read.
     pub fn of_result(prev_result: &'a IpamResult) -> Self {
         Self(Some(&prev_result.extra))
     }
 
-    /// The pools that no delegate has served yet; `None` where no delegate has named any.
+    /// The pools to serve; `None` if no delegate has named any.
     ///
     /// # Errors
     /// Error 7: the member is no array.
@@ -34,17 +34,17 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The leases that the delegate gave for this attachment, in its own words.
+    /// The leases that the delegate answered for this attachment, in a form of its own.
     ///
     /// # Errors
-    /// Error 7: they are not what the delegate writes.
+    /// Error 7: they do not have that form.
     pub fn leases<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
         let leases = self.get(key::LEASES);
         let leases = leases.map(|leases| parse_value(leases, "prevResult.leases")).transpose()?;
         Ok(leases.unwrap_or_default())
     }
 
-    /// The static addresses that a selector named outside of pools, and that no delegate has answered yet.
+    /// The static addresses that selectors named outside of pools, without those already answered.
     ///
     /// # Errors
     /// Error 7: one is no address with a prefix length.
@@ -60,7 +60,7 @@ impl<'a> Members<'a> {
         self.0.map_or(Ok(Purpose::Runtime), Purpose::read)
     }
 
-    /// The section `ipam` that the configuration has now, where the record names the store by another one.
+    /// The section `ipam` of the present configuration, if the record names the store by another one.
     pub fn present(&self) -> Option<&'a Map<String, Value>> {
         let ipam = self.get(key::PRESENT)?.as_object()?;
         ipam.get("type").is_some_and(Value::is_string).then_some(ipam)

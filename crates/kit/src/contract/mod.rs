@@ -1,9 +1,15 @@
 //! The contract between delegates: what travels in `prevResult` and in answers beside the CNI result.
 //!
-//! The page `docs/contract.md` says what each member means and who must do what. Here is the only place
-//! that spells the members: the chain, the roles and the suites read and write them through
-//! [`DelegateInput`], [`DelegateAnswer`] and [`Purpose`]. A member that is not of the contract stays
-//! where it is, in [`IpamResult::extra`](crate::cni::IpamResult::extra).
+//! The page `docs/contract.md` says what each member means and who must do what. The names of the
+//! members are in this module alone:
+//!
+//! | | writes | reads |
+//! |---|---|---|
+//! | input, in `prevResult` | the chain: [`DelegateInput`], with a [`Purpose`] | a delegate: [`InputMembers`] |
+//! | answer, beside the CNI result | a delegate: [`DelegateAnswer`] | the chain: [`DelegateAnswer`] |
+//!
+//! A member that is not of the contract stays where it is, in
+//! [`IpamResult::extra`](crate::cni::IpamResult::extra).
 
 mod answer;
 mod input;
@@ -12,7 +18,7 @@ mod purpose;
 
 pub use answer::DelegateAnswer;
 pub use input::DelegateInput;
-pub use members::Members;
+pub use members::InputMembers;
 pub use purpose::Purpose;
 
 /// A member of the contract.
@@ -29,7 +35,9 @@ pub(crate) mod key {
     pub(crate) const FENCE: &str = "fence";
     pub(crate) const REASSERT: &str = "reassert";
 
-    /// What the chain alone tells a delegate. In an answer, and in the runtime's own `prevResult`, it is
-    /// data without a meaning.
+    /// What the chain tells a delegate.
+    pub(crate) const OF_INPUT: [&str; 7] = [POOLS, LEASES, STATIC, UNDO, FENCE, REASSERT, PRESENT];
+
+    /// What only the chain may say. A delegate's answer cannot: there it is removed.
     pub(crate) const OF_THE_CHAIN: [&str; 4] = [UNDO, FENCE, REASSERT, PRESENT];
 }

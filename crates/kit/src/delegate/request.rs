@@ -5,7 +5,7 @@ use crate::cni::{
     Args, Attachment, Environment, IpamResult, Network, RequestedAddress, ValidAttachments, Verb,
     parse_object,
 };
-use crate::contract::{Members, Purpose};
+use crate::contract::{InputMembers, Purpose};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, StateDir};
 
@@ -79,8 +79,8 @@ impl Request {
     }
 
     /// The members of the contract in `prevResult`, which can be read even if the rest cannot.
-    pub fn members(&self) -> Members<'_> {
-        Members::of(self.network.config().get("prevResult"))
+    pub fn members(&self) -> InputMembers<'_> {
+        InputMembers::of(self.network.config().get("prevResult"))
     }
 
     /// Whether it claims again what is held, in a store that is not trusted yet.

@@ -1,4 +1,4 @@
-//! A call whose offer a test looks at.
+//! A call of which a test reads the section `ipam`.
 
 use serde_json::{Value, json};
 
@@ -9,13 +9,13 @@ use crate::error::Result;
 use crate::host::Settings;
 
 /// A call, ADD with `cniVersion` 1.1.0 unless told otherwise.
-pub(super) struct Call {
+pub(super) struct SectionCall {
     config: Value,
     verb: Verb,
     args: String,
 }
 
-impl Call {
+impl SectionCall {
     pub(super) fn ipam(ipam: Value) -> Self {
         let config = json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge",
             "cni.dev/valid-attachments": [], "ipam": ipam});

@@ -1,4 +1,4 @@
-//! The keys of `ipam` that an offer is made of.
+//! The keys of `ipam` that pools, routes and name resolution are read from.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,9 @@ use crate::cni::{Route, parse_value};
 use crate::error::{Error, Result};
 use crate::pool::{RangeConfig, RangeRules};
 
-/// What an offer reads of `ipam`: pools, or host-local's own keys.
+/// The section `ipam`: pools, or host-local's own keys.
 #[derive(Debug)]
-pub(super) struct Config<'a> {
+pub(super) struct SectionConfig<'a> {
     /// Pools, as they are written.
     pub pools: Option<&'a Value>,
     /// host-local's range sets.
@@ -34,7 +34,7 @@ enum Rules {
     Own,
 }
 
-impl<'a> Config<'a> {
+impl<'a> SectionConfig<'a> {
     /// Reads the keys.
     ///
     /// # Errors
@@ -84,17 +84,21 @@ impl<'a> Config<'a> {
 /// # Errors
 /// This is no array of arrays of ranges; the error names the place.
 pub(super) fn range_sets(value: &Value, path: &str) -> Result<Vec<Vec<RangeConfig>>> {
-    let set = |(i, set): (usize, &Value)| {
-        let path = format!("{path}[{i}]");
-        let set: Option<_> = parse_value(set, &path).map_err(|error| match set {
-            Value::Object(_) => {
-                error.advise(r#"each range set is an array: write [[{"subnet": …}], …]"#)
-            }
-            _ => error,
-        })?;
-        set.ok_or_else(|| Error::config(path, "invalid type: null, expected a sequence"))
-    };
-    elements(value, path)?.iter().enumerate().map(set).collect()
+    let mut sets = Vec::new();
+    for (i, set) in elements(value, path)?.iter().enumerate() {
+        sets.push(range_set(set, &format!("{path}[{i}]"))?);
+    }
+    Ok(sets)
+}
+
+fn range_set(value: &Value, path: &str) -> Result<Vec<RangeConfig>> {
+    let set: Option<_> = parse_value(value, path).map_err(|error| match value {
+        Value::Object(_) => {
+            error.advise(r#"each range set is an array: write [[{"subnet": …}], …]"#)
+        }
+        _ => error,
+    })?;
+    set.ok_or_else(|| Error::config(path, "invalid type: null, expected a sequence"))
 }
 
 fn elements<'a>(value: &'a Value, path: &str) -> Result<&'a [Value]> {

@@ -8,19 +8,18 @@ use crate::pool::{Pool, RangeConfig, RangeRules, RangeSet};
 /// What stands in for the pools: empty when one has no ranges.
 pub(super) fn patch(pools: &[SectionPool]) -> Map<String, Value> {
     // host-local sees the runtime's requests itself, but not a pool's own.
-    let ranges =
-        |offered: &SectionPool| Some(ranges(offered.set.as_ref()?, offered.pool.requested_ip));
-    of_sets(pools.iter().map(ranges).collect())
+    let sets = pools.iter().map(|pool| Some(ranges(pool.set.as_ref()?, pool.pool.requested_ip)));
+    of_sets(sets.collect())
 }
 
 /// The settings for the pools of several selectors: empty when one has no ranges that can be read.
 pub(super) fn joint(pools: &[Value]) -> Map<String, Value> {
-    let ranges = |pool: &Value| {
+    let sets = pools.iter().map(|pool| {
         let pool = Pool::parse(pool, "").ok()?;
         let set = pool.range_set(RangeRules::ANY, "").ok()??;
         Some(ranges(&set, pool.requested_ip))
-    };
-    of_sets(pools.iter().map(ranges).collect())
+    });
+    of_sets(sets.collect())
 }
 
 fn of_sets(sets: Option<Vec<Vec<RangeConfig>>>) -> Map<String, Value> {
@@ -53,10 +52,10 @@ fn only(set: &RangeSet, address: IpAddr) -> Option<Vec<RangeConfig>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipam_section::call::Call;
+    use crate::ipam_section::call::SectionCall;
 
     fn ranges_for_host_local(ipam: Value) -> Value {
-        let mut patch = Call::ipam(ipam).for_host_local();
+        let mut patch = SectionCall::ipam(ipam).for_host_local();
         let ranges = patch.as_object_mut().unwrap().remove("ranges").unwrap();
         let nulls = json!({"subnet": null, "rangeStart": null, "rangeEnd": null, "gateway": null});
         assert_eq!(patch, nulls);
@@ -78,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_runtimes_sets_are_included() {
-        let answer = Call::ipam(json!({"subnet": "10.1.2.0/24"}))
+        let answer = SectionCall::ipam(json!({"subnet": "10.1.2.0/24"}))
             .with("runtimeConfig", json!({"ipRanges": [[{"subnet": "10.5.0.0/16"}]]}))
             .for_host_local();
         assert_eq!(
@@ -121,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_runtimes_request_narrows_nothing() {
-        let call = Call::ipam(json!({"subnet": "10.1.2.0/24"})).args("IP=10.1.2.9");
+        let call = SectionCall::ipam(json!({"subnet": "10.1.2.0/24"})).args("IP=10.1.2.9");
         let whole = range("10.1.2.0/24", "10.1.2.1", "10.1.2.254", "10.1.2.1");
         assert_eq!(call.for_host_local()["ranges"], json!([[whole]]));
     }
@@ -129,6 +128,6 @@ mod tests {
     #[test]
     fn a_pool_without_ranges_leaves_the_settings_alone() {
         let pools = json!([{"name": "a"}, {"ranges": [{"subnet": "10.3.0.0/24"}]}]);
-        assert_eq!(Call::ipam(json!({"pools": pools})).for_host_local(), json!({}));
+        assert_eq!(SectionCall::ipam(json!({"pools": pools})).for_host_local(), json!({}));
     }
 }

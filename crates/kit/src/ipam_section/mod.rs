@@ -1,5 +1,5 @@
-//! What the section `ipam` itself offers, with what `runtimeConfig` and `CNI_ARGS` ask: pools,
-//! routes and name resolution, without a state and without asking anybody.
+//! Pools, routes and name resolution of the section `ipam` itself, with the requests of `runtimeConfig`
+//! and `CNI_ARGS`: without a state, and without a server.
 //!
 //! A selector hands an [`IpamSection`] on; an allocator that is used alone serves it.
 
@@ -17,7 +17,7 @@ pub use spelling::{misspelt_settings, reads_as_replaced};
 use log::warn;
 use serde_json::{Map, Value};
 
-use config::Config;
+use config::SectionConfig;
 
 use crate::cni::{Dns, IpamResult, Route, Verb};
 use crate::delegate::Request;
@@ -25,7 +25,7 @@ use crate::error::Result;
 use crate::keys::Key;
 use crate::pool::{Pool, RangeConfig};
 
-/// The keys of `ipam` that an offer is made of.
+/// The keys of `ipam` that an [`IpamSection`] is read from.
 pub const KEYS: &[Key] = &[
     Key::Section("pools", Pool::KEYS),
     Key::Foreign("ranges", RangeConfig::KEYS),
@@ -35,7 +35,7 @@ pub const KEYS: &[Key] = &[
     Key::Value("rangeRules"),
 ];
 
-/// What `ipam` offers to one call.
+/// What `ipam` says for one call.
 #[derive(Debug)]
 pub struct IpamSection {
     /// The pools, one address each; at least one.
@@ -67,7 +67,7 @@ impl IpamSection {
         request: &Request,
         keep: impl Fn(&SectionPool) -> bool,
     ) -> Result<Option<Self>> {
-        let config = Config::read(request.network.ipam())?;
+        let config = SectionConfig::read(request.network.ipam())?;
         spelling::check_letters(request.network.ipam())?;
         let mut pools = section_pool::read(&config, &request.network)?;
         if pools.is_empty() {
@@ -87,7 +87,7 @@ impl IpamSection {
             }
         }
         pools.retain(keep);
-        requested::place(&mut pools, request)?;
+        requested::assign(&mut pools, request)?;
         Ok(Some(Self { pools, routes: config.routes()?, dns: dns(&config, request.verb)? }))
     }
 
@@ -120,7 +120,7 @@ pub(crate) fn add_to(result: &mut IpamResult, routes: Vec<Route>, dns: Dns) {
 }
 
 /// A file that is gone must not stand in the way of a DEL.
-fn dns(config: &Config<'_>, verb: Verb) -> Result<Dns> {
+fn dns(config: &SectionConfig<'_>, verb: Verb) -> Result<Dns> {
     let Some(path) = &config.resolv_conf else {
         return Ok(Dns::default());
     };

@@ -1,4 +1,4 @@
-//! The pool that each address is for which the runtime asks for.
+//! The pool that each address is for that the runtime requests.
 
 use std::net::IpAddr;
 
@@ -10,94 +10,104 @@ use crate::delegate::Request;
 use crate::error::{Error, ErrorCode, Result};
 use crate::pool::{Range, RangeSet};
 
-/// Finds the pool that each requested address is for.
+/// Assigns each requested address to the pool that it is for.
 ///
 /// Only an ADD takes addresses: on the other verbs a request that does not fit is left out.
 ///
 /// # Errors
 /// On ADD: a request is malformed, fits no pool or more than one, may not be given out, or is the
 /// second for its pool.
-pub(super) fn place(offers: &mut [SectionPool], request: &Request) -> Result<()> {
-    let unless_add = |error: Error| match request.verb {
-        Verb::Add => Err(error),
-        _ => {
+pub(super) fn assign(pools: &mut [SectionPool], request: &Request) -> Result<()> {
+    for pool in &*pools {
+        fail_on_add(request, check_own(pool))?;
+    }
+    let requested = match request.requested() {
+        Ok(requested) => requested,
+        Err(error) => return fail_on_add(request, Err(error)),
+    };
+    for requested in requested {
+        fail_on_add(request, assign_one(pools, requested))?;
+    }
+    Ok(())
+}
+
+fn fail_on_add(request: &Request, result: Result<()>) -> Result<()> {
+    match (result, request.verb) {
+        (Err(error), verb) if verb != Verb::Add => {
             debug!("a requested address is left out: {}", error.in_full());
             Ok(())
         }
-    };
-    for offer in &*offers {
-        check_own(offer).or_else(unless_add)?;
+        (result, _) => result,
     }
-    let requests = match request.requested() {
-        Ok(requests) => requests,
-        Err(error) => return unless_add(error),
-    };
-    for asked in requests {
-        place_one(offers, asked).or_else(unless_add)?;
-    }
-    Ok(())
 }
 
 /// The address in `requested-ip` must fit the pool's own ranges.
-fn check_own(offer: &SectionPool) -> Result<()> {
-    let refused = offer.pool.requested_ip.zip(offer.set.as_ref()).and_then(|(own, set)| {
-        set.refusal(own).map(|reason| refused(&offer.own_path(), own, reason))
-    });
-    refused.map_or(Ok(()), Err)
+fn check_own(pool: &SectionPool) -> Result<()> {
+    let (Some(own), Some(set)) = (pool.pool.requested_ip, &pool.set) else { return Ok(()) };
+    match set.refusal(own) {
+        Some(reason) => Err(refused(&pool.own_path(), own, reason)),
+        None => Ok(()),
+    }
 }
 
-fn place_one(offers: &mut [SectionPool], asked: RequestedAddress) -> Result<()> {
-    if offers.iter().any(|offer| offer.pool.requested_ip == Some(asked.address)) {
+fn assign_one(pools: &mut [SectionPool], requested: RequestedAddress) -> Result<()> {
+    if pools.iter().any(|pool| pool.pool.requested_ip == Some(requested.address)) {
         return Ok(());
     }
-    let index = find(offers, &asked)?;
-    let offer = &mut offers[index];
-    if let Some((address, path)) = offer.wanted() {
-        let reason = format!("for {}, as is {address} of {path}", offer.path);
-        return Err(refused(&asked.path, asked.address, reason)
+    let index = find(pools, &requested)?;
+    let pool = &mut pools[index];
+    if let Some((address, path)) = pool.request() {
+        let reason = format!("for {}, as is {address} of {path}", pool.path);
+        return Err(refused(&requested.path, requested.address, reason)
             .advise("a pool gives one address: request one of them"));
     }
-    offer.request = Some(asked);
+    pool.requested = Some(requested);
     Ok(())
 }
 
-fn find(offers: &[SectionPool], asked: &RequestedAddress) -> Result<usize> {
-    let address = asked.address;
-    let refuse = |reason: String| refused(&asked.path, address, reason);
-    let numbered = || offers.iter().enumerate();
-    let mut ranged = numbered().filter_map(|(i, offer)| Some((i, offer.set.as_ref()?)));
-    if let Some((i, set)) = ranged.find(|(_, set)| set.find(address).is_some()) {
-        return set.refusal(address).map_or(Ok(i), |reason| Err(refuse(reason)));
+/// The pool whose ranges have the address, else the only one without ranges and without a request.
+fn find(pools: &[SectionPool], requested: &RequestedAddress) -> Result<usize> {
+    let RequestedAddress { address, path } = requested;
+    for (i, pool) in pools.iter().enumerate() {
+        let set = pool.set.as_ref().filter(|set| set.find(*address).is_some());
+        if let Some(set) = set {
+            return match set.refusal(*address) {
+                None => Ok(i),
+                Some(reason) => Err(refused(path, *address, reason)),
+            };
+        }
     }
-    if let Some(range) = ranges(offers).find(|range| range.gateway() == Some(address)) {
-        return Err(refuse(format!("the gateway of {range}")));
+    if let Some(range) = ranges(pools).find(|range| range.gateway() == Some(*address)) {
+        return Err(refused(path, *address, format!("the gateway of {range}")));
     }
-    let without_ranges = || numbered().filter(|(_, offer)| offer.set.is_none());
-    let open = without_ranges().filter(|(_, offer)| offer.pool.requested_ip.is_none());
+    let without_ranges: Vec<(usize, &SectionPool)> =
+        pools.iter().enumerate().filter(|(_, pool)| pool.set.is_none()).collect();
+    let open = without_ranges.iter().filter(|(_, pool)| pool.pool.requested_ip.is_none());
     match open.collect::<Vec<_>>()[..] {
-        [(i, _)] => Ok(i),
+        [(i, _)] => Ok(*i),
         [] => {
-            let ranges: Vec<_> = ranges(offers).map(Range::to_string).collect();
-            let taken: Vec<_> = without_ranges().map(|(_, offer)| offer.own_path()).collect();
-            let mut places = Vec::new();
+            let ranges: Vec<_> = ranges(pools).map(Range::to_string).collect();
+            let taken: Vec<_> = without_ranges.iter().map(|(_, pool)| pool.own_path()).collect();
+            let mut reasons = Vec::new();
             if !ranges.is_empty() {
-                places.push(format!("in no range of {}", ranges.join(",")));
+                reasons.push(format!("in no range of {}", ranges.join(",")));
             }
             if !taken.is_empty() {
-                places.push(format!("not what {} says", taken.join(", ")));
+                reasons.push(format!("not what {} says", taken.join(", ")));
             }
-            Err(refuse(places.join(" and ")))
+            Err(refused(path, *address, reasons.join(" and ")))
         }
         [..] => {
-            let paths: Vec<_> = without_ranges().map(|(_, offer)| offer.path.as_str()).collect();
-            Err(refuse(format!("perhaps for one of {}, which have no ranges", paths.join(", ")))
+            let paths: Vec<_> = without_ranges.iter().map(|(_, pool)| pool.path.as_str()).collect();
+            let reason = format!("perhaps for one of {}, which have no ranges", paths.join(", "));
+            Err(refused(path, *address, reason)
                 .advise("give the pool its ranges, or set requested-ip in it"))
         }
     }
 }
 
-fn ranges(offers: &[SectionPool]) -> impl Iterator<Item = &Range> {
-    offers.iter().filter_map(|offer| offer.set.as_ref()).flat_map(RangeSet::ranges)
+fn ranges(pools: &[SectionPool]) -> impl Iterator<Item = &Range> {
+    pools.iter().filter_map(|pool| pool.set.as_ref()).flat_map(RangeSet::ranges)
 }
 
 fn refused(path: &str, address: IpAddr, reason: String) -> Error {
@@ -109,9 +119,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::cni::Verb;
-    use crate::ipam_section::call::Call;
+    use crate::ipam_section::call::SectionCall;
 
-    fn requested(call: Call) -> Vec<Value> {
+    fn requested(call: SectionCall) -> Vec<Value> {
         let answer = call.ok();
         let pools = answer["pools"].as_array().unwrap().iter();
         pools
@@ -122,8 +132,8 @@ mod tests {
             .collect()
     }
 
-    fn two_sets() -> Call {
-        Call::ipam(json!({"ranges": [
+    fn two_sets() -> SectionCall {
+        SectionCall::ipam(json!({"ranges": [
             [{"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.9", "exclude": ["10.1.2.64/26"]},
              {"subnet": "10.3.0.0/16"}],
             [{"subnet": "fd00::/64"}],
@@ -178,13 +188,13 @@ mod tests {
             assert_eq!(requested(call), [json!(null), json!(null)], "{verb}");
             let pools =
                 json!([{"ranges": [{"subnet": "10.1.2.0/24"}], "requested-ip": "10.1.2.1"}]);
-            let call = Call::ipam(json!({"pools": pools})).verb(verb);
+            let call = SectionCall::ipam(json!({"pools": pools})).verb(verb);
             assert_eq!(requested(call), ["10.1.2.1"], "{verb}");
         }
     }
 
-    fn pools(pools: Value, args: &str) -> Call {
-        Call::ipam(json!({"pools": pools})).args(args)
+    fn pools(pools: Value, args: &str) -> SectionCall {
+        SectionCall::ipam(json!({"pools": pools})).args(args)
     }
 
     #[test]

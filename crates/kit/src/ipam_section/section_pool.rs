@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use log::warn;
 use serde_json::Value;
 
-use super::config::{Config, range_sets};
+use super::config::{SectionConfig, range_sets};
 use crate::cni::{Network, RequestedAddress};
 use crate::error::{Error, ErrorCode, Result};
 use crate::pool::{Pool, Range, RangeConfig, RangeRules, RangeSet};
@@ -22,14 +22,17 @@ pub struct SectionPool {
     /// Its ranges, read.
     pub set: Option<RangeSet>,
     /// What the runtime asks of it.
-    pub(super) request: Option<RequestedAddress>,
+    pub(super) requested: Option<RequestedAddress>,
 }
 
 impl SectionPool {
-    /// The address asked for, and where.
-    pub(super) fn wanted(&self) -> Option<(IpAddr, String)> {
+    /// The requested address, and the path of the request.
+    pub(super) fn request(&self) -> Option<(IpAddr, String)> {
         let own = self.pool.requested_ip.map(|own| (own, self.own_path()));
-        own.or_else(|| self.request.as_ref().map(|asked| (asked.address, asked.path.clone())))
+        own.or_else(|| {
+            let requested = self.requested.as_ref()?;
+            Some((requested.address, requested.path.clone()))
+        })
     }
 
     /// The place of the pool's own requested address.
@@ -39,7 +42,7 @@ impl SectionPool {
 
     /// The pool, with the address asked for.
     pub(crate) fn into_pool(self) -> Pool {
-        let requested_ip = self.wanted().map(|(address, _)| address);
+        let requested_ip = self.request().map(|(address, _)| address);
         let mut pool = self.pool;
         pool.requested_ip = requested_ip;
         pool
@@ -47,12 +50,12 @@ impl SectionPool {
 
     pub(super) fn refuse_strategy_in_ranges(&self) -> Result<()> {
         let inside = if self.path.starts_with("ipam.pools") { ".ranges" } else { "" };
-        RangeConfig::refuse_strategy(self.pool.ranges(), &[&self.path, inside].concat())
+        RangeConfig::refuse_strategy(self.pool.ranges(), &format!("{}{inside}", self.path))
     }
 
     fn of_pool(value: &Value, rules: RangeRules, path: String) -> Result<Self> {
         let pool = Pool::parse(value, &path)?;
-        Ok(Self { set: pool.range_set(rules, &path)?, path, pool, request: None })
+        Ok(Self { set: pool.range_set(rules, &path)?, path, pool, requested: None })
     }
 
     fn of_set(ranges: &[RangeConfig], rules: RangeRules, path: String) -> Result<Self> {
@@ -63,7 +66,7 @@ impl SectionPool {
             .collect();
         let pool =
             Pool::new(None, ranges).ok_or_else(|| Error::config(&path, "empty range set"))?;
-        Ok(Self { path, pool, set: Some(set), request: None })
+        Ok(Self { path, pool, set: Some(set), requested: None })
     }
 }
 
@@ -73,19 +76,22 @@ impl SectionPool {
 /// # Errors
 /// There are both, one is invalid, two overlap, or the `cniVersion` has no
 /// place for so many.
-pub(super) fn read(config: &Config<'_>, network: &Network) -> Result<Vec<SectionPool>> {
-    let offers = match config.pools {
+pub(super) fn read(config: &SectionConfig<'_>, network: &Network) -> Result<Vec<SectionPool>> {
+    let pools = match config.pools {
         Some(pools) => from_pools(pools, config, network)?,
         None => from_sets(config, network)?,
     };
-    RangeSet::refuse_overlaps(
-        offers.iter().filter_map(|offer| Some((offer.path.as_str(), offer.set.as_ref()?))),
-    )?;
-    refuse_for_version(&offers, network)?;
-    Ok(offers)
+    let sets = pools.iter().filter_map(|pool| Some((pool.path.as_str(), pool.set.as_ref()?)));
+    RangeSet::refuse_overlaps(sets)?;
+    refuse_for_version(&pools, network)?;
+    Ok(pools)
 }
 
-fn from_pools(pools: &Value, config: &Config<'_>, network: &Network) -> Result<Vec<SectionPool>> {
+fn from_pools(
+    pools: &Value,
+    config: &SectionConfig<'_>,
+    network: &Network,
+) -> Result<Vec<SectionPool>> {
     const PATH: &str = "ipam.pools";
     let ranges = (!config.ranges.is_empty()).then_some("ipam.ranges");
     if let Some(other) = ranges.or(config.single_range.as_ref().map(|_| "ipam.subnet")) {
@@ -95,46 +101,46 @@ fn from_pools(pools: &Value, config: &Config<'_>, network: &Network) -> Result<V
     if network.ip_ranges().is_some() {
         warn!("{IP_RANGES} is not used: {PATH} says what the pools are");
     }
-    let expected = || {
-        Error::config(PATH, "expected an array of at least one pool")
-            .advise(r#"as in "pools": [{"name": "blue"}]"#)
+    let Some(pools) = pools.as_array().filter(|pools| !pools.is_empty()) else {
+        return Err(Error::config(PATH, "expected an array of at least one pool")
+            .advise(r#"as in "pools": [{"name": "blue"}]"#));
     };
-    let pools = pools.as_array().filter(|pools| !pools.is_empty()).ok_or_else(expected)?;
     let rules = config.rules;
     let numbered = pools.iter().enumerate();
     numbered.map(|(i, pool)| SectionPool::of_pool(pool, rules, format!("{PATH}[{i}]"))).collect()
 }
 
 /// In host-local's order: the runtime's sets, the single range of old style, `ipam.ranges`.
-fn from_sets(config: &Config<'_>, network: &Network) -> Result<Vec<SectionPool>> {
+fn from_sets(config: &SectionConfig<'_>, network: &Network) -> Result<Vec<SectionPool>> {
     let rules = config.rules;
-    let all = |sets: &[Vec<RangeConfig>], path: &str| -> Result<Vec<SectionPool>> {
-        let numbered = sets.iter().enumerate();
-        numbered.map(|(i, set)| SectionPool::of_set(set, rules, format!("{path}[{i}]"))).collect()
-    };
     let of_runtime = network.ip_ranges().map(|sets| range_sets(sets, IP_RANGES)).transpose()?;
-    let mut offers = all(&of_runtime.unwrap_or_default(), IP_RANGES)?;
+    let mut pools = of_sets(&of_runtime.unwrap_or_default(), rules, IP_RANGES)?;
     if let Some(range) = &config.single_range {
-        // Its members stand in `ipam` itself, and are errors there.
+        // Its members are in `ipam` itself, and so are the paths of errors.
         Range::parse(range, rules, "ipam")?;
-        offers.push(SectionPool::of_set(std::slice::from_ref(range), rules, "ipam".to_owned())?);
+        pools.push(SectionPool::of_set(std::slice::from_ref(range), rules, "ipam".to_owned())?);
     }
-    offers.extend(all(&config.ranges, "ipam.ranges")?);
-    for (index, offer) in (0..).zip(&mut offers) {
-        offer.pool.index = Some(index);
+    pools.extend(of_sets(&config.ranges, rules, "ipam.ranges")?);
+    for (index, section) in (0..).zip(&mut pools) {
+        section.pool.index = Some(index);
     }
-    Ok(offers)
+    Ok(pools)
 }
 
-fn refuse_for_version(offers: &[SectionPool], network: &Network) -> Result<()> {
+fn of_sets(sets: &[Vec<RangeConfig>], rules: RangeRules, path: &str) -> Result<Vec<SectionPool>> {
+    let numbered = sets.iter().enumerate();
+    numbered.map(|(i, set)| SectionPool::of_set(set, rules, format!("{path}[{i}]"))).collect()
+}
+
+fn refuse_for_version(pools: &[SectionPool], network: &Network) -> Result<()> {
     let version = network.version();
     if !version.has_single_addresses() {
         return Ok(());
     }
     for ipv4 in [true, false] {
-        let of_family = |set: &RangeSet| set.is_ipv4() == ipv4;
-        let family = offers.iter().filter(|offer| offer.set.as_ref().is_some_and(of_family));
-        let paths: Vec<_> = family.map(|offer| offer.path.as_str()).collect();
+        let of_family =
+            pools.iter().filter(|pool| pool.set.as_ref().is_some_and(|set| set.is_ipv4() == ipv4));
+        let paths: Vec<_> = of_family.map(|pool| pool.path.as_str()).collect();
         if paths.len() > 1 {
             return Err(Error::new(
                 ErrorCode::INCOMPATIBLE_VERSION,
@@ -154,7 +160,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ipam_section::call::Call;
+    use crate::ipam_section::call::SectionCall;
 
     #[test]
     fn pools_are_copied() {
@@ -164,10 +170,11 @@ mod tests {
              "strategy": "lowest", "takeover": true, "index": 7,
              "ranges": [{"subnet": "10.1.2.0/24", "exclude": ["10.1.2.9"], "vlan": 7}]},
         ]);
-        let answer = Call::ipam(json!({"pools": pools, "ranges": [], "subnet": ""})).ok();
+        let answer = SectionCall::ipam(json!({"pools": pools, "ranges": [], "subnet": ""})).ok();
         assert_eq!(answer["pools"], pools);
         let answer =
-            Call::ipam(json!({"pools": [{"name": "a", "requested_ip": "10.1.2.3/24"}]})).ok();
+            SectionCall::ipam(json!({"pools": [{"name": "a", "requested_ip": "10.1.2.3/24"}]}))
+                .ok();
         let both = json!([{"name": "a", "requested-ip": "10.1.2.3", "requested_ip": "10.1.2.3"}]);
         assert_eq!(answer["pools"], both);
     }
@@ -199,7 +206,7 @@ mod tests {
                 "[2]: 10.1.0.1-10.1.255.254 overlaps 10.1.2.1-10.1.2.254 of ipam.pools[0]",
             ),
         ] {
-            Call::ipam(json!({"pools": pools})).err(7, &format!("ipam.pools{message}"));
+            SectionCall::ipam(json!({"pools": pools})).err(7, &format!("ipam.pools{message}"));
         }
     }
 
@@ -209,18 +216,18 @@ mod tests {
         for (key, value) in
             [("ranges", json!([[{"subnet": "10.1.2.0/24"}]])), ("subnet", json!("10.1.2.0/24"))]
         {
-            let details = Call::ipam(json!({"pools": pools, key: value}))
+            let details = SectionCall::ipam(json!({"pools": pools, key: value}))
                 .err(7, &format!("ipam.pools: given together with ipam.{key}"));
             assert!(details.starts_with("give one of both"), "{details}");
         }
         let runtime = json!({"ipRanges": [[{"subnet": "10.1.2.0/24"}]]});
-        let answer = Call::ipam(json!({"pools": pools})).with("runtimeConfig", runtime).ok();
+        let answer = SectionCall::ipam(json!({"pools": pools})).with("runtimeConfig", runtime).ok();
         assert_eq!(answer["pools"], pools);
     }
 
     #[test]
     fn sets_come_in_host_locals_order() {
-        let answer = Call::ipam(json!({
+        let answer = SectionCall::ipam(json!({
             "ranges": [[{"subnet": "10.3.0.0/24"}, {"subnet": "10.4.0.0/24", "exclude": ["10.4.0.9"], "vlan": 7}],
                        [{"subnet": "fd00::/64"}]],
             "subnet": "10.2.0.0/24", "rangeStart": "10.2.0.5", "rangeEnd": "10.2.0.7",
@@ -283,7 +290,7 @@ mod tests {
                 "ipam.ranges[0]: 10.1.2.1-10.1.2.254 overlaps 10.1.0.1-10.1.255.254 of ipam",
             ),
         ] {
-            Call::ipam(ipam).err(7, message);
+            SectionCall::ipam(ipam).err(7, message);
         }
     }
 
@@ -298,7 +305,7 @@ mod tests {
                 "[1]: 10.9.1.1-10.9.1.254 overlaps 10.9.0.1-10.9.255.254 of runtimeConfig.ipRanges[0]",
             ),
         ] {
-            Call::ipam(json!({"subnet": "10.1.0.0/16"}))
+            SectionCall::ipam(json!({"subnet": "10.1.0.0/16"}))
                 .with("runtimeConfig", json!({"ipRanges": sets}))
                 .err(7, &format!("{IP_RANGES}{message}"));
         }
@@ -306,22 +313,23 @@ mod tests {
 
     #[test]
     fn old_versions_have_one_address_per_family() {
-        let call = |ipam| Call::ipam(ipam).with("cniVersion", json!("0.2.0"));
+        let call = |ipam| SectionCall::ipam(ipam).with("cniVersion", json!("0.2.0"));
         let sets = json!({"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}],
                                      [{"subnet": "11.1.2.0/24"}]]});
         call(sets.clone()).err(
             1,
             "cniVersion 0.2.0 has no place for more than one address per family (ipam.ranges[0], ipam.ranges[2])",
         );
-        Call::ipam(sets).with("cniVersion", json!("0.3.0")).ok();
+        SectionCall::ipam(sets).with("cniVersion", json!("0.3.0")).ok();
         call(json!({"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]})).ok();
         call(json!({"pools": [{"name": "a"}, {"name": "b"}]})).ok();
     }
 
     #[test]
     fn the_range_rules_can_be_chosen() {
-        let call =
-            |rules: Value, subnet| Call::ipam(json!({"rangeRules": rules, "subnet": subnet}));
+        let call = |rules: Value, subnet| {
+            SectionCall::ipam(json!({"rangeRules": rules, "subnet": subnet}))
+        };
         let start = |rules, subnet| call(rules, subnet).ok()["pools"][0]["ranges"][0].clone();
         assert_eq!(start(json!("etcd"), "10.1.2.9/24")["rangeStart"], "10.1.2.10");
         assert_eq!(start(json!("own"), "10.1.2.8/31")["rangeEnd"], "10.1.2.9");
@@ -331,6 +339,6 @@ mod tests {
         }
         call(json!("mine"), "10.1.2.0/24").err(7, "ipam.rangeRules: unknown variant `mine`");
         let pools = json!([{"ranges": [{"subnet": "10.1.2.8/31"}]}]);
-        Call::ipam(json!({"rangeRules": "own", "pools": pools})).ok();
+        SectionCall::ipam(json!({"rangeRules": "own", "pools": pools})).ok();
     }
 }

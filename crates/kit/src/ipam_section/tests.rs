@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::add_to;
-use super::call::Call;
+use super::call::SectionCall;
 use crate::cni::{IpamResult, Verb};
 
 const NOT_ADD: [Verb; 4] = [Verb::Del, Verb::Check, Verb::Gc, Verb::Status];
@@ -15,7 +15,7 @@ fn without_pools_and_ranges_there_is_no_offer() {
         json!({"rangeStart": "10.1.2.3", "routes": [5], "resolvConf": "/nowhere/r"}),
     ] {
         for verb in [Verb::Add].into_iter().chain(NOT_ADD) {
-            let call = Call::ipam(ipam.clone()).verb(verb).args("IP=10.1.2.3");
+            let call = SectionCall::ipam(ipam.clone()).verb(verb).args("IP=10.1.2.3");
             assert_eq!(call.read().unwrap(), None, "{verb} {ipam}");
         }
     }
@@ -29,7 +29,7 @@ fn routes_are_copied_and_stay_without_gateway() {
          "priority": 5, "table": 100, "scope": 0},
     ]);
     let ipam = json!({"subnet": "10.1.2.0/24", "routes": routes});
-    assert_eq!(Call::ipam(ipam).ok()["routes"], routes);
+    assert_eq!(SectionCall::ipam(ipam).ok()["routes"], routes);
 }
 
 #[test]
@@ -41,14 +41,14 @@ fn bad_routes_name_their_place() {
         (json!([{"dst": "10.0.0.0"}]), "ipam.routes[0].dst: \"10.0.0.0\" is no address"),
         (json!([{"dst": "::/0", "gw": "x"}]), "ipam.routes[0].gw: \"x\" is no address"),
     ] {
-        Call::ipam(json!({"subnet": "10.1.2.0/24", "routes": routes})).err(7, message);
+        SectionCall::ipam(json!({"subnet": "10.1.2.0/24", "routes": routes})).err(7, message);
     }
 }
 
 #[test]
 fn a_file_without_an_end_is_no_name_resolution() {
     let ipam = json!({"subnet": "10.1.2.0/24", "resolvConf": "/dev/zero"});
-    let details = Call::ipam(ipam).err(5, "ipam.resolvConf: cannot read /dev/zero");
+    let details = SectionCall::ipam(ipam).err(5, "ipam.resolvConf: cannot read /dev/zero");
     assert_eq!(details, "it is no regular file");
 }
 
@@ -59,7 +59,7 @@ fn empty_members_are_left_out() {
         json!({"subnet": "10.1.2.0/24", "routes": [], "resolvConf": ""}),
         json!({"subnet": "10.1.2.0/24", "routes": null, "resolvConf": null}),
     ] {
-        let answer = Call::ipam(ipam).ok();
+        let answer = SectionCall::ipam(ipam).ok();
         assert_eq!(answer.get("routes"), None);
         assert_eq!(answer.get("dns"), None);
     }
@@ -69,13 +69,14 @@ fn empty_members_are_left_out() {
 fn name_resolution_comes_from_a_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "nameserver 192.0.2.3\n").unwrap();
-    let answer = Call::ipam(json!({"subnet": "10.1.2.0/24", "resolvConf": file.path()})).ok();
+    let answer =
+        SectionCall::ipam(json!({"subnet": "10.1.2.0/24", "resolvConf": file.path()})).ok();
     assert_eq!(answer["dns"], json!({"nameservers": ["192.0.2.3"]}));
 }
 
 #[test]
 fn a_missing_file_fails_add_alone() {
-    let call = || Call::ipam(json!({"subnet": "10.1.2.0/24", "resolvConf": "/nowhere/r"}));
+    let call = || SectionCall::ipam(json!({"subnet": "10.1.2.0/24", "resolvConf": "/nowhere/r"}));
     call().err(5, "ipam.resolvConf: cannot read /nowhere/r");
     for verb in NOT_ADD {
         assert_eq!(call().verb(verb).ok().get("dns"), None, "{verb}");
@@ -85,9 +86,9 @@ fn a_missing_file_fails_add_alone() {
 #[test]
 fn every_verb_is_offered_the_same_pools() {
     let ipam = json!({"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]});
-    let pools = Call::ipam(ipam.clone()).ok()["pools"].clone();
+    let pools = SectionCall::ipam(ipam.clone()).ok()["pools"].clone();
     for verb in NOT_ADD {
-        assert_eq!(Call::ipam(ipam.clone()).verb(verb).ok()["pools"], pools, "{verb}");
+        assert_eq!(SectionCall::ipam(ipam.clone()).verb(verb).ok()["pools"], pools, "{verb}");
     }
 }
 
@@ -106,31 +107,33 @@ fn what_a_result_has_already_stays_once() {
 
 #[test]
 fn keys_in_other_letters_are_not_passed_over() {
-    let details = Call::ipam(json!({"subnet": "10.1.2.0/24", "RangeStart": "10.1.2.9"}))
+    let details = SectionCall::ipam(json!({"subnet": "10.1.2.0/24", "RangeStart": "10.1.2.9"}))
         .err(7, "ipam.RangeStart: write rangeStart");
     assert_eq!(details, "keys are read in these very letters");
-    Call::ipam(json!({"subnet": "10.1.2.0/24", "DATADIR": "/leases"}))
+    SectionCall::ipam(json!({"subnet": "10.1.2.0/24", "DATADIR": "/leases"}))
         .err(7, "ipam.DATADIR: write dataDir");
-    Call::ipam(json!({"ranges": [[], [{"subnet": "10.1.2.0/24", "Gateway": "10.1.2.9"}]]}))
+    SectionCall::ipam(json!({"ranges": [[], [{"subnet": "10.1.2.0/24", "Gateway": "10.1.2.9"}]]}))
         .err(7, "ipam.ranges[1][0].Gateway: write gateway");
-    Call::ipam(json!({"subnet": "10.1.2.0/24", "routes": [{"dst": "::/0", "GW": "fd00::1"}]}))
-        .err(7, "ipam.routes[0].GW: write gw");
+    SectionCall::ipam(
+        json!({"subnet": "10.1.2.0/24", "routes": [{"dst": "::/0", "GW": "fd00::1"}]}),
+    )
+    .err(7, "ipam.routes[0].GW: write gw");
 }
 
 #[test]
 fn keys_of_others_are_none_of_its_business() {
-    Call::ipam(json!({"subnet": "10.1.2.0/24", "Server": 1, "subnets": 2})).ok();
-    Call::ipam(json!({"ranges": [[{"subnet": "10.1.2.0/24", "comment": "x"}]]})).ok();
+    SectionCall::ipam(json!({"subnet": "10.1.2.0/24", "Server": 1, "subnets": 2})).ok();
+    SectionCall::ipam(json!({"ranges": [[{"subnet": "10.1.2.0/24", "comment": "x"}]]})).ok();
 }
 
 #[test]
 fn a_misspelt_key_is_refused_on_add_and_status_alone() {
     let ranges = json!([[{"subnet": "10.5.0.0/24", "rangeStat": "10.5.0.9"}]]);
     let of_runtime = || {
-        Call::ipam(json!({"subnet": "10.1.2.0/24"}))
+        SectionCall::ipam(json!({"subnet": "10.1.2.0/24"}))
             .with("runtimeConfig", json!({"ipRanges": ranges}))
     };
-    let in_ranges = || Call::ipam(json!({"ranges": ranges}));
+    let in_ranges = || SectionCall::ipam(json!({"ranges": ranges}));
     for verb in [Verb::Add, Verb::Status] {
         let place = "runtimeConfig.ipRanges[0][0].rangeStat: write rangeStart";
         of_runtime().verb(verb).err(7, place);
@@ -151,11 +154,11 @@ fn a_replaced_system_ignores_a_misspelt_key_of_its_own_form() {
         (json!("own"), true),
         (json!(null), true),
     ] {
-        let ranges = Call::ipam(json!({"rangeRules": rules, "ranges": [[range]]}));
+        let ranges = SectionCall::ipam(json!({"rangeRules": rules, "ranges": [[range]]}));
         assert_eq!(ranges.read().is_err(), refused, "{rules}");
         // No replaced system has pools.
         let pools = json!([{"naem": "a", "ranges": [{"subnet": "10.1.2.0/24"}]}]);
-        let pools = Call::ipam(json!({"rangeRules": rules, "pools": pools}));
+        let pools = SectionCall::ipam(json!({"rangeRules": rules, "pools": pools}));
         pools.err(7, "ipam.pools[0].naem: write name");
     }
 }
