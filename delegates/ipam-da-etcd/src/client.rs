@@ -7,7 +7,7 @@ use ipam_kit::{ErrorCode, Request, Result};
 use ipam_servers::{Failover, PATIENCE, Service, Transport};
 
 use crate::config::EtcdStore;
-use crate::credentials::Credentials;
+use crate::credentials::EtcdCredentials;
 use crate::endpoint::Endpoint;
 use crate::keys::plain;
 use crate::memory::{self, EtcdMemory};
@@ -37,7 +37,7 @@ impl EtcdClient {
         let credentials = store.user.clone().map(|(user, password)| {
             // A token is known to the servers of one store alone.
             let name = plain(&format!("{user}@{}", store.endpoints[0]));
-            Credentials::new(user, password, tokens.join(name))
+            EtcdCredentials::new(user, password, tokens.join(name))
         });
         let mut client = Self::new(store, credentials, request.unreached(), deadline)?;
         if let Some(endpoint) = memory.endpoint() {
@@ -53,7 +53,7 @@ impl EtcdClient {
     /// A certificate file cannot be read.
     pub(crate) fn new(
         store: &EtcdStore,
-        credentials: Option<Credentials>,
+        credentials: Option<EtcdCredentials>,
         unreached: ErrorCode,
         deadline: Deadline,
     ) -> Result<Self> {

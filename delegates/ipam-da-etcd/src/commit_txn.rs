@@ -33,7 +33,7 @@ use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, now, re
 pub(crate) struct CommitTxn<'a> {
     pub(crate) keys: &'a EtcdKeys,
     pub(crate) owner: &'a Owner,
-    pub(crate) seen: &'a OwnerGuard,
+    pub(crate) guard: &'a OwnerGuard,
     pub(crate) change: &'a Change<'a>,
     /// The revision of the latest claim that is known, 0 if none is. `None` for a reassert, in a
     /// store that is not trusted yet: the next claim must not take it for a later one.
@@ -111,7 +111,7 @@ impl CommitTxn<'_> {
         let mut guards = Vec::new();
         let mut reads = Vec::new();
         if self.indexed {
-            guards.push(match self.seen.revision {
+            guards.push(match self.guard.revision {
                 None => Compare::create_revision(owner.as_str(), CompareOp::Equal, 0),
                 Some(revision) => Compare::mod_revision(owner.as_str(), CompareOp::Equal, revision),
             });
@@ -241,7 +241,7 @@ impl CommitTxn<'_> {
         let mut ops = Vec::new();
         let gone = self.change.drop.iter().map(|lease| self.keys.lease(lease.address.addr()));
         ops.extend(gone.map(|key| TxnOp::delete(key, None)));
-        let before = self.seen.document.as_ref().map_or(0, |seen| seen.generation);
+        let before = self.guard.document.as_ref().map_or(0, |seen| seen.generation);
         // The number in the store may be any.
         let generation = before.wrapping_add(1);
         let document = OwnerIndex::written(self.owner, generation, items);
@@ -274,7 +274,7 @@ impl CommitTxn<'_> {
 
     /// A lease that stays, with the time when it was taken.
     fn item(&self, lease: &Lease) -> IndexedLease {
-        let before = self.seen.document.iter().flat_map(|seen| &seen.leases);
+        let before = self.guard.document.iter().flat_map(|seen| &seen.leases);
         let item = before.into_iter().find(|item| item.address.addr() == lease.address.addr());
         IndexedLease::of(lease, item.map_or_else(now, |item| item.taken))
     }

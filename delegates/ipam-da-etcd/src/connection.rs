@@ -8,7 +8,7 @@ use tonic::transport::{ClientTlsConfig, Endpoint as Dial};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
-use crate::credentials::Credentials;
+use crate::credentials::EtcdCredentials;
 use crate::endpoint::Endpoint;
 use crate::first_frame::{self, FirstFrame};
 use crate::grpc_failure::{GrpcFailure, connection_failure};
@@ -39,7 +39,7 @@ impl Connection {
         endpoint: &Endpoint,
         tls: Option<&ClientTlsConfig>,
         pulse: Option<Duration>,
-        credentials: Option<&mut Credentials>,
+        credentials: Option<&mut EtcdCredentials>,
     ) -> Result<Self, RequestError> {
         let (channel, first_frame) = tokio::time::timeout(CONNECT, dial(endpoint, tls, pulse))
             .await
@@ -63,7 +63,7 @@ impl Connection {
     pub(crate) async fn send(
         &mut self,
         txn: &Txn,
-        credentials: Option<&mut Credentials>,
+        credentials: Option<&mut EtcdCredentials>,
     ) -> Result<TxnResponse, GrpcFailure> {
         let error = match self.kv.txn(txn.clone()).await {
             Ok(answer) => return Ok(answer),
@@ -136,7 +136,7 @@ async fn clients(
 /// A new token, kept for later processes; none where the servers ask for none.
 async fn authenticate(
     channel: &tonic::transport::Channel,
-    credentials: &mut Credentials,
+    credentials: &mut EtcdCredentials,
 ) -> Result<Option<String>, RequestError> {
     let password = credentials.read_password().map_err(RequestError::refused)?;
     let client = Client::from_channel(Channel::Tonic(channel.clone()), None).await;
@@ -156,6 +156,9 @@ async fn authenticate(
 }
 
 /// Why the servers gave no token. To ask for one changes nothing.
-fn authentication_failure(error: &etcd_client::Error, credentials: &Credentials) -> RequestError {
+fn authentication_failure(
+    error: &etcd_client::Error,
+    credentials: &EtcdCredentials,
+) -> RequestError {
     RequestError::from(GrpcFailure::of_request(error, Some(credentials))).before_the_request()
 }

@@ -13,7 +13,7 @@ use log::debug;
 /// A password costs the server some 80 ms of bcrypt. So the token is kept for the next processes, in
 /// a file that only root can read.
 #[derive(Debug)]
-pub(crate) struct Credentials {
+pub(crate) struct EtcdCredentials {
     pub(crate) user: String,
     password: ConfigFile,
     cache: PathBuf,
@@ -21,7 +21,7 @@ pub(crate) struct Credentials {
     shown: String,
 }
 
-impl Credentials {
+impl EtcdCredentials {
     /// Credentials whose token is kept in the file `cache`.
     pub(crate) fn new(user: String, password: ConfigFile, cache: PathBuf) -> Self {
         Self { user, password, cache, shown: String::new() }

@@ -4,7 +4,7 @@ use ipam_kit::{Error, ErrorCode};
 use ipam_servers::{RequestError, words};
 use tonic::Code;
 
-use crate::credentials::Credentials;
+use crate::credentials::EtcdCredentials;
 
 /// Why a request that was sent brought no answer.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl GrpcFailure {
     /// Why a request that was sent has failed. A server may repeat the secrets that it was shown.
     pub(crate) fn of_request(
         error: &etcd_client::Error,
-        credentials: Option<&Credentials>,
+        credentials: Option<&EtcdCredentials>,
     ) -> Self {
         match error {
             etcd_client::Error::GRpcStatus(status) => {

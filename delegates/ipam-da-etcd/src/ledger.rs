@@ -67,7 +67,7 @@ impl Ledger for Etcd {
         token: EtcdViewToken,
         change: &Change<'_>,
     ) -> Result<Commit<EtcdViewToken>> {
-        if !token.seen.is_all_of(change) {
+        if !token.guard.is_all_of(change) {
             return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
         if change.claim.is_empty() && change.keep.is_empty() && change.drop.is_empty() {

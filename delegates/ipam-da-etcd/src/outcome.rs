@@ -51,14 +51,15 @@ pub(crate) fn read_previous_holders(
 pub(crate) fn finish_commit(
     session: &mut EtcdSession,
     owner: &Owner,
-    seen: &OwnerGuard,
+    guard: &OwnerGuard,
     change: &Change<'_>,
     answer: &EtcdAnswer,
     chosen: &[IpAddr],
 ) -> Result<Commit<EtcdViewToken>> {
     if let Err(error) = session.check_answer(answer) {
-        let seen = OwnerGuard { revision: Some(answer.revision), document: seen.document.clone() };
-        return Err(withdraw(session, owner, &seen, change, chosen, error));
+        let guard =
+            OwnerGuard { revision: Some(answer.revision), document: guard.document.clone() };
+        return Err(withdraw(session, owner, &guard, change, chosen, error));
     }
     if !chosen.is_empty() && !session.accepts_any_store {
         let indexes = change.claim.iter().map(|claim| claim.request.index);
@@ -73,7 +74,7 @@ pub(crate) fn finish_commit(
 fn withdraw(
     session: &mut EtcdSession,
     owner: &Owner,
-    seen: &OwnerGuard,
+    guard: &OwnerGuard,
     change: &Change<'_>,
     chosen: &[IpAddr],
     error: Error,
@@ -81,7 +82,7 @@ fn withdraw(
     if chosen.is_empty() {
         return error;
     }
-    let revision = seen.revision.unwrap_or_default();
+    let revision = guard.revision.unwrap_or_default();
     let Commit::Done { kept, claimed } = done::<OwnerGuard>(change, chosen, revision) else {
         return error;
     };
@@ -89,7 +90,7 @@ fn withdraw(
     let back = CommitTxn {
         keys: &session.keys,
         owner,
-        seen,
+        guard,
         change: &Change { drop: claimed, leave, ..Change::default() },
         latest: None,
         previous_holders: &BTreeMap::new(),
@@ -171,11 +172,11 @@ pub(crate) fn view_after_refusal(
     session: &mut EtcdSession,
     token: &EtcdViewToken,
     change: &Change<'_>,
-    shown: &OwnerKeys,
+    keys: &OwnerKeys,
     held: OwnerLeases,
 ) -> Result<Option<View<EtcdViewToken>>> {
-    let seen = take_off_lost(session, shown.own.as_ref(), held.seen)?;
+    let guard = take_off_lost(session, keys.own.as_ref(), held.guard)?;
     let pools = pools_by_cursor(session, change.claim.iter().map(|claim| claim.request), token);
-    let view = View { held: held.leases, sure: true, pools, token: token.with(seen) };
+    let view = View { held: held.leases, sure: true, pools, token: token.with(guard) };
     Ok(change.keep.is_empty().then_some(view))
 }

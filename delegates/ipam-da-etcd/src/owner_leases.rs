@@ -30,7 +30,7 @@ pub(crate) struct OwnerKeys {
 pub(crate) struct OwnerLeases {
     pub(crate) leases: Vec<Lease>,
     /// What a commit is guarded with.
-    pub(crate) seen: OwnerGuard,
+    pub(crate) guard: OwnerGuard,
     /// Leases that the owner's key still lists, but the keys of the addresses do not.
     pub(crate) lost: Vec<Lease>,
 }
@@ -80,16 +80,16 @@ impl OwnerKeys {
     pub(crate) fn by_own_key(&self, keys: &EtcdKeys, owner: &Owner) -> Result<OwnerLeases> {
         let Some(own) = &self.own else {
             let document = OwnerIndex::written(owner, 0, Vec::new());
-            let seen = OwnerGuard { revision: None, document: Some(document) };
-            return Ok(OwnerLeases { leases: Vec::new(), seen, lost: Vec::new() });
+            let guard = OwnerGuard { revision: None, document: Some(document) };
+            return Ok(OwnerLeases { leases: Vec::new(), guard, lost: Vec::new() });
         };
         let holding = parse_holding(own)?;
         let (leases, lost): (Vec<_>, Vec<_>) =
             holding.leases().into_iter().partition(|lease| self.may_be_current(keys, lease));
         let OwnerState { revision, mut document } = holding;
         document.leases.retain(|item| leases.iter().any(|lease| lease.address == item.address));
-        let seen = OwnerGuard { revision: Some(revision), document: Some(document) };
-        Ok(OwnerLeases { leases, seen, lost })
+        let guard = OwnerGuard { revision: Some(revision), document: Some(document) };
+        Ok(OwnerLeases { leases, guard, lost })
     }
 
     /// Whether the key of a lease's address has the revision of the lease, or was not read.
@@ -126,7 +126,7 @@ impl OwnerLeases {
     /// Adds a lease that the owner's key does not list.
     pub(crate) fn add(&mut self, lease: Lease, item: IndexedLease) {
         self.leases.push(lease);
-        self.seen.add(item);
+        self.guard.add(item);
     }
 
     /// Whether an address is among what it holds.

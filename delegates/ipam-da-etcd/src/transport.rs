@@ -11,7 +11,7 @@ use tonic::transport::ClientTlsConfig;
 
 use crate::config::EtcdStore;
 use crate::connection::Connection;
-use crate::credentials::Credentials;
+use crate::credentials::EtcdCredentials;
 use crate::endpoint::Endpoint;
 use crate::grpc_failure::GrpcFailure;
 use crate::tls;
@@ -30,7 +30,7 @@ pub(crate) struct EtcdAnswer {
 pub(crate) struct Grpc {
     endpoints: Vec<Endpoint>,
     tls: Option<ClientTlsConfig>,
-    credentials: Option<Credentials>,
+    credentials: Option<EtcdCredentials>,
     events: Events,
     /// The index of a server, and the connection to it.
     open: Option<(usize, Connection)>,
@@ -41,7 +41,7 @@ pub(crate) struct Grpc {
 impl Grpc {
     /// # Errors
     /// A certificate file cannot be read.
-    pub(crate) fn new(store: &EtcdStore, credentials: Option<Credentials>) -> Result<Self> {
+    pub(crate) fn new(store: &EtcdStore, credentials: Option<EtcdCredentials>) -> Result<Self> {
         Ok(Self {
             endpoints: store.endpoints.clone(),
             tls: tls::settings(store)?,

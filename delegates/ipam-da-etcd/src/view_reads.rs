@@ -110,7 +110,7 @@ pub(crate) fn build_view(
     }
     // Every read of ours is linearizable, and a new leader of etcd answers only after a commit of
     // its own. So what a read does not show is not there.
-    View { held: held.leases, sure: true, pools, token: token.with(held.seen) }
+    View { held: held.leases, sure: true, pools, token: token.with(held.guard) }
 }
 
 /// Pools of which only the cursors are known.

@@ -9,15 +9,15 @@ use ipam_kit::allocate::owner_index::OwnerGuard;
 #[derive(Clone, Debug, Default)]
 pub struct EtcdViewToken {
     /// What the owner holds.
-    pub(crate) seen: OwnerGuard,
+    pub(crate) guard: OwnerGuard,
     /// Used in the layout of a replaced plugin only.
     pub(crate) compat_writes: CompatWrites,
 }
 
 impl EtcdViewToken {
     /// The same with another state of the owner.
-    pub(crate) fn with(&self, seen: OwnerGuard) -> Self {
-        Self { seen, compat_writes: self.compat_writes.clone() }
+    pub(crate) fn with(&self, guard: OwnerGuard) -> Self {
+        Self { guard, compat_writes: self.compat_writes.clone() }
     }
 }
 

@@ -25,7 +25,7 @@ fn no_leader() -> Reply {
     Reply::Refuse(14, "etcdserver: no leader".to_owned())
 }
 
-fn client_for(servers: &[&str], timeout: &str, credentials: Option<Credentials>) -> EtcdClient {
+fn client_for(servers: &[&str], timeout: &str, credentials: Option<EtcdCredentials>) -> EtcdClient {
     let settings = json!({"etcd": {"endpoints": servers, "timeout": timeout}});
     let store = serde_json::from_value::<EtcdConfig>(settings).unwrap().store().unwrap();
     EtcdClient::new(&store, credentials, ErrorCode::TRY_AGAIN, Deadline::after(LONG)).unwrap()
@@ -96,7 +96,7 @@ fn a_timeout_forgets_the_login_where_the_request_was_sent() {
     let is_kept_after_a_timeout_of = |server: &str| {
         fs::write(&cache, "abc.7").unwrap();
         let password = ConfigFile { path: "p".to_owned(), file: folder.path().join("password") };
-        let credentials = Credentials::new("ipam".to_owned(), password, cache.clone());
+        let credentials = EtcdCredentials::new("ipam".to_owned(), password, cache.clone());
         let mut client = client_for(&[server], "300ms", Some(credentials));
         let error = client.read(&Txn::new()).unwrap_err();
         assert!(error.to_string().contains("no answer within"), "{error}");

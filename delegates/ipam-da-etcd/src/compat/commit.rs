@@ -11,7 +11,7 @@ use ipam_kit::allocate::owner_index::OwnerGuard;
 
 use super::CompatLedger;
 use super::additions::PluginAdditions;
-use super::owner_leases::{forget_unless, held};
+use super::owner_leases::{forget_unless, leases_of};
 use crate::commit_txn::{CommitTxn, CommitTxnOutcome};
 use crate::outcome::{
     finish_commit, owner_keys_after_refusal, read_previous_holders, report_taken, unchanged_view,
@@ -61,7 +61,7 @@ fn commit_in_turn(
         let commit = CommitTxn {
             keys: &session.keys,
             owner,
-            seen: &token.seen,
+            guard: &token.guard,
             change,
             latest: session.latest(),
             previous_holders: &previous_holders,
@@ -77,7 +77,7 @@ fn commit_in_turn(
         let Some(answer) = answer else { return Ok(Commit::Unknown) };
         match commit.outcome(&answer.response) {
             CommitTxnOutcome::Done(chosen) => {
-                let done = finish_commit(session, owner, &token.seen, change, &answer, &chosen)?;
+                let done = finish_commit(session, owner, &token.guard, change, &answer, &chosen)?;
                 node_turn.end();
                 queue.end(&mut session.client);
                 return Ok(done);
@@ -94,7 +94,7 @@ fn commit_in_turn(
                     return Ok(Commit::Lost { taken: Vec::new(), view });
                 }
                 let lost = report_taken(session, owner, token, change, (claim, found));
-                return Ok(unless_own(owner, &token.seen, lost));
+                return Ok(unless_own(owner, &token.guard, lost));
             }
             CommitTxnOutcome::Stale(found) => {
                 session.check_answer(&answer)?;
@@ -141,7 +141,7 @@ fn lost_by_stale_view(
     found: Vec<KeyValue>,
 ) -> Result<Commit<EtcdViewToken>> {
     let keys = owner_keys_after_refusal(&mut ledger.session, owner, change, found)?;
-    let held = held(ledger, owner, &keys)?;
+    let held = leases_of(ledger, owner, &keys)?;
     let nothing = held.leases.is_empty() && change.claim.is_empty();
     forget_unless(ledger, owner, !nothing);
     let view = view_after_refusal(&mut ledger.session, token, change, &keys, held)?;

@@ -16,18 +16,22 @@ use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, parse_holding};
 
 /// What the owner holds by its own key and, where the plugin gave the address, by those of the
 /// addresses.
-pub(super) fn held(ledger: &CompatLedger, owner: &Owner, shown: &OwnerKeys) -> Result<OwnerLeases> {
+pub(super) fn leases_of(
+    ledger: &CompatLedger,
+    owner: &Owner,
+    found_keys: &OwnerKeys,
+) -> Result<OwnerLeases> {
     let keys = &ledger.session.keys;
-    let mut held = shown.by_own_key(keys, owner)?;
+    let mut held = found_keys.by_own_key(keys, owner)?;
     for lost in &held.lost {
-        if let Some(found) = shown.found(keys, address_of(lost)) {
+        if let Some(found) = found_keys.found(keys, address_of(lost)) {
             warn_of_overwritten(owner, found);
         }
     }
-    let others = held_by_siblings(&shown.siblings);
+    let others = held_by_siblings(&found_keys.siblings);
     let indexed = held.leases.len();
     let mut left: Vec<(Lease, IndexedLease)> = Vec::new();
-    for (found, lease, item) in shown.by_addresses(keys, owner) {
+    for (found, lease, item) in found_keys.by_addresses(keys, owner) {
         let address = address_of(&lease);
         if !held.has(address) && !others.contains(&(address, found.mod_revision())) {
             left.push((lease, item));
@@ -46,7 +50,7 @@ pub(super) fn held(ledger: &CompatLedger, owner: &Owner, shown: &OwnerKeys) -> R
 
 /// Adds to `held` what the plugin gave the owner, or this delegate without an index. It reads every
 /// address, and skips those that are known to be another attachment's.
-pub(super) fn left_behind(
+pub(super) fn with_unlisted_leases(
     ledger: &mut CompatLedger,
     owner: &Owner,
     siblings: &[KeyValue],
@@ -112,7 +116,7 @@ fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
 /// Says of leases, which are those of a document from this one on, how many were written at once: their
 /// keys tell no more than their revision. So they are known again as those that a claim gave.
 fn count_together(held: &mut OwnerLeases, from: usize) {
-    let document: Option<&mut OwnerIndex> = held.seen.document.as_mut();
+    let document: Option<&mut OwnerIndex> = held.guard.document.as_mut();
     let Some(items) = document.and_then(|document| document.leases.get_mut(from..)) else { return };
     let all: Vec<i64> = items.iter().map(revision_of_key).collect();
     for (lease, item) in held.leases[from..].iter_mut().zip(items) {

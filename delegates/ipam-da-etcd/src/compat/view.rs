@@ -9,7 +9,7 @@ use ipam_kit::allocate::ledger::{View, ViewQuery};
 use ipam_kit::pool::RangeConfig;
 
 use super::CompatLedger;
-use super::owner_leases::{forget_unless, held, left_behind};
+use super::owner_leases::{forget_unless, leases_of, with_unlisted_leases};
 use crate::view_reads::{addresses_in_query, build_view, read_for_view, view_without_reading};
 use crate::view_token::{CompatWrites, EtcdViewToken};
 
@@ -40,13 +40,13 @@ pub(super) fn view(
     let reads = read_for_view(&mut ledger.session, query, addresses_read, more)?;
     token.compat_writes.cursors.retain(|index, _| !cursors.contains_key(index));
     token.compat_writes.cursors.extend(ledger.keys.cursors_in(&reads.more));
-    let mut held = held(ledger, query.owner, &reads.owner)?;
+    let mut held = leases_of(ledger, query.owner, &reads.owner)?;
     // No record lists every lease of the owner: the plugin, or this delegate without an index, may
     // have given an address for each ADD. The runtime remembers one.
     let may_have_more =
         held.leases.is_empty() || (query.known.is_empty() && reads.owner.own.is_none());
     if ledger.is_del && may_have_more {
-        held = left_behind(ledger, query.owner, &reads.owner.siblings, held)?;
+        held = with_unlisted_leases(ledger, query.owner, &reads.owner.siblings, held)?;
     }
     let holds = !held.leases.is_empty() || !query.requests.is_empty();
     forget_unless(ledger, query.owner, holds);

@@ -63,7 +63,7 @@ impl EtcdLedger for NativeLedger {
         let commit = CommitTxn {
             keys: &session.keys,
             owner,
-            seen: &token.seen,
+            guard: &token.guard,
             change,
             latest: session.latest(),
             previous_holders: &previous_holders,
@@ -75,7 +75,7 @@ impl EtcdLedger for NativeLedger {
         };
         match commit.outcome(&answer.response) {
             CommitTxnOutcome::Done(chosen) => {
-                finish_commit(session, owner, &token.seen, change, &answer, &chosen)
+                finish_commit(session, owner, &token.guard, change, &answer, &chosen)
             }
             CommitTxnOutcome::Taken(claim, found) => {
                 session.check_answer(&answer)?;
