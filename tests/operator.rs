@@ -404,6 +404,11 @@ fn help_has_every_verb_and_options_of_others_are_refused() {
         let lines = help.lines().filter(|line| line.starts_with(&format!("  {verb} ")));
         assert_eq!(lines.count(), 1, "{verb}: {help}");
     }
+    for words in [&["help", "release"], &["release", "--help"]] {
+        let help = world.typed(words).stdout;
+        assert!(help.contains("usage: ipam-delegated release NETWORK [ADDRESS…] "), "{help}");
+        assert!(help.contains("--owner OWNER") && !help.contains("--pinned"), "{help}");
+    }
     for words in [&["list"][..], &["list", "net", "--yes"], &["frob"], &["explain", "a", "b"]] {
         let refused = world.typed(words);
         assert_eq!(refused.exit, Some(1), "{refused:?}");

@@ -47,7 +47,7 @@ pub(crate) struct NodeRecords {
 /// Asks each allocator of the network that was typed; warnings and failures go to `printed`.
 ///
 /// # Errors
-/// Nobody could be asked.
+/// No allocator of the network can be asked.
 pub(crate) fn ask(
     operator: &Operator,
     arguments: &[&str],
@@ -103,7 +103,7 @@ pub(crate) fn ask(
     Ok(all)
 }
 
-/// [`ask`] for leases: what two plugins of a network name both stands once.
+/// [`ask`] for leases: a lease that two plugins of a network name is listed once.
 pub(crate) fn ask_leases(
     operator: &Operator,
     arguments: &[&str],

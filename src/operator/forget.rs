@@ -91,7 +91,7 @@ fn push_forgotten(text: &mut String, yes: bool, about: &str) {
     }
 }
 
-/// What dropping a record would leave behind; `None` where there is none.
+/// What dropping a record would leave behind; `None` without a record.
 fn preview(path: &Path) -> Option<String> {
     match RecordFile::look(path) {
         Presence::Absent => None,

@@ -72,7 +72,7 @@ pub(crate) fn find_network(word: &str, folder: Option<&str>) -> Result<NetworkFi
 }
 
 /// The names of the networks that are configured in `folder`, or in the runtimes' own folders. Files
-/// that cannot be read are passed over.
+/// that cannot be read are ignored.
 pub(crate) fn network_names(folder: Option<&str>) -> Vec<String> {
     let mut names = Vec::new();
     for file in files(folder) {
@@ -121,7 +121,7 @@ fn configurations(folder: &Path, files: &mut Vec<PathBuf>) {
     names.sort_unstable();
     for name in names {
         let path = folder.join(name);
-        // One that cannot be looked at is told of as unreadable.
+        // A file without metadata is reported as unreadable.
         if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
             continue;
         }

@@ -171,7 +171,7 @@ impl NetworkFile {
 }
 
 impl OurPlugin {
-    /// The plan of the chain; of an allocator that stands alone, itself.
+    /// The plan of the chain; of an allocator without a chain, the allocator alone.
     pub(super) fn plan(&self, session: &Session<'_>) -> Result<Plan> {
         if !is_allocator(&self.kind) {
             return session.plan();

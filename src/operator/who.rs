@@ -38,7 +38,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     Ok(printed)
 }
 
-/// Whether an address that nobody holds lies in a pool; `None` where an allocator does not say.
+/// Whether a free address lies in a pool; `None` if an allocator does not answer.
 fn describe_place(operator: &Operator, address: IpAddr) -> Option<String> {
     let mut printed = Printed::default();
     let rows = ask(operator, &pools::QUESTION, &mut printed).ok()?;

@@ -10,12 +10,12 @@ impl Row {
         self.0.insert(key.to_owned(), value);
     }
 
-    /// Sets a member to a text.
+    /// Sets a member to a string.
     pub fn set_text(&mut self, key: &str, text: &str) {
         self.set(key, Value::String(text.to_owned()));
     }
 
-    /// Sets a member to a text; to null where there is none.
+    /// Sets a member to a string, or to null.
     pub fn set_text_or_null(&mut self, key: &str, text: Option<&str>) {
         match text {
             Some(text) => self.set_text(key, text),
@@ -23,12 +23,12 @@ impl Row {
         }
     }
 
-    /// A member; null where there is none.
+    /// A member; null if it is missing.
     pub fn get(&self, key: &str) -> &Value {
         self.0.get(key).unwrap_or(&Value::Null)
     }
 
-    /// A member's text; empty where it has none.
+    /// A member that is a string; empty if it is not.
     pub fn text(&self, key: &str) -> &str {
         self.get(key).as_str().unwrap_or_default()
     }

@@ -83,7 +83,7 @@ impl LeaseState {
 }
 
 impl LeaseRow {
-    /// Reads a row; `path` is its place, for errors. RowMembers that are not known are passed over.
+    /// Reads a row; `path` is where it is, for errors. Unknown members are ignored.
     ///
     /// # Errors
     /// Error 7: a member is of the wrong type, or `address` or `state` is missing.
@@ -121,7 +121,7 @@ impl LeaseRow {
 }
 
 impl PoolRow {
-    /// Reads a row; `path` is its place, for errors. RowMembers that are not known are passed over.
+    /// Reads a row; `path` is where it is, for errors. Unknown members are ignored.
     ///
     /// # Errors
     /// Error 7: a member is of the wrong type, or a required one is missing.

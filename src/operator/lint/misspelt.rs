@@ -29,7 +29,7 @@ impl Findings {
             );
         }
         for (step, it) in &of_pools {
-            // What a selector took from `ipam`, or from one before it, is told once.
+            // A key that a selector took from `ipam`, or from one before it, is reported once.
             if !told.contains(&it.key.as_str()) {
                 told.push(&it.key);
                 self.error(&it.error().within(&step.name));

@@ -111,16 +111,16 @@ impl Findings {
 }
 
 /// First and last address.
-type Span = (IpAddr, IpAddr);
+type SubnetSpan = (IpAddr, IpAddr);
 
 /// The subnet of a range.
 #[derive(Debug, PartialEq, Eq)]
 struct NetworkSubnet {
     /// As written.
     text: String,
-    whole: Span,
+    whole: SubnetSpan,
     /// What the range gives of it.
-    given: Span,
+    given: SubnetSpan,
     gateway: Option<IpAddr>,
 }
 
@@ -180,11 +180,11 @@ fn address(range: &Map<String, Value>, key: &str) -> Option<IpAddr> {
     parse_address(range.get(key)?.as_str()?).ok()
 }
 
-fn span_of(subnet: &str) -> Option<Span> {
+fn span_of(subnet: &str) -> Option<SubnetSpan> {
     parse_cidr(subnet).ok().map(|net| (net.network(), net.broadcast()))
 }
 
-fn overlap(one: Span, other: Span) -> bool {
+fn overlap(one: SubnetSpan, other: SubnetSpan) -> bool {
     one.0 <= other.1 && other.0 <= one.1
 }
 

@@ -39,9 +39,9 @@ impl Findings {
             for (stage, about) in stages.iter().zip(abouts) {
                 its.extend((stage.step.name == entry.name).then_some(about));
             }
-            // A preset that stands for its delegates is no step by itself.
+            // A preset is replaced by its delegates, and has no step.
             let mut read = if its.is_empty() { chain.clone() } else { ReadKeys::of(its) };
-            // What stands in the object of a delegate that does not say is its own.
+            // The keys in the object of a delegate that does not say which it reads are its own.
             if read.open {
                 continue;
             }
@@ -122,7 +122,7 @@ impl Findings {
 #[derive(Clone)]
 struct ReadKeys<'a> {
     known: BTreeSet<&'a str>,
-    /// A reader does not say which keys it reads, so only a misspelt one is told.
+    /// A reader does not say which keys it reads: only misspelt ones are reported.
     open: bool,
 }
 

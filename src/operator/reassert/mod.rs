@@ -164,7 +164,7 @@ impl Reassertion<'_> {
             .advise(format!("run it again with --state-dir {folder}")))
     }
 
-    /// Makes every allocator whose store is shared trust it as it stands.
+    /// Makes every allocator of a shared store trust it as it is.
     fn accept(&mut self) {
         let stores = std::mem::take(&mut self.stores);
         // An allocator takes addresses from what it accepted last.

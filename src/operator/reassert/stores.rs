@@ -174,7 +174,7 @@ fn unclear(run: &Run, why: &str) -> Error {
 }
 
 impl AllocatorStore {
-    /// Makes the allocator trust the store as it stands; false where that means nothing to it.
+    /// Makes the allocator trust the store as it is; false if it cannot tell stores apart.
     ///
     /// # Errors
     /// The allocator's own error, or 110 when it does not know the question.

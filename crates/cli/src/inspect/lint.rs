@@ -98,7 +98,7 @@ fn of_pools(ledger: &mut dyn Inspect, pools: &[Pool], sets: &[RangeSet]) -> Resu
     let mut findings = Vec::new();
     for ((pool, set), held) in pools.iter().zip(sets).zip(tally.held) {
         findings.push(of_use(pool, set, held));
-        // The network is told of gateways in ranges that a configuration writes.
+        // `ipam-delegated lint` checks the gateways of ranges in a configuration.
         if pool.ranges().is_empty() {
             findings.extend(set.ranges().iter().filter_map(strange_gateway));
         }
