@@ -6,7 +6,7 @@ use log::warn;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::credentials::Credentials;
+use super::credentials::KubeCredentials;
 use super::refusal::{ApiRefusal, RequestContext};
 use super::resource::Resource;
 use ipam_kit::delegate::Deadline;
@@ -19,7 +19,7 @@ use ipam_servers::{
 #[derive(Debug)]
 pub struct Kube {
     client: Client,
-    credentials: Credentials,
+    credentials: KubeCredentials,
 }
 
 /// Objects of a kind.
@@ -92,7 +92,7 @@ impl<'a> List<'a> {
 
 impl Kube {
     pub(super) fn new(
-        credentials: Credentials,
+        credentials: KubeCredentials,
         timeout: Duration,
         unreached: ErrorCode,
         deadline: Deadline,
@@ -238,7 +238,7 @@ impl Kube {
         if !self.client.is_refused() {
             return error;
         }
-        let Credentials { server, trust, server_path, ca_path, .. } = &self.credentials;
+        let KubeCredentials { server, trust, server_path, ca_path, .. } = &self.credentials;
         let error = error.with_code(ErrorCode::BACKEND);
         if !server.is_secured() {
             return error.advise(format!("{server_path} says whom to call"));

@@ -10,7 +10,7 @@ use ipam_servers::{ConfigFile, Pem, PemSource, Secret, Server, Trust, read_text}
 
 /// An API server, and the credentials to show it.
 #[derive(Debug)]
-pub(super) struct Credentials {
+pub(super) struct KubeCredentials {
     pub server: Server,
     pub trust: Trust,
     /// With its path.
@@ -27,7 +27,7 @@ pub(super) const TOKEN: &str = "token";
 const CA: &str = "ca.crt";
 const NAMESPACE: &str = "namespace";
 
-impl Credentials {
+impl KubeCredentials {
     /// The credentials of the current context of kubeconfigs, each with the name that errors give it.
     ///
     /// # Errors

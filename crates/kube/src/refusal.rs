@@ -1,4 +1,4 @@
-use super::credentials::Credentials;
+use super::credentials::KubeCredentials;
 use super::resource::Resource;
 use super::status::ApiStatus;
 use ipam_kit::error::{Error, ErrorCode};
@@ -33,7 +33,7 @@ pub enum RefusalReason {
 /// A request, with what errors about its answer show.
 pub(super) struct RequestContext<'a> {
     secrets: Secrets,
-    credentials: &'a Credentials,
+    credentials: &'a KubeCredentials,
     method: Method,
     resource: &'a Resource<'a>,
 }
@@ -41,7 +41,7 @@ pub(super) struct RequestContext<'a> {
 impl<'a> RequestContext<'a> {
     pub(super) fn new(
         client: &Client,
-        credentials: &'a Credentials,
+        credentials: &'a KubeCredentials,
         method: Method,
         resource: &'a Resource<'a>,
     ) -> Self {

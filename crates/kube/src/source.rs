@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::api::Kube;
-use super::credentials::{Credentials, TOKEN};
+use super::credentials::{KubeCredentials, TOKEN};
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -127,10 +127,10 @@ impl CredentialsSource {
             .advise("name a kubeconfig, as in \"kubeconfig\": \"/etc/cni/net.d/ipam.kubeconfig\""))
     }
 
-    fn credentials(&self) -> Result<Credentials> {
+    fn credentials(&self) -> Result<KubeCredentials> {
         match &self.origin {
             CredentialsOrigin::Named(ConfigFile { path, file }) => {
-                Credentials::of_kubeconfigs(&[(format!("{path}: {}", file.display()), file)])
+                KubeCredentials::of_kubeconfigs(&[(format!("{path}: {}", file.display()), file)])
             }
             CredentialsOrigin::List(files) => {
                 let mut existing: Vec<_> = files.iter().filter(|file| file.exists()).collect();
@@ -141,11 +141,13 @@ impl CredentialsSource {
                 let existing = existing.into_iter();
                 let named: Vec<_> =
                     existing.map(|file| (format!("{LIST}: {}", file.display()), &**file)).collect();
-                Credentials::of_kubeconfigs(&named)
+                KubeCredentials::of_kubeconfigs(&named)
             }
-            CredentialsOrigin::Pod(folder, host, port) => Credentials::of_pod(folder, (host, port)),
+            CredentialsOrigin::Pod(folder, host, port) => {
+                KubeCredentials::of_pod(folder, (host, port))
+            }
             CredentialsOrigin::Home(file) => {
-                Credentials::of_kubeconfigs(&[(file.display().to_string(), file)])
+                KubeCredentials::of_kubeconfigs(&[(file.display().to_string(), file)])
             }
         }
     }

@@ -8,21 +8,21 @@ use log::{debug, warn};
 use crate::request_error::{Kind, RequestError};
 use crate::server_status::{ServerStatus, ServerStatuses};
 
-/// A blocking way to the servers of a service, for requests of the type `R`.
+/// A blocking transport to the servers of a service, for requests of the type `R`.
 ///
-/// A connection belongs to one place of the list of servers.
+/// A connection belongs to one server of the list.
 pub trait Transport<R> {
     /// What a server answers.
     type Answer;
 
-    /// Asks the server at this place of the list, and takes no longer than `patience`. The request
-    /// is the same for each server that is tried.
+    /// Sends a request to the server at this index of the list, and takes `patience` at most. Each
+    /// server gets the same request.
     ///
     /// # Errors
-    /// The server brought no answer. The reason shows no secret.
+    /// The server sent no answer. The reason shows no secret.
     fn ask(
         &mut self,
-        place: usize,
+        index: usize,
         request: &mut R,
         patience: Duration,
     ) -> Result<Self::Answer, RequestError>;
@@ -36,60 +36,60 @@ pub trait Transport<R> {
 /// The servers of a service, of which one that answers is as good as another.
 #[derive(Debug)]
 pub struct Service {
-    /// What errors call it: what stands before the word "server", as in `Consul`.
+    /// Its name in errors, before the word "server", as in `Consul`.
     pub name: &'static str,
     /// The servers as errors show them, at least one.
     pub servers: Vec<String>,
-    /// How long to go on after the first trouble.
+    /// How long to retry after the first failure.
     pub timeout: Duration,
-    /// The code of an error when no server could be asked for anything.
+    /// The code of an error if no request reached a server.
     pub unreached: ErrorCode,
 }
 
 /// Asks one server after another, over a transport, until one answers.
 ///
-/// It keeps to the server that answered last. It tells what was certainly not carried out from what
-/// may have been, and never repeats a change that may have been.
+/// It begins with the server that answered last. It separates requests that were certainly not carried
+/// out from those that may have been, and never repeats a change that may have been.
 pub struct Failover<T> {
     service: Service,
     transport: T,
-    /// When to end, whatever else there is time for.
+    /// When to end in any case.
     end: Instant,
     /// The server to begin with.
     first: usize,
-    /// Whether one may have been asked for something.
+    /// Whether a request may have reached a server.
     asked: bool,
-    /// Whether what was asked last failed because no server does it.
+    /// Whether the last request failed because every server rejects it.
     refused: bool,
-    /// When the service first did not answer, since it last did.
-    trouble: Option<Instant>,
-    /// What is known of each server since then.
-    findings: ServerStatuses,
+    /// When the first failure after the last answer was.
+    failing_since: Option<Instant>,
+    /// The status of each server since then.
+    statuses: ServerStatuses,
 }
 
 /// How long one of several servers may take for a request before the next one is asked; twice as
 /// long in each further round.
 pub const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// The least time in which a server can show what is wrong with it.
+/// The least time in which a server can show why it fails.
 const SHORTEST: Duration = Duration::from_millis(200);
 
 /// The wait between two rounds.
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl<T> Failover<T> {
-    /// A failover between these servers. It goes on for nine tenths of the time until the deadline
-    /// at most: what is left then is for saying what is wrong.
+    /// A failover between these servers. It retries for nine tenths of the time until the deadline
+    /// at most; the rest is for reporting the error.
     pub fn new(service: Service, transport: T, deadline: Deadline) -> Self {
         Self {
-            findings: ServerStatuses::new(service.servers.len()),
+            statuses: ServerStatuses::new(service.servers.len()),
             service,
             transport,
             end: end_within(deadline),
             first: 0,
             asked: false,
             refused: false,
-            trouble: None,
+            failing_since: None,
         }
     }
 
@@ -98,52 +98,52 @@ impl<T> Failover<T> {
         &self.transport
     }
 
-    /// The transport, for what goes to one server alone.
+    /// The transport, for requests to one server only.
     pub fn transport_mut(&mut self) -> &mut T {
         &mut self.transport
     }
 
-    /// Goes on until another deadline.
+    /// Sets another deadline.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         self.end = end_within(deadline);
     }
 
-    /// The place of the server that answered last.
+    /// The index of the server that answered last.
     pub fn answering(&self) -> usize {
         self.first
     }
 
     /// Begins with this server, if it is one of them.
     pub fn prefer(&mut self, server: &str) {
-        if let Some(place) = self.service.servers.iter().position(|other| other == server) {
-            self.first = place;
+        if let Some(index) = self.service.servers.iter().position(|other| other == server) {
+            self.first = index;
         }
     }
 
-    /// The server to begin with, where it is not the one that the configuration names first.
+    /// The server to begin with, unless the configuration names it first.
     pub fn preferred(&self) -> Option<&str> {
         (self.first > 0).then(|| &*self.service.servers[self.first])
     }
 
-    /// Whether what was asked last failed because no server does it, so that waiting would not help.
+    /// Whether the last request failed because every server rejects it, so that waiting is useless.
     pub fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// The time until the service is given up.
+    /// The time until it stops retrying.
     pub fn left(&self) -> Duration {
         let now = now();
-        let since = self.trouble.map_or(Duration::ZERO, |first| now.duration_since(first));
+        let since = self.failing_since.map_or(Duration::ZERO, |first| now.duration_since(first));
         let until_end = self.end.saturating_duration_since(now);
         self.service.timeout.saturating_sub(since).min(until_end)
     }
 
-    /// Asks something that changes nothing: one server after another, round after round, until one
+    /// Sends a request that changes nothing to one server after another, round after round, until one
     /// answers or the time is over.
     ///
     /// # Errors
-    /// None answers in time; none of them does what is asked; the service refuses; the answer is
-    /// not understood.
+    /// No server answers in time; every server rejects it; the service refuses; the answer cannot be
+    /// parsed.
     pub fn read<R>(&mut self, mut request: R) -> Result<T::Answer>
     where
         T: Transport<R>,
@@ -155,8 +155,8 @@ impl<T> Failover<T> {
         }
     }
 
-    /// Changes something; `None` when it may have been done, or may still be. It is sent to another
-    /// server only after one that has certainly not done it.
+    /// Sends a change; `None` if it may have been done, or may still be. Another server gets it only
+    /// after a server that has certainly not done it.
     ///
     /// # Errors
     /// It was not and will not be done.
@@ -171,71 +171,73 @@ impl<T> Failover<T> {
     where
         T: Transport<R>,
     {
-        self.findings.begin();
+        self.statuses.forget_rejections();
         self.refused = false;
         for round in 0_u32.. {
             let start = self.first;
-            for place in (start..self.service.servers.len()).chain(0..start) {
+            for index in (start..self.service.servers.len()).chain(0..start) {
                 let started = now();
-                if self.findings.is_left_alone(place, started) {
+                if self.statuses.is_skipped(index, started) {
                     continue;
                 }
                 let left = self.left();
                 if left.is_zero() {
-                    return Err(self.nobody_answered());
+                    return Err(self.no_answer_error());
                 }
                 let patience = self.patience(round).min(left);
-                match self.transport.ask(place, request, patience) {
+                match self.transport.ask(index, request, patience) {
                     Ok(answer) => {
-                        self.note_answer(place);
+                        self.record_answer(index);
                         return Ok(Some(answer));
                     }
-                    Err(trouble) => match self.note(place, started, patience, trouble, changes)? {
-                        Next::Server => {}
-                        Next::Unknown => return Ok(None),
-                    },
+                    Err(failure) => {
+                        match self.record_failure(index, started, patience, failure, changes)? {
+                            AfterFailure::Server => {}
+                            AfterFailure::Unknown => return Ok(None),
+                        }
+                    }
                 }
             }
-            if self.findings.nobody_does(round) {
+            if self.statuses.is_hopeless(round) {
                 break;
             }
             let pause = (PAUSE * (round + 1).min(5)).min(self.left());
-            match self.findings.asked_to_wait(now()) {
+            match self.statuses.shortest_wait(now()) {
                 Some(wait) if wait > self.left() => break,
                 wait => self.transport.pause(wait.map_or(pause, |wait| wait.max(pause))),
             }
         }
-        Err(self.nobody_answered())
+        Err(self.no_answer_error())
     }
 
-    fn note_answer(&mut self, place: usize) {
-        self.first = place;
+    fn record_answer(&mut self, index: usize) {
+        self.first = index;
         self.asked = true;
-        self.trouble = None;
-        self.findings.clear();
+        self.failing_since = None;
+        self.statuses.clear();
     }
 
-    /// Notes why the server at this place brought no answer.
-    fn note(
+    /// Records why a server sent no answer, and decides what follows.
+    fn record_failure(
         &mut self,
-        place: usize,
+        index: usize,
         started: Instant,
         patience: Duration,
-        trouble: RequestError,
+        failure: RequestError,
         changes: bool,
-    ) -> Result<Next> {
-        let RequestError { kind, sent, wait } = trouble;
+    ) -> Result<AfterFailure> {
+        let RequestError { kind, sent, wait } = failure;
         self.asked |= sent;
         // A refusal is an answer.
-        if self.trouble.is_none() && !matches!(kind, Kind::Rejected(_)) {
-            self.trouble = Some(started);
+        if self.failing_since.is_none() && !matches!(kind, Kind::Rejected(_)) {
+            self.failing_since = Some(started);
         }
-        let server = &self.service.servers[place];
+        let server = &self.service.servers[index];
         let again = wait.map(|wait| now() + wait);
         let (reason, rejected) = match kind {
             Kind::Refused(error) => {
                 let error = error.within(format_args!("{} at {server}", self.service.name));
-                self.note_answer(place);
+                self.record_answer(index);
                 self.refused = true;
                 return Err(error);
             }
@@ -243,9 +245,11 @@ impl<T> Failover<T> {
                 return Err(error.within(format_args!("{} at {server}", self.service.name)));
             }
             Kind::NotUnderstood(error) => {
-                return Ok(self.leave_open(place, error.in_full(), again));
+                return Ok(self.record_unknown(index, error.in_full(), again));
             }
-            Kind::Unknown(reason) if changes => return Ok(self.leave_open(place, reason, again)),
+            Kind::Unknown(reason) if changes => {
+                return Ok(self.record_unknown(index, reason, again));
+            }
             Kind::Unknown(reason) | Kind::NotDone(reason) => (reason, false),
             Kind::Rejected(reason) => (reason, true),
         };
@@ -254,20 +258,25 @@ impl<T> Failover<T> {
             _ if rejected => warn!("{server} does not do what is asked: {reason}"),
             _ => warn!("{server} does not answer: {reason}"),
         }
-        // A try that had hardly any time says less than the one before.
-        if patience >= SHORTEST || rejected || self.findings.is_silent(place) {
-            self.findings.put(place, ServerStatus { reason, rejected, away: !sent, again });
+        // A try with hardly any time says less than the one before.
+        if patience >= SHORTEST || rejected || self.statuses.is_unknown(index) {
+            self.statuses.put(index, ServerStatus { reason, rejected, unreachable: !sent, again });
         }
-        Ok(Next::Server)
+        Ok(AfterFailure::Server)
     }
 
-    /// Notes that a change may have been carried out. What follows begins with the next server.
-    fn leave_open(&mut self, place: usize, reason: String, again: Option<Instant>) -> Next {
+    /// Records that a change may have been carried out. The next request begins with the next server.
+    fn record_unknown(
+        &mut self,
+        index: usize,
+        reason: String,
+        again: Option<Instant>,
+    ) -> AfterFailure {
         let servers = &self.service.servers;
-        warn!("{}: the outcome of a request is unknown: {reason}", servers[place]);
-        self.first = (place + 1) % servers.len();
-        self.findings.put(place, ServerStatus { reason, again, ..ServerStatus::default() });
-        Next::Unknown
+        warn!("{}: the outcome of a request is unknown: {reason}", servers[index]);
+        self.first = (index + 1) % servers.len();
+        self.statuses.put(index, ServerStatus { reason, again, ..ServerStatus::default() });
+        AfterFailure::Unknown
     }
 
     /// How long one server may take in this round.
@@ -276,19 +285,19 @@ impl<T> Failover<T> {
         if several { PATIENCE * (1 << round.min(4)) } else { self.service.timeout }
     }
 
-    fn nobody_answered(&mut self) -> Error {
+    fn no_answer_error(&mut self) -> Error {
         let Service { name, servers, unreached, .. } = &self.service;
-        if self.findings.reasons().all(str::is_empty) {
+        if self.statuses.reasons().all(str::is_empty) {
             let message = format!("the time was over before {name} was asked");
             return Error::new(ErrorCode::TIMED_OUT, message).advise("raise `ipam.timeout`");
         }
-        let rejected = self.findings.are_refusals();
+        let rejected = self.statuses.are_rejections();
         self.refused = rejected;
         let mut text = match rejected {
             true => format!("no {name} server does what is asked"),
             false => format!("no {name} server answers"),
         };
-        for (server, reason) in servers.iter().zip(self.findings.reasons()) {
+        for (server, reason) in servers.iter().zip(self.statuses.reasons()) {
             let reason = match reason {
                 "" => "not asked, the time was over",
                 reason => reason,
@@ -314,15 +323,15 @@ impl<T> fmt::Debug for Failover<T> {
     }
 }
 
-/// What follows a server that brought no answer.
-enum Next {
-    /// The next server is asked.
+/// What to do after a server that sent no answer.
+enum AfterFailure {
+    /// Ask the next server.
     Server,
-    /// The change may have been done, so no server is asked.
+    /// Ask no server: the change may have been done.
     Unknown,
 }
 
-/// What is left after this is for saying what is wrong.
+/// The rest of the time is for reporting the error.
 fn end_within(deadline: Deadline) -> Instant {
     now() + deadline.left() * 9 / 10
 }

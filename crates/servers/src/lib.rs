@@ -1,15 +1,15 @@
-//! What delegates share to reach servers: an ordered list of servers of which one that answers is
-//! as good as another, deadlines, TLS, secrets, and what a failure means for what was asked.
+//! What delegates share to reach servers: an ordered list of equivalent servers, deadlines, TLS,
+//! secrets, and what a failure means for a request.
 //!
 //! A delegate whose source or store is a server depends on this package; `ipam-kube` stands on it.
 //! [`ServerSection`] reads the settings that such delegates have in common.
 //!
 //! # Failover
 //!
-//! A [`Failover`] sends each request to one server, and goes on to the next one when that fails. It
-//! tells what was certainly not carried out from what may have been, so that a caller never repeats
-//! a change blindly. A [`Transport`] is the way to one server: it sends a request, and says by a
-//! [`RequestError`] what a failure leaves open.
+//! A [`Failover`] sends each request to one server, and to the next one if that fails. It separates
+//! requests that were certainly not carried out from those that may have been, so that a caller
+//! never repeats a change blindly. A [`Transport`] sends a request to one server, and reports by a
+//! [`RequestError`] what became of a request that failed.
 //!
 //! # Over HTTP
 //!
@@ -69,8 +69,8 @@
 //!
 //! # Over a transport of your own
 //!
-//! A transport keeps its connection with the place of the server, and drops it after any trouble.
-//! What it says of a server must show no secret.
+//! A transport keeps its connection with the index of the server, and drops it after any failure.
+//! Its errors must show no secret.
 //!
 //! ```no_run
 //! use std::io::{BufRead, BufReader, Write};
@@ -91,13 +91,13 @@
 //!
 //!     fn ask(
 //!         &mut self,
-//!         place: usize,
+//!         index: usize,
 //!         line: &mut &str,
 //!         patience: Duration,
 //!     ) -> Result<String, RequestError> {
 //!         let mut stream = match self.open.take() {
-//!             Some((of, stream)) if of == place => stream,
-//!             _ => connect(&self.servers[place]).map_err(|e| RequestError::not_done(e.to_string()))?,
+//!             Some((of, stream)) if of == index => stream,
+//!             _ => connect(&self.servers[index]).map_err(|e| RequestError::not_done(e.to_string()))?,
 //!         };
 //!         let mut answer = String::new();
 //!         let asked = (stream.get_ref().set_read_timeout(Some(patience)))
@@ -111,7 +111,7 @@
 //!             Ok(0) => return Err(RequestError::unknown("it closed the connection")),
 //!             Err(error) => return Err(RequestError::unknown(error.to_string())),
 //!         }
-//!         self.open = Some((place, stream));
+//!         self.open = Some((index, stream));
 //!         Ok(answer)
 //!     }
 //! }
@@ -120,7 +120,7 @@
 //!     Ok(BufReader::new(TcpStream::connect(server)?))
 //! }
 //!
-//! /// Gives an address back; `None` where that is not certain.
+//! /// Releases an address; `None` if that is uncertain.
 //! fn release(address: &str, servers: Vec<String>, request: &Request) -> Result<Option<String>> {
 //!     let service = Service {
 //!         name: "rack",

@@ -2,13 +2,13 @@ use std::time::Duration;
 
 use ipam_kit::error::Error;
 
-/// Why a server brought no answer, and what that means for what was asked.
+/// Why a server sent no answer, and what became of the request.
 #[derive(Debug)]
 pub struct RequestError {
     pub(crate) kind: Kind,
     /// Whether something of the request may have reached a server of the service.
     pub(crate) sent: bool,
-    /// How long the server wants to be left alone.
+    /// How long the server asks to wait.
     pub(crate) wait: Option<Duration>,
 }
 
@@ -23,11 +23,11 @@ pub(crate) enum Kind {
 }
 
 impl RequestError {
-    /// A day is as good as for ever, and no clock overflows on it.
+    /// The longest wait: a day, so that no clock overflows.
     pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-    /// The request was not carried out, and this server may carry it out later. Nothing of it was
-    /// sent, unless [`RequestError::sent`] says otherwise.
+    /// The request was not carried out; this server may carry it out later. Nothing of it was sent,
+    /// unless [`RequestError::sent`] says otherwise.
     pub fn not_done(reason: impl Into<String>) -> Self {
         Self::new(Kind::NotDone(reason.into()), false)
     }
@@ -37,18 +37,18 @@ impl RequestError {
         Self::new(Kind::Unknown(reason.into()), true)
     }
 
-    /// This server has not carried it out and will not; another one may. Nothing of the request was
+    /// This server did not and will not carry it out; another one may. Nothing of the request was
     /// sent, unless [`RequestError::sent`] says otherwise.
     pub fn rejected(reason: impl Into<String>) -> Self {
         Self::new(Kind::Rejected(reason.into()), false)
     }
 
-    /// The answer is not understood: an error for a read. A change may have been carried out.
+    /// The answer cannot be parsed: an error for a read. A change may have been carried out.
     pub fn not_understood(error: Error) -> Self {
         Self::new(Kind::NotUnderstood(error), true)
     }
 
-    /// The service says no, whichever server is asked, and has not carried it out.
+    /// The service refuses, whichever server is asked, and did not carry it out.
     pub fn refused(error: Error) -> Self {
         Self::new(Kind::Refused(error), true)
     }
@@ -57,21 +57,21 @@ impl RequestError {
         Self { kind, sent, wait: None }
     }
 
-    /// Whether something of the request may have reached a server of the service. Where nothing
-    /// did, for any request, the final error has the code
+    /// Whether something of the request may have reached a server of the service. If nothing did, for
+    /// any request, the final error has the code
     /// [`Service::unreached`](crate::Service::unreached).
     #[must_use]
     pub fn sent(self, sent: bool) -> Self {
         Self { sent, ..self }
     }
 
-    /// How long the server wants to be left alone, where it says so.
+    /// How long the server asks to wait, if it does.
     #[must_use]
     pub fn wait(self, wait: Option<Duration>) -> Self {
         Self { wait: wait.map(|wait| wait.min(Self::LONGEST)), ..self }
     }
 
-    /// The same of a step before the request, as a login is: the request itself was not sent.
+    /// The same error for a step before the request, such as a login: the request was not sent.
     #[must_use]
     pub fn before_the_request(self) -> Self {
         let kind = match self.kind {
@@ -81,7 +81,7 @@ impl RequestError {
         Self { kind, sent: false, ..self }
     }
 
-    /// With other words for the reason.
+    /// Changes the words of the reason.
     #[cfg(feature = "http")]
     pub(crate) fn map_reason(self, change: impl FnOnce(String) -> String) -> Self {
         let kind = match self.kind {

@@ -17,11 +17,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Reads base URLs, at least one. A URL without a port has `default_port`, or that of its scheme
-    /// where there is none.
+    /// Reads base URLs, at least one. A URL without a port has `default_port`, or without that the port
+    /// of its scheme.
     ///
     /// # Errors
-    /// There is no server, or a URL is invalid; the error names its place below `path`.
+    /// There is no server, or a URL is invalid; the error names its path below `path`.
     pub fn parse_all(
         texts: &[String],
         path: &str,
@@ -32,13 +32,13 @@ impl Server {
                 .advise("name at least one, as in http://HOST:PORT"));
         }
         let default_port = default_port.into();
-        let parse = |(i, text): (usize, &String)| {
-            Self::parse_one(text, &format!("{path}[{i}]"), default_port)
-        };
-        texts.iter().enumerate().map(parse).collect()
+        let texts = texts.iter().enumerate();
+        texts
+            .map(|(i, text)| Self::parse_one(text, &format!("{path}[{i}]"), default_port))
+            .collect()
     }
 
-    /// Reads one base URL, whose place is `path`.
+    /// Reads one base URL, whose path is `path`.
     pub fn parse_one(text: &str, path: &str, default_port: Option<u16>) -> Result<Self> {
         Self::parse(text, default_port).map_err(|wrong| {
             Error::config(path, format_args!("{} {wrong}", shown_url(text)))
@@ -49,7 +49,7 @@ impl Server {
     /// Reads one base URL.
     ///
     /// # Errors
-    /// The URL is invalid: what is wrong with it, in words that follow the URL.
+    /// The URL is invalid: the reason, in words that follow the URL.
     pub fn parse(text: &str, default_port: Option<u16>) -> Result<Self, &'static str> {
         const SCHEME: &str = "does not begin with http:// or https://";
         const URL: &str = "is no URL";
@@ -93,10 +93,11 @@ impl Server {
         &self.authority
     }
 
-    /// Where it is, without the scheme, and without the port where it is the scheme's.
+    /// The URL without the scheme, and without the scheme's default port.
     pub fn without_scheme(&self) -> String {
         let port = if self.secured { ":443" } else { ":80" };
-        [self.authority.strip_suffix(port).unwrap_or(&self.authority), &*self.path].concat()
+        let host = self.authority.strip_suffix(port).unwrap_or(&self.authority);
+        format!("{host}{}", self.path)
     }
 
     /// Whether it has a path.

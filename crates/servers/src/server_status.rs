@@ -1,21 +1,21 @@
 use std::time::{Duration, Instant};
 
-/// Why a server did not answer a request, if it did not.
+/// Why a server did not answer, if it did not.
 #[derive(Clone, Default)]
 pub(super) struct ServerStatus {
     pub reason: String,
-    /// It does not do what is asked.
+    /// It rejects the request.
     pub rejected: bool,
     /// It could not be reached.
-    pub away: bool,
-    /// Until when it wants to be left alone.
+    pub unreachable: bool,
+    /// Until when it asked not to be called.
     pub again: Option<Instant>,
 }
 
-/// What is known of each server since one last answered.
+/// The status of each server since one last answered.
 pub(super) struct ServerStatuses(Vec<ServerStatus>);
 
-/// For how many further rounds those that cannot be reached are waited for where another one refuses.
+/// For how many further rounds unreachable servers are retried if another one rejects the request.
 const PATIENT: u32 = 2;
 
 impl ServerStatuses {
@@ -23,11 +23,11 @@ impl ServerStatuses {
         Self(vec![ServerStatus::default(); servers])
     }
 
-    /// Another request begins: what a server does not do it may not do of one request alone.
-    pub(super) fn begin(&mut self) {
+    /// Begins another request: a server that rejected one may take another.
+    pub(super) fn forget_rejections(&mut self) {
         self.0
             .iter_mut()
-            .filter(|finding| finding.rejected)
+            .filter(|status| status.rejected)
             .for_each(|f| *f = ServerStatus::default());
     }
 
@@ -35,43 +35,43 @@ impl ServerStatuses {
         self.0.fill(ServerStatus::default());
     }
 
-    pub(super) fn put(&mut self, place: usize, finding: ServerStatus) {
-        self.0[place] = finding;
+    pub(super) fn put(&mut self, index: usize, status: ServerStatus) {
+        self.0[index] = status;
     }
 
     /// Whether nothing is known of it.
-    pub(super) fn is_silent(&self, place: usize) -> bool {
-        self.0[place].reason.is_empty()
+    pub(super) fn is_unknown(&self, index: usize) -> bool {
+        self.0[index].reason.is_empty()
     }
 
-    /// Whether it is not to be asked in this round.
-    pub(super) fn is_left_alone(&self, place: usize, now: Instant) -> bool {
-        let finding = &self.0[place];
-        finding.rejected || finding.again.is_some_and(|again| again > now)
+    /// Whether it is skipped in this round.
+    pub(super) fn is_skipped(&self, index: usize, now: Instant) -> bool {
+        let status = &self.0[index];
+        status.rejected || status.again.is_some_and(|again| again > now)
     }
 
-    /// How long every server that may still do what is asked wants to be left alone.
-    pub(super) fn asked_to_wait(&self, now: Instant) -> Option<Duration> {
-        let fit = self.0.iter().filter(|finding| !finding.rejected);
-        let until = fit.map(|finding| finding.again).collect::<Option<Vec<_>>>()?;
+    /// The shortest wait, if every server that may still take the request asked for one.
+    pub(super) fn shortest_wait(&self, now: Instant) -> Option<Duration> {
+        let usable = self.0.iter().filter(|status| !status.rejected);
+        let until = usable.map(|status| status.again).collect::<Option<Vec<_>>>()?;
         Some(until.into_iter().min()?.saturating_duration_since(now))
     }
 
-    /// Whether nothing is to be waited for: each server refuses or, for some rounds, cannot be reached.
-    pub(super) fn nobody_does(&self, round: u32) -> bool {
-        let all = |wanted: fn(&ServerStatus) -> bool| self.0.iter().all(wanted);
-        let any = self.0.iter().any(|finding| finding.rejected);
-        all(|finding| finding.rejected)
-            || (any && round >= PATIENT && all(|finding| finding.rejected || finding.away))
+    /// Whether waiting is useless: each server rejects the request or has been unreachable for some
+    /// rounds.
+    pub(super) fn is_hopeless(&self, round: u32) -> bool {
+        let rejections = self.0.iter().filter(|status| status.rejected).count();
+        let all_fail = self.0.iter().all(|status| status.rejected || status.unreachable);
+        rejections == self.0.len() || (rejections > 0 && round >= PATIENT && all_fail)
     }
 
-    /// [`ServerStatuses::nobody_does`], after all rounds.
-    pub(super) fn are_refusals(&self) -> bool {
-        self.nobody_does(PATIENT)
+    /// [`ServerStatuses::is_hopeless`], after all rounds.
+    pub(super) fn are_rejections(&self) -> bool {
+        self.is_hopeless(PATIENT)
     }
 
-    /// Of each server; empty where it was not asked.
+    /// The reason of each server; empty for one that was not asked.
     pub(super) fn reasons(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|finding| &*finding.reason)
+        self.0.iter().map(|status| &*status.reason)
     }
 }

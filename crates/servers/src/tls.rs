@@ -6,20 +6,19 @@ use super::file;
 use super::secret::ConfigFile;
 use ipam_kit::error::{Error, Result};
 
-/// Whom to trust over TLS, and as whom to call.
+/// The CA that TLS trusts, and the client's certificate.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
-    /// Certificates of the authorities that may have signed the server's; without it, those that the
-    /// host trusts.
+    /// The CA certificates that may have signed the server's; without it, the host's.
     pub ca: Option<ConfigFile>,
     /// The client's certificate with its key.
     pub identity: Option<(ConfigFile, ConfigFile)>,
 }
 
-/// PEM, and where it is.
+/// PEM, with its path.
 #[derive(Clone)]
 pub struct Pem {
-    /// Where the configuration has it, or names its file.
+    /// The key with the PEM or its file's name.
     pub path: String,
     /// The PEM itself, or its file.
     pub source: PemSource,
@@ -30,18 +29,18 @@ pub struct Pem {
 pub enum PemSource {
     /// A file, read when a connection is made.
     File(PathBuf),
-    /// The text itself, as in a kubeconfig.
+    /// The PEM itself, as in a kubeconfig.
     Data(Vec<u8>),
 }
 
-/// What [`Tls`] names, and what else may be had.
+/// [`Tls`] with more choices.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     /// As [`Tls::ca`].
     pub ca: Option<Pem>,
     /// As [`Tls::identity`].
     pub identity: Option<(Pem, Pem)>,
-    /// Whether whoever answers is taken for the server.
+    /// Whether any certificate of the server is accepted.
     pub skip_verification: bool,
 }
 
@@ -62,7 +61,7 @@ impl From<Tls> for Trust {
 }
 
 impl Pem {
-    /// The content, in which there is PEM of this kind, as in `CERTIFICATE` or `PRIVATE KEY`.
+    /// The content, with PEM of this kind: `CERTIFICATE` or `PRIVATE KEY`.
     ///
     /// # Errors
     /// The file cannot be read, or holds no PEM of the kind.
@@ -76,8 +75,9 @@ impl Pem {
             })?),
         };
         let text = String::from_utf8_lossy(&content);
-        let begins = |line: &str| line.starts_with("-----BEGIN ") && line.contains(kind);
-        if text.lines().any(begins) { Ok(content) } else { Err(self.malformed(kind)) }
+        let has_kind =
+            text.lines().any(|line| line.starts_with("-----BEGIN ") && line.contains(kind));
+        if has_kind { Ok(content) } else { Err(self.malformed(kind)) }
     }
 
     /// The file's name.
@@ -101,7 +101,7 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// Where distributions keep the certificates of public authorities.
+/// The files with public CA certificates, by distribution.
 const BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -109,7 +109,7 @@ const BUNDLES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The certificates of the authorities that the host trusts, as PEM; empty where it names none.
+/// The CA certificates that the host trusts, as PEM; empty without such a file.
 pub fn host_ca_bundle() -> Vec<u8> {
     BUNDLES.iter().find_map(|path| file::read(Path::new(path)).ok()).unwrap_or_default()
 }

@@ -11,7 +11,7 @@ fn config(cluster: &str, user: &str) -> String {
     )
 }
 
-fn login(texts: &[&str]) -> Result<Credentials> {
+fn login(texts: &[&str]) -> Result<KubeCredentials> {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("t"), "of-file\n").unwrap();
     fs::write(folder.path().join("empty"), "\n").unwrap();
@@ -21,7 +21,7 @@ fn login(texts: &[&str]) -> Result<Credentials> {
         fs::write(file, text).unwrap();
     }
     let files: Vec<_> = files.iter().map(|(origin, file)| (origin.clone(), &**file)).collect();
-    Credentials::of_kubeconfigs(&files)
+    KubeCredentials::of_kubeconfigs(&files)
 }
 
 #[track_caller]
@@ -34,7 +34,7 @@ fn fails(texts: &[&str], message: &str) {
 
 #[test]
 fn the_current_context_says_whom_to_call() {
-    let Credentials { server, trust, token, namespace, .. } =
+    let KubeCredentials { server, trust, token, namespace, .. } =
         login(&[&config("server: https://a:6443/x/", "token: 0123")]).unwrap();
     assert_eq!(server.to_string(), "https://a:6443/x");
     assert_eq!(namespace.as_deref(), Some("n"));
@@ -83,7 +83,7 @@ fn data_comes_before_files_and_files_lie_beside_the_kubeconfig() {
     let cluster = "server: https://a, certificate-authority-data: eA==, certificate-authority: ca";
     let user =
         "client-certificate: sub/pair.pem, client-key: /pair.pem, client-key-data: 'eA\n ==\n'";
-    let Credentials { trust, ca_path, .. } = login(&[&config(cluster, user)]).unwrap();
+    let KubeCredentials { trust, ca_path, .. } = login(&[&config(cluster, user)]).unwrap();
     let authority = trust.ca.unwrap();
     assert!(matches!(authority.source, PemSource::Data(data) if data == b"x"));
     assert_eq!(ca_path, "f0: clusters[k].cluster.certificate-authority-data");
@@ -105,7 +105,7 @@ fn what_the_first_file_says_of_a_name_is_right() {
     let (first, second) =
         (config("server: http://a", "token: a"), config("server: http://b", "token: b"));
     let found = |texts: &[&str]| {
-        let Credentials { server, token, .. } = login(texts).unwrap();
+        let KubeCredentials { server, token, .. } = login(texts).unwrap();
         format!("{server} {}", token.unwrap().1.expose())
     };
     assert_eq!(found(&[&first, &second]), "http://a a");
@@ -287,17 +287,17 @@ fn a_pod_finds_its_login_in_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join(TOKEN);
     fs::write(&place, "s3cret\n").unwrap();
-    let login = Credentials::of_pod(folder.path(), ("fd00::1", "443")).unwrap();
+    let login = KubeCredentials::of_pod(folder.path(), ("fd00::1", "443")).unwrap();
     assert_eq!(login.server.to_string(), "https://[fd00::1]");
     assert!(login.trust.ca.is_none() && login.namespace.is_none());
     assert_eq!(login.shown(), format!("the token ({})", place.display()));
     fs::write(folder.path().join(CA), "x").unwrap();
     fs::write(folder.path().join(NAMESPACE), "kube-system\n").unwrap();
-    let login = Credentials::of_pod(folder.path(), ("10.0.0.1", "6443")).unwrap();
+    let login = KubeCredentials::of_pod(folder.path(), ("10.0.0.1", "6443")).unwrap();
     assert_eq!(login.server.to_string(), "https://10.0.0.1:6443");
     assert!(login.trust.ca.is_some());
     assert_eq!(login.namespace.as_deref(), Some("kube-system"));
     assert!(!format!("{login:?}").contains("s3cret"));
-    let error = Credentials::of_pod(folder.path(), ("10.0.0.1", "https")).unwrap_err();
+    let error = KubeCredentials::of_pod(folder.path(), ("10.0.0.1", "https")).unwrap_err();
     assert!(error.to_string().starts_with("KUBERNETES_SERVICE_HOST: "), "{error}");
 }

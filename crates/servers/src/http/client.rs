@@ -6,7 +6,7 @@ use ipam_kit::delegate::Deadline;
 use ipam_kit::error::Result;
 
 use super::elements::Weight;
-use super::exchange::{Access, Http, Question, Take};
+use super::exchange::{Access, Http, PreparedRequest, Take};
 use super::message::{HttpAnswer, HttpRequest};
 use super::secrets::Secrets;
 use crate::failover::{Failover, Service};
@@ -88,8 +88,8 @@ impl Client {
     /// None answers in time; none of them does what is asked; the answer is longer than the limit.
     pub fn read(&mut self, ask: &HttpRequest<'_>) -> Result<HttpAnswer> {
         let mut take = whole;
-        let question = self.question(ask, &mut take)?;
-        self.failover.read(question)
+        let prepared = self.prepare(ask, &mut take)?;
+        self.failover.read(prepared)
     }
 
     /// [`Client::read`] for a body that is too large to hold. Where the connection breaks within the
@@ -103,8 +103,8 @@ impl Client {
         take: &mut dyn FnMut(u16, &mut dyn Read) -> io::Result<T>,
     ) -> Result<T> {
         let mut take = |head: HttpAnswer, body: &mut dyn Read| take(head.status, body);
-        let question = self.question(ask, &mut take)?;
-        self.failover.read(question)
+        let prepared = self.prepare(ask, &mut take)?;
+        self.failover.read(prepared)
     }
 
     /// Changes something; `None` when it may have been done, or may still be. It is sent to another
@@ -114,8 +114,8 @@ impl Client {
     /// It was not and will not be done.
     pub fn write(&mut self, ask: &HttpRequest<'_>) -> Result<Option<HttpAnswer>> {
         let mut take = whole;
-        let question = self.question(ask, &mut take)?;
-        self.failover.write(question)
+        let prepared = self.prepare(ask, &mut take)?;
+        self.failover.write(prepared)
     }
 
     /// The time until the service is given up.
@@ -128,12 +128,12 @@ impl Client {
         std::thread::sleep(time);
     }
 
-    fn question<'a, T>(
+    fn prepare<'a, T>(
         &mut self,
         ask: &'a HttpRequest<'a>,
         take: Take<'a, T>,
-    ) -> Result<Question<'a, T>> {
-        self.failover.transport_mut().question(ask, take)
+    ) -> Result<PreparedRequest<'a, T>> {
+        self.failover.transport_mut().prepare(ask, take)
     }
 }
 
@@ -145,6 +145,6 @@ impl fmt::Debug for Client {
 
 fn whole(mut answer: HttpAnswer, body: &mut dyn Read) -> io::Result<HttpAnswer> {
     body.read_to_end(&mut answer.body)?;
-    Weight::judge(&answer.body)?;
+    Weight::check(&answer.body)?;
     Ok(answer)
 }

@@ -17,7 +17,7 @@ use ureq::{Agent, Error};
 
 use crate::words;
 
-/// How long a server may take to be connected to, with the handshake of TLS.
+/// The time to connect, with the handshake of TLS.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// Bytes of a connection's buffer in each direction: more than most requests and answers have. Both
@@ -26,32 +26,32 @@ const BUFFER: usize = 16 * 1024;
 
 /// Whether a request may have reached a server.
 ///
-/// A server acts on a whole request only, so one whose first part the system did not take is not sent.
+/// A server acts only on a whole request: one whose first part the system did not take is not sent.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sent(Arc<Told>);
+pub(super) struct WireState(Arc<WireFlags>);
 
 #[derive(Debug, Default)]
-struct Told {
+struct WireFlags {
     sent: AtomicBool,
     /// The first byte of a connection whose server does not begin as one of HTTP/1 does; 0 of others.
-    strange: AtomicU8,
+    foreign_byte: AtomicU8,
 }
 
-impl Sent {
-    pub(super) fn set(&self, sent: bool) {
+impl WireState {
+    pub(super) fn set_sent(&self, sent: bool) {
         self.0.sent.store(sent, Ordering::Relaxed);
         if !sent {
-            self.0.strange.store(0, Ordering::Relaxed);
+            self.0.foreign_byte.store(0, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn is_set(&self) -> bool {
+    pub(super) fn is_sent(&self) -> bool {
         self.0.sent.load(Ordering::Relaxed)
     }
 
-    /// What to do about a server that spoke first, and not as one of HTTP/1: it has read no request.
-    pub(super) fn strange(&self) -> Option<&'static str> {
-        match self.0.strange.load(Ordering::Relaxed) {
+    /// Advice about a server whose first bytes were not HTTP/1: it has read no request.
+    pub(super) fn protocol_advice(&self) -> Option<&'static str> {
+        match self.0.foreign_byte.load(Ordering::Relaxed) {
             0 => None,
             // An alert, or a handshake.
             0x15 | 0x16 => Some(words::WITH_TLS),
@@ -59,17 +59,17 @@ impl Sent {
         }
     }
 
-    fn hear(&self, first: &[u8]) {
+    fn see_first_bytes(&self, first: &[u8]) {
         const BEGIN: &[u8] = b"HTTP/";
         let length = first.len().min(BEGIN.len());
         if first[..length] != BEGIN[..length] {
-            self.0.strange.store(first[0].max(1), Ordering::Relaxed);
+            self.0.foreign_byte.store(first[0].max(1), Ordering::Relaxed);
         }
     }
 }
 
-/// What sends requests, and keeps one connection for the next. It tells `sent` when it begins.
-pub(super) fn agent(tls: Option<Arc<ClientConfig>>, sent: Sent) -> Agent {
+/// Sends requests, and keeps one connection for the next. It sets `wire` to sent with the first bytes of a request.
+pub(super) fn agent(tls: Option<Arc<ClientConfig>>, wire: WireState) -> Agent {
     let config = Config::builder()
         .http_status_as_error(false)
         .max_redirects(0)
@@ -82,15 +82,15 @@ pub(super) fn agent(tls: Option<Arc<ClientConfig>>, sent: Sent) -> Agent {
         .max_idle_connections_per_host(1)
         .timeout_connect(Some(CONNECT))
         .build();
-    let connector = ().chain(TcpConnector::default()).chain(Dial { tls, sent });
-    Agent::with_parts(config, connector, Names::default())
+    let connector = ().chain(TcpConnector::default()).chain(TlsConnector { tls, wire });
+    Agent::with_parts(config, connector, HostResolver::default())
 }
 
-/// Looks names up. The usual way starts a thread, which an address does not need.
+/// Resolves host names. The default resolver starts a thread, which an address does not need.
 #[derive(Debug, Default)]
-struct Names(DefaultResolver);
+struct HostResolver(DefaultResolver);
 
-impl Resolver for Names {
+impl Resolver for HostResolver {
     fn resolve(
         &self,
         uri: &Uri,
@@ -113,47 +113,54 @@ fn bare_host(uri: &Uri) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Adds TLS to a connection where the scheme asks for it.
-struct Dial {
+/// Adds TLS to a connection if the scheme asks for it.
+struct TlsConnector {
     tls: Option<Arc<ClientConfig>>,
-    sent: Sent,
+    wire: WireState,
 }
 
-impl<In: Transport> Connector<In> for Dial {
-    type Out = Line;
+impl<In: Transport> Connector<In> for TlsConnector {
+    type Out = TrackedConnection;
 
     fn connect(
         &self,
         details: &ConnectionDetails<'_>,
         chained: Option<In>,
-    ) -> Result<Option<Line>, Error> {
+    ) -> Result<Option<TrackedConnection>, Error> {
         let Some(tcp) = chained else { return Ok(None) };
         let inner: Box<dyn Transport> = match &self.tls {
-            Some(config) if details.needs_tls() => Box::new(Secured::open(config, details, tcp)?),
+            Some(config) if details.needs_tls() => {
+                Box::new(TlsConnection::open(config, details, tcp)?)
+            }
             _ => Box::new(tcp),
         };
-        Ok(Some(Line { inner, pending: Vec::new(), heard: false, sent: self.sent.clone() }))
+        Ok(Some(TrackedConnection {
+            inner,
+            pending: Vec::new(),
+            heard: false,
+            wire: self.wire.clone(),
+        }))
     }
 }
 
-impl fmt::Debug for Dial {
+impl fmt::Debug for TlsConnector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Dial")
+        f.write_str("TlsConnector")
     }
 }
 
-/// A connection that tells when something was sent over it. It sends a request's head together with its
-/// body, once an answer is awaited: in two parts they would wake the server twice.
+/// A connection that records when something was sent. It sends the head of a request together with its
+/// body, once an answer is awaited: two parts would wake the server twice.
 #[derive(Debug)]
-struct Line {
+struct TrackedConnection {
     inner: Box<dyn Transport>,
     pending: Vec<u8>,
     /// Something has come.
     heard: bool,
-    sent: Sent,
+    wire: WireState,
 }
 
-impl Line {
+impl TrackedConnection {
     fn flush(&mut self, timeout: NextTimeout) -> Result<(), Error> {
         if self.pending.is_empty() {
             return Ok(());
@@ -162,12 +169,12 @@ impl Line {
         self.inner.buffers().output()[..length].copy_from_slice(&self.pending);
         self.pending.clear();
         self.inner.transmit_output(length, timeout)?;
-        self.sent.set(true);
+        self.wire.set_sent(true);
         Ok(())
     }
 }
 
-impl Transport for Line {
+impl Transport for TrackedConnection {
     fn buffers(&mut self) -> &mut dyn Buffers {
         self.inner.buffers()
     }
@@ -187,7 +194,7 @@ impl Transport for Line {
         let first = self.inner.buffers().input();
         if !self.heard && !first.is_empty() {
             self.heard = true;
-            self.sent.hear(first);
+            self.wire.see_first_bytes(first);
         }
         Ok(came)
     }
@@ -203,14 +210,14 @@ impl Transport for Line {
 
 /// A connection over TLS.
 ///
-/// The one that ureq has panics on a key that is not the certificate's, and reads the files' content
-/// anew for each connection.
-struct Secured {
+/// ureq's own panics on a key that does not fit the certificate, and parses the files again for each
+/// connection.
+struct TlsConnection {
     buffers: LazyBuffers,
     stream: StreamOwned<ClientConnection, TransportAdapter>,
 }
 
-impl Secured {
+impl TlsConnection {
     fn open(
         config: &Arc<ClientConfig>,
         details: &ConnectionDetails<'_>,
@@ -229,7 +236,7 @@ impl Secured {
     }
 }
 
-/// What is left to connect in.
+/// The time left to connect.
 fn left(details: &ConnectionDetails<'_>) -> NextTimeout {
     let mut timeout = details.timeout;
     if let (time::Instant::Exact(from), time::Instant::Exact(now), time::Duration::Exact(whole)) =
@@ -240,7 +247,7 @@ fn left(details: &ConnectionDetails<'_>) -> NextTimeout {
     timeout
 }
 
-impl Transport for Secured {
+impl Transport for TlsConnection {
     fn buffers(&mut self) -> &mut dyn Buffers {
         &mut self.buffers
     }
@@ -269,8 +276,8 @@ impl Transport for Secured {
     }
 }
 
-impl fmt::Debug for Secured {
+impl fmt::Debug for TlsConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secured")
+        f.write_str("TlsConnection")
     }
 }

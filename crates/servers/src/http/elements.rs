@@ -1,14 +1,13 @@
 use std::io::{self, Read};
 
-/// Gives each element of a long JSON array of objects or strings as its bytes, and in the end the rest of
-/// the answer, in which the array is empty. Nothing holds the whole.
+/// Calls `take` with the bytes of each element of a long JSON array of objects or strings, and returns
+/// the rest of the answer, with an empty array. The whole is never in memory.
 ///
-/// The array is the answer itself, or the member `name` of an object. The inside of an element is left
-/// to its reader.
+/// The array is the answer itself, or the member `name` of an object. `take` parses the elements.
 ///
 /// # Errors
-/// Reading fails; the array is missing; an element or the rest is longer than `longest`, in bytes, has more
-/// than 100,000 values, or a text of more than 1 MiB.
+/// Reading fails; the array is missing; an element or the rest is longer than `longest`, in bytes, has
+/// more than 100,000 values, or a string of more than 1 MiB.
 pub fn each_element<E>(
     source: &mut dyn Read,
     name: Option<&str>,
@@ -40,67 +39,70 @@ pub fn each_element<E>(
     }
 }
 
-/// What a JSON text costs its reader: a value may take thirty times the bytes that it has in
-/// the text, and an error may quote a text in six times its bytes.
+/// What JSON costs its reader: a value may take thirty times its bytes, and an error may quote a
+/// string in six times its bytes.
 #[derive(Default)]
 pub(super) struct Weight {
     values: usize,
-    text: usize,
-    in_text: bool,
+    string_length: usize,
+    in_string: bool,
     escaped: bool,
 }
 
-/// How many values a JSON text that is held may have, and how many bytes one of its texts.
+/// How many values JSON in memory may have, and how many bytes one of its strings.
 const VALUES: usize = 100_000;
-const TEXT: usize = 1024 * 1024;
+const STRING: usize = 1024 * 1024;
 
 impl Weight {
     /// Takes a byte.
     fn step(&mut self, byte: u8) -> io::Result<()> {
-        self.text += 1;
+        self.string_length += 1;
         match byte {
             _ if self.escaped => self.escaped = false,
-            b'\\' if self.in_text => self.escaped = true,
-            b'"' => (self.in_text, self.text) = (!self.in_text, 0),
-            b',' | b'[' | b'{' if !self.in_text => self.values += 1,
+            b'\\' if self.in_string => self.escaped = true,
+            b'"' => {
+                self.in_string = !self.in_string;
+                self.string_length = 0;
+            }
+            b',' | b'[' | b'{' if !self.in_string => self.values += 1,
             _ => {}
         }
         match self {
             Self { values, .. } if *values > VALUES => {
                 Err(malformed(&format!("it has more than {VALUES} values")))
             }
-            Self { text, in_text: true, .. } if *text > TEXT => {
-                Err(malformed(&format!("one of its texts has more than {TEXT} bytes")))
+            Self { string_length, in_string: true, .. } if *string_length > STRING => {
+                Err(malformed(&format!("one of its texts has more than {STRING} bytes")))
             }
             _ => Ok(()),
         }
     }
 
-    /// Judges a whole text.
+    /// Checks a whole body.
     ///
     /// # Errors
-    /// It has too many values, or a text that is too long.
-    pub(super) fn judge(body: &[u8]) -> io::Result<()> {
+    /// It has too many values, or a string that is too long.
+    pub(super) fn check(body: &[u8]) -> io::Result<()> {
         let mut weight = Self::default();
         body.iter().try_for_each(|byte| weight.step(*byte))
     }
 }
 
 struct Scanner<'a> {
-    /// The member with the array; none where the array is all.
+    /// The member with the array; `None` if the array is the whole answer.
     name: Option<&'a str>,
     longest: usize,
     rest: Vec<u8>,
     element: Vec<u8>,
-    /// Of what is scanned now: the rest, or an element.
+    /// The weight of the present element.
     weight: Weight,
     of_rest: Weight,
     state: ScanState,
     /// Open brackets and braces around the array, and in an element.
     around: u32,
     inside: u32,
-    /// Where the latest text in the rest begins.
-    text: usize,
+    /// The start of the latest string in the rest.
+    string_start: usize,
     seen: bool,
 }
 
@@ -126,12 +128,12 @@ impl<'a> Scanner<'a> {
             state: if name.is_some() { ScanState::Around } else { ScanState::BeforeArray },
             around: 0,
             inside: 0,
-            text: 0,
+            string_start: 0,
             seen: false,
         }
     }
 
-    /// Whether the answer may end here; what the rest says is judged by who reads it.
+    /// Whether the answer may end here. The caller parses the rest.
     fn is_whole(&self) -> bool {
         self.state == ScanState::Around && (self.seen || self.name.is_some())
     }
@@ -151,15 +153,17 @@ impl<'a> Scanner<'a> {
         if self.name.is_none() {
             return if space { Ok(()) } else { Err(malformed("something follows its end")) };
         }
-        let was_text = self.of_rest.in_text;
+        let was_string = self.of_rest.in_string;
         self.keep(byte)?;
         match byte {
-            b'"' if self.of_rest.in_text && !was_text => self.text = self.rest.len(),
-            b'{' | b'[' if !was_text => self.around += 1,
-            b'}' | b']' if !was_text => self.around = self.around.saturating_sub(1),
-            b':' if !was_text && self.around == 1 => {
-                let name =
-                    self.rest.get(self.text..).and_then(|it| it.split(|b| *b == b'"').next());
+            b'"' if self.of_rest.in_string && !was_string => self.string_start = self.rest.len(),
+            b'{' | b'[' if !was_string => self.around += 1,
+            b'}' | b']' if !was_string => self.around = self.around.saturating_sub(1),
+            b':' if !was_string && self.around == 1 => {
+                let name = self
+                    .rest
+                    .get(self.string_start..)
+                    .and_then(|it| it.split(|b| *b == b'"').next());
                 if name == self.name.map(str::as_bytes) {
                     self.state = ScanState::BeforeArray;
                 }
@@ -188,12 +192,14 @@ impl<'a> Scanner<'a> {
         match byte {
             b' ' | b'\n' | b'\r' | b'\t' | b',' => Ok(()),
             b']' => {
-                (self.state, self.seen) = (ScanState::Around, true);
+                self.state = ScanState::Around;
+                self.seen = true;
                 self.keep(byte)
             }
             b'{' | b'"' => {
                 self.state = ScanState::Inside;
-                (self.weight, self.inside) = (Weight::default(), 0);
+                self.weight = Weight::default();
+                self.inside = 0;
                 self.inside(byte).map(drop)
             }
             _ => Err(malformed("it is not an array of objects or texts")),
@@ -205,14 +211,14 @@ impl<'a> Scanner<'a> {
         if self.element.len() > self.longest {
             return Err(malformed(&format!("an element has more than {} bytes", self.longest)));
         }
-        let was_text = self.weight.in_text;
+        let was_string = self.weight.in_string;
         self.weight.step(byte)?;
         match byte {
-            b'{' | b'[' if !was_text => self.inside += 1,
-            b'}' | b']' if !was_text => self.inside -= 1,
+            b'{' | b'[' if !was_string => self.inside += 1,
+            b'}' | b']' if !was_string => self.inside -= 1,
             _ => {}
         }
-        let ended = self.inside == 0 && !self.weight.in_text;
+        let ended = self.inside == 0 && !self.weight.in_string;
         if ended {
             self.state = ScanState::Between;
         }
@@ -309,11 +315,11 @@ mod tests {
         }
         assert!(elements_of(&format!(r#"{{"a":"{long}","items":[]}}"#), Some("items")).is_err());
         let many = |n: usize| ["[", &"[],".repeat(n), "0]"].concat();
-        assert!(Weight::judge(many(VALUES / 2 - 1).as_bytes()).is_ok());
-        assert!(Weight::judge(many(VALUES / 2).as_bytes()).is_err());
+        assert!(Weight::check(many(VALUES / 2 - 1).as_bytes()).is_ok());
+        assert!(Weight::check(many(VALUES / 2).as_bytes()).is_err());
         let text = |n: usize| format!(r#"["{}", "{0}"]"#, ",".repeat(n));
-        assert!(Weight::judge(text(TEXT).as_bytes()).is_ok());
-        assert!(Weight::judge(text(TEXT + 1).as_bytes()).is_err());
+        assert!(Weight::check(text(STRING).as_bytes()).is_ok());
+        assert!(Weight::check(text(STRING + 1).as_bytes()).is_err());
     }
 
     #[test]

@@ -7,8 +7,8 @@ use ureq::Agent;
 use ureq::http::header::{ACCEPT, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use ureq::http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 
-use super::dial::{self, Sent};
-use super::message::{Bounded, End, HttpAnswer, HttpRequest, Method};
+use super::dial::{self, WireState};
+use super::message::{BodyEnd, Bounded, HttpAnswer, HttpRequest, Method};
 use super::request_error;
 use super::secrets::{SHOWN, Secrets, one_line};
 use crate::failover::Transport;
@@ -20,47 +20,47 @@ use crate::tls::{Tls, Trust};
 /// How to reach a service.
 #[derive(Debug)]
 pub struct Access {
-    /// What errors call the service: what stands before the word "server", as in `Consul`.
+    /// The service's name in errors, before the word "server", as in `Consul`.
     pub service: &'static str,
     /// At least one.
     pub servers: Vec<Server>,
     /// For servers over TLS.
     pub tls: Tls,
-    /// What every request shows.
+    /// Headers of every request.
     pub headers: Vec<(&'static str, Secret)>,
-    /// How long to go on after the first trouble.
+    /// How long to retry after the first failure.
     pub timeout: Duration,
-    /// The code of an error when no server could be asked for anything.
+    /// The code of an error if no request reached a server.
     pub unreached: ErrorCode,
-    /// What to do about a status that is no answer, by the status and the body.
+    /// Advice about a status that is not an answer, by the status and the body.
     pub advice: fn(status: u16, body: &str) -> Option<&'static str>,
 }
 
-/// HTTP as a way to servers: one request, sent to one of them.
+/// The HTTP transport: one request to one server.
 pub(super) struct Http {
     service: &'static str,
     servers: Vec<Server>,
-    /// What every request shows.
+    /// Headers of every request.
     headers: HeaderMap,
     secrets: Secrets,
-    /// What it speaks, where that is to be told.
+    /// The media type of bodies, if there is a common one.
     media: Option<&'static str>,
     advice: fn(status: u16, body: &str) -> Option<&'static str>,
     agent: Agent,
-    sent: Sent,
+    wire: WireState,
 }
 
-/// What is asked, and what becomes of the answer.
-pub(super) struct Question<'a, T> {
+/// A request with all its headers, and the reader of its answer.
+pub(super) struct PreparedRequest<'a, T> {
     ask: &'a HttpRequest<'a>,
     headers: HeaderMap,
     take: Take<'a, T>,
 }
 
-/// Takes the body of an answer, whose head comes without it.
+/// Reads the body of an answer, given its head.
 pub(super) type Take<'a, T> = &'a mut dyn FnMut(HttpAnswer, &mut dyn Read) -> io::Result<T>;
 
-/// The bytes that are read of a refusal.
+/// The bytes that are read of a rejection.
 const READ: u64 = 4 * SHOWN as u64;
 
 impl Http {
@@ -76,9 +76,9 @@ impl Http {
         }
         let secured = servers.iter().any(Server::is_secured);
         let tls = secured.then(|| trust.settings()).transpose()?;
-        let sent = Sent::default();
-        let agent = dial::agent(tls, sent.clone());
-        Ok(Self { service, servers, headers, secrets, media: None, advice, agent, sent })
+        let wire = WireState::default();
+        let agent = dial::agent(tls, wire.clone());
+        Ok(Self { service, servers, headers, secrets, media: None, advice, agent, wire })
     }
 
     pub(super) fn speak(&mut self, media: &'static str) {
@@ -89,19 +89,19 @@ impl Http {
         &self.secrets
     }
 
-    pub(super) fn server(&self, place: usize) -> &Server {
-        &self.servers[place]
+    pub(super) fn server(&self, index: usize) -> &Server {
+        &self.servers[index]
     }
 
-    /// What is asked with all its headers: those of the request replace those of every request.
+    /// Adds all headers: those of the request replace those of every request.
     ///
     /// # Errors
     /// A header is invalid.
-    pub(super) fn question<'a, T>(
+    pub(super) fn prepare<'a, T>(
         &mut self,
         ask: &'a HttpRequest<'a>,
         take: Take<'a, T>,
-    ) -> Result<Question<'a, T>> {
+    ) -> Result<PreparedRequest<'a, T>> {
         let mut headers = self.headers.clone();
         if let Some(media) = self.media {
             put(&mut headers, ACCEPT.as_str(), media, false)?;
@@ -116,23 +116,25 @@ impl Http {
             self.secrets.add(secret);
             put(&mut headers, name, secret.expose(), true)?;
         }
-        Ok(Question { ask, headers, take })
+        Ok(PreparedRequest { ask, headers, take })
     }
 
     fn exchange<T>(
         &self,
         server: &Server,
-        question: &mut Question<'_, T>,
+        prepared: &mut PreparedRequest<'_, T>,
         patience: Duration,
     ) -> Result<T, RequestError> {
-        let (ask, began) = (question.ask, Instant::now());
-        self.sent.set(false);
-        let answered = self.request(server, question, patience);
-        let sent = self.sent.is_set();
-        let broken =
-            |error: &ureq::Error| request_error::of(error, sent, server.is_secured(), patience);
-        let response = answered.map_err(|error| match self.sent.strange() {
-            Some(advice) => request_error::stranger(&error, patience, advice),
+        let ask = prepared.ask;
+        let began = Instant::now();
+        self.wire.set_sent(false);
+        let answered = self.request(server, prepared, patience);
+        let sent = self.wire.is_sent();
+        let broken = |error: &ureq::Error| {
+            request_error::of_transport(error, sent, server.is_secured(), patience)
+        };
+        let response = answered.map_err(|error| match self.wire.protocol_advice() {
+            Some(advice) => request_error::not_http(&error, patience, advice),
             None => broken(&error),
         })?;
         let status = response.status().as_u16();
@@ -149,19 +151,19 @@ impl Http {
         }
         let head = head(ask, &response);
         let mut body = Bounded::new(response.into_body().into_reader(), ask.limit);
-        let taken = (question.take)(head, &mut body);
+        let taken = (prepared.take)(head, &mut body);
         let asked = format_args!("{} {}", ask.method, ask.path);
         match (body.end(), taken) {
-            (End::TooLong, _) => Err(RequestError::not_understood(
+            (BodyEnd::TooLong, _) => Err(RequestError::not_understood(
                 Error::new(
                     ErrorCode::BACKEND,
                     format!("the answer to {asked} has more than {} bytes", ask.limit),
                 )
                 .advise("see what the server holds there"),
             )),
-            (End::Broken(error), _) => Err(broken(&error.into())),
-            (End::None, Ok(taken)) => Ok(taken),
-            (End::None, Err(error)) => Err(RequestError::not_understood(
+            (BodyEnd::Broken(error), _) => Err(broken(&error.into())),
+            (BodyEnd::None, Ok(taken)) => Ok(taken),
+            (BodyEnd::None, Err(error)) => Err(RequestError::not_understood(
                 Error::new(ErrorCode::BACKEND, format!("the answer to {asked} is not understood"))
                     .caused_by(self.secrets.redacted(error.to_string())),
             )),
@@ -171,14 +173,14 @@ impl Http {
     fn request<T>(
         &self,
         server: &Server,
-        question: &Question<'_, T>,
+        prepared: &PreparedRequest<'_, T>,
         patience: Duration,
     ) -> Result<Response<ureq::Body>, ureq::Error> {
-        let ask = question.ask;
+        let ask = prepared.ask;
         let mut request =
             Request::builder().method(ask.method.name()).uri(format!("{server}/{}", ask.path));
         if let Some(headers) = request.headers_mut() {
-            headers.clone_from(&question.headers);
+            headers.clone_from(&prepared.headers);
         }
         let patience = Some(patience);
         if ask.method == Method::Get || (ask.method == Method::Delete && ask.body.is_empty()) {
@@ -190,13 +192,13 @@ impl Http {
         }
     }
 
-    /// What a status means that is no answer.
+    /// The error of a status that is not an answer.
     fn refusal(&self, ask: &HttpRequest<'_>, response: Response<ureq::Body>) -> RequestError {
         let status = response.status().as_u16();
         let wait = request_error::asked_to_wait(status, response.headers().get(RETRY_AFTER));
         let mut text = self.said(response);
-        let is_elsewhere = request_error::is_elsewhere(status, ask.method, &text);
-        if is_elsewhere {
+        let is_other_service = request_error::is_other_service(status, ask.method, &text);
+        if is_other_service {
             text.push_str(
                 " (look at port, path and scheme: a server that speaks TLS needs https://)",
             );
@@ -204,19 +206,19 @@ impl Http {
         if let Some(wait) = wait {
             text.push_str(&format!(" (it asks to be left alone for {} s)", wait.as_secs()));
         }
-        let trouble = request_error::of_status(status, ask.method, text).wait(wait);
-        if is_elsewhere { trouble.sent(false) } else { trouble }
+        let error = request_error::of_status(status, ask.method, text).wait(wait);
+        if is_other_service { error.sent(false) } else { error }
     }
 
-    /// What a server said instead of an answer, in one line.
+    /// The words of a server without an answer, in one line.
     fn said(&self, response: Response<ureq::Body>) -> String {
         let status = response.status();
         let to = response.headers().get(LOCATION).filter(|_| status.is_redirection());
         let to = to.map(|to| self.secrets.shown(to.as_bytes()));
         let mut body = Vec::new();
-        // What has come until the connection breaks will do.
+        // The part that came before the connection broke is enough.
         let _ = response.into_body().into_reader().take(READ).read_to_end(&mut body);
-        // Before it is cut, where a part of a secret would be left.
+        // Before it is cut, so that no part of a secret is left.
         let body = self.secrets.redacted(String::from_utf8_lossy(&body).into_owned());
         let mut text = format!("HTTP {}", status.as_u16());
         if let Some(to) = to {
@@ -236,17 +238,17 @@ impl Http {
     }
 }
 
-impl<T> Transport<Question<'_, T>> for Http {
+impl<T> Transport<PreparedRequest<'_, T>> for Http {
     type Answer = T;
 
     fn ask(
         &mut self,
-        place: usize,
-        question: &mut Question<'_, T>,
+        index: usize,
+        prepared: &mut PreparedRequest<'_, T>,
         patience: Duration,
     ) -> Result<T, RequestError> {
-        self.exchange(&self.servers[place], question, patience)
-            .map_err(|trouble| trouble.map_reason(|reason| self.secrets.redacted(reason)))
+        self.exchange(&self.servers[index], prepared, patience)
+            .map_err(|error| error.map_reason(|reason| self.secrets.redacted(reason)))
     }
 }
 
@@ -263,11 +265,12 @@ fn head(ask: &HttpRequest<'_>, response: &Response<ureq::Body>) -> HttpAnswer {
 }
 
 fn put(headers: &mut HeaderMap, name: &str, value: &str, is_secret: bool) -> Result<()> {
-    let wrong = || Error::new(ErrorCode::INTERNAL, format!("invalid header {name}"));
-    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
-    let mut value = HeaderValue::from_str(value).map_err(|_| wrong())?;
+    let header = HeaderName::from_bytes(name.as_bytes()).ok();
+    let Some((header, mut value)) = header.zip(HeaderValue::from_str(value).ok()) else {
+        return Err(Error::new(ErrorCode::INTERNAL, format!("invalid header {name}")));
+    };
     value.set_sensitive(is_secret);
-    headers.insert(name, value);
+    headers.insert(header, value);
     Ok(())
 }
 

@@ -3,27 +3,28 @@ use std::io::{self, Read};
 
 use crate::secret::Secret;
 
-/// What is asked of a server.
+/// A request to a server.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpRequest<'a> {
     /// The method.
     pub method: Method,
-    /// What follows the server's URL and a slash, with its query: escaped already, see [`escape`].
+    /// The path below the server's URL, without a slash in front, with its query; already escaped, see
+    /// [`escape`].
     pub path: &'a str,
-    /// What is sent along; a GET sends nothing.
+    /// The body; a GET sends none.
     pub body: &'a [u8],
-    /// The media type of the body, as in [`media`]; without it, what the client speaks.
+    /// The media type of the body, as in [`media`]; without it, the client's.
     pub media: Option<&'a str>,
-    /// Headers of this request alone. One that every request has is replaced.
+    /// Headers of this request only. They replace those of every request.
     pub headers: &'a [(&'a str, &'a str)],
-    /// The same, of which no error and no log shows the value.
+    /// The same, with values that no error and no log shows.
     pub secrets: &'a [(&'a str, Secret)],
-    /// The statuses that are an answer. Any other means that this server does not do what is asked.
+    /// The statuses that are an answer. Any other means that this server rejects the request.
     pub ok_statuses: &'a [u16],
-    /// The headers that are kept of an answer, see [`HttpAnswer::header`].
+    /// The headers of the answer to keep, see [`HttpAnswer::header`].
     pub kept_headers: &'a [&'a str],
-    /// A header that every answer of this service has, where there is one: by it another server that
-    /// answers the same status is told apart.
+    /// A header that every answer of this service has, if there is one. An answer without it is of
+    /// another service.
     pub required_header: Option<&'a str>,
     /// The largest body that is read of an answer, in bytes; a larger one is an error, and one whose
     /// values or texts would cost much more to hold.
@@ -58,16 +59,16 @@ impl<'a> HttpRequest<'a> {
     }
 }
 
-/// How a server is asked.
+/// A method of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Reads.
     Get,
-    /// Writes at a place.
+    /// Writes at a path.
     Put,
-    /// Hands in.
+    /// Creates.
     Post,
-    /// Changes parts, as the media type of the body has it.
+    /// Changes parts, as the media type of the body defines.
     Patch,
     /// Removes.
     Delete,
@@ -91,7 +92,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// What a server answered.
+/// The answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswer {
     /// One of [`HttpRequest::ok_statuses`].
@@ -115,7 +116,7 @@ impl HttpAnswer {
     }
 }
 
-/// A text as it stands in a segment of a path, or as a value in a query.
+/// Escapes a text for a segment of a path or a value of a query.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -132,12 +133,12 @@ pub fn escape(text: &str) -> String {
 pub(super) struct Bounded<R> {
     inner: R,
     left: u64,
-    end: End,
+    end: BodyEnd,
 }
 
 /// Why a body cannot be read further.
 #[derive(Default)]
-pub(super) enum End {
+pub(super) enum BodyEnd {
     /// It can, or it is at its end.
     #[default]
     None,
@@ -149,17 +150,17 @@ pub(super) enum End {
 
 impl<R: Read> Bounded<R> {
     pub(super) fn new(inner: R, limit: u64) -> Self {
-        Self { inner, left: limit, end: End::None }
+        Self { inner, left: limit, end: BodyEnd::None }
     }
 
-    pub(super) fn end(self) -> End {
+    pub(super) fn end(self) -> BodyEnd {
         self.end
     }
 }
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if !matches!(self.end, End::None) {
+        if !matches!(self.end, BodyEnd::None) {
             return Err(io::Error::other("the body was read beyond its end"));
         }
         let mut probe = [0];
@@ -171,7 +172,7 @@ impl<R: Read> Read for Bounded<R> {
         match self.inner.read(part) {
             Ok(0) => Ok(0),
             Ok(_) if self.left == 0 => {
-                self.end = End::TooLong;
+                self.end = BodyEnd::TooLong;
                 Err(io::Error::other("the body is longer than the limit"))
             }
             Ok(length) => {
@@ -181,7 +182,7 @@ impl<R: Read> Read for Bounded<R> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
             Err(error) => {
                 let told = io::Error::new(error.kind(), error.to_string());
-                self.end = End::Broken(error);
+                self.end = BodyEnd::Broken(error);
                 Err(told)
             }
         }
@@ -204,7 +205,7 @@ mod tests {
             let mut body = Bounded::new(&b"12345"[..], limit);
             let mut read = Vec::new();
             assert_eq!(body.read_to_end(&mut read).is_ok(), whole, "{limit}");
-            assert_eq!(matches!(body.end(), End::TooLong), !whole, "{limit}");
+            assert_eq!(matches!(body.end(), BodyEnd::TooLong), !whole, "{limit}");
         }
     }
 }

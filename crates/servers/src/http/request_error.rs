@@ -8,8 +8,8 @@ use super::message::Method;
 use crate::request_error::RequestError;
 use crate::words;
 
-/// Why no answer came within `patience`.
-pub(super) fn of(
+/// The error of a request without an answer within `patience`.
+pub(super) fn of_transport(
     error: &ureq::Error,
     sent: bool,
     secured: bool,
@@ -17,10 +17,10 @@ pub(super) fn of(
 ) -> RequestError {
     let text = text(error, patience);
     if let ureq::Error::Io(error) = error {
-        if let Some(advice) = of_tls(error).and_then(|error| rejected(error, sent)) {
+        if let Some(advice) = of_tls(error).and_then(|error| tls_advice(error, sent)) {
             return RequestError::rejected(format!("{text} ({advice})")).sent(sent);
         }
-        // So ends a server without TLS, and one that is being stopped.
+        // A server without TLS ends like this, and so does one that is being stopped.
         let ends = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
         if secured && !sent && ends.contains(&error.kind()) {
             return RequestError::not_done(format!("{text} ({})", words::PERHAPS_WITHOUT_TLS));
@@ -35,15 +35,15 @@ pub(super) fn of(
     if sent { RequestError::unknown(text) } else { RequestError::not_done(text) }
 }
 
-/// What came first was not of HTTP/1: whatever server that is, it has carried out nothing.
-pub(super) fn stranger(error: &ureq::Error, patience: Duration, advice: &str) -> RequestError {
+/// The error of a server whose first bytes are not HTTP/1: it has carried out nothing.
+pub(super) fn not_http(error: &ureq::Error, patience: Duration, advice: &str) -> RequestError {
     RequestError::rejected(format!("{} ({advice})", text(error, patience)))
 }
 
-/// What a status means that is no answer.
+/// The error of a status that is not an answer.
 pub(super) fn of_status(status: u16, method: Method, text: String) -> RequestError {
     match status {
-        // Turned away for now: too slow, too early, too many.
+        // Not now: too slow, too early, too many.
         408 | 425 | 429 => RequestError::not_done(text).sent(true),
         // 501: a server of another service, which does not know the method.
         300..=499 | 501 => RequestError::rejected(text).sent(true),
@@ -52,14 +52,14 @@ pub(super) fn of_status(status: u16, method: Method, text: String) -> RequestErr
     }
 }
 
-/// Whether a server says that it has no place for a change, as one of another service does, or that it
-/// speaks TLS alone: it was asked for nothing.
-pub(super) fn is_elsewhere(status: u16, method: Method, said: &str) -> bool {
+/// Whether a server says that it does not know the path of a change, like one of another service, or
+/// that it speaks only TLS. Either way it did not get the request.
+pub(super) fn is_other_service(status: u16, method: Method, said: &str) -> bool {
     let is_change = method != Method::Get;
     is_change && (matches!(status, 404 | 405 | 501) || (status == 400 && said.contains("HTTPS")))
 }
 
-/// How long a server that turns requests away wants to be left alone, where it says so in seconds.
+/// How long a server that rejects requests for now asks to wait, if it says so in seconds.
 pub(super) fn asked_to_wait(status: u16, header: Option<&HeaderValue>) -> Option<Duration> {
     let seconds = header.filter(|_| matches!(status, 429 | 500..))?.to_str().ok()?;
     let seconds = seconds.trim().parse().ok().filter(|seconds| *seconds > 0)?;
@@ -89,8 +89,8 @@ fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// What to do about a failure of TLS after which this server is of no use.
-fn rejected(error: &rustls::Error, sent: bool) -> Option<&'static str> {
+/// Advice about a failure of TLS that retries do not cure.
+fn tls_advice(error: &rustls::Error, sent: bool) -> Option<&'static str> {
     match error {
         rustls::Error::InvalidCertificate(
             CertificateError::Expired
@@ -101,7 +101,7 @@ fn rejected(error: &rustls::Error, sent: bool) -> Option<&'static str> {
         rustls::Error::InvalidCertificate(_) => Some(
             "the server's certificate is not of an authority that is trusted here, or is for another name",
         ),
-        // With TLS 1.3 a server says so only when it is asked for something, and has not done it.
+        // With TLS 1.3 a server says so only after a request, which it has not carried out.
         rustls::Error::AlertReceived(alert)
             if !sent || alert.as_str().is_some_and(|alert| words::REFUSALS.contains(&alert)) =>
         {
@@ -167,7 +167,7 @@ mod tests {
             (tls(rustls::CertificateError::UnknownIssuer.into()), "rejected", "rejected"),
             (tls(rustls::InvalidMessage::InvalidContentType.into()), "rejected", "unknown"),
         ] {
-            let of_sent = |sent| kind(&of(&error, sent, true, Duration::ZERO));
+            let of_sent = |sent| kind(&of_transport(&error, sent, true, Duration::ZERO));
             assert_eq!((of_sent(false), of_sent(true)), (before, after), "{error:?}");
         }
     }
