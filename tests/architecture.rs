@@ -19,8 +19,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("keys", &["error"]),
     ("cni", &["keys", "error"]),
     ("contract", &["cni", "error"]),
-    ("pool", &["cni", "keys", "presence", "error"]),
-    ("host", &["pool", "cni", "keys", "presence", "error"]),
+    ("pool", &["cni", "keys", "error"]),
+    ("host", &["cni", "error"]),
     ("log", &["host", "text"]),
     ("delegate", &["contract", "log", "text", "host", "pool", "cni", "keys", "presence", "error"]),
     ("ipam_section", &["contract", "delegate", "host", "pool", "cni", "keys", "presence", "error"]),
@@ -401,6 +401,48 @@ fn files_of_a_package_import_in_one_direction() {
     }
 }
 
+#[test]
+fn each_type_has_a_name_of_its_own() {
+    let mut folders = vec![root().join("src")];
+    for parent in ["crates", "delegates"] {
+        let packages = fs::read_dir(root().join(parent)).unwrap();
+        folders.extend(packages.map(|package| package.unwrap().path().join("src")));
+    }
+    folders.retain(|folder| folder.is_dir() && !folder.ends_with("testkit/src"));
+    let mut declared: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for File { path, lines } in folders.iter().flat_map(|folder| files_of(folder)) {
+        // Support of unit tests.
+        if path.ends_with("/fake.rs") || path.ends_with("/testing.rs") {
+            continue;
+        }
+        for name in lines.iter().filter_map(|line| declared_type(line)) {
+            declared.entry(name.to_owned()).or_default().push(path.clone());
+        }
+    }
+    assert!(declared.len() > 300, "{}", declared.len());
+    declared.retain(|_, paths| paths.len() > 1);
+    assert!(declared.is_empty(), "grep for one of these finds several types: {declared:#?}");
+}
+
+/// The type that a line declares. An indented `type` is of a trait.
+fn declared_type(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace().peekable();
+    if words.peek().is_some_and(|word| *word == "pub" || word.starts_with("pub(")) {
+        // `pub(in some::room)` is two words.
+        if words.next()? == "pub(in" {
+            words.next();
+        }
+    }
+    let (keyword, name) = (words.next()?, words.next()?);
+    let is_declared = match keyword {
+        "struct" | "enum" | "trait" | "union" => true,
+        "type" => !line.starts_with(' '),
+        _ => false,
+    };
+    let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
+    Some(&name[..end]).filter(|name| is_declared && name.starts_with(char::is_uppercase))
+}
+
 /// Whether a path of modules is this one, or goes on from it.
 fn is_within(path: &str, module: &str) -> bool {
     path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
@@ -502,4 +544,9 @@ fn the_scan_sees_what_it_looks_for() {
     assert_eq!(of("pub(crate) use self::view::cursor;", "native"), Some(modules[1].clone()));
     assert_eq!(of("use crate::keys::{self, Keys};", "native::view"), Some(modules[2].clone()));
     assert_eq!(of("use std::fs::File;", "keys"), None);
+    assert_eq!(declared_type("pub(in crate::a) struct Key<'a> {"), Some("Key"));
+    assert_eq!(declared_type("    pub(super) enum Key { Value }"), Some("Key"));
+    assert_eq!(declared_type("pub type Key = String;"), Some("Key"));
+    assert_eq!(declared_type("    type Answer = Key;"), None);
+    assert_eq!(declared_type("    struct_like(Key)"), None);
 }

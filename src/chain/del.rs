@@ -9,7 +9,7 @@ use super::record::{Opened, Record, RecordFile, set_aside_of};
 use super::release::NetworkAttachment;
 use super::run_all::run_planned;
 use super::session::Session;
-use super::settle::{Coverage, Failures, RecordRelease, recorded_result, remove, settle};
+use super::settle::{Coverage, RecordRelease, ReleaseFailures, recorded_result, remove, settle};
 use ipam_kit::cni::{Attachment, Verb};
 use ipam_kit::contract::Purpose;
 use ipam_kit::delegate::Deadline;
@@ -77,7 +77,7 @@ fn release_recorded(
     let prev_result = &prev_result.map_or_else(|| recorded_result(record), Ok)?;
     let purpose = Purpose::Runtime;
     let release = RecordRelease { session, of, record, prev_result, purpose, deadline };
-    let Failures { mut errors, refusals } = release.release_current();
+    let ReleaseFailures { mut errors, refusals } = release.release_current();
     if !refusals.is_empty()
         && !is_stripped(session)
         && release_configured(session, &[], false, deadline).is_ok()

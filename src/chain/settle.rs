@@ -28,7 +28,7 @@ pub(crate) struct RecordRelease<'a> {
 
 /// What failed.
 #[derive(Default)]
-pub(crate) struct Failures {
+pub(crate) struct ReleaseFailures {
     pub errors: Vec<Error>,
     /// Of standard plugins that never gave anything with the recorded settings: they refuse those of a
     /// DEL as well.
@@ -45,14 +45,14 @@ pub(crate) enum Coverage {
 
 impl RecordRelease<'_> {
     /// Releases what is held in the stores that are in use. Every delegate runs even after one failed.
-    pub(crate) fn release_current(&self) -> Failures {
+    pub(crate) fn release_current(&self) -> ReleaseFailures {
         let current = self.releases(|release| !self.record.is_superseded(release.run));
         let (refusing, others): (Vec<_>, Vec<_>) = current
             .into_iter()
             .partition(|release| release.never_gave && !is_allocator(&release.run.delegate));
         let errors = self.release_all(&others, self.deadline);
         let refusals = self.release_all(&refusing, self.deadline);
-        Failures { errors, refusals }
+        ReleaseFailures { errors, refusals }
     }
 
     /// Releases what is left in stores that are not in use any more, and joins the errors so far.
@@ -122,7 +122,7 @@ pub(crate) fn release_taken(
         None => Purpose::Runtime,
     };
     let release = RecordRelease { session, of, record, prev_result, purpose, deadline };
-    let Failures { mut errors, refusals } = release.release_current();
+    let ReleaseFailures { mut errors, refusals } = release.release_current();
     errors.extend(refusals);
     release.finish(errors)
 }
