@@ -23,15 +23,17 @@ pub struct DelegateAnswer {
 }
 
 impl DelegateAnswer {
-    /// What a selector answers that chooses nothing: the pools and the static addresses of those before it.
+    /// What a selector answers that chooses nothing: the pools and the static addresses of those before it,
+    /// and leases as they are.
     ///
     /// # Errors
     /// Error 7: they cannot be read.
     pub fn passed_on(prev_result: &IpamResult) -> Result<Self> {
         let members = InputMembers::of_result(prev_result);
         let pools = members.pools()?.map(<[Value]>::to_vec);
+        let leases = prev_result.extra.get(key::LEASES).and_then(Value::as_array).cloned();
         let static_addresses = members.static_addresses()?;
-        Ok(Self { pools, static_addresses, ..Self::default() })
+        Ok(Self { pools, leases, static_addresses, ..Self::default() })
     }
 
     /// Removes it from an answer to ADD, together with members that only the chain may write.
