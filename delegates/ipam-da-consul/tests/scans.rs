@@ -40,7 +40,7 @@ fn owner() -> Owner {
     }
 }
 
-fn look(ledger: &mut Consul, need: Need, earlier: Option<Token>) -> View<Token> {
+fn view(ledger: &mut Consul, need: Need, earlier: Option<Token>) -> View<Token> {
     let owner = owner();
     let query =
         ViewQuery { owner: &owner, known: &[], requests: &[], scans: &[], may_guess: false, need };
@@ -57,7 +57,7 @@ fn what_the_view_before_has_read_is_read_again_for_a_proof_alone() {
     let mut views = |need, earlier: &mut Option<Token>| {
         let mut sure = None;
         let lines = relay.during(|| {
-            let view = look(&mut ledger, need, earlier.take());
+            let view = view(&mut ledger, need, earlier.take());
             sure = Some(view.sure);
             *earlier = Some(view.token);
         });
