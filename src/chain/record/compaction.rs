@@ -16,14 +16,14 @@ enum Fate {
     },
     /// What it gave was released, or a later ADD gave something else.
     Superseded,
-    /// What stands; there is one at most.
+    /// The ADD that is in effect; there is one at most.
     Held,
 }
 
 impl Record {
     /// The fewest events that amount to the same.
     pub(crate) fn compacted(&self) -> Vec<Event> {
-        // Each group stands where its last ADD stood: the last of all stays the last.
+        // A group takes the place of its last ADD, so the last ADD of all stays the last.
         let mut groups: Vec<((bool, Fate), Vec<&AttemptState>)> = Vec::new();
         for (index, attempt) in self.attempts.iter().enumerate() {
             let key = (attempt.released.is_some(), self.fate(index));

@@ -15,7 +15,7 @@ pub(super) const FORMAT: u64 = 1;
 pub(super) enum ParseError {
     /// A newer program wrote it. This is its format, as JSON.
     NewerFormat(String),
-    /// A line is no event.
+    /// A line is not an event.
     Invalid(String),
 }
 
