@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use ipam_kit::allocate::Lease;
 use ipam_kit::cni::{IpamResult, Version};
-use ipam_kit::contract::{DelegateAnswer, DelegateInput, Members, Purpose};
+use ipam_kit::contract::{DelegateAnswer, DelegateInput, InputMembers, Purpose};
 use ipam_kit::pool::Pool;
 
 const PAGE: &str = include_str!("../docs/contract.md");
@@ -45,7 +45,7 @@ fn inputs_are_read_and_written_as_the_page_shows_them() {
         ("present", Purpose::Runtime),
     ] {
         let message = message_with(member);
-        let members = Members::of(Some(&message));
+        let members = InputMembers::of(Some(&message));
         assert_eq!(members.purpose().unwrap(), purpose, "{member}");
         assert_eq!(members.present().is_some(), member == "present");
         let input = DelegateInput {

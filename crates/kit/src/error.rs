@@ -129,19 +129,6 @@ impl Error {
         self
     }
 
-    /// Moves an error about `from`, or about a member or an element of it, to `to`: a value that one
-    /// program writes at another place than a person did is reported where the person wrote it.
-    #[must_use]
-    pub fn rebase(mut self, from: &str, to: &str) -> Self {
-        if let Some(path) = &mut self.0.path
-            && let Some(inner) = path.strip_prefix(from)
-            && (inner.is_empty() || inner.starts_with(['.', '[']))
-        {
-            *path = format!("{to}{inner}");
-        }
-        self
-    }
-
     /// A file or folder could not be used.
     pub fn io(what: impl fmt::Display, error: std::io::Error) -> Self {
         Self::new(ErrorCode::IO, what.to_string()).caused_by(error)
@@ -313,21 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn an_error_moves_to_the_path_where_a_person_wrote_the_value() {
-        for (path, moved) in [
-            ("prevResult.pools[1]", "ipam.ranges[0]: bad"),
-            ("prevResult.pools[1].strategy", "ipam.ranges[0].strategy: bad"),
-            ("prevResult.pools[1][2]", "ipam.ranges[0][2]: bad"),
-            ("prevResult.pools[12]", "prevResult.pools[12]: bad"),
-            ("prevResult.pools", "prevResult.pools: bad"),
-        ] {
-            let error = Error::config(path, "bad").rebase("prevResult.pools[1]", "ipam.ranges[0]");
-            assert_eq!(error.to_string(), moved);
-        }
-        let error = Error::new(ErrorCode::TAKEN, "a: bad").rebase("a", "b");
-        assert_eq!(error.to_string(), "a: bad");
-        let error = Error::config("a", "bad").at("b").rebase("a", "c").within("x");
-        assert_eq!(error.rebase("c", "d").to_string(), "x: c: bad");
+    fn a_path_is_shown_before_the_message() {
+        let error = Error::new(ErrorCode::TAKEN, "bad").at("a").at("b");
+        assert_eq!((error.to_string(), error.in_full()), ("a: bad".into(), "a: bad".into()));
+        assert_eq!(error.within("x").to_string(), "x: a: bad");
     }
 
     #[test]

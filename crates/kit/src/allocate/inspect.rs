@@ -19,7 +19,7 @@ pub trait Inspect {
     /// a store was swapped or restored from a backup; tells whether it does.
     fn accept(&mut self) -> Result<bool>;
 
-    /// What stands among the leases and is none, in words.
+    /// Entries among the leases that are not leases, in words.
     fn foreign_entries(&mut self) -> Result<Vec<String>>;
 
     /// The ranges of pools, which the store may know by name.

@@ -18,10 +18,10 @@ use crate::pool::RangeSet;
 /// A ledger is a value for one call, which nothing else uses: [`open`](Self::open) makes it, and
 /// every method that may ask the store has it to itself (`&mut self`). A ledger needs no cells.
 ///
-/// A ledger scans things up and changes them in single guarded steps. It chooses nothing and
+/// A ledger reads entries and changes them in single guarded steps. It chooses nothing and
 /// retries nothing: that is [`Allocate`](super::Allocate)'s, once for every ledger. What
 /// keeps two owners from one address is the store's own atomic create inside
-/// [`commit`](Self::commit), never a lock and a look.
+/// [`commit`](Self::commit), never a lock and a scan.
 ///
 /// A change names the owner's leases by address and revision: [`commit`](Self::commit) gives each
 /// lease that it writes a new revision, and is [`Commit::Lost`] unless the owner holds exactly the
@@ -64,8 +64,8 @@ pub trait Ledger: Sized {
     /// a wrong guess it is [`Commit::Lost`]. Where [`ViewQuery::need`] is [`Need::Proof`] and the view is
     /// not such a guess, it is [`View::sure`].
     ///
-    /// `earlier` is the token of the view before, where nothing was committed on it: after a look
-    /// that was not far enough, and before a proof that follows a guess. It carries what that view
+    /// `earlier` is the token of the view before, where nothing was committed on it: after a scan
+    /// that did not reach far enough, and before a proof that follows a guess. It carries what that view
     /// read, so that this one need not read it again; what was guessed proves nothing. A token that
     /// holds a lock is dropped before this view takes the lock.
     fn view(
@@ -113,21 +113,21 @@ pub trait Ledger: Sized {
         Ok(false)
     }
 
-    /// What stands among the leases of the pools that this call is about and is none, in words with its
-    /// place; `lint` shows it.
+    /// Entries among the leases of the requested pools that are not leases, each with its place in the
+    /// store; `lint` shows them.
     fn foreign_entries(&mut self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 
     /// The misspelt keys of the ranges of a pool, as far as this call has read them in the store.
-    fn misspelt(&self, _want: &PoolRequest) -> Vec<MisspeltKey> {
+    fn misspelt(&self, _request: &PoolRequest) -> Vec<MisspeltKey> {
         Vec::new()
     }
 
     /// The ranges of a pool, which the store may know by the pool's name.
     ///
     /// # Errors
-    /// Nobody knows them.
+    /// Neither the request nor the store has them.
     fn ranges(&mut self, request: &PoolRequest) -> Result<RangeSet> {
         request.set.clone().ok_or_else(|| unknown_ranges(request))
     }
@@ -176,9 +176,9 @@ pub struct ViewQuery<'a> {
     pub known: &'a [Lease],
     /// The pools, on ADD.
     pub requests: &'a [PoolRequest],
-    /// How far to look into each pool; as long as `requests`.
+    /// How far to scan into each pool; as long as `requests`.
     pub scans: &'a [Scan],
-    /// A guarded commit follows, so that a guess will do.
+    /// A guarded commit follows, so that a guess is enough.
     pub may_guess: bool,
     /// What the answer is for, and so how sure it has to be.
     pub need: Need,
@@ -187,7 +187,7 @@ pub struct ViewQuery<'a> {
 /// What a view is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A guarded claim follows: a look may be behind, as that of a server that has not caught up.
+    /// A guarded claim follows: the view may be stale, as that of a server that has not caught up.
     Claim,
     /// A release or a CHECK ends by it: what the view does not show is taken not to be held.
     Proof,
@@ -196,11 +196,11 @@ pub enum Need {
 /// How far a view scans into a pool. A ledger may show more than it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// Not at all: candidates are tried blindly.
+    /// Not at all: candidates are tried without a scan.
     None,
-    /// At the addresses from one to another, both included.
+    /// The addresses from one to another, both included.
     Range(IpAddr, IpAddr),
-    /// At the whole pool, whatever it costs.
+    /// The whole pool, whatever it costs.
     Full,
 }
 
@@ -211,7 +211,7 @@ pub struct View<T> {
     /// gateway and pool, they are the host's, none and none.
     pub held: Vec<Lease>,
     /// Whether the owner surely holds nothing else: the store itself has said so, to this query. False
-    /// for a guess, for a look that may be behind, and wherever something could not be read.
+    /// for a guess, for a view that may be stale, and wherever something could not be read.
     pub sure: bool,
     /// The pools asked for, in order.
     pub pools: Vec<PoolView>,
@@ -234,7 +234,7 @@ pub struct PoolView {
 }
 
 impl PoolView {
-    /// Whether anything is known of its addresses, by a look or by a hint.
+    /// Whether anything is known of its addresses, by a scan or by a hint.
     pub fn is_known(&self) -> bool {
         self.used != Used::Unknown || self.remembered().is_some()
     }
@@ -268,8 +268,8 @@ pub enum Used {
     #[default]
     Unknown,
     /// All that are taken in these windows, each from one address to another, both included; the
-    /// first is the one that was asked for. Nothing outside is tried, so that windows which nobody
-    /// asked for begin where the strategy does.
+    /// first is the one of the query. Nothing outside is tried, so that windows beyond the query
+    /// begin where the strategy does.
     Windows(Vec<(IpAddr, IpAddr)>, BTreeSet<IpAddr>),
     /// All that are taken; there may be others than the pool's among them.
     All(BTreeSet<IpAddr>),
@@ -283,9 +283,9 @@ pub struct Change<'a> {
     pub keep: Vec<Lease>,
     /// Addresses to take.
     pub claim: Vec<Claim<'a>>,
-    /// Leases that stay as they are: of pools that are not this call's affair.
+    /// Leases that stay as they are: of pools that this call does not request.
     pub leave: Vec<Lease>,
-    /// Leases that go.
+    /// Leases to release.
     pub drop: Vec<Lease>,
 }
 
@@ -329,7 +329,7 @@ pub enum Commit<T> {
         /// How things stand now, where telling cost no further round trip.
         view: Option<View<T>>,
     },
-    /// Nothing has changed: what the view guessed is not so, but nobody was quicker. Scan again.
+    /// Nothing has changed: the view guessed wrongly, and no other owner was quicker. View again.
     Outdated,
     /// The store did not say; it may still happen.
     Unknown,

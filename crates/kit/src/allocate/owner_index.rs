@@ -35,7 +35,7 @@ pub struct OwnerIndex {
     pub leases: Vec<IndexedLease>,
 }
 
-/// An address in an owner's document.
+/// A lease in an owner's index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IndexedLease {
     /// The address with the prefix length of its subnet.
@@ -53,7 +53,7 @@ pub struct IndexedLease {
     pub since: Option<LeaseRevision>,
 }
 
-/// The state of an owner: its document, with the revision that stands for it.
+/// The state of an owner: its index, with the revision of the owner's key.
 #[derive(Clone, Debug)]
 pub struct OwnerState {
     /// The revision of the owner's key.
@@ -69,7 +69,7 @@ pub fn now() -> u64 {
 }
 
 impl OwnerIndex {
-    /// A document of this owner with other leases, written now.
+    /// An index of this owner with other leases, written now.
     pub fn written(owner: &Owner, generation: u64, leases: Vec<IndexedLease>) -> Self {
         Self {
             network: owner.scope.network.to_string(),
@@ -191,9 +191,9 @@ impl LeaseRevision {
 /// What a commit is guarded with: the owner's state as it was seen.
 #[derive(Clone, Debug, Default)]
 pub struct OwnerGuard {
-    /// The revision of the owner's key; none when there was no such key.
+    /// The revision of the owner's key; `None` if there was no such key.
     pub revision: Option<i64>,
-    /// The document at that revision; none where the revision is all that is remembered of it.
+    /// The index at that revision; `None` if only the revision is remembered.
     pub document: Option<OwnerIndex>,
 }
 
@@ -248,9 +248,9 @@ pub fn is_refusal_recent(noted: u64) -> bool {
     now().abs_diff(noted) < REFUSAL
 }
 
-/// Any of our documents as text.
+/// A value as JSON, on one line.
 pub fn to_text(document: &impl Serialize) -> String {
-    // Text keys and plain members: writing them cannot fail.
+    // The keys are strings and the members plain, so writing cannot fail.
     serde_json::to_string(document).unwrap_or_default()
 }
 

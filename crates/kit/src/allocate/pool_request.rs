@@ -10,21 +10,21 @@ use crate::pool::{Pool, RangeRules, RangeSet};
 /// What an ADD asks of a ledger: one address out of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolRequest {
-    /// Its place, for errors: `prevResult.pools[0]`.
+    /// Where a person or a delegate wrote it, for errors: `prevResult.pools[0]`, `ipam.ranges[0]`.
     pub path: String,
     /// The pool's name.
     pub pool: Option<String>,
     /// The number of the range set, which names its cursor.
     pub index: u32,
-    /// The pool's ranges; where there are none, the ledger knows them by the name.
+    /// The pool's ranges; `None` if the ledger knows them by the pool's name.
     pub set: Option<RangeSet>,
-    /// The address asked for.
+    /// The requested address.
     pub requested: Option<IpAddr>,
     /// How to choose an address.
     pub strategy: Strategy,
-    /// Whether the address asked for is taken from another owner who holds it.
+    /// Whether the requested address is taken from another owner who holds it.
     pub(crate) takeover: bool,
-    /// Whether leases of a pool of another name are none of this one, be they in its ranges.
+    /// Leases recorded under another pool's name do not count as this pool's, even inside its ranges.
     pub(crate) apart: bool,
 }
 
@@ -96,8 +96,8 @@ impl PoolRequest {
             && set.find(address).is_some_and(|range| range.usable(address))
     }
 
-    /// Whether a lease is out of this pool, be it one that would not be given now. Pools of one call
-    /// do not overlap, and one that was renamed is still the same unless names keep pools apart.
+    /// Whether a lease is of this pool, also if its address would not be given now. Pools of one call
+    /// do not overlap, and a renamed pool is still the same unless names keep pools apart.
     pub(super) fn is_home_of(&self, lease: &Lease, set: &RangeSet) -> bool {
         set.find(lease.address.addr()).is_some() && (!self.apart || lease.pool == self.pool)
     }
