@@ -30,6 +30,7 @@ fn a_static_address_is_in_the_result_and_in_no_store() {
     assert_eq!(result.get("static"), None);
     let held = world.lines("c1").pop().unwrap();
     assert_eq!(held["gave"][0]["ips"], json!(["10.0.0.2/29"]));
+    assert_eq!(held["gave"][0]["static"], json!([STATIC]));
     // The same address for everybody: the selector's source answers for it.
     assert_eq!(world.call("ADD", "c2", &network).ips(), ["10.0.0.3/29", STATIC]);
     assert_eq!(world.call("ADD", "c1", &network).ips(), ["10.0.0.2/29", STATIC]);
@@ -42,6 +43,17 @@ fn a_static_address_is_in_the_result_and_in_no_store() {
     assert!(!world.record("c1").exists());
     assert_eq!(world.call("ADD", "c3", &network).ips(), ["10.0.0.4/29", STATIC]);
     assert_eq!(world.call("CHECK", "c1", &after).failure().0, 104);
+}
+
+#[test]
+fn a_runtimes_result_without_the_static_address_fails_check() {
+    let (world, network) = chain();
+    let mut result = world.call("ADD", "c1", &network).success();
+    result["ips"].as_array_mut().unwrap().pop();
+    let mut after = network.clone();
+    after["prevResult"] = result;
+    let (code, text) = world.call("CHECK", "c1", &after).failure();
+    assert!(text.contains(STATIC), "{code}: {text}");
 }
 
 #[test]

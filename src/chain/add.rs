@@ -1,7 +1,6 @@
 //! ADD, and its undo.
 
 use log::{debug, warn};
-use serde_json::{Map, Value};
 
 use super::exec::{DelegateCall, DelegateFailure, FailureKind};
 use super::handoff::Handoff;
@@ -94,8 +93,13 @@ impl<'a> ChainRun<'a> {
                 file.append(&Event::Running(run.clone()))?;
                 self.runs.push(run.into());
             }
-            let answer = self.call(step, stdin)?;
-            let granted = self.handoff.take_answer(step, answer)?;
+            let environment = self.session.environment.clone();
+            // The last quarter is for the undo.
+            let time = self.deadline.left().saturating_sub(self.plan.timeout / 4);
+            let output = DelegateCall { step, verb: Verb::Add, environment, stdin, time }
+                .run()
+                .inspect_err(|failure| self.note_failure(step, failure.kind))?;
+            let granted = self.handoff.take_answer(step, output.unwrap_or_default())?;
             if let Some(last) = self.runs.last_mut().filter(|_| !step.is_selector()) {
                 last.granted = Some(granted);
             }
@@ -103,23 +107,19 @@ impl<'a> ChainRun<'a> {
         Ok(self.handoff.finish(&self.plan.steps)?)
     }
 
-    fn call(&mut self, step: &Step, stdin: String) -> Result<Map<String, Value>, DelegateFailure> {
-        let environment = self.session.environment.clone();
-        // The last quarter is for the undo.
-        let time = self.deadline.left().saturating_sub(self.plan.timeout / 4);
-        let output = DelegateCall { step, verb: Verb::Add, environment, stdin, time }.run();
-        // The record announces no selector.
-        if let Some(failure) = output.as_ref().err().filter(|_| !step.is_selector()) {
-            self.last_run = match failure.kind {
-                FailureKind::NotRun => LastRun::NotRun,
-                FailureKind::Reported => LastRun::Refused,
-                _ => LastRun::MayHold,
-            };
-            if self.last_run == LastRun::NotRun {
-                self.runs.pop();
-            }
+    /// Notes what a delegate that failed may hold. The record announces no selector.
+    fn note_failure(&mut self, step: &Step, kind: FailureKind) {
+        if step.is_selector() {
+            return;
         }
-        Ok(output?.unwrap_or_default())
+        self.last_run = match kind {
+            FailureKind::NotRun => LastRun::NotRun,
+            FailureKind::Reported => LastRun::Refused,
+            FailureKind::Unsure => LastRun::MayHold,
+        };
+        if self.last_run == LastRun::NotRun {
+            self.runs.pop();
+        }
     }
 
     fn record_success(&self, result: &IpamResult, file: &mut RecordFile) -> Result<()> {

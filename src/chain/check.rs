@@ -71,7 +71,7 @@ fn check_recorded(
 /// Refuses a runtime's `prevResult` that lacks an address that was given.
 fn refuse_unlisted(attempt: &AttemptState, prev_result: &IpamResult) -> Result<()> {
     for granted in attempt.grants() {
-        for ip in &granted.ips {
+        for ip in granted.ips.iter().chain(&granted.static_ips) {
             let listed = parse_cidr(ip).is_ok_and(|net| prev_result.has(net.addr()));
             if !listed {
                 return Err(Error::new(

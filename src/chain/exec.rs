@@ -164,13 +164,13 @@ impl DelegateCall<'_> {
 
 /// The error that a delegate has printed, and whether it leaves open what the delegate did.
 pub(super) fn reported_error(object: &Map<String, Value>) -> (Error, FailureKind) {
-    let member = |key| object.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let code = object.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok());
     // Zero would tell the runtime that there is no error.
     let code = code.filter(|code| *code > 0);
     let code = code.map_or(ErrorCode::DELEGATE, ErrorCode::new);
-    let details = member("details").unwrap_or_default();
-    let mut error = Error::new(code, member("msg").unwrap_or("an error without a message"));
+    let details = string_member(object, "details").unwrap_or_default();
+    let mut error =
+        Error::new(code, string_member(object, "msg").unwrap_or("an error without a message"));
     if !details.is_empty() {
         error = error.caused_by(details.to_owned());
     }
@@ -185,6 +185,11 @@ pub(super) fn reported_error(object: &Map<String, Value>) -> (Error, FailureKind
         _ => FailureKind::Reported,
     };
     (error, kind)
+}
+
+/// A member that is a string and not empty.
+fn string_member<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+    object.get(key).and_then(Value::as_str).filter(|string| !string.is_empty())
 }
 
 #[cfg(test)]

@@ -121,13 +121,12 @@ impl<'a> Handoff<'a> {
         answer: Map<String, Value>,
     ) -> Result<Granted> {
         let (answer, members) = split(step, answer)?;
-        let answered_static =
-            self.take_static_addresses(step, &answer, members.static_addresses)?;
+        let static_ips = self.take_static_addresses(step, &answer, members.static_addresses)?;
         refuse_repeated_address(step, &answer)?;
         let mut from_pools: Vec<&IpConfig> = answer.ips.iter().collect();
         from_pools.retain(|ip| {
             let address = ip.address.addr();
-            !self.result.has(address) && !answered_static.contains(&address)
+            !self.result.has(address) && !static_ips.iter().any(|ip| ip.address.addr() == address)
         });
         let ips: Vec<String> = from_pools.iter().map(|ip| ip.address.to_string()).collect();
         if step.is_selector() {
@@ -151,6 +150,7 @@ impl<'a> Handoff<'a> {
         Ok(Granted {
             delegate: step.name.clone(),
             ips,
+            static_ips: static_ips.iter().map(|ip| ip.address.to_string()).collect(),
             leases: members.leases.unwrap_or_default(),
             unsure: members.unsure,
             ..Granted::default()
@@ -223,7 +223,7 @@ impl<'a> Handoff<'a> {
         step: &Step,
         answer: &IpamResult,
         named: Vec<IpConfig>,
-    ) -> Result<Vec<IpAddr>> {
+    ) -> Result<Vec<IpConfig>> {
         if step.is_selector() {
             if !named.is_empty() {
                 self.static_addresses = named;
@@ -240,7 +240,7 @@ impl<'a> Handoff<'a> {
                     "an allocator answers each address of prevResult.static: repair or replace it",
                 ))
             }
-            _ => Ok(answered.iter().map(|ip| ip.address.addr()).collect()),
+            _ => Ok(answered),
         }
     }
 

@@ -76,14 +76,17 @@ impl RecordRelease<'_> {
     }
 
     fn releases(&self, is_meant: impl Fn(&Release<'_>) -> bool) -> Vec<Release<'_>> {
-        let record = self.record;
-        let release = |run| Release {
-            run,
-            leases: record.leases(run),
-            purpose: self.purpose,
-            never_gave: record.only_failed(run),
-        };
-        record.runs().into_iter().map(release).filter(is_meant).collect()
+        let mut releases = Vec::new();
+        for run in self.record.runs() {
+            releases.push(Release {
+                run,
+                leases: self.record.leases(run),
+                purpose: self.purpose,
+                never_gave: self.record.only_failed(run),
+            });
+        }
+        releases.retain(is_meant);
+        releases
     }
 
     fn release_all(&self, releases: &[Release<'_>], deadline: Deadline) -> Vec<Error> {

@@ -288,3 +288,17 @@ fn the_table_has_a_line_for_each_and_typing_errors_are_refused() {
     assert_eq!(world.typed(&["reassert", "a", "b"]).exit, Some(1));
     assert_eq!(world.typed(&["reap", "--claim-only"]).exit, Some(1));
 }
+
+#[test]
+fn a_static_address_is_not_taken_for_one_that_was_released() {
+    let world = world();
+    let ips = json!([{"address": "10.0.0.2/24"}, {"address": "192.0.2.9/24"}]);
+    world.delegate("ipam-ds-x", "printf '{\"static\":[{\"address\":\"192.0.2.9/24\"}]}'");
+    world.delegate("ipam-da-x.cni", &format!("printf '{{\"ips\":{ips}}}'"));
+    world.add(&["c1"]);
+    let told = world.reassert(&["--yes"]).success();
+    assert_eq!(fates(&told), [fate("c1", "claimed"), fate("store", "accepted")]);
+    assert_eq!(told[0]["addresses"], json!(["10.0.0.2/24"]));
+    let claim = &world.claims()[0]["stdin"];
+    assert_eq!(claim["args"]["cni"]["ips"], json!(["10.0.0.2/24"]), "no store holds the other");
+}

@@ -109,6 +109,9 @@ pub(crate) struct Granted {
     pub delegate: String,
     /// Addresses with prefix length.
     pub ips: Vec<String>,
+    /// Static addresses that it answered, which no store holds.
+    #[serde(rename = "static", default, skip_serializing_if = "Vec::is_empty")]
+    pub static_ips: Vec<String>,
     /// Its own words about its leases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<Value>,

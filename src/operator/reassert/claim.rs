@@ -104,7 +104,8 @@ impl Reassertion<'_> {
         let mut claimed = attempt.clone();
         // What the runtime got, and `release` took back since.
         let result = IpamResult::parse(&held.result, "recorded result")?;
-        let is_struck = result.ips.len() > attempt.ips().len();
+        let recorded: usize = attempt.grants().map(|it| it.ips.len() + it.static_ips.len()).sum();
+        let is_struck = result.ips.len() > recorded;
         for ran in &mut claimed.runs {
             let DelegateRun { run, granted: Some(granted) } = ran else { continue };
             if granted.ips.is_empty() {
