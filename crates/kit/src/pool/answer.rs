@@ -25,70 +25,79 @@ pub fn compare_answer(shown: &[&Value], left: &[Value], given: &[IpAddr]) -> Res
     let wanted: Vec<ExpectedPool<'_>> =
         served.into_iter().map(ExpectedPool::read).collect::<Result<_>>()?;
     let (pools, addresses) = assign(&wanted, given);
-    let fault = |message: String| Err(Error::new(ErrorCode::UNSERVED, message));
     let answer = match given {
         [] => "no address".to_owned(),
         given => list(given.iter()),
     };
     if let Some(pool) = first_without(&wanted, &pools) {
-        return fault(match pool.requested {
+        return Err(unserved(match pool.requested {
             Some(asked) => format!("{pool} asks for {asked}: the answer gives {answer}"),
             None => format!("no address for {pool}: the answer gives {answer}"),
-        });
+        }));
     }
     match first_without(given, &addresses) {
         Some(address) if wanted.is_empty() => {
-            fault(format!("the answer gives {address}, and serves no pool"))
+            Err(unserved(format!("the answer gives {address}, and serves no pool")))
         }
         Some(address) => {
             let pools = list(wanted.iter());
-            fault(format!(
+            Err(unserved(format!(
                 "the answer gives {address} in addition to one address for each pool: {pools}"
-            ))
+            )))
         }
         None => Ok(()),
     }
 }
 
-/// What a pool takes.
+fn unserved(message: String) -> Error {
+    Error::new(ErrorCode::UNSERVED, message)
+}
+
+/// The addresses that a pool takes.
 struct ExpectedPool<'a> {
     name: Option<&'a str>,
-    /// Any address where there are none.
+    /// Without ranges, it takes any address.
     ranges: Vec<Range>,
     requested: Option<IpAddr>,
 }
 
 impl<'a> ExpectedPool<'a> {
     fn read(pool: &'a Value) -> Result<Self> {
-        let name = pool["name"].as_str().filter(|name| !name.is_empty());
-        let read = || {
-            let configs: Option<Vec<RangeConfig>> = parse_value(&pool["ranges"], "ranges")?;
-            let parse = |(i, range)| Range::parse(range, RangeRules::ANY, &format!("ranges[{i}]"));
-            let configs = configs.unwrap_or_default();
-            let ranges = configs.iter().enumerate().map(parse).collect::<Result<_>>()?;
-            let text = |key: &&str| pool[*key].as_str().filter(|text| !text.is_empty());
-            let requested = REQUESTED.iter().find_map(text).map(|text| {
-                let parsed = address::parse_address_or_cidr(text);
-                parsed.map(|(address, _)| address).map_err(|e| Error::config(REQUESTED[0], e))
-            });
-            Ok(Self { name, ranges, requested: requested.transpose()? })
-        };
-        read().map_err(|error: Error| {
-            let pool =
-                name.map_or_else(|| "a pool".to_owned(), |name| format!("the pool {name:?}"));
+        Self::parse(pool).map_err(|error| {
+            let pool = match non_empty(&pool["name"]) {
+                Some(name) => format!("the pool {name:?}"),
+                None => "a pool".to_owned(),
+            };
             error.within(format_args!("{pool} cannot be read")).with_code(ErrorCode::UNSERVED)
         })
     }
 
-    /// Whether it is served by this address. One that is the gateway was judged by its allocator, whose
-    /// rules say where a range without one has it.
-    fn takes(&self, address: IpAddr) -> bool {
-        let inside = |range: &Range| {
-            range.segments().iter().any(|&(first, last)| first <= address && address <= last)
-        };
-        self.requested.is_none_or(|asked| asked == address)
-            && (self.ranges.is_empty() || self.ranges.iter().any(inside))
+    fn parse(pool: &'a Value) -> Result<Self> {
+        let configs: Option<Vec<RangeConfig>> = parse_value(&pool["ranges"], "ranges")?;
+        let mut ranges = Vec::new();
+        for (i, config) in configs.unwrap_or_default().iter().enumerate() {
+            ranges.push(Range::parse(config, RangeRules::ANY, &format!("ranges[{i}]"))?);
+        }
+        let mut requested = None;
+        if let Some(address) = REQUESTED.iter().find_map(|key| non_empty(&pool[*key])) {
+            let (address, _) = address::parse_address_or_cidr(address)
+                .map_err(|error| Error::config(REQUESTED[0], error))?;
+            requested = Some(address);
+        }
+        Ok(Self { name: non_empty(&pool["name"]), ranges, requested })
     }
+
+    /// Whether this address serves it. The allocator has checked that it is not the gateway: its rules
+    /// decide which gateway a range without one has.
+    fn takes(&self, address: IpAddr) -> bool {
+        let mut segments = self.ranges.iter().flat_map(Range::segments);
+        let is_inside = segments.any(|&(first, last)| first <= address && address <= last);
+        self.requested.is_none_or(|asked| asked == address) && (self.ranges.is_empty() || is_inside)
+    }
+}
+
+fn non_empty(value: &Value) -> Option<&str> {
+    value.as_str().filter(|string| !string.is_empty())
 }
 
 impl fmt::Display for ExpectedPool<'_> {
@@ -102,29 +111,30 @@ impl fmt::Display for ExpectedPool<'_> {
     }
 }
 
-/// The pools shown without those left: of two that both could be meant, the one that is the very same.
+/// The pools shown less those left. An identical pool is removed before one of the same name.
 fn served<'a>(shown: &[&'a Value], left: &[Value]) -> Vec<&'a Value> {
     let mut served = shown.to_vec();
     let mut renamed = Vec::new();
     for pool in left {
         match served.iter().position(|shown| *shown == pool) {
-            Some(place) => drop(served.remove(place)),
+            Some(index) => drop(served.remove(index)),
             None => renamed.push(pool),
         }
     }
-    let key = |pool: &Value| match &pool["name"] {
-        Value::String(name) => Value::from(name.as_str()),
-        _ => pool["ranges"].clone(),
-    };
     for pool in renamed {
-        if let Some(place) = served.iter().position(|shown| key(shown) == key(pool)) {
-            served.remove(place);
+        if let Some(index) = served.iter().position(|shown| identity(shown) == identity(pool)) {
+            served.remove(index);
         }
     }
     served
 }
 
-/// For each pool its address and for each address its pool, as many as can be at once.
+/// The name of a pool, else its ranges.
+fn identity(pool: &Value) -> &Value {
+    if pool["name"].is_string() { &pool["name"] } else { &pool["ranges"] }
+}
+
+/// A largest matching: for each pool its address, and for each address its pool.
 fn assign(
     wanted: &[ExpectedPool<'_>],
     given: &[IpAddr],
@@ -132,7 +142,7 @@ fn assign(
     let mut of_pool: Vec<Option<usize>> = vec![None; wanted.len()];
     let mut of_address: Vec<Option<usize>> = vec![None; given.len()];
     for start in 0..given.len() {
-        // Breadth first over what would have to move for this address to have a place.
+        // Breadth first over the addresses that would have to move to free a pool for this one.
         let mut reached: Vec<Option<usize>> = vec![None; wanted.len()];
         let mut queue = VecDeque::from([start]);
         let mut free = None;

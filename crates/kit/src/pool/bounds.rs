@@ -1,4 +1,4 @@
-//! Reading a range's members: defaults, families, rules, and the place of each error.
+//! Reads a range's members: defaults, families, rules, and the path of each error.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -59,7 +59,7 @@ impl Defaults {
     }
 }
 
-/// The members of a range, each with its place for the error.
+/// The members of a range, with their path for errors.
 struct RangeMembers<'a> {
     config: &'a RangeConfig,
     path: &'a str,
@@ -133,13 +133,14 @@ impl RangeMembers<'_> {
     }
 
     fn exclude(&self, subnet: IpNet) -> Result<Vec<IpNet>> {
-        let read = |(index, text): (usize, &String)| {
+        let mut holes = Vec::new();
+        for (index, text) in self.config.exclude.iter().enumerate() {
             let name = format!("exclude[{index}]");
             let hole = parse_hole(text).map_err(|error| self.error(&name, error))?;
             self.same_family(&name, hole.addr(), subnet)?;
-            Ok(hole)
-        };
-        self.config.exclude.iter().enumerate().map(read).collect()
+            holes.push(hole);
+        }
+        Ok(holes)
     }
 
     fn address(&self, name: &str, text: &Option<String>, subnet: IpNet) -> Result<Option<IpAddr>> {

@@ -157,8 +157,8 @@ impl PoolMembers<'_> {
     }
 
     fn requested(&mut self) -> Result<Option<IpAddr>> {
-        let [documents, ancestor] = REQUESTED.map(|key| self.address(key));
-        match (documents?, ancestor?) {
+        let [ours, passcod] = REQUESTED.map(|key| self.address(key));
+        match (ours?, passcod?) {
             (Some(one), Some(other)) if one != other => {
                 let [key, other_key] = REQUESTED;
                 let message = format!("{key} {one} and {other_key} {other} differ");

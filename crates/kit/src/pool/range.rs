@@ -110,8 +110,9 @@ impl Range {
 
     /// The range without some stretches of addresses, which it still spans.
     pub(super) fn without(self, holes: &[(IpAddr, IpAddr)]) -> Self {
-        let cut = |(first, last): &(IpAddr, IpAddr)| cut(*first, *last, holes.to_vec());
-        Self { segments: self.segments.iter().flat_map(cut).collect(), ..self }
+        let segments = self.segments.iter();
+        let segments = segments.flat_map(|(first, last)| cut(*first, *last, holes.to_vec()));
+        Self { segments: segments.collect(), ..self }
     }
 
     fn in_segment(&self, address: IpAddr) -> bool {

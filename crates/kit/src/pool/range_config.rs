@@ -47,12 +47,14 @@ impl RangeConfig {
     /// # Errors
     /// A range has it; the advice names the places where it counts.
     pub(crate) fn refuse_strategy(ranges: &[Self], path: &str) -> Result<()> {
-        let asks = |range: &Self| range.unknown.contains_key("strategy");
-        ranges.iter().position(asks).map_or(Ok(()), |place| {
-            let message = "an address is chosen among all ranges of a pool";
-            Err(Error::config(format!("{path}[{place}].strategy"), message)
-                .advise("write strategy into ipam, for all pools, or into one of ipam.pools"))
-        })
+        match ranges.iter().position(|range| range.unknown.contains_key("strategy")) {
+            None => Ok(()),
+            Some(index) => {
+                let message = "an address is chosen among all ranges of a pool";
+                Err(Error::config(format!("{path}[{index}].strategy"), message)
+                    .advise("write strategy into ipam, for all pools, or into one of ipam.pools"))
+            }
+        }
     }
 }
 
@@ -138,7 +140,7 @@ impl RangeRules {
         sets: Sets::Strict,
     };
 
-    /// What an allocator accepts: whoever wrote the pool has judged it by its own rules.
+    /// The rules of an allocator: the writer of the pool has checked it by rules of its own.
     pub const ANY: Self = Self {
         host_bits: HostBits::Accept,
         gateway: GatewayPlace::Anywhere,

@@ -47,8 +47,7 @@ impl RangeSet {
             }
         }
         if set.ranges.is_empty() {
-            let empty = || Error::config(path, "empty range set");
-            return Err(emptied.unwrap_or_else(empty));
+            return Err(emptied.unwrap_or_else(|| Error::config(path, "empty range set")));
         }
         match rules.sets {
             Sets::Strict => {
@@ -164,20 +163,19 @@ impl RangeSet {
     /// The same addresses in ranges that host-local understands: one per segment, without host
     /// bits in the subnet. It still refuses small subnets.
     pub fn without_excludes(&self) -> Vec<RangeConfig> {
-        let segments = |range: &Range| {
-            let whole = RangeConfig {
-                subnet: Some(range.subnet().trunc().to_string()),
-                exclude: Vec::new(),
-                ..range.to_config()
-            };
-            let segment = |&(first, last): &(IpAddr, IpAddr)| RangeConfig {
-                range_start: Some(first.to_string()),
-                range_end: Some(last.to_string()),
-                ..whole.clone()
-            };
-            range.segments().iter().map(segment).collect::<Vec<_>>()
-        };
-        self.ranges.iter().flat_map(segments).collect()
+        let mut configs = Vec::new();
+        for range in &self.ranges {
+            for (first, last) in range.segments() {
+                configs.push(RangeConfig {
+                    subnet: Some(range.subnet().trunc().to_string()),
+                    range_start: Some(first.to_string()),
+                    range_end: Some(last.to_string()),
+                    exclude: Vec::new(),
+                    ..range.to_config()
+                });
+            }
+        }
+        configs
     }
 
     fn mixture(&self) -> Option<&'static str> {
