@@ -19,7 +19,7 @@ use ipam_testkit::old::passcod::Passcod;
 use ipam_testkit::world::{start, wait};
 use serde_json::{Value, json};
 
-use beside::{Ours, amid, define, given, held, holdings, insisting, owners};
+use beside::{Ours, add_until_given, amid, define, given, held, holdings, owners};
 
 const POOL: &str = "p";
 
@@ -129,7 +129,7 @@ fn twenty_of_both_at_once_hold_addresses_of_their_own() {
     at_once(WORKERS, |worker| {
         let ours = &nodes[worker / 2][worker / 2 % 2];
         let is_old = worker % 2 == 0;
-        let add = |id: &str| if is_old { insisting(&old, id) } else { ours.add(id) };
+        let add = |id: &str| if is_old { add_until_given(&old, id) } else { ours.add(id) };
         let del = |id: &str| match is_old {
             true => drop(old.del(id).run().unwrap()),
             false => ours.del(id),

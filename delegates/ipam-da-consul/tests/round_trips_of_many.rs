@@ -93,7 +93,7 @@ fn an_add_takes_one_request_and_little_more_up_to_95_percent() {
             }
         }
     }
-    judge(&table);
+    assert_limits(&table);
 }
 
 #[test]
@@ -122,14 +122,14 @@ fn an_add_takes_three_requests_at_99_9_percent() {
         table.push(("full", "99.9 %", nodes, workers, claims as f64 / adds as f64, 3.0));
         writers.release();
     }
-    judge(&table);
+    assert_limits(&table);
 }
 
 /// The pool, the share of it that is taken, the nodes, the workers, the mean and its bound.
 type Row = (&'static str, &'static str, usize, usize, f64, f64);
 
 #[track_caller]
-fn judge(table: &[Row]) {
+fn assert_limits(table: &[Row]) {
     let line = |(pool, share, nodes, workers, mean, most): &Row| {
         let missed = if mean <= most { "" } else { " MISSED" };
         format!("{pool} {share}, {nodes} nodes, {workers} workers: {mean:.3} of {most}{missed}\n")

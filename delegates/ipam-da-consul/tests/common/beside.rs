@@ -176,7 +176,7 @@ pub fn owners(consul: &Consul) -> Vec<String> {
 
 /// An ADD of passcod, again and again as a runtime does after a lost race: the address.
 #[track_caller]
-pub fn insisting(old: &Passcod, container: &str) -> IpAddr {
+pub fn add_until_given(old: &Passcod, container: &str) -> IpAddr {
     for _ in 0..100 {
         match old.add(container).run() {
             Ok(result) => return ipam_testkit::old::passcod::given(&result),

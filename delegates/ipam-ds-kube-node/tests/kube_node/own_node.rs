@@ -101,12 +101,12 @@ fn an_older_answer_serves_a_chain_while_the_server_is_away_but_not_when_it_refus
     let outcome = site.call("ADD", "c2", &network);
     assert!(outcome.stderr.contains("spec.podCIDRs as it was 36"), "{}", outcome.stderr);
     assert_eq!(outcome.ips(), ["11.0.1.3/24"]);
-    let stranger = site.kube.user();
-    Kubeconfig::of(site.kube, &stranger).write(&site.kubeconfig_path());
+    let other_user = site.kube.user();
+    Kubeconfig::of(site.kube, &other_user).write(&site.kubeconfig_path());
     site.age_out("k8snet");
     let (code, text) = site.call("ADD", "c3", &network).failure();
     assert_eq!(code, 103, "{text}");
-    for part in ["ipam-ds-kube-node", "(403)", &stranger.user, r#""resourceNames": ["older"]"#] {
+    for part in ["ipam-ds-kube-node", "(403)", &other_user.user, r#""resourceNames": ["older"]"#] {
         assert!(text.contains(part), "{part:?}: {text}");
     }
     assert_eq!(site.held("k8snet").len(), 2);

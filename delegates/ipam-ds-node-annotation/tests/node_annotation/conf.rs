@@ -267,9 +267,9 @@ fn how_long_an_answer_is_believed_stands_in_the_network_or_in_the_file() {
 #[test]
 fn a_token_shows_in_no_error() {
     let site = Site::new(SETTINGS);
-    let stranger = site.kube.user();
-    Kubeconfig::of(site.kube, &stranger).write(&site.world.path("kubeconfig"));
+    let other_user = site.kube.user();
+    Kubeconfig::of(site.kube, &other_user).write(&site.world.path("kubeconfig"));
     let (code, error) = site.call("ADD", "c1").failure();
-    assert!(code == 103 && error.contains(&stranger.user), "{error}");
-    assert!(!error.contains(stranger.token().unwrap()), "{error}");
+    assert!(code == 103 && error.contains(&other_user.user), "{error}");
+    assert!(!error.contains(other_user.token().unwrap()), "{error}");
 }
