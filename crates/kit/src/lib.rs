@@ -33,7 +33,7 @@
 //!
 //! use ipam_kit::Allocate;
 //! # // A ledger that exists stands in for the author's.
-//! # use ipam_suites::memory::Memory as Site;
+//! # use ipam_suites::memory::MemoryLedger as Site;
 //!
 //! // `Site` is your store: a type with the trait `Ledger`.
 //! fn delegate() -> Allocate<Site> {
