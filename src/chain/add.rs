@@ -29,9 +29,11 @@ pub(crate) fn add(session: &Session<'_>) -> Result<IpamResult> {
         );
     }
     let path = session.record_path()?;
-    let Opened { mut file, record, is_first } = RecordFile::open(&path)?;
-    // While an ADD stands that came after it, the record itself says so.
-    let after_unreadable = !is_first && !record.may_be_in_use() && !set_aside_of(&path)?.is_empty();
+    let Opened { mut file, record, made_folder } = RecordFile::open(&path)?;
+    // What a record that was set aside held may be in use. After an ADD that succeeded, or that has noted
+    // this already, the record itself says that addresses may be in use.
+    let after_unreadable =
+        !made_folder && !record.may_be_in_use() && !set_aside_of(&path)?.is_empty();
     let in_use = after_unreadable || record.may_be_in_use();
     let began = now();
     let deadline = Deadline::after(plan.timeout);
@@ -98,17 +100,19 @@ impl<'a> ChainRun<'a> {
             let time = self.deadline.left().saturating_sub(self.plan.timeout / 4);
             let output = DelegateCall { step, verb: Verb::Add, environment, stdin, time }
                 .run()
-                .inspect_err(|failure| self.note_failure(step, failure.kind))?;
+                .inspect_err(|failure| self.set_last_run(step, failure.kind))?;
             let granted = self.handoff.take_answer(step, output.unwrap_or_default())?;
-            if let Some(last) = self.runs.last_mut().filter(|_| !step.is_selector()) {
+            if !step.is_selector()
+                && let Some(last) = self.runs.last_mut()
+            {
                 last.granted = Some(granted);
             }
         }
         Ok(self.handoff.finish(&self.plan.steps)?)
     }
 
-    /// Notes what a delegate that failed may hold. The record announces no selector.
-    fn note_failure(&mut self, step: &Step, kind: FailureKind) {
+    /// Sets what a delegate that failed may hold. The record names no selector: it holds nothing.
+    fn set_last_run(&mut self, step: &Step, kind: FailureKind) {
         if step.is_selector() {
             return;
         }
@@ -122,6 +126,7 @@ impl<'a> ChainRun<'a> {
         }
     }
 
+    /// Records the result and what each delegate gave.
     fn record_success(&self, result: &IpamResult, file: &mut RecordFile) -> Result<()> {
         let rendered = result.to_json(self.session.request.network.version())?;
         let grants = self.runs.iter().filter_map(|ran| ran.granted.clone()).collect();
@@ -162,7 +167,8 @@ impl<'a> ChainRun<'a> {
 
     /// DEL to the delegates that ran, in order, the failed one last.
     fn undo(&self) -> Vec<Error> {
-        // It did not report what it took. What the owner held before this ADD stays.
+        // It did not report what it took, so its DEL is about the time of this ADD: what the owner held before
+        // stays.
         let unreported = Purpose::TakenBetween { after: self.began, before: None };
         let refused = self.last_run == LastRun::Refused;
         let releases = self.runs.iter().map(|DelegateRun { run, granted }| match granted {
@@ -196,7 +202,7 @@ pub(crate) fn undeliver(session: &Session<'_>) -> Result<()> {
         let failures = undo(session, releases.collect(), &result, deadline);
         errors.extend(failures.into_iter().map(|failure| undo_error(failure, "")));
     }
-    // Else CHECK would go by what the runtime never got.
+    // Otherwise CHECK would expect what the runtime never got.
     let failed = Failed { time: now(), ..Failed::default() };
     errors.extend(file.append(&Event::Failed(failed, LastRun::MayHold)).err());
     Error::join(errors)
@@ -210,8 +216,8 @@ fn undo(
     deadline: Deadline,
 ) -> Vec<Error> {
     let Ok(attachment) = session.attachment() else { return Vec::new() };
-    let of = NetworkAttachment { network: &session.request.network, attachment };
-    release_all(session, of, &releases, result, deadline)
+    let target = NetworkAttachment { network: &session.request.network, attachment };
+    release_all(session, target, &releases, result, deadline)
 }
 
 /// An error of the undo, which does not repeat a message that was said already.
@@ -222,17 +228,17 @@ fn undo_error(error: Error, said: &str) -> Error {
     error.within("the undo failed")
 }
 
-/// Records an ADD that fails because a delegate is not installed: its DEL would fail for want of the
-/// delegate, too, unless the record says that none has run.
+/// Records an ADD that fails because a delegate is not installed. By this record its DEL knows that no
+/// delegate has run, and does not fail for the missing one.
 fn record_not_installed(session: &Session<'_>) {
     let Ok(plan) = session.plan_installed() else { return };
     let recorded = session.record_path().and_then(|path| {
-        let Opened { mut file, record, is_first } = RecordFile::open(&path)?;
+        let Opened { mut file, record, made_folder } = RecordFile::open(&path)?;
         // What is recorded, or was set aside, says more.
         if !record.is_empty() {
             return Ok(());
         }
-        if !is_first && !set_aside_of(&path)?.is_empty() {
+        if !made_folder && !set_aside_of(&path)?.is_empty() {
             file.remove_if_empty();
             return Ok(());
         }

@@ -32,14 +32,14 @@ pub(crate) fn del(session: &Session<'_>) -> Result<()> {
         }
         Presence::Held(Opened { file, record, .. }) if !record.runs().is_empty() => {
             let network = &session.request.network;
-            let of = NetworkAttachment { network, attachment: session.attachment()? };
-            let coverage = release_recorded(session, of, &record, deadline)?;
+            let target = NetworkAttachment { network, attachment: session.attachment()? };
+            let coverage = release_recorded(session, target, &record, deadline)?;
             // A record before this one may name more.
             let outcome = match &unreadable[..] {
                 [] => Ok(()),
                 unreadable => release_configured(session, unreadable, false, deadline),
             };
-            settle(session, of, &record, file, coverage);
+            settle(session, target, &record, file, coverage);
             outcome
         }
         Presence::Held(Opened { file, record, .. }) => {
@@ -66,7 +66,7 @@ pub(crate) fn del(session: &Session<'_>) -> Result<()> {
 /// anything, the whole chain runs as configured.
 fn release_recorded(
     session: &Session<'_>,
-    of: NetworkAttachment<'_>,
+    target: NetworkAttachment<'_>,
     record: &Record,
     deadline: Deadline,
 ) -> Result<Coverage> {
@@ -76,7 +76,7 @@ fn release_recorded(
     });
     let prev_result = &prev_result.map_or_else(|| recorded_result(record), Ok)?;
     let purpose = Purpose::Runtime;
-    let release = RecordRelease { session, of, record, prev_result, purpose, deadline };
+    let release = RecordRelease { session, target, record, prev_result, purpose, deadline };
     let ReleaseFailures { mut errors, refusals } = release.release_current();
     if !refusals.is_empty()
         && !is_stripped(session)

@@ -51,6 +51,7 @@ pub(crate) enum FailureKind {
     Unsure,
 }
 
+/// An error of the chain itself, which leaves open nothing that a delegate did.
 impl From<Error> for DelegateFailure {
     fn from(error: Error) -> Self {
         Self { error, kind: FailureKind::Reported }

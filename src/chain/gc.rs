@@ -35,8 +35,8 @@ pub(crate) fn gc(session: &Session<'_>, keep: &ValidAttachments) -> Result<()> {
     for attachment in &unlisted {
         match open_if_stale(session, network, attachment, began) {
             Ok(Staleness::Stale(opened)) => {
-                let of = NetworkAttachment { network: &session.request.network, attachment };
-                match round.release(session, of, *opened) {
+                let target = NetworkAttachment { network: &session.request.network, attachment };
+                match round.release(session, target, *opened) {
                     Ok(Tried::Released) => debug!("{attachment} is in no list and stale"),
                     Ok(Tried::No(why)) => debug!("{attachment} is left: {why}"),
                     Err(error) => errors.push(error),

@@ -81,10 +81,10 @@ impl<'a> Handoff<'a> {
             return Some(step.standalone_run(section, self.network));
         }
         let pools = pools.map(|pools| pools.into_iter().cloned().collect());
-        // The chain itself puts them together with its own.
+        // The entry says how they combine with this selector's pools: the chain does it with its answer.
         let pools = pools.filter(|_| step.placing.is_none());
         let mut ipam = section.clone();
-        // They are in the pools by now.
+        // A selector before this one has put the ranges into the pools.
         if self.ip_ranges_consumed && step.is_selector() {
             ipam.remove("ranges");
         }
@@ -103,7 +103,11 @@ impl<'a> Handoff<'a> {
             pools,
             args: self.network.config().get("args").cloned(),
             ip_ranges: self.network.ip_ranges().filter(|_| !self.ip_ranges_consumed).cloned(),
-            configured: chose_only_addresses(section, self.network.ipam(), &step.overrides),
+            store_is_configured: chose_only_addresses(
+                section,
+                self.network.ipam(),
+                &step.overrides,
+            ),
             ..Run::default()
         })
     }
@@ -199,17 +203,16 @@ impl<'a> Handoff<'a> {
 
     /// Takes the pools that are left after a delegate; `gave` tells whether it gave an address.
     fn take_pools(&mut self, step: &Step, answered: Option<Vec<Value>>, gave: bool) {
-        let left = match answered {
-            Some(pools) => match step.placing {
-                Some(placing) => {
-                    let there = self.shown_to(step).unwrap_or_default();
-                    placing.place(&there.into_iter().cloned().collect::<Vec<_>>(), pools)
-                }
-                None => pools,
-            },
+        let left = match (answered, step.placing) {
+            (Some(pools), None) => pools,
+            (Some(pools), Some(placing)) => {
+                let before = self.shown_to(step).unwrap_or_default();
+                let before: Vec<Value> = before.into_iter().cloned().collect();
+                placing.place(&before, pools)
+            }
             // A standard plugin knows no pools: with an address it served all it was shown.
-            None if gave => Vec::new(),
-            None => return,
+            (None, _) if gave => Vec::new(),
+            (None, _) => return,
         };
         self.compares_answers |= !left.is_empty();
         let of_others = self.pools.iter().flatten().filter(|pool| !serves(step, pool)).cloned();

@@ -102,7 +102,7 @@ impl Planner<'_> {
 
     /// The delegates of an entry of `ipam.delegates`: one, or those of a preset.
     fn plan_entry(&self, entry: DelegateEntry, ipam: &Map<String, Value>) -> Result<Vec<Step>> {
-        let program = self.find_unless_missing(&entry.name)?;
+        let program = self.program_path(&entry.name)?;
         if self.own_executable.is(&program) {
             return match Preset::find(self.presets, &entry.name) {
                 Some(preset) => self.plan_preset(preset, &entry, ipam),
@@ -141,7 +141,7 @@ impl Planner<'_> {
         let mut steps = Vec::new();
         for name in delegates {
             let entry = DelegateEntry { name: name.to_owned(), ..preset_entry.clone() };
-            steps.push(Step::of(entry, self.find_unless_missing(name)?));
+            steps.push(Step::of(entry, self.program_path(name)?));
         }
         match named_by_host {
             None => {}
@@ -155,8 +155,8 @@ impl Planner<'_> {
         Ok(steps)
     }
 
-    /// [`Planner::find`], but one that may be missing fails when it is run, not here.
-    fn find_unless_missing(&self, name: &str) -> Result<PathBuf> {
+    /// Where a delegate's program is, or would be if it may be missing: such a delegate fails when it is run.
+    fn program_path(&self, name: &str) -> Result<PathBuf> {
         let is_optional = match self.may_be_missing {
             MissingPrograms::None => false,
             MissingPrograms::Selectors => is_selector(name),

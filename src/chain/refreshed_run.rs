@@ -72,7 +72,7 @@ pub(crate) fn refresh_run(session: &Session<'_>, run: &Run, network: &Network) -
     }
     let present = present_ipam(session, run, network);
     let mut meant = present.clone();
-    if !run.configured {
+    if !run.store_is_configured {
         remove_settings_for_other_servers(&run.ipam, &mut meant);
     }
     let mut refreshed = run.clone();

@@ -43,7 +43,7 @@ impl<'a> Release<'a> {
 /// what failed.
 pub(crate) fn release_all(
     session: &Session<'_>,
-    of: NetworkAttachment<'_>,
+    target: NetworkAttachment<'_>,
     releases: &[Release<'_>],
     prev_result: &IpamResult,
     deadline: Deadline,
@@ -51,7 +51,7 @@ pub(crate) fn release_all(
     let mut errors = Vec::new();
     for (i, owed) in releases.iter().enumerate() {
         let time = deadline.share(releases.len() - i);
-        let Err(failure) = release(session, of, owed, prev_result, time) else { continue };
+        let Err(failure) = release(session, target, owed, prev_result, time) else { continue };
         let error = failure.error;
         session.unreachable.remember(owed.run, &error);
         // Nothing can have been taken by settings that are refused.
@@ -66,28 +66,28 @@ pub(crate) fn release_all(
 
 fn release(
     session: &Session<'_>,
-    of: NetworkAttachment<'_>,
+    target: NetworkAttachment<'_>,
     owed: &Release<'_>,
     prev_result: &IpamResult,
     time: Duration,
 ) -> Result<(), DelegateFailure> {
-    let refreshed = refresh_run(session, owed.run, of.network);
+    let refreshed = refresh_run(session, owed.run, target.network);
     let input = DelegateInput {
         leases: owed.leases.to_vec(),
         purpose: owed.purpose,
         present: refreshed.present_ipam.clone(),
         ..DelegateInput::default()
     };
-    let stdin = match refreshed.run.stdin(of.network, prev_result, input.clone()) {
+    let stdin = match refreshed.run.stdin(target.network, prev_result, input.clone()) {
         // Old forms have no place for a second address, and no prevResult on DEL.
         Err(error) if error.code() == ErrorCode::INCOMPATIBLE_VERSION => {
             let without = IpamResult { ips: Vec::new(), ..prev_result.clone() };
-            refreshed.run.stdin(of.network, &without, input)?
+            refreshed.run.stdin(target.network, &without, input)?
         }
         stdin => stdin?,
     };
     let step = &recorded_step(session, &refreshed.run);
-    let environment = session.environment_for(of.attachment);
+    let environment = session.environment_for(target.attachment);
     let call = DelegateCall { step, verb: Verb::Del, environment, stdin, time };
     call.run().map(drop).map_err(|failure| refreshed.explain_failure(failure))
 }
@@ -95,15 +95,15 @@ fn release(
 /// ADD of a recorded delegate once more, with these very settings, for what it already gave.
 pub(crate) fn claim_again(
     session: &Session<'_>,
-    of: NetworkAttachment<'_>,
+    target: NetworkAttachment<'_>,
     run: &Run,
     leases: &[Value],
 ) -> Result<DelegateOutput, DelegateFailure> {
     let leases = leases.to_vec();
     let input = DelegateInput { leases, purpose: Purpose::Reassert, ..DelegateInput::default() };
-    let stdin = run.stdin(of.network, &IpamResult::default(), input)?;
+    let stdin = run.stdin(target.network, &IpamResult::default(), input)?;
     let step = &recorded_step(session, run);
-    let environment = session.environment_for(of.attachment);
+    let environment = session.environment_for(target.attachment);
     let time = session.timeout();
     DelegateCall { step, verb: Verb::Add, environment, stdin, time }.run()
 }

@@ -35,7 +35,7 @@ pub(crate) fn repeat_one_due(session: &Session<'_>, time: Duration) {
                 // Only now: a kill before this repeats it.
                 return due.remove();
             }
-            // Added anew, or due later, which another entry says.
+            // The attachment was added again, or its DEL is due later: then another entry names it.
             Ok(Some(_)) => {}
             // Released for good, but perhaps killed before its folder was removed.
             Ok(None) => {
@@ -55,8 +55,8 @@ fn repeat(session: &Session<'_>, due: &RepeatEntry, opened: Opened, deadline: De
     // Secrets of another network are not this one's.
     let ipam = if configured.name() == network { configured.ipam().clone() } else { Map::new() };
     let released = recorded_network(network, &record, ipam).and_then(|network| {
-        let of = NetworkAttachment { network: &network, attachment };
-        release_taken(session, of, &record, deadline)
+        let target = NetworkAttachment { network: &network, attachment };
+        release_taken(session, target, &record, deadline)
     });
     match released {
         Ok(Coverage::All) => remove(file),

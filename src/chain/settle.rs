@@ -19,7 +19,7 @@ const SUPERSEDED: Duration = Duration::from_secs(3);
 /// DEL to every delegate that may hold a lease by a record, each with its recorded configuration.
 pub(crate) struct RecordRelease<'a> {
     pub session: &'a Session<'a>,
-    pub of: NetworkAttachment<'a>,
+    pub target: NetworkAttachment<'a>,
     pub record: &'a Record,
     pub prev_result: &'a IpamResult,
     pub purpose: Purpose,
@@ -55,7 +55,7 @@ impl RecordRelease<'_> {
         ReleaseFailures { errors, refusals }
     }
 
-    /// Releases what is left in stores that are not in use any more, and joins the errors so far.
+    /// Releases what is left in stores that are not in use any more. Ends with the errors so far.
     pub(crate) fn finish(&self, errors: Vec<Error>) -> Result<Coverage> {
         let superseded = self.releases(|release| self.record.is_superseded(release.run));
         // The address is in use in another store, so that the runtime need not wait for this one.
@@ -67,7 +67,7 @@ impl RecordRelease<'_> {
                 error.in_full()
             );
         }
-        let NetworkAttachment { network, attachment } = self.of;
+        let NetworkAttachment { network, attachment } = self.target;
         Error::join(errors).map_err(|error| error.advise(format!(
             "the runtime repeats DEL; if the store is gone for ever: ipam-delegated forget {} {} {} --yes",
             network.name(), attachment.container, attachment.ifname
@@ -75,6 +75,7 @@ impl RecordRelease<'_> {
         Ok(if left.is_empty() { Coverage::All } else { Coverage::AllButSuperseded })
     }
 
+    /// The DELs that are owed by the record, of which only some are meant.
     fn releases(&self, is_meant: impl Fn(&Release<'_>) -> bool) -> Vec<Release<'_>> {
         let mut releases = Vec::new();
         for run in self.record.runs() {
@@ -90,7 +91,7 @@ impl RecordRelease<'_> {
     }
 
     fn release_all(&self, releases: &[Release<'_>], deadline: Deadline) -> Vec<Error> {
-        release_all(self.session, self.of, releases, self.prev_result, deadline)
+        release_all(self.session, self.target, releases, self.prev_result, deadline)
     }
 }
 
@@ -100,14 +101,14 @@ impl RecordRelease<'_> {
 /// A delegate failed. The record stays, and becomes the last in the order of the next GC.
 pub(crate) fn release_stale(
     session: &Session<'_>,
-    of: NetworkAttachment<'_>,
+    target: NetworkAttachment<'_>,
     opened: Opened,
     deadline: Deadline,
 ) -> Result<()> {
     let Opened { file, record, .. } = opened;
     let coverage =
-        release_taken(session, of, &record, deadline).inspect_err(|_| file.put_last())?;
-    settle(session, of, &record, file, coverage);
+        release_taken(session, target, &record, deadline).inspect_err(|_| file.put_last())?;
+    settle(session, target, &record, file, coverage);
     Ok(())
 }
 
@@ -115,7 +116,7 @@ pub(crate) fn release_stale(
 /// other ways: a chain without this record, or the plugin that a preset replaces.
 pub(crate) fn release_taken(
     session: &Session<'_>,
-    of: NetworkAttachment<'_>,
+    target: NetworkAttachment<'_>,
     record: &Record,
     deadline: Deadline,
 ) -> Result<Coverage> {
@@ -124,7 +125,7 @@ pub(crate) fn release_taken(
         Some((after, end)) => Purpose::TakenBetween { after, before: Some(end) },
         None => Purpose::Runtime,
     };
-    let release = RecordRelease { session, of, record, prev_result, purpose, deadline };
+    let release = RecordRelease { session, target, record, prev_result, purpose, deadline };
     let ReleaseFailures { mut errors, refusals } = release.release_current();
     errors.extend(refusals);
     release.finish(errors)
@@ -141,7 +142,7 @@ pub(crate) fn recorded_result(record: &Record) -> Result<IpamResult> {
 /// Removes a record whose leases are released, or keeps it where its DEL is to be repeated.
 pub(crate) fn settle(
     session: &Session<'_>,
-    of: NetworkAttachment<'_>,
+    target: NetworkAttachment<'_>,
     record: &Record,
     mut file: RecordFile,
     coverage: Coverage,
@@ -150,7 +151,7 @@ pub(crate) fn settle(
     if record.released().is_some_and(|released| released.due > time) {
         return;
     }
-    let (network, attachment) = (of.network.name(), of.attachment);
+    let (network, attachment) = (target.network.name(), target.attachment);
     // A claim of an ADD before the last DEL may also commit after this one.
     if record.is_unsure() || record.unsure_until().is_some_and(|until| until > time) {
         mark_unsure(session, network, attachment, file);

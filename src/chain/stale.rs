@@ -48,7 +48,7 @@ impl ReleaseRound {
     pub(crate) fn release(
         &mut self,
         session: &Session<'_>,
-        of: NetworkAttachment<'_>,
+        target: NetworkAttachment<'_>,
         opened: Opened,
     ) -> Result<Tried> {
         if session.unreachable.has_any_of(&opened.record) {
@@ -60,7 +60,7 @@ impl ReleaseRound {
             return Ok(Tried::No(TIME_IS_OVER));
         };
         let deadline = Deadline::after(time.min(session.timeout()));
-        match release_stale(session, of, opened, deadline) {
+        match release_stale(session, target, opened, deadline) {
             Ok(()) => {
                 self.released += 1;
                 Ok(Tried::Released)

@@ -220,9 +220,9 @@ impl Reaper<'_> {
         if let Err(why) = self.why_stale(&opened.record, network, attachment) {
             return Ok((KEPT, Some(why)));
         }
-        let of = NetworkAttachment { network: &session.request.network, attachment };
+        let target = NetworkAttachment { network: &session.request.network, attachment };
         let path = self.state.record(network, attachment);
-        Ok(match round.release(&session, of, *opened)? {
+        Ok(match round.release(&session, target, *opened)? {
             Tried::No(why) => (LEFT, Some(why)),
             Tried::Released if path.exists() => (TO_BE_REPEATED, None),
             Tried::Released => (RELEASED, None),

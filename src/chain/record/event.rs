@@ -85,8 +85,8 @@ pub(crate) struct Run {
     #[serde(rename = "fixed", default, skip_serializing_if = "ProgramSource::is_cni_path")]
     pub source: ProgramSource,
     /// What `ipam` says of the store is the network configuration's: selectors chose addresses alone.
-    #[serde(default, skip_serializing_if = "Not::not")]
-    pub configured: bool,
+    #[serde(rename = "configured", default, skip_serializing_if = "Not::not")]
+    pub store_is_configured: bool,
     /// Members of newer programs.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -185,7 +185,7 @@ impl Run {
         if self.source.is_cni_path() {
             other.program.clone_from(&self.program);
         }
-        other.configured = self.configured;
+        other.store_is_configured = self.store_is_configured;
         *self == other
     }
 }

@@ -38,8 +38,8 @@ pub(crate) struct RecordFile {
 pub(crate) struct Opened {
     pub file: RecordFile,
     pub record: Record,
-    /// This call has made its folder, so nothing else of the attachment is in it.
-    pub is_first: bool,
+    /// This call has made its folder, so no other file of the attachment is in it.
+    pub made_folder: bool,
 }
 
 impl RecordFile {
@@ -83,17 +83,17 @@ impl RecordFile {
 
     fn try_open(path: &Path) -> Result<Opened, OpenError> {
         let give_up = Instant::now() + Self::PATIENCE;
-        let mut is_first = false;
+        let mut made_folder = false;
         loop {
             let (file, made) = make_file(path).map_err(OpenError::Opening)?;
-            is_first |= made;
+            made_folder |= made;
             let Some((this, bytes)) = Self::read_locked(file, path, give_up)? else { continue };
             match parse(&bytes) {
-                Ok(record) => return Ok(this.opened(record, bytes.len(), is_first)),
+                Ok(record) => return Ok(this.opened(record, bytes.len(), made_folder)),
                 Err(ParseError::NewerFormat(format)) => return Err(OpenError::Newer(format)),
                 Err(ParseError::Invalid(reason)) => {
                     this.set_aside(&reason).map_err(OpenError::Opening)?;
-                    is_first = false;
+                    made_folder = false;
                 }
             }
         }
@@ -157,7 +157,7 @@ impl RecordFile {
             Ok(record) => {
                 let empty = record.is_empty();
                 let file = Self { path: path.to_owned(), file, torn: false, empty };
-                Ok(Presence::Held(Opened { file, record, is_first: false }))
+                Ok(Presence::Held(Opened { file, record, made_folder: false }))
             }
         }
     }
@@ -203,7 +203,7 @@ impl RecordFile {
         Ok(Some((Self { path: path.to_owned(), file, torn, empty: true }, bytes)))
     }
 
-    fn opened(mut self, record: Record, length: usize, is_first: bool) -> Opened {
+    fn opened(mut self, record: Record, length: usize, made_folder: bool) -> Opened {
         // A first line that was cut short announced nothing.
         self.empty = record.is_empty();
         if length > COMPACT_BEYOND {
@@ -213,7 +213,7 @@ impl RecordFile {
                 Err(error) => debug!("{} stays long: {error}", self.path.display()),
             }
         }
-        Opened { file: self, record, is_first }
+        Opened { file: self, record, made_folder }
     }
 
     /// Appends an event in one write.

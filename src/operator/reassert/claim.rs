@@ -99,7 +99,7 @@ impl Reassertion<'_> {
         let Some((attempt, held)) = record.held() else { return Ok(()) };
         let network = &session.request.network;
         let netns = attempt.header.netns.clone();
-        let of =
+        let target =
             NetworkAttachment { network, attachment: &Attachment { netns, ..attachment.clone() } };
         let mut claimed = attempt.clone();
         // What the runtime got, and `release` took back since.
@@ -114,7 +114,7 @@ impl Reassertion<'_> {
             let mut row = row(network.name(), attachment, record, record.state().as_str());
             row.set("addresses", granted.ips.clone().into());
             row.set_text("allocator", &run.delegate);
-            let outcome = self.claim(session, of, run, granted, is_struck);
+            let outcome = self.claim(session, target, run, granted, is_struck);
             self.push_row(row, outcome);
         }
         let Some(file) = file.filter(|_| claimed.runs != attempt.runs) else { return Ok(()) };
@@ -129,7 +129,7 @@ impl Reassertion<'_> {
     fn claim(
         &mut self,
         session: &Session<'_>,
-        of: NetworkAttachment<'_>,
+        target: NetworkAttachment<'_>,
         run: &mut Run,
         granted: &mut Granted,
         is_struck: bool,
@@ -139,9 +139,9 @@ impl Reassertion<'_> {
             return Ok(ClaimOutcome::Kept(why));
         }
         let present = self.stores.present(session, run).inspect_err(|_| {
-            self.unclear.push(of.network.name().clone());
+            self.unclear.push(target.network.name().clone());
         })?;
-        let recorded = refresh_run(session, run, of.network).run;
+        let recorded = refresh_run(session, run, target.network).run;
         // The same with another password is released by the recorded one, too.
         let other = present
             .filter(|present| !present.owes_the_same(run) && !present.owes_the_same(&recorded));
@@ -165,7 +165,7 @@ impl Reassertion<'_> {
         }
         // What it answered with other settings says nothing here.
         let leases = if other.is_some() { &[][..] } else { &granted.leases };
-        let answer = claim_again(session, of, &renewed, leases)?;
+        let answer = claim_again(session, target, &renewed, leases)?;
         let answered = confirm(granted, answer).map_err(|error| error.within(&run.delegate))?;
         if let Some(other) = other {
             *run = other;

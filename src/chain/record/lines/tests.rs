@@ -46,7 +46,7 @@ fn every_event_is_one_line_that_is_read_back() {
         args: some.clone(),
         ip_ranges: some,
         source: ProgramSource::HostFile,
-        configured: true,
+        store_is_configured: true,
         ..Run::default()
     };
     let full = AttemptHeader {
