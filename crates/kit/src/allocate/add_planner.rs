@@ -75,10 +75,15 @@ impl<'a> AddPlanner<'a> {
         }
     }
 
-    /// What the next view is to show.
-    pub(super) fn query(&self, may_guess: bool) -> ViewQuery<'_> {
+    /// What the first view is to show. It may guess, because a guarded commit follows.
+    pub(super) fn first_query(&self) -> ViewQuery<'_> {
+        ViewQuery { may_guess: true, ..self.next_query() }
+    }
+
+    /// What a later view is to show: the guess before it was wrong, or did not reach far enough.
+    pub(super) fn next_query(&self) -> ViewQuery<'_> {
         let Self { owner, requests, scans, .. } = self;
-        ViewQuery { owner, known: &[], requests, scans, may_guess, need: Need::Claim }
+        ViewQuery { owner, known: &[], requests, scans, may_guess: false, need: Need::Claim }
     }
 
     /// What to do by what a view shows.
@@ -124,10 +129,10 @@ impl<'a> AddPlanner<'a> {
         taken: Vec<Taken>,
     ) -> Result<()> {
         if taken.is_empty() {
-            // The store does not say what was taken: somebody was quicker.
+            // The store does not say what was taken, only that another owner was quicker.
             self.contended |= origins.iter().any(LeaseOrigin::was_seen_free);
             if self.rules.cursor_order_only {
-                // The next search begins at the cursor of then.
+                // The cursor may have moved, so the next search begins at the one that the next view shows.
                 self.scans.fill(Scan::None);
             }
         }
@@ -181,7 +186,7 @@ impl<'a> AddPlanner<'a> {
         let request = &requests[i];
         let may_try_blindly = self.scans[i] == Scan::None && !self.rules.limits.look_first;
         if !(pool.is_known() || may_try_blindly || request.requested.is_some()) {
-            // A view that came with a lost commit need not show what the next scan is for.
+            // The scan may be widened already: a view that came with a lost commit need not show that range.
             if self.scans[i] == Scan::None {
                 self.scan_further(i, &set, pool)?;
             }
@@ -203,7 +208,7 @@ impl<'a> AddPlanner<'a> {
         Ok(Some(Claim { request, set, candidates, next, replaces }))
     }
 
-    /// Widens the scan of a pool of which all that is known is taken.
+    /// Widens the scan of a pool: all addresses that are known so far are taken.
     fn scan_further(&mut self, i: usize, set: &RangeSet, pool: &PoolView) -> Result<()> {
         let request = &self.requests[i];
         let next = self.next_scan(request, set, pool);
@@ -222,7 +227,7 @@ impl<'a> AddPlanner<'a> {
             Used::All(_) => Scan::Full,
         };
         let mut search = self.search(request, set);
-        // In a store that other nodes use, all of them would scan what comes after the cursor.
+        // Nodes that share a store would all scan the addresses right after its cursor.
         if self.rules.limits.random_candidates > 0 && request.strategy == Strategy::RoundRobin {
             search.strategy = Strategy::Random;
         }
@@ -230,7 +235,7 @@ impl<'a> AddPlanner<'a> {
     }
 
     fn search<'b>(&'b self, request: &PoolRequest, set: &'b RangeSet) -> Search<'b> {
-        // After a lost race, another place of the pool is likely free of rivals.
+        // After a lost race, other addresses of the pool are likely to have no rivals.
         let strategy = match self.contended && !self.rules.cursor_order_only {
             true => Strategy::Random,
             false => request.strategy,

@@ -104,8 +104,8 @@ pub trait Ledger: Sized {
     /// Fails where an ADD would: the store cannot be reached or not be written.
     fn ready(&mut self) -> Result<()>;
 
-    /// Takes the store as it stands for the one to use from now on, where the ledger notices that a
-    /// store was swapped or restored from a backup; tells whether it does.
+    /// Accepts the store as it is now, after it was swapped or restored from a backup. Answers whether the
+    /// ledger notices such a change at all.
     ///
     /// # Errors
     /// The store cannot be reached.

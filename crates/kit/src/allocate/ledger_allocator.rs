@@ -16,7 +16,7 @@ use crate::host::is_old;
 use crate::keys::{MisspeltKey, warn_of};
 use crate::pool::{Pool, RangeSet};
 
-/// What gives addresses out of a [`Ledger`], for one call.
+/// A [`Ledger`] with what one call says about it: allocates and releases by views and commits.
 #[derive(Debug)]
 pub(super) struct LedgerAllocator<L> {
     pub(super) ledger: L,
@@ -97,7 +97,7 @@ impl<L: Ledger> LedgerAllocator<L> {
 
     /// GC: releases what is held in the scope by attachments that are not to be kept, and tells
     /// what that was. Leases younger than the host-wide `gcGrace` stay.
-    pub(super) fn retain(&mut self, scope: &Scope, keep: &ValidAttachments) -> Result<Vec<Lease>> {
+    pub(super) fn gc(&mut self, scope: &Scope, keep: &ValidAttachments) -> Result<Vec<Lease>> {
         let (now, grace) = (SystemTime::now(), self.grace);
         let mut released = Vec::new();
         loop {
@@ -109,9 +109,9 @@ impl<L: Ledger> LedgerAllocator<L> {
                 if stale.len() < BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
             let removed = self.ledger.remove(&stale)?;
-            // What was shown is released. What was not shown must not end in success.
+            // A scan that failed may have shown a part: that part is released, and the call fails.
             scanned?;
-            // What is stale and stays would be found for ever.
+            // Stale entries that could not be removed would be found in every further scan.
             let is_last = stale.len() < BATCH || removed.is_empty();
             released.extend(removed.into_iter().map(|entry| entry.lease));
             if is_last {
@@ -168,12 +168,12 @@ impl<L: Ledger> LedgerAllocator<L> {
         mut planner: AddPlanner<'_>,
         unknown: &mut UnknownCommits,
     ) -> Result<Vec<Lease>> {
-        let mut view = self.ledger.view(&planner.query(true), None)?;
+        let mut view = self.ledger.view(&planner.first_query(), None)?;
         for _ in 0..ROUNDS {
             let (change, origins) = match planner.next_step(&view)? {
                 NextStep::Commit(change, origins) => (change, origins),
                 NextStep::ScanFurther => {
-                    view = self.ledger.view(&planner.query(false), Some(view.token))?;
+                    view = self.ledger.view(&planner.next_query(), Some(view.token))?;
                     continue;
                 }
             };
@@ -199,7 +199,7 @@ impl<L: Ledger> LedgerAllocator<L> {
             };
             view = match next {
                 Some(next) => next,
-                None => self.ledger.view(&planner.query(false), None)?,
+                None => self.ledger.view(&planner.next_query(), None)?,
             };
             self.check_deadline()?;
         }

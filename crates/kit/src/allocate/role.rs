@@ -48,7 +48,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
         requested.check_keys(request, L::KEYS.unwrap_or_default())?;
         requested.require_pools()?;
         let static_addresses = requested.static_addresses(&before)?;
-        // If all pools are another allocator's, the store is not asked.
+        // If all pools are another allocator's, the ledger is not opened.
         let Allocated { leases, routes } = match requested.pools[..] {
             [] => Allocated::default(),
             [..] => Self::allocate(request, &requested)?,
@@ -121,7 +121,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
 
     fn gc(&self, request: &Request, keep: &ValidAttachments) -> Result<Option<IpamResult>> {
         let scope = scope(request)?;
-        let released = LedgerAllocator::<L>::open(request)?.retain(&scope, keep)?;
+        let released = LedgerAllocator::<L>::open(request)?.gc(&scope, keep)?;
         released.iter().for_each(|lease| debug!("GC of {scope} released {}", lease.address));
         Ok(None)
     }
@@ -269,8 +269,8 @@ fn bare_lease(address: IpAddr) -> Lease {
     }
 }
 
-/// What a DEL may release that the chain makes by itself: an undo, or one about leases taken between two
-/// times. `None` for the DEL of the runtime, which releases everything.
+/// What a DEL of the chain's own may release: it is an undo, or about leases taken between two times.
+/// `None` for the runtime's DEL, which releases everything.
 ///
 /// # Errors
 /// The purpose or the leases cannot be read. Such a DEL must release nothing.

@@ -110,7 +110,7 @@ fn many_pools_are_looked_at_before_anything_is_tried() {
     };
     let blind = planner.next_step(&view([Used::Unknown, Used::Unknown])).unwrap();
     assert!(matches!(blind, NextStep::ScanFurther));
-    let scans = planner.query(false).scans.to_vec();
+    let scans = planner.next_query().scans.to_vec();
     let windows = scans.iter().map(|look| match look {
         Scan::Range(from, to) => Used::Windows(vec![(*from, *to)], BTreeSet::from([*from])),
         other => panic!("{other:?}"),
