@@ -1,9 +1,9 @@
 //! What became of a change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use etcd_client::{KeyValue, Txn, TxnOp};
+use etcd_client::KeyValue;
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit, Scan, Taken, Used, View};
 use ipam_kit::allocate::owner_index::{OwnerGuard, done};
@@ -11,38 +11,11 @@ use ipam_kit::{Error, Result};
 
 use crate::commit_txn::CommitTxn;
 use crate::owner_leases::{OwnerKeys, OwnerLeases};
-use crate::page::found_by_key;
 use crate::removal::take_off_lost;
 use crate::session::EtcdSession;
 use crate::transport::EtcdAnswer;
-use crate::values::{OwnerState, parse_holding};
 use crate::view_reads::{addresses, pools_by_cursor};
 use crate::view_token::EtcdViewToken;
-
-/// Reads the owners that lose an address by a change: their keys with what they hold.
-///
-/// # Errors
-/// As [`EtcdSession::read`]; or the value of an owner's key is not ours.
-pub(crate) fn read_previous_holders(
-    session: &mut EtcdSession,
-    change: &Change<'_>,
-) -> Result<BTreeMap<String, Option<OwnerState>>> {
-    let holders = change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
-    let keys: BTreeSet<String> =
-        holders.filter_map(|holder| session.keys.owner_of_holder(holder)).collect();
-    if keys.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let reads: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.as_str(), None)).collect();
-    let answer = session.read(&Txn::new().and_then(reads))?;
-    let found = found_by_key(&answer.response);
-    let mut previous_holders = BTreeMap::new();
-    for key in keys {
-        let state = found.get(key.as_bytes()).map(parse_holding).transpose()?;
-        previous_holders.insert(key, state);
-    }
-    Ok(previous_holders)
-}
 
 /// A change that was written, with the address of each claim.
 ///
@@ -121,7 +94,8 @@ pub(crate) fn report_taken(
     owner: &Owner,
     token: &EtcdViewToken,
     change: &Change<'_>,
-    (number, found): (usize, Option<&[KeyValue]>),
+    number: usize,
+    found: Option<&[KeyValue]>,
 ) -> Commit<EtcdViewToken> {
     let keys = &session.keys;
     let claim = &change.claim[number];

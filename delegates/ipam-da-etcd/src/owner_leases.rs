@@ -1,15 +1,17 @@
 //! What an owner holds, by what was read of its keys.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use etcd_client::KeyValue;
+use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::Result;
 use ipam_kit::allocate::ledger::Change;
 use ipam_kit::allocate::owner_index::OwnerGuard;
 use ipam_kit::allocate::{Lease, Owner};
 
 use crate::keys::EtcdKeys;
+use crate::page::found_by_key;
+use crate::session::EtcdSession;
 use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, parse_holding};
 
 /// What was read of an owner.
@@ -133,4 +135,29 @@ impl OwnerLeases {
     pub(crate) fn has(&self, address: IpAddr) -> bool {
         self.leases.iter().any(|lease| lease.address.addr() == address)
     }
+}
+
+/// Reads what the owners hold that lose an address by a change, by the key of each owner.
+///
+/// # Errors
+/// As [`EtcdSession::read`]; or the value of an owner's key is not ours.
+pub(crate) fn read_previous_holders(
+    session: &mut EtcdSession,
+    change: &Change<'_>,
+) -> Result<BTreeMap<String, Option<OwnerState>>> {
+    let holders = change.claim.iter().filter_map(|claim| claim.replaces.as_ref()?.holder.as_ref());
+    let keys: BTreeSet<String> =
+        holders.filter_map(|holder| session.keys.owner_of_holder(holder)).collect();
+    if keys.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let reads: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.as_str(), None)).collect();
+    let answer = session.read(&Txn::new().and_then(reads))?;
+    let found = found_by_key(&answer.response);
+    let mut previous_holders = BTreeMap::new();
+    for key in keys {
+        let state = found.get(key.as_bytes()).map(parse_holding).transpose()?;
+        previous_holders.insert(key, state);
+    }
+    Ok(previous_holders)
 }

@@ -14,9 +14,9 @@ use super::additions::PluginAdditions;
 use super::owner_leases::{forget_unless, leases_of};
 use crate::commit_txn::{CommitTxn, CommitTxnOutcome};
 use crate::outcome::{
-    finish_commit, owner_keys_after_refusal, read_previous_holders, report_taken, unchanged_view,
-    view_after_refusal,
+    finish_commit, owner_keys_after_refusal, report_taken, unchanged_view, view_after_refusal,
 };
+use crate::owner_leases::read_previous_holders;
 use crate::view_token::EtcdViewToken;
 
 /// Makes a change. When the store takes no index, it also remembers on this node what the owner
@@ -93,7 +93,7 @@ fn commit_in_turn(
                     let view = unchanged_view(session, change, &token);
                     return Ok(Commit::Lost { taken: Vec::new(), view });
                 }
-                let lost = report_taken(session, owner, token, change, (claim, found));
+                let lost = report_taken(session, owner, token, change, claim, found);
                 return Ok(unless_own(owner, &token.guard, lost));
             }
             CommitTxnOutcome::Stale(found) => {

@@ -18,11 +18,8 @@ use crate::commit_txn::{CommitTxn, CommitTxnOutcome};
 use crate::entries::{entries_of_node, entry_of_key, read_holdings};
 use crate::etcd_ledger::{EntryVisitor, EtcdLedger};
 use crate::keys::EtcdKeys;
-use crate::outcome::{
-    finish_commit, owner_keys_after_refusal, read_previous_holders, report_taken,
-    view_after_refusal,
-};
-use crate::owner_leases::{OwnerKeys, OwnerLeases};
+use crate::outcome::{finish_commit, owner_keys_after_refusal, report_taken, view_after_refusal};
+use crate::owner_leases::{OwnerKeys, OwnerLeases, read_previous_holders};
 use crate::removal::remove;
 use crate::session::EtcdSession;
 use crate::view_reads::{addresses_in_query, build_view, read_for_view, view_without_reading};
@@ -79,7 +76,7 @@ impl EtcdLedger for NativeLedger {
             }
             CommitTxnOutcome::Taken(claim, found) => {
                 session.check_answer(&answer)?;
-                Ok(report_taken(session, owner, token, change, (claim, found.as_deref())))
+                Ok(report_taken(session, owner, token, change, claim, found.as_deref()))
             }
             CommitTxnOutcome::Stale(found) => {
                 session.check_answer(&answer)?;
