@@ -16,13 +16,13 @@ use crate::owner_lookup::OwnerLookup;
 #[derive(Debug)]
 pub struct FolderView {
     pub(crate) folder: LockedFolder,
-    /// The index, when it could be made complete.
+    /// The stamp of the index; `None` if the index is incomplete and cannot be rebuilt.
     pub(crate) stamp: Option<Stamp>,
     /// Lease files whose names are not what we would write.
     pub(crate) odd: Vec<String>,
     /// What the owner holds.
     pub(crate) held: Vec<LeaseFile>,
-    /// Whether every file could be read that may be its.
+    /// Whether every file could be read that may be the owner's.
     pub(crate) sure: bool,
     pub(crate) pools: Vec<PoolCursor>,
 }

@@ -42,7 +42,7 @@ const BATCH: usize = 256;
 
 impl Ledger for Local {
     type Config = LocalConfig;
-    /// `None` when there is no folder, and so nothing to change.
+    /// The folder as the view saw it, locked. `None` if there is no folder, and so nothing to release.
     type Token = Option<FolderView>;
 
     const KEYS: Option<&'static [keys::Key]> = Some(KEYS);
@@ -65,7 +65,7 @@ impl Ledger for Local {
         query: &ViewQuery<'_>,
         earlier: Option<Option<FolderView>>,
     ) -> Result<View<Option<FolderView>>> {
-        // An earlier view holds the lock.
+        // An earlier view holds the lock, which this one takes anew.
         drop(earlier);
         let folder = if query.requests.is_empty() {
             self.folder.lock(self.give_up)?
@@ -167,7 +167,8 @@ impl Ledger for Local {
 }
 
 impl Local {
-    /// Brings the index up to what was taken and dropped.
+    /// Writes what the commit has claimed and dropped into the index. An index that cannot be written is
+    /// incomplete by its stamp, and the next call rebuilds it.
     fn update_index(
         &self,
         view: &mut FolderView,
@@ -181,7 +182,6 @@ impl Local {
         let Some(stamp) = view.stamp.take() else { return };
         match self.write_index(view, owner, change, written) {
             Ok(()) => self.write_stamp(&view.folder, stamp),
-            // The stamp does not fit any more, so the next call reads the folder.
             Err(error) => warn!("the index of leases cannot be written: {error}"),
         }
     }
@@ -214,8 +214,8 @@ impl Local {
         self.index.set(&key, &names)
     }
 
-    /// Stamps the index again after claims were undone: the folder was changed, and holds what it
-    /// held before.
+    /// Stamps the index again after claims were undone: the folder has another time of change, but holds
+    /// the same leases as before.
     fn restamp(&self, view: &mut FolderView) {
         if let Some(stamp) = view.stamp.take() {
             view.stamp = self.index.write_stamp(&view.folder, stamp.odd).ok();
@@ -279,7 +279,8 @@ fn move_cursors(view: &FolderView, change: &Change<'_>, written: &WrittenLeases)
     }
 }
 
-/// A claim whose candidates are all taken: the holder of the only one, else all that is taken.
+/// The answer to a claim whose candidates are all taken: who holds the only candidate, or, after several,
+/// a view of all addresses that are taken.
 fn lost_claim(
     view: FolderView,
     change: &Change<'_>,
