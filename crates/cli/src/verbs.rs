@@ -66,7 +66,7 @@ impl<R: Copy> Cli<R> {
         match arguments.verb() {
             None => Ok(CliRequest::Text(self.help())),
             Some("help") => match arguments.operand(0) {
-                None => Ok(CliRequest::Text(self.help())),
+                None | Some("help" | "version") => Ok(CliRequest::Text(self.help())),
                 Some(verb) => Ok(CliRequest::Text(self.help_of(self.find(verb)?))),
             },
             Some("version") => Ok(CliRequest::Text(format!("{} {}\n", self.program, self.version))),
@@ -305,7 +305,15 @@ NETWORK is a name.
 
 end
 ";
-        for typed in [&[][..], &["help"], &["--help"], &["-h", "--json"]] {
+        for typed in [
+            &[][..],
+            &["help"],
+            &["--help"],
+            &["-h", "--json"],
+            &["help", "--help"],
+            &["help", "help"],
+            &["version", "-h"],
+        ] {
             assert_eq!(text(typed), help, "{typed:?}");
         }
         assert_eq!(text(&["version"]), "prog 1.2\n");
