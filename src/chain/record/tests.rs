@@ -145,6 +145,21 @@ fn members_of_newer_programs_outlive_a_compaction() {
         Event::Held(held, vec![granted]),
     ];
     assert_eq!(long.compacted(), expected);
+    let failure_with = |key: &str| {
+        let extra = Map::from_iter([(key.to_owned(), 1.into())]);
+        let failed = Failed { extra: extra.clone(), ..Failed::default() };
+        [
+            Event::Attempt(AttemptHeader { extra, ..AttemptHeader::default() }),
+            Event::Failed(failed, LastRun::MayHold),
+        ]
+    };
+    let both = Map::from_iter([("a".to_owned(), 1.into()), ("b".to_owned(), 1.into())]);
+    let merged = record(failure_with("a").into_iter().chain(failure_with("b"))).compacted();
+    let expected = [
+        Event::Attempt(AttemptHeader { extra: both.clone(), ..AttemptHeader::default() }),
+        Event::Failed(Failed { extra: both, ..Failed::default() }, LastRun::MayHold),
+    ];
+    assert_eq!(merged, expected);
     let forgotten = record([Event::Forgotten(later("forgotten"))]);
     assert_eq!(forgotten.compacted(), [Event::Forgotten(later("forgotten"))]);
 }

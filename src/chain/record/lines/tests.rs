@@ -70,6 +70,8 @@ fn every_event_is_one_line_that_is_read_back() {
         ..Granted::default()
     };
     let bare = Granted { delegate: "e".to_owned(), ..Granted::default() };
+    let static_ips = vec!["192.0.2.9/24".to_owned()];
+    let answered = Granted { delegate: "f".to_owned(), static_ips, ..Granted::default() };
     let failed = |unsure| Failed { time: 1, unsure, ..Failed::default() };
     let later = r#"{ "event":"moved", "to":[1.50] }"#;
     for (event, line) in [
@@ -94,9 +96,9 @@ fn every_event_is_one_line_that_is_read_back() {
         (
             Event::Held(
                 Held { time: 1, result: serde_json::json!({"ips": []}), ..Held::default() },
-                vec![granted, bare],
+                vec![granted, bare, answered],
             ),
-            r#"{"event":"held","time":1,"gave":[{"delegate":"d","ips":["fd00::2/64"],"leases":[7],"unsure":true},{"delegate":"e","ips":[]}],"result":{"ips":[]}}"#,
+            r#"{"event":"held","time":1,"gave":[{"delegate":"d","ips":["fd00::2/64"],"leases":[7],"unsure":true},{"delegate":"e","ips":[]},{"delegate":"f","ips":[],"static":["192.0.2.9/24"]}],"result":{"ips":[]}}"#,
         ),
         (
             Event::Failed(failed(true), LastRun::NotRun),
