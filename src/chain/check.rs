@@ -90,7 +90,7 @@ fn refuse_unlisted(attempt: &AttemptState, prev_result: &IpamResult) -> Result<(
 fn check_configured(session: &Session<'_>, deadline: Deadline) -> Result<()> {
     session.refuse_unproved_absence()?;
     let prev_result = session.prev_result()?.unwrap_or_default();
-    // An allocator that knows no pools goes by the owner.
+    // An allocator that knows no pools finds its leases by the owner alone.
     let failures = run_all(session, Verb::Check, &prev_result, deadline)?;
     for warning in failures.but_selectors(false)? {
         warn!("{}", warning.in_full());

@@ -50,13 +50,13 @@ impl Operator {
     /// Sends warnings of the chain's rooms to stderr, and all to the log where that is wanted.
     pub(super) fn start_log(&self) {
         let settings = Settings::load().unwrap_or_default();
-        let wanted = LogSettings {
+        let log = LogSettings {
             name: "ipam-delegated",
             context: self.arguments.verb().unwrap_or("help").to_owned(),
             verbose: settings.verbose,
             debug: self.environment.text(LogSettings::VARIABLE) == Some("debug"),
             folder: &settings.log_dir,
         };
-        wanted.start();
+        log.start();
     }
 }

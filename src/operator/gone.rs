@@ -95,8 +95,8 @@ impl Witnesses {
     /// Whether a process lives in a namespace, or may do so.
     fn is_inhabited(&self, path: &str) -> bool {
         let inhabited = self.inhabited.get_or_init(|| {
-            let looked = InhabitedNamespaces::look();
-            looked.inspect_err(|error| warn!("processes cannot be looked at: {error}")).ok()
+            let namespaces = InhabitedNamespaces::look();
+            namespaces.inspect_err(|error| warn!("processes cannot be looked at: {error}")).ok()
         });
         inhabited.as_ref().is_none_or(|inhabited| inhabited.has(path))
     }

@@ -103,9 +103,9 @@ impl<'a> RequestContext<'a> {
     }
 
     /// The error of a page with more objects than were asked for.
-    pub(super) fn too_many(&self, asked: usize, most: usize) -> Error {
+    pub(super) fn too_many(&self, requested: usize, most: usize) -> Error {
         self.fault(format_args!(
-            "gives more than {most} objects at once, where {asked} were asked for"
+            "gives more than {most} objects at once, where {requested} were asked for"
         ))
         .advise(self.look_at_the_server())
     }

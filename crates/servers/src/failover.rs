@@ -58,7 +58,7 @@ pub struct Failover<T> {
     /// The server to begin with.
     first: usize,
     /// Whether a request may have reached a server.
-    asked: bool,
+    sent: bool,
     /// Whether the last request failed because every server rejects it.
     refused: bool,
     /// When the first failure after the last answer was.
@@ -87,7 +87,7 @@ impl<T> Failover<T> {
             transport,
             end: end_within(deadline),
             first: 0,
-            asked: false,
+            sent: false,
             refused: false,
             failing_since: None,
         }
@@ -212,7 +212,7 @@ impl<T> Failover<T> {
 
     fn record_answer(&mut self, index: usize) {
         self.first = index;
-        self.asked = true;
+        self.sent = true;
         self.failing_since = None;
         self.statuses.clear();
     }
@@ -227,7 +227,7 @@ impl<T> Failover<T> {
         changes: bool,
     ) -> Result<AfterFailure> {
         let RequestError { kind, sent, wait } = failure;
-        self.asked |= sent;
+        self.sent |= sent;
         // A refusal is an answer.
         if self.failing_since.is_none() && !matches!(kind, Kind::Rejected(_)) {
             self.failing_since = Some(started);
@@ -304,7 +304,7 @@ impl<T> Failover<T> {
             };
             text.push_str(&format!("; {server}: {reason}"));
         }
-        let code = match (self.asked, rejected) {
+        let code = match (self.sent, rejected) {
             (false, _) if *unreached != ErrorCode::TRY_AGAIN => *unreached,
             (_, true) => ErrorCode::BACKEND,
             (_, false) => ErrorCode::TRY_AGAIN,

@@ -31,8 +31,8 @@ impl Findings {
     pub(super) fn of_answers(&mut self, stages: &[DryRunStage]) {
         let mut others: Vec<&Step> = Vec::new();
         for DryRunStage { step, run, .. } in stages {
-            let asked = !(step.is_selector() || step.is_allocator() || step.answers_any);
-            let pools = run.as_ref().and_then(|run| run.pools.as_deref()).filter(|_| asked);
+            let is_compared = !(step.is_selector() || step.is_allocator() || step.answers_any);
+            let pools = run.as_ref().and_then(|run| run.pools.as_deref()).filter(|_| is_compared);
             let mut shown: Vec<&Value> = pools.into_iter().flatten().collect();
             // What one before it serves, this one is not shown.
             shown.retain(|pool| !serve(&others, pool));

@@ -25,10 +25,10 @@ use ipam_kit::presence::Presence;
 impl Reassertion<'_> {
     /// Claims what the record of an attachment holds.
     pub(super) fn claim_record(&mut self, network: &NetworkName, attachment: &Attachment) {
-        let looked = RecordFile::look(&self.state.record(network, attachment));
-        let (record, is_busy) = match looked {
+        let path = self.state.record(network, attachment);
+        let (record, is_busy) = match RecordFile::look(&path) {
             Presence::Absent => return,
-            Presence::Held(looked) => looked,
+            Presence::Held(read) => read,
             Presence::Unreadable(error) => {
                 let row = row(network, attachment, &Record::default(), "unreadable");
                 let error = error.advise("what it holds is not claimed");

@@ -101,14 +101,14 @@ pub fn answer<L: Ledger + 'static>(call: &CliCall) -> Result<String> {
         notes: NOTES,
         ending: String::new(),
     };
-    let asked = cli.parse(&call.arguments).map_err(|error| {
+    let parsed = cli.parse(&call.arguments).map_err(|error| {
         let first = call.arguments.first().and_then(|word| word.to_str()).unwrap_or_default();
         match VERBS_OF_THE_CHAIN.contains(&first) {
             true => error.advise(format!("ipam-delegated {first} does it")),
             false => error,
         }
     })?;
-    match asked {
+    match parsed {
         CliRequest::Text(text) => Ok(text),
         CliRequest::Verb(run, arguments) => run(&InspectCall {
             call,

@@ -15,7 +15,7 @@ pub trait Inspect {
     /// Removes entries, each only while it is still the very one, and tells which.
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>>;
 
-    /// Takes the store as it stands for the one to use from now on, where the ledger notices that
+    /// Accepts the store as it is now, where the ledger notices that
     /// a store was swapped or restored from a backup; tells whether it does.
     fn accept(&mut self) -> Result<bool>;
 

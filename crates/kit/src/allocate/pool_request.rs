@@ -92,7 +92,7 @@ impl PoolRequest {
     pub(super) fn is_served_by(&self, lease: &Lease, set: &RangeSet) -> bool {
         let address = lease.address.addr();
         self.is_home_of(lease, set)
-            && self.requested.is_none_or(|asked| asked == address)
+            && self.requested.is_none_or(|requested| requested == address)
             && set.find(address).is_some_and(|range| range.usable(address))
     }
 

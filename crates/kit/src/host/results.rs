@@ -129,10 +129,10 @@ impl ResultCache {
         all.collect()
     }
 
-    /// The results in files with wanted names.
+    /// The results in files whose names fit.
     fn matching(
         &self,
-        wanted: impl Fn(&str) -> bool,
+        fits: impl Fn(&str) -> bool,
         names: impl Fn(&str) -> Option<AttachmentNames>,
     ) -> Result<Vec<Result<CachedResult>>> {
         let mut files = Vec::new();
@@ -143,7 +143,7 @@ impl ResultCache {
         for entry in entries {
             let entry = entry.map_err(|error| unreadable(&self.folder, error))?;
             let name = entry.file_name();
-            files.extend(name.into_string().ok().filter(|name| wanted(name)));
+            files.extend(name.into_string().ok().filter(|name| fits(name)));
         }
         files.sort_unstable();
         Ok(files.iter().filter_map(|name| self.read(name, || names(name)).transpose()).collect())

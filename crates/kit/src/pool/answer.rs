@@ -22,25 +22,25 @@ use crate::error::{Error, ErrorCode, Result};
 /// request cannot be read.
 pub fn compare_answer(shown: &[&Value], left: &[Value], given: &[IpAddr]) -> Result<()> {
     let served = served(shown, left);
-    let wanted: Vec<ExpectedPool<'_>> =
+    let expected: Vec<ExpectedPool<'_>> =
         served.into_iter().map(ExpectedPool::read).collect::<Result<_>>()?;
-    let (pools, addresses) = assign(&wanted, given);
+    let (pools, addresses) = assign(&expected, given);
     let answer = match given {
         [] => "no address".to_owned(),
         given => list(given.iter()),
     };
-    if let Some(pool) = first_without(&wanted, &pools) {
+    if let Some(pool) = first_without(&expected, &pools) {
         return Err(unserved(match pool.requested {
-            Some(asked) => format!("{pool} asks for {asked}: the answer gives {answer}"),
+            Some(address) => format!("{pool} asks for {address}: the answer gives {answer}"),
             None => format!("no address for {pool}: the answer gives {answer}"),
         }));
     }
     match first_without(given, &addresses) {
-        Some(address) if wanted.is_empty() => {
+        Some(address) if expected.is_empty() => {
             Err(unserved(format!("the answer gives {address}, and serves no pool")))
         }
         Some(address) => {
-            let pools = list(wanted.iter());
+            let pools = list(expected.iter());
             Err(unserved(format!(
                 "the answer gives {address} in addition to one address for each pool: {pools}"
             )))
@@ -92,7 +92,8 @@ impl<'a> ExpectedPool<'a> {
     fn takes(&self, address: IpAddr) -> bool {
         let mut segments = self.ranges.iter().flat_map(Range::segments);
         let is_inside = segments.any(|&(first, last)| first <= address && address <= last);
-        self.requested.is_none_or(|asked| asked == address) && (self.ranges.is_empty() || is_inside)
+        self.requested.is_none_or(|requested| requested == address)
+            && (self.ranges.is_empty() || is_inside)
     }
 }
 
@@ -136,20 +137,20 @@ fn identity(pool: &Value) -> &Value {
 
 /// A largest matching: for each pool its address, and for each address its pool.
 fn assign(
-    wanted: &[ExpectedPool<'_>],
+    expected: &[ExpectedPool<'_>],
     given: &[IpAddr],
 ) -> (Vec<Option<usize>>, Vec<Option<usize>>) {
-    let mut of_pool: Vec<Option<usize>> = vec![None; wanted.len()];
+    let mut of_pool: Vec<Option<usize>> = vec![None; expected.len()];
     let mut of_address: Vec<Option<usize>> = vec![None; given.len()];
     for start in 0..given.len() {
         // Breadth first over the addresses that would have to move to free a pool for this one.
-        let mut reached: Vec<Option<usize>> = vec![None; wanted.len()];
+        let mut reached: Vec<Option<usize>> = vec![None; expected.len()];
         let mut queue = VecDeque::from([start]);
         let mut free = None;
         while let Some(address) = queue.pop_front() {
             let fits =
-                |pool: &usize| reached[*pool].is_none() && wanted[*pool].takes(given[address]);
-            let next: Vec<usize> = (0..wanted.len()).filter(fits).collect();
+                |pool: &usize| reached[*pool].is_none() && expected[*pool].takes(given[address]);
+            let next: Vec<usize> = (0..expected.len()).filter(fits).collect();
             for &pool in &next {
                 reached[pool] = Some(address);
             }
