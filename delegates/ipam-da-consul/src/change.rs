@@ -204,7 +204,8 @@ fn check_mark(
 fn take_back(session: &mut ConsulSession, txn: &ChangeTxn<'_>, index: u64, error: Error) -> Error {
     let made = done::<ViewToken>(txn.change, txn.chosen, revision(index));
     let Commit::Done { kept, claimed } = made else { return error };
-    let guard = OwnerGuard { revision: Some(revision(index)), document: Some(txn.document()) };
+    let guard =
+        OwnerGuard { revision: Some(revision(index)), owner_index: Some(txn.owner_index()) };
     let leave: Vec<Lease> = kept.into_iter().chain(txn.change.leave.iter().cloned()).collect();
     let change = Change { drop: claimed, leave, ..Change::default() };
     let release = ChangeTxn {

@@ -68,8 +68,8 @@ impl ChangeTxn<'_> {
         for folder in self.folders {
             ops.push((OpRole::Folder, Op::Cas(folder.clone(), 0, String::new())));
         }
-        let document = self.document();
-        let value = to_text(&AddressValue::of(&document));
+        let owner_index = self.owner_index();
+        let value = to_text(&AddressValue::of(&owner_index));
         for lease in &self.change.keep {
             if let Some(index) = self.index_of(lease) {
                 let key = self.keys.of_lease(lease);
@@ -89,18 +89,18 @@ impl ChangeTxn<'_> {
             }
         }
         if self.indexed {
-            ops.extend(self.index_ops(&document));
+            ops.extend(self.index_ops(&owner_index));
         }
         ops
     }
 
     /// The operations on keys of owners and on the node's mark.
-    fn index_ops(&self, document: &OwnerIndex) -> Vec<(OpRole, Op)> {
+    fn index_ops(&self, owner_index: &OwnerIndex) -> Vec<(OpRole, Op)> {
         let mut ops = Vec::new();
         let owner_key = self.keys.owner(self.owner);
         let seen = self.guard.revision.map(index);
-        if !document.leases.is_empty() {
-            let op = Op::Cas(owner_key, seen.unwrap_or(0), document.to_value());
+        if !owner_index.leases.is_empty() {
+            let op = Op::Cas(owner_key, seen.unwrap_or(0), owner_index.to_value());
             ops.push((OpRole::Owner, op));
         } else if let Some(seen) = seen {
             ops.push((OpRole::Owner, Op::DeleteCas(owner_key, seen)));
@@ -114,7 +114,7 @@ impl ChangeTxn<'_> {
             let mark = self.keys.mark(&self.owner.scope.node);
             // The value has to differ from the one before: else the index would stay.
             let Owner { container, ifname, .. } = self.owner;
-            let OwnerIndex { confirmed, generation, .. } = document;
+            let OwnerIndex { confirmed, generation, .. } = owner_index;
             let value = format!("{confirmed} {container}/{ifname} {generation}");
             ops.push((OpRole::Mark, Op::GetTree(mark.clone())));
             ops.push((OpRole::Mark, Op::Set(mark, value)));
@@ -134,7 +134,7 @@ impl ChangeTxn<'_> {
     }
 
     /// The value of the owner's key after the change.
-    pub(crate) fn document(&self) -> OwnerIndex {
+    pub(crate) fn owner_index(&self) -> OwnerIndex {
         let Change { keep, claim, leave, .. } = self.change;
         let mut items: Vec<IndexedLease> = keep.iter().map(|lease| self.item(lease)).collect();
         for lease in leave {
@@ -144,14 +144,14 @@ impl ChangeTxn<'_> {
         for (claim, address) in claim.iter().zip(self.chosen) {
             items.push(IndexedLease::of(&claim.lease(*address, Value::Null), now()));
         }
-        let before = self.guard.document.as_ref().map_or(0, |seen| seen.generation);
+        let before = self.guard.owner_index.as_ref().map_or(0, |seen| seen.generation);
         // The generation in the store may be any number.
         OwnerIndex::written(self.owner, before.wrapping_add(1), items)
     }
 
     /// A lease as an item of the owner's key, with the time at which it was taken first.
     fn item(&self, lease: &Lease) -> IndexedLease {
-        let mut items = self.guard.document.iter().flat_map(|document| &document.leases);
+        let mut items = self.guard.owner_index.iter().flat_map(|owner_index| &owner_index.leases);
         let before = items.find(|item| item.address.addr() == lease.address.addr());
         IndexedLease::of(lease, before.map_or_else(now, |item| item.taken))
     }

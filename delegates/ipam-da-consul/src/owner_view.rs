@@ -126,8 +126,11 @@ fn pool_folders(call: &CallScope, query: &ViewQuery<'_>) -> Vec<String> {
 impl OwnerView {
     /// Nothing held, as before the owner's first claim.
     pub(crate) fn empty(owner: &Owner) -> Self {
-        let document = OwnerIndex::written(owner, 0, Vec::new());
-        Self { held: Vec::new(), guard: OwnerGuard { revision: None, document: Some(document) } }
+        let owner_index = OwnerIndex::written(owner, 0, Vec::new());
+        Self {
+            held: Vec::new(),
+            guard: OwnerGuard { revision: None, owner_index: Some(owner_index) },
+        }
     }
 
     /// What the owner's key says, and what the keys of addresses say beside it.
@@ -141,8 +144,10 @@ impl OwnerView {
             Some(pair) => {
                 let state = read_owner_state(pair)?;
                 let held = state.leases();
-                let guard =
-                    OwnerGuard { revision: Some(state.revision), document: Some(state.document) };
+                let guard = OwnerGuard {
+                    revision: Some(state.revision),
+                    owner_index: Some(state.owner_index),
+                };
                 Self { held, guard }
             }
             None => Self::empty(owner),
@@ -297,14 +302,14 @@ fn warn_if_foreign(pair: &Pair) {
 }
 
 fn set_since(guard: &mut OwnerGuard, lease: &Lease) {
-    let items = guard.document.iter_mut().flat_map(|document| &mut document.leases);
+    let items = guard.owner_index.iter_mut().flat_map(|owner_index| &mut owner_index.leases);
     for item in items.filter(|item| item.address.addr() == lease.address.addr()) {
         item.since = LeaseRevision::read(&lease.revision);
     }
 }
 
 fn remove_item(guard: &mut OwnerGuard, address: IpAddr) {
-    if let Some(document) = &mut guard.document {
-        document.leases.retain(|item| item.address.addr() != address);
+    if let Some(owner_index) = &mut guard.owner_index {
+        owner_index.leases.retain(|item| item.address.addr() != address);
     }
 }

@@ -250,8 +250,10 @@ impl AfterRefusal<'_> {
 /// Whether a lease has the revision that the owner's key gives it.
 fn is_guarded(guard: &OwnerGuard, lease: &Lease) -> bool {
     let Some(revision) = LeaseRevision::read(&lease.revision) else { return false };
-    let Some(document) = &guard.document else { return guard.revision == Some(revision.revision) };
-    let mut items = document.leases.iter();
+    let Some(owner_index) = &guard.owner_index else {
+        return guard.revision == Some(revision.revision);
+    };
+    let mut items = owner_index.leases.iter();
     let item = items.find(|item| item.address.addr() == lease.address.addr());
     item.is_some_and(|item| {
         let since = item.since.map(|since| since.revision);

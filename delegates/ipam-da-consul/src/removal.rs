@@ -227,7 +227,7 @@ fn remove_addresses(key: &str, owner: &OwnerState, gone: &BTreeSet<IpAddr>) -> O
     let at = index(owner.revision);
     if rest.leases.is_empty() {
         Some(Op::DeleteCas(key.to_owned(), at))
-    } else if rest.leases.len() < owner.document.leases.len() {
+    } else if rest.leases.len() < owner.owner_index.leases.len() {
         Some(Op::Cas(key.to_owned(), at, rest.to_value()))
     } else {
         None
@@ -236,7 +236,7 @@ fn remove_addresses(key: &str, owner: &OwnerState, gone: &BTreeSet<IpAddr>) -> O
 
 /// Whether an owner's key names the address of an entry, at the index of the scan.
 fn names(owner: &OwnerState, scanned: &Deletion<'_>) -> bool {
-    let mut items = owner.document.leases.iter();
+    let mut items = owner.owner_index.leases.iter();
     items
         .find(|item| item.address.addr() == scanned.address())
         .is_some_and(|item| index(owner.revision_of(item).revision) == scanned.index)

@@ -67,8 +67,8 @@ pub(crate) fn scan_node(
                 return Ok(ControlFlow::Continue(()));
             }
         };
-        let document = &owner.document;
-        if document.node != node || document.network != call.keys.network().as_str() {
+        let owner_index = &owner.owner_index;
+        if owner_index.node != node || owner_index.network != call.keys.network().as_str() {
             return Ok(ControlFlow::Continue(()));
         }
         Ok(owner.entries().into_iter().try_for_each(&mut *each))

@@ -38,15 +38,15 @@ pub(crate) struct AddressValue {
 
 impl AddressValue {
     /// The value for an address of this owner.
-    pub(crate) fn of(document: &OwnerIndex) -> Self {
+    pub(crate) fn of(owner_index: &OwnerIndex) -> Self {
         Self {
-            target: document.container.clone(),
-            ifname: Some(document.ifname.clone()),
-            node: Some(document.node.clone()),
-            network: Some(document.network.clone()),
-            time: Some(document.confirmed),
-            generation: Some(document.generation),
-            leases: Some(document.together()),
+            target: owner_index.container.clone(),
+            ifname: Some(owner_index.ifname.clone()),
+            node: Some(owner_index.node.clone()),
+            network: Some(owner_index.network.clone()),
+            time: Some(owner_index.confirmed),
+            generation: Some(owner_index.generation),
+            leases: Some(owner_index.together()),
         }
     }
 
@@ -147,12 +147,12 @@ impl AddressPair {
 pub(crate) fn read_owner_state(pair: &Pair) -> Result<OwnerState> {
     let key = &pair.key;
     let parsed = pair.value.as_deref().and_then(|value| serde_json::from_slice(value).ok());
-    let document = parsed.ok_or_else(|| {
+    let owner_index = parsed.ok_or_else(|| {
         Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is not ours")).advise(
             format!("look at it (consul kv get '{key}') and delete the key if nobody needs it"),
         )
     })?;
-    Ok(OwnerState { revision: revision(pair.index), document })
+    Ok(OwnerState { revision: revision(pair.index), owner_index })
 }
 
 /// The index of a lease's key, as far as the lease tells.
@@ -220,9 +220,9 @@ mod tests {
 
     #[test]
     fn passcod_reads_what_is_written() {
-        let mut document = OwnerIndex::written(&owner(), 1, Vec::new());
-        document.confirmed = 5;
-        let text = serde_json::to_string(&AddressValue::of(&document)).unwrap();
+        let mut owner_index = OwnerIndex::written(&owner(), 1, Vec::new());
+        owner_index.confirmed = 5;
+        let text = serde_json::to_string(&AddressValue::of(&owner_index)).unwrap();
         assert_eq!(
             text,
             r#"{"target":"c1","ifname":"eth0","node":"n1","network":"lan","time":5,"generation":1,"leases":0}"#

@@ -71,7 +71,7 @@ fn guess(
     if requests.is_empty() {
         let all = LeaseRevision::of_all(known)?;
         let guard = if is_indexed {
-            OwnerGuard { revision: Some(all.revision), document: None }
+            OwnerGuard { revision: Some(all.revision), owner_index: None }
         } else {
             let mut guard = OwnerView::empty(owner).guard;
             for lease in known {

@@ -241,14 +241,14 @@ impl CommitTxn<'_> {
         let mut ops = Vec::new();
         let gone = self.change.drop.iter().map(|lease| self.keys.lease(lease.address.addr()));
         ops.extend(gone.map(|key| TxnOp::delete(key, None)));
-        let before = self.guard.document.as_ref().map_or(0, |seen| seen.generation);
+        let before = self.guard.owner_index.as_ref().map_or(0, |seen| seen.generation);
         // The number in the store may be any.
         let generation = before.wrapping_add(1);
-        let document = OwnerIndex::written(self.owner, generation, items);
+        let owner_index = OwnerIndex::written(self.owner, generation, items);
         if self.indexed {
-            write_owner(self.keys, owner.to_owned(), &document, &mut ops);
+            write_owner(self.keys, owner.to_owned(), &owner_index, &mut ops);
         } else {
-            write_leases(self.keys, &document, &mut ops);
+            write_leases(self.keys, &owner_index, &mut ops);
         }
         for (key, holder_before) in self.previous_holders {
             if let Some(rest) = self.left_to_previous_holder(holder_before) {
@@ -274,32 +274,32 @@ impl CommitTxn<'_> {
 
     /// A lease that stays, with the time when it was taken.
     fn item(&self, lease: &Lease) -> IndexedLease {
-        let before = self.guard.document.iter().flat_map(|seen| &seen.leases);
+        let before = self.guard.owner_index.iter().flat_map(|seen| &seen.leases);
         let item = before.into_iter().find(|item| item.address.addr() == lease.address.addr());
         IndexedLease::of(lease, item.map_or_else(now, |item| item.taken))
     }
 }
 
-/// Writes the keys of an owner that holds what its document says, but for those that stay as they are;
+/// Writes the keys of an owner that holds what its index says, but for those that stay as they are;
 /// none is left when it holds nothing.
 pub(crate) fn write_owner(
     keys: &EtcdKeys,
     key: String,
-    document: &OwnerIndex,
+    owner_index: &OwnerIndex,
     ops: &mut Vec<TxnOp>,
 ) {
-    if document.leases.is_empty() {
+    if owner_index.leases.is_empty() {
         ops.push(TxnOp::delete(key, None));
         return;
     }
-    write_leases(keys, document, ops);
-    ops.push(TxnOp::put(key, document.to_value(), None));
+    write_leases(keys, owner_index, ops);
+    ops.push(TxnOp::put(key, owner_index.to_value(), None));
 }
 
 /// Writes the keys of an owner's addresses, but for those that stay as they are.
-fn write_leases(keys: &EtcdKeys, document: &OwnerIndex, ops: &mut Vec<TxnOp>) {
-    for item in document.leases.iter().filter(|item| item.since.is_none()) {
-        let value = keys.key_format().value(document, item);
+fn write_leases(keys: &EtcdKeys, owner_index: &OwnerIndex, ops: &mut Vec<TxnOp>) {
+    for item in owner_index.leases.iter().filter(|item| item.since.is_none()) {
+        let value = keys.key_format().value(owner_index, item);
         ops.push(TxnOp::put(keys.lease(item.address.addr()), value, None));
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn entries_of_node<'a>(
 ) -> impl Iterator<Item = Entry> + 'a {
     holdings
         .iter()
-        .filter(move |holding| is_of(&holding.document, node, network))
+        .filter(move |holding| is_of(&holding.owner_index, node, network))
         .flat_map(OwnerState::entries)
 }
 
@@ -50,8 +50,8 @@ pub(crate) fn entry_of_key(keys: &EtcdKeys, found: &KeyValue) -> Option<Entry> {
 }
 
 /// Whether an owner is of this node and this network.
-fn is_of(document: &OwnerIndex, node: &str, network: &str) -> bool {
-    document.node == node && document.network == network
+fn is_of(owner_index: &OwnerIndex, node: &str, network: &str) -> bool {
+    owner_index.node == node && owner_index.network == network
 }
 
 fn warn_of_foreign_key(found: &KeyValue) {
@@ -65,15 +65,15 @@ mod tests {
 
     #[test]
     fn an_owner_is_of_one_node_and_one_network() {
-        let document = serde_json::json!({
+        let owner_index = serde_json::json!({
             "network": "net", "node": "n", "container": "c", "ifname": "eth0",
             "generation": 1, "confirmed": 1, "leases": [],
         });
-        let document: OwnerIndex = serde_json::from_value(document).unwrap();
+        let owner_index: OwnerIndex = serde_json::from_value(owner_index).unwrap();
         for (node, network, expected) in
             [("n", "net", true), ("n", "other", false), ("other", "net", false)]
         {
-            assert_eq!(is_of(&document, node, network), expected, "{node} {network}");
+            assert_eq!(is_of(&owner_index, node, network), expected, "{node} {network}");
         }
     }
 }

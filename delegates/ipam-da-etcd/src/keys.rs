@@ -47,7 +47,7 @@ pub(crate) trait KeyFormat: Debug + Sync {
     fn of_node(&self, node: &str) -> String;
 
     /// The value of the key of one of an owner's addresses.
-    fn value(&self, document: &OwnerIndex, item: &IndexedLease) -> String;
+    fn value(&self, owner_index: &OwnerIndex, item: &IndexedLease) -> String;
 
     /// A lease that is this owner's, or its container's where the value does not tell more, by the answer
     /// about the key of its address alone.

@@ -31,7 +31,7 @@ pub(crate) fn finish_commit(
 ) -> Result<Commit<EtcdViewToken>> {
     if let Err(error) = session.check_answer(answer) {
         let guard =
-            OwnerGuard { revision: Some(answer.revision), document: guard.document.clone() };
+            OwnerGuard { revision: Some(answer.revision), owner_index: guard.owner_index.clone() };
         return Err(withdraw(session, owner, &guard, change, chosen, error));
     }
     if !chosen.is_empty() && !session.accepts_any_store {

@@ -81,16 +81,16 @@ impl OwnerKeys {
     /// The value of its key is not ours.
     pub(crate) fn by_own_key(&self, keys: &EtcdKeys, owner: &Owner) -> Result<OwnerLeases> {
         let Some(own) = &self.own else {
-            let document = OwnerIndex::written(owner, 0, Vec::new());
-            let guard = OwnerGuard { revision: None, document: Some(document) };
+            let owner_index = OwnerIndex::written(owner, 0, Vec::new());
+            let guard = OwnerGuard { revision: None, owner_index: Some(owner_index) };
             return Ok(OwnerLeases { leases: Vec::new(), guard, lost: Vec::new() });
         };
         let holding = parse_holding(own)?;
         let (leases, lost): (Vec<_>, Vec<_>) =
             holding.leases().into_iter().partition(|lease| self.may_be_current(keys, lease));
-        let OwnerState { revision, mut document } = holding;
-        document.leases.retain(|item| leases.iter().any(|lease| lease.address == item.address));
-        let guard = OwnerGuard { revision: Some(revision), document: Some(document) };
+        let OwnerState { revision, mut owner_index } = holding;
+        owner_index.leases.retain(|item| leases.iter().any(|lease| lease.address == item.address));
+        let guard = OwnerGuard { revision: Some(revision), owner_index: Some(owner_index) };
         Ok(OwnerLeases { leases, guard, lost })
     }
 

@@ -87,16 +87,16 @@ pub(crate) fn take_off_lost(
     owner: Option<&KeyValue>,
     seen: OwnerGuard,
 ) -> Result<OwnerGuard> {
-    let (Some(found), Some(document)) = (owner, &seen.document) else {
+    let (Some(found), Some(owner_index)) = (owner, &seen.owner_index) else {
         return Ok(seen);
     };
     let holding = parse_holding(found)?;
-    if document.leases.len() == holding.document.leases.len() {
+    if owner_index.leases.len() == holding.owner_index.leases.len() {
         return Ok(seen);
     }
     let key = String::from_utf8_lossy(found.key()).into_owned();
     let rest = holding
-        .without(|address| !document.leases.iter().any(|item| item.address.addr() == address));
+        .without(|address| !owner_index.leases.iter().any(|item| item.address.addr() == address));
     let guard = Compare::mod_revision(key.as_str(), CompareOp::Equal, holding.revision);
     let mut ops = Vec::new();
     write_owner(&session.keys, key, &rest, &mut ops);
@@ -107,7 +107,7 @@ pub(crate) fn take_off_lost(
             OwnerGuard::default()
         }
         Some(answer) if answer.response.succeeded() => {
-            OwnerGuard { revision: Some(answer.revision), document: Some(rest) }
+            OwnerGuard { revision: Some(answer.revision), owner_index: Some(rest) }
         }
         // The next commit finds out.
         _ => seen,
@@ -172,7 +172,7 @@ fn remove_of_owner(
             guards.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, holding.revision));
             let rest = holding
                 .without(|address| gone.iter().any(|entry| entry.lease.address.addr() == address));
-            if rest.leases.len() < holding.document.leases.len() {
+            if rest.leases.len() < holding.owner_index.leases.len() {
                 write_owner(&session.keys, key.to_owned(), &rest, &mut ops);
             }
         }

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 /// # Errors
 /// The value is not ours: nothing may be written over it.
 pub(crate) fn parse_holding(found: &KeyValue) -> Result<OwnerState> {
-    let document = serde_json::from_slice(found.value()).map_err(|error| {
+    let owner_index = serde_json::from_slice(found.value()).map_err(|error| {
         let key = String::from_utf8_lossy(found.key());
         Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is not ours"))
             .caused_by(error)
@@ -22,7 +22,7 @@ pub(crate) fn parse_holding(found: &KeyValue) -> Result<OwnerState> {
                 "look at it (etcdctl get '{key}') and delete the key if nobody needs it"
             ))
     })?;
-    Ok(OwnerState { revision: found.mod_revision(), document })
+    Ok(OwnerState { revision: found.mod_revision(), owner_index })
 }
 
 /// The entry of an address whose value has at most the holder, or the reason why it has none.

@@ -44,7 +44,7 @@ pub(crate) fn view_without_reading(
     let scans_pools = query.scans.iter().any(|scan| *scan != Scan::None);
     let (held, seen) = if scans_pools || reads_more || query.requests.is_empty() {
         let revision = Some(LeaseRevision::of_all(query.known)?.revision);
-        (query.known.to_vec(), OwnerGuard { revision, document: None })
+        (query.known.to_vec(), OwnerGuard { revision, owner_index: None })
     } else {
         (Vec::new(), OwnerGuard::default())
     };

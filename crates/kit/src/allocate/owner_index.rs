@@ -59,7 +59,7 @@ pub struct OwnerState {
     /// The revision of the owner's key.
     pub revision: i64,
     /// Its value.
-    pub document: OwnerIndex,
+    pub owner_index: OwnerIndex,
 }
 
 /// Milliseconds since 1970.
@@ -127,18 +127,19 @@ impl IndexedLease {
 impl OwnerState {
     /// What the owner holds.
     pub fn leases(&self) -> Vec<Lease> {
-        self.document.leases.iter().map(|item| item.lease(self.revision_of(item))).collect()
+        self.owner_index.leases.iter().map(|item| item.lease(self.revision_of(item))).collect()
     }
 
     /// The revision of the key of one of its addresses.
     pub fn revision_of(&self, item: &IndexedLease) -> LeaseRevision {
-        let written = LeaseRevision { revision: self.revision, leases: self.document.together() };
+        let written =
+            LeaseRevision { revision: self.revision, leases: self.owner_index.together() };
         item.since.unwrap_or(written)
     }
 
     /// The owner's next state, without some addresses and with the others as they are.
     pub fn without(&self, gone: impl Fn(IpAddr) -> bool) -> OwnerIndex {
-        let mut next = self.document.clone();
+        let mut next = self.owner_index.clone();
         next.generation = next.generation.wrapping_add(1);
         next.leases.retain(|item| !gone(item.address.addr()));
         for item in &mut next.leases {
@@ -151,8 +152,8 @@ impl OwnerState {
     pub fn entries(&self) -> Vec<Entry> {
         let entry = |lease| Entry {
             lease,
-            holder: Some(self.document.holder()),
-            since: Some(time(self.document.confirmed)),
+            holder: Some(self.owner_index.holder()),
+            since: Some(time(self.owner_index.confirmed)),
             fault: None,
         };
         self.leases().into_iter().map(entry).collect()
@@ -194,14 +195,14 @@ pub struct OwnerGuard {
     /// The revision of the owner's key; `None` if there was no such key.
     pub revision: Option<i64>,
     /// The index at that revision; `None` if only the revision is remembered.
-    pub document: Option<OwnerIndex>,
+    pub owner_index: Option<OwnerIndex>,
 }
 
 impl OwnerGuard {
     /// Adds what the owner proves to hold, where it is known what else it does.
     pub fn add(&mut self, item: IndexedLease) {
-        if let Some(document) = &mut self.document {
-            document.leases.push(item);
+        if let Some(owner_index) = &mut self.owner_index {
+            owner_index.leases.push(item);
         }
     }
 
@@ -210,9 +211,9 @@ impl OwnerGuard {
         let said = [&change.keep, &change.leave, &change.drop];
         let said: BTreeSet<IpAddr> =
             said.into_iter().flatten().map(|lease| lease.address.addr()).collect();
-        match (&self.document, self.revision) {
-            (Some(document), _) => {
-                let held = document.leases.iter().map(|item| item.address.addr());
+        match (&self.owner_index, self.revision) {
+            (Some(owner_index), _) => {
+                let held = owner_index.leases.iter().map(|item| item.address.addr());
                 held.collect::<BTreeSet<_>>() == said
             }
             (None, None) => said.is_empty(),
@@ -249,9 +250,9 @@ pub fn is_refusal_recent(noted: u64) -> bool {
 }
 
 /// A value as JSON, on one line.
-pub fn to_text(document: &impl Serialize) -> String {
+pub fn to_text(value: &impl Serialize) -> String {
     // The keys are strings and the members plain, so writing cannot fail.
-    serde_json::to_string(document).unwrap_or_default()
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -273,17 +274,17 @@ mod tests {
             since: None,
         };
         let items = ["10.0.0.2/24", "10.0.1.2/24"].map(item).into();
-        OwnerState { revision: 7, document: OwnerIndex::written(&owner, 1, items) }
+        OwnerState { revision: 7, owner_index: OwnerIndex::written(&owner, 1, items) }
     }
 
     #[test]
     fn what_an_owner_keeps_keeps_the_revision_of_its_keys() {
         let both = both();
-        let gone = both.document.leases[0].address.addr();
-        let rest = OwnerState { revision: 9, document: both.without(|address| address == gone) };
+        let gone = both.owner_index.leases[0].address.addr();
+        let rest = OwnerState { revision: 9, owner_index: both.without(|address| address == gone) };
         let written = LeaseRevision { revision: 7, leases: 2 };
-        assert_eq!(rest.document.generation, 2);
-        assert_eq!(rest.document.leases[0].since, Some(written));
+        assert_eq!(rest.owner_index.generation, 2);
+        assert_eq!(rest.owner_index.leases[0].since, Some(written));
         let leases = rest.leases();
         assert_eq!(leases.len(), 1);
         assert_eq!(LeaseRevision::read(&leases[0].revision), Some(written));

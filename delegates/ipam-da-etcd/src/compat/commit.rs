@@ -116,7 +116,7 @@ fn unless_own(
 ) -> Commit<EtcdViewToken> {
     match lost {
         Commit::Lost { taken, .. }
-            if seen.document.is_none() && taken.iter().any(|taken| may_be_of(owner, taken)) =>
+            if seen.owner_index.is_none() && taken.iter().any(|taken| may_be_of(owner, taken)) =>
         {
             Commit::Lost { taken: Vec::new(), view: None }
         }

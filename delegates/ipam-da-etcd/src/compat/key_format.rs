@@ -66,8 +66,8 @@ impl KeyFormat for TextAddresses {
         String::new()
     }
 
-    fn value(&self, document: &OwnerIndex, _: &IndexedLease) -> String {
-        document.container.clone()
+    fn value(&self, owner_index: &OwnerIndex, _: &IndexedLease) -> String {
+        owner_index.container.clone()
     }
 
     fn left_to(

@@ -106,18 +106,20 @@ fn is_in_ranges(network_ranges: Option<&[RangeSet]>, address: IpAddr) -> bool {
 fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
     let mut held = BTreeSet::new();
     for state in siblings.iter().filter_map(|found| parse_holding(found).ok()) {
-        for item in &state.document.leases {
+        for item in &state.owner_index.leases {
             held.insert((item.address.addr(), state.revision_of(item).revision));
         }
     }
     held
 }
 
-/// Says of leases, which are those of a document from this one on, how many were written at once: their
+/// Says of leases, which are those of an owner's index from this one on, how many were written at once: their
 /// keys tell no more than their revision. So they are known again as those that a claim gave.
 fn count_together(held: &mut OwnerLeases, from: usize) {
-    let document: Option<&mut OwnerIndex> = held.guard.document.as_mut();
-    let Some(items) = document.and_then(|document| document.leases.get_mut(from..)) else { return };
+    let owner_index: Option<&mut OwnerIndex> = held.guard.owner_index.as_mut();
+    let Some(items) = owner_index.and_then(|owner_index| owner_index.leases.get_mut(from..)) else {
+        return;
+    };
     let all: Vec<i64> = items.iter().map(revision_of_key).collect();
     for (lease, item) in held.leases[from..].iter_mut().zip(items) {
         let revision = revision_of_key(item);

@@ -41,7 +41,7 @@ fn scan_all(ledger: &mut CompatLedger, each: EntryVisitor<'_>) -> Result<()> {
     let owners = indexed(ledger, &prefix)?;
     let mut listed: BTreeMap<(IpAddr, i64), (Entry, bool)> = BTreeMap::new();
     for holding in &owners {
-        let here = holding.document.network == ledger.session.keys.network().as_str();
+        let here = holding.owner_index.network == ledger.session.keys.network().as_str();
         for entry in holding.entries() {
             let Some(seen) = LeaseRevision::read(&entry.lease.revision) else { continue };
             listed.insert((entry.lease.address.addr(), seen.revision), (entry, here));

@@ -85,15 +85,15 @@ impl KeyFormat for FixedWidth {
         format!("{node}/")
     }
 
-    fn value(&self, document: &OwnerIndex, item: &IndexedLease) -> String {
+    fn value(&self, owner_index: &OwnerIndex, item: &IndexedLease) -> String {
         to_text(&LeaseDocument {
-            network: (&document.network).into(),
-            node: (&document.node).into(),
-            container: (&document.container).into(),
-            ifname: (&document.ifname).into(),
-            generation: document.generation,
-            confirmed: document.confirmed,
-            leases: document.together(),
+            network: (&owner_index.network).into(),
+            node: (&owner_index.node).into(),
+            container: (&owner_index.container).into(),
+            ifname: (&owner_index.ifname).into(),
+            generation: owner_index.generation,
+            confirmed: owner_index.confirmed,
+            leases: owner_index.together(),
             item: Cow::Borrowed(item),
         })
     }
