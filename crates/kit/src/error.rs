@@ -251,7 +251,7 @@ fn shortened(text: String) -> String {
     if bytes.len() > BEGINNING + END {
         let (beginning, end) = (&bytes[..BEGINNING], &bytes[bytes.len() - END..]);
         let [beginning, end] = [beginning, end].map(String::from_utf8_lossy);
-        return [&beginning, " … ", &end].concat();
+        return format!("{beginning} … {end}");
     }
     text
 }

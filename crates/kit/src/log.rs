@@ -69,7 +69,7 @@ pub fn to_stderr(text: &[u8]) {
 
 /// Writes one line as [`to_stderr`] does, without what a terminal would obey.
 pub(crate) fn line_to_stderr(line: &str) {
-    to_stderr([&visible(line), "\n"].concat().as_bytes());
+    to_stderr(format!("{}\n", visible(line)).as_bytes());
 }
 
 /// Writes what the descriptor takes without waiting; the rest is dropped.
@@ -171,7 +171,7 @@ impl Lines {
             None => format!("{}: {text}", self.context),
         };
         // One line a record, whatever the message holds.
-        let _ = out.write_all([&visible(&line), "\n"].concat().as_bytes());
+        let _ = out.write_all(format!("{}\n", visible(&line)).as_bytes());
     }
 }
 

@@ -200,7 +200,7 @@ fn without_value(text: &str) -> String {
     let parts = text.strip_prefix(START).and_then(|found| found.rsplit_once(", expected "));
     let Some((found, expected)) = parts else { return text.to_owned() };
     let kind = found.split(['"', '`']).next().unwrap_or_default().trim_end();
-    [START, kind, ", expected ", expected].concat()
+    format!("{START}{kind}, expected {expected}")
 }
 
 /// Parses exactly one JSON object; error 6 otherwise, in words that fit `what`.

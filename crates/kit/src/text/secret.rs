@@ -41,7 +41,7 @@ fn looks_secret(key: &str) -> bool {
 fn bare_url(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://")?;
     let (places, values) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
-    let mut bare = [scheme, "://", places].concat();
+    let mut bare = format!("{scheme}://{places}");
     for value in values.split_inclusive(['?', '#', '&', ';']) {
         match value.split_once('=') {
             Some((key, secret)) if is_secret(key) || looks_secret(key) => {
@@ -61,7 +61,7 @@ fn bare_url(text: &str) -> Option<String> {
 fn without_user(part: &str) -> String {
     let host = part.find(['/', '?', '#']).unwrap_or(part.len());
     match part[..host].rfind('@') {
-        Some(user) => ["…", &part[user..]].concat(),
+        Some(user) => format!("…{}", &part[user..]),
         None => part.to_owned(),
     }
 }
