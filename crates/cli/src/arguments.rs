@@ -78,7 +78,7 @@ impl Arguments {
 /// The error for what was typed wrongly.
 pub fn usage_error(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::INVALID_ENVIRONMENT, message)
-        .advise("the verb help says what is understood")
+        .advise("the verb help lists verbs and options")
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
