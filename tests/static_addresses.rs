@@ -57,6 +57,16 @@ fn a_runtimes_result_without_the_static_address_fails_check() {
 }
 
 #[test]
+fn explain_shows_the_static_addresses_that_an_allocator_would_get() {
+    let (world, network) = chain();
+    world.conflist("10-net.conflist", &network);
+    let text = world.typed(&["explain", "net"]).stdout;
+    let (_, allocator) = text.split_once("it would get\n").unwrap();
+    let line = format!(r#"prevResult.static = [{{"address":"{STATIC}","gateway":"192.0.2.1"}}]"#);
+    assert!(allocator.contains(&line), "{text}");
+}
+
+#[test]
 fn what_a_check_without_a_record_finds_is_what_the_pools_gave() {
     let (world, network) = chain();
     let mut after = network.clone();

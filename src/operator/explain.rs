@@ -91,12 +91,14 @@ fn push_section(head: &str, without: &str, text: &mut String, lines: impl FnOnce
     text.push_str(&below);
 }
 
-/// The pools and settings of an input that the one before it did not have so; `null` for a setting
-/// that is gone.
+/// The pools, static addresses and settings of an input that the one before it did not have so; `null`
+/// for a setting that is gone.
 fn push_arrivals(before: &Value, input: &Value, text: &mut String) {
-    let pools = &input["prevResult"]["pools"];
-    if *pools != before["prevResult"]["pools"] {
-        push_setting(text, "prevResult.pools", pools);
+    for key in ["pools", "static"] {
+        let after = &input["prevResult"][key];
+        if *after != before["prevResult"][key] {
+            push_setting(text, &format!("prevResult.{key}"), after);
+        }
     }
     let mut all = before["ipam"].as_object().cloned().unwrap_or_default();
     all.extend(input["ipam"].as_object().cloned().unwrap_or_default());
