@@ -34,7 +34,7 @@ options:
                      {\"ipam\": {\"server\": \"http://[fd00::53]:8080\"}}
   --unclaimed CHECK  the program does not promise this: report it as a difference
   --skip CHECK       do not make this check
-  --only CHECK       make this check, and no others but those that are named like this
+  --only CHECK       make only the checks that are named by --only
   --list             the name of each check
   -h, --help         this
   -V, --version      the version
