@@ -297,7 +297,7 @@ fn of_host_local_the_known_differences_are_found_and_no_others() {
     assert!(program.exists(), "apt-get install containernetworking-plugins");
     let folder = temp("suite-host-local");
     let subject: Arc<dyn Subject> = Arc::new(Binary::new(program, Form::Standard, &folder));
-    // InterleavedLedger two system calls a killed host-local leaves an empty file, for ever.
+    // Between two system calls a killed host-local leaves an empty file, which stays.
     let skipped = ["a_killed_add_leaves_nothing_that_a_del_does_not_find"];
     let report = allocator_suite::run(&subject, HOST_LOCAL_DIFFERS, &skipped);
     assert_eq!(report.differs(), HOST_LOCAL_DIFFERS, "{report}");

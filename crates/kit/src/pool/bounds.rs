@@ -190,7 +190,7 @@ mod tests {
     const ETCD: RangeRules = RangeRules::ETCD;
     const OURS: RangeRules = RangeRules::OURS;
 
-    /// RangeMembers in the order subnet, rangeStart, rangeEnd, gateway; `""` is absent.
+    /// The members in the order subnet, rangeStart, rangeEnd, gateway; `""` is absent.
     fn config(members: [&str; 4]) -> RangeConfig {
         let [subnet, range_start, range_end, gateway] =
             members.map(|text| (!text.is_empty()).then(|| text.to_owned()));

@@ -42,7 +42,7 @@ pub struct Pool {
     pub strategy: Option<String>,
     /// Whether an address in use may be taken over.
     pub takeover: Option<bool>,
-    /// PoolMembers of others, kept as they came.
+    /// Members of others, kept as they came.
     pub unknown: Map<String, Value>,
 }
 
