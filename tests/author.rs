@@ -18,7 +18,7 @@ fn main() {
     let urls = ["https://rack.example".to_owned()];
     let servers = ipam_servers::Server::parse_all(&urls, "ipam.rackServers", 443).unwrap();
     let error = ipam_kit::Error::new(ipam_kit::ErrorCode::BACKEND, "refused");
-    println!("{} server, away: {}", servers.len(), ipam_kube::is_away(&error));
+    println!("{} server, unreachable: {}", servers.len(), ipam_kube::is_unreachable(&error));
 }
 "#;
 
@@ -82,7 +82,7 @@ fn a_crate_with_an_allocator_of_its_own_builds_with_kit_servers_and_kube() {
     let target = folder.join("target");
     let target = ["--quiet", "--target-dir", target.to_str().unwrap()];
     let said = cargo(&folder, &[&["run"], &target[..]].concat());
-    assert_eq!(said, "1 server, away: false\n");
+    assert_eq!(said, "1 server, unreachable: false\n");
     cargo(&folder, &[&["check", "--bin", "ipam-ds-rack"], &target[..]].concat());
 
     let metadata = ["metadata", "--format-version", "1", "--filter-platform", MUSL];
