@@ -198,7 +198,7 @@ impl RequestedPools {
     /// The static addresses that a selector has named. The result of a main plugin names none.
     ///
     /// # Errors
-    /// Error 7: one is no address with a prefix length.
+    /// Error 7: an entry is not an address with a prefix length.
     pub(crate) fn static_addresses(&self, before: &IpamResult) -> Result<Vec<IpConfig>> {
         match self.origin {
             PoolOrigin::Section(_) if is_a_main_plugins(before) => Ok(Vec::new()),

@@ -2,7 +2,7 @@ use serde_json::{Map, Value};
 
 use super::{InputMembers, key};
 use crate::cni::{IpConfig, IpamResult};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 
 /// What a delegate answers beside the CNI result.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -99,7 +99,7 @@ fn take(members: &mut Map<String, Value>, key: &str) -> Option<Value> {
 }
 
 fn malformed(message: &str) -> Error {
-    Error::new(crate::error::ErrorCode::DELEGATE, format!("its answer's {message}"))
+    Error::new(ErrorCode::DELEGATE, format!("its answer's {message}"))
 }
 
 #[cfg(test)]

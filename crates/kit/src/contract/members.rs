@@ -25,7 +25,7 @@ impl<'a> InputMembers<'a> {
     /// The pools to serve; `None` if no delegate has named any.
     ///
     /// # Errors
-    /// Error 7: the member is no array.
+    /// Error 7: the member is not an array.
     pub fn pools(&self) -> Result<Option<&'a [Value]>> {
         match self.get(key::POOLS) {
             None => Ok(None),
@@ -47,7 +47,7 @@ impl<'a> InputMembers<'a> {
     /// The static addresses that selectors named outside of pools, without those already answered.
     ///
     /// # Errors
-    /// Error 7: one is no address with a prefix length.
+    /// Error 7: an entry is not an address with a prefix length.
     pub fn static_addresses(&self) -> Result<Vec<IpConfig>> {
         IpConfig::parse_all(self.get(key::STATIC).cloned(), "prevResult.static")
     }
