@@ -199,11 +199,12 @@ fn gc_without_the_index_releases_what_is_stale_of_its_own_node() {
     let token = consul.create_token(POOL_ALONE);
     let node = with_token(&consul, &token);
     let other = with_token(&consul, &token).named("node-2");
+    // Before the ADDs: after a lost race they choose random addresses, which may be this one.
+    consul.put("ipam/blue/10.1.0.77", r#"{"target":"of-passcod"}"#);
     for container in ["kept", "stale-1", "stale-2"] {
         node.add(container);
         other.add(&format!("other-{container}"));
     }
-    consul.put("ipam/blue/10.1.0.77", r#"{"target":"of-passcod"}"#);
     node.gc(&["kept"]).success();
     assert_eq!(targets(&consul).len(), 7, "they are too young");
     let bare = consul.entry("ipam/blue/10.1.0.77").unwrap();
