@@ -29,9 +29,9 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The dependencies of the delegate that the README shows, with this checkout as the repository.
+/// The dependencies of the delegate that the page shows, with this checkout as the repository.
 fn of_readme(kit: &Path) -> String {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let readme = fs::read_to_string(root().join("docs/delegates.md")).unwrap();
     let (_, rest) = readme.split_once("\n```toml\n[dependencies]\n").unwrap();
     let (lines, _) = rest.split_once("```\n").unwrap();
     let (_, line) = lines.split_once("ipam-kit = { git = \"").unwrap();
@@ -56,7 +56,7 @@ fn author() -> PathBuf {
         dependency("ipam-servers"),
         dependency("ipam-kube"),
     );
-    // The delegate of the README, by the README's lines.
+    // The delegate of the page, by the page's lines.
     fs::create_dir_all(folder.join("src/bin")).unwrap();
     let rack = root().join("examples/ipam-ds-rack.rs");
     fs::copy(rack, folder.join("src/bin/ipam-ds-rack.rs")).unwrap();

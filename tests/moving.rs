@@ -1,4 +1,4 @@
-//! `delegates/ipam-da-local/MOVING.md`, command by command, with host-local itself.
+//! `docs/moving/host-local.md`, command by command, with host-local itself.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -9,7 +9,7 @@ use ipam_testkit::world::{binary, host_local, names};
 use serde_json::{Value, json};
 
 fn node() -> Node {
-    let page = Page::read("delegates/ipam-da-local/MOVING.md");
+    let page = Page::read("docs/moving/host-local.md");
     let programs = ["ipam-delegated", "ipam-ds-static", "ipam-da-local"];
     Node::new(page, "host-local", &host_local(), &programs)
 }
@@ -146,7 +146,7 @@ fn both_at_once_give_different_addresses_and_release_each_others() {
 
 #[test]
 fn the_page_lists_what_the_preset_says_that_changes() {
-    let page = Page::read("delegates/ipam-da-local/MOVING.md");
+    let page = Page::read("docs/moving/host-local.md");
     let items = page.items("What changes for you");
     assert_eq!(items, ipam_delegated::presets::HOST_LOCAL_DIFFERENCES);
 }

@@ -1,4 +1,4 @@
-//! `delegates/ipam-da-etcd/MOVING-….md`, command by command, on a real etcd. The replaced plugins are
+//! `docs/moving/cni-ipam-etcd.md` and `host-etcd.md`, command by command, on a real etcd. The replaced plugins are
 //! played request by request.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -23,8 +23,8 @@ use System::{CniIpamEtcd, HostEtcd};
 impl System {
     fn page(self) -> Page {
         Page::read(match self {
-            CniIpamEtcd => "delegates/ipam-da-etcd/MOVING-CNI-IPAM-ETCD.md",
-            HostEtcd => "delegates/ipam-da-etcd/MOVING-HOST-ETCD.md",
+            CniIpamEtcd => "docs/moving/cni-ipam-etcd.md",
+            HostEtcd => "docs/moving/host-etcd.md",
         })
     }
 

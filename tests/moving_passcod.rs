@@ -1,4 +1,4 @@
-//! `delegates/ipam-da-consul/MOVING-PASSCOD.md`, command by command, on a real Consul. passcod's
+//! `docs/moving/passcod.md`, command by command, on a real Consul. passcod's
 //! ipam-da-consul is played request by request.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -26,7 +26,7 @@ struct Site {
 }
 
 fn page() -> Page {
-    Page::read("delegates/ipam-da-consul/MOVING-PASSCOD.md")
+    Page::read("docs/moving/passcod.md")
 }
 
 impl Site {

@@ -16,6 +16,13 @@
 //! }
 //! # let _ = delegate;
 //! ```
+//!
+//! # Rooms
+//!
+//! From the top: inspect (the verbs of an allocator over a ledger) → leases · pools · lint; verbs
+//! (the table of a program's verbs, which parses and prints the help) → arguments → options ·
+//! file; print (what all programs print alike) · release → map → pieces · table → rows → row ·
+//! age
 
 #![warn(unreachable_pub)]
 

@@ -52,6 +52,12 @@
 //! With `subject::Binary`, the allocator suite runs a program instead. [`between`] makes the checks run
 //! in which another call comes between a view and its commit, `InProcess::aging` those with old leases.
 //! If a check was not made, its line of the report says why.
+//!
+//! # Rooms
+//!
+//! From the top: allocator_suite → bench → pool_spec · subject (what is tested) → between ·
+//! memory (a ledger in memory) → table; mutants → memory; ledger_suite; report · plain (values in
+//! messages)
 
 #![warn(unreachable_pub)]
 

@@ -17,6 +17,10 @@ fn readme() -> Page {
     Page::read("delegates/ipam-ds-kube-node/README.md")
 }
 
+fn moving() -> Page {
+    Page::read("docs/moving/kube-node.md")
+}
+
 #[test]
 fn the_networks_and_commands_do_what_is_shown() {
     let page = readme();
@@ -101,9 +105,11 @@ fn the_preset_takes_the_place_of_kube_node_and_gives_it_back() {
     });
     let file = site.host.path("/etc/cni/net.d/10-k8snet.conf");
     fs::write(file, network.to_string()).unwrap();
+    let mut there_and_back = moving().commands("Moving", "console");
+    there_and_back.extend(moving().commands("Going back", "console"));
     site.assert_there_and_back(
         "kube-node",
-        &page.commands("Coming from kube-node", "console"),
+        &there_and_back,
         ipam_delegated::presets::KUBE_NODE_DIFFERENCES[1],
         [&network, &theirs],
         ["11.0.3.2/24", "11.0.3.3/24", "11.0.3.4/24"],
@@ -115,10 +121,7 @@ fn the_preset_takes_the_place_of_kube_node_and_gives_it_back() {
 
 #[test]
 fn the_page_lists_what_the_preset_says_that_changes() {
-    assert_eq!(
-        readme().items("Coming from kube-node"),
-        ipam_delegated::presets::KUBE_NODE_DIFFERENCES
-    );
+    assert_eq!(moving().items("Differences"), ipam_delegated::presets::KUBE_NODE_DIFFERENCES);
 }
 
 /// A page that shows as many as a test expects.

@@ -17,6 +17,10 @@ fn readme() -> Page {
     Page::read("delegates/ipam-ds-node-annotation/README.md")
 }
 
+fn moving() -> Page {
+    Page::read("docs/moving/node-annotation.md")
+}
+
 #[test]
 fn the_networks_and_commands_do_what_is_shown() {
     let page = readme();
@@ -106,9 +110,11 @@ fn the_preset_takes_the_place_of_node_annotation_and_gives_it_back() {
     theirs["ipam"] = json!({"type": "host-local", "ranges": [[{"subnet": "172.16.5.0/24"}]]});
     let file = site.host.path("/etc/cni/net.d/10-mynet.conf");
     fs::write(file, network.to_string()).unwrap();
+    let mut there_and_back = moving().commands("Moving", "console");
+    there_and_back.extend(moving().commands("Going back", "console"));
     site.assert_there_and_back(
         "node-annotation",
-        &page.commands("Coming from node-annotation", "console"),
+        &there_and_back,
         ipam_delegated::presets::NODE_ANNOTATION_DIFFERENCES[1],
         [&network, &theirs],
         ["172.16.5.2/24", "172.16.5.3/24", "172.16.5.4/24"],
@@ -119,6 +125,6 @@ fn the_preset_takes_the_place_of_node_annotation_and_gives_it_back() {
 
 #[test]
 fn the_page_lists_what_the_preset_says_that_changes() {
-    let items = readme().items("Coming from node-annotation");
+    let items = moving().items("Differences");
     assert_eq!(items, ipam_delegated::presets::NODE_ANNOTATION_DIFFERENCES);
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod voice;
+
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
@@ -9,19 +11,16 @@ use std::process::Command;
 use ipam_delegated::chain::Preset;
 use ipam_kit::ErrorCode;
 
-/// The section of ARCHITECTURE.md that draws the packages and their rooms.
-const DRAWINGS: &str = "## Packages and rooms, and what may import what";
-
-/// The folders of which every source file is drawn, each with what its drawing follows.
-const DRAWN: &[(&str, &str)] = &[
-    ("crates/cli/src", "- `ipam-cli`:"),
-    ("crates/kit/src", "`ipam-kit`:"),
-    ("crates/kit/src/allocate", "`allocate`, from the top:"),
-    ("crates/kube/src", "- `ipam-kube`:"),
-    ("crates/servers/src", "- `ipam-servers`:"),
-    ("crates/suites/src", "- `ipam-suites`:"),
-    ("src", "`ipam-delegated`:"),
-    ("src/chain", "`chain`, from the top:"),
+/// The folders of which every source file is drawn, each with the page that draws them.
+const DRAWN: [(&str, &str); 8] = [
+    ("crates/cli/src", "crates/cli/src/lib.rs"),
+    ("crates/kit/src", "crates/kit/DESIGN.md"),
+    ("crates/kit/src/allocate", "crates/kit/DESIGN.md"),
+    ("crates/kube/src", "crates/kube/DESIGN.md"),
+    ("crates/servers/src", "crates/servers/DESIGN.md"),
+    ("crates/suites/src", "crates/suites/src/lib.rs"),
+    ("src", "ARCHITECTURE.md"),
+    ("src/chain", "src/chain/DESIGN.md"),
 ];
 
 fn root() -> &'static Path {
@@ -42,24 +41,25 @@ fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_readme_has_the_table_of_errors() {
+fn the_page_of_errors_has_the_table() {
     let expected: Vec<Vec<String>> = ErrorCode::TABLE
         .iter()
         .map(|(code, name, advice)| {
             vec![code.to_string(), format!("`{name}`"), (*advice).to_owned()]
         })
         .collect();
-    assert_eq!(table(&read("README.md"), "## Errors")[2..], expected);
+    let page = format!("\n{}", read("docs/errors.md"));
+    assert_eq!(table(&page, "# Errors")[2..], expected);
 }
 
 #[test]
-fn the_readme_has_the_host_wide_settings() {
+fn the_page_of_the_configuration_has_the_host_wide_settings() {
     let source = read("crates/kit/src/host/settings.rs");
     let (_, file) = source.split_once("struct SettingsFile {").unwrap();
     let (file, _) = file.split_once('}').unwrap();
     let fields = file.lines().filter_map(|line| line.trim().split_once(": Option"));
     let keys: Vec<String> = fields.map(|(field, _)| format!("`{}`", camel_case(field))).collect();
-    let rows = table(&read("README.md"), "## Host-wide settings");
+    let rows = table(&read("docs/configuration.md"), "## Host-wide settings");
     let documented: Vec<String> = rows[2..].iter().map(|row| row[0].clone()).collect();
     assert_eq!(documented, keys);
 }
@@ -76,61 +76,53 @@ fn camel_case(field: &str) -> String {
 }
 
 #[test]
-fn the_readme_shows_the_examples_as_they_are() {
-    let readme = read("README.md");
-    for name in ["ipam-ds-rack.rs", "10-ipam-delegated-local.conflist"] {
+fn pages_show_the_examples_as_they_are() {
+    let shown = [
+        ("docs/guide.md", "10-ipam-delegated-local.conflist"),
+        ("docs/delegates.md", "ipam-ds-rack.rs"),
+    ];
+    for (page, name) in shown {
         let example = read(&format!("examples/{name}"));
-        assert!(readme.contains(&format!("\n{example}```\n")), "{name} differs");
+        assert!(read(page).contains(&format!("\n{example}```\n")), "{name} differs");
     }
 }
 
 #[test]
-fn every_delegate_is_in_both_tables() {
+fn every_delegate_is_in_the_table() {
     for entry in fs::read_dir(root().join("delegates")).unwrap() {
         let path = entry.unwrap().path();
         if !path.is_dir() {
             continue;
         }
         let name = format!("`{}`", path.file_name().unwrap().to_str().unwrap());
-        for (document, heading) in
-            [("README.md", "## Delegates"), ("delegates/README.md", "# Delegates")]
-        {
-            let text = format!("\n{}", read(document));
-            let named = table(&text, heading).iter().any(|row| row[0] == name);
-            assert!(named, "{name} is not in the table of {document}");
-        }
+        let text = format!("\n{}", read("delegates/README.md"));
+        let is_named = table(&text, "# Delegates").iter().any(|row| row[0] == name);
+        assert!(is_named, "{name} is missing in delegates/README.md");
     }
 }
 
 #[test]
 fn every_preset_is_in_the_table() {
-    let rows = table(&read("README.md"), "## Presets");
+    let rows = table(&read("docs/configuration.md"), "## Presets");
     let documented: Vec<String> = rows[2..].iter().map(|row| row[0].clone()).collect();
     let named = |preset: &Preset| format!("`{}`", preset.name);
     assert_eq!(documented, ipam_delegated::presets::PRESETS.iter().map(named).collect::<Vec<_>>());
 }
 
-/// The drawing of a room: a block of code, or the rest of a line.
-fn drawing<'a>(section: &'a str, heading: &str) -> &'a str {
-    let (_, rest) = section.split_once(&format!("\n{heading}")).expect(heading);
-    let end = if rest.starts_with("\n\n```\n") { "\n```\n" } else { "\n" };
-    let start = if end == "\n" { 0 } else { "\n\n```\n".len() };
-    rest[start..].split(end).next().unwrap()
-}
-
 #[test]
 fn every_source_file_is_in_its_drawing() {
-    let document = read("ARCHITECTURE.md");
-    let (_, section) = document.split_once(DRAWINGS).unwrap();
-    for (folder, heading) in DRAWN {
-        let drawn = drawing(section, heading);
-        let words: Vec<&str> = drawn.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
+    for (folder, page) in DRAWN {
+        let document = read(page);
+        let (_, rooms) = document.split_once("# Rooms\n").unwrap_or_else(|| panic!("{page}"));
+        let rooms = rooms.split("\n## ").next().unwrap();
+        let words: Vec<&str> = rooms.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let room = path.file_stem().unwrap().to_str().unwrap();
-            let is_drawn = words.contains(&room) || matches!(room, "bin" | "lib" | "mod" | "tests");
+            let is_drawn =
+                words.contains(&room) || matches!(room, "bin" | "lib" | "mod" | "tests" | "DESIGN");
             let path = path.display();
-            assert!(is_drawn, "ARCHITECTURE.md: {room} ({path}) is missing below {heading:?}");
+            assert!(is_drawn, "{page}: {room} ({path}) is missing below \"Rooms\"");
         }
     }
 }
@@ -139,9 +131,13 @@ fn every_source_file_is_in_its_drawing() {
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root().to_owned()];
-    folders.extend(["benches", "delegates", "docs", "examples"].map(|name| root().join(name)));
-    let delegates = fs::read_dir(root().join("delegates")).unwrap();
-    folders.extend(delegates.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()));
+    let named =
+        ["benches", "delegates", "docs", "docs/moving", "examples", "src/chain", "src/operator"];
+    folders.extend(named.map(|name| root().join(name)));
+    for parent in ["crates", "delegates"] {
+        let packages = fs::read_dir(root().join(parent)).unwrap();
+        folders.extend(packages.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()));
+    }
     for folder in folders {
         let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         found.extend(files.filter(|path| path.extension().is_some_and(|end| end == "md")));
@@ -185,12 +181,13 @@ fn every_link_leads_somewhere() {
 }
 
 /// Pages about work on the sources, which the archive has not.
-const OF_SOURCES: [&str; 5] = [
+const OF_SOURCES: [&str; 6] = [
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "benches/README.md",
     "delegates/README.md",
+    "docs/delegates.md",
 ];
 
 #[test]
@@ -201,7 +198,8 @@ fn the_release_archive_has_what_its_pages_name() {
     let packed: Vec<&Path> = packed.lines().map(Path::new).collect();
     assert!(packed.contains(&Path::new("README.md")), "{packed:?}");
     let is_page = |file: &&&Path| {
-        let is_of_sources = OF_SOURCES.iter().any(|other| Path::new(other) == **file);
+        let is_of_sources = OF_SOURCES.iter().any(|other| Path::new(other) == **file)
+            || file.ends_with("DESIGN.md");
         !is_of_sources && file.extension().is_some_and(|end| end == "md")
     };
     for page in packed.iter().filter(is_page) {
