@@ -1,5 +1,5 @@
 //! What may use what, as ARCHITECTURE.md draws it, where the compiler does not hold it: which
-//! package stands on which, the rooms inside `ipam-kit`, and who touches the process, files and
+//! package depends on which, the rooms inside `ipam-kit`, and who touches the process, files and
 //! backends.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -206,9 +206,9 @@ fn quoted(cell: &str) -> Vec<&str> {
 }
 
 #[test]
-fn packages_stand_on_what_the_table_says() {
+fn packages_depend_on_what_the_table_says() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let (_, table) = page.split_once("\n| package | folder | holds | stands on |\n").unwrap();
+    let (_, table) = page.split_once("\n| package | folder | holds | depends on |\n").unwrap();
     let rows: Vec<Vec<&str>> = table
         .lines()
         .take_while(|line| line.starts_with('|'))

@@ -30,7 +30,7 @@ const FORBIDDEN: [(&str, &str, &str); 25] = [
     (r"\bin vain\b", "it waits in vain", "it waits, then fails"),
     (r"\ball the same\b", "it runs all the same", "all of them are the same"),
     (r"\bof (now|today)\b|\btoday's\b", "the configuration of now", "the present configuration"),
-    (r"(^|[.:;] )(What|Who|Whose)( [^ .?]+)+(\.|$)", "What fails is kept.", "What does it cost?"),
+    (r"(^|[.:;] )(What|Who|Whose)( [^ .?]+)+\.", "What fails is kept.", "What does it cost?"),
     (r"\bthe place of\b", "it takes the place of host-local", "it replaces host-local"),
     (r"\b(is|are|was|were) away\b", "the server is away", "the server is unreachable"),
     (r"\bbut for\b", "all but for one", "all except one"),
@@ -55,7 +55,7 @@ const LENGTHS: [(&str, usize); 9] = [
     ("docs/errors.md", 120),
     ("docs/delegates.md", 250),
     ("docs/contract.md", 250),
-    ("CHANGELOG.md", 50),
+    ("CHANGELOG.md", 32),
 ];
 
 /// The most lines of the pages of a folder.
@@ -63,9 +63,6 @@ const LENGTHS_IN: [(&str, usize); 3] = [("docs/moving", 150), ("docs", 150), ("d
 
 /// Pages and sources that are not reworded yet.
 const NOT_YET: &[&str] = &[
-    "ARCHITECTURE.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
     "benches",
@@ -83,7 +80,6 @@ const NOT_YET: &[&str] = &[
     "delegates/ipam-ds-nomad",
     "delegates/ipam-ds-static",
     "docs/compatibility.md",
-    "docs/configuration.md",
     "docs/contract.md",
     "docs/delegates.md",
     "docs/errors.md",
