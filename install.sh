@@ -1,49 +1,53 @@
 #!/bin/sh
-# Installs ipam-delegated, its delegates and presets into a plugin folder, or takes them out again.
+# Installs ipam-delegated, its delegates and presets into a plugin folder, or removes them.
 #
-# Containers may start at any moment meanwhile: every name comes by a rename in its own folder, so it
-# is never missing and never half written. Uses no network.
+# Containers may start at any moment: each name is replaced by a rename in its own folder, so it is
+# never missing and never half written. Uses no network.
 set -eu
 export LC_ALL=C
 unset CDPATH
 umask 022
-# A reader that has seen enough must not end the work half way.
+# A reader such as `head` that ends early must not end the work halfway.
 trap '' PIPE
 
 usage() {
     cat 2>/dev/null <<'END' || :
-install.sh puts ipam-delegated, its delegates and presets into a plugin folder.
+install.sh installs ipam-delegated, its delegates and presets into a plugin folder.
 
 usage:
-  ./install.sh [--preset NAME]... [--dir DIR] [--from DIR] [--logrotate] [--no-run] [--dry-run]
+  ./install.sh [--preset NAME]... [--only NAMES] [--dir DIR] [--from DIR] [--logrotate]
+               [--no-run] [--dry-run]
   ./install.sh --uninstall [--preset NAME]... [--dir DIR] [--logrotate] [--dry-run]
 
 options:
-  --dir DIR      the plugin folder; made when it is missing (default: /opt/cni/bin)
-  --from DIR     the folder with the programs (default: bin beside install.sh, in a release archive;
-                 in a source tree the static build, else the release build)
-  --preset NAME  makes NAME a link to ipam-delegated, as in --preset host-local; may be repeated. The
-                 presets are host-local, etcd, host-etcd, kube-node and node-annotation; another
-                 name is refused. A plugin that stands there is kept as NAME.orig. With
-                 --uninstall: gives back these names and leaves everything else.
-  --logrotate    also /etc/logrotate.d/ipam-delegated
-  --no-run       does not start each program once before it is put in place, for the image of
+  --dir DIR      the plugin folder; created if it is missing (default: /opt/cni/bin)
+  --preset NAME  makes NAME a link to ipam-delegated, as in --preset host-local; may be repeated.
+                 Presets: host-local, etcd, host-etcd, kube-node, node-annotation. An existing
+                 plugin of this name is kept as NAME.orig. With --uninstall: restores these names
+                 and leaves everything else.
+  --only NAMES   installs these programs and leaves all others as they are, as in
+                 --only ipam-delegated,ipam-ds-static,ipam-da-local
+  --from DIR     the folder with the programs (default: bin beside install.sh, in a release
+                 archive; in a source tree the static build, else the release build)
+  --logrotate    also installs, or with --uninstall removes, /etc/logrotate.d/ipam-delegated
+  --no-run       does not start each program once before it is installed; for an image of
                  another kind of machine
-  --uninstall    gives every NAME.orig its name back, then removes what install.sh has installed;
-                 leases and records stay
-  --dry-run      says what would be done, and does nothing
-  --help         this
+  --uninstall    restores each NAME.orig, then removes what install.sh has installed; leases and
+                 records stay
+  --dry-run      says what would be done, and changes nothing
+  --help         prints this text
 END
 }
 
 main() {
     here=$(cd "$(dirname "$0")" && pwd -P)
-    dir=/opt/cni/bin from='' presets='' programs='' action=install
+    dir=/opt/cni/bin from='' presets='' only='' programs='' action=install
     dry='' logrotate='' try=yes
     parse "$@"
     case $dir in /*) ;; *) dir=$PWD/$dir ;; esac
     if [ -d "$dir" ]; then dir=$(cd "$dir" && pwd -P); fi
     manifest=.ipam-delegated.installed rotation=/etc/logrotate.d/ipam-delegated
+    shortcut=/usr/local/sbin/ipam-delegated
     "${action}_all"
 }
 
@@ -57,11 +61,12 @@ parse() {
             ;;
         esac
         case $1 in
-        --dir | --from | --preset)
+        --dir | --from | --only | --preset)
             case ${2-} in '' | --*) misused "$1 needs a value" ;; esac
             case $1 in
             --dir) dir=$2 ;;
             --from) from=$2 ;;
+            --only) only="$only $(echo "$2" | tr , ' ')" ;;
             --preset) add_preset "$2" ;;
             esac
             shift
@@ -74,29 +79,34 @@ parse() {
             usage
             exit
             ;;
-        *) misused "$1 is not understood" ;;
+        *) misused "unknown option $1" ;;
         esac
         shift
     done
-    if [ "$action" = uninstall ] && [ -n "$from" ]; then misused "--uninstall takes no --from"; fi
+    if [ "$action" = uninstall ] && [ -n "$from$only" ]; then
+        misused "--uninstall takes neither --from nor --only"
+    fi
 }
 
 add_preset() {
     case $1 in
-    -* | *[!a-z0-9-]*) misused "--preset $1: a name has a-z, 0-9 and - only" ;;
-    ipam-*) misused "--preset $1: names that begin with ipam- are delegates of their own" ;;
+    -* | *[!a-z0-9-]*) misused "--preset $1: expected a name of a-z, 0-9 and -" ;;
+    ipam-*) misused "--preset $1: a preset does not begin with ipam-" ;;
     esac
     case " $presets " in *" $1 "*) ;; *) presets="$presets $1" ;; esac
 }
 
 install_all() {
     find_programs
+    check_presets
     check_places
     if [ -z "$dry" ]; then
         mkdir -p "$dir" || fail "cannot make $dir"
         lock
         stage
     fi
+    upgraded=''
+    if is_there "$dir/ipam-delegated"; then upgraded=yes; fi
     say "install from $from into $dir"
     for name in $presets; do keep "$name"; done
     note_programs
@@ -105,12 +115,23 @@ install_all() {
         [ -n "$dry" ] || mv -fT "$dir/.$name.new.$$" "$dir/$name"
     done
     if [ -n "$logrotate" ]; then install_logrotate; fi
-    # Last: what a link leads to, and all that its chain runs, is in place.
+    # Last: the link's program and all that its chain runs are in place.
     for name in $presets; do link "$name"; done
+    [ -n "$dry" ] || say_next
 }
 
-# Sets `from` and `programs`.
+# Sets `from` and `programs`, the chain last: a new chain may name a new delegate.
 find_programs() {
+    find_folder
+    if [ -n "$only" ]; then
+        choose_programs
+    else
+        take_programs
+    fi
+}
+
+# Sets `from`, and in a source tree `build`.
+find_folder() {
     build=''
     if [ -n "$from" ]; then
         case $from in /*) ;; *) from=$PWD/$from ;; esac
@@ -133,33 +154,60 @@ find_programs() {
     else
         fail "no bin beside install.sh: name the folder with the programs (--from DIR)"
     fi
+}
+
+# Takes every program that is there. An archive has all; a source tree what was built.
+take_programs() {
+    [ -f "$from/ipam-delegated" ] || missing ipam-delegated
     for file in "$from"/ipam-*; do
         name=${file##*/}
         if [ -f "$file" ] && is_shipped "$name" && [ "$name" != ipam-delegated ]; then
             programs="$programs $name"
         fi
     done
-    # Last: a new chain may name a new delegate.
     programs="$programs ipam-delegated"
-    [ -f "$from/ipam-delegated" ] || missing ipam-delegated
+    left=''
     if [ -n "$build" ]; then
         for folder in "$here"/delegates/ipam-*/; do
             name=$(basename "$folder")
-            if is_shipped "$name" && [ ! -f "$from/$name" ]; then leave_out "$name"; fi
+            if ! is_shipped "$name" || [ -f "$from/$name" ]; then continue; fi
+            # Half an upgrade: an old delegate beside a new chain.
+            if is_there "$dir/$name"; then missing "$name"; fi
+            left="$left $name"
         done
     fi
-    check_presets
-    for name in $presets; do
-        delegate=$(delegate_of "$name")
-        case " $programs " in *" ${delegate:-ipam-delegated} "*) continue ;; esac
-        is_there "$dir/$delegate" || fail "the preset $name needs $delegate, which is not in $from"
-    done
+    [ -z "$left" ] || say_left_out
 }
 
-# Refuses a name that is not a preset: its link would hide a plugin of this name, and run nothing.
+# Takes the programs of --only.
+choose_programs() {
+    chain=''
+    for name in $only; do
+        if [ "$name" = ipam-delegated ]; then
+            chain=$name
+        elif ! is_shipped "$name" || { [ -n "$build" ] && [ ! -d "$here/delegates/$name" ]; }; then
+            misused "--only $name: unknown program"
+        else
+            case " $programs " in *" $name "*) ;; *) programs="$programs $name" ;; esac
+        fi
+        [ -f "$from/$name" ] || missing "$name"
+    done
+    programs="$programs $chain"
+    case $programs in *ipam-*) ;; *) misused "--only needs a name" ;; esac
+    if [ -z "$chain" ] && ! is_there "$dir/ipam-delegated"; then
+        fail "--only leaves out ipam-delegated, which is not in $dir: name it, too"
+    fi
+    others=$(listed | while read -r name; do
+        case " $programs " in *" $name "*) ;; *) printf ' %s' "$name" ;; esac
+    done)
+    [ -z "$others" ] || tell "left as they are:$others"
+}
+
+# Refuses an unknown preset, whose link would hide a plugin of this name and run nothing, and one
+# whose delegates are missing.
 check_presets() {
     known=''
-    if [ -n "$presets" ] && [ -n "$try" ]; then
+    if [ -n "$presets" ] && [ -n "$try" ] && [ -f "$from/ipam-delegated" ]; then
         known=$(env -i PATH="$PATH" "$from/ipam-delegated" help 2>/dev/null </dev/null |
             sed -n 's/^presets: //p' | tr -d ,)
     fi
@@ -170,34 +218,45 @@ check_presets() {
         *" $name "*) ;;
         *) misused "--preset $name: unknown preset; choose one of $known" ;;
         esac
+        for delegate in $(delegates_of "$name"); do
+            case " $programs " in *" $delegate "*) continue ;; esac
+            if is_there "$dir/$delegate"; then continue; fi
+            [ -z "$build" ] || [ -f "$from/$delegate" ] || missing "$delegate"
+            fail "the preset $name needs $delegate, which is neither in $dir nor installed now"
+        done
     done
 }
 
-# The delegate without which a preset gives no address, where a build, or an older release, may not have it.
-delegate_of() {
+# The delegates of a preset. A build, an older release or --only may lack them.
+delegates_of() {
     case $1 in
-    etcd | host-etcd) echo ipam-da-etcd ;;
-    kube-node) echo ipam-ds-kube-node ;;
-    node-annotation) echo ipam-ds-node-annotation ;;
+    host-local) echo ipam-ds-static ipam-da-local ;;
+    etcd | host-etcd) echo ipam-ds-static ipam-da-etcd ;;
+    kube-node) echo ipam-ds-kube-node ipam-da-local ;;
+    node-annotation) echo ipam-ds-node-annotation ipam-da-local ;;
     esac
 }
 
-# A delegate that was not built is missing, but for one whose build needs more than Rust and that is
-# not in the folder either: an old one beside a new chain would be half an upgrade.
-leave_out() {
-    needed=$(needs "$1")
-    if [ -z "$needed" ] || is_there "$dir/$1"; then missing "$1"; fi
-    tell "left out $1, which is not built: it needs $needed, then"
-    tell "    (cd $here && $build)"
+say_left_out() {
+    tell "left out, because they are not built:$left"
+    tell "    to build them: (cd $here && $build)"
+    for name in $left; do
+        needed=$(needs "$name")
+        [ -z "$needed" ] || tell "    the build of $name needs $needed"
+    done
 }
 
 missing() {
     [ -n "$build" ] || fail "$1 is not in $from"
-    needed=$(needs "$1")
-    fail "$1 is not in $from: build it with${needed:+ $needed, and}" "    (cd $here && $build)"
+    needed=$(needs "$1") older=''
+    if [ "$1" != ipam-delegated ] && [ -z "$only" ] && is_there "$dir/$1"; then
+        older="To keep the older one in $dir, name the programs to install (--only NAMES)."
+    fi
+    fail "$1 is not in $from: build it with${needed:+ $needed, and}" \
+        "    (cd $here && $build)" ${older:+"$older"}
 }
 
-# What the build of a program needs beside Rust.
+# Prints what the build of a program needs besides Rust.
 needs() {
     case $1 in
     ipam-da-etcd) echo "protoc and its types (Debian: protobuf-compiler libprotobuf-dev, for a static build also musl-tools)" ;;
@@ -214,7 +273,7 @@ is_program() {
     esac
 }
 
-# Whether a program is for nodes: in a source tree its manifest says so.
+# Whether a program is for nodes. In a source tree its manifest says so.
 is_shipped() {
     if ! is_program "$1"; then
         return 1
@@ -226,16 +285,16 @@ is_shipped() {
     fi
 }
 
-# All that can be told before anything is changed.
+# Checks all that can be checked before anything is changed.
 check_places() {
     existing=$dir
     until is_there "$existing"; do existing=$(dirname "$existing"); done
-    [ -d "$existing" ] || fail "$existing is no folder"
+    [ -d "$existing" ] || fail "$existing is not a folder: name another one (--dir DIR)"
     check_writable "$existing"
     for name in $programs $presets; do
         for file in "$dir/$name" "$dir/$name.orig"; do
             if is_there "$file" && [ ! -f "$file" ] && [ ! -L "$file" ]; then
-                fail "$file is no file: move it away"
+                fail "$file is not a regular file: move it away"
             fi
         done
     done
@@ -250,13 +309,13 @@ check_places() {
 
 check_writable() {
     if [ ! -w "$1" ] || [ ! -x "$1" ]; then
-        fail "cannot write to $1: run as root, or name another folder (--dir DIR)"
+        fail "cannot write to $1: run it as root, or name another folder (--dir DIR)"
     fi
 }
 
-# Keeps other runs of install.sh out, and removes what one that was killed has left.
+# Keeps other runs of install.sh out, and removes the remains of a killed one.
 lock() {
-    command -v flock >/dev/null || fail "flock (util-linux) is missing"
+    command -v flock >/dev/null || fail "flock is missing: install util-linux"
     exec 9<"$dir"
     flock -n 9 || {
         tell "waiting for another install.sh"
@@ -269,37 +328,37 @@ lock() {
     sweep
 }
 
-# Only who holds the lock may call it.
+# Call it only under the lock.
 sweep() {
     rm -f "$dir"/.ipam-delegated*.new.[0-9]* "$dir"/.ipam-d[as]-*.new.[0-9]* "$dir"/.*.orig.new.[0-9]*
     for name in $presets; do rm -f "$dir/.$name.new."[0-9]*; done
 }
 
-# Puts the programs into the folder under names that nobody calls, and tries them there.
+# Puts the programs into the folder under names that no runtime calls, and tries them there.
 stage() {
     for name in $programs; do
         new=$dir/.$name.new.$$
         cp "$from/$name" "$new" && chmod 755 "$new" || fail "cannot write $new; nothing was changed"
-        # Or else a power loss might leave a name without content. Where one file cannot be synced,
-        # this does no harm.
+        # Without it a power loss might leave a name without content. A system that cannot sync one
+        # file goes on.
         sync "$new" 2>/dev/null || :
         [ -n "$try" ] || continue
         said=$(env -i PATH="$PATH" CNI_COMMAND=VERSION "$new" 2>&1 </dev/null 9<&-) ||
             fail "$from/$name does not run on this machine: $said" \
-                "Nothing was changed. --no-run installs it all the same."
+                "Nothing was changed. --no-run installs it without a try."
     done
 }
 
-# Keeps what the link of a preset is about to replace.
+# Keeps the plugin that the link of a preset is about to replace.
 keep() {
     if ! is_there "$dir/$1" || is_own "$dir/$1" || is_same "$dir/$1" "$dir/$1.orig"; then
         return
     elif ! is_there "$dir/$1.orig"; then
         say "keep $1 as $1.orig"
     elif [ "$dir/$1" -ot "$dir/$1.orig" ]; then
-        say "keep $1, which is no link, as $1.orig in place of the one kept before, which is newer"
+        say "keep $1, a plugin, as $1.orig, and drop the $1.orig of before, which is newer"
     else
-        say "keep $1, which is no link, as $1.orig in place of the one kept before"
+        say "keep $1, a plugin, as $1.orig, and drop the $1.orig of before"
     fi
     [ -n "$dry" ] || place "$dir/$1" "$1.orig"
 }
@@ -314,14 +373,14 @@ link() {
     mv -fT "$dir/.$1.new.$$" "$dir/$1"
 }
 
-# Gives a file a second name, over what has that name.
+# Gives a file a second name, and replaces the file of that name.
 place() {
     new=$dir/.$2.new.$$
     ln "$1" "$new" 2>/dev/null || cp -pP "$1" "$new"
     mv -fT "$new" "$dir/$2"
 }
 
-# Adds the programs to the list of what is ours. It is first on file: a kill leaves nothing unlisted.
+# Adds the programs to the list of ours. The list is written first: a kill leaves nothing unlisted.
 note_programs() {
     [ -z "$dry" ] || return 0
     {
@@ -331,7 +390,7 @@ note_programs() {
     mv -fT "$dir/$manifest.new.$$" "$dir/$manifest"
 }
 
-# The programs that install.sh has put here, the chain first.
+# Prints the programs that install.sh has put here, the chain first.
 listed() {
     [ -f "$dir/$manifest" ] || return 0
     if grep -qx ipam-delegated "$dir/$manifest"; then echo ipam-delegated; fi
@@ -342,7 +401,7 @@ listed() {
 
 uninstall_all() {
     if [ ! -d "$dir" ]; then
-        tell "nothing to uninstall: there is no folder $dir"
+        tell "nothing to uninstall: $dir does not exist"
         return
     fi
     check_writable "$dir"
@@ -350,7 +409,7 @@ uninstall_all() {
     [ -n "$dry" ] || lock
     presets=$(own_links)
     for name in $wanted; do
-        case " $presets " in *" $name "*) ;; *) tell "left $name: it is no link to ipam-delegated" ;; esac
+        case " $presets " in *" $name "*) ;; *) tell "left $name: it is not a link to ipam-delegated" ;; esac
     done
     for name in $presets; do give_back "$name"; done
     if [ -z "$wanted" ]; then
@@ -358,7 +417,7 @@ uninstall_all() {
         say_records
         if [ -n "$logrotate" ]; then uninstall_logrotate; fi
     fi
-    # A chain that was started through a link still needs its delegates, and may name NAME.orig.
+    # A chain that was started through a link still needs its delegates, and may call NAME.orig.
     wait_for_calls
     [ -n "$dry" ] || for name in $presets; do rm -f "$dir/$name.orig"; done
     for name in $programs; do
@@ -366,22 +425,25 @@ uninstall_all() {
         say "remove $name"
         [ -n "$dry" ] || rm -f "$dir/$name"
     done
-    [ -n "$wanted" ] || say_left
-    if [ -z "$presets$programs" ]; then tell "nothing of ours is in $dir"; fi
+    if [ -z "$wanted" ]; then
+        remove_shortcut
+        say_left
+    fi
+    if [ -z "$presets$programs" ]; then tell "install.sh has installed nothing in $dir"; fi
 }
 
-# The names of the links to ipam-delegated, of all or of those wanted.
+# Prints the names of links to ipam-delegated: all, or those wanted.
 own_links() {
     for file in "$dir"/*; do
         name=${file##*/}
         case " ${wanted:-$name} " in *" $name "*) ;; *) continue ;; esac
-        # Other names were never given by install.sh.
+        # install.sh never makes other names.
         case $name in ipam-* | *[!a-z0-9-]*) continue ;; esac
         if [ -L "$file" ] && is_own "$file"; then printf '%s ' "$name"; fi
     done
 }
 
-# Puts the kept plugin in the place of a preset's link.
+# Replaces the link of a preset with the kept plugin.
 give_back() {
     if is_there "$dir/$1.orig" && ! is_own "$dir/$1.orig"; then
         say "restore $1 from $1.orig"
@@ -396,26 +458,26 @@ wait_for_calls() {
     [ -z "$dry" ] && [ -n "$presets$programs" ] || return 0
     tries=50
     while ls -l /proc/[0-9]*/exe 2>/dev/null | grep -qF " -> $dir/ipam-delegated"; do
-        [ "$tries" != 50 ] || tell "waiting up to 10 s for calls that are under way"
+        [ "$tries" != 50 ] || tell "waiting up to 10 s for running calls"
         tries=$((tries - 1))
         if [ "$tries" = 0 ]; then
-            tell "calls are still under way; going on"
+            tell "some calls still run; going on"
             break
         fi
         sleep 0.2
     done
 }
 
-# Says what a DEL will find, while the program is still there to tell.
+# Says what a DEL will find, while the program still exists.
 say_records() {
     [ -n "$programs" ] && [ -x "$dir/ipam-delegated" ] || return 0
     table=$(env -i PATH="$PATH" "$dir/ipam-delegated" attachments 2>/dev/null </dev/null 9<&-) || return 0
     records=$(($(echo "$table" | wc -l) - 1))
     [ "$records" -gt 0 ] || return 0
     cat 2>/dev/null <<END || :
-attachments that have their addresses from a chain: $records. Their records stay.
-  Networks that name a replaced plugin release through the plugin that is restored (host-local reads
-  the same lease files). Networks that name ipam-delegated need it back for their DEL.
+attachments with addresses from a chain: $records. Their records stay.
+  A network that names a replaced plugin releases through the restored plugin (host-local reads the
+  same lease files). A network that names ipam-delegated needs it installed for its DEL.
 END
 }
 
@@ -428,9 +490,9 @@ say_left() {
         if ! is_there "$file"; then
             continue
         elif [ "$name" != "${name%.orig}" ]; then
-            tell "left $name: ${name%.orig} is no link to ipam-delegated"
+            tell "left $name: ${name%.orig} is not a link to ipam-delegated"
         elif is_program "$name"; then
-            tell "left $name: install.sh did not put it there"
+            tell "left $name: install.sh did not install it"
         fi
     done
     if [ -z "$logrotate" ] && [ -e "$rotation" ]; then
@@ -439,9 +501,9 @@ say_left() {
 }
 
 check_logrotate() {
-    [ -f "$here/examples/logrotate.conf" ] || fail "examples/logrotate.conf is not beside install.sh"
-    [ -d "${rotation%/*}" ] || fail "--logrotate: there is no folder ${rotation%/*}"
-    [ -w "${rotation%/*}" ] || fail "--logrotate: cannot write to ${rotation%/*}: run as root"
+    [ -f "$here/examples/logrotate.conf" ] || fail "--logrotate: examples/logrotate.conf is not beside install.sh"
+    [ -d "${rotation%/*}" ] || fail "--logrotate: ${rotation%/*} does not exist: install logrotate"
+    [ -w "${rotation%/*}" ] || fail "--logrotate: cannot write to ${rotation%/*}: run it as root"
 }
 
 install_logrotate() {
@@ -459,7 +521,7 @@ uninstall_logrotate() {
     [ -n "$dry" ] || rm -f "$rotation"
 }
 
-# Whether a name is taken, if only by a link that leads nowhere.
+# Whether a name is taken, even by a link that leads nowhere.
 is_there() {
     [ -e "$1" ] || [ -L "$1" ]
 }
@@ -477,12 +539,53 @@ is_same() {
     [ "$1" -ef "$2" ] || { [ ! -L "$1" ] && [ ! -L "$2" ] && cmp -s "$1" "$2"; }
 }
 
-# Says what is done next.
+# Removes the link in PATH that say_next proposes.
+remove_shortcut() {
+    if [ "$(readlink "$shortcut")" != "$dir/ipam-delegated" ]; then return; fi
+    if [ ! -w "${shortcut%/*}" ]; then
+        tell "left $shortcut: run it as root to remove it"
+        return
+    fi
+    say "remove $shortcut"
+    [ -n "$dry" ] || rm -f "$shortcut"
+}
+
+# Says what to do now, as commands that can be pasted.
+say_next() {
+    example=$here/examples/10-ipam-delegated-local.conflist
+    command=$(quoted "$dir/ipam-delegated")
+    tell
+    if [ -n "$presets" ]; then
+        tell "next: check each network whose ipam.type is $(echo $presets | sed 's/ / or /g'):"
+        tell "  $command lint NETWORK"
+    elif [ -n "$upgraded" ] || [ ! -f "$example" ]; then
+        tell "next: check each of your networks:"
+        tell "  $command lint NETWORK"
+    else
+        tell "next: copy an example network, and check it (docs/guide.md has others):"
+        tell "  install -D -m 644 -t /etc/cni/net.d $(quoted "$example")"
+        tell "  $command lint racknet"
+    fi
+    if [ -d "${shortcut%/*}" ] && ! is_there "$shortcut"; then
+        tell "to call it without its folder (--uninstall removes this link):"
+        tell "  ln -s $command $shortcut"
+    fi
+}
+
+# Prints a path as a shell reads it.
+quoted() {
+    case $1 in
+    *[!A-Za-z0-9/._-]*) printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")" ;;
+    *) printf %s "$1" ;;
+    esac
+}
+
+# Says a step, or in a dry run that it would be done.
 say() {
     tell "${dry:+would }$*"
 }
 
-# Says something, if there is still a reader.
+# Prints a line, if it still has a reader.
 tell() {
     echo "$*" 2>/dev/null || :
 }

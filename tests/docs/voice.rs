@@ -93,7 +93,6 @@ const NOT_YET: &[&str] = &[
     "docs/moving/passcod.md",
     "docs/operating.md",
     "examples",
-    "install.sh",
     "src/chain",
     "src/operator",
     "src/lib.rs",

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use ipam_testkit::world::{Host, Outcome, names};
+use ipam_testkit::world::{Host, Outcome, host_local, names};
 use serde_json::json;
 
-use super::{Site, run, said, source};
+use super::{SHORTCUT, Site, copy, run, said, source};
 
 /// install.sh in a namespace of its own.
 fn run_in(host: &Host, site: &Site, arguments: &[&str]) -> Outcome {
@@ -23,6 +23,7 @@ fn a_folder_that_cannot_be_written_or_is_too_small_is_refused() {
         let outcome = run_in(&host, &site, arguments);
         assert_eq!(outcome.exit, Some(1), "{outcome:?}");
         assert!(outcome.stderr.contains("cannot write to"), "{outcome:?}");
+        assert!(outcome.stderr.contains("run it as root"), "{outcome:?}");
     }
     host.shell(&format!("umount '{folder}'; mount -t tmpfs -o size=16k tmpfs '{folder}'"));
     let outcome = run_in(&host, &site, &["--preset", "host-local"]);
@@ -30,7 +31,7 @@ fn a_folder_that_cannot_be_written_or_is_too_small_is_refused() {
     assert!(outcome.stderr.contains("KiB are needed; nothing was changed"), "{outcome:?}");
     assert!(names(&host.path(&folder.to_string())).is_empty());
     // Room for everything but the programs.
-    site.program("ipam-da-two", &format!("#!/bin/sh\nexit\n{}", "#".repeat(512 * 1024)));
+    site.program("ipam-da-local", &format!("#!/bin/sh\nexit\n{}", "#".repeat(512 * 1024)));
     host.shell(&format!("umount '{folder}'; mount -t tmpfs -o size=256k tmpfs '{folder}'"));
     let outcome = run_in(&host, &site, &["--preset", "host-local"]);
     assert_eq!(outcome.exit, Some(1), "{outcome:?}");
@@ -54,6 +55,62 @@ fn log_rotation_comes_only_when_asked_for() {
     assert!(text.contains("left /etc/logrotate.d/ipam-delegated"), "{text}");
     said(run_in(&host, &site, &["--uninstall", "--logrotate"]));
     assert!(names(&folder).is_empty());
+}
+
+#[test]
+fn the_commands_after_next_can_be_pasted() {
+    let (site, host) = (Site::real(), Host::new());
+    let example = "examples/10-ipam-delegated-local.conflist";
+    copy(&source(example), &site.release.join(example));
+    copy(&host_local(), &site.plugins.join("portmap"));
+    copy(&host_local(), &site.plugins.join("bridge"));
+    let text = said(run_in(&host, &site, &[]));
+    let (_, next) = text.split_once("\nnext: copy an example network").unwrap();
+    let (next, _) = next.split_once(SHORTCUT).unwrap();
+    let commands: Vec<&str> = next.lines().skip(1).collect();
+    assert!(commands.len() == 2 && commands[1].ends_with("ipam-delegated' lint racknet"), "{text}");
+    host.shell(&commands.join("\n"));
+
+    // Later there are networks, and with a preset those of its name.
+    let text = said(run_in(&host, &site, &[]));
+    assert!(text.contains("\nnext: check each of your networks:\n"), "{text}");
+    let text = said(run_in(&host, &site, &["--preset", "host-local"]));
+    assert!(text.contains("\nnext: check each network whose ipam.type is host-local:\n"), "{text}");
+    assert!(text.contains("ipam-delegated' lint NETWORK\n"), "{text}");
+}
+
+#[test]
+fn a_user_who_is_not_root_is_told_to_run_it_as_root() {
+    let (site, host) = (Site::new(), Host::new());
+    let release = site.release.display();
+    let script = format!(
+        "mkdir -m 755 /etc/cni/r; cp -r '{release}'/* /etc/cni/r; mkdir /etc/cni/bin; cd /etc/cni\n\
+         ! setpriv --reuid 65534 --clear-groups r/install.sh --dir /etc/cni/bin 2>/etc/cni/said"
+    );
+    host.shell(&script);
+    let said = fs::read_to_string(host.path("/etc/cni/said")).unwrap();
+    assert!(said.contains("cannot write to /etc/cni/bin: run it as root"), "{said}");
+}
+
+#[test]
+fn the_proposed_link_is_removed_by_uninstall_and_a_foreign_one_stays() {
+    let (site, host) = (Site::real(), Host::new());
+    host.shell("mount -t tmpfs tmpfs /usr/local/sbin");
+    let text = said(run_in(&host, &site, &[]));
+    let (_, rest) = text.split_once(SHORTCUT).unwrap();
+    let command = rest.lines().nth(1).unwrap();
+    host.shell(command);
+    host.shell("/usr/local/sbin/ipam-delegated help >/dev/null");
+    assert!(!said(run_in(&host, &site, &[])).contains(SHORTCUT));
+    let text = said(run_in(&host, &site, &["--uninstall"]));
+    assert!(text.contains("remove /usr/local/sbin/ipam-delegated\n"), "{text}");
+    let folder = host.path("/usr/local/sbin");
+    assert!(names(&folder).is_empty());
+
+    host.shell("ln -s /opt/elsewhere/ipam-delegated /usr/local/sbin/");
+    assert!(!said(run_in(&host, &site, &[])).contains(SHORTCUT));
+    said(run_in(&host, &site, &["--uninstall"]));
+    assert_eq!(names(&folder), ["ipam-delegated"]);
 }
 
 #[test]

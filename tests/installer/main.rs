@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
 mod host;
+mod only;
 mod presets;
 mod programs;
 mod running;
@@ -16,6 +17,9 @@ use std::process::{Command, Stdio};
 use ipam_testkit::world::{Outcome, World, binary, host_local, names, wait};
 
 const LIST: &str = ".ipam-delegated.installed";
+
+/// What it says about a link in PATH.
+const SHORTCUT: &str = "to call it without its folder";
 
 /// What the program in shell says in its help: it has presets of its own.
 const PRESETS: &str = "[ \"$1\" != help ] || echo presets: host-local, etcd, host-etcd, \
@@ -59,7 +63,7 @@ impl Site {
 
     /// Makes the programs of the release those of another version.
     fn version(&self, version: &str) {
-        for name in ["ipam-delegated", "ipam-ds-one", "ipam-da-two"] {
+        for name in ["ipam-delegated", "ipam-ds-static", "ipam-da-local"] {
             self.program(name, &format!("#!/bin/sh\necho {name} {version}\n"));
         }
         let text = format!("#!/bin/sh\necho ipam-delegated {version}\n{PRESETS}");

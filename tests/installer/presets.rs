@@ -19,7 +19,7 @@ fn a_preset_keeps_the_plugin_and_uninstall_gives_it_back() {
     site.install(&["--uninstall"]);
     assert_eq!(site.contents(), before);
     let again = site.install(&["--uninstall"]);
-    assert_eq!(again, format!("nothing of ours is in {}\n", site.plugins.display()));
+    assert_eq!(again, format!("install.sh has installed nothing in {}\n", site.plugins.display()));
     assert_eq!(site.contents(), before);
 }
 
@@ -30,7 +30,8 @@ fn a_second_run_changes_nothing() {
     site.install(&["--preset", "host-local"]);
     let before = site.contents();
     let again = site.install(&["--preset", "host-local"]);
-    assert!(!again.contains("keep") && !again.contains("link"), "{again}");
+    let steps = again.split("\nnext: ").next().unwrap();
+    assert!(!steps.contains("keep") && !steps.contains("link"), "{again}");
     assert_eq!(site.contents(), before);
 }
 
@@ -40,13 +41,13 @@ fn an_upgrade_replaces_programs_and_leaves_presets() {
     site.package("host-local", "the plugin");
     site.install(&["--preset", "host-local"]);
     site.version("2");
-    fs::remove_file(site.release.join("bin/ipam-da-two")).unwrap();
+    fs::remove_file(site.release.join("bin/ipam-da-local")).unwrap();
     site.install(&[]);
     let text = format!("#!/bin/sh\necho ipam-delegated 2\n{PRESETS}");
     assert_eq!(site.read("host-local"), text.as_bytes());
-    assert_eq!(site.read("ipam-ds-one"), b"#!/bin/sh\necho ipam-ds-one 2\n");
+    assert_eq!(site.read("ipam-ds-static"), b"#!/bin/sh\necho ipam-ds-static 2\n");
     // A record may still name it.
-    assert_eq!(site.read("ipam-da-two"), b"#!/bin/sh\necho ipam-da-two 1\n");
+    assert_eq!(site.read("ipam-da-local"), b"#!/bin/sh\necho ipam-da-local 1\n");
     assert_eq!(site.read("host-local.orig"), b"the plugin");
     site.install(&["--uninstall"]);
     assert_eq!(names(&site.plugins), ["host-local"]);
@@ -59,7 +60,7 @@ fn a_plugin_that_a_package_put_over_the_link_is_the_one_that_is_kept() {
     site.install(&["--preset", "host-local"]);
     site.package("host-local", "new");
     let text = site.install(&["--preset", "host-local"]);
-    assert!(text.contains("host-local.orig in place of the one kept before\n"), "{text}");
+    assert!(text.contains("host-local.orig, and drop the host-local.orig of before\n"), "{text}");
     assert!(site.is_linked("host-local"));
     assert_eq!(site.read("host-local.orig"), b"new");
     // Packages set the time of their files.
@@ -67,7 +68,7 @@ fn a_plugin_that_a_package_put_over_the_link_is_the_one_that_is_kept() {
     let file = fs::File::options().append(true).open(site.plugins.join("host-local")).unwrap();
     file.set_modified(std::time::UNIX_EPOCH).unwrap();
     let text = site.install(&["--preset", "host-local"]);
-    assert!(text.contains("the one kept before, which is newer\n"), "{text}");
+    assert!(text.contains("the host-local.orig of before, which is newer\n"), "{text}");
     site.package("host-local", "not linked again");
     let text = site.install(&["--uninstall"]);
     assert!(text.contains("left host-local.orig"), "{text}");
@@ -117,7 +118,7 @@ fn uninstall_leaves_what_is_not_ours() {
     site.install(&["--preset", "host-local"]);
     let text = site.install(&["--uninstall"]);
     assert_eq!(site.contents(), before);
-    assert!(text.contains("left ipam-ds-site: install.sh did not put it there"), "{text}");
+    assert!(text.contains("left ipam-ds-site: install.sh did not install it"), "{text}");
 }
 
 #[test]
@@ -126,9 +127,10 @@ fn one_preset_is_given_back_alone() {
     site.package("host-local", "the plugin");
     site.install(&["--preset", "host-local", "--preset", "site-local"]);
     let text = site.install(&["--uninstall", "--preset", "host-local", "--preset", "bridge"]);
-    assert!(text.contains("left bridge: it is no link to ipam-delegated"), "{text}");
+    assert!(text.contains("left bridge: it is not a link to ipam-delegated"), "{text}");
     assert_eq!(site.read("host-local"), b"the plugin");
-    let all = [LIST, "host-local", "ipam-da-two", "ipam-delegated", "ipam-ds-one", "site-local"];
+    let all =
+        [LIST, "host-local", "ipam-da-local", "ipam-delegated", "ipam-ds-static", "site-local"];
     assert_eq!(names(&site.plugins), all);
 }
 

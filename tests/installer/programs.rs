@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::{LIST, Site, source};
 
 /// How a manifest says that its programs are for nodes.
-const MARK: &str = "[package.metadata.ipam-delegated]\n# For nodes.\narchive = \"bin\"\n";
+pub const MARK: &str = "[package.metadata.ipam-delegated]\n# For nodes.\narchive = \"bin\"\n";
 
 /// Gives the source tree a delegate with this manifest.
-fn manifest(site: &Site, name: &str, text: &str) {
+pub fn manifest(site: &Site, name: &str, text: &str) {
     let folder = site.release.join("delegates").join(name);
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("Cargo.toml"), format!("[package]\n{text}\n[lints]\n")).unwrap();
@@ -26,7 +26,7 @@ fn a_folder_is_made_and_gets_every_program() {
     site.program("ipam-delegated.d", "of cargo");
     site.program("README", "");
     site.install(&[]);
-    let programs = ["ipam-da-two", "ipam-delegated", "ipam-ds-one"];
+    let programs = ["ipam-da-local", "ipam-delegated", "ipam-ds-static"];
     assert_eq!(names(&site.plugins), [&[LIST][..], &programs].concat());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&site.plugins), 0o755);
@@ -41,11 +41,11 @@ fn a_program_that_does_not_run_replaces_nothing() {
     let site = Site::new();
     site.install(&[]);
     site.version("2");
-    site.program("ipam-ds-one", "#!/bin/sh\necho no such library; exit 127\n");
+    site.program("ipam-ds-static", "#!/bin/sh\necho no such library; exit 127\n");
     let text = site.refused(&["--preset", "host-local"]);
     assert!(text.contains("does not run on this machine: no such library"), "{text}");
     site.install(&["--no-run"]);
-    assert!(site.read("ipam-ds-one").ends_with(b"exit 127\n"));
+    assert!(site.read("ipam-ds-static").ends_with(b"exit 127\n"));
 }
 
 #[test]
@@ -54,10 +54,10 @@ fn a_damaged_archive_is_refused() {
     let sums = "cd \"$0\" && sha256sum install.sh bin/* >SHA256SUMS";
     assert!(Command::new("sh").args(["-c", sums]).arg(&site.release).status().unwrap().success());
     site.install(&[]);
-    site.program("ipam-ds-one", "#!/bin/sh\n");
+    site.program("ipam-ds-static", "#!/bin/sh\n");
     let outcome = site.run(&[]);
     assert!(outcome.stderr.contains("are damaged: unpack the archive again"), "{outcome:?}");
-    assert_eq!(site.read("ipam-ds-one"), b"#!/bin/sh\necho ipam-ds-one 1\n");
+    assert_eq!(site.read("ipam-ds-static"), b"#!/bin/sh\necho ipam-ds-static 1\n");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn missing_programs_are_named_with_the_command_that_builds_them() {
 
     // A source tree.
     fs::write(site.release.join("Cargo.toml"), "").unwrap();
-    manifest(&site, "ipam-ds-one", MARK);
+    manifest(&site, "ipam-ds-static", MARK);
     let text = site.refused(&[]);
     assert!(text.contains("cargo build --release --workspace --bins)"), "{text}");
     let build = |target: &str, name: &str| {
@@ -84,19 +84,21 @@ fn missing_programs_are_named_with_the_command_that_builds_them() {
     };
     let musl = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     build("", "ipam-delegated");
-    build("", "ipam-ds-one");
+    build("", "ipam-ds-static");
     site.install(&[]);
     assert_eq!(site.read("ipam-delegated"), b"#!/bin/sh\n# \n");
     build(&musl, "ipam-delegated");
     let text = site.refused(&[]);
-    assert!(text.contains("ipam-ds-one is not in") && text.contains(&format!("--target {musl})")));
-    build(&musl, "ipam-ds-one");
+    assert!(
+        text.contains("ipam-ds-static is not in") && text.contains(&format!("--target {musl})"))
+    );
+    build(&musl, "ipam-ds-static");
     site.install(&[]);
-    assert_eq!(site.read("ipam-ds-one"), format!("#!/bin/sh\n# {musl}\n").as_bytes());
+    assert_eq!(site.read("ipam-ds-static"), format!("#!/bin/sh\n# {musl}\n").as_bytes());
 }
 
 #[test]
-fn a_delegate_whose_build_needs_more_than_rust_may_be_left_out_of_a_source_tree() {
+fn a_delegate_whose_build_needs_more_than_rust_is_left_out_with_what_it_needs() {
     let site = Site::new();
     fs::remove_dir_all(site.release.join("bin")).unwrap();
     fs::write(site.release.join("Cargo.toml"), "").unwrap();
@@ -107,7 +109,9 @@ fn a_delegate_whose_build_needs_more_than_rust_may_be_left_out_of_a_source_tree(
     assert!(text.contains("ipam-delegated is not in") && !text.contains("protoc"), "{text}");
     fs::write(built.join("ipam-delegated"), "#!/bin/sh\n").unwrap();
     let text = site.install(&[]);
-    assert!(text.contains("left out ipam-da-etcd") && text.contains("libprotobuf-dev"), "{text}");
+    assert!(text.contains("left out, because they are not built: ipam-da-etcd\n"), "{text}");
+    assert!(text.contains("the build of ipam-da-etcd needs protoc"), "{text}");
+    assert!(text.contains("libprotobuf-dev"), "{text}");
     assert_eq!(names(&site.plugins), [LIST, "ipam-delegated"]);
 
     fs::write(built.join("ipam-da-etcd"), "#!/bin/sh\n").unwrap();
@@ -123,21 +127,21 @@ fn what_no_manifest_marks_for_nodes_stays_out() {
     let site = Site::new();
     fs::remove_dir_all(site.release.join("bin")).unwrap();
     fs::write(site.release.join("Cargo.toml"), "").unwrap();
-    manifest(&site, "ipam-da-two", MARK);
+    manifest(&site, "ipam-da-local", MARK);
     manifest(&site, "ipam-ds-sample", "");
     manifest(&site, "ipam-ds-tool", &MARK.replace("bin", "tools"));
     let built = site.release.join("target/release");
     fs::create_dir_all(&built).unwrap();
     // The last is of a delegate that the tree had once.
     let others = ["ipam-conformance", "ipam-ds-sample", "ipam-ds-tool", "ipam-ds-gone"];
-    for name in ["ipam-delegated", "ipam-da-two"].iter().chain(&others) {
+    for name in ["ipam-delegated", "ipam-da-local"].iter().chain(&others) {
         fs::write(built.join(name), "#!/bin/sh\n").unwrap();
     }
     site.install(&[]);
-    assert_eq!(names(&site.plugins), [LIST, "ipam-da-two", "ipam-delegated"]);
+    assert_eq!(names(&site.plugins), [LIST, "ipam-da-local", "ipam-delegated"]);
     // A folder that is named may have delegates of others.
     site.install(&["--from", built.to_str().unwrap()]);
-    assert_eq!(names(&site.plugins), [LIST, "ipam-da-two", "ipam-delegated", "ipam-ds-gone"]);
+    assert_eq!(names(&site.plugins), [LIST, "ipam-da-local", "ipam-delegated", "ipam-ds-gone"]);
 }
 
 /// What each manifest says of its programs: folder of the archive and name.

@@ -18,7 +18,9 @@ fn a_dry_run_says_what_the_real_one_does() {
         let dry = site.install(&[arguments, &["--dry-run"]].concat());
         assert_eq!(site.contents(), before);
         assert!(dry.lines().all(|line| line.starts_with("would ")), "{dry}");
-        assert_eq!(dry.replace("would ", ""), site.install(arguments));
+        let text = site.install(arguments);
+        let steps = text.split("\nnext: ").next().unwrap();
+        assert_eq!(dry.replace("would ", ""), steps);
     }
 }
 
@@ -28,7 +30,7 @@ fn what_is_not_understood_is_refused() {
     for arguments in [
         &["--prefix", "/usr"][..],
         &["host-local"],
-        &["--preset", "ipam-ds-one"],
+        &["--preset", "ipam-ds-static"],
         &["--preset", "../host-local"],
         &["--preset", "-x"],
         &["--preset", ""],
@@ -37,6 +39,9 @@ fn what_is_not_understood_is_refused() {
         &["--preset", "--dry-run"],
         &["--dry-run=no"],
         &["--uninstall", "--from", "/tmp"],
+        &["--uninstall", "--only", "ipam-ds-static"],
+        &["--only", "host-local"],
+        &["--only", ","],
     ] {
         let outcome = site.run(arguments);
         assert_eq!(outcome.exit, Some(2), "{arguments:?}: {outcome:?}");
@@ -45,7 +50,7 @@ fn what_is_not_understood_is_refused() {
     for name in ["host-local", "host-local.orig"] {
         fs::create_dir_all(site.plugins.join(name)).unwrap();
         let outcome = site.run(&["--preset", "host-local"]);
-        assert!(outcome.stderr.contains(&format!("{name} is no file")), "{outcome:?}");
+        assert!(outcome.stderr.contains(&format!("{name} is not a regular file")), "{outcome:?}");
         assert_eq!((outcome.exit, names(&site.plugins)), (Some(1), vec![name.to_owned()]));
         fs::remove_dir(site.plugins.join(name)).unwrap();
     }
@@ -58,7 +63,7 @@ fn what_a_killed_run_installed_is_removed_by_uninstall() {
     let folder = site.world.path("shim");
     fs::create_dir(&folder).unwrap();
     let shim = "#!/bin/sh\n/bin/mv \"$@\" || exit\n\
-                for to; do :; done\ncase $to in */ipam-da-two) kill -KILL $PPID ;; esac\n";
+                for to; do :; done\ncase $to in */ipam-da-local) kill -KILL $PPID ;; esac\n";
     site.world.program("mv", shim);
     fs::rename(site.world.path("bin/mv"), folder.join("mv")).unwrap();
     let mut command = site.command(&[]);
@@ -66,7 +71,7 @@ fn what_a_killed_run_installed_is_removed_by_uninstall() {
     command.env("PATH", format!("{}:{path}", folder.display()));
     assert_eq!(run(&mut command).exit, None);
     let there = names(&site.plugins);
-    assert!(there.contains(&"ipam-da-two".to_owned()), "{there:?}");
+    assert!(there.contains(&"ipam-da-local".to_owned()), "{there:?}");
     assert!(!there.contains(&"ipam-delegated".to_owned()), "{there:?}");
     site.install(&["--uninstall"]);
     assert_eq!(names(&site.plugins), [""; 0]);
@@ -81,7 +86,7 @@ fn a_strict_umask_of_the_caller_leaves_the_programs_open_to_all() {
     said(run(&mut command));
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&site.plugins), 0o755);
-    for (name, expected) in [(LIST, 0o644), ("ipam-delegated", 0o755), ("ipam-da-two", 0o755)] {
+    for (name, expected) in [(LIST, 0o644), ("ipam-delegated", 0o755), ("ipam-da-local", 0o755)] {
         assert_eq!(mode(&site.plugins.join(name)), expected, "{name}");
     }
 }
@@ -111,7 +116,7 @@ fn a_search_path_of_the_shell_leads_to_no_other_folder() {
     fs::create_dir_all(elsewhere.join(folder)).unwrap();
     command.current_dir(site.release.parent().unwrap()).env("CDPATH", &elsewhere);
     said(run(&mut command));
-    assert_eq!(names(&site.plugins), [LIST, "ipam-da-two", "ipam-delegated", "ipam-ds-one"]);
+    assert_eq!(names(&site.plugins), [LIST, "ipam-da-local", "ipam-delegated", "ipam-ds-static"]);
 }
 
 #[test]
@@ -120,9 +125,9 @@ fn what_a_killed_run_left_is_swept_by_the_next() {
     site.install(&[]);
     let before = site.contents();
     // The name under which it is tried ends in the process id of install.sh.
-    site.program("ipam-ds-one", "#!/bin/sh\nkill -KILL ${0##*.}\n");
+    site.program("ipam-ds-static", "#!/bin/sh\nkill -KILL ${0##*.}\n");
     assert_eq!(site.run(&[]).exit, None);
-    assert!(names(&site.plugins).iter().any(|name| name.starts_with(".ipam-ds-one.new.")));
+    assert!(names(&site.plugins).iter().any(|name| name.starts_with(".ipam-ds-static.new.")));
     site.version("1");
     site.install(&[]);
     assert_eq!(site.contents(), before);
