@@ -1,158 +1,217 @@
 #!/usr/bin/env bash
-# Runs a chain of two delegates by hand: ADD, the same ADD again, CHECK and DEL, with a look at the
-# lease files; then the same under the name host-local. As root it also gives two network namespaces
-# addresses and pings across.
+# Runs a chain of two delegates by hand, as a container runtime does, and shows what is special about
+# it: another selector on the same store, a DEL with a broken configuration, an undo, and the same
+# program under the name host-local. As root it also pings between two network namespaces.
 #
-# A release archive has the programs; in a source tree they are built first, which needs Rust and
-# nothing else. Installs nothing and leaves nothing behind. What cannot be shown here, it says.
+# In a source tree it builds three programs first, which needs Rust and nothing else: about a minute
+# on two cores, once. The rest takes two seconds. It uses no network and installs nothing. It leaves
+# target/ (90 MB), in a release archive the folder quickstart, so that you can paste its commands.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+root=$PWD
 
 say() { printf '\n== %s\n' "$*"; }
 fail() { echo "quickstart: $*" >&2; exit 1; }
 has() { command -v "$1" >/dev/null; }
 
-work=$(mktemp -d)
 host=ipamd-host-$$ one=ipamd-one-$$ two=ipamd-two-$$
 cleanup() {
     local namespace
     for namespace in "$one" "$two" "$host"; do
         [ ! -e "/run/netns/$namespace" ] || ip netns del "$namespace" || true
     done
-    rm -rf "$work"
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 if [ -f Cargo.toml ]; then
-    say "Building"
+    say "Building three programs: about a minute the first time. What it leaves is in target/"
     has cargo || fail "cargo is missing: install Rust first"
     # What needs more than Rust to build is not needed here.
     cargo build --release -p ipam-delegated -p ipam-ds-static -p ipam-da-local --bins
-    built=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release
+    target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+    built=$target/release work=$target/quickstart
 else
-    built=$PWD/bin
+    built=$root/bin work=$root/quickstart
 fi
-mkdir "$work/bin"
+rm -rf "$work"
+mkdir -p "$work/bin"
 cp "$built"/ipam-delegated "$built"/ipam-ds-static "$built"/ipam-da-local "$work/bin/"
 
-# A network as a runtime has it in /etc/cni/net.d. stateDir and dataDir are set only so that this
-# script touches nothing of the machine.
-cat >"$work/network.json" <<END
+# Prints a command and runs it. Its warnings are shown if it fails.
+run() {
+    printf '$ %s\n' "$1"
+    { eval "$1"; } 2>"$work/stderr" || {
+        cat "$work/stderr" >&2
+        fail "this command failed: $1"
+    }
+}
+# The lease files of a network have the names of their addresses.
+is_free() { [ ! -e "leases/$1/$2" ]; }
+is_held() { [ -e "leases/$1/$2" ]; }
+
+say "A folder with the programs, and the variables that a runtime sets. You can paste each command"
+run "cd $(printf %q "$work")"
+run 'export CNI_PATH=$PWD/bin CNI_IFNAME=eth0 CNI_NETNS=/run/netns/none'
+
+# A network as a runtime has it in /etc/cni/net.d. stateDir and dataDir are for this trial alone: it
+# touches no state of this machine. An ADD warns of stateDir.
+network() { # NAME DELEGATES KEYS
+    cat <<END
 {
   "cniVersion": "1.0.0",
-  "name": "quickstart",
+  "name": "$1",
   "type": "bridge",
   "bridge": "br-quick",
   "isGateway": true,
   "ipam": {
     "type": "ipam-delegated",
-    "delegates": ["ipam-ds-static", "ipam-da-local"],
-    "ranges": [[{"subnet": "10.218.0.0/24"}]],
-    "routes": [{"dst": "0.0.0.0/0"}],
+    "delegates": $2,${3:+
+    $3,}
     "stateDir": "$work/state",
     "dataDir": "$work/leases"
   }
 }
 END
-say "The network configuration"
-cat "$work/network.json"
-
-# cni PROGRAM VERB CONTAINER NETNS NETWORK [prefix…]: calls a CNI plugin as a container runtime does.
-cni() {
-    local program=$1 verb=$2 container=$3 netns=$4 network=$5
-    shift 5
-    echo "\$ CNI_COMMAND=$verb CNI_CONTAINERID=$container CNI_IFNAME=eth0 ${program##*/} <$network" >&2
-    "$@" env CNI_COMMAND="$verb" CNI_CONTAINERID="$container" CNI_IFNAME=eth0 CNI_NETNS="$netns" \
-        CNI_PATH="$work/bin" "$program" <"$work/$network" 2>"$work/stderr" || {
-        echo "quickstart: ${program##*/} $verb failed" >&2
-        cat "$work/stderr" >&2
-        return 1
-    }
 }
-chain() { cni "$work/bin/ipam-delegated" "$1" "$2" /run/netns/none "${3:-network.json}"; echo; }
-attachments() {
-    echo "\$ ipam-delegated attachments"
-    "$work/bin/ipam-delegated" attachments --state-dir "$work/state"
-}
-held() { "$work/bin/ipam-delegated" attachments --state-dir "$work/state" | sed 1d | wc -l; }
-leases() {
-    echo "\$ grep . leases/$1/*   # a file for each address, with container and interface"
-    (cd "$work" && grep . "leases/$1"/* | tr -d '\r')
-}
+network quickstart '["ipam-ds-static", "ipam-da-local"]' \
+    '"ranges": [[{"subnet": "10.218.0.0/24"}]]' >network.json
+say "The network: ipam-ds-static chooses the pool, ipam-da-local gives an address of it"
+run 'cat network.json'
 
-say "ADD runs ipam-ds-static, which chooses the pool, then ipam-da-local, which gives an address"
-chain ADD by-hand | tee "$work/result"
-grep -q '"address":"10.218.0.2/24"' "$work/result" || fail "10.218.0.2/24 was expected"
-leases quickstart
-[ -f "$work/leases/quickstart/10.218.0.2" ] || fail "a lease file was expected"
+say "ADD gives the container c1 an address; its lease is a file, as host-local has it"
+run 'CNI_COMMAND=ADD CNI_CONTAINERID=c1 bin/ipam-delegated <network.json | tee result; echo'
+grep -q '"address":"10.218.0.2/24"' result || fail "10.218.0.2/24 was expected"
+run 'ls leases/quickstart'
+is_held quickstart 10.218.0.2 || fail "a lease file was expected"
 
-say "ADD again, as a runtime does that has lost the answer, or after a reboot: the same address"
-chain ADD by-hand | tee "$work/again"
-cmp -s "$work/result" "$work/again" || fail "the same result was expected"
-
-say "What the node knows of it"
-attachments
-[ "$(held)" = 1 ] || fail "one attachment was expected"
+say "ADD again, as after a reboot or a lost answer: the same address"
+run 'CNI_COMMAND=ADD CNI_CONTAINERID=c1 bin/ipam-delegated <network.json | tee again; echo'
+cmp -s result again || fail "the same result was expected"
 
 say "CHECK finds the address held: no output"
-{ sed '$d' "$work/network.json" && printf ', "prevResult": %s}\n' "$(cat "$work/result")"; } >"$work/check.json"
-chain CHECK by-hand check.json
+run "{ sed '\$d' network.json; echo ', \"prevResult\":' \"\$(cat result)\" '}'; } >check.json"
+run 'CNI_COMMAND=CHECK CNI_CONTAINERID=c1 bin/ipam-delegated <check.json'
 
-say "DEL releases it: no output"
-chain DEL by-hand
-attachments
-[ "$(held)" = 0 ] || fail "no attachment was expected"
-if find "$work/leases" -name '10.218.*' | grep .; then fail "an address is still held"; fi
+say "Another selector, a script of your own, in front of the same store"
+cat >bin/ipam-ds-mine <<'END'
+#!/bin/sh
+# Chooses the pool by a file of this host.
+case $(cat "$CNI_PATH/../rack") in
+r1) from=10.218.0.100 ;;
+*) from=10.218.0.200 ;;
+esac
+echo '{"cniVersion": "1.0.0", "ips": [], "pools": [{"ranges": [
+    {"subnet": "10.218.0.0/24", "rangeStart": "'$from'"}]}]}'
+END
+chmod +x bin/ipam-ds-mine
+echo r1 >rack
+network quickstart '["ipam-ds-mine", "ipam-da-local"]' >mine.json
+run 'cat bin/ipam-ds-mine'
+run 'diff network.json mine.json || :'
+run 'CNI_COMMAND=ADD CNI_CONTAINERID=c2 bin/ipam-delegated <mine.json | tee result; echo'
+grep -q '"address":"10.218.0.100/24"' result || fail "10.218.0.100/24 was expected"
 
-say "Under the name host-local the same program takes a configuration that host-local has"
-ln -s ipam-delegated "$work/bin/host-local"
-cat >"$work/unchanged.json" <<END
+say "c1 keeps its address, and both are in one pool: pools shows it with a map"
+run 'bin/ipam-delegated attachments --state-dir state'
+run 'bin/ipam-delegated pools ./network.json --cni-path bin | tee pools'
+grep -q ' 253  *2  *251 ' pools || fail "2 of 253 addresses were expected"
+
+say "DEL with a broken configuration releases the address: a record of the ADD says how"
+cat >broken.json <<END
+{
+  "cniVersion": "1.0.0",
+  "name": "quickstart",
+  "type": "bridge",
+  "ipam": {
+    "type": "ipam-delegated",
+    "delegates": ["ipam-ds-removed", 7],
+    "ranges": "oops",
+    "stateDir": "$work/state"
+  }
+}
+END
+run 'cat broken.json'
+run 'CNI_COMMAND=DEL CNI_CONTAINERID=c1 bin/ipam-delegated <broken.json'
+run 'CNI_COMMAND=DEL CNI_CONTAINERID=c2 bin/ipam-delegated <broken.json'
+run 'bin/ipam-delegated attachments --state-dir state'
+run 'ls leases/quickstart'
+if ! is_free quickstart 10.218.0.2 || ! is_free quickstart 10.218.0.100; then
+    fail "an address is still held"
+fi
+
+say "Two pools and two allocators; the second one fails, so the chain undoes what the first one did"
+cat >bin/ipam-da-broken <<'END'
+#!/bin/sh
+# An allocator whose server is down: an ADD fails, anything else succeeds.
+[ "$CNI_COMMAND" = ADD ] || exit 0
+echo '{"cniVersion": "1.0.0", "code": 105, "msg": "cannot connect to ipam.example.com"}'
+exit 1
+END
+chmod +x bin/ipam-da-broken
+network undo '["ipam-ds-static",
+      {"type": "ipam-da-local", "serves": ["near"]},
+      {"type": "ipam-da-broken", "serves": ["far"]}
+    ]' '"pools": [
+      {"name": "near", "ranges": [{"subnet": "10.219.0.0/24"}]},
+      {"name": "far", "ranges": [{"subnet": "10.220.0.0/24"}]}
+    ]' >undo.json
+run 'cat undo.json'
+run 'CNI_COMMAND=ADD CNI_CONTAINERID=c3 bin/ipam-delegated <undo.json || echo " (exit status $?)"'
+run 'ls leases/undo'
+run 'bin/ipam-delegated attachments --state-dir state'
+run 'CNI_COMMAND=DEL CNI_CONTAINERID=c3 bin/ipam-delegated <undo.json'
+is_free undo 10.219.0.2 || fail "the first address is still held"
+[ -e leases/undo/last_reserved_ip.0 ] || fail "an address was expected to be given first"
+
+say "Under the name host-local it takes host-local's configuration and goes on with its lease files"
+run 'ln -s ipam-delegated bin/host-local'
+cat >unchanged.json <<END
 {
   "cniVersion": "1.0.0",
   "name": "unchanged",
   "type": "bridge",
   "ipam": {
     "type": "host-local",
-    "subnet": "10.219.0.0/24",
+    "subnet": "10.221.0.0/24",
     "stateDir": "$work/state",
     "dataDir": "$work/leases"
   }
 }
 END
-cat "$work/unchanged.json"
-cni "$work/bin/host-local" ADD by-hand /run/netns/none unchanged.json
-echo
-leases unchanged
-attachments
-[ -f "$work/leases/unchanged/10.219.0.2" ] || fail "a lease file was expected"
-cni "$work/bin/host-local" DEL by-hand /run/netns/none unchanged.json
-[ ! -e "$work/leases/unchanged/10.219.0.2" ] || fail "the address is still held"
+run 'cat unchanged.json'
+run 'CNI_COMMAND=ADD CNI_CONTAINERID=c4 bin/host-local <unchanged.json; echo'
+run 'ls leases/unchanged'
+is_held unchanged 10.221.0.2 || fail "a lease file was expected"
+run 'CNI_COMMAND=DEL CNI_CONTAINERID=c4 bin/host-local <unchanged.json'
+is_free unchanged 10.221.0.2 || fail "the address is still held"
 
-not_shown() {
-    say "Done. Not shown: two network namespaces that ping each other, for $*"
+# The last words, with why the ping was not shown.
+finish() {
+    if [ -n "${1-}" ]; then say "Not shown: two network namespaces that ping each other. $1"; fi
+    say "Done. Next:"
+    echo "  $(printf %q "$root/install.sh")   as root: installs these programs; --dry-run shows what it would do"
+    echo "  docs/guide.md   a first network, Kubernetes, podman, Nomad"
     exit 0
 }
-[ "$(id -u)" = 0 ] || not_shown "it needs root"
-for tool in ip nsenter ping; do has "$tool" || not_shown "$tool is not installed"; done
-ip netns add "$host" 2>"$work/stderr" || not_shown "network namespaces cannot be made here: $(cat "$work/stderr")"
+[ "$(id -u)" = 0 ] || finish "It needs root."
+for tool in ip nsenter ping; do has "$tool" || finish "$tool is not installed."; done
+ip netns add "$host" 2>stderr || finish "Network namespaces cannot be made here: $(cat stderr)"
 
 bridge=''
 for folder in /usr/lib/cni /opt/cni/bin; do
     if [ -x "$folder/bridge" ]; then bridge=$folder/bridge; fi
 done
-say "Two network namespaces as containers, and one as their host, wired by ${bridge:-ip}"
+say "Two network namespaces as containers, and one as their host, connected by ${bridge:-ip}"
 # In a namespace of its own the bridge and IPv4 forwarding are not this machine's.
 for namespace in "$one" "$two"; do ip netns add "$namespace"; done
 for namespace in "$host" "$one" "$two"; do ip -n "$namespace" link set lo up; done
-inside() { nsenter --net="/run/netns/$1" "${@:2}"; }
 
-# Where the bridge plugin is missing, a bridge and a pair of veths are soon made.
+# Where the bridge plugin is missing, ip makes a bridge and a pair of veths.
 wire() {
     local container=$1 address gateway
-    cni "$work/bin/ipam-delegated" ADD "$container" "/run/netns/$container" network.json >"$work/result"
-    address=$(sed 's/.*"address":"\([^"]*\)".*/\1/' "$work/result")
-    gateway=$(sed 's/.*"gateway":"\([^"]*\)".*/\1/' "$work/result")
+    address=$(sed 's/.*"address":"\([^"]*\)".*/\1/' result)
+    gateway=$(sed 's/.*"gateway":"\([^"]*\)".*/\1/' result)
     if ! ip -n "$host" link show br-quick >/dev/null 2>&1; then
         ip -n "$host" link add br-quick type bridge
         ip -n "$host" addr add "$gateway/24" dev br-quick
@@ -164,27 +223,22 @@ wire() {
     ip -n "$container" link set eth0 up
     ip -n "$container" route add default via "$gateway"
 }
-plug() {
-    if [ -n "$bridge" ]; then
-        cni "$bridge" ADD "$1" "/run/netns/$1" network.json inside "$host" >/dev/null
-    else
-        wire "$1"
-    fi
+call() { # VERB CONTAINER
+    run "CNI_COMMAND=$1 CNI_CONTAINERID=$2 CNI_NETNS=/run/netns/$2 \\
+    nsenter --net=/run/netns/$host ${bridge:-bin/ipam-delegated} <network.json >result"
 }
-unplug() { cni "${bridge:-$work/bin/ipam-delegated}" DEL "$1" "/run/netns/$1" network.json inside "$host"; }
+for namespace in "$one" "$two"; do
+    call ADD "$namespace"
+    [ -n "$bridge" ] || wire "$namespace"
+done
+run 'bin/ipam-delegated attachments --state-dir state'
+address=$(ip -n "$two" -4 -o addr show eth0 | sed 's/.* inet \([0-9.]*\).*/\1/')
 
-plug "$one"
-plug "$two"
-attachments
-[ "$(held)" = 2 ] || fail "two attachments were expected"
-
-address=$(inside "$two" ip -4 -o addr show eth0 | sed 's/.* inet \([0-9.]*\).*/\1/')
-say "Ping from one to two, $address"
-inside "$one" ping -c 3 -i 0.2 -w 10 "$address"
+say "Ping from one to the other"
+run "nsenter --net=/run/netns/$one ping -c 3 -i 0.2 -w 10 $address"
 
 say "And released"
-unplug "$one"
-unplug "$two"
-attachments
-[ "$(held)" = 0 ] || fail "no attachment was expected"
-say "Done"
+for namespace in "$one" "$two"; do call DEL "$namespace"; done
+run 'bin/ipam-delegated attachments --state-dir state | tee attachments'
+[ "$(wc -l <attachments)" = 1 ] || fail "no attachment was expected"
+finish

@@ -6,6 +6,7 @@ mod host;
 mod only;
 mod presets;
 mod programs;
+mod quickstart;
 mod running;
 mod traffic;
 
