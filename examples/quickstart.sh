@@ -27,7 +27,7 @@ trap 'exit 130' INT TERM
 if [ -f Cargo.toml ]; then
     say "Building three programs: about a minute the first time. What it leaves is in target/"
     has cargo || fail "cargo is missing: install Rust first"
-    # What needs more than Rust to build is not needed here.
+    # These three need Rust alone.
     cargo build --release -p ipam-delegated -p ipam-ds-static -p ipam-da-local --bins
     target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
     built=$target/release work=$target/quickstart

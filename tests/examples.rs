@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use ipam_kit::cni::address::parse_cidr;
 use ipam_testkit::certificates::Certificates;
 use ipam_testkit::etcd::{Etcd, Tls};
-use ipam_testkit::world::{Outcome, World, binary, start, wait, without};
+use ipam_testkit::world::{Outcome, World, binary, host_local, names, start, wait, without};
 use serde_json::{Value, json};
 
 /// The same selector, three times.
@@ -283,11 +283,12 @@ fn every_conflist_runs_a_chain() {
             let world = World::new();
             let delegates = network["ipam"]["delegates"].as_array().unwrap().clone();
             // One pool for each allocator.
-            let named = delegates.iter().any(|delegate| delegate["serves"].is_array());
-            let pools = match named {
-                true => json!([{"name": "red"}, {"name": "blue"}]),
-                false => json!([{"name": "blue"}]),
-            };
+            let served = delegates.iter().filter_map(|delegate| delegate["serves"].get(0));
+            let mut pools: Vec<Value> = served.map(|name| json!({"name": name})).collect();
+            if pools.is_empty() {
+                pools.push(json!({"name": "blue"}));
+            }
+            let pools = Value::from(pools);
             for (i, delegate) in delegates.iter().enumerate() {
                 let name = delegate.as_str().or(delegate["type"].as_str()).unwrap();
                 if name.starts_with("ipam-ds-") {
@@ -358,13 +359,13 @@ fn every_example_has_names_and_subnets_of_its_own() {
             let [first, second, ..] = address.octets();
             assert!(first == 10 && (210..240).contains(&second), "{}: {subnet}", path.display());
         }
-        for (_, other) in &subnets[..i] {
+        for (_, other) in subnets[..i].iter().filter(|(earlier, _)| earlier != path) {
             let is_apart = !subnet.contains(&other.network()) && !other.contains(&subnet.network());
             assert!(is_apart, "{}: {subnet} overlaps {other}", path.display());
         }
     }
-    // Six conflists have ranges, two of them in both families, and the quick start has two.
-    assert_eq!(subnets.len(), 10);
+    // Six conflists have ranges, three of them in both families, and the quick start has five.
+    assert_eq!(subnets.len(), 14);
 
     let mut names = Vec::new();
     for (path, text) in texts.iter().filter(|(path, _)| path.to_str().unwrap().ends_with("list")) {
@@ -377,6 +378,40 @@ fn every_example_has_names_and_subnets_of_its_own() {
         }
     }
     assert_eq!(names.len(), 20);
+}
+
+#[test]
+fn the_conflist_of_two_allocators_runs_on_their_two_stores() {
+    let world = World::new();
+    world.install(&binary("ipam-ds-static")).install(&binary("ipam-da-local"));
+    world.install(&host_local());
+    let conflist = fs::read(example("30-ipam-delegated-two-allocators.conflist")).unwrap();
+    let [mut network] = plugins(&serde_json::from_slice(&conflist).unwrap()).try_into().unwrap();
+    network["ipam"]["stateDir"] = json!(world.path("state"));
+    network["ipam"]["dataDir"] = json!(world.path("inside"));
+    network["ipam"]["delegates"][2]["dataDir"] = json!(world.path("outside"));
+
+    let result = world.call("ADD", "c1", &network).success();
+    assert_eq!(
+        [&result["ips"][0]["address"], &result["ips"][1]["address"]],
+        ["10.212.0.2/24", "fd00:212::2/64"]
+    );
+    let leases = |store: &str| {
+        let mut names = names(&world.path(store).join("twostores"));
+        names.retain(|name| name.parse::<IpAddr>().is_ok());
+        names
+    };
+    assert_eq!([leases("inside"), leases("outside")], [["10.212.0.2"], ["fd00:212::2"]]);
+    network["prevResult"] = result;
+    world.call("CHECK", "c1", &network).success();
+    network.as_object_mut().unwrap().remove("prevResult");
+    world.call("DEL", "c1", &without(&network, &["pools", "delegates"])).success();
+    assert_eq!([leases("inside"), leases("outside")], [[""; 0], [""; 0]]);
+
+    // The second allocator fails, and what the first gave is free again.
+    world.delegate("host-local", "[ $CNI_COMMAND = DEL ] || exit 1");
+    world.call("ADD", "c1", &network).failure();
+    assert_eq!(leases("inside"), [""; 0]);
 }
 
 #[test]

@@ -35,14 +35,13 @@ fn world() -> World {
     for name in ["ipam-ds-kube-node", "ipam-ds-node-annotation"] {
         world.selector(name, &json!([{"ranges": [{"subnet": "10.244.3.0/24"}]}]));
     }
-    world.selector("ipam-ds-rack", &json!([{"name": "blue"}]));
     // It knows the pool of a real allocation alone.
     let unknown = r#"printf '{"code":103,"msg":"no such allocation"}'; exit 1"#;
     world.delegate(
         "ipam-ds-nomad",
         &format!("[ $CNI_COMMAND = ADD ] || {{ printf '{{\"pools\":[]}}'; exit; }}; {unknown}"),
     );
-    for name in ["ipam-da-blue", "ipam-da-etcd", "ipam-da-consul"] {
+    for name in ["ipam-da-etcd", "ipam-da-consul"] {
         world.answering(name, "10.0.0.2/24");
         world.answer(name, "about", &json!({"name": name, "role": "allocator", "reach": "node"}));
         world.answer(name, "lint", &json!([]));
