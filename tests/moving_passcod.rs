@@ -244,7 +244,7 @@ fn what_is_left_for_good_is_removed_in_consul_and_on_the_node() {
     assert_eq!(site.consul.keys("ipam/.owners/"), [""; 0]);
     // The node remembers what is not there any more.
     let (code, text) = node.call("ADD", "next", &node.network).failure();
-    let said = "the store does not know of this node's latest claim";
+    let said = "the store does not have this node's latest claim";
     assert!(code == 11 && text.contains(said), "{code}: {text}");
     assert!(node.page.section("When something is wrong").contains(said));
     node.run(&forget, "");

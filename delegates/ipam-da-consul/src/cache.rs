@@ -138,7 +138,7 @@ impl Cache {
 
     fn log_failure(&self, outcome: io::Result<()>) {
         if let Err(error) = outcome {
-            debug!("{} cannot be used: {error}", self.path.display());
+            debug!("cannot use the cache {}: {error}", self.path.display());
         }
     }
 

@@ -227,7 +227,7 @@ fn take_back(session: &mut ConsulSession, txn: &ChangeTxn<'_>, index: u64, error
         Ok(Some(TxnOutcome::Done(_))) => error,
         Ok(_) => error.and([Error::new(
             ErrorCode::TRY_AGAIN,
-            "it is not known whether what was taken there was given back",
+            "outcome unknown: addresses that this call claimed may still be held in that store",
         )]),
         Err(failed) => error.and([failed]),
     }

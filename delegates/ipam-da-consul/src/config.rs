@@ -111,7 +111,7 @@ impl ConsulSection {
                     format_args!("ipam.consul.{key}"),
                     "namespaces and partitions of Consul Enterprise are not supported",
                 )
-                .advise("leave it out, and keep the pools in the default one"));
+                .advise("remove this key: pools and leases are in the default one"));
             }
         }
         Ok(())
@@ -124,8 +124,9 @@ fn consistency(text: Option<&str>) -> Result<Consistency> {
         Some("consistent") => Ok(Consistency::Consistent),
         Some("stale") => Ok(Consistency::Stale),
         Some(other) => {
-            Err(Error::config("ipam.consul.consistency", format_args!("{other:?} is unknown"))
-                .advise("expected default, consistent or stale"))
+            let message =
+                format!("unknown consistency {other:?}: expected default, consistent or stale");
+            Err(Error::config("ipam.consul.consistency", message))
         }
     }
 }

@@ -22,8 +22,8 @@ use crate::values::index_of;
 const LONGEST: Duration = Duration::from_secs(3);
 const PART: u32 = 3;
 
-/// The store by today's servers; `None` if the configuration has not changed since the record, or
-/// if these servers are not proved to be of the recorded store.
+/// The store by the servers of the present configuration; `None` if the configuration has not
+/// changed since the record, or if no proof shows that these servers have the recorded store.
 pub(crate) fn proven(
     request: &Request,
     recorded: &Site,
@@ -31,28 +31,28 @@ pub(crate) fn proven(
     keys: &ConsulKeys,
 ) -> Option<KvStore> {
     let network = request.present()?;
-    let today = match network.settings::<ConsulConfig>().and_then(|config| config.site(request)) {
-        Ok(today) => today,
+    let present = match network.settings::<ConsulConfig>().and_then(|config| config.site(request)) {
+        Ok(present) => present,
         Err(error) => {
-            debug!("today's configuration names no store: {}", error.in_full());
+            debug!("cannot read the servers of the present configuration: {}", error.in_full());
             return None;
         }
     };
-    if today.datacenter != recorded.datacenter {
-        debug!("today's configuration names another datacenter");
+    if present.datacenter != recorded.datacenter {
+        debug!("the present configuration names another datacenter than the record");
         return None;
     }
     let recorded_servers = list(&recorded.servers);
-    let todays_servers = list(&today.servers);
-    match prove(request, recorded, today, memory, keys) {
+    let present_servers = list(&present.servers);
+    match prove(request, recorded, present, memory, keys) {
         Ok(Some(store)) => {
-            debug!("goes the way that the configuration names now");
+            debug!("uses the servers of the present configuration: {present_servers}");
             return Some(store);
         }
-        Ok(None) => warn!("{todays_servers}: not proved to be the recorded store"),
-        Err(error) => warn!("{todays_servers}: {}", error.in_full()),
+        Ok(None) => warn!("{present_servers}: no proof that these servers have the recorded store"),
+        Err(error) => warn!("{present_servers}: {}", error.in_full()),
     }
-    warn!("goes the recorded way: {recorded_servers}");
+    warn!("uses the recorded servers: {recorded_servers}");
     None
 }
 
@@ -63,7 +63,7 @@ fn list(servers: &[Server]) -> String {
 fn prove(
     request: &Request,
     recorded: &Site,
-    today: Site,
+    present: Site,
     memory: &ConsulMemory,
     keys: &ConsulKeys,
 ) -> Result<Option<KvStore>> {
@@ -75,11 +75,11 @@ fn prove(
     if memory.is_indexed() {
         ops.push(Op::GetTree(mark_key.clone()));
     }
-    let todays_servers: Vec<String> = today.servers.iter().map(Server::without_scheme).collect();
+    let present_servers: Vec<String> = present.servers.iter().map(Server::without_scheme).collect();
     let recorded_servers: Vec<String> =
         recorded.servers.iter().map(Server::without_scheme).collect();
     let time = LONGEST.min(request.deadline.left() / PART);
-    let mut store = KvStore::new(today, request.unreached(), Deadline::after(time))?;
+    let mut store = KvStore::new(present, request.unreached(), Deadline::after(time))?;
     store.require_proof();
     let TxnOutcome::Done(pairs) = store.read(&ops)? else { return Ok(None) };
     let mark = find(&pairs, &mark_key).map(ClaimMark::of);
@@ -87,7 +87,7 @@ fn prove(
         && known.iter().all(|lease| {
             find(&pairs, &keys.of_lease(lease)).is_some_and(|pair| pair.index == index_of(lease))
         });
-    let names_all = recorded_servers.iter().all(|server| todays_servers.contains(server));
+    let names_all = recorded_servers.iter().all(|server| present_servers.contains(server));
     if !memory.proves(&node, mark, &recorded_servers, holds_all || names_all) {
         return Ok(None);
     }

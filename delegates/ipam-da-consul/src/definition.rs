@@ -25,12 +25,12 @@ impl Definition {
     /// The value is no array of ranges: code 103, with the key.
     pub(crate) fn read(pair: &Pair) -> Result<Self> {
         let Pair { key, value, index, .. } = pair;
-        let value = value.as_ref().ok_or_else(|| no_definition(key, "it is empty"))?;
+        let value = value.as_ref().ok_or_else(|| no_definition(key, "the value is empty"))?;
         let ranges: Vec<RangeConfig> = serde_json::from_slice(value).map_err(|error| {
             no_definition(key, "expected a JSON array of ranges").caused_by(error)
         })?;
         if ranges.is_empty() {
-            return Err(no_definition(key, "it has no range"));
+            return Err(no_definition(key, "the array has no range"));
         }
         Ok(Self { index: *index, ranges })
     }
@@ -50,7 +50,7 @@ impl Definition {
     pub(crate) fn set(&self, pool: &str) -> Result<RangeSet> {
         let key = ConsulKeys::definition(pool);
         RangeSet::parse(&self.ranges, RangeRules::CONSUL, &key).map_err(|error| {
-            Error::new(ErrorCode::BACKEND, format!("the value of the key {error}"))
+            Error::new(ErrorCode::BACKEND, format!("invalid pool in Consul key {error}"))
                 .advise(example(&key))
         })
     }
@@ -59,20 +59,19 @@ impl Definition {
 /// The pool does not exist.
 pub(crate) fn no_such_pool(pool: &str) -> Error {
     let key = ConsulKeys::definition(pool);
-    Error::new(
-        ErrorCode::BACKEND,
-        format!("the pool {pool:?} does not exist: Consul has no key {key}"),
-    )
-    .advise(example(&key))
+    Error::new(ErrorCode::BACKEND, format!("pool {pool:?} not found: Consul has no key {key}"))
+        .advise(example(&key))
 }
 
 fn no_definition(key: &str, why: &str) -> Error {
-    Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is no pool: {why}"))
+    Error::new(ErrorCode::BACKEND, format!("invalid pool in Consul key {key}: {why}"))
         .advise(example(key))
 }
 
 fn example(key: &str) -> String {
-    format!(r#"as in consul kv put {key} '[{{"subnet": "10.0.20.0/23", "gateway": "10.0.20.1"}}]'"#)
+    format!(
+        r#"define it, for example: consul kv put {key} '[{{"subnet": "10.0.20.0/23", "gateway": "10.0.20.1"}}]'"#
+    )
 }
 
 #[cfg(test)]
@@ -115,7 +114,7 @@ mod tests {
             r#"[{"subnet":"10.0.0.0/24","rangeStart":"10.0.1.1"}]"#,
         ] {
             let error = set(value).unwrap_err();
-            assert!(error.to_string().starts_with("the value of the key ipam/p"), "{error}");
+            assert!(error.to_string().starts_with("invalid pool in Consul key ipam/p"), "{error}");
             assert_eq!(error.code(), ErrorCode::BACKEND);
         }
     }

@@ -5,17 +5,17 @@ use ipam_kit::{Error, ErrorCode};
 use crate::txn::{LARGEST, Op, TxnFailure};
 
 /// What to do about a token without the right.
-const GRANT: &str = r#"grant its policy key_prefix "ipam/" { policy = "write" }"#;
+const GRANT: &str = r#"add to the token's policy: key_prefix "ipam/" { policy = "write" }"#;
 
 /// The token may not read a key.
 pub(crate) fn unreadable(key: &str) -> Error {
-    let message = format!("Consul does not let this token read {key}");
+    let message = format!("permission denied: the Consul token may not read the key {key}");
     Error::new(ErrorCode::BACKEND, message).advise(GRANT)
 }
 
 /// The token may not write the key of an operation.
 pub(crate) fn unwritable(op: &Op) -> Error {
-    let message = format!("Consul does not let this token write {}", op.key());
+    let message = format!("permission denied: the Consul token may not write the key {}", op.key());
     Error::new(ErrorCode::BACKEND, message).advise(GRANT)
 }
 
@@ -24,17 +24,21 @@ pub(crate) fn refused(ops: &[Op], failures: &[TxnFailure]) -> Error {
     let first = failures.first();
     let key = first.and_then(|failure| ops.get(failure.op_index)).map_or("", Op::key);
     let what = first.map_or("", |failure| failure.what.as_str());
-    Error::new(ErrorCode::BACKEND, format!("Consul refuses to read {key}: {what}"))
+    Error::new(ErrorCode::BACKEND, format!("Consul rejected a read of the key {key}: {what}"))
 }
 
 /// A transaction with too many operations.
 pub(crate) fn too_many(ops: usize) -> Error {
-    let message = format!("{ops} changes at once, and Consul takes {LARGEST}");
-    Error::new(ErrorCode::BACKEND, message).advise("ask for fewer pools at once")
+    let message =
+        format!("one transaction needs {ops} operations, and Consul takes at most {LARGEST}");
+    Error::new(ErrorCode::BACKEND, message).advise("select fewer pools for one attachment")
 }
 
 /// A foreign key in a pool's folder: it is no address.
 pub(crate) fn foreign(key: &str) -> Error {
-    Error::new(ErrorCode::BACKEND, format!("the key {key} is no address of its pool"))
-        .advise(format!("look at it (consul kv get '{key}') and delete the key if nobody needs it"))
+    Error::new(
+        ErrorCode::BACKEND,
+        format!("foreign key {key}: expected an address in a pool's folder"),
+    )
+    .advise(format!("read it (consul kv get '{key}'), and delete it if nothing needs it"))
 }

@@ -154,10 +154,13 @@ pub(crate) fn check_name(name: &str, path: &str) -> Result<()> {
     }
     Err(Error::config(
         format_args!("{path}.name"),
-        format_args!("{name:?} cannot be the key ipam/{name}"),
+        format_args!(
+            "invalid pool name {name:?}: Consul cannot keep its ranges in the key ipam/{name}"
+        ),
     )
     .advise(
-        "expected a name without a dot at its begin, without control characters and empty parts",
+        "expected parts separated by `/`: none empty, no leading dot, no control character, \
+         and no address as the last part",
     ))
 }
 

@@ -178,8 +178,8 @@ impl ConsulMemory {
             record.restored = false;
         });
         written.map_err(|error| {
-            Error::io(format!("{} cannot be written", self.file.path().display()), error)
-                .advise("mend the state folder and call again")
+            Error::io(format!("cannot write {}", self.file.path().display()), error)
+                .advise("make the state folder writable for root, and call again")
         })
     }
 
@@ -200,7 +200,7 @@ impl ConsulMemory {
             return;
         }
         if let Err(error) = self.write(|record| record.server.clone_from(&server)) {
-            debug!("{} cannot be written: {error}", self.file.path().display());
+            debug!("cannot write {}: {error}", self.file.path().display());
         }
     }
 
@@ -219,7 +219,7 @@ impl ConsulMemory {
             other => other,
         };
         if let Err(error) = made {
-            debug!("{} cannot be made: {error}", path.display());
+            debug!("cannot create {}: {error}", path.display());
         }
     }
 
@@ -240,7 +240,7 @@ impl ConsulMemory {
         if let Err(error) = self.write(change) {
             let path = self.file.path().display();
             warn!(
-                "{path} cannot be written, so that a restored store would not be noticed: {error}"
+                "{path} cannot be written, so this node may not notice a restored store: {error}"
             );
         }
     }
@@ -261,9 +261,9 @@ pub(crate) fn folder(state: &StateDir) -> PathBuf {
 }
 
 fn restored() -> Error {
-    let message = "the store does not know of this node's latest claim: it was restored from a backup, or is another one";
+    let message = "the store does not have this node's latest claim: it was restored from a backup, or it is another store";
     Error::new(ErrorCode::TRY_AGAIN, message).advise(
-        "addresses that containers use may be free in it: on every node run `ipam-delegated reassert --claim-only --yes`, then `ipam-delegated reassert --yes`",
+        "addresses in use may count as free there: run `ipam-delegated reassert --claim-only --yes` on every node, then `ipam-delegated reassert --yes` on every node",
     )
 }
 

@@ -203,7 +203,7 @@ impl OwnerView {
                     still_held.push(lease);
                 }
                 Some(pair) => {
-                    warn!("{owner} has lost {address}: {} has it", pair.entry(keys).held_by());
+                    warn!("{owner} lost {address}: {} holds it", pair.entry(keys).held_by());
                     remove_item(&mut guard, address);
                 }
                 None => remove_item(&mut guard, address),
@@ -229,8 +229,9 @@ impl OwnerView {
         match store.write(&[Op::DeleteCas(keys.owner(owner), index(revision))])? {
             Some(_) => Ok(()),
             None => {
-                Err(Error::new(ErrorCode::TRY_AGAIN, "it is not known whether a key was removed")
-                    .advise("call again"))
+                let key = keys.owner(owner);
+                let message = format!("outcome unknown: the key {key} may still exist");
+                Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
             }
         }
     }

@@ -151,11 +151,11 @@ impl Pools {
         let Some(pool) = &request.pool else {
             return Err(Error::config(
                 &request.path,
-                "expected a name: pools are known to Consul by it",
+                "missing name: the ranges of a pool are found in Consul by its name",
             ));
         };
         let Some(definition) = self.definition_of(request, cached) else {
-            let message = format!("the pool {pool:?} was not read");
+            let message = format!("pool {pool:?} was not read");
             return Err(Error::new(ErrorCode::INTERNAL, message));
         };
         let misspelt = definition.misspelt(pool);
@@ -280,7 +280,7 @@ impl Pools {
     /// Forgets what is remembered of all pools: the store was restored, or is another one.
     pub(crate) fn forget_all(&self) {
         if let Err(error) = fs::remove_dir_all(&self.folder) {
-            debug!("{} cannot be removed: {error}", self.folder.display());
+            debug!("cannot remove {}: {error}", self.folder.display());
         }
     }
 }

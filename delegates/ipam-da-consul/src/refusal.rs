@@ -95,7 +95,7 @@ impl<'a> RefusedTxn<'a> {
             .filter_map(|failure| self.roles.get(failure.op_index).copied())
             .collect();
         if denied.iter().all(|role| *role == OpRole::Folder) {
-            debug!("the folders that passcod needs cannot be made: no right");
+            debug!("skips the folder keys that passcod needs: the token may not write them");
             session.pools.skip_missing_folders();
             return Some(AfterRefusal::Retry);
         }
@@ -195,7 +195,7 @@ impl<'a> RefusedTxn<'a> {
             let what: Vec<&str> = failures.iter().map(|failure| failure.what.as_str()).collect();
             return Err(Error::new(
                 ErrorCode::BACKEND,
-                format!("Consul refuses a change: {}", what.join("; ")),
+                format!("Consul rejected a transaction: {}", what.join("; ")),
             ));
         }
         let view = self.view_of_cached(session, &taken);

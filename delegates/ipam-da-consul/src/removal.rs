@@ -152,7 +152,8 @@ impl Removal<'_> {
                 return Ok(Vec::new());
             }
         }
-        let message = format!("the key {owner_key} changes all the time");
+        let message =
+            format!("the key {owner_key} changed {TRIES} times while its leases were released");
         Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
     }
 
@@ -213,7 +214,11 @@ impl Removal<'_> {
                 None => Ok(false),
             },
             None => {
-                let message = "it is not known whether addresses were released";
+                let addresses = deletions.iter().map(|deletion| deletion.address().to_string());
+                let message = format!(
+                    "outcome unknown: these addresses may still be held: {}",
+                    Error::listed(addresses, ", ")
+                );
                 Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
             }
         }

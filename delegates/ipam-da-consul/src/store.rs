@@ -155,7 +155,7 @@ impl KvStore {
         match txn::parse(answer.status, &answer.body) {
             // A proxy may have spoilt the answer to a change that was made.
             Err(error) if answer.status == 200 => {
-                warn!("the outcome of a request is unknown: {}", error.in_full());
+                warn!("outcome of a change unknown: {}", error.in_full());
                 Ok(None)
             }
             other => other.map(Some),
@@ -196,7 +196,7 @@ impl KvStore {
         let mut progress = Progress::default();
         self.list(prefix, "keys", &mut |element| {
             let key: String = serde_json::from_slice(element).map_err(|error| {
-                Error::new(ErrorCode::BACKEND, "Consul's listing of keys is not understood")
+                Error::new(ErrorCode::BACKEND, "malformed list of keys from Consul")
                     .caused_by(error)
             })?;
             if progress.is_new(&key) {
@@ -319,13 +319,13 @@ fn transaction<'a>(path: &'a str, body: &'a str) -> HttpRequest<'a> {
 fn advice(status: u16, body: &str) -> Option<&'static str> {
     Some(match status {
         403 if body.contains("ACL not found") => {
-            "this token is unknown to Consul: look at token or tokenFile in ipam.consul"
+            "Consul does not know this token: correct token or tokenFile in ipam.consul"
         }
-        401 | 403 => {
-            "give a token with the rights on the key prefix ipam/ by token or tokenFile in ipam.consul"
+        401 | 403 => "set token or tokenFile in ipam.consul to a token that may write below ipam/",
+        500 if body.contains("No path to datacenter") => "check ipam.consul.datacenter",
+        500 if body.contains("No cluster leader") => {
+            "Consul has no leader: check its servers (consul operator raft list-peers)"
         }
-        500 if body.contains("No path to datacenter") => "look at ipam.consul.datacenter",
-        500 if body.contains("No cluster leader") => "Consul has no leader: look at its servers",
         _ => return None,
     })
 }

@@ -108,7 +108,7 @@ pub(crate) fn to_body(ops: &[Op]) -> String {
 /// The answer is malformed.
 pub(crate) fn parse(status: u16, body: &[u8]) -> Result<TxnOutcome> {
     let answer: TxnAnswer = serde_json::from_slice(body).map_err(|error| {
-        Error::new(ErrorCode::BACKEND, "Consul's answer to a transaction is not understood")
+        Error::new(ErrorCode::BACKEND, "malformed answer to a transaction from Consul")
             .caused_by(error)
     })?;
     if status == 200 {
@@ -123,7 +123,7 @@ pub(crate) fn parse(status: u16, body: &[u8]) -> Result<TxnOutcome> {
     if errors.is_empty() {
         return Err(Error::new(
             ErrorCode::BACKEND,
-            "Consul refuses a transaction and does not say why",
+            "Consul rejected a transaction without a reason",
         ));
     }
     let failures =
@@ -137,8 +137,7 @@ pub(crate) fn parse(status: u16, body: &[u8]) -> Result<TxnOutcome> {
 /// The element is malformed.
 pub(crate) fn parse_pair(element: &[u8]) -> Result<Pair> {
     let kv: Kv = serde_json::from_slice(element).map_err(|error| {
-        Error::new(ErrorCode::BACKEND, "Consul's listing of keys is not understood")
-            .caused_by(error)
+        Error::new(ErrorCode::BACKEND, "malformed list of keys from Consul").caused_by(error)
     })?;
     kv.into_pair()
 }
@@ -196,8 +195,11 @@ impl Kv {
         let Self { key, value, create_index: created, modify_index: index } = self;
         let value = value.filter(|value| !value.is_empty());
         let value = value.map(|value| STANDARD.decode(value)).transpose().map_err(|error| {
-            Error::new(ErrorCode::BACKEND, format!("the value of {key} is not base64"))
-                .caused_by(error)
+            Error::new(
+                ErrorCode::BACKEND,
+                format!("malformed value of the key {key} from Consul: expected base64"),
+            )
+            .caused_by(error)
         })?;
         Ok(Pair { key, value, created, index })
     }

@@ -83,11 +83,11 @@ impl AddressPair {
     pub(crate) fn read(pair: &Pair) -> Option<Self> {
         let (pool, address) = split(&pair.key)?;
         let parsed = match &pair.value {
-            None => Err("it is empty".to_owned()),
+            None => Err("the value is empty".to_owned()),
             Some(value) => serde_json::from_slice(value).map_err(|error| error.to_string()),
         };
-        let value = parsed
-            .map_err(|why| format!("the value of the key {} is no allocation: {why}", pair.key));
+        let value =
+            parsed.map_err(|why| format!("invalid lease in Consul key {}: {why}", pair.key));
         Some(Self { pool: pool.to_owned(), address, index: pair.index, value })
     }
 
@@ -148,9 +148,11 @@ pub(crate) fn read_owner_state(pair: &Pair) -> Result<OwnerState> {
     let key = &pair.key;
     let parsed = pair.value.as_deref().and_then(|value| serde_json::from_slice(value).ok());
     let owner_index = parsed.ok_or_else(|| {
-        Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is not ours")).advise(
-            format!("look at it (consul kv get '{key}') and delete the key if nobody needs it"),
+        Error::new(
+            ErrorCode::BACKEND,
+            format!("invalid owner in Consul key {key}: expected a value of ipam-da-consul"),
         )
+        .advise(format!("read it (consul kv get '{key}'), and delete it if nothing needs it"))
     })?;
     Ok(OwnerState { revision: revision(pair.index), owner_index })
 }
@@ -212,7 +214,7 @@ mod tests {
         for value in ["", "null", "{}", "c1", r#"{"target":7}"#] {
             let reason = found(value).value.unwrap_err();
             assert!(
-                reason.starts_with("the value of the key ipam/blue/10.0.0.1 is no "),
+                reason.starts_with("invalid lease in Consul key ipam/blue/10.0.0.1: "),
                 "{reason}"
             );
         }

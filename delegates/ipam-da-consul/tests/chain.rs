@@ -169,7 +169,9 @@ fn of_two_pools_both_or_none_are_given() {
     assert_eq!(code, 100, "{text}");
     assert!(text.contains(r#"of the pool "six""#), "{text}");
     assert_eq!(ours(&consul), before);
-    for (value, what) in [(None, "does not exist"), (Some("x"), "ipam/six is no pool")] {
+    for (value, what) in
+        [(None, "pool \"six\" not found"), (Some("x"), "invalid pool in Consul key ipam/six")]
+    {
         match value {
             None => consul.delete("ipam/six"),
             Some(value) => consul.put("ipam/six", value),

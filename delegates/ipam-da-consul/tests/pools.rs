@@ -99,7 +99,7 @@ fn a_pool_that_is_none_is_refused_by_its_key() {
         (&json!([{"subnet": subnet, "gateway": "fd00::1"}]).to_string(), "gateway"),
     ] {
         consul.put("ipam/blue", value);
-        assert_refused(&consul, &["the value of the key ipam/blue", word]);
+        assert_refused(&consul, &["invalid pool in Consul key ipam/blue", word]);
     }
 }
 
@@ -198,7 +198,7 @@ fn a_definition_that_was_edited_is_noticed_at_once() {
     consul.delete("ipam/blue");
     let (code, text) = node.call("ADD", "c5").failure();
     assert_eq!(code, 103, "{text}");
-    assert!(text.contains("does not exist"), "{text}");
+    assert!(text.contains("not found"), "{text}");
     // What is held is given back all the same.
     (1..=4).for_each(|number| node.del(&format!("c{number}")));
     assert_eq!(holdings(&consul), [""; 0]);

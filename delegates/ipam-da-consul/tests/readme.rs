@@ -41,7 +41,7 @@ fn network(shell: &Shell, consul: &Consul, node: &str) -> Value {
 fn the_commands_print_what_is_shown() {
     let consul = Consul::start();
     let shell = shell_of(&consul);
-    shell.try_all(&readme().commands_of("Example configuration", "consul kv put"));
+    shell.try_all(&readme().commands_of("Example", "consul kv put"));
     assert_eq!(consul.get("ipam/web").as_deref(), Some(POOL));
     for (container, node, address) in [
         ("3f9c1e", "rack1-7", "10.216.0.2"),
@@ -57,13 +57,13 @@ fn the_commands_print_what_is_shown() {
     let conflist = json!({"cniVersion": "1.0.0", "name": "racknet", "plugins": [plugin]});
     fs::write(shell.file(CONFLIST), conflist.to_string()).unwrap();
 
-    shell.try_all(&readme().commands_of("Pools and keys", "consul kv"));
+    shell.try_all(&readme().commands_of("State", "consul kv"));
     shell.try_all(&readme().commands_of("Running Consul for it", "consul"));
     shell.try_all(&readme().commands_of("Verbs", "ipam-da-consul "));
     assert_eq!(consul.keys("ipam/web/").len(), 3);
     // The table names every key that is there.
     let page = readme();
-    let table = page.section("Pools and keys");
+    let table = page.section("State");
     let is_other = |key: &str| ["10.216.0.2", "3f9c1e", "rack2-1"].iter().any(|o| key.ends_with(o));
     let keys = consul.keys("ipam/");
     for key in keys.iter().filter(|key| !is_other(key.trim_end_matches("/eth0"))) {
@@ -122,7 +122,7 @@ fn each_policy_lets_everything_be_done() {
         assert_eq!(outcome.exit == Some(0), policy == "ipam", "{policy}: {outcome:?}");
         if policy != "ipam" {
             let (code, text) = outcome.failure();
-            assert!(code == 103 && text.contains("does not let this token"), "{code}: {text}");
+            assert!(code == 103 && text.contains("the Consul token may not "), "{code}: {text}");
         }
     }
 }
@@ -133,14 +133,16 @@ fn the_networks_work() {
     consul.put("ipam/web", POOL);
     let shell = shell_of(&consul);
     let page = readme();
-    for (i, heading) in (2..).zip(["Example configuration", "Without a chain"]) {
-        let mut network = page.json(heading);
+    let networks = page.blocks("Example", "json");
+    assert_eq!(networks.len(), 2, "in a chain, and without one");
+    for (i, network) in (2..).zip(networks) {
+        let mut network: Value = serde_json::from_str(network).unwrap();
         let program = network["ipam"]["type"].as_str().unwrap().to_owned();
         network["ipam"]["consul_servers"] = json!([consul.url()]);
         network["ipam"]["stateDir"] = json!(shell.world.path("state"));
         let given = shell.call(&program, "ADD", &program, &network).success();
-        assert_eq!(given["ips"][0]["address"], format!("10.216.0.{i}/16"), "{heading}");
-        assert_eq!(given["routes"], json!([{"dst": "0.0.0.0/0", "gw": "10.216.0.1"}]), "{heading}");
+        assert_eq!(given["ips"][0]["address"], format!("10.216.0.{i}/16"), "{program}");
+        assert_eq!(given["routes"], json!([{"dst": "0.0.0.0/0", "gw": "10.216.0.1"}]), "{program}");
     }
 }
 
@@ -189,7 +191,7 @@ fn a_definition_gives_what_is_said_of_it() {
     let consul = Consul::start();
     let shell = shell_of(&consul);
     let page = readme();
-    consul.put("ipam/web", page.blocks("Pools and keys", "json")[0]);
+    consul.put("ipam/web", page.blocks("Pools", "json")[0]);
     let mut network = network(&shell, &consul, "rack1-7");
     let call =
         |container: &str, network: &Value| shell.call("ipam-da-consul", "ADD", container, network);
@@ -248,7 +250,7 @@ fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
     let shell = shell_of(&consul);
     let given = shell.assert_reasserted(
         &network(&shell, &consul, ""),
-        &readme().commands_of("A store that was restored or swapped", "ipam-delegated reassert"),
+        &readme().commands_of("A restored store", "ipam-delegated reassert"),
         || consul.snapshot(),
         |snapshot| consul.restore(snapshot),
         || consul.keys("ipam/web/10"),
@@ -258,5 +260,5 @@ fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
 
 #[test]
 fn every_key_of_the_section_is_in_the_table() {
-    readme().assert_table_is_of("Network configuration reference", "ipam-da-consul", "consul");
+    readme().assert_table_is_of("Keys", "ipam-da-consul", "consul");
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use common::store::{books, everything, holdings, ours};
 use common::{Node, POOL, PROGRAM, SUBNET, define, stocked};
 
-const REASON: &str = "the store does not know of this node's latest claim";
+const REASON: &str = "the store does not have this node's latest claim";
 
 /// A store, a node that has used it, and what it answered to the ADD of `old`, before the backup, and of
 /// `lost`, after it.

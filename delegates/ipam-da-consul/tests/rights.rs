@@ -124,7 +124,7 @@ fn a_token_that_may_only_read_changes_nothing() {
         ("STATUS", "", json!({})),
     ] {
         let outcome = reader().call_with(verb, container, &known);
-        assert_failed(outcome, verb, 103, &["does not let this token write ipam/"]);
+        assert_failed(outcome, verb, 103, &["the Consul token may not write the key ipam/"]);
         assert_eq!(everything(&consul), before, "{verb} {container}");
     }
     reader().check("c1", &result).success();

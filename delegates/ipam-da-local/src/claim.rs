@@ -32,7 +32,7 @@ pub(crate) fn claim(
         }
         let leftover = LeaseFile::shown(folder, &name).is_some_and(|file| file.is_leftover());
         if leftover {
-            debug!("{name} is an empty file that a killed plugin left: removed");
+            debug!("removes {}: a killed plugin left it empty", folder.join(&name).display());
             fs::remove_file(folder.join(&name))?;
             if let Some(revision) = draft.publish(&name)? {
                 return Ok(Some((address, revision)));

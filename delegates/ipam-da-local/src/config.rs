@@ -27,8 +27,11 @@ impl LocalConfig {
         let written = self.data_dir.as_deref().filter(|path| !path.as_os_str().is_empty());
         let path = written.unwrap_or(Path::new(Self::DATA_DIR));
         std::path::absolute(path).map_err(|error| {
-            Error::io(format!("ipam.dataDir: {} has no place", path.display()), error)
-                .advise(format!("give an absolute path such as {}", Self::DATA_DIR))
+            Error::io(
+                format!("ipam.dataDir: cannot resolve the relative path {}", path.display()),
+                error,
+            )
+            .advise(format!("set an absolute path such as {}", Self::DATA_DIR))
         })
     }
 }

@@ -69,7 +69,7 @@ impl DiskCommit<'_> {
             Ok(taken) => taken,
             Err(error) => {
                 self.undo_claims(&written);
-                return Err(folder.failed("cannot take an address in", error));
+                return Err(folder.failed("cannot create a lease file in", error));
             }
         };
         if let Some(claim) = taken {
@@ -86,7 +86,7 @@ impl DiskCommit<'_> {
                 }
                 Err(error) => {
                     self.undo_claims(&written);
-                    return Err(folder.failed("cannot confirm a lease in", error));
+                    return Err(folder.failed("cannot update a lease file in", error));
                 }
             }
         }
@@ -94,7 +94,7 @@ impl DiskCommit<'_> {
             let Some(file) = self.file(lease) else { continue };
             if let Err(error) = folder.remove(&file.name) {
                 self.undo_claims(&written);
-                return Err(folder.failed("cannot remove a lease from", error));
+                return Err(folder.failed("cannot remove a lease file from", error));
             }
         }
         Ok(DiskOutcome::Done(written))
@@ -163,8 +163,12 @@ impl DiskCommit<'_> {
     fn undo_claims(&self, written: &WrittenLeases) {
         for (address, _) in &written.claimed {
             if let Err(error) = self.view.folder.remove(&address.to_string()) {
-                let error = Error::io(format!("cannot give {address} back"), error);
-                warn!("{}: the next ADD or DEL of {} finds it", error.in_full(), self.owner);
+                let error = Error::io(format!("cannot release {address}"), error);
+                warn!(
+                    "{}: the next ADD or DEL of {} uses or releases it",
+                    error.in_full(),
+                    self.owner
+                );
             }
         }
     }

@@ -60,11 +60,11 @@ impl LeaseFolder {
             // Operators remove the folder at any time, but not all the time.
             if Instant::now() >= give_up {
                 return Err(
-                    self.failed("cannot make the folder of leases", ErrorKind::NotFound.into())
+                    self.failed("cannot create the lease folder", ErrorKind::NotFound.into())
                 );
             }
             make_folder(&self.path, 0o755)
-                .map_err(|error| self.failed("cannot make the folder of leases", error))?;
+                .map_err(|error| self.failed("cannot create the lease folder", error))?;
         }
     }
 
@@ -84,21 +84,24 @@ impl LeaseFolder {
                     };
                 }
                 Err(error) => {
-                    return Err(self.failed("cannot open host-local's lock", error));
+                    return Err(self.failed("cannot open host-local's lock in", error));
                 }
             };
             let locked = lock(&file, give_up)
-                .map_err(|error| self.failed("cannot lock the folder of leases", error))?;
+                .map_err(|error| self.failed("cannot lock the lease folder", error))?;
             if !locked {
                 return Err(Error::new(
                     ErrorCode::TRY_AGAIN,
-                    format!("another process has held {} all the time", path.display()),
+                    format!("deadline exceeded: another process holds the lock {}", path.display()),
                 )
-                .advise("call again; if it stays, fuser -v shows who holds the file"));
+                .advise(format!(
+                    "call again; if the error persists, `fuser -v {}` shows the process",
+                    path.display()
+                )));
             }
             // Operators empty the folder, and the lock with it.
             let is_current = is_at(&file, &path)
-                .map_err(|error| self.failed("cannot look at host-local's lock in", error))?;
+                .map_err(|error| self.failed("cannot check host-local's lock in", error))?;
             if is_current {
                 return Ok(Some(LockedFolder { path: self.path.clone(), _lock: file }));
             }
@@ -110,8 +113,7 @@ impl LeaseFolder {
     /// # Errors
     /// The folder cannot be listed.
     pub(crate) fn names(&self, each: impl FnMut(String, IpAddr)) -> Result<()> {
-        names(&self.path, each)
-            .map_err(|error| self.failed("cannot list the folder of leases", error))
+        names(&self.path, each).map_err(|error| self.failed("cannot list the lease folder", error))
     }
 
     /// Fails when the folder lies behind a link that leads nowhere, as to a disk that is not mounted:
@@ -121,10 +123,12 @@ impl LeaseFolder {
     }
 
     fn leads_nowhere(&self, link: &Path) -> Error {
-        let error =
-            io::Error::new(ErrorKind::NotFound, format!("{} leads nowhere", link.display()));
-        Error::io(format!("cannot reach the folder of leases {}", self.path.display()), error)
-            .advise("mount what the link leads to, or remove it")
+        let error = io::Error::new(
+            ErrorKind::NotFound,
+            format!("the target of the link {} does not exist", link.display()),
+        );
+        Error::io(format!("cannot reach the lease folder {}", self.path.display()), error)
+            .advise("mount the link's target, or remove the link")
     }
 
     /// An error about this folder.
@@ -146,7 +150,7 @@ impl LockedFolder {
     pub(crate) fn all_names(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
         let listed = self.names(|name, _| all.push(name));
-        listed.map_err(|error| self.failed("cannot list the folder of leases", error))?;
+        listed.map_err(|error| self.failed("cannot list the lease folder", error))?;
         Ok(all)
     }
 
@@ -238,7 +242,9 @@ fn names(path: &Path, mut each: impl FnMut(String, IpAddr)) -> io::Result<()> {
         match LeaseFile::address_of(&name) {
             Some(address) => each(name, address),
             None if name == "lock" || name.starts_with("last_reserved_ip.") => {}
-            None => log::debug!("{} is no lease: left alone", path.join(name).display()),
+            None => {
+                log::debug!("ignores {}: its name is not an address", path.join(name).display())
+            }
         }
     }
     Ok(())
@@ -253,12 +259,14 @@ fn dangling(path: &Path) -> Option<PathBuf> {
 
 fn failed(path: &Path, what: &str, error: io::Error) -> Error {
     let advice = match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on that disk",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free space on that disk",
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-            "ipam.dataDir must be a folder; a file stands in its place"
+            "ipam.dataDir must be a folder, but there is a file"
         }
-        ErrorKind::ReadOnlyFilesystem => "mount it writable, or set ipam.dataDir to another folder",
-        _ => "the folder must be one that root can write",
+        ErrorKind::ReadOnlyFilesystem => {
+            "mount the disk writable, or set ipam.dataDir to another folder"
+        }
+        _ => "check that root can write the folder",
     };
     Error::io(format!("{what} {}", path.display()), error).advise(advice)
 }

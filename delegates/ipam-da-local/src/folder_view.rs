@@ -80,7 +80,7 @@ impl FolderView {
                     }
                 }
             });
-            names.map_err(|error| self.folder.failed("cannot list the folder of leases", error))?;
+            names.map_err(|error| self.folder.failed("cannot list the lease folder", error))?;
         }
         for (pool, taken) in listed.iter().zip(&mut taken) {
             self.free_leftovers(pool.set, taken);

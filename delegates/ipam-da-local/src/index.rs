@@ -107,7 +107,7 @@ impl LeaseIndex {
         match self.rebuild(folder) {
             Ok(stamp) => Some(stamp),
             Err(error) => {
-                debug!("no index, every lease is read: {error}");
+                debug!("reads every lease file: cannot write the index: {error}");
                 None
             }
         }
@@ -184,7 +184,7 @@ impl LeaseIndex {
                         failed = std::mem::replace(&mut failed, Ok(())).and(added);
                     }
                     (LeaseContent::Unreadable(reason), None) => log::warn!(
-                        "the lease file {} says nothing ({reason}): its address counts as taken",
+                        "unreadable lease file {} ({reason}): its address counts as taken",
                         folder.path.join(&name).display()
                     ),
                     _ => {}
@@ -199,7 +199,7 @@ impl LeaseIndex {
         })?;
         failed?;
         debug!(
-            "{} is indexed anew: it was changed by another plugin, or for the first time",
+            "rebuilt the index of {}: another plugin changed the folder, or there was no index",
             folder.path.display()
         );
         self.write_stamp(folder, odd)

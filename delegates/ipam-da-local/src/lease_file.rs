@@ -186,7 +186,7 @@ impl LeaseFile {
             LeaseContent::Holder { .. } => None,
             LeaseContent::Empty if self.is_leftover() => Some(Fault::Leftover),
             LeaseContent::Empty => {
-                Some(Fault::Unreadable("empty, perhaps just being written".to_owned()))
+                Some(Fault::Unreadable("empty: a plugin may be writing it".to_owned()))
             }
             LeaseContent::Unreadable(reason) => Some(Fault::Unreadable(reason.clone())),
         };
@@ -220,7 +220,7 @@ fn read_error(path: &Path, error: io::Error) -> Error {
     let advice = match Errno::from_io_error(&error) {
         Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files, and call again",
         _ => {
-            "call again; if the error stays, look at the disk, and remove the file once nobody uses the address"
+            "call again; if the error persists, check the disk, and remove the file when no container uses the address"
         }
     };
     Error::io(format!("cannot read the lease file {}", path.display()), error).advise(advice)
@@ -235,10 +235,10 @@ fn read_content(file: File) -> io::Result<LeaseContent> {
 /// host-local compares what it finds without the blanks around it.
 fn parse(bytes: &[u8]) -> LeaseContent {
     if bytes.len() as u64 > LIMIT {
-        return LeaseContent::unreadable("it is longer than any container id");
+        return LeaseContent::unreadable("longer than a container id");
     }
     let Ok(text) = std::str::from_utf8(bytes) else {
-        return LeaseContent::unreadable("it is no text");
+        return LeaseContent::unreadable("not UTF-8");
     };
     let text = text.trim();
     if text.is_empty() {
@@ -251,7 +251,7 @@ fn parse(bytes: &[u8]) -> LeaseContent {
     if text.replace("\r\n", "").contains(char::is_control)
         || ifname.is_some_and(|i| i.contains("\r\n"))
     {
-        return LeaseContent::unreadable("it is no container id with an interface name");
+        return LeaseContent::unreadable("expected a container id and an interface name");
     }
     LeaseContent::Holder { container: container.to_owned(), ifname: ifname.map(str::to_owned) }
 }

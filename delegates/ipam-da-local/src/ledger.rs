@@ -120,7 +120,7 @@ impl Ledger for Local {
         let gone = removed.iter().map(|entry| entry.lease.address.addr().to_string());
         Error::join(failed).map_err(|error| match Error::listed(gone, ", ").as_str() {
             "" => error,
-            gone => error.within(format_args!("released {gone}, but not all")),
+            gone => error.within(format_args!("released only {gone}")),
         })?;
         Ok(removed)
     }
@@ -182,7 +182,9 @@ impl Local {
         let Some(stamp) = view.stamp.take() else { return };
         match self.write_index(view, owner, change, written) {
             Ok(()) => self.write_stamp(&view.folder, stamp),
-            Err(error) => warn!("the index of leases cannot be written: {error}"),
+            Err(error) => {
+                warn!("cannot write the index of {}: {error}", self.folder.path().display())
+            }
         }
     }
 
@@ -224,7 +226,7 @@ impl Local {
 
     fn write_stamp(&self, folder: &LockedFolder, stamp: Stamp) {
         if let Err(error) = self.index.write_stamp(folder, stamp.odd) {
-            warn!("the index of leases cannot be written: {error}");
+            warn!("cannot write the index of {}: {error}", self.folder.path().display());
         }
     }
 
@@ -250,13 +252,13 @@ impl Local {
             if let Err(error) = folder.remove(&file.name) {
                 let path = folder.path.join(&file.name);
                 let error = Error::io(format!("cannot remove {}", path.display()), error);
-                failed.push(error.advise("remove it by hand once nobody uses the address"));
+                failed.push(error.advise("remove the file when no container uses the address"));
                 continue;
             }
             if let Some(key) = IndexKey::of_file(&file)
                 && let Err(error) = self.index.remove(&key, &file.name)
             {
-                debug!("the index cannot be written: {error}");
+                debug!("cannot write the index of {}: {error}", folder.path.display());
                 stamp = None;
             }
             removed.push(entry.clone());
@@ -274,7 +276,7 @@ fn move_cursors(view: &FolderView, change: &Change<'_>, written: &WrittenLeases)
         let pool = view.pools.iter().find(|pool| pool.path == claim.request.path);
         let before = pool.map(|pool| pool.cursor).unwrap_or_default();
         if let Err(error) = view.folder.set_cursor(index, before, *address) {
-            debug!("the cursor of range set {index} stays: {error}");
+            debug!("cannot move the cursor of range set {index}: {error}");
         }
     }
 }

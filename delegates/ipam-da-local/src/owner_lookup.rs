@@ -53,13 +53,15 @@ impl OwnerLookup<'_> {
             Some(file) => Err(Error::new(
                 ErrorCode::TAKEN,
                 format!(
-                    "container {} holds {} already, by a lease file that names no interface ({})",
+                    "container {} already holds {}: its lease file {} names no interface",
                     owner.container,
                     file.address,
                     folder.path.join(&file.name).display()
                 ),
             )
-            .advise("host-local before 0.8 wrote it; DEL the container once, which releases it")),
+            .advise(
+                "host-local before 0.8 wrote it: send one DEL for the container, which releases it",
+            )),
         }
     }
 
@@ -71,7 +73,11 @@ impl OwnerLookup<'_> {
     ) -> Result<(Vec<LeaseFile>, Option<Error>)> {
         let indexed = self.index.and_then(|index| {
             let names = index.names(key);
-            names.inspect_err(|error| debug!("every lease is read: {error}")).ok()
+            names
+                .inspect_err(|error| {
+                    debug!("reads every lease file: cannot read the index: {error}")
+                })
+                .ok()
         });
         let mut files = Vec::new();
         let mut unread = None;
@@ -104,7 +110,7 @@ fn refuse_unreadable(folder: &LockedFolder, name: &str) -> Result<()> {
             ErrorCode::IO,
             format!("cannot read the lease file {}: {reason}", folder.path.join(name).display()),
         )
-        .advise("look at the file; remove it once nobody uses the address")),
+        .advise("check the file, and remove it when no container uses the address")),
         _ => Ok(()),
     }
 }

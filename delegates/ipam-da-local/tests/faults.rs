@@ -84,7 +84,7 @@ fn a_full_disk_is_an_error_that_names_the_folder_and_changes_nothing() {
             disk.shell(fill);
             let folder = disk.place.folder();
             let folder = folder.to_str().unwrap();
-            fails(disk.call(program, "ADD", C1), 5, &[folder, "make room on that disk"]);
+            fails(disk.call(program, "ADD", C1), 5, &[folder, "free space on that disk"]);
             assert_eq!(disk.leases(), ["10.5.0.2"]);
             fails(disk.status(program), 50, &[folder]);
             // What is held stays so, and can be released.
@@ -107,7 +107,7 @@ fn a_full_disk_without_hard_links_keeps_no_half_written_lease() {
         &["-e", "inject=linkat:error=EXDEV", "-e", "inject=write:error=ENOSPC:when=2"],
         &log,
     );
-    fails(outcome, 5, &["make room on that disk"]);
+    fails(outcome, 5, &["free space on that disk"]);
     assert!(place.leases().is_empty(), "{:?}", place.leases());
 }
 
@@ -120,7 +120,7 @@ fn a_read_only_folder_is_an_error_that_names_it() {
         let folder = disk.place.folder();
         let folder = folder.to_str().unwrap();
         for (verb, container) in [("ADD", "other"), ("DEL", C1)] {
-            fails(disk.call(program, verb, container), 5, &[folder, "mount it writable"]);
+            fails(disk.call(program, verb, container), 5, &[folder, "mount the disk writable"]);
             assert_eq!(disk.leases(), ["10.5.0.2"], "{program:?}");
         }
         fails(disk.status(program), 50, &[folder]);
@@ -160,7 +160,7 @@ fn a_file_in_place_of_a_folder_is_an_error_that_names_it() {
             let data_dir = place.world.path(data_dir);
             let network = with(&place.network(program), "dataDir", data_dir.to_str().unwrap());
             let path = data_dir.join("net");
-            let texts = [path.to_str().unwrap(), "a file stands in its place"];
+            let texts = [path.to_str().unwrap(), "must be a folder, but there is a file"];
             for verb in ["ADD", "DEL"] {
                 fails(place.call_with(program, verb, C1, &network), 5, &texts);
             }
@@ -172,7 +172,7 @@ fn a_file_in_place_of_a_folder_is_an_error_that_names_it() {
 #[test]
 fn a_folder_behind_a_link_that_leads_nowhere_is_not_taken_for_empty() {
     // Of the folder, links are followed; of the lock, none is.
-    for (link, told) in [("data", "leads nowhere"), ("data/net/lock", "is a symbolic link")] {
+    for (link, told) in [("data", "does not exist"), ("data/net/lock", "is a symbolic link")] {
         let place = Place::new(&[SUBNET]);
         place.add(Program::Chain, C1);
         let link = place.world.path(link);

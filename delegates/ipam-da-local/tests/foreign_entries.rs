@@ -105,7 +105,8 @@ fn files_that_are_not_named_like_an_address_are_left_alone() {
     command.env("IPAM_DELEGATED_LOG", "debug");
     let outcome = wait(start(command, &place.network(Program::Allocator)));
     for name in strange {
-        let line = format!("{} is no lease: left alone", place.folder().join(name).display());
+        let line =
+            format!("ignores {}: its name is not an address", place.folder().join(name).display());
         assert!(outcome.stderr.contains(&line), "{outcome:?}");
     }
     assert_eq!(outcome.ips(), ["10.5.0.2/29"]);
