@@ -81,7 +81,7 @@ fn a_pool_that_cannot_be_read_in_part_gives_nothing_that_is_held() {
     for (rules, key) in [(definition, "ipam/blue"), (folder, "ipam/blue/")] {
         for _ in 0..2 {
             let node = with_rules(&consul, rules);
-            let words = format!("read {key}");
+            let words = format!("may not read the key {key}");
             assert_failed(node.call("ADD", "new"), "ADD", 103, &[&words]);
             assert_eq!(everything(&consul), before, "{rules}");
         }
