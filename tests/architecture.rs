@@ -498,6 +498,8 @@ fn no_shared_source_names_a_backend() {
             // Range rules are named after the system whose reading they are.
             let rules = path.starts_with("crates/kit/src/pool/")
                 || path == "crates/kit/src/ipam_section/config.rs";
+            // A runtime's variables are in one file.
+            let rules = rules || path == "src/chain/record/workload.rs";
             let found = words.iter().find(|word| line.to_lowercase().contains(**word));
             assert!(rules || found.is_none(), "{path}: {line}");
         }

@@ -6,8 +6,8 @@ use super::exec::{DelegateCall, DelegateFailure, FailureKind};
 use super::handoff::Handoff;
 use super::plan::{Plan, Step};
 use super::record::{
-    AddOutcome, AttemptHeader, DelegateRun, Event, Failed, Held, LastRun, Opened, RecordFile, now,
-    set_aside_of,
+    AddOutcome, AttemptHeader, DelegateRun, Event, Failed, FailureReason, Held, LastRun, Opened,
+    RecordFile, Workload, now, set_aside_of,
 };
 use super::release::{NetworkAttachment, Release, release_all};
 use super::repeat::repeat_one_due;
@@ -15,12 +15,12 @@ use super::session::Session;
 use ipam_kit::cni::{IpamResult, Verb};
 use ipam_kit::contract::Purpose;
 use ipam_kit::delegate::Deadline;
-use ipam_kit::error::{Error, Result};
+use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::boot_id;
 
 /// Runs the chain; on failure releases what it took.
 pub(crate) fn add(session: &Session<'_>) -> Result<IpamResult> {
-    let plan = session.plan().inspect_err(|_| record_not_installed(session))?;
+    let plan = session.plan().inspect_err(|error| record_not_installed(session, error))?;
     if session.state.is_from_network() {
         warn!(
             "ipam.stateDir is set in the network configuration: a DEL whose configuration the runtime strips will not \
@@ -145,6 +145,9 @@ impl<'a> ChainRun<'a> {
         let mut grants = self.runs.iter().filter_map(|ran| ran.granted.as_ref());
         let unsure = failure.kind == FailureKind::Unsure || grants.any(|granted| granted.unsure);
         let mut error = failure.error;
+        let configurations = self.runs.iter().map(|ran| &ran.run.ipam);
+        let config = self.session.request.network.config();
+        let reason = FailureReason::of(&error, configurations.chain([config]));
         let mut is_undone = false;
         if in_use {
             debug!("no undo: addresses of an earlier ADD may be in use");
@@ -158,7 +161,7 @@ impl<'a> ChainRun<'a> {
             LastRun::Refused if !is_undone => LastRun::MayHold,
             last_run => last_run,
         };
-        let failed = Failed { time: now(), unsure, ..Failed::default() };
+        let failed = Failed { unsure, ..Failed::of(reason) };
         if let Err(error) = file.append(&Event::Failed(failed, last_run)) {
             warn!("{}", error.in_full());
         }
@@ -203,7 +206,8 @@ pub(crate) fn undeliver(session: &Session<'_>) -> Result<()> {
         errors.extend(failures.into_iter().map(|failure| undo_error(failure, "")));
     }
     // Otherwise CHECK would expect what the runtime never got.
-    let failed = Failed { time: now(), ..Failed::default() };
+    let lost = Error::new(ErrorCode::IO, "the runtime did not receive the result");
+    let failed = Failed::of(FailureReason::of(&lost, None));
     errors.extend(file.append(&Event::Failed(failed, LastRun::MayHold)).err());
     Error::join(errors)
 }
@@ -230,7 +234,7 @@ fn undo_error(error: Error, said: &str) -> Error {
 
 /// Records an ADD that fails because a delegate is not installed. By this record its DEL knows that no
 /// delegate has run, and does not fail for the missing one.
-fn record_not_installed(session: &Session<'_>) {
+fn record_not_installed(session: &Session<'_>, error: &Error) {
     let Ok(plan) = session.plan_installed() else { return };
     let recorded = session.record_path().and_then(|path| {
         let Opened { mut file, record, made_folder } = RecordFile::open(&path)?;
@@ -243,7 +247,7 @@ fn record_not_installed(session: &Session<'_>) {
             return Ok(());
         }
         let header = attempt_header(session, &plan, false)?;
-        let failed = Failed { time: now(), ..Failed::default() };
+        let failed = Failed::of(FailureReason::of(error, [session.request.network.config()]));
         let events = [Event::Attempt(header), Event::Failed(failed, LastRun::MayHold)];
         let outcome = events.iter().try_for_each(|event| file.append(event));
         if outcome.is_err() {
@@ -270,6 +274,7 @@ fn attempt_header(
         netns: session.attachment()?.netns.clone(),
         cni_version: session.request.network.version().to_string(),
         chain: plan.steps.iter().map(|step| step.name.clone()).collect(),
+        workload: Workload::of(&session.request.args),
         after_unreadable,
         ..AttemptHeader::default()
     })

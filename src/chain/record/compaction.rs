@@ -87,7 +87,11 @@ fn merge(fate: Fate, group: &[&AttemptState]) -> Option<AttemptState> {
     match fate {
         Fate::Open | Fate::Held => {}
         Fate::Failed { unsure } => {
-            merged.outcome = AddOutcome::Failed(Failed { time, unsure, extra })
+            let reason = match &merged.outcome {
+                AddOutcome::Failed(failed) => failed.reason.clone(),
+                _ => None,
+            };
+            merged.outcome = AddOutcome::Failed(Failed { time, unsure, reason, extra })
         }
         Fate::Superseded => {
             let unsure = group.iter().any(|attempt| attempt.is_unsure());
@@ -103,11 +107,16 @@ fn merge(fate: Fate, group: &[&AttemptState]) -> Option<AttemptState> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{record, run};
-    use super::super::{AttemptHeader, LastRun, Released};
+    use super::super::{AttemptHeader, FailureReason, LastRun, Released};
     use super::*;
+    use ipam_kit::error::ErrorCode;
 
     #[test]
     fn compaction_changes_nothing_that_follows() {
+        let reason = |time: u64| {
+            let message = format!("full at {time}");
+            Some(FailureReason { code: ErrorCode::EXHAUSTED, message })
+        };
         let event = |n: u32, time: u64| match n {
             0 | 1 => {
                 let after_unreadable = n == 1;
@@ -120,7 +129,7 @@ mod tests {
                 Event::Held(Held { time, ..Held::default() }, vec![granted.clone(), granted])
             }
             5 | 6 => Event::Failed(
-                Failed { time, unsure: n == 5, ..Failed::default() },
+                Failed { time, unsure: n == 5, reason: reason(time), ..Failed::default() },
                 LastRun::MayHold,
             ),
             7 => Event::Unknown(format!("{{\"event\":\"later\",\"time\":{time}}}")),
@@ -140,6 +149,7 @@ mod tests {
             assert_eq!(short.released(), long.released(), "{long:?}");
             assert_eq!(short.unsure_until(), long.unsure_until(), "{long:?}");
             assert_eq!(short.window(), long.window(), "{long:?}");
+            assert_eq!(short.last_failure(), long.last_failure(), "{long:?}");
             assert_eq!(short.last_attempt(), long.last_attempt(), "{long:?}");
             assert_eq!(short.held().map(|h| h.1), long.held().map(|h| h.1), "{long:?}");
             for run in [run("a", "1"), run("b", "2")] {

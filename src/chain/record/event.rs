@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::super::program::ProgramSource;
+use super::failure::FailureReason;
+use super::workload::Workload;
 use ipam_kit::host::parse_duration;
 
 /// The time as events tell it: milliseconds since 1970.
@@ -49,6 +51,9 @@ pub(crate) struct AttemptHeader {
     pub cni_version: String,
     /// The delegates planned, in order.
     pub chain: Vec<String>,
+    /// The pod or allocation that the runtime named.
+    #[serde(rename = "cniArgs", default, skip_serializing_if = "Workload::is_empty")]
+    pub workload: Workload,
     /// When the first of several began that a compaction has merged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
@@ -129,6 +134,8 @@ pub(crate) struct Failed {
     pub time: u64,
     /// A delegate did not report what it did: its claim may still commit.
     pub unsure: bool,
+    /// `None` in the record of an older program.
+    pub reason: Option<FailureReason>,
     /// Members of newer programs.
     pub extra: Map<String, Value>,
 }
@@ -159,6 +166,13 @@ pub(crate) struct Released {
 
 /// How long after a DEL a claim of a killed ADD may still commit, in milliseconds.
 pub(crate) const UNSURE_FOR: u64 = 60_000;
+
+impl Failed {
+    /// A failure that happens now, after which no claim can commit.
+    pub(crate) fn of(reason: FailureReason) -> Self {
+        Self { time: now(), reason: Some(reason), ..Self::default() }
+    }
+}
 
 impl Released {
     /// Whether its DEL is to be repeated now.

@@ -5,7 +5,8 @@ use std::ops::Not;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, from_value};
 
-use super::{Event, Failed, Granted, Held, LastRun, Record};
+use super::{Event, Failed, FailureReason, Granted, Held, LastRun, Record};
+use ipam_kit::error::ErrorCode;
 
 /// The newest format that this program reads. A record of format 1 does not name it.
 pub(super) const FORMAT: u64 = 1;
@@ -114,28 +115,35 @@ struct FailedLine {
     not_run: bool,
     #[serde(default, skip_serializing_if = "Not::not")]
     refused: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    code: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
     #[serde(flatten)]
     extra: Map<String, Value>,
 }
 
 impl FailedLine {
     fn new(failed: &Failed, last_run: LastRun) -> Self {
-        let Failed { time, unsure, extra } = failed.clone();
+        let Failed { time, unsure, reason, extra } = failed.clone();
+        let (code, message) = reason.map(|it| (it.code.number(), it.message)).unzip();
         let not_run = last_run == LastRun::NotRun;
         let refused = last_run == LastRun::Refused;
-        Self { time, unsure, not_run, refused, extra }
+        Self { time, unsure, not_run, refused, code, message, extra }
     }
 }
 
 impl From<FailedLine> for Event {
     fn from(line: FailedLine) -> Self {
-        let FailedLine { time, unsure, not_run, refused, extra } = line;
+        let FailedLine { time, unsure, not_run, refused, code, message, extra } = line;
+        let reason = code.map(ErrorCode::new).zip(message);
+        let reason = reason.map(|(code, message)| FailureReason { code, message });
         let last_run = match (not_run, refused) {
             (true, _) => LastRun::NotRun,
             (false, true) => LastRun::Refused,
             (false, false) => LastRun::MayHold,
         };
-        Self::Failed(Failed { time, unsure, extra }, last_run)
+        Self::Failed(Failed { time, unsure, reason, extra }, last_run)
     }
 }
 

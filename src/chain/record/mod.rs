@@ -6,18 +6,22 @@
 
 mod compaction;
 mod event;
+mod failure;
 mod file;
 mod lines;
 mod list;
 mod opening;
 mod repeat_list;
+mod workload;
 
 pub(crate) use event::{
     AttemptHeader, Event, Failed, Granted, Held, LastRun, Released, Run, UNSURE_FOR, now,
 };
+pub(crate) use failure::FailureReason;
 pub(crate) use file::{Opened, RecordFile};
 pub(crate) use list::{SetAside, attachments, networks, set_aside, set_aside_of};
 pub(crate) use repeat_list::{RepeatEntry, RepeatList};
+pub(crate) use workload::Workload;
 
 use serde_json::{Map, Value};
 
@@ -312,6 +316,21 @@ impl Record {
         let begin = self.attempts.iter().map(AttemptState::began).min()?;
         let end = self.attempts.iter().map(AttemptState::ended_by).max()?;
         Some((begin, end))
+    }
+
+    /// The error of the last ADD, if it failed. An older program did not record it.
+    #[allow(dead_code, reason = "`attachments` shows it next")]
+    pub(crate) fn last_failure(&self) -> Option<&FailureReason> {
+        match &self.attempts.last()?.outcome {
+            AddOutcome::Failed(failed) => failed.reason.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The namespace and the name of the pod, from the latest ADD that had both.
+    #[allow(dead_code, reason = "`who` shows it next")]
+    pub(crate) fn pod(&self) -> Option<(&str, &str)> {
+        self.attempts.iter().rev().find_map(|attempt| attempt.header.workload.pod())
     }
 
     /// When the last ADD began, in milliseconds since 1970.

@@ -27,6 +27,11 @@ impl Args {
         Self { pairs }
     }
 
+    /// The pairs, in the order of the runtime.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
     /// The last value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.pairs.iter().rev().find(|pair| pair.0 == key).map(|pair| pair.1.as_str())

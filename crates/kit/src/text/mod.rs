@@ -11,7 +11,7 @@ mod secret;
 
 use std::borrow::Cow;
 
-pub use secret::{is_secret, masked};
+pub use secret::{is_secret, masked, secrets_in};
 
 /// A text as a part of one line: each character that moves the cursor, ends the line or turns the
 /// direction of writing is escaped as in Rust, such as `\n` and `\u{1b}`.

@@ -1,4 +1,4 @@
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// A value for people to read, in which secrets are shown as `…`.
 pub fn masked(mut value: Value) -> Value {
@@ -23,6 +23,28 @@ fn mask(value: &mut Value) {
                 *text = bare;
             }
         }
+        _ => {}
+    }
+}
+
+/// The texts of an object that [`masked`] hides because of their key, at every depth.
+pub fn secrets_in(object: &Map<String, Value>) -> Vec<&str> {
+    let mut found = Vec::new();
+    for (key, value) in object {
+        collect(value, is_secret(key) || looks_secret(key), &mut found);
+    }
+    found
+}
+
+fn collect<'a>(value: &'a Value, is_hidden: bool, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                collect(value, is_hidden || is_secret(key) || looks_secret(key), found);
+            }
+        }
+        Value::Array(array) => array.iter().for_each(|value| collect(value, is_hidden, found)),
+        Value::String(text) if is_hidden => found.push(text),
         _ => {}
     }
 }
@@ -112,5 +134,11 @@ mod tests {
         ] {
             assert_eq!(masked(json!([url])), json!([shown]));
         }
+    }
+
+    #[test]
+    fn the_texts_of_secrets_are_found_at_every_depth() {
+        let value = json!({"a": [{"apiToken": "t"}], "password": {"x": ["p", 1]}, "user": "u"});
+        assert_eq!(secrets_in(value.as_object().unwrap()), ["t", "p"]);
     }
 }

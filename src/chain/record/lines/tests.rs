@@ -1,6 +1,7 @@
 use super::super::super::program::ProgramSource;
-use super::super::{AttemptHeader, Released, Run};
+use super::super::{AttemptHeader, Released, Run, Workload};
 use super::*;
+use ipam_kit::cni::Args;
 
 fn read_line(line: &str) -> serde_json::Result<Event> {
     read(line.as_bytes(), serde_json::from_str(line)?)
@@ -58,10 +59,13 @@ fn every_event_is_one_line_that_is_read_back() {
         netns: "/n".to_owned(),
         cni_version: "1.0.0".to_owned(),
         chain: vec!["d".to_owned(), "e".to_owned()],
+        workload: Workload::of(&Args::parse("K8S_POD_NAME=web;K8S_POD_NAMESPACE=shop;A=1")),
         after_unreadable: true,
         reasserted: true,
         ..AttemptHeader::default()
     };
+    let message = "d: full".to_owned();
+    let reason = Some(FailureReason { code: ErrorCode::EXHAUSTED, message });
     let granted = Granted {
         delegate: "d".to_owned(),
         ips: vec!["fd00::2/64".to_owned()],
@@ -79,7 +83,7 @@ fn every_event_is_one_line_that_is_read_back() {
         (Event::Forgotten(Map::new()), r#"{"event":"forgotten"}"#),
         (
             Event::Attempt(full),
-            r#"{"event":"attempt","time":1,"pid":2,"boot":"b","node":"n","netns":"/n","cniVersion":"1.0.0","chain":["d","e"],"since":0,"afterUnreadable":true,"reasserted":true}"#,
+            r#"{"event":"attempt","time":1,"pid":2,"boot":"b","node":"n","netns":"/n","cniVersion":"1.0.0","chain":["d","e"],"cniArgs":{"K8S_POD_NAME":"web","K8S_POD_NAMESPACE":"shop"},"since":0,"afterUnreadable":true,"reasserted":true}"#,
         ),
         (
             Event::Attempt(AttemptHeader::default()),
@@ -103,6 +107,10 @@ fn every_event_is_one_line_that_is_read_back() {
         (
             Event::Failed(failed(true), LastRun::NotRun),
             r#"{"event":"failed","time":1,"unsure":true,"notRun":true}"#,
+        ),
+        (
+            Event::Failed(Failed { reason, ..failed(false) }, LastRun::Refused),
+            r#"{"event":"failed","time":1,"refused":true,"code":100,"message":"d: full"}"#,
         ),
         (
             Event::Failed(failed(false), LastRun::Refused),
