@@ -545,9 +545,9 @@ fn one_network_name_with_both_presets_is_refused_in_one_sentence() {
     network["ipam"]["stateDir"] = json!(first.world.path("state"));
     let (code, text) = second.call("ADD", "c2", &network).failure();
     assert_eq!(code, 11, "{text}");
-    let sentence = "ipam-da-etcd: this node's leases of the network lie below /etcd-cni in the \
-        layout cni-ipam-etcd, and the configuration names /ipam in the layout host-etcd of the \
+    let sentence = "ipam-da-etcd: this node's leases of the network are below /etcd-cni in the \
+        layout cni-ipam-etcd, but the configuration names /ipam in the layout host-etcd of the \
         same etcd cluster: give the network another name, ";
     assert!(text.starts_with(sentence) && text.matches("host-etcd").count() == 1, "{text}");
-    assert!(text.contains("`; the undo failed with the same error"), "{text}");
+    assert!(text.contains("on every node; the undo failed with the same error"), "{text}");
 }

@@ -230,7 +230,7 @@ fn a_call_of_host_etcd_is_seen_in_its_queue_and_warned_of() {
     let mut lint = site.node.host.enter("/opt/cni/bin/ipam-delegated");
     let warned =
         String::from_utf8(lint.args(["lint", "racknet"]).output().unwrap().stderr).unwrap();
-    assert!(warned.contains("host-etcd is at work on this store"), "{warned}");
+    assert!(warned.contains("host-etcd still runs on this store"), "{warned}");
     call.run().unwrap();
     assert_eq!(site.etcd.keys("/ipam/lock/"), [""; 0]);
 }
@@ -306,7 +306,7 @@ fn what_is_left_for_good_is_removed_in_etcd_and_on_the_node() {
         assert_eq!(site.etcd.keys(system.ours()), [""; 0]);
         // The node remembers what is not there any more.
         let (code, text) = node.call("ADD", "next", &node.network).failure();
-        assert!(code == 11 && text.contains("has gone back"), "{code}: {text}");
+        assert!(code == 11 && text.contains("older than its revision"), "{code}: {text}");
         node.run(&forget, "");
         assert_eq!(addresses(&node.add("next"))[0], "10.210.0.4");
         node.del("after");

@@ -230,13 +230,15 @@ impl EtcdConfig {
         let mut given: Vec<_> = [ours, theirs, flat].into_iter().flatten().collect();
         match (given.pop(), given.pop()) {
             (Some(only), None) => Ok(only),
-            (None, _) => Err(Error::config("ipam.etcd", "missing: no store is named")
-                .advise(r#"as in "etcd": {"endpoints": ["10.0.0.1:2379"]}"#)),
+            (None, _) => {
+                Err(Error::config("ipam.etcd", "missing: expected the endpoints of an etcd")
+                    .advise(r#"set it, as in "etcd": {"endpoints": ["10.0.0.1:2379"]}"#))
+            }
             (Some((_, one)), Some((_, other))) => Err(Error::config(
                 one.endpoints,
-                format_args!("given together with {}", other.endpoints),
+                format_args!("conflicts with {}", other.endpoints),
             )
-            .advise("name the store once")),
+            .advise("keep the one that names the store, and remove the other")),
         }
     }
 }
@@ -262,10 +264,10 @@ impl EtcdSection {
 fn layout(name: Option<&str>) -> Result<&'static Layout> {
     let Some(name) = name else { return Ok(&NATIVE) };
     Layout::named(name).ok_or_else(|| {
-        let names = LAYOUTS.map(|layout| layout.name).join(", ");
+        let [first, second, last] = LAYOUTS.map(|layout| layout.name);
         Error::config(
             "ipam.etcd.layout",
-            format_args!("{name:?} is no layout: expected one of {names}"),
+            format_args!("unknown layout {name:?}: expected {first}, {second} or {last}"),
         )
     })
 }
@@ -275,9 +277,9 @@ fn prefix(text: Option<&str>, layout: &Layout) -> Result<String> {
     if text.is_empty() {
         return Err(Error::config(
             "ipam.etcd.prefix",
-            "empty: every key of the store would be ours",
+            "empty: expected what every key begins with",
         )
-        .advise(format!("leave it out for {}", layout.prefix)));
+        .advise(format!("remove it, and the keys begin with {}", layout.prefix)));
     }
     Ok(text.to_owned())
 }

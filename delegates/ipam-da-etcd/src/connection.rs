@@ -96,7 +96,7 @@ async fn dial(
             RequestError::refused(
                 Error::new(ErrorCode::INVALID_CONFIG, "the certificate files cannot be used")
                     .caused_by(error)
-                    .advise("look at certFile, keyFile and trustedCaFile: PEM, and the key of that certificate"),
+                    .advise("check certFile, keyFile and trustedCaFile: PEM files, and the key belongs to the certificate"),
             )
         })?;
     }
@@ -117,7 +117,7 @@ async fn clients(
         None => Channel::Tonic(channel),
         Some(token) => {
             let token = HeaderValue::from_str(token)
-                .map_err(|_| RequestError::rejected("invalid login token"))?;
+                .map_err(|_| RequestError::rejected("it gave an invalid login token"))?;
             let shows = channel.map_err(tower::BoxError::from).map_request(
                 move |mut request: http::Request<tonic::body::Body>| {
                     request.headers_mut().insert("token", token.clone());

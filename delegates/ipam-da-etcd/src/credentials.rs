@@ -36,12 +36,15 @@ impl EtcdCredentials {
         let text = read_text(file).map_err(|error| {
             Error::config(path, format_args!("{} cannot be read", file.display()))
                 .caused_by(error)
-                .advise("name a file that holds nothing but the password")
+                .advise("name a file with the password and nothing else")
         })?;
         let password = text.trim_end_matches(['\r', '\n']);
         if password.is_empty() {
-            return Err(Error::config(path, format_args!("{} is empty", file.display()))
-                .advise("name a file that holds nothing but the password"));
+            return Err(Error::config(
+                path,
+                format_args!("{} is empty: expected the password", file.display()),
+            )
+            .advise("name a file with the password and nothing else"));
         }
         Ok(password.to_owned())
     }
@@ -71,7 +74,7 @@ impl EtcdCredentials {
     pub(crate) fn keep_token(&mut self, token: &str) {
         token.clone_into(&mut self.shown);
         if let Err(error) = self.write_cache(token) {
-            debug!("the token is not kept in {}: {error}", self.cache.display());
+            debug!("cannot keep the token in {}: {error}", self.cache.display());
         }
     }
 

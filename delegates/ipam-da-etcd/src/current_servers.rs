@@ -36,12 +36,12 @@ pub(crate) fn connect_if_proven(
     let today = match today(request)? {
         Ok(today) => today,
         Err(error) => {
-            debug!("today's configuration names no store: {}", error.in_full());
+            debug!("the present configuration names no store: {}", error.in_full());
             return None;
         }
     };
     if (today.layout.name, &today.prefix) != (recorded.layout.name, &recorded.prefix) {
-        debug!("today's configuration names other keys");
+        debug!("the present configuration has another layout or prefix");
         return None;
     }
     let time = LONGEST.min(request.deadline.left() / PART);
@@ -53,14 +53,16 @@ pub(crate) fn connect_if_proven(
     });
     match proven {
         Ok((true, mut client)) => {
-            debug!("goes the way that the configuration names now");
+            debug!("using the servers of the present configuration");
             client.set_deadline(request.deadline);
             return Some(client);
         }
-        Ok((false, _)) => warn!("{}: not proved to be the recorded store", list(&today.endpoints)),
+        Ok((false, _)) => {
+            warn!("{}: cannot confirm that this is the recorded store", list(&today.endpoints))
+        }
         Err(error) => warn!("{}: {}", list(&today.endpoints), error.in_full()),
     }
-    warn!("goes the recorded way: {}", list(&recorded.endpoints));
+    warn!("using the recorded servers: {}", list(&recorded.endpoints));
     None
 }
 

@@ -22,8 +22,8 @@ pub(crate) fn parse_all(
     listed: bool,
 ) -> Result<Vec<Endpoint>> {
     if texts.is_empty() {
-        return Err(Error::config(path, "no endpoint")
-            .advise("name at least one etcd server, as in 10.0.0.1:2379"));
+        return Err(Error::config(path, "empty: expected at least one endpoint")
+            .advise("name an etcd server, as in 10.0.0.1:2379"));
     }
     let mut endpoints = Vec::new();
     for (index, text) in texts.iter().enumerate() {

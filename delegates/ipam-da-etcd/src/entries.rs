@@ -56,7 +56,7 @@ fn is_of(owner_index: &OwnerIndex, node: &str, network: &str) -> bool {
 
 fn warn_of_foreign_key(found: &KeyValue) {
     let key = String::from_utf8_lossy(found.key());
-    warn!("the key {} is not ours: it counts as taken and is left alone", key.escape_debug());
+    warn!("foreign key {}: it counts as taken and is kept", key.escape_debug());
 }
 
 #[cfg(test)]

@@ -44,17 +44,17 @@ impl FirstFrame {
         let first = self.0.await.unwrap_or_default();
         match &first[..] {
             [] => Err(RequestError::not_done(
-                "it closes the connection before it says anything (if the server speaks TLS, write https:// before it, else look at the port)",
+                "it closed the connection before it sent anything (if the server speaks TLS, write https:// before it, else check the port)",
             )),
             // Settings, of the connection itself.
             [_, _, _, 4, _, 0, 0, 0, 0] => Ok(()),
             [b'H', b'T', b'T', b'P', b'/', ..] => Err(RequestError::rejected(
-                "it answers in HTTP/1, so it is not etcd (look at the host and the port)",
+                "it answers in HTTP/1, so it is not etcd (check the host and the port)",
             )),
             // An alert, or a handshake.
             [0x15 | 0x16, 3, ..] => Err(RequestError::rejected(words::WITH_TLS)),
             _ => Err(RequestError::rejected(
-                "it does not answer in HTTP/2, so it is not etcd (look at the host and the port)",
+                "it does not answer in HTTP/2, so it is not etcd (check the host and the port)",
             )),
         }
     }

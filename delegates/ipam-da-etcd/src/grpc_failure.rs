@@ -41,7 +41,7 @@ impl From<GrpcFailure> for RequestError {
     fn from(failure: GrpcFailure) -> Self {
         match failure {
             GrpcFailure::StaleToken => Self::refused(
-                refused("it asks for a token").advise("give username and passwordFile"),
+                refused("the server requires a login").advise("set username and passwordFile"),
             ),
             GrpcFailure::Denied(error) => Self::refused(error),
             GrpcFailure::RequestError(failure) => failure,
@@ -84,16 +84,16 @@ impl GrpcFailure {
                 ));
             }
             Code::InvalidArgument if reason.starts_with("user name is empty") => {
-                "the store asks who calls: give certFile and keyFile of a certificate whose common name is an etcd user, or username and passwordFile"
+                "the store requires a login: set certFile and keyFile of a certificate whose common name is an etcd user, or username and passwordFile"
             }
             Code::InvalidArgument if reason.starts_with("authentication failed") => {
-                "look at username and at the content of passwordFile"
+                "check username and the content of passwordFile"
             }
             Code::ResourceExhausted if reason.contains("space exceeded") => {
-                "the store has raised the alarm NOSPACE: compact and defragment it, raise its quota, then etcdctl alarm disarm; releasing addresses works meanwhile"
+                "the store has raised the alarm NOSPACE: compact and defragment it, or raise its quota, then run etcdctl alarm disarm; DEL works meanwhile"
             }
             Code::InvalidArgument if reason.starts_with("too many operations") => {
-                "etcd takes 128 operations a transaction: ask for fewer pools at once, or raise its --max-txn-ops"
+                "raise --max-txn-ops of etcd, which is 128 by default, or select fewer pools"
             }
             // Turned away before it was proposed.
             Code::ResourceExhausted => return RequestError::not_done(message).sent(true).into(),
@@ -118,7 +118,7 @@ fn of_connection(code: Code, text: String) -> RequestError {
     }
     match code {
         Code::Unimplemented => {
-            RequestError::rejected(format!("{text}: this is no etcd with the v3 API"))
+            RequestError::rejected(format!("{text}: expected an etcd with the v3 API"))
         }
         _ => RequestError::unknown(text),
     }
@@ -137,7 +137,7 @@ fn is_of_tls(text: &str) -> bool {
 
 fn with_advice(text: String) -> String {
     let advice = if text.contains("fatal alert") {
-        "the server does not take the client's certificate: look at certFile and keyFile"
+        "the server refuses the client's certificate: check certFile and keyFile"
     } else if text.contains("corrupt message") {
         words::WITHOUT_TLS
     } else if ["expired", "Expired", "not valid yet", "NotValidYet"]
@@ -146,7 +146,7 @@ fn with_advice(text: String) -> String {
     {
         words::NOT_VALID_NOW
     } else {
-        "the server's certificate is not one that trustedCaFile vouches for, or is for another name"
+        "the server's certificate has another name, or is not signed by a CA of trustedCaFile"
     };
     format!("{text} ({advice})")
 }
@@ -211,7 +211,7 @@ mod tests {
             ("invalid peer certificate: Expired", words::NOT_VALID_NOW),
             ("invalid peer certificate: certificate not valid yet: …", words::NOT_VALID_NOW),
             ("invalid peer certificate: UnknownIssuer", "trustedCaFile"),
-            ("received fatal alert: CertificateExpired", "look at certFile and keyFile"),
+            ("received fatal alert: CertificateExpired", "check certFile and keyFile"),
         ] {
             let shown = format!("{:?}", connection_failure(&std::io::Error::other(said), true));
             assert!(shown.contains("Rejected") && shown.contains(advice), "{shown}");

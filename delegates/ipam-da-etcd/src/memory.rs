@@ -115,7 +115,7 @@ impl EtcdMemory {
         Err(elsewhere_in_it.map_or_else(
             || {
                 not_known(format!(
-                    "the store is the etcd cluster (with prefix) {id}, but this node's leases are in {}",
+                    "the store is the etcd cluster {id} (id and prefix), but this node's leases are in {}",
                     cluster.id
                 ))
             },
@@ -174,7 +174,7 @@ impl EtcdMemory {
             self.remember_set_back(cluster);
         }
         not_known(format!(
-            "the store has gone back behind revision {}, at which it was: it was restored from a backup",
+            "the store is older than its revision {}, which this node knows: it was restored from a backup",
             cluster.reached()
         ))
     }
@@ -267,7 +267,7 @@ impl EtcdMemory {
     fn write_or_warn(&mut self, change: impl Fn(&mut DelegateMemory)) {
         if let Err(error) = self.write(change) {
             warn!(
-                "{} cannot be written, so that a restored store would not be noticed: {error}",
+                "{} cannot be written, so a restored store would go unnoticed: {error}",
                 self.file.path().display()
             );
         }
@@ -293,7 +293,7 @@ impl EtcdMemory {
         });
         written.map_err(|error| {
             Error::io(format!("{} cannot be written", self.file.path().display()), error)
-                .advise("mend the state folder and call again")
+                .advise("check space, rights and mount of the state folder, then run it again")
         })
     }
 
@@ -361,22 +361,22 @@ fn now() -> u64 {
 
 fn not_known(what: String) -> Error {
     Error::new(ErrorCode::TRY_AGAIN, what)
-        .advise(format!("addresses that containers use may be free in it: {REASSERT}"))
+        .advise(format!("addresses in use may be free in this store: {REASSERT}"))
 }
 
 /// The leases of this network lie below other keys of the same cluster.
 fn elsewhere(known: &str, configured: &str) -> Error {
     let what = format!(
-        "this node's leases of the network lie below {known}, and the configuration names \
+        "this node's leases of the network are below {known}, but the configuration names \
          {configured} of the same etcd cluster"
     );
     Error::new(ErrorCode::TRY_AGAIN, what).advise(format!(
-        "give the network another name, or go back to the keys of before; to move the leases, {REASSERT}"
+        "give the network another name, or configure the earlier layout and prefix; to move the leases, {REASSERT}"
     ))
 }
 
-const REASSERT: &str = "on every node run `ipam-delegated reassert --claim-only --yes`, then \
-    `ipam-delegated reassert --yes`";
+const REASSERT: &str = "run `ipam-delegated reassert --claim-only --yes` on every node, and when all \
+    have done so `ipam-delegated reassert --yes` on every node";
 
 #[cfg(test)]
 mod tests {

@@ -189,6 +189,6 @@ fn addresses(entries: &[Entry]) -> String {
 }
 
 fn unsure(gone: &[Entry]) -> Error {
-    let message = format!("the store did not say whether {} was released", addresses(gone));
-    Error::new(ErrorCode::TRY_AGAIN, message).advise("call again")
+    let message = format!("no answer whether {} was released", addresses(gone));
+    Error::new(ErrorCode::TRY_AGAIN, message).advise("run it again")
 }

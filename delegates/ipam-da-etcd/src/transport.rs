@@ -70,7 +70,7 @@ impl Grpc {
         ask: impl AsyncFnOnce(&mut LeaseClient) -> Result<T, etcd_client::Error>,
     ) -> Result<T> {
         let Some((_, connection)) = &mut self.open else {
-            return Err(Error::new(ErrorCode::TRY_AGAIN, "not connected any more"));
+            return Err(Error::new(ErrorCode::TRY_AGAIN, "the connection to etcd has ended"));
         };
         let reason = match self.events.within(patience, ask(&mut connection.leases)) {
             Some(Ok(answer)) => return Ok(answer),
@@ -80,7 +80,7 @@ impl Grpc {
             },
             None => "no answer in time".to_owned(),
         };
-        Err(Error::new(ErrorCode::TRY_AGAIN, format!("etcd gives no lease: {reason}")))
+        Err(Error::new(ErrorCode::TRY_AGAIN, format!("cannot get or end an etcd lease: {reason}")))
     }
 }
 
@@ -153,7 +153,7 @@ struct Events(Option<Runtime>);
 impl Events {
     fn new() -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| {
-            Error::io("no event loop can be made", error).advise("raise the limit of open files")
+            Error::io("cannot start an event loop", error).advise("raise the limit of open files")
         })?;
         Ok(Self(Some(runtime)))
     }
@@ -161,7 +161,7 @@ impl Events {
     fn run<T>(&self, future: impl Future<Output = T>) -> T {
         match &self.0 {
             Some(runtime) => runtime.block_on(future),
-            None => unreachable!("the event loop stands as long as the client"),
+            None => unreachable!("the event loop lives as long as the client"),
         }
     }
 

@@ -16,10 +16,10 @@ use ipnet::IpNet;
 pub(crate) fn parse_holding(found: &KeyValue) -> Result<OwnerState> {
     let owner_index = serde_json::from_slice(found.value()).map_err(|error| {
         let key = String::from_utf8_lossy(found.key());
-        Error::new(ErrorCode::BACKEND, format!("the value of the key {key} is not ours"))
+        Error::new(ErrorCode::BACKEND, format!("invalid value of the key {key}"))
             .caused_by(error)
             .advise(format!(
-                "look at it (etcdctl get '{key}') and delete the key if nobody needs it"
+                "look at it (etcdctl get '{key}'), and delete the key if no other program needs it"
             ))
     })?;
     Ok(OwnerState { revision: found.mod_revision(), owner_index })
@@ -29,7 +29,7 @@ pub(crate) fn parse_holding(found: &KeyValue) -> Result<OwnerState> {
 pub(crate) fn bare_entry(address: IpAddr, found: &KeyValue, holder: Result<Holder, &str>) -> Entry {
     let key = String::from_utf8_lossy(found.key());
     let unreadable =
-        |why: &&str| Fault::Unreadable(format!("the value of the key {key} is not ours: {why}"));
+        |why: &&str| Fault::Unreadable(format!("invalid value of the key {key}: {why}"));
     Entry {
         lease: Lease {
             pool: None,

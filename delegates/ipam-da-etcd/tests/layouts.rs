@@ -279,7 +279,7 @@ fn old_addresses_written_otherwise_are_foreign_and_in_nobodys_way() {
         on(&node).remember("c1", &["10.1.0.2"]);
         let list = node.typed(&["list", "--json"]);
         for name in foreign {
-            let warning = format!("the key {} is not ours", old.lease(name));
+            let warning = format!("foreign key {}: it counts as taken", old.lease(name));
             assert!(list.stderr.contains(&warning), "{old:?} {name}: {}", list.stderr);
         }
         assert_eq!(list.success(), json!([]));

@@ -32,7 +32,7 @@ fn check_believes_the_store_alone() {
                 true => node.check("c3", &result),
                 false => on(&node).check_of("c3", &["10.1.0.2"]),
             };
-            assert!(outcome.stderr.contains("which now says thief"), "{old:?} {outcome:?}");
+            assert!(outcome.stderr.contains("which now names thief"), "{old:?} {outcome:?}");
             assert_eq!(outcome.failure().0, 104, "{old:?}");
         }
         on(&node).del_known("c3", &result);
@@ -253,7 +253,7 @@ fn status_of_host_etcd_warns_of_what_it_has_given_again() {
     old.give(&etcd, "10.1.0.2", "thief");
     etcd.put("/ipam/lock/7fffffff", "");
     let warned = node.call("STATUS", "");
-    for words in ["10.1.0.2 of c1 was given to thief", "host-etcd is at work on this store"] {
+    for words in ["host-etcd gave 10.1.0.2 of c1 to thief", "host-etcd still runs on this store"] {
         assert!(warned.stderr.contains(words), "{warned:?}");
     }
     warned.success();

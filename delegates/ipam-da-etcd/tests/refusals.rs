@@ -59,11 +59,11 @@ fn refused() -> String {
 #[test]
 fn a_store_that_is_not_named_is_an_error_of_the_configuration() {
     let node = Node::at(&[]);
-    assert_refused(&node, [7, 7], &["ipam.etcd.endpoints: no endpoint"]);
+    assert_refused(&node, [7, 7], &["ipam.etcd.endpoints: empty: expected at least one endpoint"]);
     let mut node = Node::at(&["127.0.0.1:port".to_owned()]);
     assert_refused(&node, [7, 7], &["ipam.etcd.endpoints[0]: \"127.0.0.1:port\""]);
     node.store["etcd"] = Value::Null;
-    assert_refused(&node, [7, 7], &["ipam.etcd: missing: no store is named"]);
+    assert_refused(&node, [7, 7], &["ipam.etcd: missing: expected the endpoints of an etcd"]);
     node.store["etcd"] = json!({"endpoints": "127.0.0.1:2379"});
     assert_refused(&node, [7, 7], &["ipam.etcd.endpoints", "expected a sequence"]);
     node.store["etcd"] = json!({"endpoint": ["127.0.0.1:2379"]});
@@ -199,7 +199,7 @@ fn a_client_whose_certificate_is_not_taken_is_told_so() {
             // The server says so after the handshake. Where the connection ends before that was read,
             // the outcome of a write is open, and it is tried again.
             assert!([103, 105, 50, 11].contains(&code), "{code} {text}");
-            for word in [&etcd.url(), "look at certFile and keyFile"] {
+            for word in [&etcd.url(), "check certFile and keyFile"] {
                 assert!(text.contains(word), "{word:?} is not in {text}");
             }
         });
@@ -254,10 +254,10 @@ fn users_without_rights_are_told_what_is_missing() {
     };
     let url = etcd.url();
     assert_refused(&node, [103, 50], &[&url, "user name is empty", "username and passwordFile"]);
-    let failed = [url.as_str(), "authentication failed", "look at username"];
+    let failed = [url.as_str(), "authentication failed", "check username"];
     assert_refused(&user("ipam", &wrong), [103, 50], &failed);
     assert_refused(&user("nobody", &good), [103, 50], &failed);
-    let words = format!("ipam.etcd.passwordFile: {empty} is empty");
+    let words = format!("ipam.etcd.passwordFile: {empty} is empty: expected the password");
     assert_refused(&user("ipam", &empty), [7, 50], &[&words]);
     let words = format!("ipam.etcd.passwordFile: {missing} cannot be read");
     assert_refused(&user("ipam", &missing), [7, 50], &[&words]);

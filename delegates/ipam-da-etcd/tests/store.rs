@@ -104,7 +104,7 @@ fn keys_that_are_not_ours_are_warned_about_by_name() {
         etcd.put(&key, &value);
     }
     let node = Node::of(&etcd).with_subnets(&["10.5.0.0/29"]);
-    let warning = |key: &str| format!("the key {key} is not ours: it counts as taken");
+    let warning = |key: &str| format!("foreign key {key}: it counts as taken");
     let list = node.typed(&["list", "--json"]);
     let leases = format!("{NET}leases/");
     for (key, value) in foreign() {
@@ -178,7 +178,7 @@ fn an_owners_key_that_is_not_ours_is_named_by_every_verb() {
         ] {
             let (code, text) = node.call_with(verb, "c1", &prev_result).failure();
             assert_eq!(code, 103, "{verb}: {text}");
-            assert!(text.contains(&format!("the value of the key {owner} is not ours")), "{text}");
+            assert!(text.contains(&format!("invalid value of the key {owner}")), "{text}");
             assert!(text.contains("etcdctl get"), "{text}");
             assert_eq!(ours(&etcd), before, "{verb}");
         }

@@ -75,7 +75,7 @@ fn an_etcd_lease_is_asked_of_the_server_that_answered_last_and_no_other() {
     for refused in [granted, revoked] {
         let error = refused.unwrap_err();
         assert_eq!(error.code(), ErrorCode::TRY_AGAIN);
-        assert_eq!(error.to_string(), "etcd gives no lease: no answer in time");
+        assert_eq!(error.to_string(), "cannot get or end an etcd lease: no answer in time");
     }
     assert_eq!((came(&first), came(&second)), ((1, 1), (1, 5)));
 }
@@ -84,8 +84,8 @@ fn an_etcd_lease_is_asked_of_the_server_that_answered_last_and_no_other() {
 fn an_etcd_lease_makes_no_connection() {
     let server = fake(|_| answer());
     let mut client = client(&[&server]);
-    assert_eq!(client.grant(10).unwrap_err().to_string(), "not connected any more");
-    assert_eq!(client.revoke(42).unwrap_err().to_string(), "not connected any more");
+    assert_eq!(client.grant(10).unwrap_err().to_string(), "the connection to etcd has ended");
+    assert_eq!(client.revoke(42).unwrap_err().to_string(), "the connection to etcd has ended");
     assert_eq!(came(&server), (0, 0));
 }
 

@@ -96,7 +96,7 @@ impl KeyFormat for TextAddresses {
             ifname: None,
             network: None,
         });
-        let holder = holder.ok_or("it names no container");
+        let holder = holder.ok_or("expected a container id");
         bare_entry(address, found, holder)
     }
 }

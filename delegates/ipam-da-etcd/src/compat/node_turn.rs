@@ -36,8 +36,8 @@ impl NodeTurn {
         }
         match self.wait() {
             Ok(Some(file)) => self.file = Some(file),
-            Ok(None) => debug!("another process of this node has its turn all the time"),
-            Err(error) => debug!("no turns on this node: {error}"),
+            Ok(None) => debug!("going on without a turn: another process of this node keeps it"),
+            Err(error) => debug!("going on without a turn on this node: {error}"),
         }
         self.file.is_some()
     }

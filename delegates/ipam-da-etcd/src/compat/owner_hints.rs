@@ -97,7 +97,7 @@ impl OwnerHints {
         let file = self.file(owner);
         if let Err(error) = self.write(&file, addresses) {
             warn!(
-                "{} cannot be written, so that a repeated ADD takes another address: {error}",
+                "{} cannot be written, so a repeated ADD takes another address: {error}",
                 file.display()
             );
         }
@@ -189,6 +189,9 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 fn unreadable(path: &Path, error: io::Error) -> Error {
-    Error::io(format!("cannot read what this node noted in {}", path.display()), error)
-        .advise("call again; if the error stays, look at the disk, or remove the file")
+    Error::io(
+        format!("{} cannot be read, which lists addresses of a container", path.display()),
+        error,
+    )
+    .advise("call again; if the error stays, check the disk, or remove the file")
 }

@@ -78,10 +78,10 @@ pub(super) fn with_unlisted_leases(
     if ranges_unknown && held.leases.len() > known.len() {
         return Err(Error::config(
             "ipam.ranges",
-            "missing or wrong: it cannot be told which addresses of the container are this network's",
+            "missing or invalid: only the ranges tell which addresses of the container belong to this network",
         )
         .advise(
-            "correct the ranges and call again, or take the addresses back by `ipam-delegated release`",
+            "correct the ranges and call again, or run `ipam-delegated release NETWORK ADDRESS --yes`",
         ));
     }
     count_together(&mut held, 0);
@@ -142,7 +142,7 @@ fn warn_of_overwritten(owner: &Owner, found: &KeyValue) {
     let key = String::from_utf8_lossy(found.key());
     let value = String::from_utf8_lossy(found.value());
     warn!(
-        "{owner} was given the address of {}, which now says {}: the replaced plugin has given it again, or somebody has written it",
+        "{owner} had the address of {}, which now names {}: the replaced plugin gave the address again, or the key was written by hand",
         key.escape_debug(),
         value.escape_debug()
     );

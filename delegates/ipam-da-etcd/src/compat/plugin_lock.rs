@@ -111,13 +111,15 @@ impl PluginLock {
 
     /// The error when other processes hold it all the time.
     pub(super) fn held_error(&self) -> Error {
-        let (key, how) = match self {
-            Self::Key(key) => (key, "a process that was killed loses it after 10 seconds"),
-            Self::Queue(folder) => (folder, "a process that was killed loses it after 60 seconds"),
+        let (key, end) = match self {
+            Self::Key(key) => (key, "10 seconds"),
+            Self::Queue(folder) => (folder, "60 seconds"),
         };
-        let message = format!("the replaced plugin holds its lock {key} all the time");
+        let message =
+            format!("the replaced plugin keeps its lock {key}, so no address may be taken");
         Error::new(ErrorCode::TRY_AGAIN, message).advise(format!(
-            "call again; {how}, and a key without an etcd lease is nobody's: etcdctl get --prefix {key}"
+            "call again; a killed process loses its lock after {end}; delete a key without an etcd lease: \
+             etcdctl get --prefix --write-out=json {key} shows the leases"
         ))
     }
 }
@@ -152,7 +154,7 @@ impl LockTicket {
     pub(super) fn end(self, client: &mut EtcdClient) {
         // Its key goes with the lease.
         if let Err(error) = client.revoke(self.lease) {
-            debug!("{} stays until its lease ends: {error}", self.key);
+            debug!("cannot release {}, which goes when its etcd lease ends: {error}", self.key);
         }
     }
 
@@ -169,5 +171,5 @@ impl LockTicket {
 }
 
 fn log_refusal(error: Error) {
-    debug!("not in the queue for the replaced plugin's lock: {error}");
+    debug!("cannot queue for the replaced plugin's lock: {error}");
 }

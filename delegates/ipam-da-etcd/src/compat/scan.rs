@@ -110,7 +110,7 @@ fn scan_hint_files(
 /// addresses that it has taken from containers of this node, by the runtime's cache of results.
 pub(super) fn warn_of_overwriting(ledger: &mut CompatLedger) {
     if let Err(error) = look_for_overwriting(ledger) {
-        warn!("it is not known what host-etcd has overwritten: {error}");
+        warn!("cannot look for addresses that host-etcd has given twice: {error}");
     }
 }
 
@@ -119,7 +119,7 @@ fn look_for_overwriting(ledger: &mut CompatLedger) -> Result<()> {
     let answer = ledger.session.read(&Txn::new().and_then([lock.read_all()]))?;
     if found_by_key(&answer.response).values().any(|found| lock.is_of_plugin(found)) {
         warn!(
-            "host-etcd is at work on this store, and gives addresses again that are in use: replace it on every node"
+            "host-etcd still runs on this store and gives addresses that are in use: replace it on every node"
         );
     }
     let given = ledger.hints.given(ledger.session.keys.network());
@@ -130,7 +130,7 @@ fn look_for_overwriting(ledger: &mut CompatLedger) -> Result<()> {
         let holder = ledger.session.keys.key_format().entry(address, found).holder;
         if let Some(other) = holder.filter(|holder| holder.container != container) {
             warn!(
-                "{address} of {container} was given to {} by host-etcd, too: re-create {container}",
+                "host-etcd gave {address} of {container} to {} as well: re-create {container}",
                 other.container.escape_debug()
             );
         }

@@ -144,14 +144,17 @@ fn empty_files_are_none() {
 #[test]
 fn what_is_wrong_is_named_by_its_place() {
     for (ipam, message) in [
-        (json!({}), "ipam.etcd: missing: no store is named"),
-        (json!({"etcd": {}}), "ipam.etcd.endpoints: no endpoint"),
-        (json!({"etcdConfig": {"etcdURL": ""}}), "ipam.etcdConfig.etcdURL: no endpoint"),
+        (json!({}), "ipam.etcd: missing: expected the endpoints of an etcd"),
+        (json!({"etcd": {}}), "ipam.etcd.endpoints: empty: expected at least one endpoint"),
+        (
+            json!({"etcdConfig": {"etcdURL": ""}}),
+            "ipam.etcdConfig.etcdURL: empty: expected at least one endpoint",
+        ),
         (json!({"etcdConfig": {"etcdURL": "a b"}}), "ipam.etcdConfig.etcdURL: \"a b\" is no"),
-        (json!({"endpoints": []}), "ipam.endpoints: no endpoint"),
+        (json!({"endpoints": []}), "ipam.endpoints: empty: expected at least one endpoint"),
         (
             json!({"etcd": {"endpoints": ["a"]}, "endpoints": ["b"]}),
-            "ipam.endpoints: given together with ipam.etcd.endpoints",
+            "ipam.endpoints: conflicts with ipam.etcd.endpoints",
         ),
         (
             json!({"etcd": {"endpoints": ["a"], "certFile": "/c"}}),
@@ -172,11 +175,20 @@ fn what_is_wrong_is_named_by_its_place() {
         (json!({"etcd": {"endpoints": ["a"], "prefix": "//"}}), "ipam.etcd.prefix: empty"),
         (
             json!({"etcd": {"endpoints": ["a"], "layout": "etcd"}}),
-            "ipam.etcd.layout: \"etcd\" is no layout: expected one of native, cni-ipam-etcd, host-etcd",
+            "ipam.etcd.layout: unknown layout \"etcd\": expected native, cni-ipam-etcd or host-etcd",
         ),
-        (json!({"etcd": {"layout": "native"}}), "ipam.etcd.endpoints: no endpoint"),
-        (json!({"etcd": {"layout": "host-etcd"}}), "ipam.endpoints: no endpoint"),
-        (json!({"etcd": {"layout": "cni-ipam-etcd"}}), "ipam.etcdConfig.etcdURL: no endpoint"),
+        (
+            json!({"etcd": {"layout": "native"}}),
+            "ipam.etcd.endpoints: empty: expected at least one endpoint",
+        ),
+        (
+            json!({"etcd": {"layout": "host-etcd"}}),
+            "ipam.endpoints: empty: expected at least one endpoint",
+        ),
+        (
+            json!({"etcd": {"layout": "cni-ipam-etcd"}}),
+            "ipam.etcdConfig.etcdURL: empty: expected at least one endpoint",
+        ),
     ] {
         let error = store(ipam).unwrap_err();
         assert!(error.to_string().starts_with(message), "{error}");

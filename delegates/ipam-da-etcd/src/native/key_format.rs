@@ -131,7 +131,7 @@ impl KeyFormat for FixedWidth {
                     fault: None,
                 };
             }
-            Ok(_) => "it is about another address".to_owned(),
+            Ok(_) => "it names another address".to_owned(),
             Err(error) => error.to_string(),
         };
         bare_entry(address, found, Err(&why))
