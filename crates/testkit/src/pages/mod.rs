@@ -36,6 +36,13 @@ impl Page {
         rest.split("\n#").next().unwrap()
     }
 
+    /// The first block of a kind.
+    #[track_caller]
+    pub fn first(&self, kind: &str) -> &str {
+        let (_, rest) = self.0.split_once(&format!("\n```{kind}\n")).unwrap();
+        rest.split("\n```").next().unwrap()
+    }
+
     /// The blocks of a kind below a heading.
     pub fn blocks(&self, heading: &str, kind: &str) -> Vec<&str> {
         let opening = format!("\n```{kind}\n");

@@ -65,7 +65,7 @@ impl Node {
 
     /// Writes the network of the page.
     fn configure(&mut self) {
-        let conflist = self.here.text(self.page.blocks("Before", "json")[0]);
+        let conflist = self.here.text(self.page.first("json"));
         fs::write(self.host.path("/etc/cni/net.d/10-racknet.conflist"), &conflist).unwrap();
         let conflist: Value = serde_json::from_str(&conflist).unwrap();
         self.network = conflist["plugins"][0].clone();
