@@ -154,7 +154,7 @@ fn what_refuses_is_told_with_what_to_do_and_is_not_away() {
                 "this is no Kubernetes API server",
             ],
         ),
-        (http(204, ""), &["no Kubernetes API server does what is asked", "HTTP 204"]),
+        (http(204, ""), &["every Kubernetes API server rejected the request", "HTTP 204"]),
     ] {
         let (server, node) = read(&answer);
         let error = node.unwrap_err();

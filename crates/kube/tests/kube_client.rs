@@ -257,7 +257,7 @@ fn a_server_that_is_not_to_be_trusted_refuses_with_advice() {
     ] {
         let error = refuses(&config);
         assert_eq!(error.code(), ErrorCode::BACKEND, "{error}");
-        has(&error, &["is not of an authority that is trusted here", data]);
+        has(&error, &["is not from a trusted CA", data]);
     }
     let files = Kubeconfig::of(server, &admin).authority(Some(&strange)).material(Material::Files);
     has(&refuses(&files), &["clusters[test].cluster.certificate-authority say whom"]);

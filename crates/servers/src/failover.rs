@@ -255,8 +255,8 @@ impl<T> Failover<T> {
         };
         match self.service.servers.len() {
             1 => debug!("{server}: {reason}"),
-            _ if rejected => warn!("{server} does not do what is asked: {reason}"),
-            _ => warn!("{server} does not answer: {reason}"),
+            _ if rejected => warn!("{server} rejected the request: {reason}"),
+            _ => warn!("{server} did not answer: {reason}"),
         }
         // A try with hardly any time says less than the one before.
         if patience >= SHORTEST || rejected || self.statuses.is_unknown(index) {
@@ -288,18 +288,18 @@ impl<T> Failover<T> {
     fn no_answer_error(&mut self) -> Error {
         let Service { name, servers, unreached, .. } = &self.service;
         if self.statuses.reasons().all(str::is_empty) {
-            let message = format!("the time was over before {name} was asked");
+            let message = format!("deadline exceeded before any {name} server was asked");
             return Error::new(ErrorCode::TIMED_OUT, message).advise("raise `ipam.timeout`");
         }
         let rejected = self.statuses.are_rejections();
         self.refused = rejected;
         let mut text = match rejected {
-            true => format!("no {name} server does what is asked"),
+            true => format!("every {name} server rejected the request"),
             false => format!("no {name} server answers"),
         };
         for (server, reason) in servers.iter().zip(self.statuses.reasons()) {
             let reason = match reason {
-                "" => "not asked, the time was over",
+                "" => "not asked: deadline exceeded",
                 reason => reason,
             };
             text.push_str(&format!("; {server}: {reason}"));
@@ -310,9 +310,9 @@ impl<T> Failover<T> {
             (_, false) => ErrorCode::TRY_AGAIN,
         };
         Error::new(code, text).advise(if rejected {
-            "look at what each server says, and at the settings that name it"
+            "check the answer of each server, and the settings that name it"
         } else {
-            "look at the servers and at the way to them; call again once they answer"
+            "check that the servers run and that this host can reach them, then retry"
         })
     }
 }

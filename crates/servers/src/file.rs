@@ -8,7 +8,7 @@ pub(crate) use ipam_kit::host::read_regular as read;
 /// # Errors
 /// It cannot be read, or is not text.
 pub fn read_text(file: &Path) -> io::Result<String> {
-    String::from_utf8(read(file)?).map_err(|_| io::Error::other("it is no UTF-8 text"))
+    String::from_utf8(read(file)?).map_err(|_| io::Error::other("it is not UTF-8 text"))
 }
 
 #[cfg(test)]
@@ -20,6 +20,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let latin = folder.path().join("latin");
         std::fs::write(&latin, b"caf\xe9").unwrap();
-        assert_eq!(read_text(&latin).unwrap_err().to_string(), "it is no UTF-8 text");
+        assert_eq!(read_text(&latin).unwrap_err().to_string(), "it is not UTF-8 text");
     }
 }

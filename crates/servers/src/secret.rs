@@ -34,15 +34,14 @@ impl Secret {
     pub fn parse(text: &str, path: &str) -> Result<Self> {
         let text = text.trim();
         if text.is_empty() {
-            return Err(Error::config(path, "empty")
-                .advise("give the secret, or leave the key out to do without"));
+            return Err(Error::config(path, "empty").advise("set a secret, or remove the key"));
         }
         if !text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
             return Err(Error::config(
                 path,
-                "holds a line break or another character that no header may hold",
+                "contains a line break or another character that is invalid in a header",
             )
-            .advise("give nothing but the secret, in one line"));
+            .advise("expected only the secret, on one line"));
         }
         Ok(Self(text.to_owned()))
     }
@@ -56,7 +55,7 @@ impl Secret {
         let text = file::read_text(file).map_err(|error| {
             Error::config(path, format_args!("{shown} cannot be read"))
                 .caused_by(error)
-                .advise("name a file that holds nothing but the secret")
+                .advise("name a file that contains only the secret")
         })?;
         Self::parse(&text, &format!("{path}: {shown}"))
     }
@@ -95,7 +94,7 @@ mod tests {
     #[test]
     fn what_is_no_secret_is_refused_without_showing_it() {
         for (text, message) in
-            [(" \n", "p: empty"), ("s3cret\nx", "p: holds"), ("s3crét", "p: holds")]
+            [(" \n", "p: empty"), ("s3cret\nx", "p: contains"), ("s3crét", "p: contains")]
         {
             let error = Secret::parse(text, "p").unwrap_err();
             assert!(error.to_string().starts_with(message), "{error}");

@@ -153,8 +153,9 @@ impl ServerSection {
         let Self { service, servers, example, .. } = self;
         let path = format!("ipam.{servers}");
         let urls = urls.ok_or_else(|| {
-            Error::config(&path, "missing")
-                .advise(format!("name {service}'s servers, as in {servers:?}: [{example:?}]"))
+            Error::config(&path, "missing").advise(format!(
+                "name the {service} servers, for example {servers:?}: [{example:?}]"
+            ))
         })?;
         Server::parse_all(&urls, &path, None)
     }
@@ -180,7 +181,8 @@ impl ServerSection {
         let path = self.path("token");
         match (not_blank(token, &path), ConfigFile::given(self.path("tokenFile"), file)) {
             (Some(_), Some(_)) => {
-                Err(Error::config(path, "given together with tokenFile").advise("give one of them"))
+                Err(Error::config(path, "given together with tokenFile")
+                    .advise("remove one of them"))
             }
             (Some(token), None) => Secret::parse(token, &path).map(Some),
             (None, Some(file)) => Secret::read(&file).map(Some),
@@ -212,8 +214,8 @@ pub fn both_or_neither<A, B>(
         (Some(_), None) => (other_path, one_path),
         (None, Some(_)) => (one_path, other_path),
     };
-    Err(Error::config(missing, format_args!("missing, but {given} is given"))
-        .advise("give both or neither"))
+    Err(Error::config(missing, format_args!("missing, but {given} is set"))
+        .advise("set both or neither"))
 }
 
 /// Reads how long to go on after the first trouble; 10 seconds where nothing is said.
@@ -223,8 +225,8 @@ pub fn both_or_neither<A, B>(
 pub fn parse_timeout(text: Option<&str>, path: &str) -> Result<Duration> {
     let Some(text) = text else { return Ok(TIMEOUT) };
     parse_duration(text).ok_or_else(|| {
-        Error::config(path, format_args!("{text:?} is no duration"))
-            .advise(r#"as in "10s" or "1m30s""#)
+        Error::config(path, format_args!("invalid duration {text:?}"))
+            .advise(r#"expected for example "10s" or "1m30s""#)
     })
 }
 
@@ -232,7 +234,7 @@ pub fn parse_timeout(text: Option<&str>, path: &str) -> Result<Duration> {
 fn not_blank<'a>(text: Option<&'a str>, path: &str) -> Option<&'a str> {
     let text = text?;
     if text.trim().is_empty() {
-        warn!("{path}: blank, so it is ignored: give a value or leave it out");
+        warn!("{path}: a blank value is ignored: set a value or remove it");
         return None;
     }
     Some(text)

@@ -28,8 +28,8 @@ impl Server {
         default_port: impl Into<Option<u16>>,
     ) -> Result<Vec<Self>> {
         if texts.is_empty() {
-            return Err(Error::config(path, "no server")
-                .advise("name at least one, as in http://HOST:PORT"));
+            return Err(Error::config(path, "empty list")
+                .advise("name at least one server, for example http://HOST:PORT"));
         }
         let default_port = default_port.into();
         let texts = texts.iter().enumerate();
@@ -42,7 +42,7 @@ impl Server {
     pub fn parse_one(text: &str, path: &str, default_port: Option<u16>) -> Result<Self> {
         Self::parse(text, default_port).map_err(|wrong| {
             Error::config(path, format_args!("{} {wrong}", shown_url(text)))
-                .advise("expected http://HOST:PORT or https://HOST:PORT, with a path where the server has one")
+                .advise("expected http://HOST:PORT or https://HOST:PORT, optionally with a path")
         })
     }
 
@@ -52,27 +52,27 @@ impl Server {
     /// The URL is invalid: the reason, in words that follow the URL.
     pub fn parse(text: &str, default_port: Option<u16>) -> Result<Self, &'static str> {
         const SCHEME: &str = "does not begin with http:// or https://";
-        const URL: &str = "is no URL";
+        const URL: &str = "is not a valid URL";
         let scheme = text.trim().split_once("://");
         let authority = scheme.map_or(text, |(_, rest)| rest).split(['/', '?', '#']).next();
         if authority.is_some_and(|authority| authority.contains('@')) {
-            return Err("holds a user name or password, for which there are keys");
+            return Err("contains a user name or password: use the keys for them");
         }
         let (scheme, rest) = scheme.ok_or(SCHEME)?;
         let secured = match scheme.to_ascii_lowercase().as_str() {
             "http" => false,
             "https" => true,
-            "unix" => return Err("is a socket of this machine, which is not supported"),
+            "unix" => return Err("is a Unix socket, which is not supported"),
             _ => return Err(SCHEME),
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if rest.contains(['?', '#']) {
-            return Err("has more than a path");
+            return Err("has a query or a fragment: expected at most a path");
         }
         let parsed: Authority = authority.parse().map_err(|_| URL)?;
         let host = parsed.host();
         if host.is_empty() {
-            return Err("names no host");
+            return Err("has no host");
         }
         let port = match parsed.port_u16() {
             Some(port) => port,
@@ -177,20 +177,26 @@ mod tests {
             assert_eq!(error.code().number(), 7);
         }
         let error = Server::parse_all(&[], "p", None).unwrap_err();
-        assert_eq!(error.to_string(), "p: no server");
+        assert_eq!(error.to_string(), "p: empty list");
     }
 
     #[test]
     fn credentials_in_a_url_are_refused_and_not_shown() {
         for (text, message) in [
-            ("http://u:s3cret@a:1", "the URL holds a user name"),
-            ("htps://u:s3cret@a:1", "the URL holds a user name"),
-            ("u:s3cret@a:1", "the URL holds a user name"),
+            ("http://u:s3cret@a:1", "the URL contains a user name"),
+            ("htps://u:s3cret@a:1", "the URL contains a user name"),
+            ("u:s3cret@a:1", "the URL contains a user name"),
             ("http:/u:s3cret@a:1", "the URL does not begin"),
-            ("http://a?token=s3cret", "\"http://a…\" has more than a path"),
-            ("http://a/b?s3cret", "\"http://a/b…\" has more than a path"),
-            ("http://a#s3cret", "\"http://a…\" has more than a path"),
-            ("http://a/b?c@s3cret", "the URL has more than a path"),
+            (
+                "http://a?token=s3cret",
+                "\"http://a…\" has a query or a fragment: expected at most a path",
+            ),
+            (
+                "http://a/b?s3cret",
+                "\"http://a/b…\" has a query or a fragment: expected at most a path",
+            ),
+            ("http://a#s3cret", "\"http://a…\" has a query or a fragment: expected at most a path"),
+            ("http://a/b?c@s3cret", "the URL has a query or a fragment: expected at most a path"),
             ("a?token=s3cret", "\"a…\" does not begin"),
         ] {
             let error = Server::parse_all(&[text.to_owned()], "p", None).unwrap_err();

@@ -71,7 +71,7 @@ impl Pem {
             PemSource::File(file) => Cow::Owned(file::read(file).map_err(|error| {
                 Error::config(&self.path, format_args!("{} cannot be read", file.display()))
                     .caused_by(error)
-                    .advise("name a PEM file that root may read")
+                    .advise("name a PEM file that root can read")
             })?),
         };
         let text = String::from_utf8_lossy(&content);
@@ -90,8 +90,8 @@ impl Pem {
 
     pub(crate) fn malformed(&self, kind: &str) -> Error {
         let subject = self.shown().map_or_else(String::new, |file| file + " ");
-        Error::config(&self.path, format_args!("{subject}holds no PEM of a {kind}"))
-            .advise(format!("expected a line like -----BEGIN {kind}-----, and what belongs to it"))
+        Error::config(&self.path, format_args!("{subject}contains no PEM block of type {kind}"))
+            .advise(format!("expected a block that begins with -----BEGIN {kind}-----"))
     }
 }
 

@@ -3,18 +3,17 @@
 use std::time::Duration;
 
 /// No connection in time.
-pub const NOT_CONNECTED: &str = "it cannot be connected to in time";
+pub const NOT_CONNECTED: &str = "connection timed out";
 
 /// Advice about a server that should speak TLS and does not.
-pub const WITHOUT_TLS: &str =
-    "the server does not speak TLS: write http:// before it, or look at the port";
+pub const WITHOUT_TLS: &str = "the server does not speak TLS: use http://, or check the port";
 
 /// Advice about a server that ends the connection, as one without TLS does and one that is being
 /// stopped.
-pub const PERHAPS_WITHOUT_TLS: &str = "if the server does not speak TLS, write http:// before it";
+pub const PERHAPS_WITHOUT_TLS: &str = "if the server does not speak TLS, use http://";
 
 /// Advice about a server that should not speak TLS and does.
-pub const WITH_TLS: &str = "the server speaks TLS: write https:// before it";
+pub const WITH_TLS: &str = "the server speaks TLS: use https://";
 
 /// Advice about a server's certificate that has expired, or is not valid yet.
 pub const NOT_VALID_NOW: &str =
@@ -33,5 +32,5 @@ pub const REFUSALS: [&str; 7] = [
 
 /// No answer in the time that the server was given.
 pub fn no_answer_within(patience: Duration) -> String {
-    format!("no answer within {} ms", patience.as_millis())
+    format!("no answer within {}ms", patience.as_millis())
 }

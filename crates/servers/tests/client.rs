@@ -152,10 +152,7 @@ fn a_server_of_another_authority_or_name_is_not_trusted() {
             (url.replace("127.0.0.1", "[::ffff:127.0.0.1]"), mine()),
         ] {
             let error = client(&[&url], tls).unwrap().read(&GET).unwrap_err();
-            assert!(
-                error.to_string().contains("is not of an authority that is trusted here"),
-                "{pair:?}: {error}"
-            );
+            assert!(error.to_string().contains("is not from a trusted CA"), "{pair:?}: {error}");
             assert_eq!(error.code(), ErrorCode::UNREACHED);
         }
     }
@@ -181,7 +178,10 @@ fn a_key_of_another_certificate_is_an_error_of_the_configuration() {
     let pair = Pair { key: certificates.other_client().key, ..certificates.client() };
     let error = client(&["https://a"], trusting(&certificates, Some(pair.clone()))).unwrap_err();
     let (file, of) = (pair.key.display(), pair.certificate.display());
-    assert_eq!(error.to_string(), format!("ipam.test.keyFile: {file} does not go with {of}"));
+    assert_eq!(
+        error.to_string(),
+        format!("ipam.test.keyFile: {file} does not match the certificate {of}")
+    );
     assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
     // Where no server is over TLS, nobody looks at the files.
     assert!(client(&["http://a"], trusting(&certificates, Some(pair))).is_ok());

@@ -111,7 +111,7 @@ impl Bad {
     fn all(&self) -> Vec<(String, &'static str)> {
         let mut all = vec![
             (refused(), "Connection refused"),
-            (url(&self.cluster.blackhole()), "it cannot be connected to in time"),
+            (url(&self.cluster.blackhole()), "connection timed out"),
             (url(&self.silent.endpoint()), "no answer within"),
             (self.stopped.url(), "no answer within"),
         ];
@@ -363,7 +363,7 @@ fn what_is_no_consul_and_knows_no_page_is_not_taken_for_an_empty_store() {
 fn what_serves_nobody_is_an_error_of_the_configuration() {
     for (servers, words) in [
         (json!(null), "ipam.consul_servers: missing"),
-        (json!([]), "ipam.consul_servers: no server"),
+        (json!([]), "ipam.consul_servers: empty list"),
         (json!("http://127.0.0.1:8500"), "ipam.consul_servers"),
         (json!(["127.0.0.1:8500"]), "ipam.consul_servers[0]: \"127.0.0.1:8500\""),
         (
@@ -371,7 +371,7 @@ fn what_serves_nobody_is_an_error_of_the_configuration() {
             "ipam.consul_servers[1]: \"unix:///run/consul.sock\" is a socket",
         ),
         (json!(["http://a:1", 7]), "ipam.consul_servers"),
-        (json!(["http://user:word@a:1"]), "ipam.consul_servers[0]: the URL holds a user name"),
+        (json!(["http://user:word@a:1"]), "ipam.consul_servers[0]: the URL contains a user name"),
     ] {
         let mut node = Node::at(&[]);
         node.ipam = json!({"consul_servers": servers});

@@ -29,7 +29,7 @@ fn a_server_of_another_protocol_is_asked_for_nothing() {
     let consul = stocked();
     let (world, network) = chain(&consul, &["blue"]);
     for (bytes, words) in [
-        (&b"\x15\x03\x01\x00\x02\x02\x46"[..], "speaks TLS: write https://"),
+        (&b"\x15\x03\x01\x00\x02\x02\x46"[..], "speaks TLS: use https://"),
         (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00", "not answer in HTTP/1"),
         (
             b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n",
@@ -37,10 +37,10 @@ fn a_server_of_another_protocol_is_asked_for_nothing() {
         ),
         (
             b"HTTP/1.1 404 Not Found\r\nContent-Length: 19\r\n\r\n404 page not found\n",
-            "look at port, path and scheme",
+            "check port, path and scheme",
         ),
         // So a server of files answers a method that it does not know.
-        (b"HTTP/1.0 501 Unsupported method ('PUT')\r\n\r\n", "look at port, path and scheme"),
+        (b"HTTP/1.0 501 Unsupported method ('PUT')\r\n\r\n", "check port, path and scheme"),
     ] {
         let (code, text) = world.call("ADD", "c1", &at(&network, &saying(bytes))).failure();
         assert_eq!(code, 105, "{text}");

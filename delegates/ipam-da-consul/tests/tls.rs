@@ -146,7 +146,7 @@ fn a_server_that_cannot_be_trusted_is_asked_for_nothing() {
     let certificates = Certificates::make();
     let consul = secure(&certificates, false);
     let before = everything(&consul);
-    let why = "the server's certificate is not of an authority that is trusted here";
+    let why = "the server's certificate is not from a trusted CA";
     let trusting = |file: &Path| Node::of(&consul).with("caFile", file.to_str().unwrap());
     let other = trusting(&certificates.other_authority());
     assert_refused(other, &[103, 105], &[&consul.url(), "UnknownIssuer", why]);
@@ -232,8 +232,8 @@ fn files_that_cannot_be_used_are_named_with_their_keys() {
         for (path, reason) in [
             (&missing, "cannot be read"),
             (&folder, "cannot be read"),
-            (&file("empty.pem", ""), "holds no PEM of a"),
-            (&file("garbage.pem", "garbage\n"), "holds no PEM of a"),
+            (&file("empty.pem", ""), "contains no PEM block of type"),
+            (&file("garbage.pem", "garbage\n"), "contains no PEM block of type"),
         ] {
             let words = format!("ipam.consul.{key}: {path} {reason}");
             assert_refused(good().with(key, path.as_str()), &[7], &[&words]);

@@ -73,9 +73,9 @@ fn a_token_that_cannot_be_used_is_an_error_that_names_its_place() {
         ),
         (
             node().with("tokenFile", lines.as_str()),
-            format!("ipam.consul.tokenFile: {lines}: holds a line break"),
+            format!("ipam.consul.tokenFile: {lines}: contains a line break"),
         ),
-        (node().with("token", "a\nb"), "ipam.consul.token: holds a line break".to_owned()),
+        (node().with("token", "a\nb"), "ipam.consul.token: contains a line break".to_owned()),
         (
             node().with("token", "x").with("tokenFile", lines.as_str()),
             "ipam.consul.token: given together with tokenFile".to_owned(),

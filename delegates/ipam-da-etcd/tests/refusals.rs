@@ -122,8 +122,8 @@ fn certificate_files_that_cannot_be_used_are_named() {
         for (path, reason) in [
             (&missing, "cannot be read"),
             (&folder, "cannot be read"),
-            (&empty, "holds no PEM of a"),
-            (&garbage, "holds no PEM of a"),
+            (&empty, "contains no PEM block of type"),
+            (&garbage, "contains no PEM block of type"),
         ] {
             let mut node = hasty(Node::of(&etcd));
             node.store["etcd"] = good.store["etcd"].clone();

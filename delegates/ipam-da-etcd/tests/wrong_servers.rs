@@ -48,7 +48,7 @@ fn a_server_of_another_protocol_is_asked_for_nothing() {
     let other = "it is not etcd (check the host and the port)";
     asks_nothing(&saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), &["in HTTP/1", other]);
     asks_nothing(&saying(b"220 mail.example ready\r\n"), &[other]);
-    asks_nothing(&saying(b"\x15\x03\x01\x00\x02\x02\x46"), &["speaks TLS: write https://"]);
+    asks_nothing(&saying(b"\x15\x03\x01\x00\x02\x02\x46"), &["speaks TLS: use https://"]);
 }
 
 #[test]

@@ -172,7 +172,7 @@ mod tests {
         for (ipam, message) in [
             (json!({}), "ipam.nomad_servers: missing"),
             (json!({"nomad_servers": null}), "ipam.nomad_servers: missing"),
-            (json!({"nomad_servers": []}), "ipam.nomad_servers: no server"),
+            (json!({"nomad_servers": []}), "ipam.nomad_servers: empty list"),
             (
                 json!({"nomad_servers": ["a:4646"]}),
                 "ipam.nomad_servers[0]: \"a:4646\" does not begin with",
@@ -182,7 +182,7 @@ mod tests {
                 "ipam.nomad_servers[1]: \"unix:///s\" is a",
             ),
             (with(json!({"token": "a", "tokenFile": "/b"})), "ipam.nomad.token: given together"),
-            (with(json!({"token": "s3\ncret"})), "ipam.nomad.token: holds a line break"),
+            (with(json!({"token": "s3\ncret"})), "ipam.nomad.token: contains a line break"),
             (
                 with(json!({"tokenFile": "/nowhere"})),
                 "ipam.nomad.tokenFile: /nowhere cannot be read",
@@ -195,7 +195,7 @@ mod tests {
                 with(json!({"keyFile": "/k"})),
                 "ipam.nomad.certFile: missing, but ipam.nomad.keyFile is",
             ),
-            (with(json!({"timeout": "soon"})), "ipam.nomad.timeout: \"soon\" is no duration"),
+            (with(json!({"timeout": "soon"})), "ipam.nomad.timeout: invalid duration \"soon\""),
             (with(json!({"cafile": "/c"})), "ipam.nomad.cafile: unknown key"),
         ] {
             let error = store(ipam, "").unwrap_err();

@@ -179,7 +179,7 @@ fn what_is_wrong_is_named_by_its_place() {
         (
             "server: 'https://u:s3cret@a'",
             "",
-            "f0: clusters[k].cluster.server: the URL holds a user name",
+            "f0: clusters[k].cluster.server: the URL contains a user name",
         ),
         (
             "server: a, insecure-skip-tls-verify: yes",
@@ -196,7 +196,7 @@ fn what_is_wrong_is_named_by_its_place() {
             "",
             "f0: clusters[k].cluster.certificate-authority-data: is no base64",
         ),
-        ("server: a", "token: \"s3cret\\nx\"", "f0: users[u].user.token: holds a line break"),
+        ("server: a", "token: \"s3cret\\nx\"", "f0: users[u].user.token: contains a line break"),
         (
             "server: a",
             "token: {s3cret: x}",

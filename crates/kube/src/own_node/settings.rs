@@ -53,8 +53,8 @@ impl NodeKeys {
         let ttl = self.cache_ttl.filter(|text| !text.is_empty()).map(|text| {
             let none = matches!(&*text, "0" | "0s").then_some(Duration::ZERO);
             none.or_else(|| parse_duration(&text)).ok_or_else(|| {
-                Error::config(path("cacheTtl"), format_args!("{text:?} is no duration"))
-                    .advise(r#"as in "60s" or "5m"; "0s" asks the API server each time"#)
+                Error::config(path("cacheTtl"), format_args!("invalid duration {text:?}"))
+                    .advise(r#"expected for example "60s" or "5m"; with "0s" every call asks the API server"#)
             })
         });
         Ok(NodeSettings {
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn what_is_no_duration_is_refused_by_its_place() {
         let error = read(json!({"cacheTtl": "soon"})).unwrap_err();
-        assert_eq!(error.to_string(), r#"ipam.cacheTtl: "soon" is no duration"#);
+        assert_eq!(error.to_string(), r#"ipam.cacheTtl: invalid duration "soon""#);
     }
 
     #[test]

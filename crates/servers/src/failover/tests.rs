@@ -130,7 +130,7 @@ fn where_no_server_does_it_the_call_ends_at_once() {
     let error = failover.write(()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no Test server does what is asked; a: no such thing; b: no such thing"
+        "every Test server rejected the request; a: no such thing; b: no such thing"
     );
     assert_eq!(error.code(), ErrorCode::BACKEND);
     assert!(failover.is_refused());
@@ -260,7 +260,7 @@ fn what_was_wrong_before_an_answer_is_not_told() {
     let error = failover.read(()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no Test server answers; a: not asked, the time was over; b: late"
+        "no Test server answers; a: not asked: deadline exceeded; b: late"
     );
 }
 
@@ -290,7 +290,7 @@ fn a_server_that_was_not_asked_in_time_is_named() {
     let error = within(2, SECOND, 1000 * SECOND, reply).read(()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no Test server answers; a: away; b: not asked, the time was over"
+        "no Test server answers; a: away; b: not asked: deadline exceeded"
     );
 }
 
@@ -300,7 +300,7 @@ fn a_call_whose_time_is_over_asks_no_server() {
         let mut failover = within(1, timeout, deadline, |_, _| Ok("yes"));
         let error = failover.write(()).unwrap_err();
         assert_eq!(error.code(), ErrorCode::TIMED_OUT);
-        assert_eq!(error.to_string(), "the time was over before Test was asked");
+        assert_eq!(error.to_string(), "deadline exceeded before any Test server was asked");
         assert!(failover.transport().asked.is_empty());
     }
 }

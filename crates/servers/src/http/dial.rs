@@ -55,7 +55,7 @@ impl WireState {
             0 => None,
             // An alert, or a handshake.
             0x15 | 0x16 => Some(words::WITH_TLS),
-            _ => Some("it does not answer in HTTP/1: look at the host and the port"),
+            _ => Some("the answer is not HTTP/1: check the host and the port"),
         }
     }
 

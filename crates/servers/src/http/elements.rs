@@ -25,7 +25,7 @@ pub fn each_element<E>(
         if read == 0 {
             return match scanner.is_whole() {
                 true => Ok(Ok(scanner.rest)),
-                false => Err(malformed("it ends early")),
+                false => Err(malformed("unexpected end of JSON")),
             };
         }
         for byte in &piece[..read] {
@@ -69,10 +69,10 @@ impl Weight {
         }
         match self {
             Self { values, .. } if *values > VALUES => {
-                Err(malformed(&format!("it has more than {VALUES} values")))
+                Err(malformed(&format!("more than {VALUES} values")))
             }
             Self { string_length, in_string: true, .. } if *string_length > STRING => {
-                Err(malformed(&format!("one of its texts has more than {STRING} bytes")))
+                Err(malformed(&format!("a string has more than {STRING} bytes")))
             }
             _ => Ok(()),
         }
@@ -151,7 +151,7 @@ impl<'a> Scanner<'a> {
     fn around(&mut self, byte: u8) -> io::Result<()> {
         let space = matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
         if self.name.is_none() {
-            return if space { Ok(()) } else { Err(malformed("something follows its end")) };
+            return if space { Ok(()) } else { Err(malformed("unexpected data after the array")) };
         }
         let was_string = self.of_rest.in_string;
         self.keep(byte)?;
@@ -180,7 +180,7 @@ impl<'a> Scanner<'a> {
                 self.state = ScanState::Between;
                 self.keep(byte)
             }
-            _ if self.name.is_none() => Err(malformed("it is not an array of objects or texts")),
+            _ if self.name.is_none() => Err(malformed("expected an array of objects or strings")),
             _ => {
                 self.state = ScanState::Around;
                 self.around(byte)
@@ -202,7 +202,7 @@ impl<'a> Scanner<'a> {
                 self.inside = 0;
                 self.inside(byte).map(drop)
             }
-            _ => Err(malformed("it is not an array of objects or texts")),
+            _ => Err(malformed("expected an array of objects or strings")),
         }
     }
 
@@ -228,7 +228,7 @@ impl<'a> Scanner<'a> {
     fn keep(&mut self, byte: u8) -> io::Result<()> {
         self.rest.push(byte);
         if self.rest.len() > self.longest {
-            return Err(malformed(&format!("it has more than {} bytes", self.longest)));
+            return Err(malformed(&format!("more than {} bytes outside the array", self.longest)));
         }
         self.of_rest.step(byte)
     }

@@ -145,8 +145,10 @@ impl Http {
         if let Some(sign) =
             ask.required_header.filter(|sign| !response.headers().contains_key(*sign))
         {
-            let text =
-                format!("HTTP {status} without the header {sign}: this is not {}", self.service);
+            let text = format!(
+                "HTTP {status} without the header {sign}: the server is not {}",
+                self.service
+            );
             return Err(RequestError::rejected(text).sent(sent));
         }
         let head = head(ask, &response);
@@ -159,12 +161,12 @@ impl Http {
                     ErrorCode::BACKEND,
                     format!("the answer to {asked} has more than {} bytes", ask.limit),
                 )
-                .advise("see what the server holds there"),
+                .advise("check what the server stores there"),
             )),
             (BodyEnd::Broken(error), _) => Err(broken(&error.into())),
             (BodyEnd::None, Ok(taken)) => Ok(taken),
             (BodyEnd::None, Err(error)) => Err(RequestError::not_understood(
-                Error::new(ErrorCode::BACKEND, format!("the answer to {asked} is not understood"))
+                Error::new(ErrorCode::BACKEND, format!("cannot parse the answer to {asked}"))
                     .caused_by(self.secrets.redacted(error.to_string())),
             )),
         }
@@ -200,11 +202,11 @@ impl Http {
         let is_other_service = request_error::is_other_service(status, ask.method, &text);
         if is_other_service {
             text.push_str(
-                " (look at port, path and scheme: a server that speaks TLS needs https://)",
+                " (check port, path and scheme: a server that speaks TLS needs https://)",
             );
         }
         if let Some(wait) = wait {
-            text.push_str(&format!(" (it asks to be left alone for {} s)", wait.as_secs()));
+            text.push_str(&format!(" (the server asks to retry after {}s)", wait.as_secs()));
         }
         let error = request_error::of_status(status, ask.method, text).wait(wait);
         if is_other_service { error.sent(false) } else { error }

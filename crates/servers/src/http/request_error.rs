@@ -29,7 +29,7 @@ pub(super) fn of_transport(
     // A server that wants another certificate may close before its reason is read.
     if secured && sent && is_cut(error) {
         return RequestError::unknown(format!(
-            "{text} (it may not take this client: look at the client's certificate and key)"
+            "{text} (the server may reject this client: check the client's certificate and key)"
         ));
     }
     if sent { RequestError::unknown(text) } else { RequestError::not_done(text) }
@@ -70,10 +70,10 @@ fn text(error: &ureq::Error, patience: Duration) -> String {
     match error {
         ureq::Error::Timeout(ureq::Timeout::Connect) => words::NOT_CONNECTED.to_owned(),
         ureq::Error::Timeout(_) => words::no_answer_within(patience),
-        ureq::Error::HostNotFound => "its name has no address".to_owned(),
-        ureq::Error::Protocol(error) => format!("its answer is not HTTP/1.1: {error}"),
+        ureq::Error::HostNotFound => "host name does not resolve".to_owned(),
+        ureq::Error::Protocol(error) => format!("the answer is not HTTP/1.1: {error}"),
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            "it closed the connection before the end of its answer".to_owned()
+            "the server closed the connection before the end of its answer".to_owned()
         }
         ureq::Error::Io(error) => error.to_string(),
         other => other.to_string(),
@@ -98,17 +98,17 @@ fn tls_advice(error: &rustls::Error, sent: bool) -> Option<&'static str> {
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. },
         ) => Some(words::NOT_VALID_NOW),
-        rustls::Error::InvalidCertificate(_) => Some(
-            "the server's certificate is not of an authority that is trusted here, or is for another name",
-        ),
+        rustls::Error::InvalidCertificate(_) => {
+            Some("the server's certificate is not from a trusted CA, or is for another name")
+        }
         // With TLS 1.3 a server says so only after a request, which it has not carried out.
         rustls::Error::AlertReceived(alert)
             if !sent || alert.as_str().is_some_and(|alert| words::REFUSALS.contains(&alert)) =>
         {
-            Some("the server does not take this client: look at the client's certificate and key")
+            Some("the server rejects this client: check the client's certificate and key")
         }
         rustls::Error::InvalidMessage(_) if !sent => Some(words::WITHOUT_TLS),
-        _ if !sent => Some("no connection over TLS can be made"),
+        _ if !sent => Some("TLS handshake failed"),
         _ => None,
     }
 }

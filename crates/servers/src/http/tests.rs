@@ -140,8 +140,8 @@ fn a_refusal_of_all_is_final_and_told_in_one_line() {
     assert_eq!(
         error.to_string(),
         format!(
-            "no Test server does what is asked; {}: HTTP 403: Permission denied {shown} (look at the token); \
-             {}: HTTP 404 (look at port, path and scheme: a server that speaks TLS needs https://)",
+            "every Test server rejected the request; {}: HTTP 403: Permission denied {shown} (look at the token); \
+             {}: HTTP 404 (check port, path and scheme: a server that speaks TLS needs https://)",
             one.url, other.url
         )
     );
@@ -214,7 +214,7 @@ fn a_server_that_wants_to_be_left_alone_for_longer_than_there_is_time_is_given_u
         let mut client = client(&[&server.url]);
         let error = client.write(&PUT).unwrap_err();
         assert_eq!(error.code(), ErrorCode::TRY_AGAIN);
-        let text = format!("HTTP 429: busy (it asks to be left alone for {shown} s)");
+        let text = format!("HTTP 429: busy (the server asks to retry after {shown}s)");
         assert!(error.to_string().ends_with(&text), "{error}");
         assert_eq!(server.requests(), 1);
     }
@@ -268,7 +268,8 @@ fn an_answer_that_the_caller_does_not_understand_is_final() {
         Err::<(), _>(io::Error::other(format!("{text} is no JSON")))
     });
     let error = taken.unwrap_err();
-    assert!(error.in_full().ends_with("is not understood: … is no JSON"), "{}", error.in_full());
+    let expected = ": cannot parse the answer to GET v1/x?y=z: … is no JSON";
+    assert!(error.in_full().ends_with(expected), "{}", error.in_full());
     assert_eq!(other.requests(), 0);
 }
 

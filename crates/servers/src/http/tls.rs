@@ -19,7 +19,7 @@ impl Trust {
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| {
-                Error::new(ErrorCode::INTERNAL, "TLS cannot be set up").caused_by(error)
+                Error::new(ErrorCode::INTERNAL, "cannot set up TLS").caused_by(error)
             })?;
         let builder = if self.skip_verification {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerification(provider)))
@@ -35,9 +35,12 @@ impl Trust {
                 builder.with_client_auth_cert(chain, secret).map_err(|error| {
                     let of = certificate.shown().unwrap_or_else(|| certificate.path.clone());
                     let subject = key.shown().map_or_else(String::new, |file| file + " ");
-                    Error::config(&key.path, format_args!("{subject}does not go with {of}"))
-                        .caused_by(error)
-                        .advise("give the unencrypted key of that certificate")
+                    Error::config(
+                        &key.path,
+                        format_args!("{subject}does not match the certificate {of}"),
+                    )
+                    .caused_by(error)
+                    .advise("name the unencrypted key of that certificate")
                 })?
             }
         };
@@ -132,8 +135,8 @@ mod tests {
         fs::write(folder.path().join("torn"), torn).unwrap();
         for (name, what) in [
             ("absent", "cannot be read"),
-            ("text", "holds no PEM of a CERTIFICATE"),
-            ("torn", "holds no PEM of a CERTIFICATE"),
+            ("text", "contains no PEM block of type CERTIFICATE"),
+            ("torn", "contains no PEM block of type CERTIFICATE"),
         ] {
             let tls = Tls { ca: Some(named("p.caFile", name)), identity: None };
             let error = Trust::from(tls).settings().unwrap_err();

@@ -106,21 +106,25 @@ fn what_is_wrong_is_named_by_its_place() {
         (
             json!({"token": "a", "tokenFile": "/b"}),
             "ipam.racks.token: given together with tokenFile",
-            "give one of them",
+            "remove one of them",
         ),
-        (json!({"token": "s3\ncret"}), "ipam.racks.token: holds a line break", ""),
+        (json!({"token": "s3\ncret"}), "ipam.racks.token: contains a line break", ""),
         (json!({"token": "", "tokenFile": "/nowhere"}), nowhere, "No such file"),
         (
             json!({"certFile": "/c", "keyFile": ""}),
-            "ipam.racks.keyFile: missing, but ipam.racks.certFile is given",
-            "give both or neither",
+            "ipam.racks.keyFile: missing, but ipam.racks.certFile is set",
+            "set both or neither",
         ),
         (
             json!({"keyFile": "/k"}),
-            "ipam.racks.certFile: missing, but ipam.racks.keyFile is given",
-            "give both or neither",
+            "ipam.racks.certFile: missing, but ipam.racks.keyFile is set",
+            "set both or neither",
         ),
-        (json!({"timeout": "soon"}), "ipam.racks.timeout: \"soon\" is no duration", "as in"),
+        (
+            json!({"timeout": "soon"}),
+            "ipam.racks.timeout: invalid duration \"soon\"",
+            "expected for example",
+        ),
         (
             json!({"cafile": "/c"}),
             "ipam.racks.cafile: unknown key",
@@ -147,9 +151,9 @@ fn servers_that_are_missing_or_no_urls_are_named_by_their_key() {
         (
             None,
             "ipam.rack_servers: missing",
-            r#"name Rack's servers, as in "rack_servers": ["http://10.20.30.40:8080"]"#,
+            r#"name the Rack servers, for example "rack_servers": ["http://10.20.30.40:8080"]"#,
         ),
-        (Some(vec![]), "ipam.rack_servers: no server", "name at least one"),
+        (Some(vec![]), "ipam.rack_servers: empty list", "name at least one"),
         (Some(vec!["http://a", "b"]), "ipam.rack_servers[1]: \"b\"", "expected http://"),
     ] {
         let servers = servers.map(|urls| urls.into_iter().map(str::to_owned).collect());

@@ -170,7 +170,7 @@ fn what_is_wrong_is_named_by_its_place() {
         ),
         (
             json!({"etcd": {"endpoints": ["a"], "timeout": "soon"}}),
-            "ipam.etcd.timeout: \"soon\" is no duration",
+            "ipam.etcd.timeout: invalid duration \"soon\"",
         ),
         (json!({"etcd": {"endpoints": ["a"], "prefix": "//"}}), "ipam.etcd.prefix: empty"),
         (

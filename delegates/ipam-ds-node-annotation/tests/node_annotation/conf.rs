@@ -261,7 +261,7 @@ fn how_long_an_answer_is_believed_stands_in_the_network_or_in_the_file() {
     assert_eq!([add("5m", "0s"), add("0s", "5m")], [0, 1]);
     let network = with(&site.network(), "cacheTtl", "soon");
     let (code, error) = site.call_with("ADD", "c1", &network).failure();
-    assert!(code == 7 && error.contains("ipam.cacheTtl: \"soon\" is no duration"), "{error}");
+    assert!(code == 7 && error.contains("ipam.cacheTtl: invalid duration \"soon\""), "{error}");
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn an_answer_without_the_sign_is_of_another_service() {
     assert!(signed("content-length").is_ok());
     let error = signed("x-index").unwrap_err();
     assert_eq!(error.code(), ErrorCode::BACKEND);
-    let text = "HTTP 200 without the header x-index: this is not Test";
+    let text = "HTTP 200 without the header x-index: the server is not Test";
     assert!(error.to_string().ends_with(text), "{error}");
     // No reason shows a secret, wherever it comes from.
     let error = signed("s3cret").unwrap_err();
