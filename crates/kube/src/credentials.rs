@@ -187,7 +187,7 @@ fn identity(user: &KubeconfigSection<'_>) -> Result<Option<(Pem, Pem)>> {
 
 fn half_missing(user: &KubeconfigSection<'_>, key: &str, given: &Pem) -> Error {
     Error::config(user.path(key), format_args!("missing, but there is {}", given.path))
-        .advise("set both or neither")
+        .advise("give both or neither")
 }
 
 /// The token in the file, which rotates, if that can be read; else the one in the kubeconfig.

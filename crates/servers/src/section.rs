@@ -214,8 +214,8 @@ pub fn both_or_neither<A, B>(
         (Some(_), None) => (other_path, one_path),
         (None, Some(_)) => (one_path, other_path),
     };
-    Err(Error::config(missing, format_args!("missing, but {given} is set"))
-        .advise("set both or neither"))
+    Err(Error::config(missing, format_args!("missing, but {given} is given"))
+        .advise("give both or neither"))
 }
 
 /// Reads how long to go on after the first trouble; 10 seconds where nothing is said.

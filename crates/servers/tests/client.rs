@@ -131,7 +131,7 @@ fn a_server_that_does_not_take_the_client_is_not_asked_again() {
     for pair in [None, Some(certificates.other_client()), Some(certificates.expired_client())] {
         let mut client = client(&[&url], trusting(&certificates, pair)).unwrap();
         let error = client.read(&GET).unwrap_err();
-        assert!(error.to_string().contains("look at the client's certificate and key"), "{error}");
+        assert!(error.to_string().contains("check the client's certificate and key"), "{error}");
         // A change was not done, and may go to another server.
         let error = client.write(&HttpRequest { method: Method::Put, ..GET }).unwrap_err();
         assert_eq!(error.code(), ErrorCode::BACKEND);
@@ -166,7 +166,7 @@ fn a_server_without_tls_or_that_does_not_shake_hands_is_passed_over() {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     });
     let error = client(&[&plain], trusting(&certificates, None)).unwrap().read(&GET).unwrap_err();
-    assert!(error.to_string().contains("write http:// before it"), "{error}");
+    assert!(error.to_string().contains("does not speak TLS: use http://"), "{error}");
     let silent = serve("https", |_| std::thread::park());
     let good = server(&certificates, false);
     answers(&[&plain, &silent, &good], trusting(&certificates, None));

@@ -368,7 +368,7 @@ fn what_serves_nobody_is_an_error_of_the_configuration() {
         (json!(["127.0.0.1:8500"]), "ipam.consul_servers[0]: \"127.0.0.1:8500\""),
         (
             json!(["http://a:1", "unix:///run/consul.sock"]),
-            "ipam.consul_servers[1]: \"unix:///run/consul.sock\" is a socket",
+            "ipam.consul_servers[1]: \"unix:///run/consul.sock\" is a Unix socket",
         ),
         (json!(["http://a:1", 7]), "ipam.consul_servers"),
         (json!(["http://user:word@a:1"]), "ipam.consul_servers[0]: the URL contains a user name"),

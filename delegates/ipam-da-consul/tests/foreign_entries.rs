@@ -30,7 +30,7 @@ fn a_server_of_another_protocol_is_asked_for_nothing() {
     let (world, network) = chain(&consul, &["blue"]);
     for (bytes, words) in [
         (&b"\x15\x03\x01\x00\x02\x02\x46"[..], "speaks TLS: use https://"),
-        (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00", "not answer in HTTP/1"),
+        (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00", "is not HTTP/1"),
         (
             b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n",
             "needs https://",

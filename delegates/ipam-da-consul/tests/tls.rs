@@ -182,7 +182,7 @@ fn a_client_whose_certificate_is_not_taken_is_told_so() {
             assert!([103, 105, 50, 11].contains(&code), "{verb}: {code}: {text}");
             assert!(text.contains(&consul.url()), "{verb}: {text}");
             // The server says so after the handshake, and may have ended the connection before it was heard.
-            assert!(text.contains("look at the client's certificate and key"), "{verb}: {text}");
+            assert!(text.contains("check the client's certificate and key"), "{verb}: {text}");
         });
     }
     assert_eq!(everything(&consul), before);
@@ -206,7 +206,7 @@ fn the_wrong_scheme_is_told() {
     let plain = stocked();
     let url = format!("https://{}", plain.endpoint());
     let node = Node::at(std::slice::from_ref(&url));
-    assert_refused(node, &[103, 105, 11], &[&url, "write http:// before it"]);
+    assert_refused(node, &[103, 105, 11], &[&url, "use http://"]);
     let certificates = Certificates::make();
     let consul = secure(&certificates, false);
     let url = format!("http://{}", consul.endpoint());

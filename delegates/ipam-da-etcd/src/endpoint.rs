@@ -108,10 +108,10 @@ mod tests {
     #[test]
     fn what_may_be_a_secret_is_not_shown() {
         for (text, message) in [
-            ("http://u:s3cret@a:1", "p: the URL holds"),
-            ("u:s3cret@a:1", "p: the URL holds"),
-            ("htps://u:s3cret@a:1", "p: the URL holds"),
-            ("a?token=s3cret", "p: \"a…\" has more"),
+            ("http://u:s3cret@a:1", "p: the URL contains"),
+            ("u:s3cret@a:1", "p: the URL contains"),
+            ("htps://u:s3cret@a:1", "p: the URL contains"),
+            ("a?token=s3cret", "p: \"a…\" has a query"),
             ("htps://a?token=s3cret", "p: \"htps://a…\" does not begin with http://"),
         ] {
             let error = parse_all(&[text.to_owned()], false, "p", false).unwrap_err();

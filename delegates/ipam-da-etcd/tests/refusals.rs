@@ -212,7 +212,7 @@ fn the_wrong_scheme_is_told() {
     let plain = Etcd::start();
     let node = hasty(Node::at(&[format!("https://{}", plain.endpoint())]));
     let url = format!("https://{}", plain.endpoint());
-    assert_refused(&node, [11, 50], &[&url, "write http:// before it"]);
+    assert_refused(&node, [11, 50], &[&url, "does not speak TLS, use http://"]);
     let certificates = Certificates::make();
     let etcd = Etcd::builder().tls(tls(&certificates, false)).start();
     let url = format!("http://{}", etcd.endpoint());

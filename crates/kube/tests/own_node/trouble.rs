@@ -113,7 +113,7 @@ fn a_server_in_trouble_is_told_with_what_it_says() {
         &[
             (bad.url(), &["502", "<h1>Bad Gateway</h1>"]),
             (oops.url(), &["500", "{\"a\""]),
-            (busy.url(), &["429", "3600 s", "slow down"]),
+            (busy.url(), &["429", "3600s", "slow down"]),
         ],
     );
     // It is not asked again when it does not want to be.

@@ -112,13 +112,13 @@ fn what_is_wrong_is_named_by_its_place() {
         (json!({"token": "", "tokenFile": "/nowhere"}), nowhere, "No such file"),
         (
             json!({"certFile": "/c", "keyFile": ""}),
-            "ipam.racks.keyFile: missing, but ipam.racks.certFile is set",
-            "set both or neither",
+            "ipam.racks.keyFile: missing, but ipam.racks.certFile is given",
+            "give both or neither",
         ),
         (
             json!({"keyFile": "/k"}),
-            "ipam.racks.certFile: missing, but ipam.racks.keyFile is set",
-            "set both or neither",
+            "ipam.racks.certFile: missing, but ipam.racks.keyFile is given",
+            "give both or neither",
         ),
         (
             json!({"timeout": "soon"}),
