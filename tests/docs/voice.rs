@@ -85,7 +85,6 @@ const NOT_YET: &[&str] = &[
     "docs/delegates.md",
     "docs/errors.md",
     "docs/faq.md",
-    "docs/guide.md",
     "docs/moving/cni-ipam-etcd.md",
     "docs/moving/host-etcd.md",
     "docs/moving/host-local.md",

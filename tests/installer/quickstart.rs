@@ -3,7 +3,8 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use ipam_testkit::world::names;
+use ipam_testkit::pages::Page;
+use ipam_testkit::world::{Host, names, start, wait};
 
 use super::{Site, copy, run, said, source};
 
@@ -14,7 +15,7 @@ fn quickstart(site: &Site) -> (String, u32) {
     let mut command = Command::new("bash");
     let child = command.arg(&script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let id = child.id();
-    (said(ipam_testkit::world::wait(child)), id)
+    (said(wait(child)), id)
 }
 
 #[test]
@@ -76,4 +77,42 @@ fn install_sh_works_after_it() {
     let dir = site.plugins.display();
     said(run(Command::new("sh").args(["-c", &format!("{command} --dir '{dir}'")])));
     assert!(site.plugins.join("ipam-da-local").exists());
+}
+
+#[test]
+fn the_first_chain_of_the_guide_runs_as_it_says() {
+    let (site, host) = (Site::real(), Host::new());
+    host.shell(
+        "mkdir -p /opt/cni; mount -t tmpfs tmpfs /opt/cni; mount -t tmpfs tmpfs /usr/local/sbin",
+    );
+    let example = "examples/10-ipam-delegated-local.conflist";
+    copy(&source(example), &site.release.join(example));
+    let inside = |command: &str| {
+        let script = format!("cd '{}'; {command}", site.release.display());
+        said(run(host.enter("/bin/sh").args(["-ec", &script])))
+    };
+    let text = inside("./install.sh");
+    inside(text.lines().last().unwrap());
+
+    let page = Page::read("docs/guide.md");
+    let commands = page.commands("Composing a chain", "console");
+    assert!(commands.len() == 5, "{commands:?}");
+    let mut network = page.json("Composing a chain")["plugins"][0].clone();
+    network["name"] = "racknet".into();
+    network["cniVersion"] = "1.0.0".into();
+    for (command, expected) in commands {
+        let printed = inside(&command);
+        // The rows that it shows have these addresses and states.
+        let shown = expected.split_whitespace().filter(|word| {
+            word.starts_with("10.210.") || word.starts_with("ipam-") || *word == "held"
+        });
+        for word in shown {
+            assert!(printed.contains(word), "{command}: {word}: {printed}");
+        }
+        if command.starts_with("ipam-delegated lint") {
+            let mut call = host.command(&site.world, "ADD", "3f9c1e");
+            call.env("CNI_PATH", "/opt/cni/bin");
+            wait(start(call, &network)).success();
+        }
+    }
 }
