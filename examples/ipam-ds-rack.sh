@@ -10,7 +10,7 @@ answer_error() { # CODE MESSAGE
 }
 
 if [ -z "${CNI_COMMAND+set}" ]; then
-    echo 'ipam-ds-rack: a CNI IPAM delegate; runtimes call it with CNI_COMMAND set.' >&2
+    echo "ipam-ds-rack: a selector of ipam-delegated, which calls it" >&2
     exit 0
 fi
 if [ "$CNI_COMMAND" = VERSION ]; then
@@ -37,17 +37,21 @@ find_in_config() { # FILTER [JQ OPTION...]
 }
 
 find_in_config 'length == 1 and (.[0] | type == "object")' -s >/dev/null ||
-    answer_error 6 'the network configuration on stdin is not one JSON object'
+    answer_error 6 'stdin: expected one JSON object'
 rack_file=$(find_in_config '.ipam.rackFile | strings') ||
     answer_error 7 'ipam.rackFile: expected the path of a file with the name of the rack'
-find_in_config '.ipam.racks | type == "object" and all(.[]; type == "string")' >/dev/null ||
-    answer_error 7 'ipam.racks: expected an object: the name of a pool for each rack'
+find_in_config '.ipam.racks | type == "object"' >/dev/null ||
+    answer_error 7 'ipam.racks: expected an object: a pool for each rack'
 
 text=$(cat -- "$rack_file") || answer_error 5 "ipam.rackFile: cannot read $rack_file"
 rack=$(jq -nr --arg text "$text" '$text | gsub("^\\s+|\\s+$"; "")')
-pool=$(find_in_config '.ipam.racks[$rack] | strings | select(. != "")' --arg rack "$rack") ||
+find_in_config '.ipam.racks[$rack] != null' --arg rack "$rack" >/dev/null ||
     answer_error 7 "ipam.racks: no pool for rack \"$rack\""
+pool=$(find_in_config '.ipam.racks[$rack] | objects | select([.name, .ranges] - [null, "", []] != [])' \
+    --arg rack "$rack") ||
+    answer_error 7 "ipam.racks.$rack: expected an object with name or ranges"
 
 # The answer is prevResult, with our pool behind those of the selectors before (C15, C16).
 find_in_config '{cniVersion: (.cniVersion // "0.1.0"), ips: []} + .prevResult | .pools |= ((. // []) |
-    if any(.name == $pool) then . else . + [{name: $pool}] end)' --arg pool "$pool"
+    if any(.name and .name == $pool.name) then map(if .name == $pool.name then . + $pool else . end)
+    else . + [$pool] end)' --argjson pool "$pool"

@@ -54,7 +54,7 @@ fn a_selector_in_any_language_stands_in_a_chain() {
         fs::write(world.path("rack"), " r1\n").unwrap();
         let mut network = world.network(json!(["ipam-ds-rack", "ipam-da-x"]));
         network["ipam"]["rackFile"] = json!(world.path("rack"));
-        network["ipam"]["racks"] = json!({"r1": "blue", "r2": "red"});
+        network["ipam"]["racks"] = json!({"r1": {"name": "blue"}, "r2": {"name": "red"}});
 
         let result = world.call("ADD", "c1", &network).success();
         assert_eq!(
@@ -103,7 +103,7 @@ fn the_three_selectors_answer_alike() {
         }
         config.to_string()
     };
-    let racks = json!({"r1": "blue", "r2": "red"});
+    let racks = json!({"r1": {"name": "blue"}, "r2": {"name": "red"}});
     let ipam = json!({"type": "ipam-ds-rack", "rackFile": rack, "racks": racks, "other": [1]});
     let full = json!({
         "cniVersion": "1.0.0",
@@ -117,7 +117,15 @@ fn the_three_selectors_answer_alike() {
     let old = json!({"cniVersion": "0.2.0", "ip4": {"ip": "10.0.0.2/24", "gateway": "10.0.0.1"}});
     let blue = json!([{"name": "blue"}]);
     let behind = json!([{"name": "an earlier selector's"}, {"name": "blue"}]);
+    let ranges = json!([{"subnet": "10.0.0.0/24", "gateway": "10.0.0.1"}]);
+    let with_ranges = json!([{"name": "blue", "ranges": ranges}]);
     let same = json!({"ips": [], "pools": [{"name": "blue", "requested-ip": "10.0.0.9"}]});
+    let enriched = json!([{"name": "blue", "requested-ip": "10.0.0.9", "ranges": ranges}]);
+    let mut of_ranges = ipam.clone();
+    of_ranges["racks"] = json!({"r1": with_ranges[0], "r2": {"name": "red"}});
+    let unnamed = json!([{"ranges": ranges}]);
+    let mut of_unnamed = ipam.clone();
+    of_unnamed["racks"] = json!({"r1": unnamed[0]});
 
     // Verb, stdin, and the pools or the code and the beginning of the message.
     let cases = [
@@ -125,6 +133,9 @@ fn the_three_selectors_answer_alike() {
         ("ADD", config("1.0.0", ipam.clone(), json!({})), Ok(&blue)),
         ("ADD", config("1.0.0", ipam.clone(), full.clone()), Ok(&behind)),
         ("ADD", config("1.0.0", ipam.clone(), same.clone()), Ok(&same["pools"])),
+        ("ADD", config("1.0.0", of_ranges.clone(), Value::Null), Ok(&with_ranges)),
+        ("ADD", config("1.0.0", of_ranges, same.clone()), Ok(&enriched)),
+        ("STATUS", config("1.1.0", of_unnamed, Value::Null), Ok(&unnamed)),
         ("ADD", config("0.2.0", ipam.clone(), old), Ok(&blue)),
         ("DEL", config("1.0.0", ipam.clone(), full.clone()), Ok(&behind)),
         ("CHECK", config("1.0.0", ipam.clone(), full), Ok(&behind)),
@@ -148,18 +159,22 @@ fn the_three_selectors_answer_alike() {
         ),
         (
             "ADD",
-            config("1.0.0", json!({"rackFile": rack, "racks": {"r1": "blue", "r2": 2}}), json!({})),
-            Err((7, "ipam.racks")),
+            config("1.0.0", json!({"rackFile": rack, "racks": {"r1": "blue"}}), Value::Null),
+            Err((7, "ipam.racks.r1: expected an object with name or ranges")),
         ),
         (
             "ADD",
-            config("1.0.0", json!({"rackFile": rack, "racks": {"r2": "red"}}), Value::Null),
+            config(
+                "1.0.0",
+                json!({"rackFile": rack, "racks": {"r2": {"name": "red"}}}),
+                Value::Null,
+            ),
             Err((7, "ipam.racks: no pool for rack \"r1\"")),
         ),
         (
             "ADD",
-            config("1.0.0", json!({"rackFile": rack, "racks": {"r1": ""}}), Value::Null),
-            Err((7, "ipam.racks: no pool for rack \"r1\"")),
+            config("1.0.0", json!({"rackFile": rack, "racks": {"r1": {"name": ""}}}), Value::Null),
+            Err((7, "ipam.racks.r1: expected a")),
         ),
         (
             "STATUS",

@@ -37,7 +37,7 @@ fn held_open(path: &Path) -> File {
 fn hanging(world: &World, source: &Path) -> Value {
     let mut network = world.network(json!(["ipam-ds-rack", "ipam-da-x"]));
     network["ipam"]["rackFile"] = json!(source);
-    network["ipam"]["racks"] = json!({"r1": "blue"});
+    network["ipam"]["racks"] = json!({"r1": {"name": "blue"}});
     network
 }
 
@@ -75,7 +75,7 @@ fn the_signal_is_set_for_a_chain_alone_because_it_follows_the_parents_thread() {
     for (mark, survives) in [(None, true), (Some(other), true), (Some(own), false)] {
         let world = World::new();
         let source = fifo(&world, "rack");
-        let ipam = json!({"rackFile": source, "racks": {"r1": "blue"}});
+        let ipam = json!({"rackFile": source, "racks": {"r1": {"name": "blue"}}});
         let network = json!({"cniVersion": "1.0.0", "name": "n", "ipam": ipam});
         let mut command = world.command_of(&binary("examples/ipam-ds-rack"), "ADD", "c1");
         command.env("IPAM_DELEGATED_DEADLINE_MS", "600000");

@@ -26,7 +26,7 @@ fn world() -> World {
 
 fn network(world: &World, delegates: Value) -> Value {
     let network = with(&world.network(delegates), "rackFile", json!(world.path("rack")));
-    with(&network, "racks", json!({"r1": "blue"}))
+    with(&network, "racks", json!({"r1": {"name": "blue"}}))
 }
 
 /// The pools that a delegate was shown last.

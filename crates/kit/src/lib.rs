@@ -16,7 +16,7 @@
 #![doc = include_str!("../../../examples/ipam-ds-rack.rs")]
 //! ```
 //!
-//! With `"rackFile": "/etc/rack", "racks": {"r1": "blue"}` in the section `ipam`, a host whose
+//! With `"rackFile": "/etc/rack", "racks": {"r1": {"name": "blue"}}` in the section `ipam`, a host whose
 //! `/etc/rack` says `r1` gets its addresses from the pool `blue`. Reading stdin, all verbs,
 //! versions, errors, logs and the time limit are [`run`]'s affair, and what a selector does on
 //! each verb is [`Select`]'s.

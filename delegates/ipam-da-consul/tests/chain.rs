@@ -218,7 +218,7 @@ fn two_selectors_give_an_address_of_each_pool_or_of_the_last_one_alone() {
     world.install(&binary("examples/ipam-ds-rack"));
     fs::write(world.path("rack"), "r1").unwrap();
     network["ipam"]["rackFile"] = json!(world.path("rack"));
-    network["ipam"]["racks"] = json!({"r1": "six"});
+    network["ipam"]["racks"] = json!({"r1": {"name": "six"}});
     network["ipam"]["delegates"] = chain(json!({"type": "ipam-ds-rack", "pools": "replace"}));
     let result = world.call("ADD", "c1", &network).success();
     assert_eq!(addresses(&result), ["fd00:1::1"]);
