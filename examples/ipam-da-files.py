@@ -14,8 +14,9 @@ import random
 import re
 import sys
 import time
+from contextlib import suppress
 from ipaddress import ip_address, ip_interface, ip_network
-from itertools import dropwhile, islice
+from itertools import chain, dropwhile, islice
 
 VERSIONS = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
 ABOUT = {"name": "ipam-da-files", "version": "1", "role": "allocator", "reach": "node",
@@ -54,11 +55,15 @@ class Store:
 
     def create(self, address, lease):
         """Takes an address: link fails where its file exists, whoever made it."""
-        with open(self.path(".new"), "w", encoding="utf-8") as file:
+        new = self.path(".new")
+        with suppress(FileNotFoundError):
+            os.unlink(new)  # After a kill it may be a second name of a lease.
+        with open(new, "x", encoding="utf-8") as file:
             json.dump(lease, file)
             file.flush()
             os.fsync(file.fileno())
-        os.link(self.path(".new"), self.path(address))
+        os.link(new, self.path(address))
+        os.unlink(new)
 
     def release(self, address):
         os.unlink(self.path(address))
@@ -112,7 +117,7 @@ class Pool:
         if self.requested and self.requested in taken and self.requested not in mine:
             raise Failure(102, f"{self.path}: requested {self.requested} is taken")
         wanted = [self.requested] if self.requested else mine
-        for address in filter(self.range_of, [*wanted, *self.candidates(last)]):
+        for address in filter(self.range_of, chain(wanted, self.candidates(last))):
             if address in mine or address not in taken:
                 return address
         raise Failure(100, f"{self.path}: no free address")
@@ -184,7 +189,7 @@ def add(config):
             os.replace(last + "~", last)
     result = config["prevResult"]
     ips = [{key: it[key] for key in ("version", "address", "gateway")} for it in ips]
-    result["ips"] = [*result.get("ips", []), *ips, *result.pop("static", None) or []]
+    result["ips"] = [*result.get("ips", []), *ips, *(result.pop("static", None) or [])]
     return {"cniVersion": config["cniVersion"], **result, "pools": [], "leases": answers}
 
 

@@ -65,7 +65,14 @@ const OF_POOLS: [&str; 4] = [
 
 /// What touches the process, and the files that may.
 const EDGES: &[(&str, &[&str])] = &[
-    ("env::var", &["crates/kit/src/delegate/edge.rs", "src/lib.rs"]),
+    (
+        "env::var",
+        &[
+            "crates/kit/src/delegate/edge.rs",
+            "crates/suites/src/bin/ipam-conformance.rs",
+            "src/lib.rs",
+        ],
+    ),
     (
         "env::args",
         &[

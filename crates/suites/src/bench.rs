@@ -320,8 +320,8 @@ impl Bench {
         let error: Value = serde_json::from_str(&answer.stdout).unwrap_or_default();
         let code = error["code"].as_u64();
         let code = code.ok_or_else(|| {
-            let stdout = plain::output(&answer.stdout);
-            format!("it fails without an error object; on stdout is {stdout}")
+            let [stdout, stderr] = [&answer.stdout, &answer.stderr].map(|text| plain::output(text));
+            format!("it fails without an error object: stdout: {stdout}; stderr: {stderr}")
         })?;
         let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
         Ok(Err(CniError { code, message: format!("{} {}", text("msg"), text("details")) }))

@@ -1,10 +1,11 @@
 //! What the allocator suite is run on: an allocator in this process, or any program.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -70,6 +71,8 @@ pub struct CallOutput {
     pub success: bool,
     /// One JSON object, or nothing.
     pub stdout: String,
+    /// What a program wrote for people.
+    pub stderr: String,
 }
 
 /// A delegate in this process.
@@ -131,7 +134,7 @@ impl<D: Delegate + Send + Sync> Subject for InProcess<D> {
 
     fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<CallOutput> {
         let reply = answer(&self.delegate, environment, stdin, self.settings.clone());
-        Ok(CallOutput { success: reply.exit == 0, stdout: reply.stdout })
+        Ok(CallOutput { success: reply.exit == 0, stdout: reply.stdout, stderr: String::new() })
     }
 
     fn interleave(&self, between: CallBetween) -> bool {
@@ -161,6 +164,7 @@ pub struct Binary {
     config: Map<String, Value>,
     aging: Option<Aging>,
     patience: Duration,
+    path: OsString,
 }
 
 impl Binary {
@@ -174,7 +178,15 @@ impl Binary {
             config: Map::new(),
             aging: None,
             patience: Duration::from_secs(60),
+            path: "/usr/sbin:/usr/bin:/sbin:/bin".into(),
         }
+    }
+
+    /// Sets the `PATH` of the program, by which a script finds its interpreter.
+    #[must_use]
+    pub fn finding(mut self, path: OsString) -> Self {
+        self.path = path;
+        self
     }
 
     /// Says how long a call may take, instead of a minute. One that takes longer is killed, and
@@ -212,8 +224,8 @@ impl Binary {
         let mut command = Command::new(&self.program);
         command.env_clear().envs(environment.iter());
         command.env("CNI_PATH", self.program.parent().unwrap_or(Path::new("/")));
-        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env(Deadline::VARIABLE, "30000");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.env("PATH", &self.path).env(Deadline::VARIABLE, "30000");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn();
         // Another thread's child may have inherited the file from whoever wrote it just now.
         for _ in 0..100 {
@@ -229,6 +241,18 @@ impl Binary {
         }
         Ok(child)
     }
+}
+
+/// Reads a pipe to its end in a thread of its own.
+fn read_apart<P: Read + Send + 'static>(pipe: Option<P>) -> Receiver<io::Result<Vec<u8>>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
+        // The receiver may have given up.
+        let _ = sender.send(read.map(|_| bytes));
+    });
+    receiver
 }
 
 impl Subject for Binary {
@@ -260,14 +284,7 @@ impl Subject for Binary {
     fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<CallOutput> {
         let failed = |error| Error::io(format!("cannot run {}", self.program.display()), error);
         let mut child = self.start(&environment, stdin).map_err(failed)?;
-        let (sender, answer) = mpsc::channel();
-        let mut pipe = child.stdout.take();
-        thread::spawn(move || {
-            let mut stdout = Vec::new();
-            let read = pipe.as_mut().map_or(Ok(0), |pipe| pipe.read_to_end(&mut stdout));
-            // Nobody waits for it any more when it is late.
-            let _ = sender.send(read.map(|_| stdout));
-        });
+        let (answer, words) = (read_apart(child.stdout.take()), read_apart(child.stderr.take()));
         let Ok(stdout) = answer.recv_timeout(self.patience) else {
             let _ = child.kill();
             let _ = child.wait();
@@ -275,7 +292,11 @@ impl Subject for Binary {
             return Err(Error::new(ErrorCode::TIMED_OUT, message));
         };
         let stdout = String::from_utf8_lossy(&stdout.map_err(failed)?).into_owned();
-        Ok(CallOutput { success: child.wait().map_err(failed)?.success(), stdout })
+        let success = child.wait().map_err(failed)?.success();
+        // A child process that lives on keeps the pipe open.
+        let stderr = words.recv_timeout(Duration::from_secs(1)).map_or(Ok(Vec::new()), |it| it);
+        let stderr = String::from_utf8_lossy(&stderr.map_err(failed)?).into_owned();
+        Ok(CallOutput { success, stdout, stderr })
     }
 
     fn age(&self, by: Duration) -> bool {

@@ -36,6 +36,19 @@ fn a_program_whose_every_add_fails_is_told_of_its_keys() {
 }
 
 #[test]
+fn a_program_that_fails_without_an_error_object_shows_its_stderr() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stderr");
+    fs::create_dir_all(&folder).unwrap();
+    let program = folder.join("plugin");
+    let script = "#!/bin/sh\necho 'SyntaxError: line 7' >&2\nexit 1\n";
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let (exit, stdout, _) = said(&[program.to_str().unwrap(), "--only", "a_del_releases"]);
+    assert_eq!(exit, Some(1));
+    assert!(stdout.contains("stdout: nothing; stderr: SyntaxError: line 7"), "{stdout}");
+}
+
+#[test]
 fn words_of_a_program_are_obeyed_by_no_terminal() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("words");
     let _ = fs::remove_dir_all(&folder);

@@ -123,9 +123,12 @@ impl Options {
             .filter(|name| others(name) || self.skipped.iter().any(|skip| skip == name))
             .collect();
         let unclaimed: Vec<&str> = self.unclaimed.iter().map(String::as_str).collect();
-        let binary = Binary::new(&self.program, self.form, folder)
+        let mut binary = Binary::new(&self.program, self.form, folder)
             .reaching(self.reach)
             .configured(self.config);
+        if let Some(path) = env::var_os("PATH") {
+            binary = binary.finding(path);
+        }
         let subject: Arc<dyn Subject> = Arc::new(binary);
         let report = run(&subject, &unclaimed, &skipped);
         print(&report.to_string())?;
